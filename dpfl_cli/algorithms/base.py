@@ -1,0 +1,54 @@
+"""What an algorithm is: `init` and `round`, pure on an explicit state, and the releases it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from dpfl_cli.config.component import Settings
+from dpfl_cli.data.streams import Streams
+from dpfl_cli.models.objective import Objective
+from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
+
+Diagnostics = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that lasts from round to round, by who holds it.
+
+    Attributes:
+      server: name -> [R, ...] tensors. `model` [R, d] is always there. Depends on data only through releases.
+      clients: name -> [R, M, ...] tensors, each row known to its own client only.
+    """
+
+    server: Mapping[str, Tensor]
+    clients: Mapping[str, Tensor]
+
+
+class Algorithm(Protocol):
+    """A federated method for a batch of runs; `hyper` holds each of its settings, floats stacked as tensors [R]."""
+
+    trusts: ClassVar[frozenset[str]]  # trust models it is defined and proved for
+    units: ClassVar[frozenset[str]]  # privacy units
+    paper: ClassVar[str]
+    hyper: Any
+
+    @staticmethod
+    def releases(settings: Settings, trust: str) -> list[ReleaseSpec]:
+        """The releases of one round under a trust model."""
+        ...
+
+    def init(self, objective: Objective, streams: Streams) -> State:
+        """The state before round 1."""
+        ...
+
+    def round(
+        self, state: State, objective: Objective, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
+    ) -> tuple[State, Diagnostics]:
+        """One round. `rounds` [R] is each run's round number, from 1; diagnostics are [R] tensors that nothing reads."""
+        ...

@@ -1,0 +1,1 @@
+"""Config: typed settings, component registry, validation, run identity, user-facing errors."""

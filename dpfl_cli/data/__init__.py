@@ -1,0 +1,1 @@
+"""Data: sources, datasets, partitioners, the federation and the named random streams."""

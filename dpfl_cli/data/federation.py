@@ -1,0 +1,127 @@
+"""The federation: records of a dataset, dealt to clients.
+
+A `Dataset` is a pool of records with an evaluation split and its provenance; a `Partition` deals indices of the pool to
+clients as ragged segments; a `Federation` is the two together, for one run. Runs whose partitions differ share the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+Source = Literal["real", "standin", "synthetic"]
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What is known of a dataset before its records are read, enough for a run's identity and its plan.
+
+    `sha256` is of the content (uncompressed), empty for generated data, which its settings and revision identify.
+    """
+
+    name: str
+    source: Source
+    sha256: str
+    feature_shape: tuple[int, ...]
+    classes: int | None  # None: regression
+    records: int  # in the training pool
+    clients: int | None  # number of natural clients, where the data has any
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Records:
+    """features [N, ...] and targets [N] (integer classes, or real values), as numpy arrays."""
+
+    features: np.ndarray
+    targets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A pool of training records, an optional test split, and provenance.
+
+    Attributes:
+      natural: [N] client number of each training record where the data comes with clients, else None.
+      truth: public facts for diagnostics, such as the generating parameter `optimum` [d] of a synthetic problem.
+    """
+
+    info: DatasetInfo
+    train: Records
+    test: Records | None
+    natural: np.ndarray | None = None
+    truth: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Ragged segments: client i holds pool records `indices[offsets[i]:offsets[i + 1]]`."""
+
+    indices: np.ndarray  # [K] int64
+    offsets: np.ndarray  # [M + 1] int64
+
+    @property
+    def clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def counts(self) -> np.ndarray:
+        """[M] number of records per client."""
+        return np.diff(self.offsets)
+
+    @classmethod
+    def from_lists(cls, lists: list[np.ndarray]) -> Partition:
+        """One index array per client."""
+        offsets = np.concatenate([[0], np.cumsum([len(part) for part in lists])]).astype(np.int64)
+        indices = np.concatenate([*lists, np.empty(0, np.int64)]).astype(np.int64)
+        return cls(indices, offsets)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """One run's clients: a dataset and the partition that deals its training records to them."""
+
+    dataset: Dataset
+    partition: Partition
+
+    @property
+    def clients(self) -> int:
+        return self.partition.clients
+
+    def padded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """features [M, n_max, ...], targets [M, n_max], counts [M]; rows past a client's count are zero."""
+        counts = self.partition.counts
+        n_max = max(1, int(counts.max(initial=0)))
+        train = self.dataset.train
+        features = np.zeros((self.clients, n_max, *train.features.shape[1:]), train.features.dtype)
+        targets = np.zeros((self.clients, n_max), train.targets.dtype)
+        rows = np.repeat(np.arange(self.clients), counts)
+        columns = np.arange(len(self.partition.indices)) - np.repeat(self.partition.offsets[:-1], counts)
+        features[rows, columns] = train.features[self.partition.indices]
+        targets[rows, columns] = train.targets[self.partition.indices]
+        return features, targets, counts
+
+    def buckets(self, waste: float = 0.15) -> list[np.ndarray]:
+        """Client numbers grouped so that padding each group to its largest client wastes at most `waste` of its rows.
+
+        Clients without records form a group of their own (they compute nothing). Within a group, sizes differ by less
+        than the factor 1 / (1 - waste), so every group keeps the bound by itself.
+        """
+        counts = self.partition.counts
+        order = np.argsort(-counts, kind="stable")
+        groups: list[list[int]] = []
+        largest = -1
+        for client in order:
+            count = int(counts[client])
+            if largest >= 0 and count >= (1.0 - waste) * largest:
+                groups[-1].append(int(client))
+            else:
+                groups.append([int(client)])
+                largest = count
+        return [np.array(group) for group in groups]

@@ -1,0 +1,1 @@
+"""Models: objectives (model + loss + federation) that compute losses, gradients and local training, stacked."""

@@ -1,0 +1,1 @@
+"""Privacy: clipping, mechanisms (the one door), the ledger, accountants, calibration."""

@@ -1,0 +1,181 @@
+"""The ledger: every release of a run, as it happened. Epsilon is computed from it and from nothing else.
+
+An entry is one named release: what was added (an event), how often, with what sensitivity, under which relation, for
+which unit, and who sees what (`scope`). Entries of one `group` are computed from the same bounded values in the same
+round and may be priced jointly. Noise that changes over time is one entry with an array of noise multipliers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import dp_accounting
+import numpy as np
+
+from dpfl_cli.config.errors import PrivacyError
+
+Kind = Literal["gaussian", "pure", "nonprivate"]
+Scope = Literal["client", "federation"]
+
+
+class PureDpEvent(dp_accounting.DpEvent):
+    """A mechanism of which only pure epsilon-DP is known (dp-accounting has no such event)."""
+
+    def __init__(self, epsilon: float) -> None:
+        self.epsilon = epsilon
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PureDpEvent) and other.epsilon == self.epsilon
+
+    def __hash__(self) -> int:
+        return hash(("PureDpEvent", self.epsilon))
+
+    def __repr__(self) -> str:
+        return f"PureDpEvent(epsilon={self.epsilon})"
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """One named release of one run.
+
+    Attributes:
+      name: the release, such as "update".
+      group: entries with the same non-empty group are functions of the same contributions in the same round.
+      kind: "gaussian" (noise_multiplier), "pure" (epsilon) or "nonprivate".
+      shape: "vector" or "scalar", what a contribution is.
+      count: number of releases composed.
+      parameter: noise multiplier = std / sensitivity, or pure epsilon; a list of `count` of them where it changes over
+        time; None for nonprivate.
+      sensitivity: L2 sensitivity under `relation`, of one contribution to the released quantity before averaging; None where it
+        was itself released and changes over time.
+      scope: "client": each client's own sequence of messages is seen, and clients hold disjoint data (parallel composition,
+        the worst client counts); "federation": one quantity computed from all clients.
+    """
+
+    name: str
+    kind: Kind
+    count: int
+    parameter: float | tuple[float, ...] | None
+    sensitivity: float | None
+    relation: str
+    unit: str
+    scope: Scope
+    group: str = ""
+    shape: Literal["vector", "scalar"] = "vector"
+
+    def parameters(self) -> np.ndarray:
+        """[count] the noise multiplier (or pure epsilon) of every release."""
+        if self.parameter is None:
+            raise PrivacyError(f"release {self.name} is not private: it has no noise")
+        if isinstance(self.parameter, tuple):
+            return np.asarray(self.parameter, float)
+        return np.full(self.count, float(self.parameter))
+
+    def event(self) -> dp_accounting.DpEvent:
+        """The entry as a dp-accounting event (composition of its releases)."""
+        if self.kind == "nonprivate":
+            return dp_accounting.NonPrivateDpEvent()
+        make = dp_accounting.GaussianDpEvent if self.kind == "gaussian" else PureDpEvent
+        if isinstance(self.parameter, tuple):
+            return dp_accounting.ComposedDpEvent([make(value) for value in self.parameter])
+        assert self.parameter is not None
+        return dp_accounting.SelfComposedDpEvent(make(self.parameter), self.count)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; noise that changes over time becomes a list."""
+        values = asdict(self)
+        if isinstance(self.parameter, tuple):
+            values["parameter"] = list(self.parameter)
+        values["event"] = {"gaussian": "GaussianDpEvent", "pure": "PureDpEvent", "nonprivate": "NonPrivateDpEvent"}[self.kind]
+        return values
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> LedgerEntry:
+        values = {key: value for key, value in values.items() if key != "event"}
+        if isinstance(values["parameter"], list):
+            values["parameter"] = tuple(values["parameter"])
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The releases of one run, in the order in which their names first appeared."""
+
+    entries: tuple[LedgerEntry, ...] = ()
+
+    def charged(self, entry: LedgerEntry) -> Ledger:
+        """The ledger after one more release (`entry.count` of them) is written to it."""
+        for position, known in enumerate(self.entries):
+            if known.name != entry.name:
+                continue
+            same = replace(known, count=0, parameter=None) == replace(entry, count=0, parameter=None)
+            if not same:
+                raise PrivacyError(f"release {entry.name} changed its sensitivity, relation, unit or scope during a run")
+            if known.parameter == entry.parameter and not isinstance(known.parameter, tuple):
+                merged = replace(known, count=known.count + entry.count)
+            else:
+                both = tuple(float(value) for value in (*known.parameters(), *entry.parameters()))
+                merged = replace(known, count=len(both), parameter=both)
+            return Ledger((*self.entries[:position], merged, *self.entries[position + 1 :]))
+        return Ledger((*self.entries, entry))
+
+    @property
+    def releases(self) -> int:
+        """Number of releases composed, over all names."""
+        return sum(entry.count for entry in self.entries)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [entry.to_json() for entry in self.entries]
+
+    @classmethod
+    def from_json(cls, values: Sequence[dict[str, Any]]) -> Ledger:
+        return cls(tuple(LedgerEntry.from_json(value) for value in values))
+
+
+@dataclass
+class BatchLedger:
+    """The ledgers of a batch of runs, written by mechanisms as they release; cheap in the loop, exact at the end.
+
+    Releases are logged per name as arrays over runs and folded into `Ledger`s by `of_run`.
+    """
+
+    runs: int
+    started: list[Ledger] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.started = self.started or [Ledger() for _ in range(self.runs)]
+        self._log: dict[str, tuple[LedgerEntry, Any, list[tuple[np.ndarray, np.ndarray]]]] = {}
+
+    def charge(
+        self, entry: LedgerEntry, sensitivity: Any, parameters: np.ndarray, charged: np.ndarray | None = None
+    ) -> None:
+        """Writes one release for every run (or those of the mask `charged` [R]).
+
+        Args:
+          entry: the release with count 1; its parameter and sensitivity are replaced run by run.
+          sensitivity: [R] tensor (not read before the end, so that nothing waits for a device) or None.
+          parameters: [R] noise multiplier or pure epsilon of this release.
+          charged: [R] booleans, None for all.
+        """
+        mask = np.ones(self.runs, bool) if charged is None else charged
+        known = self._log.setdefault(entry.name, (entry, sensitivity, []))
+        log = known[2]
+        if log and np.array_equal(log[-1][0], parameters):
+            log[-1][1][:] += mask
+        else:
+            log.append((parameters.copy(), mask.astype(np.int64)))
+
+    def of_run(self, run: int) -> Ledger:
+        """The ledger of one run so far."""
+        ledger = self.started[run]
+        for entry, sensitivity, log in self._log.values():
+            size = None if sensitivity is None else float(sensitivity[run])
+            for parameters, counts in log:
+                count = int(counts[run])
+                if not count:
+                    continue
+                parameter = None if entry.kind == "nonprivate" else float(parameters[run])
+                ledger = ledger.charged(replace(entry, count=count, parameter=parameter, sensitivity=size))
+        return ledger
