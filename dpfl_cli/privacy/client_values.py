@@ -15,13 +15,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
 
 _READ_OUT = {"item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__array__", "__index__", "__complex__"}
-_HARMLESS = {"__get__", "size", "dim", "numel", "stride", "is_floating_point", "is_contiguous", "data_ptr", "__repr__", "__str__", "__hash__"}
+_HARMLESS = {
+    "__get__",
+    "size",
+    "dim",
+    "numel",
+    "stride",
+    "is_floating_point",
+    "is_contiguous",
+    "data_ptr",
+    "__repr__",
+    "__str__",
+    "__hash__",
+}
 _OPEN = False
 
 

@@ -148,9 +148,7 @@ class BatchLedger:
         self.started = self.started or [Ledger() for _ in range(self.runs)]
         self._log: dict[str, tuple[LedgerEntry, Any, list[tuple[np.ndarray, np.ndarray]]]] = {}
 
-    def charge(
-        self, entry: LedgerEntry, sensitivity: Any, parameters: np.ndarray, charged: np.ndarray | None = None
-    ) -> None:
+    def charge(self, entry: LedgerEntry, sensitivity: Any, parameters: np.ndarray, charged: np.ndarray | None = None) -> None:
         """Writes one release for every run (or those of the mask `charged` [R]).
 
         Args:
