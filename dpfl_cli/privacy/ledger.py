@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 import dp_accounting
 import numpy as np
+import torch
+from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
 
@@ -49,7 +51,7 @@ class LedgerEntry:
       parameter: noise multiplier = std / sensitivity, or pure epsilon; a list of `count` of them where it changes over
         time; None for nonprivate.
       sensitivity: L2 sensitivity under `relation`, of one contribution to the released quantity before averaging; None where it
-        was itself released and changes over time.
+        changes over time, or is not bounded (nonprivate). Epsilon does not depend on it: `parameter` is relative to it.
       scope: "client": each client's own sequence of messages is seen, and clients hold disjoint data (parallel composition,
         the worst client counts); "federation": one quantity computed from all clients.
     """
@@ -64,6 +66,10 @@ class LedgerEntry:
     scope: Scope
     group: str = ""
     shape: Literal["vector", "scalar"] = "vector"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.parameter, tuple) and len(self.parameter) != self.count:
+            raise PrivacyError(f"release {self.name}: {len(self.parameter)} parameters for {self.count} releases")
 
     def parameters(self) -> np.ndarray:
         """[count] the noise multiplier (or pure epsilon) of every release."""
@@ -110,14 +116,15 @@ class Ledger:
         for position, known in enumerate(self.entries):
             if known.name != entry.name:
                 continue
-            same = replace(known, count=0, parameter=None) == replace(entry, count=0, parameter=None)
-            if not same:
-                raise PrivacyError(f"release {entry.name} changed its sensitivity, relation, unit or scope during a run")
+            what = dict(count=0, parameter=None, sensitivity=None)
+            if replace(known, **what) != replace(entry, **what):
+                raise PrivacyError(f"release {entry.name} changed its kind, shape, relation, unit or scope during a run")
+            sensitivity = known.sensitivity if known.sensitivity == entry.sensitivity else None
             if known.parameter == entry.parameter and not isinstance(known.parameter, tuple):
-                merged = replace(known, count=known.count + entry.count)
+                merged = replace(known, count=known.count + entry.count, sensitivity=sensitivity)
             else:
                 both = tuple(float(value) for value in (*known.parameters(), *entry.parameters()))
-                merged = replace(known, count=len(both), parameter=both)
+                merged = replace(known, count=len(both), parameter=both, sensitivity=sensitivity)
             return Ledger((*self.entries[:position], merged, *self.entries[position + 1 :]))
         return Ledger((*self.entries, entry))
 
@@ -135,6 +142,16 @@ class Ledger:
 
 
 @dataclass
+class _Log:
+    """The releases of one name in a batch: runs of equal [R] parameters, and the range of the [R] sensitivity."""
+
+    entry: LedgerEntry
+    smallest: Tensor | None
+    largest: Tensor | None
+    parts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)  # parameters, counts
+
+
+@dataclass
 class BatchLedger:
     """The ledgers of a batch of runs, written by mechanisms as they release; cheap in the loop, exact at the end.
 
@@ -146,9 +163,11 @@ class BatchLedger:
 
     def __post_init__(self) -> None:
         self.started = self.started or [Ledger() for _ in range(self.runs)]
-        self._log: dict[str, tuple[LedgerEntry, Any, list[tuple[np.ndarray, np.ndarray]]]] = {}
+        self._log: dict[str, _Log] = {}
 
-    def charge(self, entry: LedgerEntry, sensitivity: Any, parameters: np.ndarray, charged: np.ndarray | None = None) -> None:
+    def charge(
+        self, entry: LedgerEntry, sensitivity: Tensor | None, parameters: np.ndarray, charged: np.ndarray | None = None
+    ) -> None:
         """Writes one release for every run (or those of the mask `charged` [R]).
 
         Args:
@@ -158,22 +177,36 @@ class BatchLedger:
           charged: [R] booleans, None for all.
         """
         mask = np.ones(self.runs, bool) if charged is None else charged
-        known = self._log.setdefault(entry.name, (entry, sensitivity, []))
-        log = known[2]
-        if log and np.array_equal(log[-1][0], parameters):
-            log[-1][1][:] += mask
+        log = self._log.get(entry.name)
+        if log is None:
+            log = self._log[entry.name] = _Log(entry, sensitivity, sensitivity)
+        elif sensitivity is None or log.smallest is None or log.largest is None:
+            log.smallest = log.largest = None
         else:
-            log.append((parameters.copy(), mask.astype(np.int64)))
+            log.smallest = torch.minimum(log.smallest, sensitivity)
+            log.largest = torch.maximum(log.largest, sensitivity)
+        if log.parts and np.array_equal(log.parts[-1][0], parameters, equal_nan=True):
+            log.parts[-1][1][:] += mask
+        else:
+            log.parts.append((parameters.copy(), mask.astype(np.int64)))
 
     def of_run(self, run: int) -> Ledger:
         """The ledger of one run so far."""
         ledger = self.started[run]
-        for entry, sensitivity, log in self._log.values():
-            size = None if sensitivity is None else float(sensitivity[run])
-            for parameters, counts in log:
-                count = int(counts[run])
-                if not count:
-                    continue
-                parameter = None if entry.kind == "nonprivate" else float(parameters[run])
-                ledger = ledger.charged(replace(entry, count=count, parameter=parameter, sensitivity=size))
+        for log in self._log.values():
+            counts = [int(counts[run]) for _, counts in log.parts]
+            if not sum(counts):
+                continue
+            values: list[float] = []
+            for (parameters, _), count in zip(log.parts, counts, strict=True):
+                values += [float(parameters[run])] * count
+            parameter: float | tuple[float, ...] | None = values[0] if len(set(values)) == 1 else tuple(values)
+            if log.entry.kind == "nonprivate":
+                parameter = None
+            sensitivity = None
+            if log.smallest is not None and log.largest is not None and log.smallest[run] == log.largest[run]:
+                sensitivity = float(log.largest[run])
+            if sensitivity is not None and not np.isfinite(sensitivity):
+                sensitivity = None
+            ledger = ledger.charged(replace(log.entry, count=len(values), parameter=parameter, sensitivity=sensitivity))
         return ledger

@@ -1,22 +1,22 @@
 """The mechanism: the one object through which client data reaches anybody else.
 
 An algorithm declares its releases (`ReleaseSpec`); a mechanism refuses a name that was not declared. A release adds the
-noise and writes its event to the ledger in one act, on values that carry their own sensitivity.
+noise and writes its event to the ledger in one act, on values that carry their own sensitivity. No noise is ever used
+twice: a release is addressed by its name, the run's round and its number within the round.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpfl_cli.config.component import Settings
-from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.bounded import Bounded, Relation
 from dpfl_cli.privacy.client_values import ClientValues
@@ -49,7 +49,7 @@ class ReleaseSpec:
 
 @dataclass(frozen=True)
 class Release:
-    """What a release hands out.
+    """What a release hands out. Runs that were not charged get zeros.
 
     Attributes:
       received: what the receiver sees: every client's message [R, M, d] (local), or only their mean [R, d], [R] (central,
@@ -57,11 +57,16 @@ class Release:
       mean: the mean over clients of what was received, [R, d] or [R].
       echo: [R, M, d] what each client itself knows of its own part of the exchange: the message it sent. It may enter
         the clients' state only.
+      bound: [R] the public bound (clip norm) of the contributions.
+      noise_std: [R] the standard deviation of the Gaussian noise in each coordinate of `received`; None where the noise is not
+        Gaussian or there is none.
     """
 
     received: Tensor
     mean: Tensor
     echo: ClientValues
+    bound: Tensor
+    noise_std: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -88,16 +93,17 @@ class Mechanism(ABC):
     relations: ClassVar[frozenset[str]] = frozenset({"replace_one", "add_or_remove", "zero_out"})
     shapes: ClassVar[frozenset[str]] = frozenset({"vector", "scalar"})  # of contributions it can release
     noise_field: ClassVar[str | None] = None  # the setting that calibration solves for
+    needs_bound: ClassVar[bool] = True  # whether contributions must be clipped
 
-    def __init__(self, settings: list[Settings], site: Site) -> None:
-        self.settings = settings
+    def __init__(self, settings: Sequence[Any], site: Site) -> None:
+        self.settings = list(settings)
         self.site = site
+        self._events: dict[str, tuple[LedgerEntry, np.ndarray]] = {}
+        self._used: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # name -> last round of each run, releases made in it
 
     @classmethod
     @abstractmethod
-    def entry(
-        cls, settings: Settings, spec: ReleaseSpec, relation: Relation, unit: str, dimension: int, clients: int
-    ) -> LedgerEntry:
+    def entry(cls, settings: Any, spec: ReleaseSpec, relation: Relation, unit: str, dimension: int, clients: int) -> LedgerEntry:
         """The ledger entry (count 1, sensitivity None) of one release of `spec` under these settings."""
 
     @abstractmethod
@@ -108,33 +114,88 @@ class Mechanism(ABC):
           name: a declared release.
           values: one contribution per client.
           rounds: [R] the round each run is in, which addresses its noise.
-          charged: [R] booleans: the runs in which this release happens; None for all.
+          charged: [R] booleans: the runs in which this release happens; None for all. The others receive zeros.
+
+        Raises:
+          PrivacyError: the release was not declared, was made more often in a round than declared, has another shape or unit;
+            the values were not clipped, or were changed since.
         """
 
-    def squared_norms(self, received: Tensor) -> Tensor:
+    def squared_norms(self, release: Release) -> Tensor:
         """[R, M] estimates of ||v_i||^2 of the contributions behind received messages (post-processing).
 
         Only where the receiver sees messages (local trust).
         """
-        raise PrivacyError(f"{type(self).__name__} has no estimate of the norms behind its messages")
+        raise PrivacyError(
+            f"{type(self).__name__} hands out no messages of single clients, so no norms can be estimated from them"
+        )
 
-    def _begin(self, name: str, values: Bounded, charged: np.ndarray | None) -> tuple[ReleaseSpec, np.ndarray]:
-        """Checks a release against its declaration and charges it; returns its spec and [R] parameters."""
+    def _begin(
+        self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None
+    ) -> tuple[Tensor, np.ndarray, np.ndarray]:
+        """Checks a release against its declaration and charges it.
+
+        Returns:
+          The plain contributions, the [R] ledger parameters, and the [R] numbers that address this release's noise.
+        """
         site = self.site
         spec = site.specs.get(name)
         if spec is None:
             raise PrivacyError(f"release '{name}' was not declared: add a ReleaseSpec to the algorithm's releases")
+        if type(values) is not Bounded:
+            raise PrivacyError(f"release '{name}' got a {type(values).__name__}, not bounded values: clip them first")
+        contributions = values.checked()
         shape = "vector" if values.is_vector else "scalar"
         if shape != spec.shape or values.unit != site.unit:
             raise PrivacyError(
                 f"release '{name}' was declared as a {spec.shape} per {site.unit}, but got a {shape} per {values.unit}"
             )
-        entries = [self.entry(s, spec, site.relation, site.unit, site.dimension, site.clients) for s in self.settings]
-        parameters = np.array([np.nan if e.parameter is None else e.parameter for e in entries], float)
-        sensitivity = values.sensitivity(site.relation)
-        site.ledger.charge(entries[0], sensitivity, parameters, charged)
-        return spec, parameters
+        if shape not in self.shapes:
+            raise PrivacyError(f"release '{name}': {type(self).__name__} cannot release a {shape}")
+        runs = len(self.settings)
+        if contributions.shape[:2] != (runs, site.clients) or rounds.shape != (runs,):
+            raise PrivacyError(
+                f"release '{name}' got contributions {list(contributions.shape)} of rounds {list(rounds.shape)}, "
+                f"but serves {runs} runs of {site.clients} clients"
+            )
+        # read on the host where that costs nothing, else once; a later infinite bound would drown the values in noise
+        if self.needs_bound and (values.bound.device.type == "cpu" or name not in self._events):
+            if not bool((torch.isfinite(values.bound) & (values.bound >= 0)).all()):
+                raise PrivacyError(f"release '{name}' needs a finite bound: set algorithm.clip_norm to a positive number")
+        if name not in self._events:
+            entries = [self.entry(one, spec, site.relation, site.unit, site.dimension, site.clients) for one in self.settings]
+            self._events[name] = entries[0], np.array([np.nan if e.parameter is None else e.parameter for e in entries], float)
+        entry, parameters = self._events[name]
+        address = self._address(spec, rounds, charged)
+        site.ledger.charge(entry, values.sensitivity(site.relation), parameters, charged)
+        return contributions, parameters, address
 
-    def _per_run(self, values: np.ndarray, like: Tensor) -> Tensor:
+    def _address(self, spec: ReleaseSpec, rounds: np.ndarray, charged: np.ndarray | None) -> np.ndarray:
+        """[R] numbers, one per release of `spec` that a run may make; no charged run gets one twice."""
+        mask = np.ones(len(rounds), bool) if charged is None else charged
+        last, made = self._used.get(spec.name, (np.full(len(rounds), -1), np.zeros(len(rounds), int)))
+        number = np.where(rounds == last, made, 0)
+        if (mask & ((rounds < last) | (number >= spec.per_round))).any():
+            raise PrivacyError(
+                f"release '{spec.name}' was made more than {spec.per_round} times in a round, or in a round that is over: "
+                "it would repeat its noise; declare it with per_round"
+            )
+        self._used[spec.name] = np.where(mask, rounds, last), np.where(mask, number + 1, made)
+        return rounds * spec.per_round + np.minimum(number, spec.per_round - 1)
+
+    def _per_run(self, values: np.ndarray | Tensor, like: Tensor) -> Tensor:
         """[R] numbers as a tensor shaped to multiply values [R, ...]."""
         return torch.as_tensor(values, dtype=like.dtype, device=like.device).reshape(-1, *[1] * (like.dim() - 1))
+
+    def _charged_only(self, received: Tensor, charged: np.ndarray | None) -> Tensor:
+        """Zeros for the runs that were not charged: they may learn nothing from this release."""
+        if charged is None or charged.all():
+            return received
+        return torch.where(self._per_run(charged, received) > 0, received, torch.zeros_like(received))
+
+
+def needs_noise(value: float | None, field: str) -> float:
+    """A noise setting, or a ConfigError where it was left for calibration and none took place."""
+    if value is None:
+        raise ConfigError(f"mechanism.{field}: no noise level; give mechanism.{field}, or a target with dp.epsilon")
+    return value

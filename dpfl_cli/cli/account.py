@@ -1,0 +1,53 @@
+"""`dpfl account RUN…`: prices finished runs under every accountant that supports their ledger."""
+
+from __future__ import annotations
+
+import argparse
+
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.paths import outputs_dir
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="ids, beginnings of ids, or folders")
+    parser.add_argument("--delta", type=float, help="delta (default: the run's own)")
+
+
+def execute(args: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from dpfl_cli.privacy.accountants import price_all
+    from dpfl_cli.simulation.plan import load_components
+    from dpfl_cli.simulation.store import RunStore
+
+    if args.delta is not None and not 0 < args.delta < 1:
+        raise ConfigError(f"--delta {args.delta}: must lie strictly between 0 and 1")
+    load_components()
+    store = RunStore(outputs_dir())
+    console = Console(highlight=False, soft_wrap=True)
+    for record in [store.match(name) for name in args.runs]:
+        privacy = record.result["privacy"]
+        delta = args.delta or privacy["delta"]
+        table = Table(
+            title=f"{record.id}: {privacy['unit']}, {privacy['relation']}, {record.ledger.releases} releases, delta {delta:g}"
+        )
+        for column in ("accountant", "epsilon", "remark"):
+            table.add_column(column)
+        for priced in price_all(record.ledger, delta):
+            text = "" if priced.epsilon is None else f"{priced.epsilon:.6f}"
+            remark = priced.reason or ("vacuous: above 20" if priced.vacuous else "")
+            table.add_row(priced.accountant, text, remark)
+        console.print(table)
+        for entry in record.ledger.entries:
+            console.print(
+                f"  release {entry.name}: {entry.count} x {entry.kind} per {entry.scope}, parameter {_shown(entry.parameter)}, "
+                f"sensitivity {entry.sensitivity}",
+                markup=False,
+            )
+        console.print(f"  not covered: {'; '.join(privacy['not_covered'])}", markup=False)
+    return 0
+
+
+def _shown(parameter: object) -> str:
+    return f"array of {len(parameter)}" if isinstance(parameter, tuple | list) else str(parameter)

@@ -1,0 +1,47 @@
+"""`dpfl doctor`: what this machine has, and whether dpfl works on it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import time
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "exit code 0 if everything needed works"
+
+
+def execute(args: argparse.Namespace) -> int:
+    import numba
+    import numpy
+    import torch
+
+    from dpfl_cli import __version__
+    from dpfl_cli.config.compose import compose_config
+    from dpfl_cli.config.errors import DpflError
+    from dpfl_cli.config.paths import conf_dir, outputs_dir
+    from dpfl_cli.simulation.plan import make_plan
+    from dpfl_cli.simulation.store import RunStore
+
+    print(f"dpfl {__version__}, torch {torch.__version__}, numpy {numpy.__version__}, numba {numba.__version__}")
+    print(f"processors {os.cpu_count()}, torch threads {torch.get_num_threads()}, GPU {_gpu()}")
+    print(f"configs {conf_dir()}")
+    healthy = True
+    try:
+        RunStore(outputs_dir()).prepare()
+        free = shutil.disk_usage(outputs_dir()).free / 2**30
+        print(f"outputs {outputs_dir().resolve()}: writable, {free:.1f} GiB free")
+    except DpflError as error:
+        print(f"outputs: {error}")
+        healthy = False
+    start = time.perf_counter()
+    plan = make_plan(compose_config([]))
+    print(f"default run {plan.id} composes and validates in {time.perf_counter() - start:.2f} s")
+    return 0 if healthy else 1
+
+
+def _gpu() -> str:
+    import torch
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"

@@ -1,0 +1,113 @@
+"""The entry point `dpfl`: finds the command, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from dpfl_cli import __version__
+from dpfl_cli.config.errors import ConfigError, DpflError, nearest
+
+# name -> (module, one line). Modules are imported when their command is called, so that `dpfl --help` is quick.
+COMMANDS = {
+    "run": ("run", "one private federated run, or a grid of them with -m"),
+    "reproduce": ("reproduce", "tables and figures of the papers, beside the papers' own numbers"),
+    "runs": ("runs", "list, show, compare, export and prune finished runs"),
+    "account": ("account", "price runs under every accountant that supports their ledger"),
+    "calibrate": ("calibrate", "the noise that meets a target epsilon and delta"),
+    "data": ("data", "what data there is, and fetching it"),
+    "list": ("listing", "every option of every group, with its parameters"),
+    "doctor": ("doctor", "what this machine has and whether dpfl works on it"),
+    "completion": ("completion", 'shell completion: eval "$(dpfl completion bash)"'),
+}
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit code: 0 done, 2 wrong use or config, 3 some runs failed, 130 interrupted."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    try:
+        return _dispatch(words)
+    except DpflError as error:
+        if debug:
+            raise
+        print(f"dpfl: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("dpfl: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if debug:
+            raise
+        text = " ".join(str(error).split()) or "no message"
+        print(f"dpfl: {type(error).__name__}: {text}; --debug shows where", file=sys.stderr)
+        return 1
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(f"dpfl {__version__}")
+        return 0
+    name, rest = words[0], words[1:]
+    if name not in COMMANDS:
+        raise ConfigError(f"{name}: no such command; {nearest(name, COMMANDS)}")
+    module = command_module(name)
+    if hasattr(module, "run"):  # Hydra owns this command's arguments
+        return int(module.run(rest))
+    parser = _Parser(prog=f"dpfl {name}", description=COMMANDS[name][1])
+    module.configure(parser)
+    return int(module.execute(parser.parse_args(rest)))
+
+
+def command_module(name: str) -> ModuleType:
+    """The module of a command."""
+    return importlib.import_module(f"dpfl_cli.cli.{COMMANDS[name][0]}")
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose errors are one line, like all others."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise ConfigError(f"{self.prog}: {message}; {self.prog} --help")
+
+
+def usage() -> str:
+    """The text of `dpfl --help`."""
+    width = max(len(name) for name in COMMANDS)
+    lines = [f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "dpfl: a laboratory for differentially private federated learning",
+            "",
+            "usage: dpfl COMMAND [ARGUMENTS]   (dpfl COMMAND --help)",
+            "",
+            *lines,
+            "",
+            "  dpfl run algorithm=fedexp dp=ldp            one run",
+            "  dpfl run -m algorithm=fedexp,fedavg dp=ldp  a grid",
+            "  dpfl reproduce fedexp/table4                a table of a paper",
+            "",
+            "Exit codes: 0 done, 2 wrong use or config, 3 some runs failed or diverged, 130 interrupted. --debug shows tracebacks.",
+        ]
+    )
+
+
+def entry() -> None:
+    """Console script."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    entry()

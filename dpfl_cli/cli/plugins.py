@@ -1,0 +1,94 @@
+"""A user's own components: from installed packages (entry points `dpfl.plugins`) and from files (`--plugin FILE`).
+
+Importing them registers their components; each becomes an option of its group, with the defaults of its settings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from dpfl_cli.config.component import GROUPS, components, registering_from
+from dpfl_cli.config.errors import ConfigError
+
+ENVIRONMENT = "DPFL_PLUGINS"  # files, separated as in PATH; how worker processes get them
+
+
+def load_plugins(files: Sequence[str]) -> None:
+    """Imports plugins and makes their components options of Hydra's groups.
+
+    Raises:
+      ConfigError: a file is absent or cannot be imported.
+    """
+    listed = [name for name in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if name]
+    for name in dict.fromkeys([*listed, *files]):
+        _load_file(Path(name))
+    for entry in entry_points(group="dpfl.plugins"):
+        try:
+            with registering_from(entry.name, ""):
+                entry.load()
+        except Exception as error:
+            raise ConfigError(f"plugin {entry.name} ({entry.value}): {error}; reinstall or remove its package") from error
+    _offer()
+
+
+def split_plugins(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Takes `--plugin FILE` (repeatable) out of a command line: (files, the rest)."""
+    files: list[str] = []
+    rest: list[str] = []
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        if word == "--plugin":
+            if not queue:
+                raise ConfigError("--plugin: give it a Python file")
+            files.append(queue.pop(0))
+        elif word.startswith("--plugin="):
+            files.append(word.removeprefix("--plugin="))
+        else:
+            rest.append(word)
+    return files, rest
+
+
+def _load_file(path: Path) -> None:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--plugin {path}: cannot be read ({error.strerror}); give it a Python file") from error
+    revision = hashlib.sha256(content).hexdigest()[:12]
+    name = f"dpfl_plugin_{path.stem}_{revision}"
+    if name in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"--plugin {path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        with registering_from(str(path), revision):
+            spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"--plugin {path}: {type(error).__name__}: {error}") from error
+
+
+def _offer() -> None:
+    """Registers plugin components that have no config file with Hydra, with their settings' defaults."""
+    from hydra.core.config_store import ConfigStore
+    from pydantic_core import PydanticUndefined
+
+    for group in GROUPS:
+        for name, found in components(group).items():
+            if found.origin == "dpfl":
+                continue
+            values: dict[str, object] = {"name": name}
+            for field, info in found.settings.model_fields.items():
+                values[field] = "???" if info.default is PydanticUndefined else info.default
+            ConfigStore.instance().store(group=group, name=name, node=values, provider=found.origin)

@@ -1,0 +1,73 @@
+"""`dpfl run`: one run, or a grid with -m. Hydra composes; the launcher batches.
+
+Flags of ours are taken out first (--plugin FILE, --quiet, --debug); everything else is Hydra's: overrides, -m, --help, --cfg job.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from dpfl_cli.cli.plugins import load_plugins, split_plugins
+from dpfl_cli.config.compose import CONFIG_ERRORS, VERSION_BASE, explained, plain, register_resolvers
+from dpfl_cli.config.paths import conf_dir
+
+QUIET = "DPFL_QUIET"
+
+
+def run(words: Sequence[str]) -> int:
+    """Runs the command line and returns the exit code."""
+    import hydra
+
+    files, rest = split_plugins(words)
+    if "--quiet" in rest:
+        os.environ[QUIET] = "1"
+        rest = [word for word in rest if word != "--quiet"]
+    load_plugins(files)
+    register_resolvers()
+    code: list[int] = []
+
+    @hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name="config")
+    def single(config: Any) -> None:
+        code.append(execute_configs([plain(config)]))
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors reach `explained`
+    overrides = [word for word in rest if not word.startswith("-")]
+    with tempfile.TemporaryDirectory() as scratch:  # Hydra notes a sweep's config in a folder of its own: not in our tree
+        multirun = any(word in ("-m", "--multirun") for word in rest)
+        extra = [f"hydra.sweep.dir={scratch}"] if multirun else []
+        saved = sys.argv
+        sys.argv = ["dpfl run", *rest, *extra]
+        try:
+            single()
+        except CONFIG_ERRORS as error:
+            raise explained(error, overrides) from error
+        except SystemExit as stop:
+            return int(stop.code or 0)
+        finally:
+            sys.argv = saved
+    from hydra_plugins.dpfl_launcher import DpflLauncher
+
+    return code[-1] if code else DpflLauncher.last_exit_code
+
+
+def execute_configs(configs: Sequence[dict[str, Any]]) -> int:
+    """Plans, executes and reports composed configs; the exit code."""
+    from dpfl_cli.cli.report import report_outcomes
+    from dpfl_cli.config.paths import outputs_dir
+    from dpfl_cli.simulation.execute import execute
+    from dpfl_cli.simulation.plan import make_plans
+    from dpfl_cli.simulation.progress import Progress
+    from dpfl_cli.simulation.store import RunStore
+
+    quiet = bool(os.environ.get(QUIET))
+    plans = make_plans(configs)
+    store = RunStore(outputs_dir())
+    distinct = {plan.id: plan.rounds for plan in plans}
+    title = plans[0].label if len(distinct) == 1 else f"{len(distinct)} runs"
+    with Progress(title, sum(distinct.values()), quiet=quiet) as progress:
+        outcomes = execute(plans, store, progress)
+    return report_outcomes(outcomes, quiet)

@@ -1,0 +1,177 @@
+"""`dpfl runs`: the run store at a glance: list, show, compare, export, prune."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.paths import outputs_dir
+
+ACTIONS = {
+    "list": "finished runs, oldest first",
+    "show": "everything about some runs, as JSON",
+    "compare": "runs side by side: what differs, metrics, epsilon, and a plot of their curves",
+    "export": "one CSV of all evaluated rounds of the runs",
+    "prune": "delete runs, and what interrupted runs left behind",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True)
+    for name, summary in ACTIONS.items():
+        action = actions.add_parser(name, help=summary, description=summary)
+        action.add_argument("runs", nargs="*", metavar="RUN", help="ids, beginnings of ids, or folders; none means all")
+        action.add_argument(
+            "--where",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="only runs whose config has this, as algorithm.name=fedexp",
+        )
+        action.add_argument("--status", choices=("done", "diverged", "failed"), help="only runs with this status")
+        if name in ("export", "compare"):
+            action.add_argument(
+                "--output", metavar="FILE", help="where to write; export: CSV (default: standard output), compare: PNG or PDF"
+            )
+        if name == "compare":
+            action.add_argument("--metric", help="the metric to plot (default: the first)")
+        if name == "prune":
+            action.add_argument("--yes", action="store_true", help="delete; without it only say what would be deleted")
+            action.add_argument("--unfinished", action="store_true", help="only checkpoints of interrupted runs")
+
+
+def execute(args: argparse.Namespace) -> int:
+    from dpfl_cli.simulation.store import RunStore
+
+    store = RunStore(outputs_dir())
+    if args.action == "prune":
+        return _prune(store, args)
+    records = select(store, args.runs, args.where, args.status)
+    if not records:
+        print(f"no runs in {store.runs}" + (" match" if args.where or args.status else "; make one with: dpfl run"))
+        return 0
+    return {"list": _list, "show": _show, "compare": _compare, "export": _export}[args.action](records, args)
+
+
+def select(store: Any, names: Sequence[str], where: Sequence[str], status: str | None) -> list[Any]:
+    """The runs that the words of a command line mean."""
+    records = [store.match(name) for name in names] if names else store.all()
+    for condition in where:
+        key, equals, value = condition.partition("=")
+        if not equals:
+            raise ConfigError(f"--where {condition}: write KEY=VALUE, as algorithm.name=fedexp")
+        known = {path for record in records for path in flat(record.config)}
+        if records and key not in known:
+            raise ConfigError(f"--where {key}: no run has this key; {nearest(key, known)}")
+        records = [record for record in records if _text(flat(record.config).get(key)) == value]
+    return [record for record in records if status is None or record.status == status]
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted keys.
+
+    >>> flat({"a": {"b": 1}, "c": 2})
+    {'a.b': 1, 'c': 2}
+    """
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            result.update(flat(value, f"{prefix}{key}."))
+        else:
+            result[f"{prefix}{key}"] = value
+    return result
+
+
+def _text(value: Any) -> str:
+    return {True: "true", False: "false", None: "null"}.get(value, str(value)) if isinstance(value, bool | None) else str(value)
+
+
+def _list(records: Sequence[Any], args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from dpfl_cli.cli.report import results_table
+
+    Console(highlight=False, soft_wrap=True).print(results_table([(record.config, record.result) for record in records]))
+    return 0
+
+
+def _show(records: Sequence[Any], args: argparse.Namespace) -> int:
+    print(json.dumps([{"config": r.config, "result": r.result, "ledger": r.ledger.to_json()} for r in records], indent=2))
+    return 0
+
+
+def _compare(records: Sequence[Any], args: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from dpfl_cli.cli.compare import differences, plot_comparison
+    from dpfl_cli.cli.report import results_table
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(results_table([(record.config, record.result) for record in records]))
+    differing = differences(records)
+    if differing:
+        table = Table(title="what differs")
+        table.add_column("key")
+        for record in records:
+            table.add_column(record.id)
+        for key, values in differing.items():
+            table.add_row(key, *[_text(value) for value in values])
+        console.print(table)
+    print(plot_comparison(records, args.metric, Path(args.output) if args.output else None))
+    return 0
+
+
+def _export(records: Sequence[Any], args: argparse.Namespace) -> int:
+    configs = [flat(record.config) for record in records]
+    keys = sorted({key for config in configs for key in config if len({_text(other.get(key)) for other in configs}) > 1})
+    metrics = list(dict.fromkeys(name for record in records for row in record.rows for name in row))
+    rows = [
+        ["run", "status", "epsilon", "delta", *keys, *metrics],
+        *(
+            [
+                record.id,
+                record.status,
+                _text(record.result["privacy"]["epsilon"]),
+                _text(record.result["privacy"]["delta"]),
+                *[_text(config.get(key)) for key in keys],
+                *[repr(row[name]) if name in row else "" for name in metrics],
+            ]
+            for record, config in zip(records, configs, strict=True)
+            for row in record.rows
+        ),
+    ]
+    if args.output:
+        with Path(args.output).open("w", newline="") as handle:
+            csv.writer(handle, lineterminator="\n").writerows(rows)
+        print(args.output)
+    else:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
+    return 0
+
+
+def _prune(store: Any, args: argparse.Namespace) -> int:
+    partial = [path.name for path in store.partial.iterdir() if path.is_dir()] if store.partial.is_dir() else []
+    records = [] if args.unfinished else select(store, args.runs, args.where, args.status)
+    if not (args.runs or args.where or args.status or args.unfinished) and records:
+        raise ConfigError("prune: name runs, or narrow them with --where, --status or --unfinished (all: --where engine=1)")
+    ids = [record.id for record in records] + (partial if args.unfinished else [])
+    for run_id in ids:
+        if args.yes:
+            with store.lock(run_id) as held:
+                if not held:
+                    print(f"{run_id}: in use by another process, kept")
+                    continue
+                store.remove(run_id)
+        print(f"{'deleted' if args.yes else 'would delete'} {run_id}")
+    if ids and not args.yes:
+        print("nothing was deleted; add --yes")
+    elif not ids:
+        print("nothing to delete")
+    return 0

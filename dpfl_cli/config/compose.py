@@ -1,0 +1,91 @@
+"""Composing configs with Hydra, and turning what Hydra says about a bad one into one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from dpfl_cli.config.errors import ConfigError, DpflError, nearest
+from dpfl_cli.config.paths import conf_dir
+
+VERSION_BASE = "1.3"
+CONFIG_ERRORS = (HydraException, OmegaConfBaseException)
+
+
+def register_resolvers() -> None:
+    """`default_noise`: a default noise level, or null where a target epsilon will determine it."""
+    if not OmegaConf.has_resolver("default_noise"):
+        OmegaConf.register_new_resolver("default_noise", lambda target, noise: None if target is not None else noise)
+
+
+def compose_config(overrides: Sequence[str]) -> dict[str, Any]:
+    """The resolved config of `dpfl run OVERRIDES`, as plain values.
+
+    Raises:
+      ConfigError: an override does not fit, in one line with the nearest right name.
+    """
+    register_resolvers()
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(conf_dir()), version_base=VERSION_BASE, job_name="dpfl"):
+            return plain(compose("config", list(overrides)))
+    except CONFIG_ERRORS as error:
+        raise explained(error, overrides) from error
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """A composed config as resolved plain values, without Hydra's own node."""
+    try:
+        values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise explained(error, ()) from error
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items() if key != "hydra"}
+
+
+def explained(error: Exception, overrides: Sequence[str]) -> DpflError:
+    """A Hydra or OmegaConf error as one line with the nearest right name."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, option = error.missing_cfg_file.rpartition("/")
+        if error.options:
+            return ConfigError(f"{group}={option}: {nearest(option, error.options)}")
+        return ConfigError(f"{error.missing_cfg_file}: no such config; `dpfl list` shows what there is")
+    message = str(error)
+    if isinstance(error, OverrideParseException):
+        return ConfigError(f"{error.override}: not an override; write key=value (quote what the shell would change)")
+    group_match = re.search(r"(?:In '.*?': )?Could not (?:override|find match for|delete)\w*[^']*'([^']+)'", message)
+    if isinstance(error, ConfigCompositionException) and group_match:
+        return ConfigError(_unknown_key(group_match.group(1).split("@")[0].split("=")[0], overrides))
+    first = message.strip().splitlines()[0] if message.strip() else type(error).__name__
+    return ConfigError(f"{first}; `dpfl run --cfg job` shows the config")
+
+
+def _unknown_key(key: str, overrides: Sequence[str]) -> str:
+    """The line for an override of a key that does not exist."""
+    choices = [word for word in overrides if "=" in word and "." not in word.split("=")[0] and not word.startswith(("+", "~"))]
+    known: Any = {}
+    for attempt in (choices, []):
+        try:
+            GlobalHydra.instance().clear()
+            with initialize_config_dir(str(conf_dir()), version_base=VERSION_BASE, job_name="dpfl"):
+                known = OmegaConf.to_container(compose("config", attempt), resolve=False)
+                break
+        except CONFIG_ERRORS:
+            continue
+    where: list[str] = []
+    for part in key.split("."):
+        if not isinstance(known, dict):
+            return f"{key}: {'.'.join(where)} is a value, not a group of options"
+        if part not in known:
+            here = ".".join([*where, part])
+            return f"{here}: unknown option; {nearest(part, [str(k) for k in known if k not in ('hydra', 'hints')])}"
+        known = known[part]
+        where.append(part)
+    return f"{key}: cannot be overridden so; write {key}=value"

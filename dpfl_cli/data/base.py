@@ -1,0 +1,36 @@
+"""What a dataset and a partitioner are: the two contracts of this room's components."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition
+
+
+class DatasetComponent(Protocol):
+    """A component of the group `dataset`."""
+
+    def info(self, settings: Any) -> DatasetInfo:
+        """What is known before records are read; finds and verifies the files.
+
+        Raises:
+          DataError: files are absent or damaged.
+          ConfigError: the settings ask for what the files do not hold.
+        """
+        ...
+
+    def load(self, settings: Any, seed: int) -> Dataset:
+        """The dataset of a run with this seed; kept in the process, so callers must not write to its arrays."""
+        ...
+
+
+class PartitionerComponent(Protocol):
+    """A component of the group `partitioner`."""
+
+    def clients(self, settings: Any, info: DatasetInfo) -> int:
+        """Number of clients M, before anything is read; a ConfigError where settings and dataset do not fit."""
+        ...
+
+    def partition(self, settings: Any, dataset: Dataset, seed: int) -> Partition:
+        """The clients' segments, drawn from the stream "partition" of the run's seed."""
+        ...

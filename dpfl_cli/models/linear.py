@@ -1,0 +1,224 @@
+"""Linear regression: f_i(w) = loss_factor * mean_j (x_ij . w - y_ij)^2 in float64.
+
+Runs that share a federation share its features: they are the columns of one product per bucket of clients. A client with one
+record never leaves the span of that record (and of its drift), so its whole local run is a recursion in one number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.federation import DatasetInfo, Federation, Partition
+from dpfl_cli.data.streams import Streams
+from dpfl_cli.models.objective import Objective
+from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+
+
+class LinearRegressionSettings(Settings):
+    """Settings of `linear_regression`."""
+
+    loss_factor: float = Field(0.5, gt=0, allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """B clients of one federation that hold about equally many records, padded with zero rows to n."""
+
+    clients: Tensor | None  # [B] which of the M clients; None: all of them in order
+    features: Tensor  # [B, n, d]
+    targets: Tensor  # [B, n]
+    counts: Tensor  # [B], at least 1
+    squared_norms: Tensor  # [B] ||x_i||^2 of the first record
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The S runs that use one federation."""
+
+    runs: Tensor | None  # [S] which of the R runs; None: all of them in order
+    buckets: list[_Bucket]
+    optimum: Tensor | None  # [d]
+
+
+@component("model", "linear_regression", revision=1, settings=LinearRegressionSettings)
+class LinearRegression(Objective):
+    """Linear regression with squared loss, float64, started at zero.
+
+    Reference: Takakura, Liew, Hasegawa (2025), section 5 (the factor 1/2 of the loss is what its step sizes imply).
+    """
+
+    dtype = torch.float64
+    accuracy_higher = False
+
+    def __init__(
+        self,
+        settings: LinearRegressionSettings,
+        federations: list[Federation],
+        index: np.ndarray,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(settings, federations, index, device)
+        self.dimension = self.dimension_of(settings, federations[0].dataset.info)
+        self._groups = [
+            self._group(federation, np.flatnonzero(index == position)) for position, federation in enumerate(federations)
+        ]
+
+    @classmethod
+    def dimension_of(cls, settings: LinearRegressionSettings, info: DatasetInfo) -> int:
+        """d, the length of a record's feature vector."""
+        if info.classes is not None or len(info.feature_shape) != 1:
+            raise ConfigError(
+                f"model=linear_regression: needs feature vectors with real targets, but dataset={info.name} has features of "
+                f"shape {list(info.feature_shape)} and {info.classes or 'no'} classes; choose dataset=synthetic or another model"
+            )
+        return info.feature_shape[0]
+
+    def initial(self, streams: Streams) -> Tensor:
+        """[R, d] zeros."""
+        return torch.zeros(self.runs, self.dimension, dtype=self.dtype, device=self.device)
+
+    def gradient(self, parameters: Tensor) -> ClientValues:
+        """[R, M, d] grad f_i(v_i) = (2 loss_factor / n_i) X_i^T (X_i v_i - y_i)."""
+        inside = opened(parameters)
+        result = torch.empty_like(inside)
+        for group in self._groups:
+            for bucket in group.buckets:
+                columns = _take(inside, group.runs, bucket.clients).permute(1, 2, 0)
+                _put(result, group.runs, bucket.clients, self._gradient(bucket, columns).permute(2, 0, 1))
+        return client_values(result)
+
+    def local_descent(self, start: Tensor, learning_rate: Tensor, steps: int, drift: Tensor | None = None) -> ClientValues:
+        """As the definition; clients with one record take the recursion in its span."""
+        rate = learning_rate.to(self.dtype)
+        shift = None if drift is None else opened(drift)
+        result = torch.empty(self.runs, self.clients, self.dimension, dtype=self.dtype, device=self.device)
+        for group in self._groups:
+            model = start if group.runs is None else start[group.runs]
+            pace = rate if group.runs is None else rate[group.runs]
+            for bucket in group.buckets:
+                extra = None if shift is None else _take(shift, group.runs, bucket.clients)
+                descend = self._descend_in_span if bucket.features.shape[1] == 1 else self._descend
+                update = descend(bucket, model, pace, steps, extra)
+                if group.runs is None and bucket.clients is None:
+                    return client_values(update)
+                _put(result, group.runs, bucket.clients, update)
+        return client_values(result)
+
+    def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
+        """`distance` ||w - w*|| and `relative_distance` ||w - w*|| / ||w*|| (where the optimum w* is known), and `train_loss`
+        (1/M) sum_i mean_j (x_ij . w - y_ij)^2, each [R]."""
+        loss = parameters.new_zeros(self.runs)
+        optimum = torch.zeros_like(parameters)
+        for group in self._groups:
+            model = parameters if group.runs is None else parameters[group.runs]
+            total = model.new_zeros(len(model))
+            for bucket in group.buckets:
+                residual = bucket.features @ model.T - bucket.targets.unsqueeze(-1)  # [B, n, S]
+                total += (residual.square_().sum(dim=1) / bucket.counts.unsqueeze(-1)).sum(dim=0)
+            rows = slice(None) if group.runs is None else group.runs
+            loss[rows] = total / self.clients
+            if group.optimum is not None:
+                optimum[rows] = group.optimum
+        if any(group.optimum is None for group in self._groups):
+            return {"train_loss": loss}
+        distance = torch.linalg.vector_norm(parameters - optimum, dim=-1)
+        return {
+            "distance": distance,
+            "relative_distance": distance / torch.linalg.vector_norm(optimum, dim=-1),
+            "train_loss": loss,
+        }
+
+    def _gradient(self, bucket: _Bucket, parameters: Tensor) -> Tensor:
+        """[B, d, S] gradients at parameters [B, d, S]: two products per client, with the runs as columns."""
+        residual = torch.baddbmm(bucket.targets.unsqueeze(-1), bucket.features, parameters, beta=-1)  # X v - y, 0 on padding
+        scale = 2 * self.settings.loss_factor / bucket.counts
+        return torch.bmm(bucket.features.mT, residual.mul_(scale.reshape(-1, 1, 1)))
+
+    def _descend(self, bucket: _Bucket, model: Tensor, rate: Tensor, steps: int, drift: Tensor | None) -> Tensor:
+        """[S, B, d] local updates by `steps` gradient steps v <- v - lr (grad f_i(v) + drift_i)."""
+        start = model.T.contiguous()  # [d, S]
+        columns = start.repeat(len(bucket.counts), 1, 1)  # [B, d, S]
+        shift = None if drift is None else drift.permute(1, 2, 0).contiguous()
+        for _ in range(steps):
+            gradient = self._gradient(bucket, columns)
+            if shift is not None:
+                gradient += shift
+            columns -= gradient.mul_(rate)
+        return (columns - start).permute(2, 0, 1)
+
+    def _descend_in_span(self, bucket: _Bucket, model: Tensor, rate: Tensor, steps: int, drift: Tensor | None) -> Tensor:
+        """[S, B, d] local updates of clients with one record (x, y), by a recursion in one number per client.
+
+        With k = 2 loss_factor lr, r = x.w - y and drift g, every iterate is v_j = w + a_j x - j lr g, because the gradient is
+        2 loss_factor (x.v_j - y) x and x.v_j - y = r + a_j ||x||^2 - j lr x.g. So a_0 = 0 and
+
+            a_{j+1} = (1 - k ||x||^2) a_j - k r + j k lr x.g.
+
+        Padding of a client without records is x = 0, y = 0, for which the same formula holds.
+        """
+        record = bucket.features[:, 0]  # [B, d]
+        lr = rate.unsqueeze(-1)
+        k = 2 * self.settings.loss_factor * lr  # [S, 1]
+        decay = 1 - k * bucket.squared_norms
+        pull = -k * (model @ record.T - bucket.targets[:, 0])  # [S, B]
+        along = torch.zeros_like(pull)  # a_j
+        if drift is None:
+            for _ in range(steps):
+                torch.addcmul(pull, along, decay, out=along)
+            return along.unsqueeze(-1) * record
+        turn = k * lr * torch.linalg.vecdot(drift, record)  # k lr x.g
+        for _ in range(steps):
+            torch.addcmul(pull, along, decay, out=along)
+            pull += turn
+        update = along.unsqueeze(-1) * record
+        return update.addcmul_(drift, -steps * lr.unsqueeze(-1))
+
+    def _group(self, federation: Federation, runs: np.ndarray) -> _Group:
+        optimum = federation.dataset.truth.get("optimum")
+        return _Group(
+            runs=None if len(runs) == self.runs else torch.as_tensor(runs, device=self.device),
+            buckets=[self._bucket(federation, clients) for clients in federation.buckets() if len(clients)],
+            optimum=None if optimum is None else self._tensor(optimum),
+        )
+
+    def _bucket(self, federation: Federation, clients: np.ndarray) -> _Bucket:
+        everyone = np.array_equal(clients, np.arange(self.clients))
+        if not everyone:
+            partition = federation.partition
+            starts, stops = partition.offsets[clients], partition.offsets[clients + 1]
+            parts = [partition.indices[start:stop] for start, stop in zip(starts, stops, strict=True)]
+            federation = Federation(federation.dataset, Partition.from_lists(parts))
+        features, targets, counts = federation.padded()
+        inputs = self._tensor(features)
+        return _Bucket(
+            clients=None if everyone else torch.as_tensor(clients, device=self.device),
+            features=inputs,
+            targets=self._tensor(targets),
+            counts=self._tensor(np.maximum(counts, 1)),
+            squared_norms=inputs[:, 0].square().sum(dim=-1),
+        )
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        return torch.as_tensor(values, dtype=self.dtype, device=self.device)
+
+
+def _take(values: Tensor, runs: Tensor | None, clients: Tensor | None) -> Tensor:
+    """[S, B, d] of values [R, M, d]; None takes all, without a copy."""
+    part = values if runs is None else values[runs]
+    return part if clients is None else part[:, clients]
+
+
+def _put(result: Tensor, runs: Tensor | None, clients: Tensor | None, values: Tensor) -> None:
+    """Writes values [S, B, d] to their runs and clients of result [R, M, d]."""
+    rows = torch.arange(len(result), device=result.device) if runs is None else runs
+    if clients is None:
+        result[rows] = values
+    else:
+        result[rows.unsqueeze(-1), clients] = values

@@ -1,0 +1,1 @@
+"""Reproduction: artifacts, claims, plots, tables, the index."""

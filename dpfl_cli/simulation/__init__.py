@@ -1,0 +1,1 @@
+"""Simulation: plans, the engine, metrics, checkpoints, the run store and the launcher."""

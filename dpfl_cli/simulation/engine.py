@@ -1,0 +1,330 @@
+"""The engine: runs a batch of plans that share shapes, round by round, as one tensor program.
+
+A `Member` is one run of a batch: what it needs to go on, alone or in another batch. The batch stacks its members' states
+along a leading axis of runs; a member that has finished or diverged leaves it, and the rest goes on. Draws, ledgers,
+checkpoints and results belong to members, so that nothing about a run depends on its company.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpfl_cli.algorithms.base import State
+from dpfl_cli.config.component import Settings
+from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.config.identity import canonical_json
+from dpfl_cli.data.federation import Federation
+from dpfl_cli.data.streams import Streams
+from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+from dpfl_cli.privacy.ledger import BatchLedger, Ledger
+from dpfl_cli.privacy.mechanism import Site
+from dpfl_cli.simulation.plan import Part, Plan
+
+Row = dict[str, float]
+
+
+@dataclass
+class Member:
+    """One run of a batch.
+
+    Attributes:
+      round: rounds done.
+      server, clients: its slice of the state (no axis of runs), None before round 0 is set up.
+      recent: [k] the last models, newest last, as many as the evaluation averages over.
+      rows: one mapping per evaluated round.
+      seconds: time spent on it, shared evenly among the members of a batch.
+    """
+
+    plan: Plan
+    round: int = 0
+    server: dict[str, Tensor] | None = None
+    clients: dict[str, Tensor] | None = None
+    recent: list[Tensor] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
+    seconds: float = 0.0
+    diverged: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.diverged is not None or self.round >= self.plan.rounds
+
+    def to_bytes(self) -> bytes:
+        """The member as a checkpoint."""
+        buffer = io.BytesIO()
+        tensors = {
+            "server": {name: opened(value).cpu().clone() for name, value in (self.server or {}).items()},
+            "clients": {name: opened(value).cpu().clone() for name, value in (self.clients or {}).items()},
+            "recent": [value.cpu().clone() for value in self.recent],
+        }
+        facts = {
+            "id": self.plan.id,
+            "round": self.round,
+            "rows": self.rows,
+            "ledger": self.ledger.to_json(),
+            "seconds": self.seconds,
+        }
+        torch.save({**tensors, "facts": json.dumps(facts)}, buffer)
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, plan: Plan, payload: bytes) -> Member:
+        """The member that a checkpoint holds; ValueError where it is not one of this plan."""
+        try:
+            saved = torch.load(io.BytesIO(payload), weights_only=True)
+            facts = json.loads(saved["facts"])
+        except Exception as error:  # torch.load raises many kinds on a damaged file
+            raise ValueError(f"damaged checkpoint: {error}") from error
+        if facts["id"] != plan.id:
+            raise ValueError("checkpoint of another run")
+        return cls(
+            plan=plan,
+            round=facts["round"],
+            server=saved["server"],
+            clients=saved["clients"],
+            recent=saved["recent"],
+            rows=facts["rows"],
+            ledger=Ledger.from_json(facts["ledger"]),
+            seconds=facts["seconds"],
+        )
+
+
+def batch_key(plan: Plan) -> str:
+    """Plans with equal keys can share a batch: same shapes and same code path, differing in seed, rounds and numbers."""
+    shapes = {
+        "algorithm": _without_numbers(plan.algorithm),
+        "mechanism": _without_numbers(plan.mechanism),
+        "dp": [plan.dp.trust, plan.dp.unit, plan.dp.relation],
+        "data": [part.identity() for part in (plan.dataset, plan.partitioner, plan.model)],
+        "clients": plan.clients,
+        "dimension": plan.dimension,
+        "evaluation": plan.evaluation.model_dump(),
+        "device": plan.runtime.device,
+    }
+    return canonical_json(shapes)
+
+
+def is_number(settings: type[Settings], name: str) -> bool:
+    """Whether a setting is a float (or an optional one) and so may differ between the runs of a batch."""
+    annotation = settings.model_fields[name].annotation
+    return annotation is float or float in get_args(annotation)
+
+
+def _without_numbers(part: Part) -> dict[str, Any]:
+    values = part.settings.model_dump()
+    for name, value in values.items():
+        if is_number(type(part.settings), name) and (value is not None or name == "clip_norm"):
+            values[name] = "number"
+    return {"name": part.name, "revision": part.component.revision, **values}
+
+
+def stacked(settings: Sequence[Settings], device: torch.device) -> SimpleNamespace:
+    """Settings of R runs as one object: floats become tensors [R] (a clip norm of None is infinite), the rest is shared."""
+    kind = type(settings[0])
+    values: dict[str, Any] = {}
+    for name in kind.model_fields:
+        column = [getattr(one, name) for one in settings]
+        if name == "clip_norm":
+            column = [float("inf") if value is None else value for value in column]
+        if is_number(kind, name) and column[0] is not None:
+            values[name] = torch.tensor(column, dtype=torch.float64, device=device)
+        else:
+            values[name] = column[0]
+    return SimpleNamespace(**values)
+
+
+_federations: dict[str, Federation] = {}
+_KEPT_FEDERATIONS = 64
+
+
+def federation_of(plan: Plan) -> Federation:
+    """The plan's data, dealt to its clients; cached while the process lives."""
+
+    key = canonical_json([plan.dataset.identity(), plan.partitioner.identity(), plan.info.sha256, plan.seed])
+    if key not in _federations:
+        dataset = plan.dataset.target.load(plan.dataset.settings, plan.seed)
+        partition = plan.partitioner.target.partition(plan.partitioner.settings, dataset, plan.seed)
+        while len(_federations) >= _KEPT_FEDERATIONS:
+            del _federations[next(iter(_federations))]
+        _federations[key] = Federation(dataset, partition)
+    return _federations[key]
+
+
+def pick_device(name: str) -> torch.device:
+    """auto: the GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+class Batch:
+    """Members with equal `batch_key`, stacked."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = list(members)
+        plans = [member.plan for member in self.members]
+        first = plans[0]
+        self.device = pick_device(first.runtime.device)
+        federations = [federation_of(plan) for plan in plans]
+        distinct = list({id(item): item for item in federations}.values())
+        position = {id(item): number for number, item in enumerate(distinct)}
+        index = np.array([position[id(item)] for item in federations])
+        self.objective = first.model.target(first.model.settings, distinct, index, self.device)
+        self.streams = Streams([plan.seed for plan in plans])
+        self.ledger = BatchLedger(len(plans), started=[member.ledger for member in self.members])
+        site = Site(
+            specs={spec.name: spec for spec in first.specs},
+            relation=first.dp.relation,
+            unit=first.dp.unit,
+            dimension=first.dimension,
+            clients=first.clients,
+            streams=self.streams,
+            ledger=self.ledger,
+        )
+        self.mechanism = first.mechanism.target([plan.mechanism.settings for plan in plans], site)
+        self.algorithm = first.algorithm.target(stacked([plan.algorithm.settings for plan in plans], self.device))
+        self.state = self._restore()
+        self.recent = self._recent()
+
+    def _restore(self) -> State:
+        fresh = [member for member in self.members if member.server is None]
+        initial = self.algorithm.init(self.objective, self.streams) if fresh else None
+        if initial is not None:
+            self._check(initial)
+            for run, member in enumerate(self.members):
+                if member.server is None:
+                    member.server = {name: value[run] for name, value in initial.server.items()}
+                    member.clients = {name: value[run] for name, value in initial.clients.items()}
+                    member.recent = [member.server["model"]]
+        server = self._stack([member.server or {} for member in self.members])
+        clients = {name: client_values(value) for name, value in self._stack([m.clients or {} for m in self.members]).items()}
+        return State(server, clients)
+
+    def _stack(self, parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        return {name: torch.stack([opened(part[name]).to(self.device) for part in parts]) for name in parts[0]}
+
+    def _recent(self) -> list[Tensor]:
+        """The last models, [R, d] each, newest last; a run that has fewer repeats its oldest (weights correct that)."""
+        depth = self.members[0].plan.evaluation.average_last
+        padded = [[member.recent[0]] * (depth - len(member.recent)) + member.recent for member in self.members]
+        self._known = np.array([len(member.recent) for member in self.members])
+        return [torch.stack([models[position].to(self.device) for models in padded]) for position in range(depth)]
+
+    def step(self) -> Mapping[str, Tensor]:
+        """One round of every member; returns the algorithm's diagnostics."""
+        rounds = np.array([member.round + 1 for member in self.members])
+        state, diagnostics = self.algorithm.round(self.state, self.objective, self.mechanism, self.streams, rounds)
+        self._check(state)
+        for name, value in diagnostics.items():
+            if isinstance(value, ClientValues):
+                raise PrivacyError(f"diagnostic {name} of {type(self.algorithm).__name__} holds values of single clients")
+        self.state = state
+        self.recent = [*self.recent[1:], state.server["model"]]
+        self._known = np.minimum(self._known + 1, len(self.recent))
+        for member in self.members:
+            member.round += 1
+        return diagnostics
+
+    def _check(self, state: State) -> None:
+        for name, value in state.server.items():
+            if isinstance(value, ClientValues):
+                raise PrivacyError(
+                    f"server state '{name}' of {type(self.algorithm).__name__} was computed from client values that no "
+                    "mechanism released"
+                )
+
+    def evaluate(self, diagnostics: Mapping[str, Tensor]) -> None:
+        """Appends a row to every member that is due and has none yet, and marks those that diverged."""
+        due = [run for run, member in enumerate(self.members) if is_due(member)]
+        if not due:
+            return
+        depth = len(self.recent)
+        models = torch.stack(self.recent)  # [k, R, d]
+        known = torch.as_tensor(self._known, device=self.device)
+        newest = torch.arange(depth, device=self.device).reshape(-1, 1) >= depth - known
+        weights = newest.to(models.dtype) / known.to(models.dtype)
+        average = (models * weights.unsqueeze(-1)).sum(dim=0) if depth > 1 else models[0]
+        metrics = self.objective.metrics(average)
+        values = {**metrics, **diagnostics}
+        finite = torch.isfinite(average).all(dim=1) & torch.isfinite(self.recent[-1]).all(dim=1)
+        table = torch.stack([value.to(torch.float64) for value in (finite, *values.values())]).cpu().numpy()
+        for run in due:
+            member = self.members[run]
+            row: Row = {"round": member.round}
+            row.update({name: float(table[number, run]) for number, name in enumerate(values, start=1)})
+            member.rows.append(row)
+            bad = [name for name in metrics if not np.isfinite(row[name])]
+            if table[0, run] == 0.0:
+                member.diverged = f"the model is not finite after round {member.round}"
+            elif bad:
+                member.diverged = f"{bad[0]} is not finite after round {member.round}"
+
+    def collect(self) -> None:
+        """Gives every member its slice of the state, its models and its ledger."""
+        for run, member in enumerate(self.members):
+            member.server = {name: value[run] for name, value in self.state.server.items()}
+            member.clients = {name: opened(value)[run] for name, value in self.state.clients.items()}
+            member.recent = [models[run] for models in self.recent[len(self.recent) - int(self._known[run]) :]]
+            member.ledger = self.ledger.of_run(run)
+
+
+def is_due(member: Member) -> bool:
+    """Whether a member's model after the round it is at is to be evaluated: round 0, every `every`, and the last, once."""
+    if member.rows and member.rows[-1]["round"] >= member.round:
+        return False
+    return member.round % member.plan.evaluation.every == 0 or member.round >= member.plan.rounds
+
+
+def run_members(
+    members: Sequence[Member],
+    checkpoint: Callable[[Member], None],
+    advance: Callable[[Sequence[Member]], None],
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Member]:
+    """Runs members to their end; yields each as it finishes or diverges, with its state collected.
+
+    Args:
+      members: runs with equal batch keys, fresh or from checkpoints, at any rounds.
+      checkpoint: called with each unfinished member every `runtime.checkpoint_every` seconds.
+      advance: called after every round with the members that took part.
+      stop: asked after every round; True saves a checkpoint of every unfinished member and raises KeyboardInterrupt.
+    """
+    batch = Batch(members)
+    batch.evaluate({})  # round 0 of the fresh ones
+    clock = time.perf_counter()
+    saved = clock
+    while True:
+        done = [member for member in batch.members if member.finished]
+        if done:
+            batch.collect()
+            yield from done
+            rest = [member for member in batch.members if not member.finished]
+            if not rest:
+                return
+            batch = Batch(rest)
+        diagnostics = batch.step()
+        batch.evaluate(diagnostics)
+        now = time.perf_counter()
+        for member in batch.members:
+            member.seconds += (now - clock) / len(batch.members)
+        clock = now
+        advance(batch.members)
+        stopping = stop()
+        if stopping or now - saved >= batch.members[0].plan.runtime.checkpoint_every:
+            batch.collect()
+            for member in batch.members:
+                if not member.finished:
+                    checkpoint(member)
+            if stopping and any(not member.finished for member in batch.members):
+                raise KeyboardInterrupt
+            saved = time.perf_counter()

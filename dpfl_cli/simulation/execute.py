@@ -1,0 +1,171 @@
+"""Executing plans: skip what is finished, resume what was interrupted, batch what shares shapes, publish what ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dpfl_cli.config.errors import StoreError
+from dpfl_cli.simulation.engine import Member, batch_key, run_members
+from dpfl_cli.simulation.plan import Plan
+from dpfl_cli.simulation.progress import Progress
+from dpfl_cli.simulation.results import failure_reason, run_files
+from dpfl_cli.simulation.store import RunRecord, RunStore
+
+LARGEST_BATCH = 2 << 30  # bytes: larger batches gain nothing on a CPU and fall out of its caches
+COPIES = 8  # arrays of the size of all clients' parameters that a round may hold at once
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one plan.
+
+    Attributes:
+      status: done, diverged or failed, as in result.json.
+      cached: it was finished before.
+    """
+
+    plan: Plan
+    status: Literal["done", "diverged", "failed"]
+    record: RunRecord
+    reason: str | None = None
+    cached: bool = False
+
+
+def execute(plans: Sequence[Plan], store: RunStore, progress: Progress | None = None, force: bool = False) -> list[Outcome]:
+    """Brings every plan to an end; one outcome per plan, in order. Plans with one id are run once.
+
+    A run that fails or diverges is recorded with its reason and does not stop the others.
+
+    Raises:
+      StoreError: the store cannot be written, or another process is computing one of the runs.
+      KeyboardInterrupt: after a checkpoint of the runs in flight.
+    """
+    store.prepare()
+    progress = progress or Progress("runs", 0, quiet=True)
+    outcomes: dict[str, Outcome] = {}
+    waiting: dict[str, Plan] = {}
+    for plan in plans:
+        record = None if force or plan.runtime.force else store.find(plan.id)
+        if record is not None and record.status in ("done", "diverged"):
+            record.check()
+            status: Literal["done", "diverged"] = "done" if record.status == "done" else "diverged"
+            outcomes[plan.id] = Outcome(plan, status, record, record.result.get("reason"), cached=True)
+            progress.advance(plan.rounds)
+        else:
+            waiting.setdefault(plan.id, plan)
+    with contextlib.ExitStack() as locks:
+        stop = locks.enter_context(_deferred_interrupt(progress))
+        for plan in waiting.values():
+            if not locks.enter_context(store.lock(plan.id)):
+                raise StoreError(f"{store.folder(plan.id)}: another process is computing this run; wait for it, or stop it")
+        for batch in batches(list(waiting.values())):
+            for outcome in _run_batch(batch, store, progress, stop):
+                outcomes[outcome.plan.id] = outcome
+    return [outcomes[plan.id] for plan in plans]
+
+
+def batches(plans: Sequence[Plan]) -> list[list[Plan]]:
+    """Plans grouped by `batch_key`, each group cut so that a batch stays within the memory budget."""
+    groups: dict[str, list[Plan]] = {}
+    for plan in plans:
+        groups.setdefault(batch_key(plan), []).append(plan)
+    cut: list[list[Plan]] = []
+    for group in groups.values():
+        size = max(1, memory_budget(group[0]) // bytes_per_run(group[0]))
+        cut += [group[start : start + size] for start in range(0, len(group), size)]
+    return cut
+
+
+def memory_budget(plan: Plan) -> int:
+    """Bytes that a batch may take: `runtime.memory`, or half of what is free up to a ceiling."""
+    if plan.runtime.memory is not None:
+        return plan.runtime.memory
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(free // 2, LARGEST_BATCH)
+
+
+def bytes_per_run(plan: Plan) -> int:
+    """An upper estimate of what one run of a batch holds at once."""
+    return COPIES * 8 * plan.clients * max(plan.dimension, 1)
+
+
+def _run_batch(plans: list[Plan], store: RunStore, progress: Progress, stop: threading.Event) -> list[Outcome]:
+    """Runs one batch; when an exception stops it, its members go on one by one, so that only the culprit fails."""
+    members = [_begin(plan, store, progress) for plan in plans]
+    outcomes: list[Outcome] = []
+    try:
+        for member in run_members(
+            members,
+            checkpoint=lambda member: store.write_checkpoint(member.plan.id, member.to_bytes()),
+            advance=lambda active: progress.advance(len(active), _note(active)),
+            stop=stop.is_set,
+        ):
+            status: Literal["done", "diverged"] = "done" if member.diverged is None else "diverged"
+            record = store.publish(member.plan.id, run_files(member, status, member.diverged))
+            progress.advance(member.plan.rounds - member.round)
+            outcomes.append(Outcome(member.plan, status, record, member.diverged))
+    except (StoreError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        finished = {outcome.plan.id for outcome in outcomes}
+        rest = [member for member in members if member.plan.id not in finished]
+        if len(plans) > 1:
+            progress.say(f"a batch of {len(rest)} runs stopped ({failure_reason(error)}); they go on one by one")
+            for member in rest:
+                outcomes += _run_batch([member.plan], store, progress, stop)
+            return outcomes
+        reason = failure_reason(error)
+        failed = Member(rest[0].plan, round=0)
+        record = store.publish(failed.plan.id, run_files(failed, "failed", reason))
+        outcomes.append(Outcome(failed.plan, "failed", record, reason))
+    return outcomes
+
+
+@contextlib.contextmanager
+def _deferred_interrupt(progress: Progress) -> Iterator[threading.Event]:
+    """Ctrl-C sets the event, so that the round in flight ends and is saved; a second one stops at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def handler(number: int, frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        progress.say("interrupted: saving a checkpoint after this round (again to stop at once)")
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _begin(plan: Plan, store: RunStore, progress: Progress) -> Member:
+    """The run at its last checkpoint, or at its beginning."""
+    path = store.checkpoint_file(plan.id)
+    if plan.runtime.force or not path.is_file():
+        return Member(plan)
+    try:
+        member = Member.from_bytes(plan, path.read_bytes())
+    except (OSError, ValueError) as error:
+        progress.say(f"{path}: {error}; the run starts from its beginning")
+        return Member(plan)
+    progress.say(f"{plan.id}: resumed after round {member.round} of {plan.rounds}")
+    progress.advance(member.round)
+    return member
+
+
+def _note(active: Sequence[Member]) -> str:
+    member = active[0]
+    if not member.rows:
+        return ""
+    name, value = next((name, value) for name, value in member.rows[-1].items() if name != "round")
+    return f"{name} {value:.4g}" + (f" ({len(active)} runs)" if len(active) > 1 else "")

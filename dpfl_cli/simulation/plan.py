@@ -1,0 +1,276 @@
+"""From a composed config to a plan: everything about a run that can be known before it starts.
+
+Planning validates settings and combinations, resolves the data (its content is part of a run's identity), calibrates
+the noise where a target epsilon is given, and writes the ledger that the run will have if it completes. A plan that
+exists can be run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import dpfl_cli.algorithms
+import dpfl_cli.data
+import dpfl_cli.models
+import dpfl_cli.privacy
+from dpfl_cli.config.component import Component, Settings, components, lookup, parse_settings
+from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.identity import content_id
+from dpfl_cli.config.schema import DpSettings, EvaluationSettings, RootSettings, RuntimeSettings
+from dpfl_cli.data.federation import DatasetInfo
+from dpfl_cli.privacy.ledger import Ledger
+from dpfl_cli.privacy.mechanism import ReleaseSpec
+
+ENGINE_REVISION = 1  # raised when the engine, the streams or the evaluation change a run's numbers
+PARTS = ("algorithm", "mechanism", "accountant", "dataset", "partitioner", "model")
+_ROOT = ("seed", "rounds")
+_IGNORED = ("hints", "scale")  # they act on other keys while the config is composed
+
+
+def load_components() -> None:
+    """Imports every module of the rooms that hold components, so that they are registered."""
+    for room in (dpfl_cli.data, dpfl_cli.models, dpfl_cli.privacy, dpfl_cli.algorithms):
+        for module in pkgutil.iter_modules(room.__path__, room.__name__ + "."):
+            importlib.import_module(module.name)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A component and the settings a run gives it."""
+
+    component: Component
+    settings: Settings
+
+    @property
+    def name(self) -> str:
+        return self.component.name
+
+    @property
+    def target(self) -> Any:
+        return self.component.target
+
+    def identity(self) -> dict[str, Any]:
+        return {"name": self.name, "revision": self.component.revision, **self.settings.model_dump()}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that has been validated and resolved, and not yet started."""
+
+    seed: int
+    rounds: int
+    evaluation: EvaluationSettings
+    dp: DpSettings
+    runtime: RuntimeSettings
+    algorithm: Part
+    mechanism: Part
+    accountant: Part
+    dataset: Part
+    partitioner: Part
+    model: Part
+    info: DatasetInfo
+    clients: int
+    dimension: int
+    specs: tuple[ReleaseSpec, ...]
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything that can change the run's numbers, as plain values; the run's config.yaml."""
+        values: dict[str, Any] = {
+            "engine": ENGINE_REVISION,
+            "seed": self.seed,
+            "rounds": self.rounds,
+            "evaluation": self.evaluation.model_dump(),
+            "dp": self.dp.model_dump(),
+            **{part: getattr(self, part).identity() for part in PARTS},
+        }
+        values["dataset"]["content"] = {"source": self.info.source, "sha256": self.info.sha256, **self.info.details}
+        return values
+
+    @cached_property
+    def id(self) -> str:
+        return content_id(self.identity)
+
+    @property
+    def label(self) -> str:
+        """A short name for progress and tables."""
+        return f"{self.algorithm.name} {self.dp.name} {self.dataset.name} seed={self.seed}"
+
+    def ledger(self, rounds: int | None = None) -> Ledger:
+        """The ledger after `rounds` rounds (all of them by default), with the mechanism's own events."""
+        return planned_ledger(self, self.mechanism.settings, self.rounds if rounds is None else rounds)
+
+    def accountant_object(self) -> Any:
+        return self.accountant.target(self.accountant.settings)
+
+    def not_covered(self) -> list[str]:
+        """What the epsilon does not cover; components name their own items at their source."""
+        items = ["choice of hyperparameters (tuning)"]
+        for part in PARTS:
+            items += getattr(getattr(self, part).target, "not_covered", ())
+        return list(dict.fromkeys(items))
+
+
+def planned_ledger(plan: Plan, mechanism_settings: Settings, rounds: int) -> Ledger:
+    """The ledger of `rounds` rounds under given mechanism settings."""
+    ledger = Ledger()
+    for spec in plan.specs:
+        entry = plan.mechanism.target.entry(
+            mechanism_settings, spec, plan.dp.relation, plan.dp.unit, plan.dimension, plan.clients
+        )
+        if rounds * spec.per_round:
+            ledger = ledger.charged(replace(entry, count=rounds * spec.per_round))
+    return ledger
+
+
+def make_plan(config: Mapping[str, Any]) -> Plan:
+    """Validates and resolves a composed config.
+
+    Raises:
+      ConfigError: an unknown key, a wrong type, an impossible combination; one line with what to write instead.
+      DataError: the data are absent or damaged.
+    """
+    load_components()
+    values = {key: value for key, value in config.items() if key not in _IGNORED}
+    known = {*_ROOT, "evaluation", "dp", "runtime", *PARTS}
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{key}: unknown option; {nearest(key, known)}")
+    root = parse_root({key: values[key] for key in _ROOT if key in values})
+    evaluation = parse_settings(EvaluationSettings, values["evaluation"], "evaluation")
+    dp = parse_settings(DpSettings, values["dp"], "dp")
+    runtime = parse_settings(RuntimeSettings, values["runtime"], "runtime")
+    parts = {group: _part(group, values.get(group)) for group in PARTS}
+    _check_trust(parts, dp)
+    info = parts["dataset"].target.info(parts["dataset"].settings)
+    clients = parts["partitioner"].target.clients(parts["partitioner"].settings, info)
+    dimension = parts["model"].target.dimension_of(parts["model"].settings, info)
+    specs = tuple(parts["algorithm"].target.releases(parts["algorithm"].settings, dp.trust))
+    plan = Plan(
+        **root.model_dump(),
+        evaluation=evaluation,
+        dp=dp,
+        runtime=runtime,
+        **parts,
+        info=info,
+        clients=clients,
+        dimension=dimension,
+        specs=specs,
+    )
+    for spec in specs:
+        if spec.shape not in plan.mechanism.target.shapes:
+            raise ConfigError(
+                f"algorithm={plan.algorithm.name} releases a {spec.shape} ('{spec.name}') that mechanism={plan.mechanism.name} "
+                f"cannot release; {_alternatives('mechanism', lambda t: dp.trust in t.trusts and spec.shape in t.shapes)}"
+            )
+    plan = _with_noise(plan)
+    reason = plan.accountant_object().supports(plan.ledger())
+    if reason is not None:
+        raise ConfigError(f"accountant={plan.accountant.name} cannot price this run: {reason}")
+    return plan
+
+
+def parse_root(values: dict[str, Any]) -> RootSettings:
+    """The scalars at the root; errors name the bare key."""
+    try:
+        return parse_settings(RootSettings, values, "root")
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("root.", "")) from None
+
+
+def _part(group: str, values: Any) -> Part:
+    if not isinstance(values, Mapping) or "name" not in values:
+        raise ConfigError(f"{group}: choose one, as {group}=NAME; {nearest('', components(group))}")
+    found = lookup(group, str(values["name"]))
+    settings = {key: value for key, value in values.items() if key != "name"}
+    return Part(found, parse_settings(found.settings, settings, group))
+
+
+def _check_trust(parts: Mapping[str, Part], dp: DpSettings) -> None:
+    """Refuses combinations of method, mechanism, trust model, unit and relation that make no sense."""
+    algorithm, mechanism = parts["algorithm"], parts["mechanism"]
+    if dp.trust not in algorithm.target.trusts:
+        raise ConfigError(
+            f"algorithm={algorithm.name} is not defined under dp.trust={dp.trust}; use dp.trust in {sorted(algorithm.target.trusts)}"
+        )
+    if dp.unit not in algorithm.target.units:
+        raise ConfigError(f"algorithm={algorithm.name} protects a {'/'.join(sorted(algorithm.target.units))}, not a {dp.unit}")
+    proved = getattr(algorithm.target, "proved", algorithm.target.trusts)
+    if dp.mode == "sound" and dp.trust not in proved:
+        raise ConfigError(
+            f"algorithm={algorithm.name} under dp.trust={dp.trust} is not proved, so dp.mode=sound refuses it; write dp.mode=paper"
+        )
+    if dp.trust not in mechanism.target.trusts:
+        hint = _alternatives("mechanism", lambda target: dp.trust in target.trusts)
+        raise ConfigError(f"mechanism={mechanism.name} makes no sense under dp={dp.name} (trust {dp.trust}); {hint}")
+    if dp.relation not in mechanism.target.relations:
+        raise ConfigError(f"mechanism={mechanism.name} has no sensitivity under dp.relation={dp.relation}")
+
+
+def _alternatives(group: str, fits: Any) -> str:
+    names = sorted(name for name, found in components(group).items() if fits(found.target))
+    return f"write {group}={' or '.join(names)}" if names else f"no {group} fits"
+
+
+def _with_noise(plan: Plan) -> Plan:
+    """Calibrates the mechanism's noise to the target epsilon, or checks that a noise level is given."""
+    from dpfl_cli.privacy.calibration import calibrate
+
+    field = plan.mechanism.target.noise_field
+    target = plan.dp.epsilon
+    if target is None:
+        return plan
+    if plan.dp.trust == "none" or field is None:
+        raise ConfigError(
+            f"dp.epsilon={target}: mechanism={plan.mechanism.name} adds no noise to calibrate; choose dp=ldp or dp=cdp"
+        )
+    if getattr(plan.mechanism.settings, field) is not None:
+        raise ConfigError(
+            f"mechanism.{field} and dp.epsilon are both given: a noise level and a target exclude each other; drop one of them"
+        )
+
+    def settings_of(noise: float) -> Settings:
+        values = {**plan.mechanism.settings.model_dump(), field: noise}
+        return parse_settings(plan.mechanism.component.settings, values, "mechanism")
+
+    accountant = plan.accountant_object()
+    probe = planned_ledger(plan, settings_of(1.0), plan.rounds)
+    reason = accountant.supports(probe)
+    if reason is not None:
+        raise ConfigError(f"accountant={plan.accountant.name} cannot price this run: {reason}")
+    noise = calibrate(
+        target,
+        plan.dp.delta,
+        accountant,
+        lambda value: planned_ledger(plan, settings_of(value), plan.rounds),
+        increasing=any(entry.kind == "pure" for entry in probe.entries),
+    )
+    return replace(plan, mechanism=Part(plan.mechanism.component, settings_of(noise)))
+
+
+def with_values(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A composed config with values at dotted keys replaced; unknown keys are refused.
+
+    >>> with_values({"a": {"b": 1}, "seed": 0}, {"a.b": 2})
+    {'a': {'b': 2}, 'seed': 0}
+    """
+    result: dict[str, Any] = {key: dict(value) if isinstance(value, Mapping) else value for key, value in config.items()}
+    for path, value in changes.items():
+        node: Any = result
+        *parents, last = path.split(".")
+        for part in parents:
+            node = node.get(part) if isinstance(node, dict) else None
+        if not isinstance(node, dict) or last not in node:
+            raise ConfigError(f"{path}: unknown option; {nearest(last, node if isinstance(node, dict) else result)}")
+        node[last] = value
+    return result
+
+
+def make_plans(configs: Sequence[Mapping[str, Any]]) -> list[Plan]:
+    """Plans of several configs; the first bad one is refused before any is run."""
+    return [make_plan(config) for config in configs]

@@ -1,0 +1,126 @@
+"""What a finished run says of itself: the files of its folder."""
+
+from __future__ import annotations
+
+import io
+import platform
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import dpfl_cli
+from dpfl_cli.privacy.accountants import price
+from dpfl_cli.privacy.conventions import priced_part
+from dpfl_cli.privacy.ledger import Ledger
+from dpfl_cli.simulation.engine import Member, Row, federation_of, pick_device
+from dpfl_cli.simulation.plan import Plan
+from dpfl_cli.simulation.store import SCHEMA_VERSION, json_text, metrics_csv, yaml_text
+
+
+def run_files(member: Member, status: str, reason: str | None = None) -> dict[str, str | bytes]:
+    """The files that a run publishes, by name."""
+    plan = member.plan
+    return {
+        "config.yaml": yaml_text(plan.identity),
+        "metrics.csv": metrics_csv(member.rows),
+        "ledger.json": json_text(member.ledger.to_json()),
+        "partition.npz": _partition(plan),
+        "result.json": json_text(_result(member, status, reason)),
+    }
+
+
+def privacy_report(plan: Plan, ledger: Ledger) -> dict[str, Any]:
+    """The privacy of a ledger, as every row that carries an epsilon states it."""
+    accountant = plan.accountant_object()
+    honest = price(ledger, accountant, plan.dp.delta)
+    report: dict[str, Any] = {
+        "epsilon": honest.epsilon,
+        "delta": plan.dp.delta,
+        "accountant": plan.accountant.name,
+        "unit": plan.dp.unit,
+        "relation": plan.dp.relation,
+        "trust": plan.dp.trust,
+        "releases": ledger.releases,
+        "guarantee": _guarantee(plan),
+        "vacuous": honest.vacuous,
+        "not_covered": plan.not_covered(),
+    }
+    if honest.epsilon is None:
+        report["epsilon_reason"] = honest.reason
+    convention = plan.dp.convention or getattr(plan.algorithm.target, "convention", None)
+    if convention is not None and plan.dp.trust != "none":
+        part, words = priced_part(convention, ledger)
+        stated = price(part, accountant, plan.dp.delta)
+        report["epsilon_paper"] = {"value": stated.epsilon, "convention": words}
+    return report
+
+
+def _guarantee(plan: Plan) -> str:
+    if plan.dp.trust == "none":
+        return "none: values are released as they are"
+    proved = plan.dp.trust in getattr(plan.algorithm.target, "proved", plan.algorithm.target.trusts)
+    if not proved:
+        return "as claimed, not proved"
+    return f"(epsilon, delta)-DP per {plan.dp.unit} under {plan.dp.relation}, {plan.dp.trust} trust: proved"
+
+
+def _result(member: Member, status: str, reason: str | None) -> dict[str, Any]:
+    plan = member.plan
+    result: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "id": plan.id,
+        "status": status,
+        "seed": plan.seed,
+        "rounds": member.round,
+        "metrics": summary(member.rows, plan.evaluation.final_window),
+        "privacy": privacy_report(plan, member.ledger),
+        "data": {"name": plan.info.name, "source": plan.info.source, "sha256": plan.info.sha256, "clients": plan.clients},
+        "timing": {"seconds": member.seconds, "seconds_per_round": member.seconds / max(member.round, 1)},
+        "environment": environment(plan),
+    }
+    if reason is not None:
+        result["reason"] = reason
+    return result
+
+
+def summary(rows: Sequence[Row], window: int) -> dict[str, dict[str, float]]:
+    """first, last and final (mean over the last `window` evaluations) value of every metric."""
+    if not rows:
+        return {}
+    names = [name for name in rows[-1] if name != "round"]
+    final = {name: float(np.mean([row[name] for row in rows[-window:] if name in row])) for name in names}
+    return {
+        "first": {name: value for name, value in rows[0].items() if name != "round"},
+        "last": {name: rows[-1][name] for name in names},
+        "final": final,
+    }
+
+
+def environment(plan: Plan) -> dict[str, Any]:
+    """Where and with what the run was computed."""
+    device = pick_device(plan.runtime.device)
+    return {
+        "dpfl": dpfl_cli.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _partition(plan: Plan) -> bytes:
+    partition = federation_of(plan).partition
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, indices=partition.indices.astype(np.int32), offsets=partition.offsets)
+    return buffer.getvalue()
+
+
+def failure_reason(error: BaseException) -> str:
+    """An exception as one line."""
+    return " ".join(traceback.format_exception_only(error)[-1].split())
