@@ -52,7 +52,7 @@ from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import Objective
-from dpfl_cli.privacy.bounded import squared_norms
+from dpfl_cli.privacy.bounded import squared_norms, vector_norms
 from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
 
 
@@ -120,7 +120,7 @@ class FedExp:
             numerator = mechanism.release("squared_norm", squared_norms(update), rounds).mean
         else:
             numerator = mechanism.squared_norms(release).mean(dim=-1)
-            messages = torch.linalg.vector_norm(release.received, dim=-1).square().mean(dim=-1)  # (1/M) sum_i ||c_i||^2
+            messages = vector_norms(release.received).square().mean(dim=-1)  # (1/M) sum_i ||c_i||^2
             steps["server_step_naive"] = self._ratio(messages, mean)
         adaptive = self._ratio(numerator, mean).clamp(min=1.0)  # eta_g
         step = steps["server_step_naive"] if self.hyper.step == "naive" else adaptive
@@ -136,6 +136,6 @@ class FedExp:
 
         Jhunjhunwala et al.'s form has 2 (||cbar||^2 + epsilon) below.
         """
-        squared = mean.square().sum(dim=-1) + self.hyper.denominator_epsilon.to(mean.dtype)
+        squared = vector_norms(mean).square() + self.hyper.denominator_epsilon
         below = 2 * squared if self.hyper.half else squared
         return torch.where(below > 0, numerator / below, torch.ones_like(below))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.models.objective import Objective
-from dpfl_cli.privacy.bounded import Bounded, clip
+from dpfl_cli.privacy.bounded import Bounded, clip, vector_norms
 from dpfl_cli.privacy.client_values import opened
 
 _AT_THE_BOUND = 1 - 1e-4  # clipping leaves a norm of C up to rounding, also in float32
@@ -68,7 +67,7 @@ def update_diagnostics(update: Bounded) -> dict[str, Tensor]:
       clipped_fraction: [R] the part of the clients whose update has norm C.
       repaired: [R] the number of updates that were not finite and count as zero.
     """
-    squared = torch.linalg.vector_norm(opened(update.values), dim=-1).square()  # [R, M]
+    squared = vector_norms(opened(update.values)).square()  # [R, M]
     limit = (_AT_THE_BOUND * update.bound).square().unsqueeze(-1)
     return {
         "mean_squared_norm": squared.mean(dim=-1),

@@ -28,8 +28,8 @@ def execute(args: argparse.Namespace) -> int:
     report = privacy_report(plan, plan.ledger())
     print(f"mechanism.{field}={getattr(plan.mechanism.settings, field)!r}")
     print(
-        f"  mechanism={plan.mechanism.name}: epsilon {report['epsilon']:.6f} at delta {plan.dp.delta:g} ({plan.accountant.name}, per "
-        f"{plan.dp.unit}, {plan.dp.relation}), {report['releases']} releases over {plan.rounds} rounds; tuning not included"
+        f"  mechanism={plan.mechanism.name}: epsilon {report['epsilon']:.6f} at delta {plan.dp.delta:g} ({plan.accountant.name}, "
+        f"per {plan.dp.unit}, {plan.dp.relation}), {report['releases']} releases over {plan.rounds} rounds; tuning not included"
     )
     for entry in plan.ledger().entries:
         print(f"  release {entry.name}: {entry.count} x {entry.kind}, parameter {entry.parameter}")

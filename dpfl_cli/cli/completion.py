@@ -9,7 +9,9 @@ _dpfl() {
     local current="${COMP_WORDS[COMP_CWORD]}"
     # bash splits words at '=': put key=value together again
     if [ "$current" = "=" ]; then current="${COMP_WORDS[COMP_CWORD-1]}="
-    elif [ "$COMP_CWORD" -ge 2 ] && [ "${COMP_WORDS[COMP_CWORD-1]}" = "=" ]; then current="${COMP_WORDS[COMP_CWORD-2]}=$current"; fi
+    elif [ "$COMP_CWORD" -ge 2 ] && [ "${COMP_WORDS[COMP_CWORD-1]}" = "=" ]; then
+        current="${COMP_WORDS[COMP_CWORD-2]}=$current"
+    fi
     local words
     words=$(dpfl completion --words "${COMP_WORDS[1]}" "$current" 2>/dev/null)
     COMPREPLY=($(compgen -W "$words" -- "$current"))

@@ -99,7 +99,8 @@ def usage() -> str:
             "  dpfl run -m algorithm=fedexp,fedavg dp=ldp  a grid",
             "  dpfl reproduce fedexp/table4                a table of a paper",
             "",
-            "Exit codes: 0 done, 2 wrong use or config, 3 some runs failed or diverged, 130 interrupted. --debug shows tracebacks.",
+            "Exit codes: 0 done, 2 wrong use or config, 3 some runs failed or diverged, 130 interrupted.",
+            "--debug shows the traceback of an error.",
         ]
     )
 

@@ -86,7 +86,7 @@ CATALOGUE: dict[str, DatasetEntry] = {
             name="fashion_mnist",
             what="60,000 + 10,000 pictures of clothes, 28x28 grey, 10 classes",
             licence="MIT",
-            citation="Xiao, Rasul, Vollgraf: Fashion-MNIST: a novel image dataset for benchmarking machine learning algorithms, 2017",
+            citation="Xiao, Rasul, Vollgraf: Fashion-MNIST: a novel image dataset for benchmarking, arXiv 1708.07747",
             files=(
                 SourceFile("train-images-idx3-ubyte", 47_040_016, "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
                 SourceFile("train-labels-idx1-ubyte", 60_008, "9018921c3c673c538a1fc5bad174d6f9"),

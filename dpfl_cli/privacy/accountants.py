@@ -493,8 +493,9 @@ class PldAccountant(Accountant):
         for value, count in pure.items():
             # Randomised response at the next multiple of the interval, which dominates every mechanism of a smaller epsilon.
             cells = math.ceil(value / interval * (1 - 1e-14))
-            up = 1 / (1 + math.exp(-cells * interval))
-            response = PrivacyLossDistribution.create_from_rounded_probability({cells: up, -cells: 1 - up}, 0.0, interval)
+            odds = math.exp(-cells * interval)
+            masses = {cells: 1 / (1 + odds), -cells: odds / (1 + odds)}
+            response = PrivacyLossDistribution.create_from_rounded_probability(masses, 0.0, interval)
             parts.append(response.self_compose(count))
         whole = parts[0]
         for part in parts[1:]:

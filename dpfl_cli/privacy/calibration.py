@@ -91,6 +91,8 @@ def calibrate(
     for step in range(_MOST_STEPS):
         if quiet_epsilon >= target_epsilon * (1 - accountant.tolerance):
             return parameter(quiet)
+        if math.isinf(loud_epsilon) and quiet / loud - 1 < 1e-3 * accountant.tolerance:
+            break  # the edge of what the accountant prices
         middle = math.sqrt(loud) * math.sqrt(quiet)
         if step % 3 < 2 and quiet_epsilon > 0 and math.isfinite(loud_epsilon):
             share = math.log(loud_epsilon / aim) / math.log(loud_epsilon / quiet_epsilon)

@@ -152,11 +152,17 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     dimension = parts["model"].target.dimension_of(parts["model"].settings, info)
     specs = tuple(parts["algorithm"].target.releases(parts["algorithm"].settings, dp.trust))
     plan = Plan(
-        **root.model_dump(),
+        seed=root.seed,
+        rounds=root.rounds,
         evaluation=evaluation,
         dp=dp,
         runtime=runtime,
-        **parts,
+        algorithm=parts["algorithm"],
+        mechanism=parts["mechanism"],
+        accountant=parts["accountant"],
+        dataset=parts["dataset"],
+        partitioner=parts["partitioner"],
+        model=parts["model"],
         info=info,
         clients=clients,
         dimension=dimension,
@@ -164,9 +170,10 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     )
     for spec in specs:
         if spec.shape not in plan.mechanism.target.shapes:
+            hint = _alternatives("mechanism", lambda t, shape=spec.shape: dp.trust in t.trusts and shape in t.shapes)
             raise ConfigError(
-                f"algorithm={plan.algorithm.name} releases a {spec.shape} ('{spec.name}') that mechanism={plan.mechanism.name} "
-                f"cannot release; {_alternatives('mechanism', lambda t: dp.trust in t.trusts and spec.shape in t.shapes)}"
+                f"algorithm={plan.algorithm.name} releases a {spec.shape} ('{spec.name}') that "
+                f"mechanism={plan.mechanism.name} cannot release; {hint}"
             )
     plan = _with_noise(plan)
     reason = plan.accountant_object().supports(plan.ledger())
@@ -195,15 +202,14 @@ def _check_trust(parts: Mapping[str, Part], dp: DpSettings) -> None:
     """Refuses combinations of method, mechanism, trust model, unit and relation that make no sense."""
     algorithm, mechanism = parts["algorithm"], parts["mechanism"]
     if dp.trust not in algorithm.target.trusts:
-        raise ConfigError(
-            f"algorithm={algorithm.name} is not defined under dp.trust={dp.trust}; use dp.trust in {sorted(algorithm.target.trusts)}"
-        )
+        defined = ", ".join(sorted(algorithm.target.trusts))
+        raise ConfigError(f"algorithm={algorithm.name} is not defined under dp.trust={dp.trust}; it is under {defined}")
     if dp.unit not in algorithm.target.units:
         raise ConfigError(f"algorithm={algorithm.name} protects a {'/'.join(sorted(algorithm.target.units))}, not a {dp.unit}")
     proved = getattr(algorithm.target, "proved", algorithm.target.trusts)
     if dp.mode == "sound" and dp.trust not in proved:
         raise ConfigError(
-            f"algorithm={algorithm.name} under dp.trust={dp.trust} is not proved, so dp.mode=sound refuses it; write dp.mode=paper"
+            f"algorithm={algorithm.name} under dp.trust={dp.trust} is not proved: dp.mode=sound refuses it, dp.mode=paper runs it"
         )
     if dp.trust not in mechanism.target.trusts:
         hint = _alternatives("mechanism", lambda target: dp.trust in target.trusts)

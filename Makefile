@@ -1,0 +1,49 @@
+# Two commands do everything: `make run` and `make test`. Each sets up what it needs by itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup run test lint format typecheck check bench reproduce-all golden clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## the virtual environment, from constraints.txt
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $(READY)
+
+run: setup  ## the main job: DP-FedEXP against DP-FedAvg under local DP, with progress, epsilon and a plot
+	$(BIN)/dpfl run -m algorithm=fedexp,fedavg dp=ldp "seed=range(3)"
+
+test: setup  ## all tests
+	$(BIN)/python -m pytest -n auto
+
+lint: setup  ## ruff: lint and format check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup  ## ruff: format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+typecheck: setup  ## mypy
+	$(BIN)/mypy dpfl_cli
+
+check: lint typecheck test  ## everything that CI runs
+
+bench: setup  ## speed, as ratios measured side by side in one run
+	$(BIN)/python -m tests.benchmarks.run
+
+reproduce-all: setup  ## every table and figure there is, at scale=quick, and their index
+	$(BIN)/dpfl reproduce all scale=quick
+
+golden: setup  ## write the golden runs anew (after a revision was raised)
+	$(BIN)/python -m tests.golden
+
+clean:  ## remove the environment and caches; outputs are kept
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

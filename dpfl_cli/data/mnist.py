@@ -1,0 +1,110 @@
+"""MNIST and the data sets published in its format: grey images and labels in four idx files."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.errors import ConfigError, DataError
+from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
+from dpfl_cli.data.idx import read_idx, read_shape
+from dpfl_cli.data.sources import content_sha256, locate
+
+CLASSES = 10
+TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
+TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+class IdxImagesSettings(Settings):
+    """How many of the records are used (the first ones of the files; None: all), and the scale of the pixels."""
+
+    train_records: int | None = Field(default=None, ge=1)
+    test_records: int | None = Field(default=None, ge=1)
+    standardise: bool = False
+
+
+class IdxImages:
+    """Images [N, 28, 28] float32 in [0, 1], or (x - mean) / std where standardised, and labels [N] int64 in 0..9.
+
+    Mean and std are the usual published constants of the training images; they do not depend on the settings.
+    """
+
+    name: ClassVar[str]
+    mean: ClassVar[float]
+    std: ClassVar[float]
+
+    @classmethod
+    def info(cls, settings: IdxImagesSettings) -> DatasetInfo:
+        """Finds and verifies the files; the checksum covers all four, whatever part of them is used."""
+        files = locate(cls.name)
+        shape = read_shape(files[TRAIN[0]])
+        held = {"train_records": shape[0], "test_records": read_shape(files[TEST[0]])[0]}
+        for field, records in held.items():
+            wanted = getattr(settings, field)
+            if wanted is not None and wanted > records:
+                raise ConfigError(
+                    f"dataset.{field}={wanted}: {cls.name} has {records} of them; write at most that, or null for all"
+                )
+        return DatasetInfo(
+            name=cls.name,
+            source="real",
+            sha256=content_sha256(files),
+            feature_shape=shape[1:],
+            classes=CLASSES,
+            records=settings.train_records or shape[0],
+            clients=None,
+        )
+
+    @classmethod
+    def load(cls, settings: IdxImagesSettings, seed: int) -> Dataset:
+        """The records; they do not depend on the seed."""
+        files = locate(cls.name)
+        scale = (cls.mean, cls.std) if settings.standardise else (0.0, 1.0)
+        train, test = _records(cls.name, content_sha256(files), settings.train_records, settings.test_records, *scale)
+        return Dataset(cls.info(settings), train, test)
+
+
+@lru_cache(maxsize=2)
+def _records(
+    name: str, sha256: str, first: int | None, first_test: int | None, mean: float, std: float
+) -> tuple[Records, Records]:
+    """Training and test records; kept by content, which is why the checksum is an argument."""
+    files = locate(name)
+    train = _read(files[TRAIN[0]], files[TRAIN[1]], first, mean, std)
+    return train, _read(files[TEST[0]], files[TEST[1]], first_test, mean, std)
+
+
+def _read(images_path: Path, labels_path: Path, first: int | None, mean: float, std: float) -> Records:
+    """The first records of a pair of files (None: all), pixels shifted and scaled."""
+    images, labels = read_idx(images_path), read_idx(labels_path)
+    if images.ndim != 3 or labels.shape != images.shape[:1] or int(labels.max(initial=0)) >= CLASSES:
+        raise DataError(f"{images_path} {images.shape} and {labels_path} {labels.shape}: not images and their labels 0..9")
+    features = images[:first].astype(np.float32)
+    features /= 255.0
+    if (mean, std) != (0.0, 1.0):
+        features -= mean
+        features /= std
+    return Records(features, labels[:first].astype(np.int64))
+
+
+@component("dataset", "mnist", revision=1, settings=IdxImagesSettings)
+class Mnist(IdxImages):
+    """MNIST: handwritten digits, 28x28 (LeCun et al. 1998)."""
+
+    name = "mnist"
+    mean = 0.1307
+    std = 0.3081
+
+
+@component("dataset", "fashion_mnist", revision=1, settings=IdxImagesSettings)
+class FashionMnist(IdxImages):
+    """Fashion-MNIST: pictures of clothes in the format of MNIST (Xiao et al. 2017)."""
+
+    name = "fashion_mnist"
+    mean = 0.2860
+    std = 0.3530

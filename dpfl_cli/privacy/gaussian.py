@@ -1,0 +1,136 @@
+"""No noise, and Gaussian noise: on every client's message (local) or on the mean (central).
+
+In both, noise multiplier z = std / sensitivity, where the sensitivity of one contribution comes with the bounded values: 2C
+for vectors clipped to C under replace_one, C under add_or_remove and zero_out. The paper's noise (Takakura et al.,
+arXiv 2504.09850, section 5) in these terms, under replace_one: local std 0.7 C = 0.35 * 2C, so z = 0.35; central std on the
+mean 5C / M = 2.5 * 2C / M, so z = 2.5.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+from torch import Tensor
+
+from dpfl_cli.config.component import Settings, component
+from dpfl_cli.privacy.bounded import Bounded, Relation
+from dpfl_cli.privacy.client_values import client_values
+from dpfl_cli.privacy.ledger import Kind, LedgerEntry, Scope
+from dpfl_cli.privacy.mechanism import Mechanism, Release, ReleaseSpec, needs_noise
+
+
+class NoNoiseSettings(Settings):
+    """Nothing to set."""
+
+
+class GaussianSettings(Settings):
+    """Settings of a Gaussian mechanism.
+
+    Attributes:
+      noise_multiplier: z = std / sensitivity; None where a target epsilon is to determine it.
+    """
+
+    noise_multiplier: float | None = Field(gt=0, allow_inf_nan=False)
+
+
+@component("mechanism", "none", revision=1, settings=NoNoiseSettings)
+class NoNoise(Mechanism):
+    """No mechanism: the server sees every contribution as it is; epsilon is infinite."""
+
+    trusts: ClassVar[frozenset[str]] = frozenset({"none"})
+    needs_bound: ClassVar[bool] = False
+
+    @classmethod
+    def entry(
+        cls, settings: Any, spec: ReleaseSpec, relation: Relation, unit: str, dimension: int, clients: int
+    ) -> LedgerEntry:
+        """A nonprivate event."""
+        return LedgerEntry(spec.name, "nonprivate", 1, None, None, relation, unit, "federation", spec.group, spec.shape)
+
+    def release(self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None) -> Release:
+        """The values themselves, [R, M, d] or [R, M]."""
+        contributions, _, _ = self._begin(name, values, rounds, charged)
+        received = self._charged_only(contributions, charged)
+        return Release(received, received.mean(dim=1), client_values(received), values.bound)
+
+    def squared_norms(self, release: Release) -> Tensor:
+        """[R, M] ||v_i||^2 exactly."""
+        return release.received.square().sum(dim=-1)
+
+
+class _Gaussian(Mechanism):
+    """What the two Gaussian mechanisms share: settings, and the event of a release."""
+
+    noise_field: ClassVar[str | None] = "noise_multiplier"
+    _scope: ClassVar[Scope]
+
+    @classmethod
+    def entry(
+        cls, settings: Any, spec: ReleaseSpec, relation: Relation, unit: str, dimension: int, clients: int
+    ) -> LedgerEntry:
+        """A Gaussian event with the settings' noise multiplier, or what the release makes of it (`spec.multiplier`)."""
+        multiplier = needs_noise(settings.noise_multiplier, "noise_multiplier")
+        if spec.multiplier is not None:
+            multiplier = spec.multiplier(multiplier, dimension, clients)
+        kind: Kind = "gaussian"
+        return LedgerEntry(spec.name, kind, 1, multiplier, None, relation, unit, cls._scope, spec.group, spec.shape)
+
+
+@component("mechanism", "local_gaussian", revision=1, settings=GaussianSettings)
+class LocalGaussian(_Gaussian):
+    """Gaussian noise on every client's message (local trust).
+
+    Client i sends c_i = v_i + N(0, std^2 I_d), std = z * sensitivity. The server, and anybody, may see every message; each is
+    one Gaussian release of client i's data, and clients hold disjoint data.
+    """
+
+    trusts: ClassVar[frozenset[str]] = frozenset({"local"})
+    shapes: ClassVar[frozenset[str]] = frozenset({"vector"})
+    _scope: ClassVar[Scope] = "client"
+
+    def release(self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None) -> Release:
+        """Messages [R, M, d]; a client's echo is its own message. Noise stream `noise/<name>`, per client."""
+        contributions, multipliers, address = self._begin(name, values, rounds, charged)
+        sensitivity = values.sensitivity(self.site.relation)
+        std = self._per_run(multipliers, sensitivity) * sensitivity
+        _, clients, size = contributions.shape
+        noise = self.site.streams.normal(f"noise/{name}", address, clients, size, contributions.dtype, contributions.device)
+        received = noise.mul_(self._per_run(std, noise)).add_(contributions)
+        received = self._charged_only(received, charged)
+        return Release(received, received.mean(dim=1), client_values(received), values.bound, std)
+
+    def squared_norms(self, release: Release) -> Tensor:
+        """[R, M] ||c_i||^2 - d std^2, whose expectation is ||v_i||^2 (the paper's section 4.1; may be negative)."""
+        assert release.noise_std is not None
+        size = release.received.shape[-1]
+        return release.received.square().sum(dim=-1) - size * self._per_run(release.noise_std.square(), release.received[..., 0])
+
+
+@component("mechanism", "central_gaussian", revision=1, settings=GaussianSettings)
+class CentralGaussian(_Gaussian):
+    """Gaussian noise on the mean over clients, added by a trusted server (central trust).
+
+    The mean of M contributions changes by at most sensitivity / M when one does, so the noise on it has the standard
+    deviation std = z * sensitivity / M. M is public and fixed: under zero_out and add_or_remove a client that is absent
+    counts as a zero vector (a zero) and the mean is still divided by M.
+    """
+
+    trusts: ClassVar[frozenset[str]] = frozenset({"central"})
+    _scope: ClassVar[Scope] = "federation"
+
+    def release(self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None) -> Release:
+        """The noisy mean [R, d] or [R]; a client's echo is its own clipped contribution, which it sent to the server.
+
+        Noise stream `noise/<name>`, one draw per run.
+        """
+        contributions, multipliers, address = self._begin(name, values, rounds, charged)
+        sensitivity = values.sensitivity(self.site.relation)
+        std = self._per_run(multipliers, sensitivity) * sensitivity / self.site.clients
+        mean = contributions.mean(dim=1)
+        size = mean.shape[-1] if values.is_vector else 1
+        noise = self.site.streams.normal(f"noise/{name}", address, None, size, mean.dtype, mean.device).reshape(mean.shape)
+        received = noise.mul_(self._per_run(std, noise)).add_(mean)
+        received = self._charged_only(received, charged)
+        return Release(received, received, values.values, values.bound, std)

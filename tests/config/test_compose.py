@@ -1,0 +1,148 @@
+"""Composition: the menu composes, and what is wrong is said in one line with the nearest right name."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpfl_cli.cli.listing import GROUPS, documented, option_files
+from dpfl_cli.config.component import components
+from dpfl_cli.config.compose import compose_config
+from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.identity import canonical_json, content_id
+from dpfl_cli.config.paths import conf_dir
+from dpfl_cli.simulation.plan import load_components, make_plan, with_values
+
+SMALL = ["dataset.clients=12", "dataset.dimension=5", "rounds=3"]
+
+
+def refused(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        make_plan(compose_config([*SMALL, *overrides]))
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["algorithm=fedxp"], "algorithm=fedxp: did you mean fedexp?"),
+        (["dp=ldpp"], "did you mean ldp"),
+        (["algorithm.clipnorm=1"], "algorithm.clipnorm: unknown option; did you mean clip_norm?"),
+        (["+algorithm.clipnorm=1"], "algorithm.clipnorm: unknown option; did you mean clip_norm?"),
+        (["roundss=3"], "roundss: unknown option; did you mean rounds?"),
+        (["+roundss=3"], "roundss: unknown option; did you mean rounds?"),
+        (["rounds=many"], "rounds='many'"),
+        (["rounds=0"], "rounds=0"),
+        (["rounds=2.5"], "rounds=2.5"),
+        (["seed=-1"], "seed=-1"),
+        (["algorithm.clip_norm=-1"], "algorithm.clip_norm=-1"),
+        (["algorithm.clip_norm=abc"], "algorithm.clip_norm='abc'"),
+        (["algorithm.local_lr=.nan"], "algorithm.local_lr=nan"),
+        (["mechanism.noise_multiplier=0"], "mechanism.noise_multiplier=0"),
+        (["dp.delta=0"], "dp.delta=0"),
+        (["dp.delta=1"], "dp.delta=1"),
+        (["dp.epsilon=-3"], "dp.epsilon=-3"),
+        (["dataset.clients=0"], "dataset.clients=0"),
+        (["algorithm=fedavg", "algorithm.local_steps=0"], "algorithm.local_steps=0"),
+        (["dp=cdp", "mechanism=privunit"], "write mechanism=central_gaussian"),
+        (["dp=ldp", "mechanism=privunit"], "accountant=gdp cannot price this run"),
+        (["dp=none", "dp.epsilon=3"], "adds no noise to calibrate"),
+        (["dp=ldp", "dp.epsilon=3", "mechanism.noise_multiplier=1"], "both given"),
+        (["algorithm=fedexp_naive", "dp=cdp"], "naive"),
+        (["dp=ldp", "algorithm.clip_norm=null"], "clip"),
+        (["dp.convention=fedxp"], "dp.convention='fedxp'"),
+        (["dp.trust=locl"], "dp.trust='locl'"),
+        (["rounds"], "rounds: not an override"),
+    ],
+)
+def test_bad_configs_are_refused_in_one_line(overrides: list[str], expected: str) -> None:
+    assert expected in refused(*overrides)
+
+
+def test_every_option_of_every_group_has_a_line_and_documented_keys() -> None:
+    for group in GROUPS:
+        assert option_files(group), group
+        for path in option_files(group):
+            from dpfl_cli.cli.listing import summary_of
+
+            assert summary_of(path), f"{path.name} does not say what it is"
+            for key, _, comment in documented(path):
+                assert comment or key.endswith("name"), f"{path.name}: {key} is not documented"
+
+
+def test_config_files_and_settings_have_the_same_fields() -> None:
+    load_components()
+    for group in ("algorithm", "mechanism", "accountant", "dataset", "partitioner", "model"):
+        known = components(group)
+        for path in option_files(group):
+            rows = {key.removeprefix(f"{group}."): value for key, value, _ in documented(path) if not key.startswith("hints.")}
+            name = rows.pop("name")
+            assert set(rows) == set(known[name].settings.model_fields), path
+        assert {row for path in option_files(group) for key, row, _ in documented(path) if key in ("name", f"{group}.name")} == set(known)
+
+
+def test_every_method_composes_with_every_trust_model_it_supports() -> None:
+    for algorithm, dp in itertools.product(option_files("algorithm"), option_files("dp")):
+        if algorithm.stem == "fedexp_naive" and dp.stem in ("cdp", "none"):
+            continue
+        plan = make_plan(compose_config([*SMALL, f"algorithm={algorithm.stem}", f"dp={dp.stem}"]))
+        assert plan.ledger().releases >= plan.rounds
+
+
+def test_root_of_the_menu_is_documented() -> None:
+    for key, _, comment in documented(conf_dir() / "config.yaml"):
+        assert comment or key.startswith("hydra"), key
+
+
+def test_identity_depends_on_what_changes_numbers_and_on_nothing_else() -> None:
+    base = compose_config(SMALL)
+    plan = make_plan(base)
+    same = {"runtime.device": "cpu", "runtime.checkpoint_every": 1.0, "runtime.memory": 10**6, "runtime.force": True}
+    assert make_plan(with_values(base, same)).id == plan.id
+    for key, value in {
+        "seed": 1,
+        "rounds": 4,
+        "algorithm.clip_norm": 0.5,
+        "mechanism.noise_multiplier": 0.5,
+        "dp.delta": 1e-6,
+        "dataset.dimension": 6,
+        "evaluation.average_last": 2,
+    }.items():
+        assert make_plan(with_values(base, {key: value})).id != plan.id, key
+
+
+def test_unknown_keys_in_changes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean clip_norm"):
+        with_values(compose_config(SMALL), {"algorithm.clip_nrm": 1.0})
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(), json_values, min_size=2), st.randoms())
+def test_identity_does_not_depend_on_the_order_of_keys(values: dict, random: object) -> None:
+    items = list(values.items())
+    random.shuffle(items)  # type: ignore[attr-defined]
+    assert content_id(dict(items)) == content_id(values)
+    assert len(content_id(values)) == 12
+
+
+@given(json_values, json_values)
+def test_different_values_have_different_texts(one: object, other: object) -> None:
+    if canonical_json(one) == canonical_json(other):
+        assert one == other
+
+
+@given(st.text(), st.lists(st.text(min_size=1), min_size=1))
+def test_a_hint_names_only_known_words(word: str, known: list[str]) -> None:
+    hint = nearest(word, known)
+    assert hint.startswith("choose from") or hint.removeprefix("did you mean ").removesuffix("?") in known

@@ -1,0 +1,199 @@
+"""Linear regression: every fast path against explicit loops over runs, clients, records and steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from dpfl_cli.config.component import lookup, parse_settings
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
+from dpfl_cli.data.streams import Streams
+from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
+from dpfl_cli.models.objective import Objective
+from dpfl_cli.privacy.bounded import clip
+from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+
+D = 6
+SIZES = {
+    "one record": [1] * 5,
+    "several records": [4] * 5,
+    "unequal": [7, 1, 0, 3, 1, 40],
+    "one client": [3],
+    "one client, one record": [1],
+}
+
+
+def make_info(**changes: object) -> DatasetInfo:
+    values = {
+        "name": "test",
+        "source": "synthetic",
+        "sha256": "",
+        "feature_shape": (D,),
+        "classes": None,
+        "records": 100,
+        "clients": None,
+    }
+    return DatasetInfo(**(values | changes))  # type: ignore[arg-type]
+
+
+def make_federation(sizes: list[int], seed: int, optimum: bool = True) -> Federation:
+    generator = np.random.default_rng(seed)
+    records = sum(sizes)
+    best = generator.standard_normal(D)
+    features = generator.standard_normal((records, D))
+    targets = features @ best + 0.1 * generator.standard_normal(records)
+    order = generator.permutation(records)
+    parts = np.split(order, np.cumsum(sizes)[:-1])
+    truth = {"optimum": best} if optimum else {}
+    dataset = Dataset(make_info(records=records), Records(features, targets), None, None, truth)
+    return Federation(dataset, Partition.from_lists(parts))
+
+
+def make_objective(sizes: list[int], index: list[int], loss_factor: float = 0.5) -> LinearRegression:
+    federations = [make_federation(sizes, seed) for seed in range(max(index) + 1)]
+    return LinearRegression(LinearRegressionSettings(loss_factor=loss_factor), federations, np.array(index))
+
+
+def slow_gradient(objective: LinearRegression, run: int, client: int, w: np.ndarray) -> np.ndarray:
+    """grad of loss_factor * mean_j (x_j . w - y_j)^2, record by record."""
+    federation = objective.federations[objective.index[run]]
+    offsets = federation.partition.offsets
+    mine = federation.partition.indices[offsets[client] : offsets[client + 1]]
+    gradient = np.zeros(D)
+    for record in mine:
+        x, y = federation.dataset.train.features[record], federation.dataset.train.targets[record]
+        gradient += 2 * objective.settings.loss_factor * (x @ w - y) * x / len(mine)
+    return gradient
+
+
+def slow_descent(objective: LinearRegression, start: np.ndarray, rate: np.ndarray, steps: int, drift: np.ndarray) -> np.ndarray:
+    result = np.zeros((objective.runs, objective.clients, D))
+    for run in range(objective.runs):
+        for client in range(objective.clients):
+            v = start[run].copy()
+            for _ in range(steps):
+                v = v - rate[run] * (slow_gradient(objective, run, client, v) + drift[run, client])
+            result[run, client] = v - start[run]
+    return result
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
+@pytest.mark.parametrize("index", [[0], [0, 0], [1, 0], [0, 1, 0, 2, 1, 0, 0]], ids=["R=1", "R=2 shared", "R=2", "R=7"])
+@pytest.mark.parametrize("with_drift", [False, True], ids=["no drift", "drift"])
+def test_local_descent_and_gradient_equal_explicit_loops(sizes: list[int], index: list[int], with_drift: bool) -> None:
+    objective = make_objective(sizes, index, loss_factor=0.7)
+    generator = np.random.default_rng(5)
+    start = generator.standard_normal((len(index), D))
+    rate = generator.uniform(0.005, 0.05, len(index))
+    drift = generator.standard_normal((len(index), len(sizes), D)) * with_drift
+    expected = slow_descent(objective, start, rate, 9, drift)
+
+    shift = client_values(torch.from_numpy(drift)) if with_drift else None
+    update = objective.local_descent(torch.from_numpy(start), torch.from_numpy(rate), 9, shift)
+    assert isinstance(update, ClientValues)
+    np.testing.assert_allclose(opened(update).numpy(), expected, rtol=1e-10, atol=1e-10)
+
+    definition = Objective.local_descent(objective, torch.from_numpy(start), torch.from_numpy(rate), 9, shift)
+    np.testing.assert_allclose(opened(definition).numpy(), expected, rtol=1e-10, atol=1e-10)
+
+    points = generator.standard_normal((len(index), len(sizes), D))
+    gradient = objective.gradient(client_values(torch.from_numpy(points)))
+    assert isinstance(gradient, ClientValues)
+    wanted = [[slow_gradient(objective, r, c, points[r, c]) for c in range(len(sizes))] for r in range(len(index))]
+    np.testing.assert_allclose(opened(gradient).numpy(), wanted, rtol=1e-10, atol=1e-10)
+
+
+def test_one_record_agrees_with_the_closed_form() -> None:
+    """Delta = -[1 - (1 - k eta ||x||^2)^tau] / ||x||^2 (x.w - y) x, with k = 2 loss_factor."""
+    objective = make_objective([1] * 4, [0])
+    start = torch.linspace(-1, 1, D, dtype=torch.float64).unsqueeze(0)
+    features, targets, _ = objective.federations[0].padded()
+    x, y = features[:, 0], targets[:, 0]
+    squared = (x**2).sum(-1)
+    residual = x @ start[0].numpy() - y
+    expected = (-(1 - (1 - 0.02 * squared) ** 20) / squared * residual)[:, None] * x
+    update = objective.local_descent(start, torch.tensor([0.02], dtype=torch.float64), 20)
+    np.testing.assert_allclose(opened(update)[0].numpy(), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("sizes", [SIZES["one record"], SIZES["unequal"]], ids=["one record", "unequal"])
+def test_a_slice_of_a_batch_is_the_run_alone(sizes: list[int]) -> None:
+    batch = make_objective(sizes, [0, 1, 0, 2])
+    start = torch.randn(4, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rate = torch.tensor([0.01, 0.02, 0.03, 0.04], dtype=torch.float64)
+    together = opened(batch.local_descent(start, rate, 20))
+    for run in range(4):
+        alone = LinearRegression(batch.settings, [batch.federations[batch.index[run]]], np.array([0]))
+        update = opened(alone.local_descent(start[run : run + 1], rate[run : run + 1], 20))
+        torch.testing.assert_close(together[run : run + 1], update, rtol=1e-12, atol=1e-12)
+
+
+def test_metrics_equal_explicit_loops() -> None:
+    objective = make_objective(SIZES["unequal"], [0, 1, 0])
+    w = np.random.default_rng(1).standard_normal((3, D))
+    metrics = objective.metrics(torch.from_numpy(w))
+    assert list(metrics) == ["distance", "relative_distance", "train_loss"]
+    for run in range(3):
+        federation = objective.federations[objective.index[run]]
+        offsets, loss = federation.partition.offsets, 0.0
+        for client in range(federation.clients):
+            mine = federation.partition.indices[offsets[client] : offsets[client + 1]]
+            for record in mine:
+                x, y = federation.dataset.train.features[record], federation.dataset.train.targets[record]
+                loss += (x @ w[run] - y) ** 2 / len(mine) / federation.clients
+        best = federation.dataset.truth["optimum"]
+        distance = np.linalg.norm(w[run] - best)
+        assert metrics["train_loss"][run].item() == pytest.approx(loss, rel=1e-12)
+        assert metrics["distance"][run].item() == pytest.approx(distance, rel=1e-12)
+        assert metrics["relative_distance"][run].item() == pytest.approx(distance / np.linalg.norm(best), rel=1e-12)
+
+
+def test_distance_is_left_out_where_the_optimum_is_not_known() -> None:
+    federation = make_federation([2, 3], seed=0, optimum=False)
+    objective = LinearRegression(LinearRegressionSettings(), [federation], np.array([0]))
+    assert list(objective.metrics(objective.initial(Streams([0])))) == ["train_loss"]
+
+
+def test_divergence_reaches_clipping_as_zero_and_stays_in_its_client() -> None:
+    federation = make_federation([1, 1, 3], seed=0)
+    wild = federation.partition.indices[[0, 2]]  # the first client, and one record of the third
+    federation.dataset.train.features[wild] *= 1e3
+    objective = LinearRegression(LinearRegressionSettings(), [federation], np.array([0]))
+    update = objective.local_descent(torch.ones(1, D).double(), torch.tensor([10.0]).double(), 200)
+    finite = torch.isfinite(opened(update)).all(dim=-1)
+    assert not finite[0, 0]
+    assert not finite[0, 2]
+    bounded = clip(update, torch.tensor([1.0]).double())
+    norms = torch.linalg.vector_norm(opened(bounded.values), dim=-1)
+    assert norms[0, 0] == 0
+    assert norms[0, 2] == 0
+    assert bounded.repaired.tolist() == [int((~finite).sum())]
+    assert bool((norms <= 1 + 1e-12).all())
+
+
+def test_initial_is_zero_and_arguments_are_left_alone() -> None:
+    objective = make_objective(SIZES["unequal"], [0, 1])
+    start = objective.initial(Streams([0, 1]))
+    assert start.dtype == torch.float64
+    assert torch.equal(start, torch.zeros(2, D).double())
+    drift = client_values(torch.ones(2, 6, D).double())
+    first = objective.local_descent(start, torch.tensor([0.1, 0.1]).double(), 3, drift)
+    kept = opened(first).clone()
+    objective.local_descent(start + 1, torch.tensor([0.2, 0.1]).double(), 5, drift)
+    assert torch.equal(opened(first), kept)
+    assert torch.equal(start, torch.zeros(2, D).double())
+    assert torch.equal(opened(drift), torch.ones(2, 6, D).double())
+
+
+def test_settings_and_data_that_do_not_fit_are_refused() -> None:
+    found = lookup("model", "linear_regression")
+    assert parse_settings(found.settings, {}, "model").loss_factor == 0.5
+    with pytest.raises(ConfigError, match=r"model\.loss_factor=0\.0: input should be greater than 0"):
+        parse_settings(found.settings, {"loss_factor": 0.0}, "model")
+    with pytest.raises(ConfigError, match=r"model\.lossfactor: unknown option; did you mean loss_factor\?"):
+        parse_settings(found.settings, {"lossfactor": 0.5}, "model")
+    assert LinearRegression.dimension_of(LinearRegressionSettings(), make_info()) == D
+    with pytest.raises(ConfigError, match=r"dataset=test has features of shape \[1, 28, 28\] and 10 classes"):
+        LinearRegression.dimension_of(LinearRegressionSettings(), make_info(feature_shape=(1, 28, 28), classes=10))
