@@ -14,9 +14,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from rich.console import Console
     from rich.table import Table
 
+    from dpfl_cli.cli.report import wide_console
     from dpfl_cli.privacy.accountants import price_all
     from dpfl_cli.simulation.plan import load_components
     from dpfl_cli.simulation.store import RunStore
@@ -25,7 +25,7 @@ def execute(args: argparse.Namespace) -> int:
         raise ConfigError(f"--delta {args.delta}: must lie strictly between 0 and 1")
     load_components()
     store = RunStore(outputs_dir())
-    console = Console(highlight=False, soft_wrap=True)
+    console = wide_console()
     for record in [store.match(name) for name in args.runs]:
         privacy = record.result["privacy"]
         delta = args.delta or privacy["delta"]

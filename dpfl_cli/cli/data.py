@@ -56,7 +56,7 @@ def _list() -> int:
     table.add_column("size", justify="right", no_wrap=True)
     for name, entry in CATALOGUE.items():
         found = status(name)
-        sources = ", ".join(str(source) for source in entry.sources)
+        sources = "\n".join(source.host for source in entry.sources)
         table.add_row(name, entry.what, entry.licence, sources, _where(found), _size(found.size) if found.files else "")
     for name, what in _generated().items():
         table.add_row(name, what, "", "generated from the seed", "always there", "")
@@ -100,15 +100,16 @@ def _size(size: float) -> str:
 
 def _fetch(names: list[str], quiet: bool) -> int:
     from dpfl_cli.config.errors import DataError
-    from dpfl_cli.data.catalogue import catalogue_entry
+    from dpfl_cli.data.catalogue import CATALOGUE, catalogue_entry
     from dpfl_cli.data.sources import fetch, status
 
-    wanted = [name for name in dict.fromkeys(names) if name not in _generated()]
+    names = list(dict.fromkeys(names))
+    generated = [name for name in names if name not in CATALOGUE and name in _generated()]
+    wanted = [name for name in names if name not in generated]
     for name in wanted:
         catalogue_entry(name)
-    for name in names:
-        if name not in wanted and not quiet:
-            print(f"{name}: generated from the seed, nothing to fetch")
+    if generated and not quiet:
+        print(f"{', '.join(generated)}: generated from the seed, nothing to fetch")
     failures = []
     with _progress(quiet) as progress:
         for name in wanted:

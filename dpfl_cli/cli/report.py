@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -16,7 +17,7 @@ SHOWN = ("accuracy", "relative_distance", "distance", "train_loss", "test_loss")
 
 def report_outcomes(outcomes: Sequence[Outcome], quiet: bool) -> int:
     """Prints a table of the runs and returns the exit code; the last line of a single run is its folder."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = wide_console()
     if not quiet:
         console.print(results_table([(outcome.record.config, outcome.record.result) for outcome in outcomes]))
         for line in notes(outcomes):
@@ -28,54 +29,61 @@ def report_outcomes(outcomes: Sequence[Outcome], quiet: bool) -> int:
             table.add_column(column)
         for outcome in bad:
             table.add_row(f"{outcome.plan.id} {outcome.plan.label}", outcome.status, outcome.reason or "")
-        Console(stderr=True, highlight=False, soft_wrap=True).print(table)
+        wide_console(stderr=True).print(table)
     elif bad:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"{bad[0].status}: {bad[0].reason}", markup=False)
+        wide_console(stderr=True).print(f"{bad[0].status}: {bad[0].reason}", markup=False)
     for folder in dict.fromkeys(outcome.record.folder for outcome in outcomes):
         print(folder)
     return EXIT_RUNS_FAILED if bad else 0
 
 
+def wide_console(stderr: bool = False) -> Console:
+    """A console that never cuts a table because the output is not a terminal."""
+    console = Console(highlight=False, stderr=stderr)
+    return console if console.is_terminal else Console(highlight=False, stderr=stderr, width=200)
+
+
 def results_table(runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> Table:
-    """A table of runs from their (config, result): what it was, metrics, epsilon with all that belongs to it."""
+    """A table of runs from their (config, result): what it was, metrics, epsilon; what belongs to the epsilon below."""
     metrics = _metrics([result for _, result in runs])
-    table = Table()
-    columns = (
-        "run",
-        "algorithm",
-        "dp",
-        "dataset",
-        "seed",
-        "round",
-        *metrics,
-        "epsilon",
-        "delta",
-        "accountant",
-        "unit",
-        "relation",
-        "status",
-    )
-    for column in columns:
-        table.add_column(column, justify="right" if column in (*metrics, "epsilon", "seed", "round") else "left")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=_caption([result["privacy"] for _, result in runs]))
+    for column in ("run", "algorithm", "dp", "dataset", "seed"):
+        table.add_column(column)
+    for column in (*metrics, "epsilon", "delta"):
+        table.add_column(column, justify="right")
+    table.add_column("status")
     for config, result in runs:
         last = result["metrics"].get("last", {})
-        privacy = result["privacy"]
         table.add_row(
             result["id"],
             _algorithm(config),
             config["dp"]["name"],
             config["dataset"]["name"] + (" (stand-in)" if result["data"]["source"] == "standin" else ""),
             str(result["seed"]),
-            str(result["rounds"]),
             *[_number(last.get(name)) for name in metrics],
-            epsilon_text(privacy),
-            f"{privacy['delta']:g}",
-            privacy["accountant"],
-            privacy["unit"],
-            privacy["relation"],
+            epsilon_text(result["privacy"]),
+            f"{result['privacy']['delta']:g}",
             result["status"],
         )
     return table
+
+
+def _caption(reports: Sequence[dict[str, Any]]) -> str:
+    """Whose epsilon it is, under which relation, by which accountant, over how many releases."""
+    private = [report for report in reports if report["trust"] != "none"]
+    if not private:
+        return "no privacy"
+    parts = [
+        "/".join(sorted({prefix + str(report[key]) + suffix for report in private}))
+        for prefix, key, suffix in (
+            ("per ", "unit", ""),
+            ("", "relation", ""),
+            ("", "trust", " trust"),
+            ("", "accountant", " accountant"),
+            ("", "releases", " releases"),
+        )
+    ]
+    return f"epsilon: {', '.join(parts)}; tuning not included"
 
 
 def epsilon_text(privacy: dict[str, Any]) -> str:
@@ -94,7 +102,7 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
         lines.append(f"{which} finished before and not run again (runtime.force=true runs it again).")
     for outcome in outcomes if len(outcomes) == 1 else []:
         privacy = outcome.record.result["privacy"]
-        lines.append(f"Privacy: {privacy['guarantee']}; {privacy['releases']} releases composed; tuning not included.")
+        lines.append(f"Guarantee: {privacy['guarantee']}.")
         if "epsilon_paper" in privacy and privacy["epsilon_paper"]["value"] is not None:
             stated = privacy["epsilon_paper"]
             lines.append(f"The paper would state epsilon {stated['value']:.4f}: {stated['convention']}.")

@@ -93,11 +93,9 @@ def _text(value: Any) -> str:
 
 
 def _list(records: Sequence[Any], args: argparse.Namespace) -> int:
-    from rich.console import Console
+    from dpfl_cli.cli.report import results_table, wide_console
 
-    from dpfl_cli.cli.report import results_table
-
-    Console(highlight=False, soft_wrap=True).print(results_table([(record.config, record.result) for record in records]))
+    wide_console().print(results_table([(record.config, record.result) for record in records]))
     return 0
 
 
@@ -107,13 +105,12 @@ def _show(records: Sequence[Any], args: argparse.Namespace) -> int:
 
 
 def _compare(records: Sequence[Any], args: argparse.Namespace) -> int:
-    from rich.console import Console
     from rich.table import Table
 
     from dpfl_cli.cli.compare import differences, plot_comparison
-    from dpfl_cli.cli.report import results_table
+    from dpfl_cli.cli.report import results_table, wide_console
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = wide_console()
     console.print(results_table([(record.config, record.result) for record in records]))
     differing = differences(records)
     if differing:

@@ -43,11 +43,12 @@ def compose_config(overrides: Sequence[str]) -> dict[str, Any]:
 def plain(config: DictConfig) -> dict[str, Any]:
     """A composed config as resolved plain values, without Hydra's own node."""
     try:
-        values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+        values = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise explained(error, ()) from error
     assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items() if key != "hydra"}
+    return {str(key): value for key, value in values.items()}
 
 
 def explained(error: Exception, overrides: Sequence[str]) -> DpflError:

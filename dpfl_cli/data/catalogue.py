@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import urlsplit
 
 from dpfl_cli.config.errors import DataError, nearest
 
@@ -33,6 +34,11 @@ class Download:
     def __str__(self) -> str:
         return self.base
 
+    @property
+    def host(self) -> str:
+        """Short, for a table."""
+        return urlsplit(self.base).netloc
+
 
 @dataclass(frozen=True)
 class Package:
@@ -45,6 +51,11 @@ class Package:
 
     def __str__(self) -> str:
         return f"{self.client} package {self.name}"
+
+    @property
+    def host(self) -> str:
+        """Short, for a table."""
+        return f"{self.client}: {self.name}"
 
 
 @dataclass(frozen=True)

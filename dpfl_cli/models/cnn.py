@@ -106,7 +106,7 @@ class CnnObjective(Objective):
         values = opened(parameters)
         kernel = self._kernel()
         if kernel is not None:
-            return client_values(self._compiled(kernel, values.contiguous(), None, 0, None))
+            return client_values(self._compiled(kernel, values, GRADIENT))
         out = torch.zeros_like(values, memory_format=torch.contiguous_format)
         for block in self._blocks():
             here = (torch.as_tensor(block.runs)[None, :], torch.as_tensor(block.clients)[:, None])  # [k, q] pairs
@@ -118,7 +118,7 @@ class CnnObjective(Objective):
         rates = learning_rate.to(self.device, self.dtype)
         kernel = self._kernel()
         if kernel is not None:
-            return client_values(self._compiled(kernel, start.contiguous(), rates, steps, shift))
+            return client_values(self._compiled(kernel, start, DESCENT, rates, steps, shift))
         out = torch.zeros(self.runs, self.clients, self.dimension, dtype=start.dtype, device=start.device)
         for block in self._blocks():
             runs, clients = torch.as_tensor(block.runs)[None, :], torch.as_tensor(block.clients)[:, None]
@@ -233,13 +233,67 @@ class CnnObjective(Objective):
 
     def _kernel(self) -> CnnKernel | None:
         """The compiled kernel, where it applies: float32 on a CPU, and numba works."""
-        if self.device.type != "cpu" or self.dtype != torch.float32:
-            return None
-        return _build_kernel(self.shape)
+        return compiled_kernel(self.shape) if self.device.type == "cpu" and self.dtype == torch.float32 else None
 
-    def _compiled(self, kernel: CnnKernel, start: Tensor, rates: Tensor | None, steps: int, drift: Tensor | None) -> Tensor:
-        raise NotImplementedError
+    def _compiled(
+        self, kernel: CnnKernel, start: Tensor, mode: int, rates: Tensor | None = None, steps: int = 1, drift: Tensor | None = None
+    ) -> Tensor:
+        """[R, M, d] updates or gradients by the kernel, from start [R, d], or [R, M, d] where every client has its own."""
+        from dpfl_cli.models.cnn_kernel import Jobs
+
+        out = torch.empty(self.runs, self.clients, self.dimension, dtype=self.dtype)
+        rate = np.zeros(self.runs, np.float32) if rates is None else rates.numpy()
+        jobs = []
+        for number, federation in enumerate(self.federations):
+            runs, partition = np.flatnonzero(self.index == number), federation.partition
+            rows = (runs[:, None] * self.clients + np.arange(self.clients)).ravel()
+            jobs.append(
+                Jobs(
+                    *self._records(federation.dataset.train),
+                    np.require(partition.indices, np.int64, ["C", "W"]),
+                    np.tile(partition.offsets[:-1], len(runs)),
+                    np.tile(partition.counts, len(runs)),
+                    rows,
+                    rows if start.dim() == 3 else np.repeat(runs, self.clients),
+                    np.repeat(rate[runs], self.clients),
+                )
+            )
+        tables = [None if table is None else table.reshape(-1, self.dimension).contiguous().numpy() for table in (start, drift, out)]
+        kernel.compute(jobs, mode, tables[0], tables[2], torch.get_num_threads(), steps, tables[1])
+        return out
+
+    def _evaluate_compiled(self, kernel: CnnKernel, parameters: Tensor, test: Records) -> tuple[Tensor, Tensor]:
+        from dpfl_cli.models.cnn_kernel import EVALUATION, Jobs
+
+        runs, size = len(parameters), len(test)
+        begins = np.arange(0, size, 256)
+        jobs = Jobs(
+            *self._records(test),
+            np.arange(size),
+            np.tile(begins, runs),
+            np.tile(np.minimum(256, size - begins), runs),
+            np.arange(runs * len(begins)),
+            np.repeat(np.arange(runs), len(begins)),
+            np.zeros(runs * len(begins), np.float32),
+        )
+        out = np.empty((runs * len(begins), 2), np.float32)
+        kernel.compute([jobs], EVALUATION, parameters.contiguous().numpy(), out, torch.get_num_threads())
+        loss, right = torch.from_numpy(out).reshape(runs, -1, 2).double().sum(1).to(self.dtype).unbind(1)
+        return 100.0 * right / size, loss / size
+
+    def _records(self, records: Records) -> tuple[np.ndarray, np.ndarray]:
+        images, labels = self._pool(records.features, records.targets)
+        return images.numpy(), labels.numpy()
 
 
-def _build_kernel(shape: CnnShape) -> Any:
-    return None
+@lru_cache(maxsize=None)
+def compiled_kernel(shape: CnnShape) -> CnnKernel | None:
+    """The kernel for a shape, or None, saying so once, where it cannot be built."""
+    try:
+        from dpfl_cli.models.cnn_kernel import CnnKernel
+
+        return CnnKernel(shape)
+    except Exception as error:  # whatever a compiler may raise: the torch path serves as well
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        logger.warning("the CNN kernel cannot be compiled here (%s); using the torch path, which is slower", reason)
+        return None

@@ -16,12 +16,13 @@ other runs. Products may be contracted with sums (FMA); nothing else is relaxed.
 from __future__ import annotations
 
 import inspect
-import os
+import logging
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from math import log, log2
-from math import e as EULER
+from dataclasses import dataclass, fields
+from math import log
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,10 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dpfl_cli.models.cnn_shape import KERNEL, PATCH, CnnShape
+
+logger = logging.getLogger("dpfl")
+
+DESCENT, GRADIENT, EVALUATION = range(3)  # what a call computes
 
 LANES = 16
 TAPS = KERNEL * KERNEL
@@ -476,7 +481,7 @@ def _exp(code: Code, x: Any) -> Any:
     lowest = code.constant(-87.0)  # e^-87 is the smallest normal number
     x = code.select(builder.fcmp_ordered("<", x, lowest), lowest, x)
     magic = code.constant(1.5 * 2**23)  # adding it leaves round(.) in the lowest bits
-    shifted = code.fma(x, code.constant(log2(EULER)), magic)
+    shifted = code.fma(x, code.constant(1.0 / log(2.0)), magic)
     n = builder.fsub(shifted, magic)
     r = code.fma(n, code.constant(-0.693359375), x)  # ln 2 in two parts
     r = code.fma(n, code.constant(0.693359375 - log(2.0)), r)
@@ -538,9 +543,9 @@ def turn_images(code: Code, shape: CnnShape, pool: Any, rows: Any, x: Any, x_sta
 
 
 def _program(key: str) -> Any:
-    """The loop over clients, steps and blocks of records for one shape, not yet compiled."""
+    """The loop over jobs, steps and blocks of records for one shape, not yet compiled."""
     shape = _shape(key)
-    d = shape.dimension
+    d, classes = shape.dimension, shape.classes
     pixels = shape.height * shape.width
     convolved = _vectors(shape.layers[1].bias.stop)  # vectors of the convolutions' parameters: the first in the flat vector
     hidden = shape.hidden is not None
@@ -550,18 +555,19 @@ def _program(key: str) -> Any:
     weight2, bias2 = shape.layers[-1].weight.start, shape.layers[-1].bias.start
     stride1, stride2 = _vectors(inputs1) * LANES, _vectors(inputs2) * LANES
     groups1, groups2 = _vectors(outputs1), _vectors(outputs2)
-    lanes, kept_blocks = LANES, KEPT_BLOCKS
+    lanes, kept_blocks, descent, evaluation = LANES, KEPT_BLOCKS, DESCENT, EVALUATION
 
-    def descend(  # type: ignore[no-untyped-def]  # noqa: ANN202
-        pool, labels, indices, begins, counts, pairs, starts, start, rates, drift, has_drift, out, first, last, steps, raw,
+    def compute(  # type: ignore[no-untyped-def]  # noqa: ANN202
+        pool, labels, indices, begins, counts, rows, starts, rates, start, drift, has_drift, out, first, last, steps, mode,
         x, p1, m1, d1, p2, m2, d2, h, dh, z, dz, turned, lane_gradient, g1, b1, g2, b2, v, gradient,
-        block_labels, block_weights, rows,
+        block_labels, block_weights, records,
     ):  # fmt: skip
         for job in range(first, last):
             count = counts[job]
             begin = begins[job]
             blocks = (count + lanes - 1) // lanes
             weight = np.float32(1.0) / np.float32(max(count, 1))
+            loss, hits = 0.0, 0.0
             source = start[starts[job]]
             for t in range(d):
                 v[t] = source[t]
@@ -578,23 +584,37 @@ def _program(key: str) -> Any:
                     if step == 0 or blocks > kept_blocks:
                         for lane in range(lanes):
                             there = block * lanes + lane < count
-                            rows[lane] = indices[begin + (block * lanes + lane if there else 0)]
-                            block_labels[label_start + lane] = labels[rows[lane]]
+                            records[lane] = indices[begin + (block * lanes + lane if there else 0)]
+                            block_labels[label_start + lane] = labels[records[lane]]
                             block_weights[label_start + lane] = weight if there else np.float32(0.0)
-                        turn_images(key, pool, rows, x, x_start)
+                        turn_images(key, pool, records, x, x_start)
                     first_convolution(key, x, x_start, v, p1, m1)
                     second_convolution(key, p1, v, p2, m2)
                     if hidden:
                         first_connected(key, p2, v, h)
                         second_connected(key, h, v, z)
-                        loss_gradient(key, z, block_labels, block_weights, label_start, dz)
+                    else:
+                        first_connected(key, p2, v, z)
+                    if mode == evaluation:
+                        for lane in range(min(lanes, count - block * lanes)):
+                            best = 0
+                            for c in range(1, classes):
+                                if z[c * lanes + lane] > z[best * lanes + lane]:
+                                    best = c
+                            total = 0.0
+                            for c in range(classes):
+                                total += np.exp(np.float64(z[c * lanes + lane]) - np.float64(z[best * lanes + lane]))
+                            label = block_labels[label_start + lane]
+                            loss += np.log(total) + np.float64(z[best * lanes + lane]) - np.float64(z[label * lanes + lane])
+                            hits += 1.0 if best == label else 0.0
+                        continue
+                    loss_gradient(key, z, block_labels, block_weights, label_start, dz)
+                    if hidden:
                         second_connected_gradient(key, h, dz, turned, g2, b2)
                         second_connected_back(key, h, v, dz, dh)
                         first_connected_gradient(key, p2, dh, turned, g1, b1)
                         first_connected_back(key, p2, v, dh, d2)
                     else:
-                        first_connected(key, p2, v, z)
-                        loss_gradient(key, z, block_labels, block_weights, label_start, dz)
                         first_connected_gradient(key, p2, dz, turned, g2, b2)
                         first_connected_back(key, p2, v, dz, d2)
                     second_kernel_gradient(key, p1, d2, m2, lane_gradient)
@@ -615,50 +635,58 @@ def _program(key: str) -> Any:
                 add_lanes(key, b2, groups2, z)
                 for o in range(outputs2):
                     gradient[bias2 + o] = z[o]
-                if not raw:
+                if mode == descent:
                     rate = rates[job]
                     if has_drift:
-                        shift = drift[pairs[job]]
+                        shift = drift[rows[job]]
                         for t in range(d):
                             v[t] -= rate * (gradient[t] + shift[t])
                     else:
                         for t in range(d):
                             v[t] -= rate * gradient[t]
-            target = out[pairs[job]]
-            if raw:
-                for t in range(d):
-                    target[t] = gradient[t]
-            else:
+            target = out[rows[job]]
+            if mode == evaluation:
+                target[0] = loss
+                target[1] = hits
+            elif mode == descent:
                 for t in range(d):
                     target[t] = v[t] - source[t]
+            else:
+                for t in range(d):
+                    target[t] = gradient[t]
 
-    return njit(nogil=True, cache=True, fastmath={"contract"}, boundscheck=False)(descend)
+    options = {"nogil": True, "boundscheck": False, "fastmath": {"contract"}}
+    try:
+        return njit(cache=True, **options)(compute)
+    except RuntimeError:  # nowhere to keep it
+        return njit(**options)(compute)
 
 
 def _signature() -> tuple[Any, ...]:
     floats, integers, masks = types.float32[::1], types.int64[::1], types.int16[::1]
     table = types.float32[:, ::1]
-    jobs = (types.float32[:, :, ::1], types.int64[::1], *[integers] * 5, table, floats, table, types.boolean, table)
+    jobs = (types.float32[:, :, ::1], *[integers] * 6, floats, table, table, types.boolean, table, *[types.int64] * 4)
     scratch = (floats, floats, masks, floats, floats, masks, *[floats] * 13, types.int32[::1], floats, integers)
-    return (*jobs, *[types.int64] * 3, types.boolean, *scratch)
+    return (*jobs, *scratch)
 
 
 def _aligned(size: int, dtype: Any) -> np.ndarray:
     """An uninitialised array that starts on a cache line, so that no vector lies across two."""
-    raw = np.empty(size * np.dtype(dtype).itemsize + 64, np.uint8)
+    length = size * np.dtype(dtype).itemsize
+    raw = np.empty(length + 64, np.uint8)
     start = -raw.ctypes.data % 64
-    return raw[start : start + size * np.dtype(dtype).itemsize].view(dtype)
+    return raw[start : start + length].view(dtype)
 
 
-def _workspace(shape: CnnShape, blocks: int) -> list[np.ndarray]:
-    """What one thread needs, in the order of `descend`'s arguments; `blocks` of 16 images are kept."""
+def _workspace(shape: CnnShape) -> list[np.ndarray]:
+    """What one thread needs, in the order of `compute`'s arguments."""
     first = shape.channels[0] * shape.first[0] * shape.first[1]
     hidden, classes = shape.hidden or 1, shape.classes
     outputs1, inputs1 = shape.layers[2].weight_shape
     outputs2, inputs2 = shape.layers[-1].weight_shape
     convolved = _vectors(shape.layers[1].bias.stop) * LANES
-    floats = {
-        "x": blocks * shape.height * shape.width * LANES,
+    sizes = {
+        "x": KEPT_BLOCKS * shape.height * shape.width * LANES,
         "p1": first * LANES,
         "m1": first * MASKS,
         "d1": first * LANES,
@@ -669,7 +697,7 @@ def _workspace(shape: CnnShape, blocks: int) -> list[np.ndarray]:
         "dh": hidden * LANES,
         "z": classes * LANES,
         "dz": classes * LANES,
-        "turned": _vectors(max(inputs1, inputs2)) * LANES * LANES,
+        "turned": max(_vectors(inputs1), _vectors(inputs2)) * LANES * LANES,
         "lane_gradient": convolved * LANES,
         "g1": outputs1 * _vectors(inputs1) * LANES,
         "b1": _vectors(outputs1) * LANES * LANES,
@@ -678,5 +706,109 @@ def _workspace(shape: CnnShape, blocks: int) -> list[np.ndarray]:
         "v": shape.dimension,
         "gradient": max(shape.dimension, convolved),
     }
-    arrays = [_aligned(size, np.int16 if name in ("m1", "m2") else np.float32) for name, size in floats.items()]
-    return [*arrays, _aligned(blocks * LANES, np.int32), _aligned(blocks * LANES, np.float32), _aligned(LANES, np.int64)]
+    arrays = [_aligned(size, np.int16 if name in ("m1", "m2") else np.float32) for name, size in sizes.items()]
+    blocks = KEPT_BLOCKS * LANES
+    return [*arrays, _aligned(blocks, np.int32), _aligned(blocks, np.float32), _aligned(LANES, np.int64)]
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Clients to compute, J of them, that share a pool of records and a list of indices into it.
+
+    Attributes:
+      images: [N, height, width] float32.
+      labels: [N] int64.
+      indices: [K] int64 places in the pool; job j has those from begins[j] on, counts[j] of them.
+      begins, counts: [J] int64.
+      rows: [J] int64 row of the output, and of the drift.
+      starts: [J] int64 row of the parameters to start from.
+      rates: [J] float32 learning rates.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    indices: np.ndarray
+    begins: np.ndarray
+    counts: np.ndarray
+    rows: np.ndarray
+    starts: np.ndarray
+    rates: np.ndarray
+
+
+class CnnKernel:
+    """The compiled program of one shape. Building it takes seconds the first time on a machine, later it is read from disk.
+
+    Raises:
+      Exception: of any kind, where numba cannot compile; there is no list of what can go wrong in a compiler.
+    """
+
+    def __init__(self, shape: CnnShape) -> None:
+        self.shape = shape
+        self._program = _program(_key(shape))
+        message = "compiling the CNN kernel, once for this network on this machine: about 5 s"
+        notice = threading.Timer(0.7, logger.info, [message])  # reading it from disk takes less
+        notice.daemon = True
+        notice.start()
+        try:
+            self._program.compile(_signature())
+        finally:
+            notice.cancel()
+        self._program.disable_compile()
+        self._spare: list[list[np.ndarray]] = []
+
+    def compute(
+        self,
+        jobs: list[Jobs],
+        mode: int,
+        start: np.ndarray,
+        out: np.ndarray,
+        threads: int,
+        steps: int = 1,
+        drift: np.ndarray | None = None,
+    ) -> None:
+        """Computes all jobs on `threads` threads; the numbers do not depend on how many there are.
+
+        Args:
+          mode: DESCENT: out[row] = v - start after `steps` steps v <- v - rate * (gradient + drift[row]);
+            GRADIENT: out[row] = gradient of the mean loss; EVALUATION: out[row] = (sum of losses, number of right answers).
+          start: [rows, d] float32.
+          out: [rows, d], or [rows, 2] for an evaluation, float32.
+          drift: [rows of out, d] float32, or None.
+        """
+        shift = np.zeros((1, 1), np.float32) if drift is None else drift
+        tasks: list[tuple[Any, ...]] = []
+        total = sum(int(group.counts.sum()) for group in jobs)
+        for group in jobs:
+            arrays = [getattr(group, field.name) for field in fields(group)]
+            load = np.cumsum(group.counts) // max(1, total // (32 * threads))  # small parts, so that no thread waits long
+            cuts = [0, *(np.flatnonzero(np.diff(load)) + 1).tolist(), len(load)]
+            for first, last in zip(cuts[:-1], cuts[1:], strict=True):
+                tasks.append((*arrays, start, shift, drift is not None, out, first, last, steps, mode))
+        remaining = iter(tasks)
+        lock = threading.Lock()
+
+        def work() -> None:
+            with lock:
+                workspace = self._spare.pop() if self._spare else _workspace(self.shape)
+            try:
+                while True:
+                    with lock:
+                        task = next(remaining, None)
+                    if task is None:
+                        break
+                    self._program(*task, *workspace)
+            finally:
+                with lock:
+                    self._spare.append(workspace)
+
+        if threads == 1:
+            work()
+            return
+        with ThreadPoolExecutor(threads) as pool:
+            workers = [pool.submit(work) for _ in range(min(threads, len(tasks)))]
+            try:
+                for worker in workers:
+                    worker.result()
+            finally:
+                with lock:
+                    remaining = iter(())  # an interrupt ends the other threads after their part

@@ -379,10 +379,9 @@ class RdpAccountant(Accountant):
             total = rho * (1 + excess)
             for value, count in pure.items():
                 total = total + count * pure_rdp(value, excess)
-            total = total - math.log(delta) / excess
-            if improved:
-                total = total + np.log(excess) - np.log1p(excess) * (1 + 1 / excess)
-            return total
+            if improved:  # ln(1 - 1/a) = -ln(1 + 1/x) for a = 1 + x
+                return total - np.log1p(1 / excess) - (math.log(delta) + np.log1p(excess)) / excess
+            return total - math.log(delta) / excess
 
         return max(0.0, _smallest_over_orders(epsilon_of))
 

@@ -22,20 +22,11 @@ Kind = Literal["gaussian", "pure", "nonprivate"]
 Scope = Literal["client", "federation"]
 
 
+@dataclass(frozen=True)
 class PureDpEvent(dp_accounting.DpEvent):
     """A mechanism of which only pure epsilon-DP is known (dp-accounting has no such event)."""
 
-    def __init__(self, epsilon: float) -> None:
-        self.epsilon = epsilon
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PureDpEvent) and other.epsilon == self.epsilon
-
-    def __hash__(self) -> int:
-        return hash(("PureDpEvent", self.epsilon))
-
-    def __repr__(self) -> str:
-        return f"PureDpEvent(epsilon={self.epsilon})"
+    epsilon: float
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def refused(*overrides: str) -> str:
         (["seed=-1"], "seed=-1"),
         (["algorithm.clip_norm=-1"], "algorithm.clip_norm=-1"),
         (["algorithm.clip_norm=abc"], "algorithm.clip_norm='abc'"),
-        (["algorithm.local_lr=.nan"], "algorithm.local_lr=nan"),
+        (["algorithm.local_lr=nan"], "algorithm.local_lr=nan"),
         (["mechanism.noise_multiplier=0"], "mechanism.noise_multiplier=0"),
         (["dp.delta=0"], "dp.delta=0"),
         (["dp.delta=1"], "dp.delta=1"),

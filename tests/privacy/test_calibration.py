@@ -150,7 +150,7 @@ class TestRefusals:
 
     def test_no_noise_suffices(self):
         """A release whose cost does not depend on the noise sets a floor, which is named."""
-        with pytest.raises(PrivacyError, match="smallest epsilon within reach is 2.99999"):
+        with pytest.raises(PrivacyError, match=r"smallest epsilon within reach is 2\.99999"):
             calibrate(
                 1.0,
                 1e-5,

@@ -1,0 +1,497 @@
+"""What an artifact's yaml says: which runs, how they are reduced, laid out and drawn, and what is claimed about them.
+
+`conf/artifact/<paper>/<id>.yaml` is plain yaml, validated here; an unknown key, label or measure is refused in one line before
+anything runs. A label is a name for a choice ("method": "FedEXP"); runs that differ only in their seed have equal
+labels and are averaged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.paths import conf_dir
+from dpfl_cli.reproduction.expression import check_expression
+
+SCALES = ("smoke", "quick", "paper")  # in order of size
+ScaleName = Literal["smoke", "quick", "paper"]
+Scalar = bool | int | float | str | None
+Label = bool | int | float | str
+Where = dict[str, Label | list[Label]]
+BEST = "best"  # pseudo-label: true for the cells that a `best` rule chose
+MEASURE = "measure"  # pseudo-label: the name of a row's measure
+ROUND = "round"  # label of the rows of a series
+
+
+class Part(BaseModel):
+    """Base of all parts of a declaration: unknown keys and wrong types are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Case(Part):
+    """One named choice on an axis: Hydra overrides (composed) and plain values (set after composing)."""
+
+    overrides: list[str] = []
+    set: dict[str, Scalar] = {}
+
+
+class Axis(Part):
+    """A label and its choices: named `cases`, or `values` of one config `key`."""
+
+    cases: dict[str, Case] = {}
+    key: str | None = None
+    values: list[Label] = []
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Axis:
+        if bool(self.cases) == bool(self.values) or bool(self.values) != bool(self.key):
+            raise ValueError("an axis has either `cases`, or a `key` and its `values`")
+        return self
+
+
+class Zip(Part):
+    """A table of settings. Rows are matched by the labels that are axes; other label columns become new labels.
+
+    A combination of axes without a row is left out; one with several rows becomes several runs. "*" matches any choice.
+    """
+
+    labels: list[str]
+    keys: list[str] = []
+    rows: list[list[Scalar]]
+
+    @model_validator(mode="after")
+    def _rectangular(self) -> Zip:
+        width = len(self.labels) + len(self.keys)
+        for number, row in enumerate(self.rows, start=1):
+            if len(row) != width:
+                raise ValueError(f"row {number} has {len(row)} entries, but there are {width} labels and keys")
+        return self
+
+
+class Block(Part):
+    """Runs: the product of the axes, joined with the zipped tables.
+
+    Attributes:
+      overrides: Hydra overrides of all runs.
+      set: values of all runs, by dotted config key.
+      labels: labels that all runs share.
+      scales: the scales at which the block takes part.
+      at: more values, by scale.
+    """
+
+    overrides: list[str] = []
+    set: dict[str, Scalar] = {}
+    labels: dict[str, Label] = {}
+    axes: dict[str, Axis] = {}
+    zip: list[Zip] = []
+    scales: list[ScaleName] = list(SCALES)  # type: ignore[assignment]
+    at: dict[ScaleName, dict[str, Scalar]] = {}
+
+    @property
+    def label_names(self) -> list[str]:
+        return [*self.labels, *self.axes, *(name for table in self.zip for name in table.labels)]
+
+
+class Scale(Part):
+    """How much of it: number of seeds (0, 1, ...), values, choices left on an axis, minutes on two cores."""
+
+    seeds: int = Field(ge=1)
+    minutes: float = Field(gt=0)
+    set: dict[str, Scalar] = {}
+    axes: dict[str, list[Label]] = {}
+    note: str = ""
+
+
+class Use(Part):
+    """The runs of another artifact, or those of them with these labels: the very same runs, not copies."""
+
+    artifact: str
+    where: Where = {}
+
+
+class Measure(Part):
+    """A number of every group of runs.
+
+    Exactly one of:
+      metric: a metric of metrics.csv, taken `at` its first, last, final (mean of the last evaluations), min or max value or as a
+        series over rounds; or a dotted path into result.json, such as timing.seconds_per_round.
+      price: epsilon of the planned ledger under an accountant (with `options`), or under the run's own ("run"); `part` all, or what
+        the paper's convention prices. No training.
+      fact: a dotted path into what a plan knows: config keys, clients, dimension, records. No training.
+      layers: "parameters" or "outputs" of every layer of the model. No training.
+
+    Attributes:
+      better: which is better; a diverged run counts as infinitely bad, or as unknown where this is not given.
+      absent: the value where a run does not report the metric (a constant step, say).
+      round_up: decimals that the value is rounded up to.
+      decimals: shown in tables; null: four significant digits.
+    """
+
+    metric: str | None = None
+    at: Literal["first", "last", "final", "min", "max", "series"] = "final"
+    price: str | None = None
+    options: dict[str, Scalar] = {}
+    part: Literal["all", "convention"] = "all"
+    fact: str | None = None
+    layers: Literal["parameters", "outputs"] | None = None
+    better: Literal["lower", "higher"] | None = None
+    absent: float | None = None
+    round_up: int | None = None
+    decimals: int | None = None
+    title: str = ""
+    unit: str = ""
+    where: Where = {}
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Measure:
+        if sum(source is not None for source in (self.metric, self.price, self.fact, self.layers)) != 1:
+            raise ValueError("a measure has exactly one of `metric`, `price`, `fact`, `layers`")
+        return self
+
+    @property
+    def trains(self) -> bool:
+        return self.metric is not None
+
+    @property
+    def is_series(self) -> bool:
+        return self.metric is not None and "." not in self.metric and self.at == "series"
+
+
+class Best(Part):
+    """Choice of the best cell of a grid `over` some labels, by one measure; its rows get best=true and say whether it is on the edge."""
+
+    over: list[str]
+    measure: str
+    where: Where = {}
+    note: str = ""
+
+
+class PaperTable(Part):
+    """Where the paper's numbers are.
+
+    Attributes:
+      file: CSV in paper_numbers/<paper>/.
+      measures: the CSV's word in column `metric` -> our measure.
+      columns: our label -> the CSV's column; values are compared by their titles.
+      note: CSV column with a remark on each number.
+      where: only our rows with these labels get numbers.
+    """
+
+    file: str
+    measures: dict[str, str]
+    columns: dict[str, str]
+    note: str | None = None
+    where: Where = {}
+
+
+class TableSpec(Part):
+    """One table: labels down the side, labels across the top, measures in each cell; the paper's number beside ours."""
+
+    caption: str = ""
+    rows: list[str]
+    columns: list[str] = []
+    cells: list[str]
+    where: Where = {}
+    notes: list[str] = []
+
+
+class Panel(Part):
+    """Vertical line in a figure."""
+
+    at: float
+    title: str
+
+
+class FigureSpec(Part):
+    """One figure, a panel per value of the labels in `panels` (one or two).
+
+    lines: y over a numeric label x, a line per `series`, with bands of one standard deviation over seeds.
+    bars: groups along x, a bar per `series`, with error bars, and marks where the paper's numbers are.
+    heatmap: one number per x and y, the best cell framed.
+    """
+
+    kind: Literal["lines", "bars", "heatmap"]
+    x: str
+    y: str = ""
+    measures: list[str]
+    series: str | None = None
+    panels: list[str] = []
+    where: Where = {}
+    log: list[Literal["x", "y", "colour"]] = []
+    x_title: str = ""
+    y_title: str = ""
+    spread: bool = True
+    lines: list[Panel] = []
+
+
+class Claim(Part):
+    """A statement of the paper (or of ours about it) as a predicate over the artifact's rows.
+
+    Attributes:
+      expected: what a reproduction has to find, for all scales or by scale; "either" where nothing is known.
+      scale: the smallest scale at which it means something.
+      note: what the verdict depends on.
+    """
+
+    id: str
+    text: str
+    source: str
+    predicate: str
+    expected: Verdict | dict[ScaleName, Verdict]
+    scale: ScaleName = "quick"
+    note: str = ""
+
+    def expected_at(self, scale: str) -> str:
+        return self.expected if isinstance(self.expected, str) else self.expected.get(scale, "either")  # type: ignore[call-overload]
+
+
+Verdict = Literal["holds", "does not hold", "either"]
+
+
+class Declaration(Part):
+    """An artifact's yaml."""
+
+    title: str
+    shows: str
+    source: str
+    scales: dict[ScaleName, Scale] = {}
+    runs: list[Block] = []
+    use: Use | None = None
+    measures: dict[str, Measure]
+    show: dict[str, str] = {}
+    best: list[Best] = []
+    titles: dict[str, str] = {}
+    paper_numbers: PaperTable | None = None
+    input_shape: list[int] = []
+    classes: int | None = None
+    tables: list[TableSpec]
+    figure: FigureSpec
+    claims: list[Claim] = []
+    notes: list[str] = []
+
+    @model_validator(mode="after")
+    def _runs_or_use(self) -> Declaration:
+        if bool(self.runs) == (self.use is not None):
+            raise ValueError("an artifact has either `runs` or `use`")
+        if self.runs and set(self.scales) != set(SCALES):
+            raise ValueError(f"`scales` must say what {', '.join(SCALES)} are")
+        kinds = {"metric" if m.trains else "layers" if m.layers else "plan" for m in self.measures.values()}
+        if len(kinds) > 1:
+            raise ValueError("the measures of an artifact come all from runs (metric), all from plans (price, fact) or all from layers")
+        return self
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A declaration with its name, `<paper>/<id>`, and the resolved reference to another artifact's runs."""
+
+    name: str
+    path: Path
+    declaration: Declaration
+    used: Artifact | None = None
+
+    @property
+    def paper(self) -> str:
+        return self.name.split("/")[0]
+
+    def scale(self, scale: str) -> Scale:
+        """What a scale means here; an artifact that uses another's runs may restate only its minutes."""
+        own = self.declaration.scales.get(scale)  # type: ignore[call-overload]
+        if self.used is None:
+            assert own is not None
+            return own
+        base = self.used.scale(scale)
+        return base if own is None else base.model_copy(update={"minutes": own.minutes, "note": own.note or base.note})
+
+    @property
+    def trains(self) -> bool:
+        """Whether runs are needed, or plans are enough."""
+        return any(measure.trains for measure in self.declaration.measures.values())
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The labels of its rows, in the order of the table's columns."""
+        blocks = self.used.declaration.runs if self.used is not None else self.declaration.runs
+        names = [name for block in blocks for name in block.label_names]
+        if any(measure.layers for measure in self.declaration.measures.values()):
+            names += ["layer", "output"]
+        if any(measure.is_series for measure in self.declaration.measures.values()):
+            names.append(ROUND)
+        return list(dict.fromkeys(names))
+
+    @cached_property
+    def measures(self) -> list[str]:
+        """Names of the measures, with those that `best` rules add: best.<label>."""
+        return list(dict.fromkeys([*self.declaration.measures, *(f"best.{name}" for rule in self.declaration.best for name in rule.over)]))
+
+    def title_of(self, value: Any) -> str:
+        """How a label's value, a label or a measure is written for readers."""
+        titles = {**(self.used.declaration.titles if self.used is not None else {}), **self.declaration.titles}
+        if isinstance(value, str):
+            if value in titles:
+                return titles[value]
+            measure = self.declaration.measures.get(value)
+            return measure.title or value if measure is not None else value
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def artifact_names() -> list[str]:
+    """All artifacts there are, `<paper>/<id>`, sorted."""
+    root = conf_dir() / "artifact"
+    return sorted(f"{path.parent.name}/{path.stem}" for path in root.glob("*/*.yaml"))
+
+
+def select_artifacts(words: Sequence[str]) -> list[Artifact]:
+    """The artifacts that words mean: `all`, a paper, `<paper>/<id>`, or the path of a yaml file.
+
+    Raises:
+      ConfigError: an unknown name, with the nearest one.
+    """
+    names = artifact_names()
+    papers = list(dict.fromkeys(name.split("/")[0] for name in names))
+    chosen: list[str] = []
+    for word in words:
+        if word == "all":
+            chosen += names
+        elif word in papers:
+            chosen += [name for name in names if name.split("/")[0] == word]
+        elif word in names or word.endswith((".yaml", ".yml")):
+            chosen.append(word)
+        else:
+            raise ConfigError(f"{word}: no such artifact; {nearest(word, ['all', *papers, *names])} (dpfl reproduce --list)")
+    return [load_artifact(name) for name in dict.fromkeys(chosen)]
+
+
+@lru_cache(maxsize=256)
+def load_artifact(name: str) -> Artifact:
+    """Reads and checks one artifact, by name or by the path of its file (whose name is then `local/<stem>`)."""
+    if name.endswith((".yaml", ".yml")):
+        path = Path(name)
+        name = f"local/{path.stem}"
+    else:
+        path = conf_dir() / "artifact" / f"{name}.yaml"
+        if not path.is_file():
+            raise ConfigError(f"{name}: no such artifact; {nearest(name, artifact_names())} (dpfl reproduce --list)")
+    artifact = _parsed(name, path)
+    _check(artifact)
+    return artifact
+
+
+def _parsed(name: str, path: Path) -> Artifact:
+    try:
+        values = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"artifact {name}: not yaml: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"artifact {name}: not a declaration; it needs title, runs, measures, tables and figure")
+    values.pop("anchors", None)  # room for yaml anchors
+    for where, text in _texts(values, ""):
+        if re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", text):
+            raise ConfigError(f"artifact {name}: {where}={text}: yaml reads this as text, not as a number; write 1.0e-4 or 0.0001")
+    try:
+        declaration = Declaration.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"artifact {name}: {_first(error)}") from None
+    used = load_artifact(declaration.use.artifact) if declaration.use is not None else None
+    if used is not None and used.used is not None:
+        raise ConfigError(f"artifact {name}: use.artifact={used.name} uses the runs of {used.used.name} itself; name that one")
+    return Artifact(name, path, declaration, used)
+
+
+def _texts(node: Any, where: str) -> Iterator[tuple[str, str]]:
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _texts(value, f"{where}.{key}" if where else str(key))
+    elif isinstance(node, list):
+        for number, value in enumerate(node):
+            yield from _texts(value, f"{where}.{number}")
+    elif isinstance(node, str):
+        yield where, node
+
+
+def _first(error: ValidationError) -> str:
+    """The first error of a validation as one line, with the nearest right key."""
+    first = error.errors()[0]
+    path = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        kind: Any = Declaration
+        for part in first["loc"][:-1]:
+            kind = _kind_at(kind, part)
+        fields = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else {}
+        return f"{path}: unknown key; {nearest(str(first['loc'][-1]), fields)}" if fields else f"{path}: unknown key"
+    if first["type"] == "missing":
+        return f"{path}: missing"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{path}: {message[0].lower()}{message[1:]}" if path else message
+
+
+def _kind_at(kind: Any, part: int | str) -> Any:
+    """The model type one step along an error's location."""
+    from typing import get_args
+
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if not isinstance(part, str) or part not in kind.model_fields:
+            return None
+        annotation: Any = kind.model_fields[part].annotation
+    else:
+        annotation = kind
+    models = [one for one in (annotation, *get_args(annotation)) if isinstance(one, type) and issubclass(one, BaseModel)]
+    return models[0] if models else annotation
+
+
+def _check(artifact: Artifact) -> None:
+    """Refuses names that nothing defines: labels, measures, functions of predicates."""
+    declaration, labels = artifact.declaration, [*artifact.labels, BEST, MEASURE]
+    where = f"artifact {artifact.name}"
+
+    def known(names: Sequence[str], among: Sequence[str], what: str, place: str) -> None:
+        for name in names:
+            if name not in among:
+                raise ConfigError(f"{where}: {place}: no {what} '{name}'; {nearest(name, among)}")
+
+    for number, block in enumerate(declaration.runs):
+        for table in block.zip:
+            if not set(table.labels) & {*block.axes, *block.labels} and block.axes:
+                raise ConfigError(f"{where}: runs.{number}.zip: none of its labels {table.labels} is an axis")
+    for name, scale in declaration.scales.items():
+        axes = [axis for block in declaration.runs for axis in block.axes]
+        known(list(scale.axes), axes, "axis", f"scales.{name}.axes")
+    for rule in declaration.best:
+        known([rule.measure], artifact.measures, "measure", "best.measure")
+        known(rule.over, labels, "label", "best.over")
+    for name, measure in declaration.measures.items():
+        known(list(measure.where), labels, "label", f"measures.{name}.where")
+    for number, layout in enumerate(declaration.tables):
+        known([*layout.rows, *layout.columns, *layout.where], labels, "label", f"tables.{number}")
+        known(layout.cells, artifact.measures, "measure", f"tables.{number}.cells")
+    drawn = declaration.figure
+    named = [drawn.x, *([drawn.y] if drawn.y else []), *([drawn.series] if drawn.series else []), *drawn.panels, *drawn.where]
+    known(named, labels, "label", "figure")
+    known(drawn.measures, artifact.measures, "measure", "figure.measures")
+    if declaration.use is not None:
+        known(list(declaration.use.where), labels, "label", "use.where")
+    if declaration.paper_numbers is not None:
+        known(list(declaration.paper_numbers.columns), labels, "label", "paper_numbers.columns")
+        known(list(declaration.paper_numbers.measures.values()), artifact.measures, "measure", "paper_numbers.measures")
+    identifiers = [claim.id for claim in declaration.claims]
+    for claim in declaration.claims:
+        if identifiers.count(claim.id) > 1:
+            raise ConfigError(f"{where}: claims: two claims are called {claim.id}")
+        try:
+            check_expression(claim.predicate, artifact.measures, labels)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: claim {claim.id}: {error}") from None
+
+
+Claim.model_rebuild()

@@ -1,0 +1,152 @@
+"""A small federation, the mechanisms at work on it, and local runs by explicit loops, for the tests of algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpfl_cli.algorithms.base import State
+from dpfl_cli.config.component import lookup, parse_settings
+from dpfl_cli.data.federation import Dataset, Federation, Partition, Records
+from dpfl_cli.data.streams import Streams
+from dpfl_cli.data.synthetic import Synthetic, SyntheticSettings
+from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
+from dpfl_cli.privacy.gaussian import CentralGaussian, GaussianSettings, LocalGaussian, NoNoise, NoNoiseSettings
+from dpfl_cli.privacy.ledger import BatchLedger
+from dpfl_cli.privacy.mechanism import Mechanism, Site
+from dpfl_cli.privacy.privunit import PrivUnit
+
+M, D = 12, 5
+PRIVUNIT = {
+    "epsilon_cap": 2.0,
+    "epsilon_direction": 2.0,
+    "epsilon_norm": 2.0,
+    "epsilon": None,
+    "gamma_rule": "paper",
+    "split": "given",
+}
+MECHANISMS: dict[str, Any] = {"none": NoNoise, "local": LocalGaussian, "central": CentralGaussian}
+
+
+def federation_of(seed: int, clients: int = M, dimension: int = D) -> Federation:
+    """SPEC 5.1's synthetic federation, one record a client."""
+    dataset = Synthetic.load(SyntheticSettings(clients=clients, dimension=dimension), seed)
+    return Federation(dataset, Partition.from_lists([np.array([i]) for i in range(clients)]))
+
+
+def reordered(federation: Federation, order: np.ndarray) -> Federation:
+    """The same clients under other numbers."""
+    train = federation.dataset.train
+    records = Records(train.features[order], train.targets[order])
+    dataset = Dataset(federation.dataset.info, records, None, None, federation.dataset.truth)
+    return Federation(dataset, federation.partition)
+
+
+def hyper_of(settings: Any, runs: int) -> SimpleNamespace:
+    """Settings stacked over runs: floats as tensors [R], an absent clip norm as infinity."""
+    values = {name: getattr(settings, name) for name in type(settings).model_fields}
+    if values["clip_norm"] is None:
+        values["clip_norm"] = float("inf")
+    stacked = {
+        name: torch.full((runs,), value, dtype=torch.float64) if isinstance(value, float) else value
+        for name, value in values.items()
+    }
+    return SimpleNamespace(**stacked)
+
+
+@dataclass
+class Play:
+    """A method at work: its parts, and the states and diagnostics of the rounds played."""
+
+    algorithm: Any
+    objective: LinearRegression
+    mechanism: Mechanism
+    streams: Streams
+    states: list[State]
+    diagnostics: list[Mapping[str, Tensor]]
+
+    def go(self, rounds: int) -> Play:
+        """Plays some more rounds, every run at the same round."""
+        for _ in range(rounds):
+            number = np.full(self.objective.runs, len(self.states))
+            state, diagnostics = self.algorithm.round(self.states[-1], self.objective, self.mechanism, self.streams, number)
+            self.states.append(state)
+            self.diagnostics.append(diagnostics)
+        return self
+
+    def models(self) -> np.ndarray:
+        """[T + 1, R, d]."""
+        return torch.stack([state.server["model"] for state in self.states]).numpy()
+
+    def ledger(self, run: int = 0) -> dict[str, Any]:
+        return {entry.name: entry for entry in self.mechanism.site.ledger.of_run(run).entries}
+
+
+def play(
+    name: str,
+    trust: str,
+    settings: dict[str, Any],
+    *,
+    seeds: list[int] | None = None,
+    federations: list[Federation] | None = None,
+    noise: float = 0.35,
+    relation: str = "replace_one",
+    change: Callable[[Any], None] = lambda hyper: None,
+) -> Play:
+    """A method before round 1. Run r has seeds[r] and federations[r] (by default that seed's); trust may be "privunit"."""
+    seeds = [0] if seeds is None else seeds
+    known = {seed: federation_of(seed) for seed in seeds} if federations is None else {}
+    federations = [known[seed] for seed in seeds] if federations is None else federations
+    distinct = list({id(one): one for one in federations}.values())
+    index = np.array([[one is item for item in distinct].index(True) for one in federations])
+    objective = LinearRegression(LinearRegressionSettings(), distinct, index)
+
+    found = lookup("algorithm", name)
+    parsed = parse_settings(found.settings, {"local_steps": 4, "local_lr": 0.01, "clip_norm": 0.3} | settings, "algorithm")
+    hyper = hyper_of(parsed, len(seeds))
+    change(hyper)
+    streams = Streams(seeds)
+    site = Site(
+        specs={spec.name: spec for spec in found.target.releases(parsed, "local" if trust == "privunit" else trust)},
+        relation=relation,  # type: ignore[arg-type]
+        unit="client",
+        dimension=objective.dimension,
+        clients=objective.clients,
+        streams=streams,
+        ledger=BatchLedger(len(seeds)),
+    )
+    if trust == "privunit":
+        one = parse_settings(lookup("mechanism", "privunit").settings, PRIVUNIT, "mechanism")
+        mechanism: Mechanism = PrivUnit([one] * len(seeds), site)
+    else:
+        one = NoNoiseSettings() if trust == "none" else GaussianSettings(noise_multiplier=noise)
+        mechanism = MECHANISMS[trust]([one] * len(seeds), site)
+    algorithm = found.target(hyper)
+    return Play(algorithm, objective, mechanism, streams, [algorithm.init(objective, streams)], [])
+
+
+def local_update(
+    federation: Federation, client: int, w: np.ndarray, lr: float, steps: int, drift: np.ndarray | float = 0.0
+) -> np.ndarray:
+    """LOCAL(w, i) by its definition, for the loss (1/2) (x.w - y)^2 of the client's one record."""
+    x, y = federation.dataset.train.features[client], federation.dataset.train.targets[client]
+    v = w.copy()
+    for _ in range(steps):
+        v = v - lr * ((x @ v - y) * x + drift)
+    return v - w
+
+
+def clipped(v: np.ndarray, c: float) -> np.ndarray:
+    norm = np.linalg.norm(v)
+    return v if norm <= c else v * c / norm
+
+
+def noise_of(seed: int, name: str, round_: int, clients: int | None, size: int = D) -> np.ndarray:
+    """The standard normal draw that a run's mechanism makes in a round."""
+    return Streams([seed]).normal(f"noise/{name}", np.array([round_]), clients, size)[0].numpy()

@@ -1,0 +1,86 @@
+"""Client-level DP-SCAFFOLD against its lines, written as loops, and its invariants."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from federated import D, M, clipped, federation_of, local_update, noise_of, play
+
+from dpfl_cli.privacy.client_values import ClientValues, opened
+
+C, LR, STEPS, Z = 0.3, 0.01, 4, 0.35
+LENGTH = STEPS * LR  # tau eta_l
+
+
+@pytest.mark.parametrize("trust", ["none", "local", "central"])
+@pytest.mark.parametrize("release", ["single", "double"])
+@pytest.mark.parametrize("control", ["sent", "clipped", "raw"])
+def test_equals_its_lines(trust: str, release: str, control: str) -> None:
+    seeds, rounds = [3, 4], 4
+    played = play("scaffold", trust, {"control": control, "release": release}, seeds=seeds, noise=Z).go(rounds)
+    z = Z * np.sqrt(2) if release == "double" else Z
+    names = ["update", "control"] if release == "double" else ["update"]
+    for run, seed in enumerate(seeds):
+        federation, w, c, h = federation_of(seed), np.zeros(D), np.zeros(D), np.zeros((M, D))
+        for t in range(1, rounds + 1):
+            raw = np.array([local_update(federation, i, w, LR, STEPS, c - h[i]) for i in range(M)])
+            bounded = np.array([clipped(v, C) for v in raw])
+            sent, means = bounded, {}
+            for name in names:
+                sent = bounded + z * 2 * C * noise_of(seed, name, t, M) if trust == "local" else bounded
+                extra = z * 2 * C / M * noise_of(seed, name, t, None) if trust == "central" else 0.0
+                means[name] = sum(sent) / M + extra
+            memory = {"sent": sent, "clipped": bounded, "raw": raw}[control]
+            h = h - c - memory / LENGTH
+            w = w + means["update"]
+            c = -means[names[-1]] / LENGTH
+            state = played.states[t]
+            np.testing.assert_allclose(state.server["model"][run], w, rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(state.server["control"][run], c, rtol=1e-9, atol=1e-10)
+            np.testing.assert_allclose(opened(state.clients["control"])[run], h, rtol=1e-9, atol=1e-10)
+    assert list(played.ledger()) == names
+
+
+@pytest.mark.parametrize(("trust", "holds"), [("none", True), ("local", True), ("central", False)])
+def test_server_control_is_the_mean_of_the_clients_where_the_server_adds_no_noise(trust: str, holds: bool) -> None:
+    played = play("scaffold", trust, {}).go(4)
+    before, after = played.states[-2], played.states[-1]
+    control = after.server["control"].numpy()
+    moved = (after.server["model"] - before.server["model"]).numpy()
+    np.testing.assert_allclose(control, -moved / LENGTH, rtol=1e-9)  # c = -cbar / (tau eta_l), always
+    own = opened(after.clients["control"]).numpy().mean(axis=1)
+    assert np.allclose(control, own, rtol=1e-9) == holds
+
+
+@pytest.mark.parametrize("trust", ["local", "central"])
+def test_both_release_options_cost_the_same(trust: str) -> None:
+    def precision(release: str) -> float:  # of Gaussian releases: sum over releases of 1 / z^2
+        entries = play("scaffold", trust, {"release": release}, noise=Z).go(3).ledger().values()
+        return sum(entry.count / entry.parameter**2 for entry in entries)
+
+    assert precision("single") == pytest.approx(3 / Z**2)
+    assert precision("double") == pytest.approx(precision("single"))
+
+
+def test_one_local_step_without_noise_is_fedavg() -> None:
+    settings = {"local_steps": 1, "clip_norm": None}
+    corrected = play("scaffold", "none", settings, seeds=[1, 2]).go(6)
+    averaged = play("fedavg", "none", settings, seeds=[1, 2]).go(6)
+    np.testing.assert_allclose(corrected.models(), averaged.models(), rtol=1e-10, atol=1e-12)
+    apart = play("scaffold", "none", settings | {"local_steps": 4}).go(6)
+    plain = play("fedavg", "none", settings | {"local_steps": 4}).go(6)
+    assert np.abs(apart.models() - plain.models()).max() > 1e-3  # with more local steps the correction acts
+
+
+@pytest.mark.parametrize("control", ["sent", "clipped", "raw"])
+def test_a_client_that_diverges_spoils_nobody(control: str) -> None:
+    played = play("scaffold", "local", {"local_lr": 1e3, "local_steps": 200, "control": control}).go(3)
+    assert all(int(entry["repaired"]) > 0 for entry in played.diagnostics)
+    assert np.isfinite(played.models()).all()
+    assert bool(opened(played.states[-1].clients["control"]).isfinite().all())
+
+
+def test_client_controls_stay_with_the_clients() -> None:
+    state = play("scaffold", "central", {}).go(1).states[-1]
+    assert isinstance(state.clients["control"], ClientValues)
+    assert not any(isinstance(value, ClientValues) for value in state.server.values())

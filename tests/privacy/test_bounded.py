@@ -1,0 +1,200 @@
+"""Clipping and what derives from it, attacked by random and by adversarial neighbours."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import hypothesis.extra.numpy as arrays
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.privacy.bounded import Bounded, clip, squared_norms, vector_norms
+from dpfl_cli.privacy.client_values import client_values, opened
+
+RELATIONS = ("replace_one", "add_or_remove", "zero_out")
+DTYPES = (torch.float32, torch.float64)
+
+
+def anything(width: int):
+    """Vectors of any floats at all, with more than their share of the awkward ones."""
+    awkward = [0.0, -0.0, math.nan, math.inf, -math.inf, 1e30, -1e30, 1e-30, 3e38, 1e-45, 1.8e19, 1e-160, 1e160, 1e308]
+    element = st.one_of(st.sampled_from(awkward), st.floats(width=width), st.floats(-10, 10, width=width))
+    return arrays.arrays(np.dtype(f"float{width}"), st.tuples(st.just(2), st.integers(1, 4), st.integers(1, 9)), elements=element)
+
+
+def _clip(values, clip_norm) -> Bounded:
+    tensor = torch.as_tensor(values)
+    return clip(client_values(tensor), torch.full(tensor.shape[:1], float(clip_norm), dtype=torch.float64))
+
+
+def _distances(bounded: Bounded) -> np.ndarray:
+    """[R, M, M] exact distances between contributions (of different clients: any two can be one client's neighbours)."""
+    inside = opened(bounded.values).double().numpy()
+    inside = inside if inside.ndim == 3 else inside[..., None]
+    return np.linalg.norm(inside[:, :, None] - inside[:, None], axis=-1)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from([32, 64]).flatmap(anything), st.floats(1e-6, 1e6))
+def test_no_input_at_all_leaves_the_ball_or_exceeds_a_sensitivity(values, clip_norm):
+    bounded = _clip(values, clip_norm)
+    inside = opened(bounded.values).double().numpy()
+    limit = bounded.bound.double().numpy()[:, None]
+    assert np.isfinite(inside).all()
+    assert (np.linalg.norm(inside, axis=-1) <= limit * (1 + 1e-6)).all()
+    squares = squared_norms(bounded)
+    for derived in (bounded, squares):
+        largest = _distances(derived).max(axis=(1, 2))
+        assert (largest <= derived.sensitivity("replace_one").double().numpy() * (1 + 2e-6)).all()
+        plain = opened(derived.values).double().numpy()
+        size = np.linalg.norm(plain, axis=-1) if plain.ndim == 3 else np.abs(plain)
+        for relation in ("add_or_remove", "zero_out"):
+            assert (size.max(axis=1) <= derived.sensitivity(relation).double().numpy() * (1 + 1e-6)).all()
+    plain = opened(squares.values).numpy()
+    assert (plain >= 0).all()
+    assert (plain <= squares.bound.numpy()[:, None]).all()
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from([32, 64]).flatmap(anything), st.floats(1e-3, 1e3))
+def test_clip_is_the_formula_where_the_norm_is_finite_and_zero_elsewhere(values, clip_norm):
+    bounded = _clip(values, clip_norm)
+    limit = float(bounded.bound[0])
+    # finite in the values' own type: the square of the largest entry must be, summed over the row
+    with np.errstate(over="ignore", invalid="ignore"):
+        finite = np.isfinite(np.square(values).sum(axis=-1))
+        norms = np.linalg.norm(values.astype(np.float64), axis=-1, keepdims=True)
+        expected = values * np.minimum(1, limit / np.maximum(norms, 1e-300))
+    expected = np.where(finite[..., None], expected, 0)
+    np.testing.assert_allclose(opened(bounded.values).numpy(), expected, rtol=2e-6, atol=limit * 1e-12)
+    np.testing.assert_array_equal(bounded.repaired.numpy(), (~finite).sum(axis=1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_special_inputs(dtype):
+    rows = [
+        [0.0, 0.0],
+        [math.nan, 1.0],
+        [math.inf, 1.0],
+        [3.0, 4.0],
+        [1e-30, 0.0],
+        [0.3, 0.4],
+    ]
+    bounded = _clip(torch.tensor([rows], dtype=dtype), 1.0)
+    expected = torch.tensor([[[0, 0], [0, 0], [0, 0], [0.6, 0.8], [1e-30, 0], [0.3, 0.4]]], dtype=dtype)
+    torch.testing.assert_close(opened(bounded.values), expected)
+    assert bounded.repaired.tolist() == [2]
+
+
+def test_a_norm_that_overflows_float32_counts_as_a_diverged_run():
+    bounded = _clip(torch.tensor([[[1e30, 1e30], [1e18, 0.0]]], dtype=torch.float32), 1.0)
+    assert opened(bounded.values).tolist() == [[[0.0, 0.0], [1.0, 0.0]]]
+    assert bounded.repaired.tolist() == [1]
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 129, 5046, 300_000])
+def test_small_entries_cannot_hide_behind_a_large_one(size):
+    """Adversarial for float32 sums: squares below half a unit of the running sum are lost in a plain one."""
+    row = torch.full((1, 1, size), 2.4e-4)
+    row[..., 0] = 1.0
+    exact = torch.linalg.vector_norm(row.double(), dim=-1)
+    torch.testing.assert_close(vector_norms(row), exact, rtol=4e-7, atol=0)
+    clipped = opened(_clip(row, 0.5).values).double()
+    assert torch.linalg.vector_norm(clipped) <= 0.5 * (1 + 1e-6)
+
+
+def test_a_plain_float32_norm_would_leave_the_ball():
+    """The attack above works where it is not defended against, so the test can fail."""
+    row = torch.full((1, 1, 300_000), 2.4e-4)
+    row[..., 0] = 1.0
+    exact = torch.linalg.vector_norm(row.double())
+    assert torch.linalg.vector_norm(row, dim=-1) < exact * (1 - 1e-4)
+
+
+@pytest.mark.parametrize("derive", [lambda b: b, squared_norms], ids=["clip", "squared_norms"])
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_gradient_ascent_reaches_the_sensitivity_and_never_passes_it(derive, relation):
+    """Two inputs of one client are pushed apart (replace_one), or one away from nothing, by ascent on the released value."""
+    torch.manual_seed(3)
+    clip_norm, inputs = 0.7, torch.randn(5, 2, 6, dtype=torch.float64)
+    gap = None
+    for _ in range(300):
+        inputs.requires_grad_(True)
+        bounded = derive(_clip(inputs, clip_norm))
+        released = opened(bounded.values).reshape(5, 2, -1)
+        other = released[:, 1] if relation == "replace_one" else torch.zeros_like(released[:, 1])
+        gap = torch.linalg.vector_norm(released[:, 0] - other, dim=-1)
+        assert (gap <= bounded.sensitivity(relation) * (1 + 1e-12)).all()
+        (step,) = torch.autograd.grad(gap.sum(), inputs)
+        inputs = (inputs + 0.2 * step).detach()
+    assert gap is not None
+    reached = gap / bounded.sensitivity(relation)
+    # the ascent on squared norms pushes both inputs apart until one is at 0 and the other on the sphere
+    assert reached.max() > 0.99
+
+
+def test_each_run_has_its_own_bound():
+    values = torch.full((3, 2, 4), 5.0, dtype=torch.float64)
+    bounded = clip(client_values(values), torch.tensor([1.0, 2.0, math.inf], dtype=torch.float64))
+    norms = torch.linalg.vector_norm(opened(bounded.values), dim=-1)
+    torch.testing.assert_close(norms, torch.tensor([[1.0, 1.0], [2.0, 2.0], [10.0, 10.0]], dtype=torch.float64))
+    assert bounded.replace_one.tolist() == [2.0, 4.0, math.inf]
+    assert squared_norms(bounded).replace_one.tolist() == [1.0, 4.0, math.inf]
+
+
+def test_only_clipping_makes_bounded_values(clipped):
+    bounded = clipped(torch.ones(1, 2, 3))
+    fields = {field.name: getattr(bounded, field.name) for field in dataclasses.fields(bounded) if field.init}
+    with pytest.raises(PrivacyError, match="clipping only"):
+        Bounded(**fields)
+    with pytest.raises(PrivacyError, match="clipping only"):
+        dataclasses.replace(bounded, values=client_values(torch.full((1, 2, 3), 100.0)))
+    with pytest.raises(PrivacyError, match="clipping only"):
+        dataclasses.replace(bounded, zero_out=bounded.zero_out / 100)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        bounded.bound = torch.zeros(1)
+
+
+CHANGES = {
+    "values scaled": lambda b: b.values.mul_(10),
+    "values assigned": lambda b: b.values.__setitem__((Ellipsis, 0), 9.0),
+    "bound lowered": lambda b: b.bound.mul_(0.1),
+    "sensitivity lowered": lambda b: b.replace_one.mul_(0.1),
+    "other sensitivity lowered": lambda b: b.zero_out.fill_(0.1),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_change_in_place_after_clipping_is_noticed(clipped, change):
+    bounded = clipped(torch.ones(1, 2, 3))
+    bounded.checked()
+    change(bounded)
+    with pytest.raises(PrivacyError, match="changed in place"):
+        bounded.checked()
+    if bounded.is_vector:
+        with pytest.raises(PrivacyError, match="changed in place"):
+            squared_norms(bounded)
+
+
+def test_clip_norm_changed_in_place_is_noticed_too():
+    limit = torch.ones(1)
+    bounded = clip(client_values(torch.ones(1, 2, 3)), limit)
+    limit.mul_(0.5)
+    with pytest.raises(PrivacyError, match="changed in place"):
+        bounded.checked()
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 1)])
+def test_one_clip_norm_a_run(shape):
+    with pytest.raises(PrivacyError, match="one clip norm a run"):
+        clip(client_values(torch.ones(2, 3, 4)), torch.ones(shape))
+
+
+def test_squared_norms_are_of_vectors(clipped):
+    with pytest.raises(PrivacyError, match="vectors"):
+        squared_norms(squared_norms(clipped(torch.ones(1, 2, 3))))

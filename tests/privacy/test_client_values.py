@@ -1,0 +1,171 @@
+"""Client values: what may be done with them, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+
+PLAIN = torch.arange(24.0).reshape(2, 3, 4) - 11
+
+
+def values() -> ClientValues:
+    return client_values(PLAIN.clone())
+
+
+PER_CLIENT = {
+    "arithmetic": lambda v: 2 * v - v / 3 + PLAIN,
+    "plain first": lambda v: PLAIN * v,
+    "norms": lambda v: torch.linalg.vector_norm(v, dim=-1),
+    "sum of a row": lambda v: v.sum(dim=-1),
+    "max of a row": lambda v: v.max(dim=-1)[0],
+    "where": lambda v: torch.where(v > 0, v, torch.zeros_like(v)),
+    "clone": lambda v: v.clone().detach(),
+    "deepcopy": copy.deepcopy,
+    "other type": lambda v: v.double(),
+    "new axis": lambda v: v.unsqueeze(-1),
+    "stack of rows": lambda v: torch.stack([v, v], dim=-1),
+    "in place": lambda v: v.clone().mul_(3).add_(PLAIN),
+    "set item": lambda v: _assigned(v.clone()),
+    "as_tensor": lambda v: torch.as_tensor(v),
+}
+
+
+def _assigned(v: torch.Tensor) -> torch.Tensor:
+    v[..., 0] = 0.0
+    return v
+
+
+@pytest.mark.parametrize("operation", PER_CLIENT.values(), ids=PER_CLIENT.keys())
+def test_what_stays_with_its_client_is_computed_and_stays_marked(operation):
+    result = operation(values())
+    assert isinstance(result, ClientValues)
+    torch.testing.assert_close(opened(result), operation(PLAIN.clone()), rtol=0, atol=0)
+
+
+MIXING = {
+    "mean over clients": lambda v: v.mean(dim=1),
+    "mean of all": lambda v: v.mean(),
+    "sum over runs": lambda v: v.sum(0),
+    "one client": lambda v: v[:, 0],
+    "one run": lambda v: v[0],
+    "flattened": lambda v: v.reshape(6, 4),
+    "stacked": lambda v: torch.stack([v, v]),
+    "joined": lambda v: torch.cat([v, v], dim=1),
+    "product over clients": lambda v: torch.einsum("rmd->rd", v),
+    "matrix product": lambda v: PLAIN.transpose(1, 2) @ v,
+    "transposed": lambda v: v.transpose(1, 2),
+    "transposed by attribute": lambda v: v.mT,
+    "list of runs": list,
+    "unbound": lambda v: v.unbind(1),
+    "largest over clients": lambda v: v.max(dim=1),
+    "nonzero": lambda v: v.nonzero(),
+    "masked": lambda v: v[v > 0],
+    "any": lambda v: (v > 0).any(),
+    "histogram": lambda v: torch.histc(v),
+    "python sum": sum,
+}
+
+
+@pytest.mark.parametrize("operation", MIXING.values(), ids=MIXING.keys())
+def test_meeting_of_clients_is_refused(operation):
+    with pytest.raises(PrivacyError, match="only in a mechanism's release"):
+        operation(values())
+
+
+SINGLE = client_values(torch.tensor([[2.5]]))
+
+READING = {
+    "item": lambda: SINGLE.item(),
+    "float": lambda: float(SINGLE),
+    "int": lambda: int(SINGLE),
+    "bool": lambda: bool(SINGLE),
+    "truth in a branch": lambda: 1 if SINGLE > 0 else 0,
+    "math": lambda: math.exp(SINGLE),
+    "tolist": lambda: values().tolist(),
+    "numpy": lambda: values().numpy(),
+    "np.asarray": lambda: np.asarray(values()),
+    "np.array": lambda: np.array(values()),
+    "equal": lambda: torch.equal(values(), PLAIN),
+    "allclose": lambda: torch.allclose(values(), PLAIN),
+    "in": lambda: 1.0 in values(),
+    "is_nonzero": lambda: torch.is_nonzero(SINGLE),
+    "dlpack": lambda: torch.from_dlpack(values()),
+    "storage": lambda: values().untyped_storage(),
+    "apply_": lambda: values().apply_(lambda x: x),
+    "list of numbers": lambda: torch.tensor([SINGLE[:, :]]),
+}
+
+
+@pytest.mark.parametrize("operation", READING.values(), ids=READING.keys())
+def test_reading_out_is_refused(operation):
+    with pytest.raises(PrivacyError, match="only through a mechanism's release"):
+        operation()
+
+
+def _iadd(plain):
+    plain += values()
+
+
+def _setitem(plain):
+    plain[:] = values()
+
+
+def _set_mask(plain):
+    plain[values() > 0] = 1.0
+
+
+WRITING = {
+    "copy_": lambda p: p.copy_(values()),
+    "add_": lambda p: p.add_(values()),
+    "+=": _iadd,
+    "setitem": _setitem,
+    "setitem by mask": _set_mask,
+    "masked_fill_": lambda p: p.masked_fill_(values() > 0, 1.0),
+    "out": lambda p: torch.add(values(), values(), out=p),
+    "out of two": lambda p: torch.max(values(), dim=-1, out=(p[..., 0], p[..., 0].long())),
+    "lerp_": lambda p: p.lerp_(values(), 0.5),
+    "foreach": lambda p: torch._foreach_add_([p], [values()]),
+    "parameter": lambda p: torch.nn.Parameter(p).data.add_(values()),
+    "set_": lambda p: p.set_(values()),
+}
+
+
+@pytest.mark.parametrize("operation", WRITING.values(), ids=WRITING.keys())
+def test_writing_into_a_plain_tensor_is_refused_and_leaves_it_as_it_was(operation):
+    plain = torch.zeros(2, 3, 4)
+    with pytest.raises(PrivacyError, match="plain tensor"):
+        operation(plain)
+    assert not plain.any()
+
+
+def test_gradients_do_not_carry_them_out():
+    weights = torch.ones(4, requires_grad=True)
+    with pytest.raises(PrivacyError):
+        (values() * weights).backward(torch.ones(2, 3, 4))
+    with pytest.raises(PrivacyError):
+        torch.autograd.grad(values() * weights, weights, torch.ones(2, 3, 4))
+    assert weights.grad is None
+
+
+def test_printing_shows_the_shape_only():
+    for text in (repr(values()), str(values()), f"{values()}", f"{SINGLE}", str([values()])):
+        assert "ClientValues([" in text
+        assert "11" not in text and "2.5" not in text
+
+
+def test_they_need_runs_and_clients():
+    with pytest.raises(PrivacyError, match="axes"):
+        client_values(torch.zeros(3))
+
+
+def test_shape_and_type_are_public():
+    v = values()
+    assert (v.shape, v.dim(), v.numel(), len(v), v.dtype) == (PLAIN.shape, 3, 24, 2, torch.float32)
+    assert v.is_floating_point() and v.is_contiguous() and str(v.device) == "cpu"
