@@ -26,7 +26,8 @@ Releases:
   "update"   Delta_i in a ball of radius C: sensitivity 2C under replace_one, C under zero_out and add_or_remove.
   "control"  (double) Delta_i once more, same sensitivity.
   single: c is post-processing of cbar and costs nothing. double: each has noise multiplier sqrt(2) z; two Gaussian releases of
-  multiplier sqrt(2) z compose to one of multiplier z, so both options cost the same.
+  multiplier sqrt(2) z compose to one of multiplier z, so both options cost the same. (PrivUnit has no multiplier: double then
+  costs twice as much, and the ledger says so.)
 
 Proved under local and central trust for every control: h_i is a function of the client's own data and of what was released before
 (under local trust the client's own messages are among that), and Delta_i is clipped whatever h_i is. So, given the past releases,
@@ -98,7 +99,8 @@ class Scaffold:
         hyper = self.hyper
         model, control = state.server["model"], state.server["control"].unsqueeze(1)  # w, c
         own = state.clients["control"]  # h_i
-        raw = objective.local_descent(model, hyper.local_lr, hyper.local_steps, drift=control - own)
+        drift = control - own  # c - h_i
+        raw = objective.local_descent(model, hyper.local_lr, hyper.local_steps, drift)
         update = clip(raw, hyper.clip_norm)  # Delta_i
         release = mechanism.release("update", update, rounds)
         settled = mechanism.release("control", update, rounds) if hyper.release == "double" else release
@@ -111,6 +113,6 @@ class Scaffold:
         else:
             memory = clip(raw, torch.full_like(hyper.clip_norm, torch.inf)).values
         length = hyper.local_steps * hyper.local_lr  # tau eta_l
-        own = own - control - memory / per_run(length, memory)
+        own = -torch.addcdiv(drift, memory, per_run(length, memory))  # h_i - c - X_i / (tau eta_l)
         server = {"model": model + release.mean, "control": -settled.mean / per_run(length, settled.mean)}
         return State(server, {"control": own}), update_diagnostics(update)

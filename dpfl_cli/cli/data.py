@@ -38,10 +38,10 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _console() -> Console:
-    """A console on stdout that does not cut paths short where nobody is looking at a terminal."""
+    """A console on stdout that never breaks a line where that is not a terminal."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    return Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
 
 
 def _list() -> int:

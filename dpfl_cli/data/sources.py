@@ -375,6 +375,8 @@ def _downloaded(url: str, progress: Progress) -> Iterator[bytes]:
                 done += len(chunk)
                 yield chunk
                 progress.advanced(what, done, total)
+    except http.client.IncompleteRead as error:
+        done += len(error.partial)
     except urllib.error.HTTPError as error:
         raise _SourceFailed(f"{what}: HTTP {error.code} {error.reason}") from error
     except urllib.error.URLError as error:

@@ -6,10 +6,12 @@ device (`cnn_torch`), which also serve where the kernel cannot be built.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache, partial, reduce
 from math import sqrt
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import torch
@@ -19,7 +21,7 @@ from torch.nn import functional
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.federation import DatasetInfo, Federation
+from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.cnn_shape import CnnShape
 from dpfl_cli.models.cnn_torch import Batch, StackedCnn
@@ -29,8 +31,11 @@ from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 if TYPE_CHECKING:
     from dpfl_cli.models.cnn_kernel import CnnKernel
 
+logger = logging.getLogger("dpfl")
+
 CPU_BLOCK = 32 << 20  # bytes of workspace: what stays in a CPU's cache is faster than what is larger
 DEVICE_BLOCK = 2 << 30
+EVALUATION_CHUNK = 256  # test records in one job of the kernel
 
 
 class CnnSettings(Settings):
@@ -60,6 +65,15 @@ def shape_of(settings: CnnSettings, info: DatasetInfo) -> CnnShape:
     return shape
 
 
+def _test(federation: Federation) -> Records:
+    if federation.dataset.test is None:
+        raise ConfigError(
+            f"model: a cnn is evaluated on test records, but dataset {federation.dataset.info.name} has none; "
+            "choose dataset=mnist or another model"
+        )
+    return federation.dataset.test
+
+
 @dataclass(frozen=True)
 class _Block:
     """Clients of one federation with the runs that use it; `starts` and `counts` [k] are segments of its indices."""
@@ -84,6 +98,7 @@ class CnnObjective(Objective):
         self.shape = shape_of(settings, federations[0].dataset.info)
         self.dimension = self.shape.dimension
         self._stacked = StackedCnn(self.shape, self.device)
+        self._tests = [_test(federation) for federation in federations]
         self._pools: dict[int, tuple[Tensor, Tensor]] = {}  # by identity of the records: runs share the bytes
 
     @classmethod
@@ -106,11 +121,11 @@ class CnnObjective(Objective):
         values = opened(parameters)
         kernel = self._kernel()
         if kernel is not None:
-            return client_values(self._compiled(kernel, values, GRADIENT))
-        out = torch.zeros_like(values, memory_format=torch.contiguous_format)
+            return client_values(self._compiled(kernel, values))
+        out = torch.zeros(self.runs, self.clients, self.dimension, dtype=values.dtype, device=values.device)
         for block in self._blocks():
-            here = (torch.as_tensor(block.runs)[None, :], torch.as_tensor(block.clients)[:, None])  # [k, q] pairs
-            out[here] = self._block_gradient(values[here], list(self._batches(block)))
+            pairs = block.runs[None, :], block.clients[:, None]
+            out[pairs] = self._block_gradient(values[pairs], self._batches(block))
         return client_values(out)
 
     def local_descent(self, start: Tensor, learning_rate: Tensor, steps: int, drift: Tensor | None = None) -> ClientValues:
@@ -118,62 +133,39 @@ class CnnObjective(Objective):
         rates = learning_rate.to(self.device, self.dtype)
         kernel = self._kernel()
         if kernel is not None:
-            return client_values(self._compiled(kernel, start, DESCENT, rates, steps, shift))
-        out = torch.zeros(self.runs, self.clients, self.dimension, dtype=start.dtype, device=start.device)
+            return client_values(self._compiled(kernel, start, rates, steps, shift))
+        # A client without records still follows the drift: v - w = -steps * lr * drift.
+        idle = torch.zeros((), dtype=start.dtype, device=start.device) if shift is None else shift
+        out = (-steps * rates[:, None, None] * idle).expand(self.runs, self.clients, self.dimension).clone()
         for block in self._blocks():
-            runs, clients = torch.as_tensor(block.runs)[None, :], torch.as_tensor(block.clients)[:, None]
-            begin = start[runs].expand(len(block.clients), -1, -1)
-            rate = rates[runs].unsqueeze(2)
-            parameters = begin
-            fits = block.counts.max() <= self._block_samples(1)
-            batches = list(self._batches(block)) if fits else None
+            pairs = block.runs[None, :], block.clients[:, None]
+            begin = start[pairs[0]].expand(len(block.clients), -1, -1)
+            parameters, rate = begin, rates[pairs[0]].unsqueeze(2)
+            kept = list(self._batches(block)) if block.counts.max() <= self._block_samples(len(block.runs)) else None
             for _ in range(steps):
-                step = self._block_gradient(parameters, self._batches(block) if batches is None else batches)
-                if shift is not None:
-                    step = step + shift[runs, clients]
-                parameters = parameters - rate * step
-            out[runs, clients] = parameters - begin
-        if shift is not None:
-            self._drift_alone(out, rates, steps, shift)
+                slope = self._block_gradient(parameters, self._batches(block) if kept is None else kept)
+                parameters = parameters - rate * (slope if shift is None else slope + shift[pairs])
+            out[pairs] = parameters - begin
         return client_values(out)
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
         """accuracy [R] in percent and test_loss [R] (mean cross-entropy), both on the test split."""
-        accuracy = torch.empty(self.runs, dtype=self.dtype, device=self.device)
-        loss = torch.empty_like(accuracy)
-        tests = [federation.dataset.test for federation in self.federations]
-        for identity in {id(test) for test in tests}:
-            runs = torch.tensor([run for run, which in enumerate(self.index) if id(tests[which]) == identity])
-            if not len(runs):
-                continue
-            test = next(test for test in tests if id(test) == identity)
-            if test is None:
-                name = self.federations[0].dataset.info.name
-                raise ConfigError(
-                    f"model: a cnn is evaluated on test records, but dataset {name} has none; choose another dataset"
-                )
-            images, labels = self._pool(test.features, test.targets)
-            accuracy[runs], loss[runs] = self._evaluate(parameters[runs], images, labels)
+        accuracy, loss = (torch.empty(self.runs, dtype=self.dtype, device=self.device) for _ in range(2))
+        kernel = self._kernel()
+        tests = [self._tests[number] for number in self.index]
+        for test in {id(test): test for test in tests}.values():
+            runs = torch.tensor([run for run in range(self.runs) if tests[run] is test], device=self.device)
+            evaluate = self._evaluate if kernel is None else partial(self._evaluate_compiled, kernel)
+            right, total = evaluate(parameters[runs], test)
+            accuracy[runs], loss[runs] = 100.0 * right / len(test), total / len(test)
         return {"accuracy": accuracy, "test_loss": loss}
 
-    def _evaluate(self, parameters: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        right = torch.zeros(len(parameters), dtype=self.dtype, device=self.device)
-        loss = torch.zeros_like(right)
-        size = self._block_samples(len(parameters))
-        for start in range(0, len(labels), size):
-            part, classes = images[None, start : start + size], labels[None, start : start + size]
-            patches = self._stacked.batch(part, classes, torch.empty_like(classes, dtype=self.dtype)).patches
-            logits = self._stacked.logits(parameters.unsqueeze(0), patches)[0]  # [R, classes, n]
-            right += (logits.argmax(1) == classes).sum(1)
-            loss += functional.cross_entropy(logits, classes.expand(len(parameters), -1), reduction="none").sum(1)
-        return 100.0 * right / len(labels), loss / len(labels)
-
-    def _pool(self, features: np.ndarray, targets: np.ndarray) -> tuple[Tensor, Tensor]:
+    def _pool(self, records: Records) -> tuple[Tensor, Tensor]:
         """images [N, height, width] and labels [N] on the device, once for each pool of records."""
-        if id(features) not in self._pools:
-            images = torch.from_numpy(np.ascontiguousarray(features)).to(self.device, self.dtype)
-            self._pools[id(features)] = (images, torch.from_numpy(targets.astype(np.int64)).to(self.device))
-        return self._pools[id(features)]
+        if id(records.features) not in self._pools:
+            images = torch.from_numpy(np.require(records.features, requirements=["C", "W"])).to(self.device, self.dtype)
+            self._pools[id(records.features)] = (images, torch.from_numpy(records.targets.astype(np.int64)).to(self.device))
+        return self._pools[id(records.features)]
 
     # The stacked path.
 
@@ -204,30 +196,30 @@ class CnnObjective(Objective):
     def _batches(self, block: _Block) -> Iterator[Batch]:
         """The block's records, all at once or, for a client that is too large for a block, in chunks."""
         federation = self.federations[block.federation]
-        images, labels = self._pool(federation.dataset.train.features, federation.dataset.train.targets)
-        chunk = self._block_samples(len(block.runs))
-        for first in range(0, int(block.counts.max()), chunk):
-            rows = np.arange(first, min(first + chunk, int(block.counts.max())))[None, :]
+        images, labels = self._pool(federation.dataset.train)
+        chunk, n = self._block_samples(len(block.runs)), int(block.counts.max())
+        for first in range(0, n, chunk):
+            rows = np.arange(first, min(first + chunk, n))[None, :]
             there = rows < block.counts[:, None]
-            places = np.where(there, block.starts[:, None] + rows, block.starts[:, None])
+            places = block.starts[:, None] + np.where(there, rows, 0)
             records = torch.from_numpy(federation.partition.indices[places]).to(self.device)
-            weights = torch.from_numpy(there / np.maximum(block.counts, 1)[:, None]).to(self.device)
+            weights = torch.from_numpy(there / block.counts[:, None]).to(self.device)
             yield self._stacked.batch(images[records], labels[records], weights)
 
-    def _block_gradient(self, parameters: Tensor, batches: Iterator[Batch] | list[Batch]) -> Tensor:
-        total = None
-        for batch in batches:
-            part = self._stacked.gradient(parameters, batch)
-            total = part if total is None else total + part
-        assert total is not None
-        return total
+    def _block_gradient(self, parameters: Tensor, batches: Iterable[Batch]) -> Tensor:
+        return reduce(torch.add, (self._stacked.gradient(parameters, batch) for batch in batches))
 
-    def _drift_alone(self, out: Tensor, rates: Tensor, steps: int, shift: Tensor) -> None:
-        """Clients without records still follow the drift: v - w = -steps * lr * drift."""
-        for number, federation in enumerate(self.federations):
-            runs = torch.from_numpy(np.flatnonzero(self.index == number))[:, None]
-            empty = torch.from_numpy(np.flatnonzero(federation.partition.counts == 0))[None, :]
-            out[runs, empty] = -steps * rates[runs].unsqueeze(2) * shift[runs, empty]
+    def _evaluate(self, parameters: Tensor, test: Records) -> tuple[Tensor, Tensor]:
+        """Number of right answers and sum of losses, [runs] each."""
+        images, labels = self._pool(test)
+        runs, size = len(parameters), self._block_samples(len(parameters))
+        right, loss = (torch.zeros(runs, dtype=self.dtype, device=self.device) for _ in range(2))
+        for start in range(0, len(test), size):
+            part, classes = images[None, start : start + size], labels[None, start : start + size]
+            logits = self._stacked.logits(parameters.unsqueeze(0), self._stacked.patches(part))[0]  # [runs, classes, n]
+            right += (logits.argmax(1) == classes).sum(1)
+            loss += functional.cross_entropy(logits, classes.expand(runs, -1), reduction="none").sum(1)
+        return right, loss
 
     # The compiled path.
 
@@ -236,12 +228,12 @@ class CnnObjective(Objective):
         return compiled_kernel(self.shape) if self.device.type == "cpu" and self.dtype == torch.float32 else None
 
     def _compiled(
-        self, kernel: CnnKernel, start: Tensor, mode: int, rates: Tensor | None = None, steps: int = 1, drift: Tensor | None = None
+        self, kernel: CnnKernel, start: Tensor, rates: Tensor | None = None, steps: int = 1, drift: Tensor | None = None
     ) -> Tensor:
-        """[R, M, d] updates or gradients by the kernel, from start [R, d], or [R, M, d] where every client has its own."""
-        from dpfl_cli.models.cnn_kernel import Jobs
+        """[R, M, d] updates from start [R, d], or, without learning rates, gradients at start [R, M, d]."""
+        from dpfl_cli.models.cnn_kernel import DESCENT, GRADIENT, Jobs
 
-        out = torch.empty(self.runs, self.clients, self.dimension, dtype=self.dtype)
+        out = np.empty((self.runs * self.clients, self.dimension), np.float32)
         rate = np.zeros(self.runs, np.float32) if rates is None else rates.numpy()
         jobs = []
         for number, federation in enumerate(self.federations):
@@ -249,44 +241,57 @@ class CnnObjective(Objective):
             rows = (runs[:, None] * self.clients + np.arange(self.clients)).ravel()
             jobs.append(
                 Jobs(
-                    *self._records(federation.dataset.train),
+                    *self._arrays(federation.dataset.train),
                     np.require(partition.indices, np.int64, ["C", "W"]),
                     np.tile(partition.offsets[:-1], len(runs)),
                     np.tile(partition.counts, len(runs)),
                     rows,
-                    rows if start.dim() == 3 else np.repeat(runs, self.clients),
+                    rows if rates is None else np.repeat(runs, self.clients),
                     np.repeat(rate[runs], self.clients),
                 )
             )
-        tables = [None if table is None else table.reshape(-1, self.dimension).contiguous().numpy() for table in (start, drift, out)]
-        kernel.compute(jobs, mode, tables[0], tables[2], torch.get_num_threads(), steps, tables[1])
-        return out
+        kernel.compute(
+            jobs,
+            GRADIENT if rates is None else DESCENT,
+            _table(start),
+            out,
+            torch.get_num_threads(),
+            steps,
+            None if drift is None else _table(drift),
+        )
+        return torch.from_numpy(out).reshape(self.runs, self.clients, self.dimension)
 
     def _evaluate_compiled(self, kernel: CnnKernel, parameters: Tensor, test: Records) -> tuple[Tensor, Tensor]:
+        """As `_evaluate`: every chunk of test records is a job."""
         from dpfl_cli.models.cnn_kernel import EVALUATION, Jobs
 
-        runs, size = len(parameters), len(test)
-        begins = np.arange(0, size, 256)
+        runs, begins = len(parameters), np.arange(0, len(test), EVALUATION_CHUNK)
+        number = runs * len(begins)
         jobs = Jobs(
-            *self._records(test),
-            np.arange(size),
+            *self._arrays(test),
+            np.arange(len(test)),
             np.tile(begins, runs),
-            np.tile(np.minimum(256, size - begins), runs),
-            np.arange(runs * len(begins)),
+            np.tile(np.minimum(EVALUATION_CHUNK, len(test) - begins), runs),
+            np.arange(number),
             np.repeat(np.arange(runs), len(begins)),
-            np.zeros(runs * len(begins), np.float32),
+            np.zeros(number, np.float32),
         )
-        out = np.empty((runs * len(begins), 2), np.float32)
-        kernel.compute([jobs], EVALUATION, parameters.contiguous().numpy(), out, torch.get_num_threads())
+        out = np.empty((number, 2), np.float32)
+        kernel.compute([jobs], EVALUATION, _table(parameters), out, torch.get_num_threads())
         loss, right = torch.from_numpy(out).reshape(runs, -1, 2).double().sum(1).to(self.dtype).unbind(1)
-        return 100.0 * right / size, loss / size
+        return right, loss
 
-    def _records(self, records: Records) -> tuple[np.ndarray, np.ndarray]:
-        images, labels = self._pool(records.features, records.targets)
+    def _arrays(self, records: Records) -> tuple[np.ndarray, np.ndarray]:
+        images, labels = self._pool(records)
         return images.numpy(), labels.numpy()
 
 
-@lru_cache(maxsize=None)
+def _table(values: Tensor) -> np.ndarray:
+    """[rows, d] float32 from [..., d], without a copy where the memory allows."""
+    return values.detach().reshape(-1, values.shape[-1]).to(torch.float32).contiguous().numpy()
+
+
+@cache
 def compiled_kernel(shape: CnnShape) -> CnnKernel | None:
     """The kernel for a shape, or None, saying so once, where it cannot be built."""
     try:

@@ -20,13 +20,14 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from math import log
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -165,7 +166,8 @@ def stage(emit: Callable[..., None]) -> Any:
 
 def _key(shape: CnnShape) -> str:
     """The shape as a word: a literal that types every stage, and part of the name in numba's cache."""
-    return f"{shape.height} {shape.width} {shape.channels[0]} {shape.channels[1]} {shape.hidden or 0} {shape.classes} {int(shape.relu)}"
+    numbers = (shape.height, shape.width, *shape.channels, shape.hidden or 0, shape.classes, int(shape.relu))
+    return " ".join(map(str, numbers))
 
 
 def _shape(key: str) -> CnnShape:
@@ -323,23 +325,21 @@ def second_input_gradient(code: Code, shape: CnnShape, v: Any, delta: Any, masks
                 if shape.relu:
                     g = code.where(code.load_mask(masks, code.at((window, MASKS), 2)), g)
                 zero = code.constant(0.0)
-                upper, lower = code.select(below, zero, g), code.select(below, g, zero)
-                share = [
-                    code.select(right, zero, upper),
-                    code.select(right, upper, zero),
-                    code.select(right, zero, lower),
-                    code.select(right, lower, zero),
-                ]
+                left, rightmost = code.select(right, zero, g), code.select(right, g, zero)
                 kernel = code.at((o, inputs * TAPS), (c, TAPS), layer.weight.start)
-                local = [[code.get(cell) for cell in row] for row in sums]
-                for ky in range(KERNEL):
-                    for kx in range(KERNEL):
-                        weight = code.spread(v, code.at((kernel, 1), ky * KERNEL + kx))
-                        for part, (y, x) in zip(share, OFFSETS, strict=True):
-                            local[ky + y][kx + x] = code.fma(weight, part, local[ky + y][kx + x])
-                for values, row in zip(local, sums, strict=True):
-                    for value, cell in zip(values, row, strict=True):
-                        code.put(value, cell)
+                for r in range(PATCH):
+                    # The kernel's row over patch row r: row r, or row r - 1 where the winner is in the window's lower row.
+                    line_ = [[code.spread(v, code.at((kernel, 1), k * KERNEL + s)) for s in range(KERNEL)] if 0 <= k < KERNEL else [zero] * KERNEL for k in (r - 1, r)]
+                    taps = [code.select(below, high, low) for high, low in zip(*line_, strict=True)]
+                    for s in range(PATCH):
+                        # The same for columns; the first and the last have one candidate, so the mask is on g.
+                        if s == 0:
+                            part, weight = left, taps[0]
+                        elif s == KERNEL:
+                            part, weight = rightmost, taps[-1]
+                        else:
+                            part, weight = g, code.select(right, taps[s - 1], taps[s])
+                        code.put(code.fma(weight, part, code.get(sums[r][s])), sums[r][s])
             flush(code.at((line, 1), (j, 2 * LANES)), range(2))
             for row in sums:
                 for s in range(PATCH):
@@ -427,7 +427,9 @@ def _transpose(code: Code, rows: list[Any]) -> list[Any]:
     return rows
 
 
-def _connected_gradient(code: Code, shape: CnnShape, number: int, x: Any, delta: Any, turned: Any, gradient: Any, bias: Any) -> None:
+def _connected_gradient(
+    code: Code, shape: CnnShape, number: int, x: Any, delta: Any, turned: Any, gradient: Any, bias: Any
+) -> None:
     """gradient[o, f] += sum over the 16 records of delta[o] x[f]: here features are in the lanes, so x is turned first.
 
     `gradient` has rows of whole vectors: [outputs, ceil(inputs / 16) * 16]; `bias` keeps a vector for each output.
@@ -449,7 +451,9 @@ def _connected_gradient(code: Code, shape: CnnShape, number: int, x: Any, delta:
             for f in range(across):
                 code.put(code.load(gradient, code.at((corner, 1), (o * vectors + f) * LANES)), sums[o][f])
         with code.loop(LANES) as record:
-            values = [code.load(turned, code.at((record, vectors * LANES), (k, across * LANES), f * LANES)) for f in range(across)]
+            values = [
+                code.load(turned, code.at((record, vectors * LANES), (k, across * LANES), f * LANES)) for f in range(across)
+            ]
             for o in range(down):
                 factor = code.spread(delta, code.at((g, down * LANES), (record, 1), o * LANES))
                 for f in range(across):
@@ -519,9 +523,7 @@ def loss_gradient(code: Code, shape: CnnShape, logits: Any, labels: Any, weights
 def add_lanes(code: Code, shape: CnnShape, vectors: Any, groups: Any, out: Any) -> None:
     """out[t] = the sum of the 16 lanes of vector t, for 16 * groups vectors."""
     with cgutils.for_range(code.builder, groups) as loop:
-        rows = _transpose(
-            code, [code.load(vectors, code.at((loop.index, LANES * LANES), t * LANES)) for t in range(LANES)]
-        )
+        rows = _transpose(code, [code.load(vectors, code.at((loop.index, LANES * LANES), t * LANES)) for t in range(LANES)])
         while len(rows) > 1:
             rows = [code.add(a, b) for a, b in zip(rows[0::2], rows[1::2], strict=True)]
         code.store(rows[0], out, code.at((loop.index, LANES)))
@@ -557,7 +559,7 @@ def _program(key: str) -> Any:
     groups1, groups2 = _vectors(outputs1), _vectors(outputs2)
     lanes, kept_blocks, descent, evaluation = LANES, KEPT_BLOCKS, DESCENT, EVALUATION
 
-    def compute(  # type: ignore[no-untyped-def]  # noqa: ANN202
+    def compute(  # type: ignore[no-untyped-def]
         pool, labels, indices, begins, counts, rows, starts, rates, start, drift, has_drift, out, first, last, steps, mode,
         x, p1, m1, d1, p2, m2, d2, h, dh, z, dz, turned, lane_gradient, g1, b1, g2, b2, v, gradient,
         block_labels, block_weights, records,
@@ -655,11 +657,10 @@ def _program(key: str) -> Any:
                 for t in range(d):
                     target[t] = gradient[t]
 
-    options = {"nogil": True, "boundscheck": False, "fastmath": {"contract"}}
-    try:
-        return njit(cache=True, **options)(compute)
-    except RuntimeError:  # nowhere to keep it
-        return njit(**options)(compute)
+    program: Any = njit(nogil=True, fastmath={"contract"})(compute)
+    with suppress(RuntimeError):  # no folder to keep it in: it is compiled again in the next process
+        program.enable_caching()
+    return program
 
 
 def _signature() -> tuple[Any, ...]:
@@ -782,7 +783,7 @@ class CnnKernel:
             arrays = [getattr(group, field.name) for field in fields(group)]
             load = np.cumsum(group.counts) // max(1, total // (32 * threads))  # small parts, so that no thread waits long
             cuts = [0, *(np.flatnonzero(np.diff(load)) + 1).tolist(), len(load)]
-            for first, last in zip(cuts[:-1], cuts[1:], strict=True):
+            for first, last in pairwise(cuts):
                 tasks.append((*arrays, start, shift, drift is not None, out, first, last, steps, mode))
         remaining = iter(tasks)
         lock = threading.Lock()

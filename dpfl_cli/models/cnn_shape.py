@@ -7,6 +7,7 @@ stride 1, no padding, pooling rounds down (Li et al., DP-FedEXP, MNIST experimen
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 KERNEL = 4  # side of a convolution
@@ -76,7 +77,7 @@ class CnnShape:
         a, b = self.channels
         shapes: list[tuple[int, ...]] = [(a, 1, KERNEL, KERNEL), (b, a, KERNEL, KERNEL)]
         widths = [self.features, *([] if self.hidden is None else [self.hidden]), self.classes]
-        shapes += [(out, into) for into, out in zip(widths[:-1], widths[1:], strict=True)]
+        shapes += [(out, into) for into, out in pairwise(widths)]
         layers: list[Layer] = []
         for shape in shapes:
             layers.append(Layer(shape, layers[-1].bias.stop if layers else 0))

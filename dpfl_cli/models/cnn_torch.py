@@ -46,10 +46,13 @@ class StackedCnn:
         self._spread = [_toeplitz(layer).to(device) for layer in self.layers[:2]]
         self._collect = [_kernel_places(layer).to(device) for layer in self.layers[:2]]
 
+    def patches(self, images: Tensor) -> Tensor:
+        """[k, 25, h*w*n] the patch under every first pooling window of images [k, n, height, width]."""
+        return _patches(images.permute(0, 2, 3, 1).unsqueeze(1), self.shape.first)
+
     def batch(self, images: Tensor, labels: Tensor, weights: Tensor) -> Batch:
         """A batch from images [k, n, height, width], labels [k, n] and weights [k, n]."""
-        samples_last = images.permute(0, 2, 3, 1).unsqueeze(1)  # [k, 1, height, width, n]
-        return Batch(_patches(samples_last, self.shape.first), labels, weights.to(images.dtype))
+        return Batch(self.patches(images), labels, weights.to(images.dtype))
 
     def logits(self, parameters: Tensor, patches: Tensor) -> Tensor:
         """[k, q, classes, n] from parameters [k, q, d] and patches [k, 25, h*w*n]."""
@@ -135,7 +138,7 @@ class StackedCnn:
         return (torch.relu(pooled) if self.shape.relu else pooled), winner
 
     def _second_patches(self, pooled: Tensor) -> Tensor:
-        k, q, channels = pooled.shape[:3]
+        k, q = pooled.shape[:2]
         images = pooled.unflatten(3, (*self.shape.first, -1)).flatten(0, 1)
         return _patches(images, self.shape.second).unflatten(0, (k, q))
 
@@ -154,7 +157,7 @@ class StackedCnn:
 def _patches(images: Tensor, windows: tuple[int, int]) -> Tensor:
     """[B, c*25, h*w*n]: the 5x5 patches with stride 2 of images [B, c, height, width, n]."""
     h, w = windows
-    batch, channels, height, width, n = images.shape
+    batch, channels, _, _, n = images.shape
     view = images.unfold(2, PATCH, 2).unfold(3, PATCH, 2)  # [B, c, h, w, n, 5, 5]
     return view.permute(0, 1, 5, 6, 2, 3, 4).reshape(batch, channels * PATCH * PATCH, h * w * n)
 

@@ -27,11 +27,14 @@ class LinearRegressionSettings(Settings):
     loss_factor: float = Field(0.5, gt=0, allow_inf_nan=False)
 
 
+Index = slice | Tensor  # evenly spaced numbers as a slice, which makes a view; any others as a tensor
+
+
 @dataclass(frozen=True)
 class _Bucket:
     """B clients of one federation that hold about equally many records, padded with zero rows to n."""
 
-    clients: Tensor | None  # [B] which of the M clients; None: all of them in order
+    clients: Index  # which of the M clients
     features: Tensor  # [B, n, d]
     targets: Tensor  # [B, n]
     counts: Tensor  # [B], at least 1
@@ -42,7 +45,7 @@ class _Bucket:
 class _Group:
     """The S runs that use one federation."""
 
-    runs: Tensor | None  # [S] which of the R runs; None: all of them in order
+    runs: Index  # which of the R runs
     buckets: list[_Bucket]
     optimum: Tensor | None  # [d]
 
@@ -90,7 +93,7 @@ class LinearRegression(Objective):
         result = torch.empty_like(inside)
         for group in self._groups:
             for bucket in group.buckets:
-                columns = _take(inside, group.runs, bucket.clients).permute(1, 2, 0)
+                columns = inside[group.runs][:, bucket.clients].permute(1, 2, 0)
                 _put(result, group.runs, bucket.clients, self._gradient(bucket, columns).permute(2, 0, 1))
         return client_values(result)
 
@@ -100,14 +103,15 @@ class LinearRegression(Objective):
         shift = None if drift is None else opened(drift)
         result = torch.empty(self.runs, self.clients, self.dimension, dtype=self.dtype, device=self.device)
         for group in self._groups:
-            model = start if group.runs is None else start[group.runs]
-            pace = rate if group.runs is None else rate[group.runs]
+            model, pace = start[group.runs], rate[group.runs]
             for bucket in group.buckets:
-                extra = None if shift is None else _take(shift, group.runs, bucket.clients)
+                extra = None if shift is None else shift[group.runs][:, bucket.clients]
                 descend = self._descend_in_span if bucket.features.shape[1] == 1 else self._descend
-                update = descend(bucket, model, pace, steps, extra)
-                if group.runs is None and bucket.clients is None:
-                    return client_values(update)
+                if isinstance(group.runs, slice) and isinstance(bucket.clients, slice):
+                    descend(bucket, model, pace, steps, extra, result[group.runs, bucket.clients])
+                    continue
+                update = result.new_empty(len(model), len(bucket.counts), self.dimension)
+                descend(bucket, model, pace, steps, extra, update)
                 _put(result, group.runs, bucket.clients, update)
         return client_values(result)
 
@@ -117,15 +121,14 @@ class LinearRegression(Objective):
         loss = parameters.new_zeros(self.runs)
         optimum = torch.zeros_like(parameters)
         for group in self._groups:
-            model = parameters if group.runs is None else parameters[group.runs]
+            model = parameters[group.runs]
             total = model.new_zeros(len(model))
             for bucket in group.buckets:
                 residual = bucket.features @ model.T - bucket.targets.unsqueeze(-1)  # [B, n, S]
                 total += (residual.square_().sum(dim=1) / bucket.counts.unsqueeze(-1)).sum(dim=0)
-            rows = slice(None) if group.runs is None else group.runs
-            loss[rows] = total / self.clients
+            loss[group.runs] = total / self.clients
             if group.optimum is not None:
-                optimum[rows] = group.optimum
+                optimum[group.runs] = group.optimum
         if any(group.optimum is None for group in self._groups):
             return {"train_loss": loss}
         distance = torch.linalg.vector_norm(parameters - optimum, dim=-1)
@@ -135,26 +138,36 @@ class LinearRegression(Objective):
             "train_loss": loss,
         }
 
-    def _gradient(self, bucket: _Bucket, parameters: Tensor) -> Tensor:
-        """[B, d, S] gradients at parameters [B, d, S]: two products per client, with the runs as columns."""
-        residual = torch.baddbmm(bucket.targets.unsqueeze(-1), bucket.features, parameters, beta=-1)  # X v - y, 0 on padding
-        scale = 2 * self.settings.loss_factor / bucket.counts
-        return torch.bmm(bucket.features.mT, residual.mul_(scale.reshape(-1, 1, 1)))
+    def _gradient(
+        self, bucket: _Bucket, parameters: Tensor, residual: Tensor | None = None, gradient: Tensor | None = None
+    ) -> Tensor:
+        """[B, d, S] gradients at parameters [B, d, S]: two products per client, with the runs as columns.
 
-    def _descend(self, bucket: _Bucket, model: Tensor, rate: Tensor, steps: int, drift: Tensor | None) -> Tensor:
-        """[S, B, d] local updates by `steps` gradient steps v <- v - lr (grad f_i(v) + drift_i)."""
+        `residual` [B, n, S] and `gradient` [B, d, S] are memory to work in.
+        """
+        scale = 2 * self.settings.loss_factor / bucket.counts
+        targets = bucket.targets.unsqueeze(-1)
+        residual = torch.baddbmm(targets, bucket.features, parameters, beta=-1, out=residual)  # X v - y, zero on padding
+        return torch.bmm(bucket.features.mT, residual.mul_(scale.reshape(-1, 1, 1)), out=gradient)
+
+    def _descend(self, bucket: _Bucket, model: Tensor, rate: Tensor, steps: int, drift: Tensor | None, out: Tensor) -> None:
+        """Local updates [S, B, d] by `steps` gradient steps v <- v - lr (grad f_i(v) + drift_i)."""
         start = model.T.contiguous()  # [d, S]
         columns = start.repeat(len(bucket.counts), 1, 1)  # [B, d, S]
         shift = None if drift is None else drift.permute(1, 2, 0).contiguous()
+        residual = model.new_empty(*bucket.targets.shape, len(model))
+        gradient = torch.empty_like(columns)
         for _ in range(steps):
-            gradient = self._gradient(bucket, columns)
+            self._gradient(bucket, columns, residual, gradient)
             if shift is not None:
                 gradient += shift
             columns -= gradient.mul_(rate)
-        return (columns - start).permute(2, 0, 1)
+        out.copy_((columns - start).permute(2, 0, 1))
 
-    def _descend_in_span(self, bucket: _Bucket, model: Tensor, rate: Tensor, steps: int, drift: Tensor | None) -> Tensor:
-        """[S, B, d] local updates of clients with one record (x, y), by a recursion in one number per client.
+    def _descend_in_span(
+        self, bucket: _Bucket, model: Tensor, rate: Tensor, steps: int, drift: Tensor | None, out: Tensor
+    ) -> None:
+        """Local updates [S, B, d] of clients with one record (x, y), by a recursion in one number per client.
 
         With k = 2 loss_factor lr, r = x.w - y and drift g, every iterate is v_j = w + a_j x - j lr g, because the gradient is
         2 loss_factor (x.v_j - y) x and x.v_j - y = r + a_j ||x||^2 - j lr x.g. So a_0 = 0 and
@@ -172,18 +185,19 @@ class LinearRegression(Objective):
         if drift is None:
             for _ in range(steps):
                 torch.addcmul(pull, along, decay, out=along)
-            return along.unsqueeze(-1) * record
+            torch.mul(along.unsqueeze(-1), record, out=out)
+            return
         turn = k * lr * torch.linalg.vecdot(drift, record)  # k lr x.g
         for _ in range(steps):
             torch.addcmul(pull, along, decay, out=along)
             pull += turn
-        update = along.unsqueeze(-1) * record
-        return update.addcmul_(drift, -steps * lr.unsqueeze(-1))
+        torch.mul(along.unsqueeze(-1), record, out=out)
+        out.addcmul_(drift, -steps * lr.unsqueeze(-1))
 
     def _group(self, federation: Federation, runs: np.ndarray) -> _Group:
         optimum = federation.dataset.truth.get("optimum")
         return _Group(
-            runs=None if len(runs) == self.runs else torch.as_tensor(runs, device=self.device),
+            runs=self._index(runs),
             buckets=[self._bucket(federation, clients) for clients in federation.buckets() if len(clients)],
             optimum=None if optimum is None else self._tensor(optimum),
         )
@@ -198,27 +212,25 @@ class LinearRegression(Objective):
         features, targets, counts = federation.padded()
         inputs = self._tensor(features)
         return _Bucket(
-            clients=None if everyone else torch.as_tensor(clients, device=self.device),
+            clients=self._index(clients),
             features=inputs,
             targets=self._tensor(targets),
             counts=self._tensor(np.maximum(counts, 1)),
             squared_norms=inputs[:, 0].square().sum(dim=-1),
         )
 
+    def _index(self, numbers: np.ndarray) -> Index:
+        step = int(numbers[1] - numbers[0]) if len(numbers) > 1 else 1
+        if len(numbers) and step > 0 and (np.diff(numbers) == step).all():
+            return slice(int(numbers[0]), int(numbers[-1]) + 1, step)
+        return torch.as_tensor(numbers, device=self.device)
+
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.as_tensor(values, dtype=self.dtype, device=self.device)
 
 
-def _take(values: Tensor, runs: Tensor | None, clients: Tensor | None) -> Tensor:
-    """[S, B, d] of values [R, M, d]; None takes all, without a copy."""
-    part = values if runs is None else values[runs]
-    return part if clients is None else part[:, clients]
-
-
-def _put(result: Tensor, runs: Tensor | None, clients: Tensor | None, values: Tensor) -> None:
+def _put(result: Tensor, runs: Index, clients: Index, values: Tensor) -> None:
     """Writes values [S, B, d] to their runs and clients of result [R, M, d]."""
-    rows = torch.arange(len(result), device=result.device) if runs is None else runs
-    if clients is None:
-        result[rows] = values
-    else:
-        result[rows.unsqueeze(-1), clients] = values
+    if isinstance(runs, Tensor) and isinstance(clients, Tensor):
+        runs = runs.unsqueeze(-1)
+    result[runs, clients] = values

@@ -6,6 +6,7 @@ values; a mechanism reads it from there and nowhere else.
 
 from __future__ import annotations
 
+import math
 from dataclasses import InitVar, dataclass, field
 from typing import Literal
 
@@ -18,7 +19,7 @@ from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 Relation = Literal["replace_one", "add_or_remove", "zero_out"]
 Unit = Literal["client", "record"]
 _MAKER = object()
-_NORM_BLOCK = 128  # float32 sums of squares no longer than this keep a norm to 4e-7 whatever the order of magnitudes
+_NORM_BLOCK = 64  # float32 sums of squares no longer than this keep a norm to 4e-7 whatever the magnitudes
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,9 @@ def clip(values: Tensor, clip_norm: Tensor) -> Bounded:
     """CLIP(v) = v min(1, C / ||v||), with 0 |-> 0, per client and run.
 
     Two clipped vectors lie in a ball of radius C, so they differ by at most 2C (replace_one); one differs from nothing
-    by at most C (zero_out, add_or_remove). A value that is not finite, or so large that its norm is not (above 1e19 in
-    float32: a local run that diverged), counts as zero: the map stays total, and its image stays in the ball.
+    by at most C (zero_out, add_or_remove). A value that is not finite, or whose squared norm is not (a norm above 1.8e19 in
+    float32, 1.3e154 in float64), is of a local run that diverged and counts as zero: the map stays total, and its image stays
+    in the ball.
 
     Args:
       values: [R, M, d] client values.
@@ -89,7 +91,7 @@ def clip(values: Tensor, clip_norm: Tensor) -> Bounded:
             f"clip takes values [runs, clients, d] and one clip norm a run, not {list(inside.shape)} and {list(clip_norm.shape)}"
         )
     norms = vector_norms(inside).unsqueeze(-1)
-    finite = torch.isfinite(norms)
+    finite = norms <= math.sqrt(torch.finfo(inside.dtype).max)  # false for NaN
     bound = clip_norm.to(inside.dtype)
     limit = bound.reshape(-1, 1, 1)
     scale = torch.where(norms > limit, limit / norms, torch.ones_like(norms)).to(inside.dtype)
@@ -133,7 +135,7 @@ def vector_norms(values: Tensor) -> Tensor:
     """L2 norms over the last axis, in float64, right to 4e-7 also where one entry hides thousands of small ones.
 
     A plain float32 sum loses entries below half a unit of the running sum (2.5 % of the norm at d = 10^6, and by as much
-    the ball would be left); blocks of 128 are summed in float32 and joined in float64, at no cost in time.
+    the ball would be left); blocks of 64 are summed in float32 and joined in float64, at no cost in time.
 
     Args:
       values: [..., d] plain values.

@@ -104,7 +104,7 @@ class ClientValues(Tensor):
                 raise PrivacyError(f"client values read out by {name}(): they leave a client only through a mechanism's release")
         return result
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"ClientValues({list(self.shape)}, {self.dtype})"
 
     def __format__(self, _: str) -> str:

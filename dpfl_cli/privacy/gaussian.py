@@ -43,9 +43,7 @@ class NoNoise(Mechanism):
     needs_bound: ClassVar[bool] = False
 
     @classmethod
-    def entry(
-        cls, settings: Any, spec: ReleaseSpec, relation: Relation, unit: str, dimension: int, clients: int
-    ) -> LedgerEntry:
+    def entry(cls, settings: Any, spec: ReleaseSpec, relation: Relation, unit: str, dimension: int, clients: int) -> LedgerEntry:
         """A nonprivate event."""
         return LedgerEntry(spec.name, "nonprivate", 1, None, None, relation, unit, "federation", spec.group, spec.shape)
 
@@ -67,9 +65,7 @@ class _Gaussian(Mechanism):
     _scope: ClassVar[Scope]
 
     @classmethod
-    def entry(
-        cls, settings: Any, spec: ReleaseSpec, relation: Relation, unit: str, dimension: int, clients: int
-    ) -> LedgerEntry:
+    def entry(cls, settings: Any, spec: ReleaseSpec, relation: Relation, unit: str, dimension: int, clients: int) -> LedgerEntry:
         """A Gaussian event with the settings' noise multiplier, or what the release makes of it (`spec.multiplier`)."""
         multiplier = needs_noise(settings.noise_multiplier, "noise_multiplier")
         if spec.multiplier is not None:

@@ -107,8 +107,8 @@ class Ledger:
         for position, known in enumerate(self.entries):
             if known.name != entry.name:
                 continue
-            what = dict(count=0, parameter=None, sensitivity=None)
-            if replace(known, **what) != replace(entry, **what):
+            before, now = (replace(one, count=0, parameter=None, sensitivity=None) for one in (known, entry))
+            if before != now:
                 raise PrivacyError(f"release {entry.name} changed its kind, shape, relation, unit or scope during a run")
             sensitivity = known.sensitivity if known.sensitivity == entry.sensitivity else None
             if known.parameter == entry.parameter and not isinstance(known.parameter, tuple):

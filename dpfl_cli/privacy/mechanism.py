@@ -159,9 +159,9 @@ class Mechanism(ABC):
                 f"but serves {runs} runs of {site.clients} clients"
             )
         # read on the host where that costs nothing, else once; a later infinite bound would drown the values in noise
-        if self.needs_bound and (values.bound.device.type == "cpu" or name not in self._events):
-            if not bool((torch.isfinite(values.bound) & (values.bound > 0)).all()):
-                raise PrivacyError(f"release '{name}' needs clipped values: set algorithm.clip_norm to a positive, finite number")
+        read = values.bound.device.type == "cpu" or name not in self._events
+        if self.needs_bound and read and not bool((torch.isfinite(values.bound) & (values.bound > 0)).all()):
+            raise PrivacyError(f"release '{name}' needs clipped values: set algorithm.clip_norm to a positive, finite number")
         if name not in self._events:
             entries = [self.entry(one, spec, site.relation, site.unit, site.dimension, site.clients) for one in self.settings]
             self._events[name] = entries[0], np.array([np.nan if e.parameter is None else e.parameter for e in entries], float)

@@ -29,11 +29,11 @@ import numpy as np
 import torch
 from pydantic import Field
 from scipy.optimize import brentq, minimize_scalar
-from scipy.special import betainc, betaincinv, betaln, expit
+from scipy.special import betainc, betaincc, betaincinv, betaln, expit
 from torch import Tensor
 
 from dpfl_cli.config.component import Settings, component
-from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.privacy.bounded import Bounded, Relation, vector_norms
 from dpfl_cli.privacy.client_values import client_values
 from dpfl_cli.privacy.ledger import LedgerEntry
@@ -155,17 +155,21 @@ def make_cap(epsilon_cap: float, epsilon_direction: float, rule: GammaRule, dime
     """
     _check_dimension(dimension)
     a = (dimension - 1) / 2
-    threshold = exact_threshold(epsilon_direction, dimension)
-    if rule == "paper":
-        threshold = min(paper_threshold(epsilon_direction, dimension), threshold)
-    mass = 0.5 * float(betainc(a, 0.5, 1 - threshold**2))
-    inside = float(expit(epsilon_cap))
-    if threshold >= 1 or mass <= 0:
+    threshold, gap = exact_threshold(epsilon_direction, dimension)
+    if rule == "paper" and (lower := paper_threshold(epsilon_direction, dimension)) < threshold:
+        threshold, gap = lower, 1 - lower
+    inside, outside = float(expit(epsilon_cap)), float(expit(-epsilon_cap))
+    if gap < 0.5:
+        mass = 0.5 * float(betainc(a, 0.5, gap * (2 - gap)))
+        log_squared_sine = math.log(gap * (2 - gap)) if gap > 0 else -math.inf
+    else:
+        mass = 0.5 * float(betaincc(0.5, a, threshold**2))
+        log_squared_sine = math.log1p(-(threshold**2))
+    if mass <= 0:
         raise ConfigError(
-            f"mechanism.epsilon_direction={epsilon_direction:g}: the cap is too small to draw from in {dimension} dimensions; lower it"
+            f"mechanism.epsilon_direction={epsilon_direction:g}: the cap is too small to draw from; choose a lower value"
         )
-    outside = float(expit(-epsilon_cap))
-    log_prefactor = a * math.log1p(-(threshold**2)) - math.log(dimension - 1) - float(betaln(a, 0.5))
+    log_prefactor = a * log_squared_sine - math.log(dimension - 1) - float(betaln(a, 0.5))
     scale = math.exp(log_prefactor) * (inside / mass - outside / (1 - mass))
     return Cap(epsilon_cap, epsilon_direction, threshold, mass, inside, scale)
 
@@ -182,10 +186,17 @@ def optimal_cap(epsilon: float, rule: GammaRule, dimension: int) -> Cap:
     return make_cap(float(found.x) * epsilon, (1 - float(found.x)) * epsilon, rule, dimension)
 
 
-def exact_threshold(epsilon: float, dimension: int) -> float:
-    """The largest gamma with P(<V, u> >= gamma) >= 1 / (1 + e^epsilon): it spends all of epsilon."""
+def exact_threshold(epsilon: float, dimension: int) -> tuple[float, float]:
+    """The largest gamma with P(<V, u> >= gamma) >= 1 / (1 + e^epsilon), which spends all of epsilon; and 1 - gamma.
+
+    Each of the two keeps its digits where it is small.
+    """
     a = (dimension - 1) / 2
-    return 1 - 2 * float(betaincinv(a, a, expit(-epsilon)))
+    gap = 2 * float(betaincinv(a, a, expit(-epsilon)))
+    if gap < 0.5:
+        return 1 - gap, gap
+    threshold = math.sqrt(float(betaincinv(0.5, a, math.tanh(epsilon / 2))))  # P(|<V, u>| < gamma) = tanh(epsilon / 2)
+    return threshold, 1 - threshold
 
 
 def paper_threshold(epsilon: float, dimension: int) -> float:
@@ -193,7 +204,7 @@ def paper_threshold(epsilon: float, dimension: int) -> float:
 
     (a) gamma <= tanh(e1 / 2) sqrt(pi / (2 (d - 1))); (b) gamma >= sqrt(2 / d) and
     e1 >= ln(d) / 2 + ln 6 - (d - 1) / 2 ln(1 - gamma^2) + ln gamma. At e1 = 2 no gamma meets (b).
-    In two dimensions (a) can exceed what e1 allows, so the constants take the smaller of this and `exact_threshold`.
+    In two dimensions (a) can exceed what e1 allows, so the constants take no larger one than the exact rule's.
     """
     first = math.tanh(epsilon / 2) * math.sqrt(math.pi / (2 * (dimension - 1)))
 
@@ -235,7 +246,7 @@ def make_grid(epsilon: float) -> Grid:
 
 def _check_dimension(dimension: int) -> None:
     if dimension < 2:
-        raise ConfigError(f"mechanism=privunit needs a model of at least 2 dimensions, not {dimension}; use mechanism=local_gaussian")
+        raise ConfigError(f"mechanism=privunit needs at least 2 model parameters, not {dimension}; use mechanism=local_gaussian")
 
 
 @component("mechanism", "privunit", revision=1, settings=PrivUnitSettings)
@@ -257,9 +268,7 @@ class PrivUnit(Mechanism):
         self._grid = {one.name: np.array([[getattr(grid, one.name)] for grid in grids], float) for one in fields(Grid)}
 
     @classmethod
-    def entry(
-        cls, settings: Any, spec: ReleaseSpec, relation: Relation, unit: str, dimension: int, clients: int
-    ) -> LedgerEntry:
+    def entry(cls, settings: Any, spec: ReleaseSpec, relation: Relation, unit: str, dimension: int, clients: int) -> LedgerEntry:
         """A pure event of e0 + e1 + e2, whatever the rule for gamma."""
         _check_dimension(dimension)
         epsilon = spent_epsilon(settings)
@@ -273,7 +282,7 @@ class PrivUnit(Mechanism):
         contributions, _, address = self._begin(name, values, rounds, charged)
         _, clients, size = contributions.shape
         if size != self.site.dimension:
-            raise ConfigError(f"release '{name}' has {size} dimensions, but mechanism=privunit was set up for {self.site.dimension}")
+            raise PrivacyError(f"release '{name}' has {size} dimensions, but privunit was set up for {self.site.dimension}")
         streams, device, dtype = self.site.streams, contributions.device, contributions.dtype
 
         def uniform(part: str) -> Tensor:
@@ -312,7 +321,10 @@ class PrivUnit(Mechanism):
         return Release(received, received.mean(dim=1), client_values(received), values.bound)
 
     def squared_norms(self, release: Release) -> Tensor:
-        """[R, M] NormEst of the messages (Algorithm 5): expectation ||v_i||^2 - (C / k)^2 (1/4 - f (1 - f)), f = frac(k r / C)."""
+        """[R, M] NormEst of the messages (Algorithm 5).
+
+        Its expectation is r^2 - (C / k)^2 (1/4 - f (1 - f)), r = ||v_i||, f = frac(k r / C).
+        """
         received = release.received
         grid = {name: torch.as_tensor(value, device=received.device) for name, value in self._grid.items()}
         bound = release.bound.double().unsqueeze(-1)

@@ -21,8 +21,8 @@ from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.reproduction.expression import check_expression
 
-SCALES = ("smoke", "quick", "paper")  # in order of size
 ScaleName = Literal["smoke", "quick", "paper"]
+SCALES: tuple[ScaleName, ...] = ("smoke", "quick", "paper")  # in order of size
 Scalar = bool | int | float | str | None
 Label = bool | int | float | str
 Where = dict[str, Label | list[Label]]
@@ -55,6 +55,9 @@ class Axis(Part):
     def _one_kind(self) -> Axis:
         if bool(self.cases) == bool(self.values) or bool(self.values) != bool(self.key):
             raise ValueError("an axis has either `cases`, or a `key` and its `values`")
+        for name in self.cases:
+            if re.fullmatch(r"[-+.\d][-+.\de]*|true|false", name):
+                raise ValueError(f"case {name} reads like a number; give it a name")
         return self
 
 
@@ -93,7 +96,7 @@ class Block(Part):
     labels: dict[str, Label] = {}
     axes: dict[str, Axis] = {}
     zip: list[Zip] = []
-    scales: list[ScaleName] = list(SCALES)  # type: ignore[assignment]
+    scales: list[ScaleName] = list(SCALES)
     at: dict[ScaleName, dict[str, Scalar]] = {}
 
     @property
@@ -124,8 +127,8 @@ class Measure(Part):
     Exactly one of:
       metric: a metric of metrics.csv, taken `at` its first, last, final (mean of the last evaluations), min or max value or as a
         series over rounds; or a dotted path into result.json, such as timing.seconds_per_round.
-      price: epsilon of the planned ledger under an accountant (with `options`), or under the run's own ("run"); `part` all, or what
-        the paper's convention prices. No training.
+      price: epsilon of the planned ledger under an accountant (with `options`), or under the run's own ("run"); `part` all, or
+        what the paper's convention prices. No training.
       fact: a dotted path into what a plan knows: config keys, clients, dimension, records. No training.
       layers: "parameters" or "outputs" of every layer of the model. No training.
 
@@ -167,7 +170,7 @@ class Measure(Part):
 
 
 class Best(Part):
-    """Choice of the best cell of a grid `over` some labels, by one measure; its rows get best=true and say whether it is on the edge."""
+    """Choice of the best cell of a grid `over` some labels, by one measure: marks its rows, and adds rows best.<label>."""
 
     over: list[str]
     measure: str
@@ -204,8 +207,8 @@ class TableSpec(Part):
     notes: list[str] = []
 
 
-class Panel(Part):
-    """Vertical line in a figure."""
+class Mark(Part):
+    """A vertical line in a figure."""
 
     at: float
     title: str
@@ -230,7 +233,7 @@ class FigureSpec(Part):
     x_title: str = ""
     y_title: str = ""
     spread: bool = True
-    lines: list[Panel] = []
+    marks: list[Mark] = []
 
 
 class Claim(Part):
@@ -286,7 +289,9 @@ class Declaration(Part):
             raise ValueError(f"`scales` must say what {', '.join(SCALES)} are")
         kinds = {"metric" if m.trains else "layers" if m.layers else "plan" for m in self.measures.values()}
         if len(kinds) > 1:
-            raise ValueError("the measures of an artifact come all from runs (metric), all from plans (price, fact) or all from layers")
+            raise ValueError(
+                "the measures of an artifact come all from runs (metric), all from plans (price, fact) or all from layers"
+            )
         return self
 
 
@@ -331,7 +336,9 @@ class Artifact:
     @cached_property
     def measures(self) -> list[str]:
         """Names of the measures, with those that `best` rules add: best.<label>."""
-        return list(dict.fromkeys([*self.declaration.measures, *(f"best.{name}" for rule in self.declaration.best for name in rule.over)]))
+        return list(
+            dict.fromkeys([*self.declaration.measures, *(f"best.{name}" for rule in self.declaration.best for name in rule.over)])
+        )
 
     def title_of(self, value: Any) -> str:
         """How a label's value, a label or a measure is written for readers."""
@@ -398,7 +405,9 @@ def _parsed(name: str, path: Path) -> Artifact:
     values.pop("anchors", None)  # room for yaml anchors
     for where, text in _texts(values, ""):
         if re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", text):
-            raise ConfigError(f"artifact {name}: {where}={text}: yaml reads this as text, not as a number; write 1.0e-4 or 0.0001")
+            raise ConfigError(
+                f"artifact {name}: {where}={text}: yaml reads this as text, not as a number; write 1.0e-4 or 0.0001"
+            )
     try:
         declaration = Declaration.model_validate(values)
     except ValidationError as error:
@@ -464,9 +473,9 @@ def _check(artifact: Artifact) -> None:
         for table in block.zip:
             if not set(table.labels) & {*block.axes, *block.labels} and block.axes:
                 raise ConfigError(f"{where}: runs.{number}.zip: none of its labels {table.labels} is an axis")
-    for name, scale in declaration.scales.items():
-        axes = [axis for block in declaration.runs for axis in block.axes]
-        known(list(scale.axes), axes, "axis", f"scales.{name}.axes")
+    axes = [axis for block in declaration.runs for axis in block.axes]
+    for size, scale in declaration.scales.items():
+        known(list(scale.axes), axes, "axis", f"scales.{size}.axes")
     for rule in declaration.best:
         known([rule.measure], artifact.measures, "measure", "best.measure")
         known(rule.over, labels, "label", "best.over")

@@ -10,9 +10,13 @@ Functions on rows (each takes a measure, then labels):
   diverged   how many of them diverged
   values     list of the rows' values, ordered by the numeric label in which they differ
   paper      the paper's number for the row
-Others: between(low, high) as the value of a label; choices("label"), the label's values in order; abs, all, any, exp, len, log, max,
-mean, min, sorted, sqrt, sum, zip; increasing(list, slack), decreasing(list, slack): each step may fall short by `slack`; crossing(list,
-level): position of the first value at or above the level; r2(xs, ys): of the least-squares line.
+Others:
+  between(low, high)             as the value of a label: a range, ends included
+  choices("label")               the label's values in order
+  increasing(list, slack), decreasing(list, slack)   each step may fall short by `slack`
+  crossing(list, level)          position of the first value at or above the level
+  r2(xs, ys)                     of the least-squares line
+  abs, all, any, exp, len, log, max, mean, min, sorted, sqrt, sum, zip
 
 The text is parsed to Python's syntax tree, of which a few node types are interpreted here; attributes, names with underscores,
 keywords unpacked from elsewhere, lambdas and every other function are refused.
@@ -107,8 +111,8 @@ def _r2(xs: Sequence[float], ys: Sequence[float]) -> float:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs,
-    "all": all,
-    "any": any,
+    "all": lambda statements: all(_truth(one) for one in _some(statements)),
+    "any": lambda statements: any(_truth(one) for one in _some(statements)),
     "between": Between,
     "crossing": _crossing,
     "decreasing": lambda numbers, slack=0.0: _increasing([-number for number in numbers], slack),
@@ -222,7 +226,7 @@ def _check_row_call(node: ast.Call, name: str, measures: Sequence[str] | None, l
         raise ConfigError(f"{name}(...) takes one measure, then label=value: '{ast.unparse(node)}'")
     first = node.args[0]
     if measures is not None and isinstance(first, ast.Constant) and first.value not in measures:
-        raise ConfigError(f"no measure '{first.value}'; {nearest(str(first.value), measures)}")
+        raise ConfigError(f"no measure {first.value!r}; {nearest(str(first.value), measures)}")
     for keyword in node.keywords:
         if labels is not None and keyword.arg not in labels:
             raise ConfigError(f"no label '{keyword.arg}'; {nearest(str(keyword.arg), labels)}")
@@ -254,7 +258,7 @@ def _value(node: ast.expr, scope: Mapping[str, Any], functions: Mapping[str, Cal
         case ast.UnaryOp(operand=inner):
             return -of(inner)
         case ast.BinOp(left=left, op=op, right=right):
-            return _BINARY[type(op)](of(left), of(right))
+            return _BINARY[type(op)](_number(of(left)), _number(of(right)))
         case ast.Compare(left=left, ops=ops, comparators=others):
             values = [of(part) for part in (left, *others)]
             return all(_COMPARE[type(op)](a, b) for op, a, b in zip(ops, values[:-1], values[1:], strict=True))
@@ -281,9 +285,7 @@ def _scopes(
 ) -> list[Mapping[str, Any]]:
     scopes: list[Mapping[str, Any]] = [scope]
     for loop in loops:
-        inner = [
-            {**outer, **_assigned(loop.target, item)} for outer in scopes for item in _value(loop.iter, outer, functions)
-        ]
+        inner = [{**outer, **_assigned(loop.target, item)} for outer in scopes for item in _value(loop.iter, outer, functions)]
         scopes = [one for one in inner if all(_truth(_value(test, one, functions)) for test in loop.ifs)]
     return scopes
 
@@ -295,6 +297,12 @@ def _assigned(target: ast.expr, item: Any) -> dict[str, Any]:
         case ast.Tuple(elts=parts):
             return {key: value for part, one in zip(parts, item, strict=True) for key, value in _assigned(part, one).items()}
     raise _refuse(target, "this variable")
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is not a number")
+    return value
 
 
 def _truth(value: Any) -> bool:

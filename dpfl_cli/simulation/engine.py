@@ -204,7 +204,7 @@ class Batch:
             for run, member in enumerate(self.members):
                 if member.server is None:
                     member.server = {name: value[run] for name, value in initial.server.items()}
-                    member.clients = {name: value[run] for name, value in initial.clients.items()}
+                    member.clients = {name: opened(value)[run] for name, value in initial.clients.items()}
                     member.recent = [member.server["model"]]
         server = self._stack([member.server or {} for member in self.members])
         clients = {name: client_values(value) for name, value in self._stack([m.clients or {} for m in self.members]).items()}

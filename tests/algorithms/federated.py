@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpfl_cli.algorithms import fedavg, fedexp, scaffold
 from dpfl_cli.algorithms.base import State
 from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.data.federation import Dataset, Federation, Partition, Records
@@ -21,6 +22,8 @@ from dpfl_cli.privacy.gaussian import CentralGaussian, GaussianSettings, LocalGa
 from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Mechanism, Site
 from dpfl_cli.privacy.privunit import PrivUnit
+
+METHODS = (fedavg.FedAvg, fedexp.FedExp, scaffold.Scaffold)  # their import registers them
 
 M, D = 12, 5
 PRIVUNIT = {

@@ -22,7 +22,8 @@ DTYPES = (torch.float32, torch.float64)
 
 def anything(width: int):
     """Vectors of any floats at all, with more than their share of the awkward ones."""
-    awkward = [0.0, -0.0, math.nan, math.inf, -math.inf, 1e30, -1e30, 1e-30, 3e38, 1e-45, 1.8e19, 1e-160, 1e160, 1e308]
+    awkward = [0.0, -0.0, math.nan, math.inf, -math.inf, 1e30, -1e30, 1e-30, 3e38, 1e-45, 1.8e19]
+    awkward = [float(np.float32(x)) for x in awkward] + ([1e-160, 1e154, 1e160, 1e308] if width == 64 else [])
     element = st.one_of(st.sampled_from(awkward), st.floats(width=width), st.floats(-10, 10, width=width))
     return arrays.arrays(np.dtype(f"float{width}"), st.tuples(st.just(2), st.integers(1, 4), st.integers(1, 9)), elements=element)
 
@@ -65,12 +66,10 @@ def test_no_input_at_all_leaves_the_ball_or_exceeds_a_sensitivity(values, clip_n
 def test_clip_is_the_formula_where_the_norm_is_finite_and_zero_elsewhere(values, clip_norm):
     bounded = _clip(values, clip_norm)
     limit = float(bounded.bound[0])
-    # finite in the values' own type: the square of the largest entry must be, summed over the row
     with np.errstate(over="ignore", invalid="ignore"):
-        finite = np.isfinite(np.square(values).sum(axis=-1))
         norms = np.linalg.norm(values.astype(np.float64), axis=-1, keepdims=True)
-        expected = values * np.minimum(1, limit / np.maximum(norms, 1e-300))
-    expected = np.where(finite[..., None], expected, 0)
+        finite = norms[..., 0] <= np.sqrt(np.finfo(values.dtype).max)
+        expected = np.where(finite[..., None], values * np.minimum(1, limit / np.maximum(norms, 1e-300)), 0)
     np.testing.assert_allclose(opened(bounded.values).numpy(), expected, rtol=2e-6, atol=limit * 1e-12)
     np.testing.assert_array_equal(bounded.repaired.numpy(), (~finite).sum(axis=1))
 
@@ -121,7 +120,7 @@ def test_a_plain_float32_norm_would_leave_the_ball():
 def test_gradient_ascent_reaches_the_sensitivity_and_never_passes_it(derive, relation):
     """Two inputs of one client are pushed apart (replace_one), or one away from nothing, by ascent on the released value."""
     torch.manual_seed(3)
-    clip_norm, inputs = 0.7, torch.randn(5, 2, 6, dtype=torch.float64)
+    clip_norm, inputs = 0.7, 0.1 * torch.randn(5, 2, 6, dtype=torch.float64)
     gap = None
     for _ in range(300):
         inputs.requires_grad_(True)
@@ -134,7 +133,6 @@ def test_gradient_ascent_reaches_the_sensitivity_and_never_passes_it(derive, rel
         inputs = (inputs + 0.2 * step).detach()
     assert gap is not None
     reached = gap / bounded.sensitivity(relation)
-    # the ascent on squared norms pushes both inputs apart until one is at 0 and the other on the sphere
     assert reached.max() > 0.99
 
 

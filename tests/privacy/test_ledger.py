@@ -17,7 +17,7 @@ from dpfl_cli.privacy.ledger import BatchLedger, Ledger, LedgerEntry, PureDpEven
 
 
 def entry(name="update", count=1, parameter=0.35, **changes) -> LedgerEntry:
-    values = dict(kind="gaussian", sensitivity=2.0, relation="replace_one", unit="client", scope="client")
+    values = {"kind": "gaussian", "sensitivity": 2.0, "relation": "replace_one", "unit": "client", "scope": "client"}
     return LedgerEntry(name, count=count, parameter=parameter, **{**values, **changes})
 
 
@@ -51,7 +51,7 @@ def test_json_round_trip_is_exact_and_plain(parts):
     ledger = Ledger(tuple(parts))
     text = json.dumps(ledger.to_json(), allow_nan=False)
     assert Ledger.from_json(json.loads(text)) == ledger
-    assert "epsilon" not in text.replace('"PureDpEvent"', "")  # the ledger holds what happened, not what it costs
+    assert all("epsilon" not in part for part in json.loads(text))  # the ledger holds what happened, not what it costs
 
 
 @settings(max_examples=100, deadline=None)

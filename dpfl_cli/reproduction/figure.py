@@ -1,0 +1,241 @@
+"""An artifact's figure: panels of lines, bars or heat maps, for print and the colour-blind; equal rows give equal bytes."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.patches
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from dpfl_cli.reproduction.declaration import BEST, MEASURE, Artifact, FigureSpec
+from dpfl_cli.reproduction.layout import number_text
+from dpfl_cli.reproduction.rows import Row, Rows
+
+# Okabe and Ito's palette; line styles, markers and hatches tell the series apart in grey as well.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 3)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo")
+STYLE: Any = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,
+    "savefig.dpi": 160,
+    "figure.dpi": 160,
+}
+MARKED = 16  # lines with at most this many points get markers
+
+
+def draw(artifact: Artifact, scale: str, rows: Rows) -> dict[str, bytes]:
+    """figure.png and figure.pdf."""
+    spec = artifact.declaration.figure
+    found = [row for row in rows.where(spec.where, spec.measures) if not math.isnan(row.value)]
+    with mpl.rc_context(STYLE):
+        figure = _drawn(artifact, spec, found, rows)
+        figure.suptitle(_title(artifact, scale, found), fontsize=10)
+        files = {}
+        # without dates and versions, so that equal rows give equal files
+        for kind, metadata in (("png", {"Software": None}), ("pdf", {"Creator": None, "Producer": None, "CreationDate": None})):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, metadata=metadata)
+            files[f"figure.{kind}"] = buffer.getvalue()
+    return files
+
+
+def _title(artifact: Artifact, scale: str, found: Sequence[Row]) -> str:
+    runs = sorted({row.n for row in found})
+    seeds = (
+        f", {'–'.join(str(n) for n in dict.fromkeys((runs[0], runs[-1])))} seed{'s' if runs[-1] > 1 else ''}"
+        if runs and artifact.trains
+        else ""
+    )
+    spread = (
+        " (± 1 standard deviation)" if artifact.declaration.figure.spread and any(row.std is not None for row in found) else ""
+    )
+    return f"{artifact.declaration.title}\n{artifact.name}, scale {scale}{seeds}{spread}"
+
+
+def _drawn(artifact: Artifact, spec: FigureSpec, found: Sequence[Row], rows: Rows) -> Figure:
+    panels = [_values(rows, found, name) for name in spec.panels]
+    down, across = 1, 1
+    if len(panels) == 1:
+        across = len(panels[0]) or 1
+        down = 1
+        if across > 4:
+            down, across = math.ceil(across / 4), 4
+    elif len(panels) == 2:
+        down, across = len(panels[0]) or 1, len(panels[1]) or 1
+    heat = spec.kind == "heatmap"
+    size = (2.7 * across + 0.8, 2.1 * down + 1.0) if heat else (max(4.8, 3.3 * across), 2.7 * down + 1.1)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False)
+    keys = (
+        [(value,) for value in panels[0]]
+        if len(panels) == 1
+        else [(a, b) for a in panels[0] for b in panels[1]]
+        if panels
+        else [()]
+    )
+    names = _values(rows, found, spec.series) if spec.series else spec.measures if len(spec.measures) > 1 else [None]
+    for axis, key in zip(axes.flat, keys, strict=False):
+        inside = [row for row in found if tuple(row.get(name) for name in spec.panels) == key]
+        if key:
+            axis.set_title(", ".join(_panel_title(artifact, name, value) for name, value in zip(spec.panels, key, strict=True)))
+        if heat:
+            _heatmap(artifact, spec, axis, inside)
+            continue
+        (_lines if spec.kind == "lines" else _bars)(artifact, spec, axis, inside, names, rows)
+        axis.set_ylabel(spec.y_title or _axis_title(artifact, sorted({row.measure for row in inside})))
+    for axis in axes.flat[len(keys) :]:
+        axis.set_visible(False)
+    entries: dict[str, Any] = {}
+    for axis in axes.flat:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if entries and (len(entries) > 1 or spec.kind == "bars"):
+        figure.legend(
+            entries.values(), entries.keys(), loc="outside lower center", ncols=min(len(entries), 4 if across > 1 else 3)
+        )
+    return figure
+
+
+def _values(rows: Rows, found: Sequence[Row], name: str) -> list[Any]:
+    """The values of a label that occur in these rows, in the table's order."""
+    present = {row.get(name) for row in found} - {""}
+    return [value for value in rows.choices(name) if value in present]
+
+
+def _panel_title(artifact: Artifact, name: str, value: Any) -> str:
+    return artifact.title_of(value) if isinstance(value, str) else f"{artifact.title_of(name)} {artifact.title_of(value)}"
+
+
+def _axis_title(artifact: Artifact, measures: Sequence[str]) -> str:
+    units = dict.fromkeys(artifact.declaration.measures[name].unit for name in measures if name in artifact.declaration.measures)
+    unit = f" ({next(iter(units))})" if len(units) == 1 and next(iter(units)) else ""
+    return ", ".join(artifact.title_of(name) for name in measures) + unit
+
+
+def _of(spec: FigureSpec, inside: Sequence[Row], name: Any) -> list[Row]:
+    if name is None:
+        return list(inside)
+    return [row for row in inside if row.get(spec.series or MEASURE) == name]
+
+
+def _lines(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row], names: Sequence[Any], rows: Rows) -> None:
+    for position, name in enumerate(names):
+        mine = sorted(
+            (row for row in _of(spec, inside, name) if math.isfinite(row.value)), key=lambda row: float(row.get(spec.x))
+        )
+        if not mine:
+            continue
+        xs = np.array([float(row.get(spec.x)) for row in mine])
+        ys = np.array([row.value for row in mine])
+        colour, style = COLOURS[position % len(COLOURS)], STYLES[position % len(STYLES)]
+        marker = MARKERS[position % len(MARKERS)] if len(mine) <= MARKED else None
+        label = None if name is None else artifact.title_of(name)
+        axis.plot(xs, ys, color=colour, linestyle=style, marker=marker, markersize=4, linewidth=1.6, label=label)
+        if spec.spread and any(row.std is not None for row in mine):
+            spread = np.array([row.std or 0.0 for row in mine])
+            low = ys - spread
+            if "y" in spec.log:  # a band that reaches below zero has no place on a log axis: it ends at the lowest point drawn
+                low = np.where(low > 0, low, ys.min() * 0.5)
+            axis.fill_between(xs, low, ys + spread, color=colour, alpha=0.18, linewidth=0)
+    for mark in spec.marks:
+        axis.axvline(mark.at, color="#666666", linewidth=1, linestyle=":", label=mark.title)
+    if "x" in spec.log:
+        axis.set_xscale("log")
+    if "y" in spec.log:
+        axis.set_yscale("log")
+    axis.set_xlabel(spec.x_title or artifact.title_of(spec.x))
+
+
+def _bars(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row], names: Sequence[Any], rows: Rows) -> None:
+    groups = _values(rows, inside, spec.x)
+    width = 0.8 / max(len(names), 1)
+    marked = False
+    for position, name in enumerate(names):
+        mine = {row.get(spec.x): row for row in _of(spec, inside, name) if math.isfinite(row.value)}
+        places = [index for index, group in enumerate(groups) if group in mine]
+        shown = [mine[groups[index]] for index in places]
+        if not shown:
+            continue
+        xs = [index + (position - (len(names) - 1) / 2) * width for index in places]
+        label = None if name is None else artifact.title_of(name)
+        errors = [row.std or 0.0 for row in shown] if spec.spread and any(row.std is not None for row in shown) else None
+        axis.bar(
+            xs,
+            [row.value for row in shown],
+            width * 0.92,
+            yerr=errors,
+            capsize=2,
+            color=COLOURS[position % len(COLOURS)],
+            hatch=HATCHES[position % len(HATCHES)],
+            edgecolor="white",
+            label=label,
+            error_kw={"linewidth": 1},
+        )
+        for x, row in zip(xs, shown, strict=True):
+            if row.paper is not None:
+                axis.plot(
+                    [x],
+                    [row.paper],
+                    marker="_",
+                    markersize=max(7.0, 22 * width),
+                    color="black",
+                    markeredgewidth=1.6,
+                    linestyle="none",
+                    label=None if marked else "paper",
+                )
+                marked = True
+    axis.set_xticks(
+        range(len(groups)),
+        [artifact.title_of(group) for group in groups],
+        rotation=20 if len(groups) > 4 else 0,
+        ha="right" if len(groups) > 4 else "center",
+    )
+    axis.grid(axis="x", visible=False)
+    if "y" in spec.log:
+        axis.set_yscale("log")
+    if spec.x_title:
+        axis.set_xlabel(spec.x_title)
+
+
+def _heatmap(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row]) -> None:
+    xs, ys = sorted({row.get(spec.x) for row in inside}), sorted({row.get(spec.y) for row in inside})
+    grid = np.full((len(ys), len(xs)), np.nan)
+    for row in inside:
+        grid[ys.index(row.get(spec.y)), xs.index(row.get(spec.x))] = row.value if math.isfinite(row.value) else np.nan
+    finite = grid[np.isfinite(grid)]
+    logarithmic = "colour" in spec.log and len(finite) and finite.min() > 0 and finite.max() > finite.min()
+    norm = LogNorm(finite.min(), finite.max()) if logarithmic else None
+    image = axis.imshow(np.ma.masked_invalid(grid), cmap="cividis", aspect="auto", origin="lower", norm=norm)
+    axis.grid(visible=False)
+    axis.set_xticks(range(len(xs)), [f"{value:g}" for value in xs])
+    axis.set_yticks(range(len(ys)), [f"{value:g}" for value in ys])
+    axis.set_xlabel(spec.x_title or artifact.title_of(spec.x))
+    axis.set_ylabel(spec.y_title or artifact.title_of(spec.y))
+    for row in inside:
+        x, y = xs.index(row.get(spec.x)), ys.index(row.get(spec.y))
+        if not math.isfinite(row.value):
+            axis.text(x, y, "div.", ha="center", va="center", fontsize=6.5, color="#444444")
+            continue
+        red, green, blue, _ = image.to_rgba(np.array([row.value]))[0]
+        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+        text = number_text(artifact, row.measure, row.value)
+        axis.text(x, y, text, ha="center", va="center", fontsize=6.5, color="white" if dark else "black")
+        if row.get(BEST):
+            axis.add_patch(mpl.patches.Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, fill=False, edgecolor="#D55E00", linewidth=2))

@@ -1,0 +1,243 @@
+"""An artifact's page in markdown: the paper's table with the paper's number beside ours, epsilons, verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dpfl_cli.reproduction.claims import ClaimVerdict
+from dpfl_cli.reproduction.declaration import MEASURE, ROUND, Artifact, TableSpec
+from dpfl_cli.reproduction.rows import Row, Rows
+
+DASH = "–"
+
+
+def page(artifact: Artifact, scale: str, rows: Rows, verdicts: Sequence[ClaimVerdict], gaps: Sequence[str]) -> str:
+    """table.md."""
+    declaration, size = artifact.declaration, artifact.scale(scale)
+    seeds = f"{size.seeds} seed{'s' if size.seeds > 1 else ''}, " if artifact.trains else ""
+    parts = [
+        f"# {artifact.name}: {declaration.title}",
+        declaration.shows,
+        f"Source: {declaration.source}. Scale `{scale}`: {seeds}{size.note or 'as in the paper'}.",
+    ]
+    if gaps:
+        parts += ["**Incomplete**: " + "; ".join(gaps)]
+    for spec in declaration.tables:
+        parts += [f"**{spec.caption}**"] if spec.caption else []
+        parts += [table(artifact, spec, rows)]
+        parts += spec.notes
+    parts += ["![figure](figure.png)"]
+    parts += [f"- {note}" for note in declaration.notes]
+    if verdicts:
+        parts += ["## Claims", claims_table(verdicts)]
+    epsilons = privacy_table(artifact, rows)
+    if epsilons:
+        parts += ["## What the epsilons mean", epsilons]
+    command = f"dpfl reproduce {artifact.name if not artifact.name.startswith('local/') else artifact.path} scale={scale}"
+    parts += [f"Made by `{command}`; the runs are in manifest.json, all numbers in table.csv."]
+    return "\n\n".join(_bullets_joined(parts)) + "\n"
+
+
+def _bullets_joined(parts: Sequence[str]) -> list[str]:
+    joined: list[str] = []
+    for part in parts:
+        if part.startswith("- ") and joined and joined[-1].startswith("- "):
+            joined[-1] += "\n" + part
+        else:
+            joined.append(part)
+    return joined
+
+
+def table(artifact: Artifact, spec: TableSpec, rows: Rows) -> str:
+    """One table: a line per combination of the labels in `rows`, a column per combination of those in `columns`."""
+    found = rows.where(spec.where, spec.cells)
+    if not found:
+        return "(no numbers at this scale)"
+    down = _combinations(found, spec.rows, rows)
+    across = _combinations(found, spec.columns, rows) if spec.columns else [()]
+    by_measure = MEASURE in spec.columns or MEASURE in spec.rows
+    printed: dict[tuple[Any, ...], list[Row]] = {}
+    for row in found:
+        printed.setdefault((*(row.get(name) for name in spec.rows), *(row.get(name) for name in spec.columns)), []).append(row)
+    header = [*(artifact.title_of(name) for name in spec.rows)]
+    groups = []
+    for key in across:
+        cells = [row for row in found if tuple(row.get(name) for name in spec.columns) == key]
+        with_paper = any(row.paper is not None for row in cells)
+        title = ", ".join(_heading(artifact, name, value) for name, value in zip(spec.columns, key, strict=True))
+        if not title:
+            title = " / ".join(artifact.title_of(measure) for measure in spec.cells)
+        groups.append((key, with_paper))
+        header += [title, "paper", "difference"] if with_paper else [title]
+    lines = []
+    for side in down:
+        line = [artifact.title_of(value) if value != "" else DASH for value in side]
+        for key, with_paper in groups:
+            cell = printed.get((*side, *key), [])
+            if not by_measure:
+                cell = sorted(cell, key=lambda row: spec.cells.index(row.measure))
+            line.append(_joined([_ours(artifact, row) for row in cell]))
+            if with_paper:
+                line += [_paper(artifact, cell), _difference(artifact, cell)]
+        lines.append(line)
+    return markdown(header, lines)
+
+
+def _heading(artifact: Artifact, name: str, value: Any) -> str:
+    if name == ROUND:
+        return f"round {value}"
+    return artifact.title_of(value) if isinstance(value, str) else f"{artifact.title_of(name)} {artifact.title_of(value)}"
+
+
+def _combinations(found: Sequence[Row], names: Sequence[str], rows: Rows) -> list[tuple[Any, ...]]:
+    """The combinations of these labels that occur, in the order of the labels' values."""
+    order = {name: {value: position for position, value in enumerate(rows.choices(name))} for name in names}
+    keys = dict.fromkeys(tuple(row.get(name) for name in names) for row in found)
+    return sorted(keys, key=lambda key: tuple(order[name].get(value, -1) for name, value in zip(names, key, strict=True)))
+
+
+def number_text(artifact: Artifact, measure: str, value: float) -> str:
+    """A number as tables show it."""
+    known = artifact.declaration.measures.get(measure)
+    decimals = known.decimals if known is not None else None
+    if math.isnan(value):
+        return DASH
+    if math.isinf(value):
+        return "diverged"
+    return f"{value:.4g}" if decimals is None else f"{value:.{decimals}f}"
+
+
+def _ours(artifact: Artifact, row: Row) -> str:
+    text = number_text(artifact, row.measure, row.value)
+    if text == DASH and row.note and not row.labels.get(ROUND):
+        return f"{DASH} ({row.note})"
+    if row.std is not None and math.isfinite(row.value):
+        text += f" ± {number_text(artifact, row.measure, row.std)}"
+    if row.diverged:
+        text += f" ({row.diverged} of {row.n} diverged)"
+    if "edge of the grid" in row.note:
+        text += " (edge)"
+    return text
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return ", ".join(texts) or DASH
+
+
+def _paper(artifact: Artifact, cell: Sequence[Row]) -> str:
+    known = [row for row in cell if row.paper is not None]
+    if not known:
+        return DASH
+    texts = []
+    for row in known:
+        assert row.paper is not None
+        spread = f" ± {number_text(artifact, row.measure, row.paper_std)}" if row.paper_std is not None else ""
+        texts.append(number_text(artifact, row.measure, row.paper) + spread)
+    notes = list(dict.fromkeys(row.paper_note for row in known if row.paper_note))
+    return ", ".join(texts) + (f" [{'/'.join(notes)}]" if notes else "")
+
+
+def _difference(artifact: Artifact, cell: Sequence[Row]) -> str:
+    known = [row for row in cell if row.paper is not None and math.isfinite(row.value)]
+    if not known:
+        return DASH
+    if len(known) > 1 or known[0].measure.startswith("best."):
+        return "same" if all(row.value == row.paper for row in known) else "differs"
+    (row,) = known
+    assert row.paper is not None
+    gap = row.value - row.paper
+    text = number_text(artifact, row.measure, gap)
+    return text if gap < 0 else f"+{text}"
+
+
+def claims_table(verdicts: Sequence[ClaimVerdict]) -> str:
+    """Every claim, its verdict beside what was expected, and the numbers behind it."""
+    lines = []
+    for one in verdicts:
+        against = " (**against expectation**)" if one.as_expected is False else ""
+        reason = f": {one.reason}" if one.reason else ""
+        said = one.claim.text + (f" ({one.claim.note})" if one.claim.note else "")
+        lines.append([one.claim.id, said, one.verdict + reason + against, one.expected, _numbers(one)])
+    return markdown(["claim", "what it says", "verdict", "expected", "numbers"], lines)
+
+
+def _numbers(verdict: ClaimVerdict) -> str:
+    shown = [f"{entry['asked']} = {_short(entry['number'])}" for entry in verdict.numbers[:6]]
+    rest = len(verdict.numbers) - len(shown)
+    return "; ".join(f"`{text}`" for text in shown) + (f"; {rest} more in claims.json" if rest > 0 else "")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        inner = [_short(one) for one in value]
+        return "[" + ", ".join(inner if len(inner) <= 5 else [*inner[:2], "…", *inner[-2:]]) + "]"
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def privacy_table(artifact: Artifact, rows: Rows) -> str:
+    """Every distinct privacy statement of the rows, with the labels of the runs that it belongs to; empty where there is none."""
+    names = [name for name in rows.labels if name != ROUND]
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows.rows:
+        if row.privacy:
+            key = tuple(str(row.privacy.get(name)) for name in _PRIVACY_COLUMNS)
+            groups.setdefault(key, []).append(row)
+    lines = []
+    for members in groups.values():
+        privacy = members[0].privacy
+        lines.append([_who(artifact, members, names), *(_privacy_text(privacy, name) for name in _PRIVACY_COLUMNS)])
+    if not lines:
+        return ""
+    uncovered = [str(item) for row in rows.rows for item in row.privacy.get("not_covered") or []]
+    note = f"No epsilon above covers: {'; '.join(dict.fromkeys(uncovered))}." if uncovered else ""
+    return markdown(["runs", *(_PRIVACY_TITLES.get(name, name) for name in _PRIVACY_COLUMNS)], lines) + (
+        f"\n\n{note}" if note else ""
+    )
+
+
+_PRIVACY_COLUMNS = (
+    "epsilon",
+    "delta",
+    "accountant",
+    "unit",
+    "relation",
+    "trust",
+    "releases",
+    "vacuous",
+    "epsilon_paper",
+    "guarantee",
+)
+_PRIVACY_TITLES = {"epsilon_paper": "epsilon as the paper states it"}
+
+
+def _who(artifact: Artifact, members: Sequence[Row], names: Sequence[str]) -> str:
+    texts = []
+    for name in names:
+        values = list(dict.fromkeys(row.get(name) for row in members if row.get(name) != ""))
+        if values and len(values) <= 4:
+            texts.append("/".join(artifact.title_of(value) for value in values))
+    return ", ".join(texts)
+
+
+def _privacy_text(privacy: Any, name: str) -> str:
+    value = privacy.get(name)
+    if name == "epsilon" and value is None:
+        return f"{DASH} ({privacy.get('epsilon_reason') or 'not private'})"
+    if name == "epsilon":
+        return f"{value:.6f}"
+    if name == "epsilon_paper":
+        return DASH if value is None else f"{value:.3f} ({privacy.get('epsilon_paper_convention')})"
+    if name == "vacuous":
+        return "yes" if value else "no"
+    return DASH if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A pipe table."""
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    return "\n".join([line(header), "|" + " --- |" * len(header), *(line(cells) for cells in lines)])

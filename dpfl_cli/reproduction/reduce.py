@@ -1,0 +1,286 @@
+"""From finished runs, or from plans alone, to the tidy table: means over seeds, best cells of grids, the paper's numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.privacy.accountants import accountant, price
+from dpfl_cli.privacy.conventions import priced_part
+from dpfl_cli.reproduction.declaration import ROUND, Artifact, Best, Measure
+from dpfl_cli.reproduction.grid import Cell, Request
+from dpfl_cli.reproduction.layers import layer_sizes
+from dpfl_cli.reproduction.paper_numbers import PaperNumbers
+from dpfl_cli.reproduction.rows import PRIVACY, Row, Rows
+from dpfl_cli.simulation.plan import Plan
+from dpfl_cli.simulation.results import privacy_report
+from dpfl_cli.simulation.store import RunRecord
+
+TUNING = "tuning not included"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ only in their seed, in order of seeds; a failed run is left out."""
+
+    labels: Mapping[str, Any]
+    plan: Plan
+    records: Sequence[RunRecord]
+
+
+def reduce_runs(artifact: Artifact, cells: Sequence[Cell], records: Mapping[str, RunRecord]) -> Rows:
+    """Rows of an artifact that trains.
+
+    Args:
+      records: run id -> record, of the runs that ended (done or diverged).
+    """
+    rows: list[Row] = []
+    for group in _groups(cells, records):
+        if not group.records:
+            continue
+        extras = _extras(artifact, group.plan)
+        privacy = _worst([record.result["privacy"] for record in group.records])
+        for name, measure in artifact.declaration.measures.items():
+            if _applies(measure, group.labels):
+                rows += [replace(row, extras=extras, privacy=privacy) for row in _measured(name, measure, group)]
+    return _finished(artifact, rows)
+
+
+def reduce_plans(artifact: Artifact, cells: Sequence[Cell]) -> Rows:
+    """Rows of an artifact of prices and facts: nothing is trained."""
+    rows: list[Row] = []
+    for cell in cells:
+        extras = _extras(artifact, cell.plan)
+        for name, measure in artifact.declaration.measures.items():
+            if _applies(measure, cell.labels):
+                rows.append(replace(_planned(name, measure, cell), extras=extras))
+    return _finished(artifact, rows)
+
+
+def reduce_layers(artifact: Artifact, asked: Sequence[Request]) -> Rows:
+    """Rows of an artifact of layer sizes."""
+    rows: list[Row] = []
+    for request in asked:
+        model = request.config()["model"]
+        for layer in layer_sizes(model, tuple(artifact.declaration.input_shape), artifact.declaration.classes):
+            labels = {**request.labels, "layer": layer.name, "output": "x".join(str(size) for size in layer.output)}
+            for name, measure in artifact.declaration.measures.items():
+                assert measure.layers is not None
+                rows.append(Row(labels, name, float(getattr(layer, measure.layers))))
+    return _finished(artifact, rows)
+
+
+def _applies(measure: Measure, labels: Mapping[str, Any]) -> bool:
+    return Row(labels, "", 0.0).matches(measure.where)
+
+
+def _groups(cells: Sequence[Cell], records: Mapping[str, RunRecord]) -> list[Group]:
+    grouped: dict[tuple[tuple[str, Any], ...], list[Cell]] = {}
+    for cell in cells:
+        grouped.setdefault(tuple(cell.labels.items()), []).append(cell)
+    return [
+        Group(
+            labels=dict(key),
+            plan=members[0].plan,
+            records=[records[cell.plan.id] for cell in sorted(members, key=lambda cell: cell.seed) if cell.plan.id in records],
+        )
+        for key, members in grouped.items()
+    ]
+
+
+# --- measures of runs -----------------------------------------------------------------------------------------------
+
+
+def _measured(name: str, measure: Measure, group: Group) -> list[Row]:
+    """The rows of one measure of one group; none where the runs do not report the metric."""
+    assert measure.metric is not None
+    if measure.is_series:
+        return _series(name, measure, group)
+    values = [_single(measure, record) for record in group.records]
+    if all(value is None for value in values):
+        return []
+    numbers = [math.nan if value is None else value for value in values]
+    return [_averaged(dict(group.labels), name, numbers, _diverged(group))]
+
+
+def _single(measure: Measure, record: RunRecord) -> float | None:
+    """The number of one run; None where it does not report the metric."""
+    metric = str(measure.metric)
+    if "." in metric:
+        node: Any = record.result
+        for part in metric.split("."):
+            node = node.get(part) if isinstance(node, Mapping) else None
+        return None if node is None else float(node)
+    summary = record.result["metrics"]
+    known = metric in summary.get("last", {}) or any(metric in row for row in record.rows)
+    if not known:
+        return measure.absent
+    if record.status == "diverged":
+        return _bad(measure)
+    if measure.at in ("first", "last", "final"):
+        value = summary.get(measure.at, {}).get(metric)
+        return _bad(measure) if value is None else float(value)
+    series = [value for value in record.series(metric).values() if math.isfinite(value)]
+    if not series:
+        return _bad(measure)
+    return min(series) if measure.at == "min" else max(series)
+
+
+def _bad(measure: Measure) -> float:
+    """What a diverged run counts as: infinitely bad, or unknown."""
+    return {"lower": math.inf, "higher": -math.inf, None: math.nan}[measure.better]
+
+
+def _series(name: str, measure: Measure, group: Group) -> list[Row]:
+    assert measure.metric is not None
+    known = [record.series(measure.metric) for record in group.records]
+    if not any(known):
+        if measure.absent is None:
+            return []
+        known = [{int(row[ROUND]): measure.absent for row in record.rows if row[ROUND] >= 1} for record in group.records]
+    rounds = sorted({number for series in known for number in series})
+    diverged = _diverged(group)
+    rows = []
+    for number in rounds:
+        values = [series.get(number, math.nan) for series in known]
+        values = [value if math.isfinite(value) else _bad(measure) for value in values]
+        rows.append(_averaged({**group.labels, ROUND: number}, name, values, diverged))
+    return rows
+
+
+def _diverged(group: Group) -> int:
+    return sum(record.status == "diverged" for record in group.records)
+
+
+def _averaged(labels: Mapping[str, Any], name: str, values: Sequence[float], diverged: int) -> Row:
+    """Mean and sample standard deviation over seeds."""
+    finite = all(math.isfinite(value) for value in values)
+    mean = math.fsum(values) / len(values) if finite else float(np.sum(values))
+    std = float(np.std(values, ddof=1)) if finite and len(values) > 1 else None
+    return Row(labels, name, mean, std, len(values), diverged)
+
+
+def _worst(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The privacy of a group: that of its run with the largest epsilon (runs of public random length may differ)."""
+    report = max(reports, key=lambda one: math.inf if one.get("epsilon") is None else float(one["epsilon"]))
+    return privacy_cells(report)
+
+
+def privacy_cells(report: Mapping[str, Any]) -> dict[str, Any]:
+    """A result's privacy report as the columns PRIVACY."""
+    stated = report.get("epsilon_paper") or {}
+    flat = {**report, "epsilon_paper": stated.get("value"), "epsilon_paper_convention": stated.get("convention")}
+    uncovered = [TUNING if "tuning" in item else item for item in report.get("not_covered", [])]
+    return {**{name: flat.get(name) for name in PRIVACY}, "not_covered": list(dict.fromkeys([TUNING, *uncovered]))}
+
+
+# --- measures of plans ----------------------------------------------------------------------------------------------
+
+
+def facts(plan: Plan) -> dict[str, Any]:
+    """What is known of a run before it starts: its config, clients, dimension and records."""
+    return {
+        **plan.identity,
+        "clients": plan.clients,
+        "dimension": plan.dimension,
+        "records": plan.info.records,
+        "source": plan.info.source,
+    }
+
+
+def _fact(plan: Plan, path: str, where: str) -> Any:
+    node: Any = facts(plan)
+    for part in path.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            raise ConfigError(f"{where}: {path}: nothing that a run knows; try clients, dimension, records or a config key")
+        node = node[part]
+    return node
+
+
+def _extras(artifact: Artifact, plan: Plan) -> dict[str, Any]:
+    return {name: _fact(plan, path, f"artifact {artifact.name}: show.{name}") for name, path in artifact.declaration.show.items()}
+
+
+def _planned(name: str, measure: Measure, cell: Cell) -> Row:
+    plan = cell.plan
+    if measure.fact is not None:
+        return Row(cell.labels, name, float(_fact(plan, measure.fact, f"measures.{name}")))
+    assert measure.price is not None
+    priced = plan.accountant_object() if measure.price == "run" else accountant(measure.price, dict(measure.options))
+    ledger, words = plan.ledger(), ""
+    if measure.part == "convention":
+        if plan.dp.convention is None:
+            raise ConfigError(f"measures.{name}: part=convention needs a run with dp.convention, such as dp.convention=fedexp")
+        ledger, words = priced_part(plan.dp.convention, ledger)
+    found = price(ledger, priced, plan.dp.delta)
+    value = math.nan if found.epsilon is None else found.epsilon
+    if measure.round_up is not None and found.epsilon is not None:
+        value = math.ceil(found.epsilon * 10**measure.round_up) / 10**measure.round_up
+    privacy = privacy_cells(privacy_report(plan, plan.ledger()))
+    privacy |= {
+        "epsilon": found.epsilon,
+        "epsilon_reason": found.reason,
+        "accountant": found.accountant,
+        "releases": found.releases,
+        "vacuous": found.vacuous,
+    }
+    return Row(cell.labels, name, value, privacy=privacy, note=found.reason or words)
+
+
+# --- best cells, the paper's numbers --------------------------------------------------------------------------------
+
+
+def _finished(artifact: Artifact, rows: list[Row]) -> Rows:
+    labels = list(artifact.labels)
+    for rule in artifact.declaration.best:
+        rows = _with_best(artifact, rule, rows, labels)
+    return Rows(
+        [_beside_paper(row, PaperNumbers(artifact), artifact) for row in rows] if artifact.declaration.paper_numbers else rows,
+        labels,
+    )
+
+
+def _beside_paper(row: Row, numbers: PaperNumbers, artifact: Artifact) -> Row:
+    assert artifact.declaration.paper_numbers is not None
+    found = numbers.find(row.measure, row.labels) if row.matches(artifact.declaration.paper_numbers.where) else None
+    return row if found is None else replace(row, paper=found.value, paper_std=found.std, paper_note=found.note)
+
+
+def _with_best(artifact: Artifact, rule: Best, rows: list[Row], labels: Sequence[str]) -> list[Row]:
+    """Marks the best cells and adds a row best.<label> for each label that was chosen; diverged cells are never best."""
+    better = artifact.declaration.measures[rule.measure].better
+    if better is None:
+        raise ConfigError(f"artifact {artifact.name}: best.measure={rule.measure}: say which is better, as better: lower")
+    kept = [name for name in labels if name not in rule.over]
+    candidates: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if row.measure == rule.measure and row.matches(rule.where):
+            candidates.setdefault(tuple(row.get(name) for name in kept), []).append(row)
+    chosen: set[tuple[Any, ...]] = set()
+    added: list[Row] = []
+    for key, found in candidates.items():
+        finite = [row for row in found if math.isfinite(row.value)]
+        if not finite:
+            continue
+        winner = (min if better == "lower" else max)(finite, key=lambda row: row.value)
+        chosen.add((key, tuple(winner.get(name) for name in rule.over)))
+        rest = {name: value for name, value in winner.labels.items() if name not in rule.over}
+        for name in rule.over:
+            value = winner.get(name)
+            grid = sorted({row.get(name) for row in found})
+            edge = len(grid) > 1 and value in (grid[0], grid[-1])
+            note = "; ".join(part for part in ("edge of the grid" if edge else "", rule.note) if part)
+            added.append(Row(rest, f"best.{name}", float(value), n=winner.n, best=True, note=note))
+    marked = [
+        replace(row, best=True)
+        if row.matches(rule.where)
+        and (tuple(row.get(name) for name in kept), tuple(row.get(name) for name in rule.over)) in chosen
+        else row
+        for row in rows
+    ]
+    return marked + added

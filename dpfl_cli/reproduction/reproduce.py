@@ -1,0 +1,218 @@
+"""Reproducing: gather the runs of all requested artifacts, check them, run what is missing, write what can be written."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import torch
+
+import dpfl_cli
+from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.reproduction.claims import ClaimVerdict, count_verdicts, judge
+from dpfl_cli.reproduction.declaration import SCALES, Artifact
+from dpfl_cli.reproduction.figure import draw
+from dpfl_cli.reproduction.grid import Cell, Request, cells, requests
+from dpfl_cli.reproduction.index import write_index
+from dpfl_cli.reproduction.layout import page
+from dpfl_cli.reproduction.publish import artifact_folder, publish
+from dpfl_cli.reproduction.reduce import reduce_layers, reduce_plans, reduce_runs
+from dpfl_cli.reproduction.rows import Rows
+from dpfl_cli.simulation.execute import Outcome, execute
+from dpfl_cli.simulation.progress import Progress
+from dpfl_cli.simulation.store import RunRecord, RunStore, json_text
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """An artifact at a scale, with everything that it needs, validated."""
+
+    artifact: Artifact
+    scale: str
+    requests: Sequence[Request]
+    cells: Sequence[Cell]
+
+    @property
+    def run_ids(self) -> list[str]:
+        """The runs to be trained, each once."""
+        return list(dict.fromkeys(cell.plan.id for cell in self.cells)) if self.artifact.trains else []
+
+
+@dataclass(frozen=True)
+class Produced:
+    """An artifact that was written.
+
+    Attributes:
+      gaps: runs that failed, one line each; empty where it is complete.
+    """
+
+    job: Job
+    folder: Path
+    verdicts: Sequence[ClaimVerdict]
+    gaps: Sequence[str]
+    new: int
+
+    @property
+    def complete(self) -> bool:
+        return not self.gaps
+
+
+def check_scale(scale: str) -> str:
+    """The scale, or a ConfigError with the nearest one."""
+    if scale not in SCALES:
+        raise ConfigError(f"scale={scale}: no such scale; {nearest(scale, SCALES)}")
+    return scale
+
+
+def prepare(artifacts: Sequence[Artifact], scale: str) -> list[Job]:
+    """Plans every run of every artifact, before anything runs.
+
+    Raises:
+      ConfigError, DataError: the first run that cannot be made, with its artifact.
+    """
+    check_scale(scale)
+    jobs = []
+    for artifact in artifacts:
+        layers = any(measure.layers for measure in artifact.declaration.measures.values())
+        jobs.append(Job(artifact, scale, requests(artifact, scale), [] if layers else cells(artifact, scale)))
+    return jobs
+
+
+def estimate(jobs: Sequence[Job], store: RunStore, force: bool = False) -> str:
+    """How much is to be done, in one line; a run that several artifacts share counts once."""
+    seen: set[str] = set()
+    minutes, missing = 0.0, 0
+    for job in jobs:
+        ids = job.run_ids
+        new = {run for run in ids if run not in seen and (force or not _finished(store, run))}
+        seen |= new
+        missing += len(new)
+        minutes += job.artifact.scale(job.scale).minutes * len(new) / len(ids) if ids else 0.0
+    total = len({run for job in jobs for run in job.run_ids})
+    which = f"{len(jobs)} artifact{'s' if len(jobs) != 1 else ''}"
+    cost = f"about {minutes:.0f} minutes" if minutes >= 1.5 else f"about {max(60 * minutes, 1):.0f} seconds"
+    if not missing:
+        return f"{which} at scale={jobs[0].scale}: {total} runs, all finished" if total else f"{which}: nothing to train"
+    return f"{which} at scale={jobs[0].scale}: {total} runs, {missing} to do, {cost} on two cores"
+
+
+def _finished(store: RunStore, run: str) -> bool:
+    record = store.find(run)
+    return record is not None and record.status in ("done", "diverged")
+
+
+def produce(job: Job, store: RunStore, quiet: bool = False, force: bool = False, forced: set[str] | None = None) -> Produced:
+    """Runs what an artifact misses and writes its folder.
+
+    Args:
+      force: run again even what is finished, but nothing in `forced` (what this pass has run already), which is added to.
+    """
+    artifact = job.artifact
+    outcomes = _executed(job, store, quiet, force, set() if forced is None else forced)
+    ended = {run: outcome.record for run, outcome in outcomes.items() if outcome.status != "failed"}
+    rows = _rows(job, ended)
+    gaps = [
+        f"run {run} ({outcome.plan.label}) failed: {outcome.reason}"
+        for run, outcome in outcomes.items()
+        if outcome.status == "failed"
+    ]
+    verdicts = judge(artifact, job.scale, rows)
+    folder = artifact_folder(store.outputs, artifact.name, job.scale)
+    files: dict[str, str | bytes] = {
+        "table.csv": rows.to_csv(artifact.name, job.scale),
+        "table.md": page(artifact, job.scale, rows, verdicts, gaps),
+        **draw(artifact, job.scale, rows),
+        "claims.json": json_text(
+            {"artifact": artifact.name, "scale": job.scale, "claims": [verdict.to_json() for verdict in verdicts]}
+        ),
+        "manifest.json": json_text(_manifest(job, outcomes, gaps)),
+    }
+    publish(folder, files)
+    return Produced(job, folder, verdicts, gaps, sum(not outcome.cached for outcome in outcomes.values()))
+
+
+def _executed(job: Job, store: RunStore, quiet: bool, force: bool, forced: set[str]) -> dict[str, Outcome]:
+    plans = list({cell.plan.id: cell.plan for cell in job.cells}.values()) if job.artifact.trains else []
+    if not plans:
+        return {}
+    with Progress(job.artifact.name, sum(plan.rounds for plan in plans), quiet=quiet) as progress:
+        again = [plan for plan in plans if force and plan.id not in forced]
+        if again:
+            execute(again, store, progress, force=True)
+            forced.update(plan.id for plan in again)
+            progress.done = 0
+        outcomes = execute(plans, store, progress)
+    return {outcome.plan.id: outcome for outcome in outcomes}
+
+
+def _rows(job: Job, ended: Mapping[str, RunRecord]) -> Rows:
+    if job.artifact.trains:
+        return reduce_runs(job.artifact, job.cells, ended)
+    return reduce_plans(job.artifact, job.cells) if job.cells else reduce_layers(job.artifact, job.requests)
+
+
+def _manifest(job: Job, outcomes: Mapping[str, Outcome], gaps: Sequence[str]) -> dict[str, Any]:
+    """What the artifact was made from; no dates, so that making it again gives the same file."""
+    runs = [
+        {"id": cell.plan.id, "labels": cell.labels, "seed": cell.seed, "status": outcomes[cell.plan.id].status}
+        for cell in job.cells
+        if cell.plan.id in outcomes
+    ]
+    return {
+        "artifact": job.artifact.name,
+        "scale": job.scale,
+        "complete": not gaps,
+        "gaps": list(gaps),
+        "declaration_sha256": hashlib.sha256(job.artifact.path.read_bytes()).hexdigest(),
+        "runs_of": job.artifact.used.name if job.artifact.used is not None else job.artifact.name,
+        "data": sorted({f"{cell.plan.info.name} ({cell.plan.info.source})" for cell in job.cells}),
+        "versions": {
+            "dpfl": dpfl_cli.__version__,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "torch": torch.__version__,
+            "matplotlib": mpl.__version__,
+        },
+        "runs": runs,
+    }
+
+
+def reproduce(
+    artifacts: Sequence[Artifact], scale: str, outputs: Path, say: Say, quiet: bool = False, force: bool = False
+) -> list[Produced]:
+    """Makes all artifacts, each written as soon as its runs are there, then the index page.
+
+    Raises:
+      ConfigError, DataError: before anything runs.
+      StoreError: the outputs cannot be written.
+    """
+    jobs = prepare(artifacts, scale)
+    store = RunStore(outputs)
+    store.prepare()
+    say(estimate(jobs, store, force))
+    made: list[Produced] = []
+    forced: set[str] = set()
+    for number, job in enumerate(jobs, start=1):
+        one = produce(job, store, quiet, force, forced)
+        made.append(one)
+        say(f"[{number}/{len(jobs)}] {_line(one)}")
+        write_index(outputs / "artifacts")
+    return made
+
+
+def _line(one: Produced) -> str:
+    runs = len(one.job.run_ids)
+    parts = [f"{runs} runs ({one.new} new)"] if runs else ["no training"]
+    if one.verdicts:
+        parts.append(f"claims: {count_verdicts(one.verdicts)}")
+    if not one.complete:
+        parts.append(f"INCOMPLETE: {one.gaps[0]}" + (f" and {len(one.gaps) - 1} more" if len(one.gaps) > 1 else ""))
+    return f"{one.job.artifact.name}: {'; '.join(parts)}"

@@ -1,0 +1,224 @@
+"""The tidy table of an artifact: one row per measure and labels, averaged over seeds, to CSV and back."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpfl_cli.config.errors import ConfigError, StoreError
+from dpfl_cli.reproduction.declaration import BEST, MEASURE, Where
+from dpfl_cli.reproduction.expression import Between, Untestable
+from dpfl_cli.reproduction.grid import same
+
+# Everything that a row with an epsilon says about it.
+PRIVACY = (
+    "epsilon",
+    "epsilon_reason",
+    "delta",
+    "accountant",
+    "unit",
+    "relation",
+    "trust",
+    "releases",
+    "guarantee",
+    "vacuous",
+    "epsilon_paper",
+    "epsilon_paper_convention",
+    "not_covered",
+)
+_NUMBERS = ("value", "std", "n", "diverged", "paper", "paper_std", "paper_note", "best", "note")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number.
+
+    Attributes:
+      labels: the choices it belongs to, with `round` for a point of a series.
+      measure: what it is.
+      value: the mean over seeds; infinite where a run diverged, nan where nothing is known.
+      std: sample standard deviation over seeds (ddof 1); None for one seed.
+      n: number of runs; diverged: how many of them diverged.
+      paper, paper_std, paper_note: the paper's number, where there is one.
+      best: whether a `best` rule chose this cell.
+      note: such as "edge of the grid".
+      extras: config values shown beside.
+      privacy: the keys of PRIVACY.
+    """
+
+    labels: Mapping[str, Any]
+    measure: str
+    value: float
+    std: float | None = None
+    n: int = 1
+    diverged: int = 0
+    paper: float | None = None
+    paper_std: float | None = None
+    paper_note: str = ""
+    best: bool = False
+    note: str = ""
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    privacy: Mapping[str, Any] = field(default_factory=dict)
+
+    def get(self, name: str) -> Any:
+        """A label's value, or that of a pseudo-label; "" where the row has no such label."""
+        if name == MEASURE:
+            return self.measure
+        if name == BEST:
+            return self.best
+        return self.labels.get(name, "")
+
+    def matches(self, where: Where | Mapping[str, Any]) -> bool:
+        return all(_fits(self.get(name), wanted) for name, wanted in where.items())
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    if isinstance(wanted, Between):
+        return isinstance(value, int | float) and not isinstance(value, bool) and wanted.low <= value <= wanted.high
+    return same(value, wanted)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All rows of an artifact; the numbers that predicates ask for."""
+
+    rows: Sequence[Row]
+    labels: Sequence[str]  # the order of columns
+
+    def where(self, where: Where | Mapping[str, Any], measures: Iterable[str] | None = None) -> list[Row]:
+        """Rows with these labels, of these measures."""
+        wanted = None if measures is None else set(measures)
+        return [row for row in self.rows if (wanted is None or row.measure in wanted) and row.matches(where)]
+
+    def choices(self, label: str) -> list[Any]:
+        """The values of a label, in order of appearance; numbers in order of size."""
+        found = list(dict.fromkeys(row.get(label) for row in self.rows if row.get(label) != ""))
+        if all(isinstance(value, int | float) for value in found):
+            found.sort()
+        return found
+
+    def one(self, measure: str, labels: Mapping[str, Any]) -> Row:
+        """The only row with these labels.
+
+        Raises:
+          Untestable: there is none.
+          ConfigError: there are several.
+        """
+        found = self.where(labels, [measure])
+        words = ", ".join([measure, *(f"{name}={value}" for name, value in labels.items())])
+        if not found:
+            raise Untestable(f"no number for {words}")
+        if len(found) > 1:
+            others = sorted({name for name in self.labels if len({row.get(name) for row in found}) > 1})
+            raise ConfigError(f"{len(found)} rows for {words}: say which {' and '.join(others)}")
+        return found[0]
+
+    def value(self, measure: str, **labels: Any) -> float:
+        return self._number(self.one(measure, labels))
+
+    def std(self, measure: str, **labels: Any) -> float:
+        row = self.one(measure, labels)
+        if row.std is None:
+            raise Untestable(f"{measure}: no spread with {row.n} run")
+        return row.std
+
+    def runs(self, measure: str, **labels: Any) -> float:
+        return float(self.one(measure, labels).n)
+
+    def diverged(self, measure: str, **labels: Any) -> float:
+        return float(self.one(measure, labels).diverged)
+
+    def paper(self, measure: str, **labels: Any) -> float:
+        row = self.one(measure, labels)
+        if row.paper is None:
+            raise Untestable(f"{measure}: the paper gives no number here")
+        return row.paper
+
+    def values(self, measure: str, **labels: Any) -> list[float]:
+        found = self.where(labels, [measure])
+        if not found:
+            words = ", ".join([measure, *(f"{name}={value}" for name, value in labels.items())])
+            raise Untestable(f"no numbers for {words}")
+        varying = [name for name in self.labels if len({row.get(name) for row in found}) > 1]
+        if len(varying) > 1:
+            raise ConfigError(f"values of {measure} differ in {' and '.join(varying)}: give all labels but one")
+        if varying and all(isinstance(row.get(varying[0]), int | float) for row in found):
+            found = sorted(found, key=lambda row: row.get(varying[0]))
+        return [self._number(row) for row in found]
+
+    def _number(self, row: Row) -> float:
+        if math.isnan(row.value):
+            why = f"{row.diverged} of {row.n} runs diverged" if row.diverged else row.note or "not a number"
+            raise Untestable(f"{row.measure}: {why}")
+        return row.value
+
+    def to_csv(self, artifact: str, scale: str) -> str:
+        """The table as CSV; floats with their shortest exact digits."""
+        extras = list(dict.fromkeys(name for row in self.rows for name in row.extras))
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["artifact", "scale", *self.labels, MEASURE, *_NUMBERS, *extras, *PRIVACY])
+        for row in self.rows:
+            numbers = [getattr(row, name) for name in _NUMBERS]
+            cells = [*(row.labels.get(name) for name in self.labels), row.measure, *numbers]
+            cells += [*(row.extras.get(name) for name in extras), *(row.privacy.get(name) for name in PRIVACY)]
+            writer.writerow([artifact, scale, *(_cell(value) for value in cells)])
+        return out.getvalue()
+
+    @classmethod
+    def from_csv(cls, text: str, where: str) -> Rows:
+        """The table that `to_csv` wrote (without extras); a StoreError names what is damaged."""
+        reader = csv.DictReader(io.StringIO(text))
+        columns = list(reader.fieldnames or [])
+        if columns[:2] != ["artifact", "scale"] or MEASURE not in columns:
+            raise StoreError(f"{where}: not a table of an artifact; make it again with dpfl reproduce")
+        labels = columns[2 : columns.index(MEASURE)]
+        rows = []
+        for line, cells in enumerate(reader, start=2):
+            try:
+                rows.append(
+                    Row(
+                        labels={name: _label(cells[name]) for name in labels if cells[name] != ""},
+                        measure=cells[MEASURE],
+                        value=float(cells["value"] or "nan"),
+                        std=float(cells["std"]) if cells["std"] else None,
+                        n=int(cells["n"]),
+                        diverged=int(cells["diverged"]),
+                        paper=float(cells["paper"]) if cells["paper"] else None,
+                        paper_std=float(cells["paper_std"]) if cells["paper_std"] else None,
+                        paper_note=cells["paper_note"],
+                        best=cells["best"] == "true",
+                        note=cells["note"],
+                        privacy={name: cells[name] for name in PRIVACY if name in cells},
+                    )
+                )
+            except (KeyError, TypeError, ValueError) as error:
+                raise StoreError(f"{where}: line {line} is damaged ({error}); make it again with dpfl reproduce") from None
+        return cls(rows, labels)
+
+
+def _cell(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return repr(float(value))
+    if isinstance(value, list | tuple):
+        return "; ".join(str(one) for one in value)
+    return str(value)
+
+
+def _label(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

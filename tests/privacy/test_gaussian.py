@@ -1,0 +1,173 @@
+"""No noise and Gaussian noise, measured end to end."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2, kstest
+
+from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.privacy.bounded import squared_norms
+from dpfl_cli.privacy.client_values import ClientValues, opened
+from dpfl_cli.privacy.mechanism import ReleaseSpec
+
+ROUND = np.array([1])
+
+
+def fedexp_multiplier(noise_multiplier: float, dimension: int, clients: int) -> float:
+    """sigma_xi = d sigma^2 / M in units of its sensitivity C^2 / M, where sigma / sqrt(M) = z 2C / M."""
+    return 4 * dimension * noise_multiplier**2 / clients
+
+
+def directions(runs: int, clients: int, dimension: int, dtype=torch.float64) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(7)
+    return torch.randn(runs, clients, dimension, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def assert_normal(sample: torch.Tensor, std: float) -> None:
+    """Mean 0, the variance (chi-square, 1e-6 in each tail) and the shape of a normal law."""
+    flat = sample.double().flatten().numpy() / std
+    n = flat.size
+    assert abs(flat.mean()) < 5 / math.sqrt(n)
+    assert chi2.ppf(1e-6, n) < np.square(flat).sum() < chi2.isf(1e-6, n)
+    assert kstest(flat[:20_000], "norm").pvalue > 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("relation", "sensitivity"), [("replace_one", 2.0), ("add_or_remove", 1.0), ("zero_out", 1.0)])
+def test_local_noise_has_the_std_that_the_ledger_says(build, clipped, dtype, relation, sensitivity):
+    clip_norms = [0.3, 3.0]
+    mechanism = build("local_gaussian", 600, 40, seeds=(1, 2), relation=relation, changes=[{}, {"noise_multiplier": 1.5}])
+    values = clipped(directions(2, 600, 40, dtype), clip_norms)
+    release = mechanism.release("update", values, np.array([1, 1]))
+    assert (release.received.dtype, release.mean.dtype) == (dtype, dtype)
+    noise = release.received - opened(values.values)
+    for run, (multiplier, clip_norm) in enumerate(zip([0.35, 1.5], clip_norms, strict=True)):
+        std = multiplier * sensitivity * clip_norm
+        assert_normal(noise[run], std)
+        assert float(release.noise_std[run]) == pytest.approx(std, rel=1e-6)
+        (entry,) = mechanism.site.ledger.of_run(run).entries
+        assert (entry.kind, entry.count, entry.parameter, entry.scope) == ("gaussian", 1, multiplier, "client")
+        assert entry.sensitivity == pytest.approx(sensitivity * clip_norm, rel=1e-6)
+        assert entry.relation == relation
+    torch.testing.assert_close(release.mean, release.received.mean(dim=1))
+    assert isinstance(release.echo, ClientValues)
+    assert torch.equal(opened(release.echo), release.received)
+
+
+def test_the_papers_local_noise_is_a_multiplier_of_035(build, clipped):
+    mechanism = build("local_gaussian", 4, 3)
+    release = mechanism.release("update", clipped(torch.ones(1, 4, 3), 0.3), ROUND)
+    assert float(release.noise_std[0]) == pytest.approx(0.7 * 0.3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("relation", "sensitivity"), [("replace_one", 2.0), ("zero_out", 1.0)])
+def test_central_noise_on_the_mean(build, clipped, dtype, relation, sensitivity):
+    clients, clip_norm = 50, 0.3
+    mechanism = build("central_gaussian", clients, 30_000, relation=relation)
+    values = clipped(directions(1, clients, 30_000, dtype), clip_norm)
+    release = mechanism.release("update", values, ROUND)
+    assert release.received.shape == (1, 30_000)
+    std = 2.5 * sensitivity * clip_norm / clients
+    assert_normal(release.received - opened(values.values).mean(dim=1), std)
+    assert float(release.noise_std[0]) == pytest.approx(std, rel=1e-6)
+    assert torch.equal(release.mean, release.received)
+    assert torch.equal(opened(release.echo), opened(values.values))  # its own clipped contribution, without noise
+    (entry,) = mechanism.site.ledger.of_run(0).entries
+    assert (entry.kind, entry.parameter, entry.scope) == ("gaussian", 2.5, "federation")
+
+
+def test_the_papers_central_noise_is_a_multiplier_of_25(build, clipped):
+    mechanism = build("central_gaussian", 1000, 2)
+    release = mechanism.release("update", clipped(torch.ones(1, 1000, 2), 0.3), ROUND)
+    assert float(release.noise_std[0]) == pytest.approx(5 * 0.3 / 1000)
+
+
+def test_the_central_squared_norm_has_the_papers_noise(build, clipped):
+    """z = 2.5, d = 500, M = 1000: a multiplier of 12.5, so mu = 0.08 = 40 / d a round, and std 25 d C^2 / M^2."""
+    assert fedexp_multiplier(2.5, 500, 1000) == pytest.approx(12.5)
+    clients, clip_norm, dimension, runs = 1000, 0.3, 500, 2000
+    specs = [ReleaseSpec("update"), ReleaseSpec("norm", "scalar", multiplier=fedexp_multiplier)]
+    mechanism = build("central_gaussian", clients, dimension, seeds=range(runs), specs=specs)
+    one = squared_norms(clipped(directions(1, clients, dimension), clip_norm))
+    values = squared_norms(clipped(directions(1, clients, 1).expand(runs, clients, 1), clip_norm))
+    release = mechanism.release("norm", values, np.ones(runs, int))
+    assert release.received.shape == (runs,)
+    std = 25 * dimension * clip_norm**2 / clients**2
+    assert float(release.noise_std[0]) == pytest.approx(std)
+    assert_normal(release.received - opened(values.values).mean(dim=1), std)
+    (entry,) = mechanism.site.ledger.of_run(5).entries
+    assert entry.parameter == pytest.approx(12.5)
+    assert 1 / entry.parameter == pytest.approx(0.08)
+    assert entry.sensitivity == pytest.approx(clip_norm**2)
+    assert (entry.shape, entry.scope) == ("scalar", "federation")
+    assert float(one.bound[0]) == pytest.approx(clip_norm**2)
+
+
+def test_norms_behind_messages_are_estimated_without_bias(build, clipped):
+    clients, dimension = 20_000, 10
+    mechanism = build("local_gaussian", clients, dimension)
+    values = clipped(0.5 * directions(1, clients, dimension), 2.0)
+    release = mechanism.release("update", values, ROUND)
+    errors = (mechanism.squared_norms(release) - opened(values.values).square().sum(dim=-1)).numpy()
+    assert errors.shape == (1, clients)
+    assert abs(errors.mean()) < 4 * errors.std() / math.sqrt(clients)
+    naive = (release.received.square().sum(dim=-1) - opened(values.values).square().sum(dim=-1)).numpy()
+    assert naive.mean() > 100 * abs(errors.mean())  # what the correction d std^2 is for
+
+
+def test_local_noise_is_independent_between_clients_rounds_runs_and_names(build, clipped):
+    specs = [ReleaseSpec("update"), ReleaseSpec("control")]
+    mechanism = build("local_gaussian", 300, 50, seeds=(0, 1), specs=specs)
+    zeros = torch.zeros(2, 300, 50, dtype=torch.float64)
+    draws = [
+        mechanism.release(name, clipped(zeros), np.array([round_, round_])).received
+        for round_ in (1, 2)
+        for name in ("update", "control")
+    ]
+    rows = torch.cat([draw.reshape(-1, 15_000) for draw in draws])
+    correlation = torch.corrcoef(rows) - torch.eye(len(rows))
+    assert correlation.abs().max() < 5 / math.sqrt(15_000)
+    between = torch.corrcoef(draws[0][0]) - torch.eye(300)
+    assert between.abs().max() < 6 / math.sqrt(50)
+
+
+def test_none_is_the_values_themselves_and_says_so(build, clipped):
+    mechanism = build("none", 6, 5)
+    values = clipped(100 * directions(1, 6, 5), math.inf)
+    release = mechanism.release("update", values, ROUND)
+    assert torch.equal(release.received, 100 * directions(1, 6, 5))
+    torch.testing.assert_close(release.mean, release.received.mean(dim=1))
+    torch.testing.assert_close(mechanism.squared_norms(release), release.received.square().sum(dim=-1))
+    assert release.noise_std is None
+    (entry,) = mechanism.site.ledger.of_run(0).entries
+    assert (entry.kind, entry.parameter, entry.sensitivity) == ("nonprivate", None, None)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.35, math.nan, math.inf, "0.35", True])
+@pytest.mark.parametrize("name", ["local_gaussian", "central_gaussian"])
+def test_impossible_noise_is_refused_in_one_line(settings, name, value):
+    with pytest.raises(ConfigError, match=r"mechanism\.noise_multiplier") as caught:
+        settings(name, noise_multiplier=value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["local_gaussian", "central_gaussian"])
+def test_noise_left_for_calibration_cannot_be_used(build, clipped, name):
+    mechanism = build(name, 3, 2, changes=[{"noise_multiplier": None}])
+    with pytest.raises(ConfigError, match=r"mechanism\.noise_multiplier: no noise level.*dp\.epsilon"):
+        mechanism.release("update", clipped(torch.ones(1, 3, 2)), ROUND)
+    with pytest.raises(ConfigError, match="no noise level"):
+        type(mechanism).entry(mechanism.settings[0], ReleaseSpec("update"), "replace_one", "client", 2, 3)
+    assert mechanism.site.ledger.of_run(0).releases == 0
+
+
+def test_a_trusted_server_hands_out_no_messages(build, clipped):
+    mechanism = build("central_gaussian", 3, 2)
+    release = mechanism.release("update", clipped(torch.ones(1, 3, 2)), ROUND)
+    with pytest.raises(PrivacyError, match="no messages of single clients"):
+        mechanism.squared_norms(release)

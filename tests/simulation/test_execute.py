@@ -1,0 +1,196 @@
+"""Executing: nothing is run twice, nothing is lost, one bad run does not stop the others, kill -9 changes no number."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpfl_cli.algorithms.fedavg import FedAvg
+from dpfl_cli.config.compose import compose_config
+from dpfl_cli.config.errors import StoreError
+from dpfl_cli.simulation import execute as execute_module
+from dpfl_cli.simulation import store as store_module
+from dpfl_cli.simulation.execute import batches, execute
+from dpfl_cli.simulation.plan import Plan, make_plan, with_values
+from dpfl_cli.simulation.store import RunStore
+
+SMALL = ["dataset.clients=60", "dataset.dimension=6", "rounds=12", "runtime.checkpoint_every=1e-9"]
+
+
+def grid(*overrides: str) -> list[Plan]:
+    plans = []
+    for algorithm, dp in (("fedexp", "ldp"), ("fedavg", "ldp"), ("fedexp", "ldp_privunit"), ("fedexp", "cdp"), ("scaffold", "cdp")):
+        base = compose_config([*SMALL, f"algorithm={algorithm}", f"dp={dp}", *overrides])
+        plans += [make_plan(with_values(base, {"seed": seed, "rounds": rounds})) for seed in (0, 1) for rounds in (5, 12)]
+    return plans
+
+
+def contents(store: RunStore) -> dict[str, dict[str, Any]]:
+    """What must not depend on interruptions: everything but times."""
+    result = {}
+    for record in store.all():
+        record.check()
+        stable = {key: value for key, value in record.result.items() if key != "timing"}
+        result[record.id] = {"rows": record.rows, "ledger": record.ledger, "config": record.config, "result": stable}
+    return result
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RunStore(tmp_path)
+    plans = grid()[:3]
+    first = execute([*plans, plans[0]], store)
+    assert [outcome.cached for outcome in first] == [False] * 4
+    assert len(store.all()) == 3
+
+    def never(*args: object, **kwargs: object) -> None:
+        raise AssertionError("ran again")
+
+    monkeypatch.setattr(execute_module, "run_members", never)
+    again = execute(plans, store)
+    assert all(outcome.cached and outcome.status == "done" for outcome in again)
+    monkeypatch.undo()
+    assert not any(outcome.cached for outcome in execute(plans, store, force=True))
+
+
+def test_one_failing_run_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = [plan for plan in grid() if plan.algorithm.name == "fedavg"]
+    original = FedAvg.round
+
+    def failing(self: Any, state: Any, objective: Any, mechanism: Any, streams: Any, rounds: Any) -> Any:
+        if 1 in streams.seeds and int(rounds.max()) == 3:
+            raise RuntimeError("out of\nluck")
+        return original(self, state, objective, mechanism, streams, rounds)
+
+    monkeypatch.setattr(FedAvg, "round", failing)
+    store = RunStore(tmp_path)
+    outcomes = execute(plans, store)
+    assert {(outcome.plan.seed, outcome.status) for outcome in outcomes} == {(0, "done"), (1, "failed")}
+    assert {outcome.reason for outcome in outcomes if outcome.status == "failed"} == {"RuntimeError: out of luck"}
+    monkeypatch.undo()
+    mended = execute(plans, store)
+    assert {outcome.status for outcome in mended} == {"done"}
+    assert contents(store) == contents_of_unbroken(plans, tmp_path / "other")
+
+
+def contents_of_unbroken(plans: list[Plan], folder: Path) -> dict[str, dict[str, Any]]:
+    store = RunStore(folder)
+    execute(plans, store)
+    return contents(store)
+
+
+def test_divergence_is_recorded_and_not_repeated(tmp_path: Path) -> None:
+    base = compose_config([*SMALL, "algorithm=fedavg", "dp=none", "algorithm.local_lr=1e9", "rounds=40"])
+    store = RunStore(tmp_path)
+    outcome = execute([make_plan(base)], store)[0]
+    assert outcome.status == "diverged"
+    assert "not finite after round" in (outcome.reason or "")
+    again = execute([make_plan(base)], store)[0]
+    assert again.cached
+    assert again.status == "diverged"
+
+
+def test_memory_budget_cuts_batches_and_changes_no_number(tmp_path: Path) -> None:
+    plans = grid()
+    tight = [make_plan(with_values(compose_config([*SMALL, "dp=ldp"]), {"seed": s, "runtime.memory": 50_000})) for s in range(5)]
+    assert len(batches(tight)) > 1
+    roomy = [make_plan(with_values(compose_config([*SMALL, "dp=ldp"]), {"seed": s})) for s in range(5)]
+    assert len(batches(roomy)) == 1
+    assert sorted(plan.id for batch in batches(plans) for plan in batch) == sorted(plan.id for plan in plans)
+    cut = RunStore(tmp_path / "cut")
+    execute(tight, cut)
+    assert contents(cut) == contents_of_unbroken(roomy, tmp_path / "whole")
+
+
+def test_a_run_in_other_hands_is_named(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    store.prepare()
+    plan = grid()[0]
+    with store.lock(plan.id), pytest.raises(StoreError, match="another process"):
+        execute([plan], store)
+
+
+def test_interrupt_saves_and_the_next_start_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(compose_config([*SMALL, "runtime.checkpoint_every=1000.0"]))
+    original = FedAvg.round
+    store = RunStore(tmp_path)
+
+    from dpfl_cli.algorithms.fedexp import FedExp
+
+    original = FedExp.round
+
+    def interrupted(self: Any, state: Any, objective: Any, mechanism: Any, streams: Any, rounds: Any) -> Any:
+        if int(rounds[0]) == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, state, objective, mechanism, streams, rounds)
+
+    monkeypatch.setattr(FedExp, "round", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        execute([plan], store)
+    monkeypatch.undo()
+    assert store.find(plan.id) is None
+    assert store.checkpoint_file(plan.id).is_file()
+    execute([plan], store)
+    assert contents(store) == contents_of_unbroken([plan], tmp_path / "other")
+
+
+def _run_and_die(folder: Path, plans: list[Plan], die_at_call: int | None) -> None:
+    """In a child process: executes the grid; kills itself (SIGKILL) at the n-th file operation of the store."""
+    calls = 0
+
+    def deadly(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == die_at_call:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    if die_at_call is not None:
+        store_module._write_through = deadly(store_module._write_through)
+        store_module._sync_folder = deadly(store_module._sync_folder)
+        Path.rename = deadly(Path.rename)  # type: ignore[method-assign]
+        Path.replace = deadly(Path.replace)  # type: ignore[method-assign]
+        store_module.shutil.rmtree = deadly(store_module.shutil.rmtree)
+    execute(plans, RunStore(folder))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_kill_9_at_random_instants_changes_no_number(tmp_path: Path, seed: int) -> None:
+    """Twenty kills in all: ten of each grid, half inside the store's file operations, half at any instant."""
+    plans = grid()
+    expected = contents_of_unbroken(plans, tmp_path / "unbroken")
+    context = multiprocessing.get_context("fork")
+    folder = tmp_path / "broken"
+    dice = random.Random(seed)
+    killed = 0
+    for attempt in range(200):
+        inside = dice.randint(1, 60) if attempt % 2 else None
+        child = context.Process(target=_run_and_die, args=(folder, plans, inside))
+        child.start()
+        if inside is None:
+            time.sleep(dice.uniform(0.01, 0.25))
+            child.kill()
+        child.join()
+        killed += child.exitcode == -signal.SIGKILL
+        for record in RunStore(folder).all():
+            record.check()  # whatever is published is whole
+            assert record.status == "done"
+        if killed >= 10:
+            break
+    assert killed >= 10
+    finished = {record.id: record.folder.stat().st_mtime_ns for record in RunStore(folder).all()}
+    execute(plans, RunStore(folder))
+    store = RunStore(folder)
+    assert contents(store) == expected
+    assert {run_id: store.folder(run_id).stat().st_mtime_ns for run_id in finished} == finished  # none was done twice
+    assert not [path for path in store.partial.iterdir() if path.is_dir()]
