@@ -76,6 +76,7 @@ class FedExp:
 
     trusts: ClassVar[frozenset[str]] = frozenset({"none", "local", "central"})
     units: ClassVar[frozenset[str]] = frozenset({"client"})
+    convention: ClassVar[str] = "fedexp"  # how the paper states its epsilon
     paper: ClassVar[str] = "Takakura, Liew, Hasegawa 2025, arXiv:2504.09850"
 
     def __init__(self, hyper: Any) -> None:

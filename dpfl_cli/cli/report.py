@@ -22,6 +22,11 @@ def report_outcomes(outcomes: Sequence[Outcome], quiet: bool) -> int:
         console.print(results_table([(outcome.record.config, outcome.record.result) for outcome in outcomes]))
         for line in notes(outcomes):
             console.print(line, markup=False)
+    drawn = [outcome.record for outcome in outcomes if outcome.status == "done"]
+    if len({record.id for record in drawn}) > 1 and not quiet:
+        from dpfl_cli.cli.compare import plot_comparison
+
+        print(f"Plot: {plot_comparison(list({record.id: record for record in drawn}.values()))}")
     bad = [outcome for outcome in outcomes if outcome.status != "done"]
     if bad and len(outcomes) > 1:
         table = Table(title=f"{len(bad)} of {len(outcomes)} runs failed or diverged")

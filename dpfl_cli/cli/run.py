@@ -29,10 +29,14 @@ def run(words: Sequence[str]) -> int:
     load_plugins(files)
     register_resolvers()
     code: list[int] = []
+    stopped: list[BaseException] = []
 
     @hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name="config")
     def single(config: Any) -> None:
-        code.append(execute_configs([plain(config)]))
+        try:
+            code.append(execute_configs([plain(config)]))
+        except BaseException as error:  # past Hydra, which would print lines of its own
+            stopped.append(error)
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors reach `explained`
     overrides = [word for word in rest if not word.startswith("-")]
@@ -49,6 +53,8 @@ def run(words: Sequence[str]) -> int:
             return int(stop.code or 0)
         finally:
             sys.argv = saved
+    if stopped:
+        raise stopped[0]
     from hydra_plugins.dpfl_launcher import DpflLauncher
 
     return code[-1] if code else DpflLauncher.last_exit_code

@@ -38,6 +38,11 @@ class IdxImages:
     mean: ClassVar[float]
     std: ClassVar[float]
 
+    @staticmethod
+    def not_covered(settings: IdxImagesSettings) -> list[str]:
+        """Constants taken from the data, which no epsilon covers."""
+        return ["pixel mean and std of the training images (standardising)"] if settings.standardise else []
+
     @classmethod
     def info(cls, settings: IdxImagesSettings) -> DatasetInfo:
         """Finds and verifies the files; the checksum covers all four, whatever part of them is used."""

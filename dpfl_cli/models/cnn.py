@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpfl")
 
-CPU_BLOCK = 32 << 20  # bytes of workspace: what stays in a CPU's cache is faster than what is larger
+CPU_BLOCK = 28 << 20  # bytes of workspace: what stays in a CPU's cache is faster than what is larger
 DEVICE_BLOCK = 2 << 30
 EVALUATION_CHUNK = 256  # test records in one job of the kernel
 

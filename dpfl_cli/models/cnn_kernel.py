@@ -7,7 +7,7 @@ outputs stays in registers; numba compiles the stages, and the loop over records
 
 Convolution, pooling and activation are one stage. The backward pass uses that only one of a window's four positions
 carries a gradient: each lane *selects* the 4x4 inputs under its winner out of the window's 5x5 patch (36 selects and 16
-products in place of 64 products).
+products in place of 64 products), and likewise its weights.
 
 The order of every sum is fixed by the client's own records: results do not depend on threads, on other clients or on
 other runs. Products may be contracted with sums (FMA); nothing else is relaxed.
@@ -298,6 +298,7 @@ def second_input_gradient(code: Code, shape: CnnShape, v: Any, delta: Any, masks
     """out[c, 2i + p_y + ky, 2j + p_x + kx] += sum_o W[o, c, ky, kx] delta[o, i, j] where p is the winner of (o, i, j).
 
     A 5x5 patch of sums moves along a row of windows; the columns that it leaves are added to `out`, which starts at 0.
+    Over patch place (r, s) lies W[r - p_y, s - p_x]: each lane selects its weight, and a place outside the kernel gets 0.
     """
     layer = shape.layers[1]
     width = shape.first[1]
@@ -305,6 +306,7 @@ def second_input_gradient(code: Code, shape: CnnShape, v: Any, delta: Any, masks
     h, w = shape.second
     outputs, inputs = layer.weight_shape[:2]
     sums = [code.cells(PATCH) for _ in range(PATCH)]
+    zero = code.constant(0.0)
 
     def flush(corner: Any, columns: range) -> None:
         for r in range(PATCH):
@@ -315,7 +317,7 @@ def second_input_gradient(code: Code, shape: CnnShape, v: Any, delta: Any, masks
     with code.loop(inputs) as c, code.loop(h) as i:
         for row in sums:
             for cell in row:
-                code.put(code.constant(0.0), cell)
+                code.put(zero, cell)
         line = code.at((c, plane * LANES), (i, 2 * width * LANES))
         with code.loop(w) as j:
             with code.loop(outputs) as o:
@@ -324,26 +326,21 @@ def second_input_gradient(code: Code, shape: CnnShape, v: Any, delta: Any, masks
                 g = code.load(delta, code.at((window, LANES)))
                 if shape.relu:
                     g = code.where(code.load_mask(masks, code.at((window, MASKS), 2)), g)
-                zero = code.constant(0.0)
-                left, rightmost = code.select(right, zero, g), code.select(right, g, zero)
+                g_left, g_right = code.select(right, zero, g), code.select(right, g, zero)
                 kernel = code.at((o, inputs * TAPS), (c, TAPS), layer.weight.start)
                 for r in range(PATCH):
-                    # The kernel's row over patch row r: row r, or row r - 1 where the winner is in the window's lower row.
-                    line_ = [[code.spread(v, code.at((kernel, 1), k * KERNEL + s)) for s in range(KERNEL)] if 0 <= k < KERNEL else [zero] * KERNEL for k in (r - 1, r)]
-                    taps = [code.select(below, high, low) for high, low in zip(*line_, strict=True)]
-                    for s in range(PATCH):
-                        # The same for columns; the first and the last have one candidate, so the mask is on g.
-                        if s == 0:
-                            part, weight = left, taps[0]
-                        elif s == KERNEL:
-                            part, weight = rightmost, taps[-1]
-                        else:
-                            part, weight = g, code.select(right, taps[s - 1], taps[s])
+                    above, here = (
+                        [code.spread(v, code.at((kernel, 1), k * KERNEL + s)) if 0 <= k < KERNEL else zero for s in range(KERNEL)]
+                        for k in (r - 1, r)
+                    )
+                    taps = [code.select(below, yes, no) for yes, no in zip(above, here, strict=True)]
+                    middle = [(code.select(right, taps[s - 1], taps[s]), g) for s in range(1, KERNEL)]
+                    for s, (weight, part) in enumerate([(taps[0], g_left), *middle, (taps[-1], g_right)]):
                         code.put(code.fma(weight, part, code.get(sums[r][s])), sums[r][s])
             flush(code.at((line, 1), (j, 2 * LANES)), range(2))
             for row in sums:
                 for s in range(PATCH):
-                    code.put(code.get(row[s + 2]) if s + 2 < PATCH else code.constant(0.0), row[s])
+                    code.put(code.get(row[s + 2]) if s + 2 < PATCH else zero, row[s])
         flush(code.at((line, 1), 2 * w * LANES), range(PATCH - 2))
 
 

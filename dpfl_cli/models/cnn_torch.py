@@ -98,9 +98,7 @@ class StackedCnn:
             if self.shape.relu:
                 delta = delta * (pooled > 0)
             bias = delta.sum(3)
-            spread = torch.zeros(k, q, 4, *delta.shape[2:], dtype=delta.dtype, device=delta.device)
-            spread.scatter_(2, winner.unsqueeze(2), delta.unsqueeze(2))  # the gradient goes to the position that won
-            spread = spread.flatten(2, 3)
+            spread = _to_winners(delta, *winner).flatten(2, 3)
             if patches.shape[1] == q:
                 products = spread @ patches.transpose(2, 3)
             else:  # all runs of a client see the same images
@@ -125,17 +123,21 @@ class StackedCnn:
         kernel = functional.pad(parameters[:, :, self.layers[number].weight], (0, 1))  # the last entry is the zero
         return kernel[:, :, self._spread[number]]
 
-    def _pooled_convolution(self, number: int, parameters: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
-        """Pooled activations [k, q, o, h*w*n] and which of the four positions won, from patches [k, q or 1, c*25, h*w*n]."""
+    def _pooled_convolution(self, number: int, parameters: Tensor, patches: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Pooled activations [k, q, o, h*w*n] and the row and column (0 or 1) that won, from patches [k, q or 1, c*25, h*w*n]."""
         toeplitz = self._toeplitz(number, parameters)
         if patches.shape[1] == toeplitz.shape[1]:
             z = toeplitz @ patches
         else:
             z = (toeplitz.flatten(1, 2) @ patches[:, 0]).unflatten(1, toeplitz.shape[1:3])
         out = self.layers[number].weight_shape[0]
-        z = z.unflatten(2, (4, out)) + self._bias(number, parameters).unsqueeze(2)
-        pooled, winner = z.max(dim=2)
-        return (torch.relu(pooled) if self.shape.relu else pooled), winner
+        z = z.unflatten(2, (4, out))
+        upper, lower = torch.maximum(z[:, :, 0], z[:, :, 1]), torch.maximum(z[:, :, 2], z[:, :, 3])
+        below = lower > upper
+        right, right_below = z[:, :, 1] > z[:, :, 0], z[:, :, 3] > z[:, :, 2]
+        right ^= below & (right ^ right_below)  # where(below, right_below, right), on bytes
+        pooled = torch.maximum(upper, lower, out=upper).add_(self._bias(number, parameters))
+        return (pooled.relu_() if self.shape.relu else pooled), (below.to(z.dtype), right.to(z.dtype))
 
     def _second_patches(self, pooled: Tensor) -> Tensor:
         k, q = pooled.shape[:2]
@@ -160,6 +162,18 @@ def _patches(images: Tensor, windows: tuple[int, int]) -> Tensor:
     batch, channels, _, _, n = images.shape
     view = images.unfold(2, PATCH, 2).unfold(3, PATCH, 2)  # [B, c, h, w, n, 5, 5]
     return view.permute(0, 1, 5, 6, 2, 3, 4).reshape(batch, channels * PATCH * PATCH, h * w * n)
+
+
+def _to_winners(delta: Tensor, below: Tensor, right: Tensor) -> Tensor:
+    """[k, q, 4, o, w] delta [k, q, o, w] at the position that won, 0 at the other three; the winner as two 0/1 coordinates."""
+    k, q, *rest = delta.shape
+    out = torch.empty(k, q, 4, *rest, dtype=delta.dtype, device=delta.device)
+    lower = delta * below
+    upper = delta - lower
+    for row, part in enumerate((upper, lower)):
+        torch.mul(part, right, out=out[:, :, 2 * row + 1])
+        torch.sub(part, out[:, :, 2 * row + 1], out=out[:, :, 2 * row])
+    return out
 
 
 def _toeplitz(layer: Layer) -> Tensor:

@@ -6,7 +6,9 @@ record never leaves the span of that record (and of its drift), so its whole loc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,6 +21,8 @@ from dpfl_cli.data.federation import DatasetInfo, Federation, Partition
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+
+RUN_BLOCK = 8  # runs that stand side by side in a matrix product, always
 
 
 class LinearRegressionSettings(Settings):
@@ -94,7 +98,8 @@ class LinearRegression(Objective):
         for group in self._groups:
             for bucket in group.buckets:
                 columns = inside[group.runs][:, bucket.clients].permute(1, 2, 0)
-                _put(result, group.runs, bucket.clients, self._gradient(bucket, columns).permute(2, 0, 1))
+                gradients = _by_blocks(partial(self._gradient, bucket), columns)
+                _put(result, group.runs, bucket.clients, gradients.permute(2, 0, 1))
         return client_values(result)
 
     def local_descent(self, start: Tensor, learning_rate: Tensor, steps: int, drift: Tensor | None = None) -> ClientValues:
@@ -124,8 +129,9 @@ class LinearRegression(Objective):
             model = parameters[group.runs]
             total = model.new_zeros(len(model))
             for bucket in group.buckets:
-                residual = bucket.features @ model.T - bucket.targets.unsqueeze(-1)  # [B, n, S]
-                total += (residual.square_().sum(dim=1) / bucket.counts.unsqueeze(-1)).sum(dim=0)
+                fitted = _by_blocks(bucket.features.matmul, model.T)  # [B, n, S]
+                squared = (fitted - bucket.targets.unsqueeze(-1)).square_().sum(dim=1) / bucket.counts.unsqueeze(-1)
+                total += squared.T.contiguous().sum(dim=-1)  # along memory: the order of a sum must not depend on S
             loss[group.runs] = total / self.clients
             if group.optimum is not None:
                 optimum[group.runs] = group.optimum
@@ -141,7 +147,7 @@ class LinearRegression(Objective):
     def _gradient(
         self, bucket: _Bucket, parameters: Tensor, residual: Tensor | None = None, gradient: Tensor | None = None
     ) -> Tensor:
-        """[B, d, S] gradients at parameters [B, d, S]: two products per client, with the runs as columns.
+        """[B, d, S] gradients at parameters [B, d, S] of one block of S runs: two products per client, runs as columns.
 
         `residual` [B, n, S] and `gradient` [B, d, S] are memory to work in.
         """
@@ -151,18 +157,21 @@ class LinearRegression(Objective):
         return torch.bmm(bucket.features.mT, residual.mul_(scale.reshape(-1, 1, 1)), out=gradient)
 
     def _descend(self, bucket: _Bucket, model: Tensor, rate: Tensor, steps: int, drift: Tensor | None, out: Tensor) -> None:
-        """Local updates [S, B, d] by `steps` gradient steps v <- v - lr (grad f_i(v) + drift_i)."""
-        start = model.T.contiguous()  # [d, S]
-        columns = start.repeat(len(bucket.counts), 1, 1)  # [B, d, S]
-        shift = None if drift is None else drift.permute(1, 2, 0).contiguous()
-        residual = model.new_empty(*bucket.targets.shape, len(model))
-        gradient = torch.empty_like(columns)
-        for _ in range(steps):
-            self._gradient(bucket, columns, residual, gradient)
-            if shift is not None:
-                gradient += shift
-            columns -= gradient.mul_(rate)
-        out.copy_((columns - start).permute(2, 0, 1))
+        """Local updates [S, B, d] by `steps` gradient steps v <- v - lr (grad f_i(v) + drift_i), block by block of runs."""
+        residual = model.new_empty(*bucket.targets.shape, RUN_BLOCK)
+        gradient = model.new_empty(len(bucket.counts), self.dimension, RUN_BLOCK)
+        for first in range(0, len(model), RUN_BLOCK):
+            block = slice(first, first + RUN_BLOCK)
+            start = _filled(model[block].T)  # [d, S]
+            pace = _filled(rate[block])
+            columns = start.repeat(len(bucket.counts), 1, 1)  # [B, d, S]
+            shift = None if drift is None else _filled(drift[block].permute(1, 2, 0))
+            for _ in range(steps):
+                self._gradient(bucket, columns, residual, gradient)
+                if shift is not None:
+                    gradient += shift
+                columns -= gradient.mul_(pace)
+            out[block] = (columns - start).permute(2, 0, 1)[: len(out[block])]
 
     def _descend_in_span(
         self, bucket: _Bucket, model: Tensor, rate: Tensor, steps: int, drift: Tensor | None, out: Tensor
@@ -180,7 +189,7 @@ class LinearRegression(Objective):
         lr = rate.unsqueeze(-1)
         k = 2 * self.settings.loss_factor * lr  # [S, 1]
         decay = 1 - k * bucket.squared_norms
-        pull = -k * (model @ record.T - bucket.targets[:, 0])  # [S, B]
+        pull = -k * (_by_blocks(record.matmul, model.T).T - bucket.targets[:, 0])  # [S, B]
         along = torch.zeros_like(pull)  # a_j
         if drift is None:
             for _ in range(steps):
@@ -227,6 +236,22 @@ class LinearRegression(Objective):
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.as_tensor(values, dtype=self.dtype, device=self.device)
+
+
+def _filled(columns: Tensor) -> Tensor:
+    """[..., S] columns, filled up with zeros to whole blocks of runs."""
+    missing = -columns.shape[-1] % RUN_BLOCK
+    return torch.nn.functional.pad(columns, (0, missing)) if missing else columns.contiguous()
+
+
+def _by_blocks(compute: Callable[[Tensor], Tensor], columns: Tensor) -> Tensor:
+    """compute(columns [..., S]) -> [..., S], in blocks of runs of one size.
+
+    A matrix product may round a column otherwise when it has more or fewer neighbours. With blocks of one size a run gets the
+    same bits alone and in any company.
+    """
+    parts = [compute(part) for part in _filled(columns).split(RUN_BLOCK, dim=-1)]
+    return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1))[..., : columns.shape[-1]]
 
 
 def _put(result: Tensor, runs: Index, clients: Index, values: Tensor) -> None:

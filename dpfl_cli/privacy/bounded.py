@@ -94,8 +94,10 @@ def clip(values: Tensor, clip_norm: Tensor) -> Bounded:
     finite = norms <= math.sqrt(torch.finfo(inside.dtype).max)  # false for NaN
     bound = clip_norm.to(inside.dtype)
     limit = bound.reshape(-1, 1, 1)
-    scale = torch.where(norms > limit, limit / norms, torch.ones_like(norms)).to(inside.dtype)
-    clipped = torch.where(finite, inside * scale, torch.zeros_like(inside))
+    scale = torch.where(norms > limit, limit / norms, torch.ones_like(norms))
+    scale = torch.where(finite, scale, torch.zeros_like(scale)).to(inside.dtype)
+    # only rows scaled by 0 can hold a NaN now (0 times infinity); one pass in place, where a mask would take four
+    clipped = (inside * scale).nan_to_num_(0.0, 0.0, 0.0)
     return Bounded(
         values=client_values(clipped),
         bound=bound,

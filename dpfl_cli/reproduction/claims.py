@@ -197,7 +197,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def count_verdicts(verdicts: Sequence[ClaimVerdict]) -> str:
     """The verdicts in one line."""
-    parts = [f"{sum(one.verdict == kind for one in verdicts)} {kind}" for kind in (HOLDS, FAILS, UNTESTABLE)]
+    counts = {kind: sum(one.verdict == kind for one in verdicts) for kind in (HOLDS, FAILS, UNTESTABLE)}
     against = [one.claim.id for one in verdicts if one.as_expected is False]
-    words = ", ".join(part for part in parts if not part.startswith("0 ")) or "none"
+    plural = {HOLDS: "hold", FAILS: "do not hold"}
+    words = ", ".join(f"{count} {kind if count == 1 else plural.get(kind, kind)}" for kind, count in counts.items() if count)
     return words + (f"; against expectation: {', '.join(against)}" if against else "")

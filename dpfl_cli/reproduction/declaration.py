@@ -232,6 +232,7 @@ class FigureSpec(Part):
     log: list[Literal["x", "y", "colour"]] = []
     x_title: str = ""
     y_title: str = ""
+    y_range: list[float] = Field([], max_length=2)
     spread: bool = True
     marks: list[Mark] = []
 
@@ -449,9 +450,11 @@ def _kind_at(kind: Any, part: int | str) -> Any:
     """The model type one step along an error's location."""
     from typing import get_args
 
+    if isinstance(part, int):
+        return kind
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        if not isinstance(part, str) or part not in kind.model_fields:
-            return None
+        if part not in kind.model_fields:
+            return kind  # a key of a mapping of such parts
         annotation: Any = kind.model_fields[part].annotation
     else:
         annotation = kind

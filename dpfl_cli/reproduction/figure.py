@@ -107,9 +107,7 @@ def _drawn(artifact: Artifact, spec: FigureSpec, found: Sequence[Row], rows: Row
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     if entries and (len(entries) > 1 or spec.kind == "bars"):
-        figure.legend(
-            entries.values(), entries.keys(), loc="outside lower center", ncols=min(len(entries), 4 if across > 1 else 3)
-        )
+        figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=min(len(entries), 2 * across + 1))
     return figure
 
 
@@ -160,6 +158,8 @@ def _lines(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Ro
         axis.set_xscale("log")
     if "y" in spec.log:
         axis.set_yscale("log")
+    if spec.y_range:
+        axis.set_ylim(*spec.y_range)
     axis.set_xlabel(spec.x_title or artifact.title_of(spec.x))
 
 
@@ -210,6 +210,8 @@ def _bars(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row
     axis.grid(axis="x", visible=False)
     if "y" in spec.log:
         axis.set_yscale("log")
+    if spec.y_range:
+        axis.set_ylim(*spec.y_range)
     if spec.x_title:
         axis.set_xlabel(spec.x_title)
 

@@ -55,8 +55,8 @@ def table(artifact: Artifact, spec: TableSpec, rows: Rows) -> str:
     found = rows.where(spec.where, spec.cells)
     if not found:
         return "(no numbers at this scale)"
-    down = _combinations(found, spec.rows, rows)
-    across = _combinations(found, spec.columns, rows) if spec.columns else [()]
+    down = _combinations(found, spec.rows)
+    across = _combinations(found, spec.columns) if spec.columns else [()]
     by_measure = MEASURE in spec.columns or MEASURE in spec.rows
     printed: dict[tuple[Any, ...], list[Row]] = {}
     for row in found:
@@ -91,11 +91,14 @@ def _heading(artifact: Artifact, name: str, value: Any) -> str:
     return artifact.title_of(value) if isinstance(value, str) else f"{artifact.title_of(name)} {artifact.title_of(value)}"
 
 
-def _combinations(found: Sequence[Row], names: Sequence[str], rows: Rows) -> list[tuple[Any, ...]]:
-    """The combinations of these labels that occur, in the order of the labels' values."""
-    order = {name: {value: position for position, value in enumerate(rows.choices(name))} for name in names}
-    keys = dict.fromkeys(tuple(row.get(name) for name in names) for row in found)
-    return sorted(keys, key=lambda key: tuple(order[name].get(value, -1) for name, value in zip(names, key, strict=True)))
+def _combinations(found: Sequence[Row], names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """The combinations of these labels that occur, grouped by the first, then the second, ..., as they first appear."""
+    keys = list(dict.fromkeys(tuple(row.get(name) for name in names) for row in found))
+    first: dict[tuple[Any, ...], int] = {}
+    for position, key in enumerate(keys):
+        for length in range(1, len(names) + 1):
+            first.setdefault(key[:length], position)
+    return sorted(keys, key=lambda key: tuple(first[key[:length]] for length in range(1, len(names) + 1)))
 
 
 def number_text(artifact: Artifact, measure: str, value: float) -> str:
@@ -106,7 +109,9 @@ def number_text(artifact: Artifact, measure: str, value: float) -> str:
         return DASH
     if math.isinf(value):
         return "diverged"
-    return f"{value:.4g}" if decimals is None else f"{value:.{decimals}f}"
+    if decimals is None:
+        return f"{value:.4g}"
+    return f"{value:.{decimals}f}" if value == 0 or abs(value) >= 0.5 * 10**-decimals else f"{value:.1e}"
 
 
 def _ours(artifact: Artifact, row: Row) -> str:
@@ -149,7 +154,7 @@ def _difference(artifact: Artifact, cell: Sequence[Row]) -> str:
     assert row.paper is not None
     gap = row.value - row.paper
     text = number_text(artifact, row.measure, gap)
-    return text if gap < 0 else f"+{text}"
+    return text if gap <= 0 else f"+{text}"
 
 
 def claims_table(verdicts: Sequence[ClaimVerdict]) -> str:
@@ -191,7 +196,7 @@ def privacy_table(artifact: Artifact, rows: Rows) -> str:
     if not lines:
         return ""
     uncovered = [str(item) for row in rows.rows for item in row.privacy.get("not_covered") or []]
-    note = f"No epsilon above covers: {'; '.join(dict.fromkeys(uncovered))}." if uncovered else ""
+    note = f"Every epsilon above: {'; '.join(dict.fromkeys(uncovered))}." if uncovered else ""
     return markdown(["runs", *(_PRIVACY_TITLES.get(name, name) for name in _PRIVACY_COLUMNS)], lines) + (
         f"\n\n{note}" if note else ""
     )

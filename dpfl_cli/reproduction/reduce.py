@@ -175,7 +175,7 @@ def privacy_cells(report: Mapping[str, Any]) -> dict[str, Any]:
     """A result's privacy report as the columns PRIVACY."""
     stated = report.get("epsilon_paper") or {}
     flat = {**report, "epsilon_paper": stated.get("value"), "epsilon_paper_convention": stated.get("convention")}
-    uncovered = [TUNING if "tuning" in item else item for item in report.get("not_covered", [])]
+    uncovered = [f"does not cover {item}" for item in report.get("not_covered", []) if "tuning" not in item]
     return {**{name: flat.get(name) for name in PRIVACY}, "not_covered": list(dict.fromkeys([TUNING, *uncovered]))}
 
 

@@ -55,6 +55,7 @@ def execute(plans: Sequence[Plan], store: RunStore, progress: Progress | None = 
         if record is not None and record.status in ("done", "diverged"):
             record.check()
             status: Literal["done", "diverged"] = "done" if record.status == "done" else "diverged"
+            store.forget_unfinished(plan.id)  # what a kill right after publishing left behind
             outcomes[plan.id] = Outcome(plan, status, record, record.result.get("reason"), cached=True)
             progress.advance(plan.rounds)
         else:

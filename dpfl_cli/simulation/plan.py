@@ -112,7 +112,8 @@ class Plan:
         """What the epsilon does not cover; components name their own items at their source."""
         items = ["choice of hyperparameters (tuning)"]
         for part in PARTS:
-            items += getattr(getattr(self, part).target, "not_covered", ())
+            stated = getattr(getattr(self, part).target, "not_covered", ())
+            items += stated(getattr(self, part).settings) if callable(stated) else stated
         return list(dict.fromkeys(items))
 
 

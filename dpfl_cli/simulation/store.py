@@ -188,6 +188,13 @@ class RunStore:
         shutil.rmtree(self.partial / run_id, ignore_errors=True)
         return RunRecord(run_id, target)
 
+    def forget_unfinished(self, run_id: str) -> None:
+        """Deletes the checkpoint of a run, unless another process is using it."""
+        if (self.partial / run_id).exists():
+            with self.lock(run_id) as held:
+                if held:
+                    shutil.rmtree(self.partial / run_id, ignore_errors=True)
+
     def remove(self, run_id: str) -> None:
         """Deletes a finished run and what is left of an unfinished one."""
         folder = self.folder(run_id)

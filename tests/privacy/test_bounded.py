@@ -96,6 +96,17 @@ def test_a_norm_that_overflows_float32_counts_as_a_diverged_run():
     assert bounded.repaired.tolist() == [1]
 
 
+@pytest.mark.parametrize("size", [1, 2, 65, 200])
+@pytest.mark.parametrize("large", [1e30, 3e38])
+def test_where_the_large_entry_stands_makes_no_difference(size, large):
+    """Alone in its block its norm is finite, but the factor that would scale it to C is a subnormal with few digits."""
+    row = torch.zeros(1, 2, size)
+    row[0, 0, -1] = row[0, 1, 0] = large
+    bounded = _clip(row, 0.1)
+    assert not opened(bounded.values).any()
+    assert bounded.repaired.tolist() == [2]
+
+
 @pytest.mark.parametrize("size", [1, 127, 128, 129, 5046, 300_000])
 def test_small_entries_cannot_hide_behind_a_large_one(size):
     """Adversarial for float32 sums: squares below half a unit of the running sum are lost in a plain one."""
