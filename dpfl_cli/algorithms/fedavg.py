@@ -28,10 +28,11 @@ import numpy as np
 from pydantic import Field
 
 from dpfl_cli.algorithms.base import Diagnostics, State
-from dpfl_cli.algorithms.local import LocalSettings, bounded_local_update, check_clip_norm, per_run, update_diagnostics
+from dpfl_cli.algorithms.local import LocalSettings, bounded_local_update, check_clip_norm, per_run
 from dpfl_cli.config.component import component
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import Objective
+from dpfl_cli.privacy.diagnostics import update_diagnostics
 from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
 
 

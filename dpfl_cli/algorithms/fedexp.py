@@ -47,12 +47,13 @@ from pydantic import Field
 from torch import Tensor
 
 from dpfl_cli.algorithms.base import Diagnostics, State
-from dpfl_cli.algorithms.local import LocalSettings, bounded_local_update, check_clip_norm, per_run, update_diagnostics
+from dpfl_cli.algorithms.local import LocalSettings, bounded_local_update, check_clip_norm, per_run
 from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.privacy.bounded import squared_norms, vector_norms
+from dpfl_cli.privacy.diagnostics import update_diagnostics
 from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
 
 

@@ -1,4 +1,4 @@
-"""What client-level methods share: the bounded local update, and diagnostics of it."""
+"""What client-level methods share: the bounded local update."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from torch import Tensor
 from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.models.objective import Objective
-from dpfl_cli.privacy.bounded import Bounded, clip, vector_norms
-from dpfl_cli.privacy.client_values import opened
-
-_AT_THE_BOUND = 1 - 1e-4  # clipping leaves a norm of C up to rounding, also in float32
+from dpfl_cli.privacy.bounded import Bounded, clip
 
 
 class LocalSettings(Settings):
@@ -57,20 +54,3 @@ def check_clip_norm(settings: LocalSettings, trust: str) -> None:
             f"algorithm.clip_norm=null under dp.trust={trust}: an update without a bound has no sensitivity; "
             "give a positive clip norm, or write dp=none"
         )
-
-
-def update_diagnostics(update: Bounded) -> dict[str, Tensor]:
-    """DIAGNOSTICS, not private: they look at client values without a release. For display only; no `round` may read them.
-
-    Returns:
-      mean_squared_norm: [R] (1/M) sum_i ||Delta_i||^2 of the clipped updates.
-      clipped_fraction: [R] the part of the clients whose update has norm C.
-      repaired: [R] the number of updates that were not finite and count as zero.
-    """
-    squared = vector_norms(opened(update.values)).square()  # [R, M]
-    limit = (_AT_THE_BOUND * update.bound).square().unsqueeze(-1)
-    return {
-        "mean_squared_norm": squared.mean(dim=-1),
-        "clipped_fraction": (squared >= limit).to(squared.dtype).mean(dim=-1),
-        "repaired": update.repaired,
-    }

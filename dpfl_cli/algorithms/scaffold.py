@@ -45,12 +45,13 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.algorithms.base import Diagnostics, State
-from dpfl_cli.algorithms.local import LocalSettings, check_clip_norm, per_run, update_diagnostics
+from dpfl_cli.algorithms.local import LocalSettings, check_clip_norm, per_run
 from dpfl_cli.config.component import component
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.privacy.bounded import clip
 from dpfl_cli.privacy.client_values import client_values
+from dpfl_cli.privacy.diagnostics import update_diagnostics
 from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
 
 
@@ -111,7 +112,7 @@ class Scaffold:
         elif hyper.control == "clipped":
             memory = update.values
         else:
-            memory = clip(raw, torch.full_like(hyper.clip_norm, torch.inf)).values
+            memory = torch.where(torch.isfinite(raw).all(dim=-1, keepdim=True), raw, torch.zeros_like(raw))
         length = hyper.local_steps * hyper.local_lr  # tau eta_l
         own = -torch.addcdiv(drift, memory, per_run(length, memory))  # h_i - c - X_i / (tau eta_l)
         server = {"model": model + release.mean, "control": -settled.mean / per_run(length, settled.mean)}

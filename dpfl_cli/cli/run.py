@@ -21,7 +21,9 @@ QUIET = "DPFL_QUIET"
 def run(words: Sequence[str]) -> int:
     """Runs the command line and returns the exit code."""
     import hydra
+    from hydra_plugins.dpfl_launcher import DpflLauncher
 
+    DpflLauncher.last_exit_code = 0
     files, rest = split_plugins(words)
     if "--quiet" in rest:
         os.environ[QUIET] = "1"
@@ -55,8 +57,6 @@ def run(words: Sequence[str]) -> int:
             sys.argv = saved
     if stopped:
         raise stopped[0]
-    from hydra_plugins.dpfl_launcher import DpflLauncher
-
     return code[-1] if code else DpflLauncher.last_exit_code
 
 

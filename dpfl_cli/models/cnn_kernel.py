@@ -744,7 +744,7 @@ class CnnKernel:
         self.shape = shape
         self._program = _program(_key(shape))
         message = "compiling the CNN kernel, once for this network on this machine: about 5 s"
-        notice = threading.Timer(0.7, logger.info, [message])  # reading it from disk takes less
+        notice = threading.Timer(1.0, logger.info, [message])  # reading it from disk takes less
         notice.daemon = True
         notice.start()
         try:

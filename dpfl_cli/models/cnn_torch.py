@@ -67,8 +67,7 @@ class StackedCnn:
 
     def gradient(self, parameters: Tensor, batch: Batch) -> Tensor:
         """[k, q, d] gradient of sum_j weight_j * cross-entropy_j at parameters [k, q, d]."""
-        k, q = parameters.shape[:2]
-        n = self._samples(batch.patches)
+        q, n = parameters.shape[1], self._samples(batch.patches)
         pooled1, winner1 = self._pooled_convolution(0, parameters, batch.patches.unsqueeze(1))
         patches2 = self._second_patches(pooled1)
         pooled2, winner2 = self._pooled_convolution(1, parameters, patches2)

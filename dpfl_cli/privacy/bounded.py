@@ -79,7 +79,7 @@ def clip(values: Tensor, clip_norm: Tensor) -> Bounded:
     Two clipped vectors lie in a ball of radius C, so they differ by at most 2C (replace_one); one differs from nothing
     by at most C (zero_out, add_or_remove). A value that is not finite, or whose squared norm is not (a norm above 1.8e19 in
     float32, 1.3e154 in float64), is of a local run that diverged and counts as zero: the map stays total, and its image stays
-    in the ball.
+    in the ball. Without a bound (C infinite) there is nothing to keep: a diverged run shows as what it is.
 
     Args:
       values: [R, M, d] client values.
@@ -95,9 +95,7 @@ def clip(values: Tensor, clip_norm: Tensor) -> Bounded:
     bound = clip_norm.to(inside.dtype)
     limit = bound.reshape(-1, 1, 1)
     scale = torch.where(norms > limit, limit / norms, torch.ones_like(norms))
-    scale = torch.where(finite, scale, torch.zeros_like(scale)).to(inside.dtype)
-    # only rows scaled by 0 can hold a NaN now (0 times infinity); one pass in place, where a mask would take four
-    clipped = (inside * scale).nan_to_num_(0.0, 0.0, 0.0)
+    clipped = torch.where(finite | torch.isinf(limit), inside * scale.to(inside.dtype), 0.0)
     return Bounded(
         values=client_values(clipped),
         bound=bound,

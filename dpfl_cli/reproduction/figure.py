@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+import re
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +17,6 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from dpfl_cli.reproduction.declaration import BEST, MEASURE, Artifact, FigureSpec
-from dpfl_cli.reproduction.layout import number_text
 from dpfl_cli.reproduction.rows import Row, Rows
 
 # Okabe and Ito's palette; line styles, markers and hatches tell the series apart in grey as well.
@@ -44,6 +45,8 @@ def draw(artifact: Artifact, scale: str, rows: Rows) -> dict[str, bytes]:
     """figure.png and figure.pdf."""
     spec = artifact.declaration.figure
     found = [row for row in rows.where(spec.where, spec.measures) if not math.isnan(row.value)]
+    if "y" in spec.log:
+        found = [row for row in found if row.value > 0]
     with mpl.rc_context(STYLE):
         figure = _drawn(artifact, spec, found, rows)
         figure.suptitle(_title(artifact, scale, found), fontsize=10)
@@ -98,7 +101,7 @@ def _drawn(artifact: Artifact, spec: FigureSpec, found: Sequence[Row], rows: Row
         if heat:
             _heatmap(artifact, spec, axis, inside)
             continue
-        (_lines if spec.kind == "lines" else _bars)(artifact, spec, axis, inside, names, rows)
+        (_lines if spec.kind == "lines" else _bars)(artifact, spec, axis, inside, names)
         axis.set_ylabel(spec.y_title or _axis_title(artifact, sorted({row.measure for row in inside})))
     for axis in axes.flat[len(keys) :]:
         axis.set_visible(False)
@@ -106,8 +109,12 @@ def _drawn(artifact: Artifact, spec: FigureSpec, found: Sequence[Row], rows: Row
     for axis in axes.flat:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
+    if "paper" in entries:
+        entries["paper"] = entries.pop("paper")  # last
     if entries and (len(entries) > 1 or spec.kind == "bars"):
-        figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=min(len(entries), 2 * across + 1))
+        longest = max(len(label) for label in entries)
+        columns = max(1, min(len(entries), int(size[0] * 11 / (longest + 7))))
+        figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
     return figure
 
 
@@ -133,7 +140,7 @@ def _of(spec: FigureSpec, inside: Sequence[Row], name: Any) -> list[Row]:
     return [row for row in inside if row.get(spec.series or MEASURE) == name]
 
 
-def _lines(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row], names: Sequence[Any], rows: Rows) -> None:
+def _lines(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row], names: Sequence[Any]) -> None:
     for position, name in enumerate(names):
         mine = sorted(
             (row for row in _of(spec, inside, name) if math.isfinite(row.value)), key=lambda row: float(row.get(spec.x))
@@ -163,8 +170,8 @@ def _lines(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Ro
     axis.set_xlabel(spec.x_title or artifact.title_of(spec.x))
 
 
-def _bars(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row], names: Sequence[Any], rows: Rows) -> None:
-    groups = _values(rows, inside, spec.x)
+def _bars(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row], names: Sequence[Any]) -> None:
+    groups = list(dict.fromkeys(row.get(spec.x) for row in inside))
     width = 0.8 / max(len(names), 1)
     marked = False
     for position, name in enumerate(names):
@@ -201,12 +208,9 @@ def _bars(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row
                     label=None if marked else "paper",
                 )
                 marked = True
-    axis.set_xticks(
-        range(len(groups)),
-        [artifact.title_of(group) for group in groups],
-        rotation=20 if len(groups) > 4 else 0,
-        ha="right" if len(groups) > 4 else "center",
-    )
+    crowded = len(groups) > 4
+    names_of_groups = [textwrap.fill(artifact.title_of(group), 24 if crowded else 44 // len(groups)) for group in groups]
+    axis.set_xticks(range(len(groups)), names_of_groups, rotation=30 if crowded else 0, ha="right" if crowded else "center")
     axis.grid(axis="x", visible=False)
     if "y" in spec.log:
         axis.set_yscale("log")
@@ -237,7 +241,7 @@ def _heatmap(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[
             continue
         red, green, blue, _ = image.to_rgba(np.array([row.value]))[0]
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-        text = number_text(artifact, row.measure, row.value)
+        text = re.sub(r"e\+?(-?)0*", r"e\1", f"{row.value:.3g}")
         axis.text(x, y, text, ha="center", va="center", fontsize=6.5, color="white" if dark else "black")
         if row.get(BEST):
             axis.add_patch(mpl.patches.Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, fill=False, edgecolor="#D55E00", linewidth=2))

@@ -22,6 +22,8 @@ def page(artifact: Artifact, scale: str, rows: Rows, verdicts: Sequence[ClaimVer
         declaration.shows,
         f"Source: {declaration.source}. Scale `{scale}`: {seeds}{size.note or 'as in the paper'}.",
     ]
+    if scale != "paper" and artifact.trains and declaration.paper_numbers is not None:
+        parts += ["The paper's numbers beside ours are for its full setup (`scale=paper`)."]
     if gaps:
         parts += ["**Incomplete**: " + "; ".join(gaps)]
     for spec in declaration.tables:

@@ -83,7 +83,9 @@ def test_config_files_and_settings_have_the_same_fields() -> None:
             rows = {key.removeprefix(f"{group}."): value for key, value, _ in documented(path) if not key.startswith("hints.")}
             name = rows.pop("name")
             assert set(rows) == set(known[name].settings.model_fields), path
-        assert {row for path in option_files(group) for key, row, _ in documented(path) if key in ("name", f"{group}.name")} == set(known)
+        assert {
+            row for path in option_files(group) for key, row, _ in documented(path) if key in ("name", f"{group}.name")
+        } == set(known)
 
 
 def test_every_method_composes_with_every_trust_model_it_supports() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,7 @@ def test_evaluation_averages_the_last_models_there_are() -> None:
     rows = finish([averaged])[averaged.id].rows
     truth = torch.from_numpy(batch.objective.federations[0].dataset.truth["optimum"])
     expected = [torch.linalg.vector_norm(models[0][0] - truth)]
-    expected += [torch.linalg.vector_norm((a[0] + b[0]) / 2 - truth) for a, b in zip(models[:-1], models[1:], strict=True)]
+    expected += [torch.linalg.vector_norm((a[0] + b[0]) / 2 - truth) for a, b in itertools.pairwise(models)]
     np.testing.assert_allclose([row["distance"] for row in rows], [float(value) for value in expected], rtol=1e-12)
 
 

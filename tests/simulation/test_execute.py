@@ -27,7 +27,13 @@ SMALL = ["dataset.clients=60", "dataset.dimension=6", "rounds=12", "runtime.chec
 
 def grid(*overrides: str) -> list[Plan]:
     plans = []
-    for algorithm, dp in (("fedexp", "ldp"), ("fedavg", "ldp"), ("fedexp", "ldp_privunit"), ("fedexp", "cdp"), ("scaffold", "cdp")):
+    for algorithm, dp in (
+        ("fedexp", "ldp"),
+        ("fedavg", "ldp"),
+        ("fedexp", "ldp_privunit"),
+        ("fedexp", "cdp"),
+        ("scaffold", "cdp"),
+    ):
         base = compose_config([*SMALL, f"algorithm={algorithm}", f"dp={dp}", *overrides])
         plans += [make_plan(with_values(base, {"seed": seed, "rounds": rounds})) for seed in (0, 1) for rounds in (5, 12)]
     return plans

@@ -46,7 +46,9 @@ def test_a_published_run_is_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", range(12))
-def test_a_crash_while_publishing_leaves_nothing_half_written(tmp_path: Path, moment: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_while_publishing_leaves_nothing_half_written(
+    tmp_path: Path, moment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every system call of publishing may be the last one: the run is then absent, or complete."""
     store = RunStore(tmp_path)
     store.prepare()
@@ -103,7 +105,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path: Path, monkeypatch: 
 def test_an_unwritable_folder_is_one_line(tmp_path: Path) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("")
-    with pytest.raises(StoreError, match="cannot be written.*DPFL_OUTPUTS"):
+    with pytest.raises(StoreError, match=r"cannot be written.*DPFL_OUTPUTS"):
         RunStore(blocker).prepare()
 
 
@@ -169,7 +171,7 @@ def test_metrics_come_back_bit_by_bit(rows: list[dict[str, float]]) -> None:
 def test_json_never_holds_what_json_does_not_have(values: dict) -> None:
     import json
 
-    back = json.loads(json_text(values), parse_constant=lambda name: pytest.fail(name))
+    back = json.loads(json_text(values), parse_constant=pytest.fail)
     assert set(back) == set(values)
 
 

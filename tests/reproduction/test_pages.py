@@ -1,0 +1,162 @@
+"""What a reader sees: tables in the paper's layout, figures of equal bytes, the index."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpfl_cli.reproduction.declaration import Artifact, load_artifact
+from dpfl_cli.reproduction.figure import draw
+from dpfl_cli.reproduction.index import entries, write_index
+from dpfl_cli.reproduction.layout import markdown, page, table
+from dpfl_cli.reproduction.publish import FILES, publish
+from dpfl_cli.reproduction.reduce import reduce_runs
+from dpfl_cli.reproduction.reproduce import prepare, produce
+from dpfl_cli.reproduction.rows import Row, Rows
+from dpfl_cli.simulation.store import RunStore
+from tests.reproduction.fabricated import declared, publish_runs
+
+TABLE4 = Rows(
+    [
+        Row(
+            {"dp": "cdp", "method": "FedEXP", "setting": "paper"}, "accuracy", 94.123, std=0.25, n=5, paper=94.57, paper_std=0.19
+        ),
+        Row({"dp": "cdp", "method": "FedAvg", "setting": "paper"}, "accuracy", 93.0, std=0.5, n=5, paper=92.88, paper_std=0.29),
+        Row({"dp": "cdp", "method": "SCAFFOLD", "setting": "paper"}, "accuracy", float("-inf"), n=5, diverged=2, paper=86.61),
+    ],
+    ["dp", "method", "setting"],
+)
+
+
+def test_the_papers_number_is_beside_ours_with_the_difference() -> None:
+    artifact = load_artifact("fedexp/table4")
+    lines = table(artifact, artifact.declaration.tables[0], TABLE4).splitlines()
+    assert (
+        lines[0]
+        == "| trust model | DP-FedEXP | paper | difference | DP-FedAvg | paper | difference | DP-SCAFFOLD | paper | difference |"
+    )
+    assert lines[2] == (
+        "| CDP | 94.12 ± 0.25 | 94.57 ± 0.19 | -0.45 | 93.00 ± 0.50 | 92.88 ± 0.29 | +0.12 "
+        "| diverged (2 of 5 diverged) | 86.61 | – |"
+    )
+
+
+def test_best_pairs_are_one_cell_and_say_where_they_lie() -> None:
+    artifact = load_artifact("fedexp/table2")
+    labels = {"dataset": "synthetic", "dp": "ldp", "method": "FedAvg"}
+    rows = Rows(
+        [
+            Row(labels, "best.clip_norm", 10.0, paper=3.0, paper_note="M", note="edge of the grid"),
+            Row(labels, "best.local_lr", 0.003, paper=0.003, paper_note="M"),
+        ],
+        ["dataset", "dp", "method"],
+    )
+    assert table(artifact, artifact.declaration.tables[0], rows).splitlines()[2] == (
+        "| synthetic | LDP (Gaussian) | 0.003, 10 (edge) | 0.003, 3 [M] | differs |"
+    )
+
+
+def _small(folder: Path) -> tuple[Artifact, RunStore, Rows]:
+    artifact = declared(folder)
+    store = RunStore(folder / "outputs")
+    found = publish_runs(
+        artifact, "quick", store, lambda labels, seed, number: {"distance": 5.0 + seed - number + (labels["method"] == "FedAvg")}
+    )
+    return artifact, store, reduce_runs(artifact, found, {cell.plan.id: store.match(cell.plan.id) for cell in found})
+
+
+def test_the_page_says_what_an_epsilon_means(tmp_path: Path) -> None:
+    artifact, _, rows = _small(tmp_path)
+    text = page(artifact, "quick", rows, [], [])
+    statement = next(line for line in text.splitlines() if "replace_one" in line)
+    for part in ("gdp", "client", "replace_one", "1e-05", "| 4 |", "yes", "FedEXP"):
+        assert part in statement
+    assert "tuning not included" in text
+    assert "3 seeds" in text
+
+
+def test_equal_rows_give_equal_figures_and_others_do_not(tmp_path: Path) -> None:
+    artifact, _, rows = _small(tmp_path)
+    first, second = draw(artifact, "quick", rows), draw(artifact, "quick", rows)
+    assert first == second
+    assert first["figure.png"].startswith(b"\x89PNG")
+    assert first["figure.pdf"].startswith(b"%PDF")
+    assert b"CreationDate" not in first["figure.pdf"]
+    assert draw(artifact, "quick", Rows(rows.rows[:20], rows.labels))["figure.png"] != first["figure.png"]
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        {"kind": "lines", "x": "round", "measures": ["curve"], "series": "method", "panels": ["local_lr"], "log": ["y"]},
+        {
+            "kind": "lines",
+            "x": "local_lr",
+            "measures": ["distance", "step"],
+            "panels": ["method"],
+            "log": ["x"],
+            "marks": [{"at": 0.002, "title": "here"}],
+        },
+        {"kind": "bars", "x": "local_lr", "measures": ["distance"], "series": "method", "y_range": [0.0, 9.0]},
+        {"kind": "heatmap", "x": "local_lr", "y": "method", "measures": ["distance"], "log": ["colour"]},
+    ],
+)
+def test_every_kind_of_figure_is_drawn(tmp_path: Path, figure: dict[str, Any]) -> None:
+    artifact = declared(tmp_path, figure=figure)
+    store = RunStore(tmp_path / "outputs")
+    found = publish_runs(
+        artifact, "quick", store, lambda labels, seed, number: {"distance": 5.0 + seed - number + 100 * labels["local_lr"]}
+    )
+    if figure["kind"] == "heatmap":
+        artifact = declared(tmp_path, figure={**figure, "y": "local_lr"})
+    rows = reduce_runs(artifact, found, {cell.plan.id: store.match(cell.plan.id) for cell in found})
+    assert len(draw(artifact, "quick", rows)["figure.png"]) > 5000
+
+
+def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "fedexp" / "fig1" / "quick"
+    publish(folder, {"a.txt": "old", "b.txt": "old"})
+    publish(folder, {"a.txt": b"new"})
+    assert [path.name for path in folder.iterdir()] == ["a.txt"]
+    assert (folder / "a.txt").read_text() == "new"
+    folder.rename(folder.with_name(".quick.old"))  # as a crash between the two renames leaves it
+    publish(folder, {"a.txt": "newer"})
+    assert (folder / "a.txt").read_text() == "newer"
+    assert [path.name for path in folder.parent.iterdir()] == ["quick"]
+
+
+def test_the_index_lists_every_artifact_with_tables_figures_and_verdicts(tmp_path: Path) -> None:
+    artifact, store, _ = _small(tmp_path)
+    (job,) = prepare([artifact], "quick")
+    made = produce(job, store, quiet=True)
+    assert sorted(path.name for path in made.folder.iterdir()) == sorted(FILES)
+    (layers,) = prepare([load_artifact("fedexp/table3")], "smoke")
+    produce(layers, store, quiet=True)
+    root = store.outputs / "artifacts"
+    found = entries(root)
+    assert [entry.name for entry in found] == ["fedexp/table3 (smoke)", "local/small (quick)"]
+    text, site = (path.read_text() for path in write_index(root))
+    for entry in found:
+        assert f"[{entry.name}](#{entry.anchor})" in text
+        assert f'<a id="{entry.anchor}"></a>' in site
+        figure = f"{entry.folder.relative_to(root).as_posix()}/figure.png"
+        assert f'<img src="{figure}" alt="figure">' in site
+        assert (root / figure).is_file()
+    assert "<td>order</td>" in site
+    assert "| order |" in text
+    assert len(re.findall("<table>", site)) == len(re.findall("</table>", site)) >= 6
+    for link in re.findall(r'(?:href|src)="([^"#]+)"', site):
+        assert (root / link).is_file(), link
+
+
+def test_a_cell_keeps_its_pipes_and_its_angle_brackets(tmp_path: Path) -> None:
+    from dpfl_cli.reproduction.index import _html
+
+    text = markdown(["a", "b"], [["x | y", "<script>"]])
+    assert "x \\| y" in text
+    site = _html(text)
+    assert "<td>x | y</td>" in site
+    assert "<script>" not in site

@@ -1,0 +1,265 @@
+"""`dpfl reproduce` end to end: every artifact at scale=smoke, resuming, failures, and what it refuses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpfl_cli.algorithms.fedavg import FedAvg
+from dpfl_cli.cli.main import main
+from dpfl_cli.config.errors import DataError
+from dpfl_cli.data.sources import locate
+from dpfl_cli.reproduction import reproduce as module
+from dpfl_cli.reproduction.claims import check_published
+from dpfl_cli.reproduction.declaration import artifact_names, load_artifact
+from dpfl_cli.reproduction.grid import requests
+from dpfl_cli.reproduction.publish import FILES
+from tests.reproduction.fabricated import declared
+
+
+def needs_mnist(name: str) -> bool:
+    return any("dataset=mnist" in request.overrides for request in requests(load_artifact(name), "smoke"))
+
+
+SYNTHETIC = [name for name in artifact_names() if not needs_mnist(name)]
+MNIST = [name for name in artifact_names() if needs_mnist(name)]
+
+
+@pytest.fixture
+def outputs() -> Path:
+    return Path(os.environ["DPFL_OUTPUTS"])
+
+
+def hashes(root: Path) -> dict[str, str]:
+    files = (path for path in root.rglob("*") if path.is_file())
+    return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def check_folders(root: Path, names: list[str]) -> None:
+    for name in names:
+        folder = root / "artifacts" / name / "smoke"
+        assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+        claims = json.loads((folder / "claims.json").read_text())
+        declared_ids = [claim.id for claim in load_artifact(name).declaration.claims]
+        assert [claim["id"] for claim in claims["claims"]] == declared_ids
+        assert all(claim["as_expected"] is not False for claim in claims["claims"])
+        manifest = json.loads((folder / "manifest.json").read_text())
+        assert manifest["complete"] is True
+        assert {run["status"] for run in manifest["runs"]} <= {"done", "diverged"}
+        assert all((root / "runs" / run["id"] / "result.json").is_file() for run in manifest["runs"])
+        assert f"[{name} (smoke)]" in (root / "artifacts" / "index.md").read_text()
+
+
+def test_every_artifact_without_data_at_smoke_and_again_for_nothing(outputs: Path, capsys: Any) -> None:
+    assert main(["reproduce", *SYNTHETIC, "scale=smoke"]) == 0
+    first = capsys.readouterr()
+    assert first.out.splitlines() == [
+        *(str(outputs / "artifacts" / name / "smoke") for name in SYNTHETIC),
+        str(outputs / "artifacts" / "index.html"),
+    ]
+    check_folders(outputs, SYNTHETIC)
+    before = hashes(outputs)
+    assert main(["reproduce", *SYNTHETIC, "scale=smoke"]) == 0
+    second = capsys.readouterr()
+    assert "all finished" in second.err
+    assert all("(0 new)" in line or "no training" in line for line in second.err.splitlines() if line.startswith("["))
+    assert hashes(outputs) == before
+    assert check_published(outputs / "artifacts")[1] == []
+
+
+@pytest.mark.data
+def test_every_artifact_on_mnist_at_smoke(outputs: Path) -> None:
+    try:
+        locate("mnist")
+    except DataError as error:
+        pytest.skip(str(error))
+    assert main(["reproduce", *MNIST, "scale=smoke", "--quiet"]) == 0
+    check_folders(outputs, MNIST)
+    runs = {
+        name: {run["id"] for run in json.loads((outputs / "artifacts" / name / "smoke/manifest.json").read_text())["runs"]}
+        for name in MNIST
+    }
+    assert runs["fedexp/fig2_right"] == runs["fedexp/fig3_right"] < runs["fedexp/table4"]
+    assert len(list((outputs / "runs").glob("*/result.json"))) == len(runs["fedexp/table4"])
+
+
+def test_absent_data_are_one_line_before_anything_runs(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    monkeypatch.setenv("DPFL_DATA", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("DPFL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("dpfl_cli.data.sources.PACKAGES", {}, raising=False)
+    try:
+        locate("mnist")
+    except DataError:
+        pass
+    else:
+        pytest.skip("MNIST is installed on this machine where the test cannot hide it")
+    assert main(["reproduce", "fedexp", "scale=smoke"]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert "mnist" in error
+    assert not list(outputs.glob("runs/*/result.json"))
+
+
+def test_a_run_that_fails_leaves_a_gap_and_is_made_up_for_later(
+    outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    artifact = declared(tmp_path / "own")
+    whole = FedAvg.round
+
+    def broken(self: Any, *arguments: Any) -> Any:
+        raise RuntimeError("no memory left")
+
+    monkeypatch.setattr(FedAvg, "round", broken)
+    assert main(["reproduce", str(artifact.path), "scale=smoke"]) == 3
+    error = capsys.readouterr().err
+    assert "no memory left" in error
+    folder = outputs / "artifacts" / "local" / "small" / "smoke"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["complete"] is False
+    assert len(manifest["gaps"]) == 6
+    assert "**Incomplete**" in (folder / "table.md").read_text()
+    monkeypatch.setattr(FedAvg, "round", whole)
+    assert main(["reproduce", str(artifact.path), "scale=smoke"]) == 0
+    assert "12 runs (6 new)" in capsys.readouterr().err
+    assert json.loads((folder / "manifest.json").read_text())["complete"] is True
+
+
+def test_divergence_is_data_not_a_gap(outputs: Path, tmp_path: Path, capsys: Any) -> None:
+    runs: list[Any] = json.loads(
+        json.dumps(
+            [
+                {
+                    "overrides": [
+                        "dataset=synthetic",
+                        "dp=none",
+                        "algorithm=fedavg",
+                        "dataset.clients=4",
+                        "dataset.dimension=3",
+                        "rounds=400",
+                    ],
+                    "axes": {"local_lr": {"key": "algorithm.local_lr", "values": [0.001, 90.0]}},
+                    "labels": {"method": "FedAvg"},
+                }
+            ]
+        )
+    )
+    claims = [
+        {
+            "id": "diverges",
+            "text": "the large step diverges",
+            "source": "a test",
+            "predicate": 'diverged("distance", local_lr=90.0) == runs("distance", local_lr=90.0) and value("distance", local_lr=0.001) < value("distance", local_lr=90.0)',
+            "expected": "holds",
+        }
+    ]
+    sizes = {scale: {"seeds": 1, "minutes": 0.1} for scale in ("smoke", "quick", "paper")}
+    artifact = declared(
+        tmp_path / "own",
+        runs=runs,
+        claims=claims,
+        scales=sizes,
+        figure={"kind": "bars", "x": "local_lr", "measures": ["distance"]},
+    )
+    assert main(["reproduce", str(artifact.path)]) == 0
+    folder = outputs / "artifacts" / "local" / "small" / "quick"
+    assert json.loads((folder / "claims.json").read_text())["claims"][0]["verdict"] == "holds"
+    assert "diverged (1 of 1 diverged)" in (folder / "table.md").read_text()
+
+
+def test_an_interrupted_pass_keeps_what_was_finished_and_goes_on(
+    outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    words = ["reproduce", "fedexp/fig2_left", str(declared(tmp_path / "own").path), "scale=smoke"]
+    assert main(words) == 0
+    whole = {name: digest for name, digest in hashes(outputs / "artifacts").items()}
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "again"))
+    execute, calls = module.execute, []
+
+    def interrupted(plans: Any, store: Any, progress: Any, force: bool = False) -> Any:
+        calls.append(len(plans))
+        if len(calls) == 2:
+            execute(plans[:5], store, progress)
+            raise KeyboardInterrupt
+        return execute(plans, store, progress, force=force)
+
+    monkeypatch.setattr(module, "execute", interrupted)
+    assert main(words) == 130
+    again = tmp_path / "again"
+    assert (again / "artifacts/fedexp/fig2_left/smoke/claims.json").is_file()
+    assert not (again / "artifacts/local").exists()
+    capsys.readouterr()
+    monkeypatch.setattr(module, "execute", execute)
+    assert main(words) == 0
+    error = capsys.readouterr().err
+    assert "fedexp/fig2_left: 26 runs (0 new)" in error
+    assert "local/small: 12 runs (7 new)" in error
+    assert hashes(again / "artifacts") == whole
+
+
+def test_shared_runs_are_run_once_and_force_runs_them_again_once(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    words = ["reproduce", "fedexp/fig2_left", "fedexp/fig3_left", "scale=smoke"]
+    assert main(words) == 0
+    assert "26 runs, 26 to do" in capsys.readouterr().err
+    before = {path: path.stat().st_mtime_ns for path in outputs.glob("runs/*/result.json")}
+    forced: list[str] = []
+    execute = module.execute
+
+    def counted(plans: Any, store: Any, progress: Any, force: bool = False) -> Any:
+        forced.extend(plan.id for plan in plans if force)
+        return execute(plans, store, progress, force=force)
+
+    monkeypatch.setattr(module, "execute", counted)
+    assert main([*words, "--force"]) == 0
+    assert sorted(forced) == sorted(path.parent.name for path in before)
+    assert all(path.stat().st_mtime_ns > moment for path, moment in before.items())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "reproduce what?"),
+        (["fedexp/table5"], "did you mean fedexp/table"),
+        (["fedexp/fig1", "scale=qick"], "did you mean quick?"),
+        (["fedexp/fig1", "seeds=3"], "not seeds"),
+        (["fedexp/fig1", "--scale", "quick"], "unrecognized arguments"),
+        (["--check-published"], "nothing to check"),
+    ],
+)
+def test_wrong_use_is_one_line(words: list[str], says: str, capsys: Any) -> None:
+    assert main(["reproduce", *words]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert len(error.splitlines()) == 1
+
+
+def test_an_outputs_folder_that_cannot_be_written_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "file"))
+    assert main(["reproduce", "fedexp/table3", "scale=smoke"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_list_names_every_artifact(capsys: Any) -> None:
+    assert main(["reproduce", "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in artifact_names())
+
+
+def test_quiet_says_only_where_things_are(outputs: Path, capsys: Any) -> None:
+    assert main(["reproduce", "fedexp/table1", "scale=smoke", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert len(captured.out.splitlines()) == 2
