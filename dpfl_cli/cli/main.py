@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    _show_log(quiet="--quiet" in words)
     try:
         return _dispatch(words)
     except DpflError as error:
@@ -51,6 +53,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = " ".join(str(error).split()) or "no message"
         print(f"dpfl: {type(error).__name__}: {text}; --debug shows where", file=sys.stderr)
         return 1
+
+
+def _show_log(quiet: bool) -> None:
+    """News of the library (a kernel being compiled, a fall-back) go to standard error, one line each."""
+    logger = logging.getLogger("dpfl")
+    logger.handlers = [logging.StreamHandler()]
+    logger.handlers[0].setFormatter(logging.Formatter("dpfl: %(message)s"))
+    logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    logger.propagate = False
 
 
 def _dispatch(words: list[str]) -> int:

@@ -82,19 +82,17 @@ def _split(words: list[str]) -> tuple[list[str], str]:
 
 
 def _list() -> int:
-    from rich.console import Console
-    from rich.table import Table
-
     from dpfl_cli.reproduction.declaration import SCALES, artifact_names, load_artifact
 
-    table = Table()
-    for column in ("artifact", "what it shows", "source", *(f"{scale}, min" for scale in SCALES)):
-        table.add_column(column, justify="right" if column.endswith("min") else "left")
-    for name in artifact_names():
+    names = artifact_names()
+    width = max(len(name) for name in names)
+    print(
+        f"{'artifact':<{width}}  {'  '.join(f'{scale:>6}' for scale in SCALES)}  minutes on two cores where nothing is done yet"
+    )
+    for name in names:
         artifact = load_artifact(name)
         minutes = [f"{artifact.scale(scale).minutes:g}" if artifact.trains else "0" for scale in SCALES]
-        table.add_row(name, artifact.declaration.title, artifact.declaration.source, *minutes)
-    Console(highlight=False, soft_wrap=True).print(table)
+        print(f"{name:<{width}}  {'  '.join(f'{one:>6}' for one in minutes)}  {artifact.declaration.title}")
     return 0
 
 

@@ -16,6 +16,7 @@ from dpfl_cli.config.compose import CONFIG_ERRORS, VERSION_BASE, explained, plai
 from dpfl_cli.config.paths import conf_dir
 
 QUIET = "DPFL_QUIET"
+FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd")
 
 
 def run(words: Sequence[str]) -> int:
@@ -46,7 +47,7 @@ def run(words: Sequence[str]) -> int:
         multirun = any(word in ("-m", "--multirun") for word in rest)
         extra = [f"hydra.sweep.dir={scratch}"] if multirun else []
         saved = sys.argv
-        sys.argv = ["dpfl run", *rest, *extra]
+        sys.argv = ["dpfl run", *flags_first(rest), *extra]
         try:
             single()
         except CONFIG_ERRORS as error:
@@ -58,6 +59,26 @@ def run(words: Sequence[str]) -> int:
     if stopped:
         raise stopped[0]
     return code[-1] if code else DpflLauncher.last_exit_code
+
+
+def flags_first(words: Sequence[str]) -> list[str]:
+    """The words with flags before overrides: Hydra's parser does not take them mixed.
+
+    >>> flags_first(["a=1", "-m", "b=2", "--cfg", "job"])
+    ['-m', '--cfg', 'job', 'a=1', 'b=2']
+    """
+    flags: list[str] = []
+    overrides: list[str] = []
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        if not word.startswith("-"):
+            overrides.append(word)
+            continue
+        flags.append(word)
+        if word in FLAGS_WITH_VALUE and queue:
+            flags.append(queue.pop(0))
+    return [*flags, *overrides]
 
 
 def execute_configs(configs: Sequence[dict[str, Any]]) -> int:

@@ -172,6 +172,12 @@ def test_help_config_and_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == ""
 
 
+def test_flags_may_stand_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = dpfl(capsys, "run", *SMALL, "-m", "dp=ldp,cdp", "--quiet")
+    assert code == 0
+    assert len(out.strip().splitlines()) == 2
+
+
 def test_list_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = dpfl(capsys, "list")
     assert code == 0

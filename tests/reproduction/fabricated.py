@@ -53,18 +53,19 @@ SMALL = {
             "id": "order",
             "text": "FedEXP ends closer than FedAvg",
             "source": "a test",
-            "predicate": 'value("distance", method="FedEXP", local_lr=0.003) < value("distance", method="FedAvg", local_lr=0.003)',
+            "predicate": " < ".join(f"value('distance', method='{one}', local_lr=0.003)" for one in ("FedEXP", "FedAvg")),
             "expected": "holds",
         }
     ],
 }
 
 
-def declared(folder: Path, **changes: Any) -> Artifact:
-    """SMALL with changed parts, as an artifact of one's own in a yaml file."""
+def declared(folder: Path, name: str = "small", **changes: Any) -> Artifact:
+    """SMALL with changed parts (None takes one out), as an artifact of one's own in a yaml file."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump({**SMALL, **changes}, sort_keys=False))
+    path = folder / f"{name}.yaml"
+    values = {key: value for key, value in {**SMALL, **changes}.items() if value is not None}
+    path.write_text(yaml.safe_dump(values, sort_keys=False))
     load_artifact.cache_clear()
     return load_artifact(str(path))
 

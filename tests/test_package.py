@@ -1,0 +1,98 @@
+"""What a user installs: the wheel carries the configs and works from any folder; the README's code is real."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """dpfl, built as a wheel from a copy of the sources and unpacked into a folder of its own."""
+    source = tmp_path_factory.mktemp("source")
+    for name in ("dpfl_cli", "conf"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    target = tmp_path_factory.mktemp("installed")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*command, "--target", str(target), str(source)], check=True, capture_output=True)
+    return target
+
+
+def test_the_package_works_from_any_folder(installed: Path, tmp_path: Path) -> None:
+    assert (installed / "dpfl_cli" / "conf" / "config.yaml").is_file()
+    assert (installed / "hydra_plugins" / "dpfl_launcher.py").is_file()
+    assert list((installed / "dpfl_cli" / "reproduction" / "paper_numbers").glob("*/*.csv"))
+    environment = {key: value for key, value in os.environ.items() if key != "DPFL_OUTPUTS"}
+    environment |= {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    where = "import dpfl_cli.config.paths as p; print(p.conf_dir())"
+    shown = subprocess.run(
+        [sys.executable, "-c", where], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert Path(shown.stdout.strip()) == installed / "dpfl_cli" / "conf"
+    words = ["run", "-m", "algorithm=fedexp,fedavg", "dataset.clients=12", "dataset.dimension=5", "rounds=2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dpfl_cli.cli.main", *words],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "outputs" / "runs").glob("*/result.json"))) == 2
+    listed = subprocess.run(
+        [sys.executable, "-m", "dpfl_cli.cli.main", "reproduce", "--list"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "fedexp/table4" in listed.stdout
+
+
+def test_the_readmes_algorithm_runs(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert len(blocks) == 1
+    (tmp_path / "fedmomentum.py").write_text(blocks[0])
+    words = ["run", "--plugin", "fedmomentum.py", "algorithm=fedmomentum", "dp=ldp,cdp", "-m", "dataset.clients=12", "rounds=3"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "dpfl_cli.cli.main", *words],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("fedmomentum") == 2
+
+
+def test_the_readme_names_what_there_is() -> None:
+    from dpfl_cli.cli.listing import GROUPS, option_files
+
+    text = (ROOT / "README.md").read_text()
+    for group in GROUPS:
+        for path in option_files(group):
+            assert f"`{path.stem}`" in text, f"{group}={path.stem} is not in the README"
+    for link in re.findall(r"\]\((outputs/[^)]+)\)", text):
+        assert (ROOT / link).is_file(), link
+    assert "make test" in text
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_make_help_lists_every_target() -> None:
+    shown = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    wanted = ("setup", "run", "test", "lint", "format", "typecheck", "bench", "reproduce-all", "clean", "help")
+    assert [name for name in wanted if f"make {name} " not in shown] == []
