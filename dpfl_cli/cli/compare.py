@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dpfl_cli.cli.runs import flat
 from dpfl_cli.config.errors import ConfigError, nearest
-from dpfl_cli.config.identity import content_id
+from dpfl_cli.config.identity import content_id, flat
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.simulation.store import RunRecord, write_atomically
 

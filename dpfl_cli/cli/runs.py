@@ -6,11 +6,12 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.identity import flat
 from dpfl_cli.config.paths import outputs_dir
 
 ACTIONS = {
@@ -71,21 +72,6 @@ def select(store: Any, names: Sequence[str], where: Sequence[str], status: str |
             raise ConfigError(f"--where {key}: no run has this key; {nearest(key, known)}")
         records = [record for record in records if _text(flat(record.config).get(key)) == value]
     return [record for record in records if status is None or record.status == status]
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted keys.
-
-    >>> flat({"a": {"b": 1}, "c": 2})
-    {'a.b': 1, 'c': 2}
-    """
-    result: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            result.update(flat(value, f"{prefix}{key}."))
-        else:
-            result[f"{prefix}{key}"] = value
-    return result
 
 
 def _text(value: Any) -> str:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.paths import conf_dir
-from dpfl_cli.reproduction.expression import check_expression
+from dpfl_cli.reproduction.expression import check_expression, check_formula
 
 ScaleName = Literal["smoke", "quick", "paper"]
 SCALES: tuple[ScaleName, ...] = ("smoke", "quick", "paper")  # in order of size
@@ -130,6 +130,7 @@ class Measure(Part):
       price: epsilon of the planned ledger under an accountant (with `options`), or under the run's own ("run"); `part` all, or
         what the paper's convention prices. No training.
       fact: a dotted path into what a plan knows: config keys, clients, dimension, records. No training.
+      formula: arithmetic over such facts, as 2 * fact("clients") * fact("dimension"). No training.
       layers: "parameters" or "outputs" of every layer of the model. No training.
 
     Attributes:
@@ -145,6 +146,7 @@ class Measure(Part):
     options: dict[str, Scalar] = {}
     part: Literal["all", "convention"] = "all"
     fact: str | None = None
+    formula: str | None = None
     layers: Literal["parameters", "outputs"] | None = None
     better: Literal["lower", "higher"] | None = None
     absent: float | None = None
@@ -156,8 +158,8 @@ class Measure(Part):
 
     @model_validator(mode="after")
     def _one_source(self) -> Measure:
-        if sum(source is not None for source in (self.metric, self.price, self.fact, self.layers)) != 1:
-            raise ValueError("a measure has exactly one of `metric`, `price`, `fact`, `layers`")
+        if sum(source is not None for source in (self.metric, self.price, self.fact, self.formula, self.layers)) != 1:
+            raise ValueError("a measure has exactly one of `metric`, `price`, `fact`, `formula`, `layers`")
         return self
 
     @property
@@ -217,7 +219,8 @@ class Mark(Part):
 class FigureSpec(Part):
     """One figure, a panel per value of the labels in `panels` (one or two).
 
-    lines: y over a numeric label x, a line per `series`, with bands of one standard deviation over seeds.
+    lines: y over x (a numeric label, or a measure of the same labels), a line per `series`, with bands of one standard
+      deviation over seeds.
     bars: groups along x, a bar per `series`, with error bars, and marks where the paper's numbers are.
     heatmap: one number per x and y, the best cell framed.
     """
@@ -291,7 +294,7 @@ class Declaration(Part):
         kinds = {"metric" if m.trains else "layers" if m.layers else "plan" for m in self.measures.values()}
         if len(kinds) > 1:
             raise ValueError(
-                "the measures of an artifact come all from runs (metric), all from plans (price, fact) or all from layers"
+                "the measures of an artifact come all from runs (metric), all from plans (price, fact, formula) or all from layers"
             )
         return self
 
@@ -484,11 +487,17 @@ def _check(artifact: Artifact) -> None:
         known(rule.over, labels, "label", "best.over")
     for name, measure in declaration.measures.items():
         known(list(measure.where), labels, "label", f"measures.{name}.where")
+        if measure.formula is not None:
+            try:
+                check_formula(measure.formula)
+            except ConfigError as error:
+                raise ConfigError(f"{where}: measures.{name}.formula: {error}") from None
     for number, layout in enumerate(declaration.tables):
         known([*layout.rows, *layout.columns, *layout.where], labels, "label", f"tables.{number}")
         known(layout.cells, artifact.measures, "measure", f"tables.{number}.cells")
     drawn = declaration.figure
-    named = [drawn.x, *([drawn.y] if drawn.y else []), *([drawn.series] if drawn.series else []), *drawn.panels, *drawn.where]
+    known([drawn.x], [*labels, *artifact.measures] if drawn.kind == "lines" else labels, "label", "figure.x")
+    named = [*([drawn.y] if drawn.y else []), *([drawn.series] if drawn.series else []), *drawn.panels, *drawn.where]
     known(named, labels, "label", "figure")
     known(drawn.measures, artifact.measures, "measure", "figure.measures")
     if declaration.use is not None:

@@ -141,6 +141,24 @@ def check_expression(text: str, measures: Sequence[str], labels: Sequence[str]) 
     _check(_parse(text), frozenset(), measures, labels)
 
 
+def check_formula(text: str) -> None:
+    """Refuses a formula that is outside the language: arithmetic and functions on numbers, with fact("path") for what a run knows."""
+    _check(_parse(text), frozenset(), None, None, (*FUNCTIONS, "fact"))
+
+
+def compute(text: str, fact: Callable[[str], Any]) -> float:
+    """The number that a formula gives, such as 2 * fact("clients") * fact("dimension").
+
+    Raises:
+      ConfigError: it is outside the language, or not a number.
+    """
+    check_formula(text)
+    try:
+        return float(_number(_value(_parse(text), {}, {**FUNCTIONS, "fact": fact})))
+    except (TypeError, ValueError, IndexError, ArithmeticError, Untestable) as error:
+        raise ConfigError(f"formula {text!r}: {error}") from error
+
+
 def evaluate(text: str, numbers: Numbers) -> bool:
     """The truth of a predicate.
 
@@ -173,12 +191,18 @@ def _refuse(node: ast.AST, why: str) -> ConfigError:
     return ConfigError(f"{why} at '{ast.unparse(node)}' is not part of the language of predicates")
 
 
-def _check(node: ast.expr, bound: frozenset[str], measures: Sequence[str] | None, labels: Sequence[str] | None) -> None:
-    """Walks the tree; `bound` are the variables of the comprehensions around the node."""
+def _check(
+    node: ast.expr,
+    bound: frozenset[str],
+    measures: Sequence[str] | None,
+    labels: Sequence[str] | None,
+    names: Sequence[str] = _NAMES,
+) -> None:
+    """Walks the tree; `bound` are the variables of the comprehensions around the node, `names` the functions there are."""
 
     def check(*children: ast.expr, more: frozenset[str] = frozenset()) -> None:
         for child in children:
-            _check(child, bound | more, measures, labels)
+            _check(child, bound | more, measures, labels, names)
 
     match node:
         case ast.BoolOp(values=parts):
@@ -199,7 +223,7 @@ def _check(node: ast.expr, bound: frozenset[str], measures: Sequence[str] | None
             check(inner, index)
         case ast.Name(id=name):
             if name not in bound:
-                raise ConfigError(f"unknown name '{name}'; {nearest(name, [*_NAMES, *bound])}")
+                raise ConfigError(f"unknown name '{name}'; {nearest(name, [*names, *bound])}")
         case ast.GeneratorExp(elt=element, generators=loops) | ast.ListComp(elt=element, generators=loops):
             inside: frozenset[str] = frozenset()
             for loop in loops:
@@ -208,8 +232,8 @@ def _check(node: ast.expr, bound: frozenset[str], measures: Sequence[str] | None
                 check(*loop.ifs, more=inside)
             check(element, more=inside)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=keywords):
-            if name not in _NAMES:
-                raise ConfigError(f"unknown function '{name}'; {nearest(name, _NAMES)}")
+            if name not in names:
+                raise ConfigError(f"unknown function '{name}'; {nearest(name, names)}")
             check(*arguments, *(keyword.value for keyword in keywords))
             if any(keyword.arg is None for keyword in keywords):
                 raise _refuse(node, "unpacking")

@@ -13,6 +13,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.accountants import accountant, price
 from dpfl_cli.privacy.conventions import priced_part
 from dpfl_cli.reproduction.declaration import ROUND, Artifact, Best, Measure
+from dpfl_cli.reproduction.expression import compute
 from dpfl_cli.reproduction.grid import Cell, Request
 from dpfl_cli.reproduction.layers import layer_sizes
 from dpfl_cli.reproduction.paper_numbers import PaperNumbers
@@ -210,6 +211,8 @@ def _planned(name: str, measure: Measure, cell: Cell) -> Row:
     plan = cell.plan
     if measure.fact is not None:
         return Row(cell.labels, name, float(_fact(plan, measure.fact, f"measures.{name}")))
+    if measure.formula is not None:
+        return Row(cell.labels, name, compute(measure.formula, lambda path: _fact(plan, path, f"measures.{name}")))
     assert measure.price is not None
     priced = plan.accountant_object() if measure.price == "run" else accountant(measure.price, dict(measure.options))
     ledger, words = plan.ledger(), ""
