@@ -9,24 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import dp_accounting
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
 
+if TYPE_CHECKING:
+    import dp_accounting
+
 Kind = Literal["gaussian", "pure", "nonprivate"]
 Scope = Literal["client", "federation"]
-
-
-@dataclass(frozen=True)
-class PureDpEvent(dp_accounting.DpEvent):
-    """A mechanism of which only pure epsilon-DP is known (dp-accounting has no such event)."""
-
-    epsilon: float
 
 
 @dataclass(frozen=True)
@@ -72,13 +67,9 @@ class LedgerEntry:
 
     def event(self) -> dp_accounting.DpEvent:
         """The entry as a dp-accounting event (composition of its releases)."""
-        if self.kind == "nonprivate":
-            return dp_accounting.NonPrivateDpEvent()
-        make = dp_accounting.GaussianDpEvent if self.kind == "gaussian" else PureDpEvent
-        if isinstance(self.parameter, tuple):
-            return dp_accounting.ComposedDpEvent([make(value) for value in self.parameter])
-        assert self.parameter is not None
-        return dp_accounting.SelfComposedDpEvent(make(self.parameter), self.count)
+        from dpfl_cli.privacy.events import composed
+
+        return composed(self.kind, self.parameter, self.count)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; noise that changes over time becomes a list."""

@@ -294,7 +294,7 @@ class Declaration(Part):
         kinds = {"metric" if m.trains else "layers" if m.layers else "plan" for m in self.measures.values()}
         if len(kinds) > 1:
             raise ValueError(
-                "the measures of an artifact come all from runs (metric), all from plans (price, fact, formula) or all from layers"
+                "all measures of an artifact come from runs (metric), or all from plans (price, fact, formula), or all from layers"
             )
         return self
 

@@ -142,7 +142,7 @@ def check_expression(text: str, measures: Sequence[str], labels: Sequence[str]) 
 
 
 def check_formula(text: str) -> None:
-    """Refuses a formula that is outside the language: arithmetic and functions on numbers, with fact("path") for what a run knows."""
+    """Refuses a formula outside the language: arithmetic and functions on numbers, with fact("path") for what a run knows."""
     _check(_parse(text), frozenset(), None, None, (*FUNCTIONS, "fact"))
 
 

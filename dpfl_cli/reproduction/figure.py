@@ -101,7 +101,10 @@ def _drawn(artifact: Artifact, spec: FigureSpec, found: Sequence[Row], rows: Row
         if heat:
             _heatmap(artifact, spec, axis, inside)
             continue
-        (_lines if spec.kind == "lines" else _bars)(artifact, spec, axis, inside, names)
+        if spec.kind == "lines":
+            _lines(artifact, spec, axis, _placed(artifact, spec, inside, rows), names)
+        else:
+            _bars(artifact, spec, axis, inside, names)
         axis.set_ylabel(spec.y_title or _axis_title(artifact, sorted({row.measure for row in inside})))
     for axis in axes.flat[len(keys) :]:
         axis.set_visible(False)
@@ -113,7 +116,7 @@ def _drawn(artifact: Artifact, spec: FigureSpec, found: Sequence[Row], rows: Row
         entries["paper"] = entries.pop("paper")  # last
     if entries and (len(entries) > 1 or spec.kind == "bars"):
         longest = max(len(label) for label in entries)
-        columns = max(1, min(len(entries), int(size[0] * 11 / (longest + 7))))
+        columns = max(1, min(len(entries), int(size[0] * 14 / (longest + 7))))
         figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
     return figure
 
@@ -140,14 +143,24 @@ def _of(spec: FigureSpec, inside: Sequence[Row], name: Any) -> list[Row]:
     return [row for row in inside if row.get(spec.series or MEASURE) == name]
 
 
-def _lines(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row], names: Sequence[Any]) -> None:
+def _placed(artifact: Artifact, spec: FigureSpec, inside: Sequence[Row], rows: Rows) -> list[tuple[float, Row]]:
+    """The finite rows that have a place on the x axis: a numeric label, or the value of another measure at the same labels."""
+    if spec.x in artifact.declaration.measures:
+        places: dict[Any, Any] = {tuple(row.labels.items()): row.value for row in rows.where({}, [spec.x])}
+        found = [(places.get(tuple(row.labels.items())), row) for row in inside]
+    else:
+        found = [(row.get(spec.x), row) for row in inside]
+    return [(float(x), row) for x, row in found if isinstance(x, int | float) and math.isfinite(x) and math.isfinite(row.value)]
+
+
+def _lines(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[tuple[float, Row]], names: Sequence[Any]) -> None:
     for position, name in enumerate(names):
-        mine = sorted(
-            (row for row in _of(spec, inside, name) if math.isfinite(row.value)), key=lambda row: float(row.get(spec.x))
-        )
-        if not mine:
+        wanted = {id(row) for row in _of(spec, [row for _, row in inside], name)}
+        placed = sorted((pair for pair in inside if id(pair[1]) in wanted), key=lambda pair: pair[0])
+        if not placed:
             continue
-        xs = np.array([float(row.get(spec.x)) for row in mine])
+        mine = [row for _, row in placed]
+        xs = np.array([x for x, _ in placed])
         ys = np.array([row.value for row in mine])
         colour, style = COLOURS[position % len(COLOURS)], STYLES[position % len(STYLES)]
         marker = MARKERS[position % len(MARKERS)] if len(mine) <= MARKED else None
@@ -209,8 +222,12 @@ def _bars(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row
                 )
                 marked = True
     crowded = len(groups) > 4
-    names_of_groups = [textwrap.fill(artifact.title_of(group), 24 if crowded else 44 // len(groups)) for group in groups]
-    axis.set_xticks(range(len(groups)), names_of_groups, rotation=30 if crowded else 0, ha="right" if crowded else "center")
+    names_of_groups = [
+        textwrap.fill(artifact.title_of(group), 24 if crowded else 40 // len(groups), break_long_words=False) for group in groups
+    ]
+    axis.set_xticks(
+        range(len(groups)), names_of_groups, rotation=30 if crowded else 0, ha="right" if crowded else "center", fontsize=7.5
+    )
     axis.grid(axis="x", visible=False)
     if "y" in spec.log:
         axis.set_yscale("log")

@@ -29,6 +29,7 @@ from dpfl_cli.privacy.mechanism import ReleaseSpec
 ENGINE_REVISION = 1  # raised when the engine, the streams or the evaluation change a run's numbers
 PARTS = ("algorithm", "mechanism", "accountant", "dataset", "partitioner", "model")
 _ROOT = ("seed", "rounds")
+_WITHOUT_COMPONENTS = ("dpfl_cli.privacy.events", "dpfl_cli.models.cnn_kernel")  # slow to import, needed by few commands
 _IGNORED = ("hints", "scale")  # they act on other keys while the config is composed
 
 
@@ -36,7 +37,8 @@ def load_components() -> None:
     """Imports every module of the rooms that hold components, so that they are registered."""
     for room in (dpfl_cli.data, dpfl_cli.models, dpfl_cli.privacy, dpfl_cli.algorithms):
         for module in pkgutil.iter_modules(room.__path__, room.__name__ + "."):
-            importlib.import_module(module.name)
+            if module.name not in _WITHOUT_COMPONENTS:
+                importlib.import_module(module.name)
 
 
 @dataclass(frozen=True)

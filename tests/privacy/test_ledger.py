@@ -13,7 +13,8 @@ import torch
 from hypothesis import given, settings
 
 from dpfl_cli.config.errors import PrivacyError
-from dpfl_cli.privacy.ledger import BatchLedger, Ledger, LedgerEntry, PureDpEvent
+from dpfl_cli.privacy.events import PureDpEvent
+from dpfl_cli.privacy.ledger import BatchLedger, Ledger, LedgerEntry
 
 
 def entry(name="update", count=1, parameter=0.35, **changes) -> LedgerEntry:

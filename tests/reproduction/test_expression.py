@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.reproduction.expression import Untestable, check_expression, evaluate
+from dpfl_cli.reproduction.expression import Untestable, check_expression, compute, evaluate
 from dpfl_cli.reproduction.rows import Row, Rows
 
 ROWS = Rows(
@@ -147,6 +147,14 @@ def test_what_is_ambiguous_or_no_statement_is_an_error(text: str) -> None:
     with pytest.raises(ConfigError) as refused:
         evaluate(text, ROWS)
     assert "\n" not in str(refused.value)
+
+
+def test_a_formula_computes_from_facts() -> None:
+    facts = {"clients": 10, "dimension": 7}
+    assert compute('2 * fact("clients") * sqrt(fact("dimension") + 2)', facts.__getitem__) == 60.0
+    for text in ('value("loss") + 1', 'fact("clients") > 3', '"a"', "1 / 0", "fact.__self__", "2 ** 9"):
+        with pytest.raises(ConfigError):
+            compute(text, facts.__getitem__)
 
 
 @given(st.text(max_size=60))

@@ -100,6 +100,7 @@ def test_equal_rows_give_equal_figures_and_others_do_not(tmp_path: Path) -> None
             "log": ["x"],
             "marks": [{"at": 0.002, "title": "here"}],
         },
+        {"kind": "lines", "x": "step", "measures": ["distance"], "series": "method"},
         {"kind": "bars", "x": "local_lr", "measures": ["distance"], "series": "method", "y_range": [0.0, 9.0]},
         {"kind": "heatmap", "x": "local_lr", "y": "method", "measures": ["distance"], "log": ["colour"]},
     ],

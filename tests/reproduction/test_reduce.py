@@ -125,6 +125,23 @@ def test_a_path_into_the_result_is_a_measure_too(tmp_path: Path) -> None:
     assert rows.value("seconds", method="FedEXP", local_lr=0.003) == 1.5
 
 
+def test_facts_and_formulas_need_no_training(tmp_path: Path) -> None:
+    artifact = declared(
+        tmp_path,
+        measures={
+            "floats": {"formula": '2 * fact("clients") * fact("dimension") * fact("rounds")'},
+            "clients": {"fact": "clients"},
+        },
+        best=[],
+        claims=[],
+        tables=[{"rows": ["method"], "cells": ["floats"]}],
+        figure={"kind": "bars", "x": "local_lr", "measures": ["floats"], "series": "method"},
+    )
+    rows = reduce_plans(artifact, cells(artifact, "quick"))
+    assert rows.value("floats", method="FedEXP", local_lr=0.003) == 2 * 8 * 4 * 4
+    assert rows.value("clients", method="FedAvg", local_lr=0.003) == 8
+
+
 def test_prices_are_those_of_the_planned_ledger() -> None:
     artifact = load_artifact("fedexp/table1")
     rows = reduce_plans(artifact, cells(artifact, "quick"))
