@@ -293,9 +293,7 @@ class Declaration(Part):
             raise ValueError(f"`scales` must say what {', '.join(SCALES)} are")
         kinds = {"metric" if m.trains else "layers" if m.layers else "plan" for m in self.measures.values()}
         if len(kinds) > 1:
-            raise ValueError(
-                "all measures of an artifact come from runs (metric), or all from plans (price, fact, formula), or all from layers"
-            )
+            raise ValueError("all measures come from runs (metric), or all from plans (price, fact, formula), or all from layers")
         return self
 
 
