@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ def report_outcomes(outcomes: Sequence[Outcome], quiet: bool) -> int:
             table.add_row(f"{outcome.plan.id} {outcome.plan.label}", outcome.status, outcome.reason or "")
         wide_console(stderr=True).print(table)
     elif bad:
-        wide_console(stderr=True).print(f"{bad[0].status}: {bad[0].reason}", markup=False)
+        print(f"{bad[0].status}: {bad[0].reason}", file=sys.stderr)
     for folder in dict.fromkeys(outcome.record.folder for outcome in outcomes):
         print(folder)
     return EXIT_RUNS_FAILED if bad else 0

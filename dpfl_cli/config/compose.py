@@ -64,6 +64,8 @@ def explained(error: Exception, overrides: Sequence[str]) -> DpflError:
     group_match = re.search(r"(?:In '.*?': )?Could not (?:override|find match for|delete)\w*[^']*'([^']+)'", message)
     if isinstance(error, ConfigCompositionException) and group_match:
         return ConfigError(_unknown_key(group_match.group(1).split("@")[0].split("=")[0], overrides))
+    if "requires --multirun" in message:
+        return ConfigError(f"{message.strip().splitlines()[0].split(' requires')[0]}: several values make a grid; add -m")
     first = message.strip().splitlines()[0] if message.strip() else type(error).__name__
     return ConfigError(f"{first}; `dpfl run --cfg job` shows the config")
 

@@ -268,6 +268,12 @@ class PrivUnit(Mechanism):
         self._grid = {one.name: np.array([[getattr(grid, one.name)] for grid in grids], float) for one in fields(Grid)}
 
     @classmethod
+    def check(cls, settings: Any, dimension: int) -> None:
+        """The constants of the cap and of the grid exist."""
+        cap_of(settings, dimension)
+        make_grid(budgets(settings)[2])
+
+    @classmethod
     def entry(cls, settings: Any, spec: ReleaseSpec, relation: Relation, unit: str, dimension: int, clients: int) -> LedgerEntry:
         """A pure event of e0 + e1 + e2, whatever the rule for gamma."""
         _check_dimension(dimension)

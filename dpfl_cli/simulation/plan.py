@@ -179,6 +179,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
                 f"mechanism={plan.mechanism.name} cannot release; {hint}"
             )
     plan = _with_noise(plan)
+    plan.mechanism.target.check(plan.mechanism.settings, dimension)
     reason = plan.accountant_object().supports(plan.ledger())
     if reason is not None:
         raise ConfigError(f"accountant={plan.accountant.name} cannot price this run: {reason}")

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 import dpfl_cli
+from dpfl_cli.config.errors import DpflError
 from dpfl_cli.privacy.accountants import price
 from dpfl_cli.privacy.conventions import priced_part
 from dpfl_cli.privacy.diagnostics import UNRELEASED
@@ -33,8 +34,8 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
     }
 
 
-def privacy_report(plan: Plan, ledger: Ledger) -> dict[str, Any]:
-    """The privacy of a ledger, as every row that carries an epsilon states it."""
+def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str, Any]:
+    """The privacy of a ledger, as every row that carries an epsilon states it; none is stated of a run that failed."""
     accountant = plan.accountant_object()
     honest = price(ledger, accountant, plan.dp.delta)
     report: dict[str, Any] = {
@@ -51,6 +52,9 @@ def privacy_report(plan: Plan, ledger: Ledger) -> dict[str, Any]:
     }
     if honest.epsilon is None:
         report["epsilon_reason"] = honest.reason
+    if failed:
+        report |= {"epsilon": None, "epsilon_reason": "the run failed", "vacuous": False}
+        return report
     convention = plan.dp.convention or getattr(plan.algorithm.target, "convention", None)
     if convention is not None and plan.dp.trust != "none":
         part, words = priced_part(convention, ledger)
@@ -78,7 +82,7 @@ def _result(member: Member, status: str, reason: str | None) -> dict[str, Any]:
         "rounds": member.round,
         "metrics": summary(member.rows, plan.evaluation.final_window),
         "diagnostics": diagnostics(member.rows),
-        "privacy": privacy_report(plan, member.ledger),
+        "privacy": privacy_report(plan, member.ledger, failed=status == "failed"),
         "data": {"name": plan.info.name, "source": plan.info.source, "sha256": plan.info.sha256, "clients": plan.clients},
         "timing": {"seconds": member.seconds, "seconds_per_round": member.seconds / max(member.round, 1)},
         "environment": environment(plan),
@@ -130,4 +134,6 @@ def _partition(plan: Plan) -> bytes:
 
 def failure_reason(error: BaseException) -> str:
     """An exception as one line."""
+    if isinstance(error, DpflError):
+        return str(error)
     return " ".join(traceback.format_exception_only(error)[-1].split())
