@@ -106,8 +106,8 @@ class Mechanism(ABC):
     def entry(cls, settings: Any, spec: ReleaseSpec, relation: Relation, unit: str, dimension: int, clients: int) -> LedgerEntry:
         """The ledger entry (count 1, sensitivity None) of one release of `spec` under these settings."""
 
-    @classmethod
-    def check(cls, settings: Any, dimension: int) -> None:  # noqa: B027 (most mechanisms have nothing to check)
+    @classmethod  # noqa: B027 (most mechanisms have nothing to check)
+    def check(cls, settings: Any, dimension: int) -> None:
         """A ConfigError where these settings, now that any noise is calibrated, cannot work in this dimension."""
 
     @abstractmethod
