@@ -33,7 +33,8 @@ class State:
 class Algorithm(Protocol):
     """A federated method for a batch of runs; `hyper` holds each of its settings, floats stacked as tensors [R]."""
 
-    trusts: ClassVar[frozenset[str]]  # trust models it is defined and proved for
+    trusts: ClassVar[frozenset[str]]  # trust models it is defined for
+    proved: ClassVar[frozenset[str]]  # trust models for which its file says why the guarantee holds; empty unless it does
     units: ClassVar[frozenset[str]]  # privacy units
     paper: ClassVar[str]
     hyper: Any

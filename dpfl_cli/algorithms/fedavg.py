@@ -47,6 +47,7 @@ class FedAvg:
     """DP-FedAvg: average of clipped client updates, fixed server step."""
 
     trusts: ClassVar[frozenset[str]] = frozenset({"none", "local", "central", "secure_aggregation"})
+    proved: ClassVar[frozenset[str]] = frozenset({"local", "central", "secure_aggregation"})  # see the docstring of the file
     units: ClassVar[frozenset[str]] = frozenset({"client"})
     paper: ClassVar[str] = "McMahan et al. 2018, arXiv:1710.06963; Takakura et al. 2025, arXiv:2504.09850"
 

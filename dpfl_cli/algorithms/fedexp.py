@@ -76,6 +76,7 @@ class FedExp:
     """DP-FedEXP: server step extrapolated from the norms of the updates."""
 
     trusts: ClassVar[frozenset[str]] = frozenset({"none", "local", "central"})
+    proved: ClassVar[frozenset[str]] = frozenset({"local", "central"})  # see the docstring of the file
     units: ClassVar[frozenset[str]] = frozenset({"client"})
     convention: ClassVar[str] = "fedexp"  # how the paper states its epsilon
     paper: ClassVar[str] = "Takakura, Liew, Hasegawa 2025, arXiv:2504.09850"
@@ -88,6 +89,11 @@ class FedExp:
         check_clip_norm(settings, trust)
         update = "client update clipped to C: sensitivity 2C (replace_one), C (zero_out, add_or_remove)"
         if trust == "local":
+            if settings.squared_norm_noise is not None:
+                raise ConfigError(
+                    "algorithm.squared_norm_noise: under local trust the squared norms are estimated from the messages, "
+                    "not released; leave it null"
+                )
             return [ReleaseSpec("update", note=update)]
         if settings.step == "naive":
             raise ConfigError(
@@ -102,6 +108,7 @@ class FedExp:
                 "squared_norm",
                 shape="scalar",
                 group="update",
+                quantity="squared_norms",
                 multiplier=multiplier,
                 note="squared norm of the clipped update, in [0, C^2]: sensitivity C^2 under every relation",
             ),
@@ -118,7 +125,7 @@ class FedExp:
         release = mechanism.release("update", update, rounds)
         mean = release.mean  # cbar
         steps: dict[str, Tensor] = {}
-        if "squared_norm" in mechanism.site.specs:  # the server does not see messages
+        if mechanism.trust != "local":  # the server does not see messages
             numerator = mechanism.release("squared_norm", squared_norms(update), rounds).mean
         else:
             numerator = mechanism.squared_norms(release).mean(dim=-1)

@@ -72,6 +72,7 @@ class Scaffold:
     """DP-SCAFFOLD: client updates corrected by control variates, clipped and averaged."""
 
     trusts: ClassVar[frozenset[str]] = frozenset({"none", "local", "central"})
+    proved: ClassVar[frozenset[str]] = frozenset({"local", "central"})  # see the docstring of the file
     units: ClassVar[frozenset[str]] = frozenset({"client"})
     paper: ClassVar[str] = "Karimireddy et al. 2020, arXiv:1910.06378; Noble et al. 2022, arXiv:2111.09278"
 

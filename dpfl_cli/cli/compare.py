@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dpfl_cli.cli.files import write_output
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import content_id, flat
 from dpfl_cli.config.paths import outputs_dir
-from dpfl_cli.simulation.store import RunRecord, write_atomically
+from dpfl_cli.simulation.store import RunRecord
 
 LEGEND_KEYS = 4  # differing keys that a legend names
 
@@ -26,7 +28,7 @@ def plot_comparison(records: Sequence[RunRecord], metric: str | None = None, pat
     """Draws a metric against rounds, one line per config, mean and standard deviation over seeds; returns the file.
 
     Raises:
-      ConfigError: the runs do not have the metric.
+      ConfigError: the runs do not have the metric, or the file cannot be written.
     """
     import matplotlib as mpl
     import numpy as np
@@ -63,15 +65,12 @@ def plot_comparison(records: Sequence[RunRecord], metric: str | None = None, pat
         axis.legend()
         delta = sorted({f"{record.result['privacy']['delta']:g}" for record in records})
         axis.set_title(f"{name.replace('_', ' ')}; ε at δ = {', '.join(delta)}; bands: ± 1 standard deviation over seeds")
+        buffer = io.BytesIO()
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            import io
-
-            buffer = io.BytesIO()
             figure.savefig(buffer, format=target.suffix.lstrip(".") or "png")
-            write_atomically(target, buffer.getvalue())
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{target}: cannot be written ({error}); give --output a .png or .pdf file") from error
+        except ValueError as error:
+            raise ConfigError(f"{target}: cannot be drawn ({error}); give --output a .png or .pdf file") from error
+    write_output(target, buffer.getvalue())
     return target
 
 

@@ -9,7 +9,7 @@ import time
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "exit code 0 if everything needed works"
+    parser.epilog = "exit code 0 if everything needed works, 2 if not"
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -38,7 +38,7 @@ def execute(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     plan = make_plan(compose_config([]))
     print(f"default run {plan.id} composes and validates in {time.perf_counter() - start:.2f} s")
-    return 0 if healthy else 1
+    return 0 if healthy else 2
 
 
 def _gpu() -> str:

@@ -7,6 +7,7 @@ import importlib
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -25,34 +26,40 @@ COMMANDS = {
     "doctor": ("doctor", "what this machine has and whether dpfl works on it"),
     "completion": ("completion", 'shell completion: eval "$(dpfl completion bash)"'),
 }
+EXIT_BUG = 1
 EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit code: 0 done, 2 wrong use or config, 3 some runs failed, 130 interrupted."""
+    """Runs one command and returns the exit code.
+
+    0 done, 1 a bug in dpfl, 2 wrong use or config, 3 some runs failed, 130 interrupted; --debug changes what is shown only.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     _show_log(quiet="--quiet" in words)
     try:
         return _dispatch(words)
-    except DpflError as error:
-        if debug:
-            raise
-        print(f"dpfl: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("dpfl: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
-        return EXIT_INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         if debug:
-            raise
-        text = " ".join(str(error).split()) or "no message"
-        print(f"dpfl: {type(error).__name__}: {text}; --debug shows where", file=sys.stderr)
-        return 1
+            traceback.print_exception(error)
+        line, code = _explained(error)
+        print(f"dpfl: {line}", file=sys.stderr)
+        return code
+
+
+def _explained(error: BaseException) -> tuple[str, int]:
+    """An error as one line and an exit code."""
+    if isinstance(error, DpflError):
+        return str(error), error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted; the same command goes on from the last checkpoint", EXIT_INTERRUPTED
+    text = " ".join(str(error).split()) or "no message"
+    return f"{type(error).__name__}: {text}; --debug shows where", EXIT_BUG
 
 
 def _show_log(quiet: bool) -> None:
@@ -110,7 +117,7 @@ def usage() -> str:
             "  dpfl run -m algorithm=fedexp,fedavg dp=ldp  a grid",
             "  dpfl reproduce fedexp/table4                a table of a paper",
             "",
-            "Exit codes: 0 done, 2 wrong use or config, 3 some runs failed or diverged, 130 interrupted.",
+            "Exit codes: 0 done, 1 a bug in dpfl, 2 wrong use or config, 3 some runs failed or diverged, 130 interrupted.",
             "--debug shows the traceback of an error.",
         ]
     )

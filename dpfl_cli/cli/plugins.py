@@ -1,6 +1,7 @@
 """A user's own components: from installed packages (entry points `dpfl.plugins`) and from files (`--plugin FILE`).
 
-Importing them registers their components; each becomes an option of its group, with the defaults of its settings.
+Importing them registers their components; each becomes an option of its group, with the defaults of its settings. Their
+revision carries the hash of their source: the file, or the entry point's module (all modules of it where it is a package).
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import entry_points
+from importlib.machinery import PathFinder
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from dpfl_cli.config.component import GROUPS, components, registering_from
 from dpfl_cli.config.errors import ConfigError
 
+HASH_DIGITS = 12
 ENVIRONMENT = "DPFL_PLUGINS"  # files, separated as in PATH; how worker processes get them
 
 
@@ -26,14 +29,17 @@ def load_plugins(files: Sequence[str]) -> None:
       ConfigError: a file is absent or cannot be imported.
     """
     listed = [name for name in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if name]
-    for name in dict.fromkeys([*listed, *files]):
+    chosen = list(dict.fromkeys([*listed, *files]))
+    entries = entry_points(group="dpfl.plugins")
+    if not chosen and not entries:
+        return
+    from dpfl_cli.simulation.plan import load_components
+
+    load_components()  # first: what a plugin imports from dpfl is dpfl's, not the plugin's
+    for name in chosen:
         _load_file(Path(name))
-    for entry in entry_points(group="dpfl.plugins"):
-        try:
-            with registering_from(entry.name, ""):
-                entry.load()
-        except Exception as error:
-            raise ConfigError(f"plugin {entry.name} ({entry.value}): {error}; reinstall or remove its package") from error
+    for entry in entries:
+        _load_entry(entry)
     _offer()
 
 
@@ -55,12 +61,40 @@ def split_plugins(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return files, rest
 
 
+def _load_entry(entry: EntryPoint) -> None:
+    try:
+        with registering_from(entry.name, _hash_of(entry.module)):
+            entry.load()
+    except Exception as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"plugin {entry.name} ({entry.value}): {error}; reinstall or remove its package") from error
+
+
+def _hash_of(module: str) -> str:
+    """The hash of a module's source, found without importing it, for importing registers."""
+    parts = module.split(".")
+    where: Sequence[str] | None = None
+    spec = None
+    for depth in range(1, len(parts) + 1):
+        name = ".".join(parts[:depth])
+        spec = importlib.util.find_spec(name) if where is None else PathFinder.find_spec(name, where)
+        if spec is None:
+            raise ModuleNotFoundError(f"no module {name}")
+        where = spec.submodule_search_locations
+    assert spec is not None
+    files = sorted(path for folder in where or () for path in Path(folder).rglob("*.py"))
+    if not files and spec.origin is not None:
+        files = [Path(spec.origin)]
+    return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in files)).hexdigest()[:HASH_DIGITS]
+
+
 def _load_file(path: Path) -> None:
     try:
         content = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"--plugin {path}: cannot be read ({error.strerror}); give it a Python file") from error
-    revision = hashlib.sha256(content).hexdigest()[:12]
+    revision = hashlib.sha256(content).hexdigest()[:HASH_DIGITS]
     name = f"dpfl_plugin_{path.stem}_{revision}"
     if name in sys.modules:
         return

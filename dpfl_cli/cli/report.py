@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
-from dpfl_cli.simulation.execute import Outcome
+if TYPE_CHECKING:
+    from dpfl_cli.simulation.execute import Outcome
 
 EXIT_RUNS_FAILED = 3
+COMMON = ("delta", "status", "dataset", "dp", "algorithm", "seed")  # what may be said once for all runs, in this order
+LEFT = ("run", "algorithm", "dp", "dataset", "seed", "status")
 SHOWN = ("accuracy", "relative_distance", "distance", "train_loss", "test_loss")
 
 
@@ -20,7 +24,7 @@ def report_outcomes(outcomes: Sequence[Outcome], quiet: bool) -> int:
     """Prints a table of the runs and returns the exit code; the last line of a single run is its folder."""
     console = wide_console()
     if not quiet:
-        console.print(results_table([(outcome.record.config, outcome.record.result) for outcome in outcomes]))
+        print_results(console, [(outcome.record.config, outcome.record.result) for outcome in outcomes])
         for line in notes(outcomes):
             console.print(line, markup=False)
     drawn = [outcome.record for outcome in outcomes if outcome.status == "done"]
@@ -49,29 +53,61 @@ def wide_console(stderr: bool = False) -> Console:
     return console if console.is_terminal else Console(highlight=False, stderr=stderr, width=200)
 
 
-def results_table(runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> Table:
-    """A table of runs from their (config, result): what it was, metrics, epsilon; what belongs to the epsilon below."""
-    metrics = _metrics([result for _, result in runs])
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=_caption([result["privacy"] for _, result in runs]))
-    for column in ("run", "algorithm", "dp", "dataset", "seed"):
-        table.add_column(column)
-    for column in (*metrics, "epsilon", "delta"):
-        table.add_column(column, justify="right")
-    table.add_column("status")
-    for config, result in runs:
-        last = result["metrics"].get("last", {})
-        table.add_row(
-            result["id"],
-            _algorithm(config),
-            config["dp"]["name"],
-            config["dataset"]["name"] + (" (stand-in)" if result["data"]["source"] == "standin" else ""),
-            str(result["seed"]),
-            *[_number(last.get(name)) for name in metrics],
-            epsilon_text(result["privacy"]),
-            f"{result['privacy']['delta']:g}",
-            result["status"],
-        )
+def print_results(console: Console, runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    """Prints a table of runs from their (config, result), and below it what holds for all of them.
+
+    Where the console is too narrow for a line a run, columns whose cells are all equal go below the table, then metrics are
+    left out, the last first.
+    """
+    columns = _columns(runs)
+    common: list[str] = []
+    for name in (*COMMON, *reversed(_metrics([result for _, result in runs])[1:])):
+        if _width(console, columns) <= console.width:
+            break
+        cells = columns.get(name, [])
+        if name not in COMMON:
+            del columns[name]
+        elif cells and len(set(cells)) == 1:
+            common.append(f"{name} {cells[0]}")
+            del columns[name]
+    console.print(_table(columns))
+    if common:
+        console.print(", ".join(common), markup=False)
+    console.print(_caption([result["privacy"] for _, result in runs]), markup=False)
+
+
+def _columns(runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, list[str]]:
+    """Column -> one cell a run: what it was, metrics, epsilon."""
+    columns = {
+        "run": [result["id"] for _, result in runs],
+        "algorithm": [_algorithm(config) for config, _ in runs],
+        "dp": [config["dp"]["name"] for config, _ in runs],
+        "dataset": [
+            config["dataset"]["name"] + (" (stand-in)" if result["data"]["source"] == "standin" else "")
+            for config, result in runs
+        ],
+        "seed": [str(result["seed"]) for _, result in runs],
+    }
+    for name in _metrics([result for _, result in runs]):
+        columns[name] = [_number(result["metrics"].get("last", {}).get(name)) for _, result in runs]
+    columns["epsilon"] = [epsilon_text(result["privacy"]) for _, result in runs]
+    columns["delta"] = [f"{result['privacy']['delta']:g}" for _, result in runs]
+    columns["status"] = [result["status"] for _, result in runs]
+    return columns
+
+
+def _table(columns: dict[str, list[str]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=name == "run")
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*cells)
     return table
+
+
+def _width(console: Console, columns: dict[str, list[str]]) -> int:
+    """What the table takes where no cell is broken."""
+    return Measurement.get(console, console.options.update(max_width=10_000), _table(columns)).maximum
 
 
 def _caption(reports: Sequence[dict[str, Any]]) -> str:

@@ -13,10 +13,31 @@ from typing import Any
 
 from dpfl_cli.cli.plugins import load_plugins, split_plugins
 from dpfl_cli.config.compose import CONFIG_ERRORS, VERSION_BASE, explained, plain, register_resolvers
+from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.paths import conf_dir
 
 QUIET = "DPFL_QUIET"
-FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd")
+SWITCHES = (
+    "--help",
+    "-h",
+    "--hydra-help",
+    "--version",
+    "--resolve",
+    "--run",
+    "-r",
+    "--multirun",
+    "-m",
+    "--shell-completion",
+    "-sc",
+)
+SHOWN = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+FLAGS_WITH_VALUE: dict[str, tuple[str, ...]] = {  # Hydra's own, with the values that it knows (none: any)
+    **dict.fromkeys(("--cfg", "-c"), ("job", "hydra", "all")),
+    **dict.fromkeys(("--info", "-i"), SHOWN),
+    **dict.fromkeys(("--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"), ()),
+    "--experimental-rerun": (),
+}
+OWN_FLAGS = ("--plugin", "--quiet", "--debug")  # the last is taken out by the entry point
 
 
 def run(words: Sequence[str]) -> int:
@@ -29,6 +50,7 @@ def run(words: Sequence[str]) -> int:
     if "--quiet" in rest:
         os.environ[QUIET] = "1"
         rest = [word for word in rest if word != "--quiet"]
+    words = flags_first(rest)
     load_plugins(files)
     register_resolvers()
     code: list[int] = []
@@ -47,7 +69,7 @@ def run(words: Sequence[str]) -> int:
         multirun = any(word in ("-m", "--multirun") for word in rest)
         extra = [f"hydra.sweep.dir={scratch}"] if multirun else []
         saved = sys.argv
-        sys.argv = ["dpfl run", *flags_first(rest), *extra]
+        sys.argv = ["dpfl run", *words, *extra]
         try:
             single()
         except CONFIG_ERRORS as error:
@@ -62,10 +84,13 @@ def run(words: Sequence[str]) -> int:
 
 
 def flags_first(words: Sequence[str]) -> list[str]:
-    """The words with flags before overrides: Hydra's parser does not take them mixed.
+    """The words with flags before overrides: Hydra's parser does not take them mixed, and says much about a wrong one.
 
     >>> flags_first(["a=1", "-m", "b=2", "--cfg", "job"])
     ['-m', '--cfg', 'job', 'a=1', 'b=2']
+
+    Raises:
+      ConfigError: a flag that does not exist, or has no value or a wrong one.
     """
     flags: list[str] = []
     overrides: list[str] = []
@@ -75,9 +100,23 @@ def flags_first(words: Sequence[str]) -> list[str]:
         if not word.startswith("-"):
             overrides.append(word)
             continue
-        flags.append(word)
-        if word in FLAGS_WITH_VALUE and queue:
-            flags.append(queue.pop(0))
+        flag, equals, value = word.partition("=")
+        if flag in SWITCHES and not equals:
+            flags.append(flag)
+        elif flag in FLAGS_WITH_VALUE:
+            known = FLAGS_WITH_VALUE[flag]
+            if not equals and known == SHOWN and (not queue or queue[0] not in SHOWN):
+                value = "all"  # it may stand alone
+            elif not equals:
+                if not queue:
+                    raise ConfigError(f"{flag}: give it a value{', ' + ' | '.join(known) if known else ''}")
+                value = queue.pop(0)
+            if known and value not in known:
+                raise ConfigError(f"{flag} {value}: {nearest(value, known)}")
+            flags += [flag, value]
+        else:
+            everything = (*SWITCHES, *FLAGS_WITH_VALUE, *OWN_FLAGS)
+            raise ConfigError(f"{word}: no such flag; {nearest(flag, [one for one in everything if one.startswith('--')])}")
     return [*flags, *overrides]
 
 
@@ -90,6 +129,8 @@ def execute_configs(configs: Sequence[dict[str, Any]]) -> int:
     from dpfl_cli.simulation.progress import Progress
     from dpfl_cli.simulation.store import RunStore
 
+    if not configs:
+        raise ConfigError("-m: the grid is empty; give every key at least one value, as seed=range(3)")
     quiet = bool(os.environ.get(QUIET))
     plans = make_plans(configs)
     store = RunStore(outputs_dir())

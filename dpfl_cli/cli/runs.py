@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.errors import ConfigError, StoreError, nearest
 from dpfl_cli.config.identity import flat
 from dpfl_cli.config.paths import outputs_dir
 
@@ -21,6 +22,13 @@ ACTIONS = {
     "export": "one CSV of all evaluated rounds of the runs",
     "prune": "delete runs, and what interrupted runs left behind",
 }
+READ = {  # what an action needs of a run
+    "list": ("result", "config"),
+    "show": ("result", "config", "ledger"),
+    "compare": ("result", "config", "rows"),
+    "export": ("result", "config", "rows"),
+}
+RESULT_KEYS = ("id", "status", "seed", "metrics", "privacy", "data")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +46,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--status", choices=("done", "diverged", "failed"), help="only runs with this status")
         if name in ("export", "compare"):
             action.add_argument(
-                "--output", metavar="FILE", help="where to write; export: CSV (default: standard output), compare: PNG or PDF"
+                "--output",
+                metavar="FILE",
+                help="where to write; export: CSV (default: standard output), compare: PNG or PDF; folders are created",
             )
         if name == "compare":
             action.add_argument("--metric", help="the metric to plot (default: the first)")
@@ -53,16 +63,33 @@ def execute(args: argparse.Namespace) -> int:
     store = RunStore(outputs_dir())
     if args.action == "prune":
         return _prune(store, args)
-    records = select(store, args.runs, args.where, args.status)
+    records = select(store, args.runs, args.where, args.status, READ[args.action])
     if not records:
         print(f"no runs in {store.runs}" + (" match" if args.where or args.status else "; make one with: dpfl run"))
         return 0
     return {"list": _list, "show": _show, "compare": _compare, "export": _export}[args.action](records, args)
 
 
-def select(store: Any, names: Sequence[str], where: Sequence[str], status: str | None) -> list[Any]:
-    """The runs that the words of a command line mean."""
-    records = [store.match(name) for name in names] if names else store.all()
+def select(
+    store: Any, names: Sequence[str], where: Sequence[str], status: str | None, read: Sequence[str] = ("result", "config")
+) -> list[Any]:
+    """The runs that the words of a command line mean, each with the files that `read` names read.
+
+    A damaged run is left out with a line on standard error; one that was asked for by name is an error.
+
+    Raises:
+      ConfigError, StoreError: nothing fits the words, or a named run is damaged.
+    """
+    records = []
+    for record in [store.match(name) for name in names] if names else store.all():
+        try:
+            _read(record, read)
+        except StoreError as error:
+            if names:
+                raise
+            print(f"dpfl: left out: {error}", file=sys.stderr)
+        else:
+            records.append(record)
     for condition in where:
         key, equals, value = condition.partition("=")
         if not equals:
@@ -74,14 +101,32 @@ def select(store: Any, names: Sequence[str], where: Sequence[str], status: str |
     return [record for record in records if status is None or record.status == status]
 
 
+def _read(record: Any, names: Sequence[str]) -> None:
+    """Reads parts of a run; a StoreError names the folder where something cannot be read or is not what it should be."""
+    import yaml
+
+    if not names:
+        return
+    try:
+        missing = [key for key in RESULT_KEYS if key not in record.result]
+        record.check()
+        for name in names:
+            getattr(record, name)
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
+        problem = " ".join(str(error).split())
+        raise StoreError(f"{record.folder}: damaged ({problem}); run it again with runtime.force=true, or prune it") from error
+    if missing:
+        raise StoreError(f"{record.folder}/result.json: damaged (no {missing[0]}); run it again, or prune it")
+
+
 def _text(value: Any) -> str:
     return {True: "true", False: "false", None: "null"}.get(value, str(value)) if isinstance(value, bool | None) else str(value)
 
 
 def _list(records: Sequence[Any], args: argparse.Namespace) -> int:
-    from dpfl_cli.cli.report import results_table, wide_console
+    from dpfl_cli.cli.report import print_results, wide_console
 
-    wide_console().print(results_table([(record.config, record.result) for record in records]))
+    print_results(wide_console(), [(record.config, record.result) for record in records])
     return 0
 
 
@@ -94,10 +139,10 @@ def _compare(records: Sequence[Any], args: argparse.Namespace) -> int:
     from rich.table import Table
 
     from dpfl_cli.cli.compare import differences, plot_comparison
-    from dpfl_cli.cli.report import results_table, wide_console
+    from dpfl_cli.cli.report import print_results, wide_console
 
     console = wide_console()
-    console.print(results_table([(record.config, record.result) for record in records]))
+    print_results(console, [(record.config, record.result) for record in records])
     differing = differences(records)
     if differing:
         table = Table(title="what differs")
@@ -112,6 +157,8 @@ def _compare(records: Sequence[Any], args: argparse.Namespace) -> int:
 
 
 def _export(records: Sequence[Any], args: argparse.Namespace) -> int:
+    from dpfl_cli.cli.files import write_output
+
     configs = [flat(record.config) for record in records]
     keys = sorted({key for config in configs for key in config if len({_text(other.get(key)) for other in configs}) > 1})
     metrics = list(dict.fromkeys(name for record in records for row in record.rows for name in row))
@@ -130,18 +177,20 @@ def _export(records: Sequence[Any], args: argparse.Namespace) -> int:
             for row in record.rows
         ),
     ]
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
     if args.output:
-        with Path(args.output).open("w", newline="") as handle:
-            csv.writer(handle, lineterminator="\n").writerows(rows)
+        write_output(Path(args.output), out.getvalue().encode())
         print(args.output)
     else:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
+        sys.stdout.write(out.getvalue())
     return 0
 
 
 def _prune(store: Any, args: argparse.Namespace) -> int:
     partial = [path.name for path in store.partial.iterdir() if path.is_dir()] if store.partial.is_dir() else []
-    records = [] if args.unfinished else select(store, args.runs, args.where, args.status)
+    read = ("result", "config") if args.where or args.status else ()  # a damaged run can be deleted by name
+    records = [] if args.unfinished else select(store, args.runs, args.where, args.status, read)
     if not (args.runs or args.where or args.status or args.unfinished) and records:
         raise ConfigError("prune: name runs, or narrow them with --where, --status or --unfinished (all: --where engine=1)")
     ids = [record.id for record in records] + (partial if args.unfinished else [])

@@ -18,7 +18,7 @@ class DpSettings(Settings):
     relation: Literal["replace_one", "add_or_remove", "zero_out"]
     mode: Literal["sound", "paper"]
     epsilon: float | None = Field(gt=0)
-    convention: Literal["fedexp"] | None
+    convention: str | None
     delta: float = Field(gt=0, lt=1)
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["gaussian", "pure", "nonprivate"]
 Scope = Literal["client", "federation"]
+Quantity = Literal["", "squared_norms"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class LedgerEntry:
       group: entries with the same non-empty group are functions of the same contributions in the same round.
       kind: "gaussian" (noise_multiplier), "pure" (epsilon) or "nonprivate".
       shape: "vector" or "scalar", what a contribution is.
+      quantity: what was released of the group's contributions: "" themselves, "squared_norms" theirs.
       count: number of releases composed.
       parameter: noise multiplier = std / sensitivity, or pure epsilon; a list of `count` of them where it changes over
         time; None for nonprivate.
@@ -52,6 +54,7 @@ class LedgerEntry:
     scope: Scope
     group: str = ""
     shape: Literal["vector", "scalar"] = "vector"
+    quantity: Quantity = ""
 
     def __post_init__(self) -> None:
         if isinstance(self.parameter, tuple) and len(self.parameter) != self.count:

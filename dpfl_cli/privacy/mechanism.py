@@ -8,8 +8,8 @@ twice: a release is addressed by its name, the run's round and its number within
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -20,7 +20,7 @@ from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.bounded import Bounded, Relation
 from dpfl_cli.privacy.client_values import ClientValues
-from dpfl_cli.privacy.ledger import BatchLedger, LedgerEntry
+from dpfl_cli.privacy.ledger import BatchLedger, LedgerEntry, Quantity
 
 Trust = Literal["none", "local", "central", "secure_aggregation"]
 
@@ -34,8 +34,12 @@ class ReleaseSpec:
       shape: "vector" or "scalar" contributions.
       per_round: how often in a round.
       group: releases of one group are functions of the same contributions and may be priced jointly.
+      quantity: what is released of the group's contributions: "" themselves, or "squared_norms".
       multiplier: the noise multiplier of this release as a function of (the mechanism's noise multiplier, model dimension,
         number of clients); None for the mechanism's own.
+      schedule: number of rounds T -> [T] factors on the noise multiplier of rounds 1 to T, for noise that changes over time;
+        None for noise that does not.
+      occurs: (seed, T) -> [T] booleans, in which rounds it is made: a public schedule, drawn before the run; None for all.
       note: the quantity, its sensitivity and the derivation, in one line for `dpfl list`.
     """
 
@@ -43,8 +47,19 @@ class ReleaseSpec:
     shape: Literal["vector", "scalar"] = "vector"
     per_round: int = 1
     group: str = ""
+    quantity: Quantity = ""
     multiplier: Callable[[float, int, int], float] | None = None
+    schedule: Callable[[int], np.ndarray] | None = None
+    occurs: Callable[[int, int], np.ndarray] | None = None
     note: str = ""
+
+    def parameters(self, base: float, seed: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+        """The ledger parameter of this release in every round, and in which rounds it is made: two arrays [rounds]."""
+        factors = np.ones(rounds) if self.schedule is None else np.asarray(self.schedule(rounds), float)
+        made = np.ones(rounds, bool) if self.occurs is None else np.asarray(self.occurs(seed, rounds), bool)
+        if factors.shape != (rounds,) or made.shape != (rounds,) or not (factors > 0).all():
+            raise PrivacyError(f"release {self.name}: its schedule needs one positive factor, or one boolean, a round")
+        return base * factors, made
 
 
 @dataclass(frozen=True)
@@ -71,9 +86,16 @@ class Release:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a mechanism works: the batch of runs it serves and their streams and ledgers."""
+    """Where a mechanism works: the batch of runs it serves and their streams and ledgers.
 
-    specs: dict[str, ReleaseSpec]
+    Attributes:
+      specs: the declared releases of every run by name; runs of a batch declare the same names, with numbers of their own.
+      horizons: [R] number of rounds T of every run.
+    """
+
+    specs: Sequence[Mapping[str, ReleaseSpec]]
+    horizons: Sequence[int]
+    trust: Trust
     relation: Relation
     unit: str
     dimension: int
@@ -98,7 +120,7 @@ class Mechanism(ABC):
     def __init__(self, settings: Sequence[Any], site: Site) -> None:
         self.settings = list(settings)
         self.site = site
-        self._events: dict[str, tuple[LedgerEntry, np.ndarray]] = {}
+        self._events: dict[str, tuple[LedgerEntry, list[tuple[np.ndarray, np.ndarray]]]] = {}
         self._used: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # name -> last round of each run, releases made in it
 
     @classmethod
@@ -143,7 +165,7 @@ class Mechanism(ABC):
           The plain contributions, the [R] ledger parameters, and the [R] numbers that address this release's noise.
         """
         site = self.site
-        spec = site.specs.get(name)
+        spec = site.specs[0].get(name)
         if spec is None:
             raise PrivacyError(f"release '{name}' was not declared: add a ReleaseSpec to the algorithm's releases")
         if type(values) is not Bounded:
@@ -167,12 +189,58 @@ class Mechanism(ABC):
         if self.needs_bound and read and not bool((torch.isfinite(values.bound) & (values.bound > 0)).all()):
             raise PrivacyError(f"release '{name}' needs clipped values: set algorithm.clip_norm to a positive, finite number")
         if name not in self._events:
-            entries = [self.entry(one, spec, site.relation, site.unit, site.dimension, site.clients) for one in self.settings]
-            self._events[name] = entries[0], np.array([np.nan if e.parameter is None else e.parameter for e in entries], float)
-        entry, parameters = self._events[name]
+            self._events[name] = self._planned(name)
+        entry, plans = self._events[name]
+        parameters = np.array([values[now - 1] for (values, _), now in zip(plans, rounds.tolist(), strict=True)])
+        made = np.array([mask[now - 1] for (_, mask), now in zip(plans, rounds.tolist(), strict=True)])
+        if site.specs[0][name].occurs and not np.array_equal(made, np.ones(runs, bool) if charged is None else charged):
+            raise PrivacyError(f"release '{name}' was made against its public schedule: give its spec `occurs`, and `charged`")
         address = self._address(spec, rounds, charged)
         site.ledger.charge(entry, values.sensitivity(site.relation), parameters, charged)
         return contributions, parameters, address
+
+    def _planned(self, name: str) -> tuple[LedgerEntry, list[tuple[np.ndarray, np.ndarray]]]:
+        """The ledger entry that the runs share but for its numbers, and each run's parameters over its rounds."""
+        site = self.site
+        entries, plans = [], []
+        for one, specs, seed, horizon in zip(self.settings, site.specs, site.streams.seeds, site.horizons, strict=True):
+            entry = self.entry(one, specs[name], site.relation, site.unit, site.dimension, site.clients)
+            base = np.nan if entry.parameter is None else float(np.asarray(entry.parameter))
+            entries.append(replace(entry, parameter=None, count=1, quantity=specs[name].quantity))
+            plans.append(specs[name].parameters(base, seed, horizon))
+        if any(entry != entries[0] for entry in entries):
+            raise PrivacyError(f"release '{name}': runs of one batch declare it differently")
+        return entries[0], plans
+
+    @classmethod
+    def planned(
+        cls,
+        settings: Any,
+        spec: ReleaseSpec,
+        relation: Relation,
+        unit: str,
+        dimension: int,
+        clients: int,
+        seed: int,
+        rounds: int,
+        horizon: int,
+    ) -> LedgerEntry | None:
+        """The ledger entry of `spec` after the first `rounds` of `horizon` rounds; None where nothing was released."""
+        entry = replace(cls.entry(settings, spec, relation, unit, dimension, clients), quantity=spec.quantity)
+        base = np.nan if entry.parameter is None else float(np.asarray(entry.parameter))
+        values, made = spec.parameters(base, seed, horizon)
+        kept = np.repeat(values[:rounds][made[:rounds]], spec.per_round)
+        if not len(kept):
+            return None
+        if entry.parameter is None:
+            return replace(entry, count=len(kept))
+        same = bool((kept == kept[0]).all())
+        return replace(entry, count=len(kept), parameter=float(kept[0]) if same else tuple(map(float, kept)))
+
+    @property
+    def trust(self) -> Trust:
+        """The trust model of the runs it serves."""
+        return self.site.trust
 
     def _address(self, spec: ReleaseSpec, rounds: np.ndarray, charged: np.ndarray | None) -> np.ndarray:
         """[R] numbers, one per release of `spec` that a run may make; no charged run gets one twice."""

@@ -11,7 +11,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -43,6 +43,7 @@ class Member:
       recent: [k] the last models, newest last, as many as the evaluation averages over.
       rows: one mapping per evaluated round.
       seconds: time spent on it, shared evenly among the members of a batch.
+      unreleased: names of reported metrics that look at client data without a release.
     """
 
     plan: Plan
@@ -53,6 +54,7 @@ class Member:
     rows: list[Row] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Ledger)
     seconds: float = 0.0
+    unreleased: list[str] = field(default_factory=list)
     diverged: str | None = None
 
     @property
@@ -73,9 +75,22 @@ class Member:
             "rows": self.rows,
             "ledger": self.ledger.to_json(),
             "seconds": self.seconds,
+            "unreleased": self.unreleased,
         }
         torch.save({**tensors, "facts": json.dumps(facts)}, buffer)
         return buffer.getvalue()
+
+    def check_ledger(self) -> None:
+        """Refuses a run whose ledger is not the one that was planned: a release too many, one never made, other noise."""
+        planned = [replace(entry, sensitivity=None) for entry in self.plan.ledger(self.round).entries]
+        written = [replace(entry, sensitivity=None) for entry in self.ledger.entries]
+        if sorted(planned, key=lambda entry: entry.name) != sorted(written, key=lambda entry: entry.name):
+            made = ", ".join(f"{entry.name} x {entry.count}" for entry in written) or "nothing"
+            meant = ", ".join(f"{entry.name} x {entry.count}" for entry in planned) or "nothing"
+            raise PrivacyError(
+                f"the ledger after {self.round} rounds ({made}) is not what algorithm={self.plan.algorithm.name} declared "
+                f"({meant}): its releases and its round must agree"
+            )
 
     @classmethod
     def from_bytes(cls, plan: Plan, payload: bytes) -> Member:
@@ -96,6 +111,7 @@ class Member:
             rows=facts["rows"],
             ledger=Ledger.from_json(facts["ledger"]),
             seconds=facts["seconds"],
+            unreleased=facts["unreleased"],
         )
 
 
@@ -171,6 +187,10 @@ class Batch:
     """Members with equal `batch_key`, stacked."""
 
     def __init__(self, members: Sequence[Member]) -> None:
+        self.restart(members)
+
+    def restart(self, members: Sequence[Member]) -> None:
+        """Stacks these members; the state goes on from what each holds."""
         self.members = list(members)
         plans = [member.plan for member in self.members]
         first = plans[0]
@@ -183,7 +203,9 @@ class Batch:
         self.streams = Streams([plan.seed for plan in plans])
         self.ledger = BatchLedger(len(plans), started=[member.ledger for member in self.members])
         site = Site(
-            specs={spec.name: spec for spec in first.specs},
+            specs=[{spec.name: spec for spec in plan.specs} for plan in plans],
+            horizons=[plan.rounds for plan in plans],
+            trust=first.dp.trust,
             relation=first.dp.relation,
             unit=first.dp.unit,
             dimension=first.dimension,
@@ -300,6 +322,20 @@ def run_members(
       stop: asked after every round; True saves a checkpoint of every unfinished member and raises KeyboardInterrupt.
     """
     batch = Batch(members)
+    try:
+        yield from _rounds(batch, checkpoint, advance, stop)
+    except Exception:
+        # what the members had when they stopped, for the record of a failure; the ledger may hold part of the round that broke
+        batch.collect()
+        raise
+
+
+def _rounds(
+    batch: Batch,
+    checkpoint: Callable[[Member], None],
+    advance: Callable[[Sequence[Member]], None],
+    stop: Callable[[], bool],
+) -> Iterator[Member]:
     batch.evaluate({})  # round 0 of the fresh ones
     clock = time.perf_counter()
     saved = clock
@@ -307,11 +343,13 @@ def run_members(
         done = [member for member in batch.members if member.finished]
         if done:
             batch.collect()
+            for member in done:
+                member.check_ledger()
             yield from done
             rest = [member for member in batch.members if not member.finished]
             if not rest:
                 return
-            batch = Batch(rest)
+            batch.restart(rest)
         diagnostics = batch.step()
         batch.evaluate(diagnostics)
         now = time.perf_counter()

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dpfl_cli.config.errors import StoreError
@@ -18,6 +18,7 @@ from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.results import failure_reason, run_files
 from dpfl_cli.simulation.store import RunRecord, RunStore
 
+MOST_RUNS = 256  # in a batch: each holds a lock, which is an open file
 LARGEST_BATCH = 2 << 30  # bytes: larger batches gain nothing on a CPU and fall out of its caches
 COPIES = 8  # arrays of the size of all clients' parameters that a round may hold at once
 
@@ -53,24 +54,47 @@ def execute(plans: Sequence[Plan], store: RunStore, progress: Progress | None = 
     outcomes: dict[str, Outcome] = {}
     waiting: dict[str, Plan] = {}
     for plan in plans:
-        record = None if force or plan.runtime.force else store.find(plan.id)
-        if record is not None and record.status in ("done", "diverged"):
-            record.check()
-            status: Literal["done", "diverged"] = "done" if record.status == "done" else "diverged"
-            store.forget_unfinished(plan.id)  # what a kill right after publishing left behind
-            outcomes[plan.id] = Outcome(plan, status, record, record.result.get("reason"), cached=True)
+        found = None if force or plan.runtime.force else _finished(plan, store)
+        if found is not None:
+            outcomes[plan.id] = found
             progress.advance(plan.rounds)
         else:
-            waiting.setdefault(plan.id, plan)
-    with contextlib.ExitStack() as locks:
-        stop = locks.enter_context(_deferred_interrupt(progress))
-        for plan in waiting.values():
-            if not locks.enter_context(store.lock(plan.id)):
-                raise StoreError(f"{store.folder(plan.id)}: another process is computing this run; wait for it, or stop it")
+            waiting.setdefault(plan.id, plan if not force else _forced(plan))
+    busy: list[str] = []
+    with _deferred_interrupt(progress) as stop:
         for batch in batches(list(waiting.values())):
-            for outcome in _run_batch(batch, store, progress, stop):
-                outcomes[outcome.plan.id] = outcome
+            with contextlib.ExitStack() as locks:
+                held = [plan for plan in batch if locks.enter_context(store.lock(plan.id))]
+                busy += [plan.id for plan in batch if plan not in held]
+                for plan in held:
+                    store.recover(plan.id)
+                # another process may have finished one while this one waited for its turn
+                late = {plan.id: _finished(plan, store) for plan in held if not plan.runtime.force}
+                outcomes |= {run_id: outcome for run_id, outcome in late.items() if outcome is not None}
+                fresh = [plan for plan in held if plan.id not in outcomes]
+                if fresh:
+                    for outcome in _run_batch(fresh, store, progress, stop):
+                        outcomes[outcome.plan.id] = outcome
+    if busy:
+        raise StoreError(f"{', '.join(busy)}: another process is computing this; wait for it and start again, or stop it")
     return [outcomes[plan.id] for plan in plans]
+
+
+def _finished(plan: Plan, store: RunStore) -> Outcome | None:
+    """The outcome of a run that is in the store as done or diverged; failed ones are tried again."""
+    record = store.find(plan.id)
+    if record is None:
+        return None
+    record.check()
+    if record.status not in ("done", "diverged"):
+        return None
+    store.forget_unfinished(plan.id)  # what a kill right after publishing left behind
+    status: Literal["done", "diverged"] = "done" if record.status == "done" else "diverged"
+    return Outcome(plan, status, record, record.result.get("reason"), cached=True)
+
+
+def _forced(plan: Plan) -> Plan:
+    return replace(plan, runtime=plan.runtime.model_copy(update={"force": True}))
 
 
 def _keep_freed_memory() -> None:
@@ -90,7 +114,7 @@ def batches(plans: Sequence[Plan]) -> list[list[Plan]]:
         groups.setdefault(batch_key(plan), []).append(plan)
     cut: list[list[Plan]] = []
     for group in groups.values():
-        size = max(1, memory_budget(group[0]) // bytes_per_run(group[0]))
+        size = min(max(1, memory_budget(group[0]) // bytes_per_run(group[0])), MOST_RUNS)
         cut += [group[start : start + size] for start in range(0, len(group), size)]
     return cut
 
@@ -128,16 +152,23 @@ def _run_batch(plans: list[Plan], store: RunStore, progress: Progress, stop: thr
     except Exception as error:
         finished = {outcome.plan.id for outcome in outcomes}
         rest = [member for member in members if member.plan.id not in finished]
+        for member in rest if len(plans) == 1 else []:
+            outcomes.append(_failed(member, store, failure_reason(error)))
         if len(plans) > 1:
             progress.say(f"a batch of {len(rest)} runs stopped ({failure_reason(error)}); they go on one by one")
             for member in rest:
                 outcomes += _run_batch([member.plan], store, progress, stop)
             return outcomes
-        reason = failure_reason(error)
-        failed = Member(rest[0].plan, round=0)
-        record = store.publish(failed.plan.id, run_files(failed, "failed", reason))
-        outcomes.append(Outcome(failed.plan, "failed", record, reason))
     return outcomes
+
+
+def _failed(member: Member, store: RunStore, reason: str) -> Outcome:
+    """Records a failure with what the run had done. A finished result is never replaced by it, and its checkpoint stays."""
+    known = store.find(member.plan.id)
+    if known is not None and known.status == "done":
+        return Outcome(member.plan, "failed", known, f"{reason} (the finished result of before is kept)")
+    record = store.publish(member.plan.id, run_files(member, "failed", reason), keep_checkpoint=True)
+    return Outcome(member.plan, "failed", record, reason)
 
 
 @contextlib.contextmanager
@@ -164,7 +195,10 @@ def _deferred_interrupt(progress: Progress) -> Iterator[threading.Event]:
 def _begin(plan: Plan, store: RunStore, progress: Progress) -> Member:
     """The run at its last checkpoint, or at its beginning."""
     path = store.checkpoint_file(plan.id)
-    if plan.runtime.force or not path.is_file():
+    if plan.runtime.force and not store.is_forced(plan.id):
+        store.begin_forced(plan.id)
+        return Member(plan)
+    if not path.is_file():
         return Member(plan)
     try:
         member = Member.from_bytes(plan, path.read_bytes())

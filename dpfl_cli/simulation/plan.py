@@ -11,6 +11,7 @@ import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +24,7 @@ from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import content_id
 from dpfl_cli.config.schema import DpSettings, EvaluationSettings, RootSettings, RuntimeSettings
 from dpfl_cli.data.federation import DatasetInfo
+from dpfl_cli.privacy.conventions import CONVENTIONS
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.mechanism import ReleaseSpec
 
@@ -121,14 +123,12 @@ class Plan:
 
 def planned_ledger(plan: Plan, mechanism_settings: Settings, rounds: int) -> Ledger:
     """The ledger of `rounds` rounds under given mechanism settings."""
-    ledger = Ledger()
-    for spec in plan.specs:
-        entry = plan.mechanism.target.entry(
-            mechanism_settings, spec, plan.dp.relation, plan.dp.unit, plan.dimension, plan.clients
-        )
-        if rounds * spec.per_round:
-            ledger = ledger.charged(replace(entry, count=rounds * spec.per_round))
-    return ledger
+    where = (plan.dp.relation, plan.dp.unit, plan.dimension, plan.clients, plan.seed)
+    entries = [
+        plan.mechanism.target.planned(mechanism_settings, spec, *where, rounds=rounds, horizon=max(rounds, plan.rounds))
+        for spec in plan.specs
+    ]
+    return Ledger(tuple(entry for entry in entries if entry is not None))
 
 
 def make_plan(config: Mapping[str, Any]) -> Plan:
@@ -150,6 +150,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     runtime = parse_settings(RuntimeSettings, values["runtime"], "runtime")
     parts = {group: _part(group, values.get(group)) for group in PARTS}
     _check_trust(parts, dp)
+    _check_runtime(runtime, dp)
     info = parts["dataset"].target.info(parts["dataset"].settings)
     clients = parts["partitioner"].target.clients(parts["partitioner"].settings, info)
     dimension = parts["model"].target.dimension_of(parts["model"].settings, info)
@@ -179,7 +180,8 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
                 f"mechanism={plan.mechanism.name} cannot release; {hint}"
             )
     plan = _with_noise(plan)
-    plan.mechanism.target.check(plan.mechanism.settings, dimension)
+    if dp.epsilon is None:
+        plan.mechanism.target.check(plan.mechanism.settings, dimension)
     reason = plan.accountant_object().supports(plan.ledger())
     if reason is not None:
         raise ConfigError(f"accountant={plan.accountant.name} cannot price this run: {reason}")
@@ -210,8 +212,7 @@ def _check_trust(parts: Mapping[str, Part], dp: DpSettings) -> None:
         raise ConfigError(f"algorithm={algorithm.name} is not defined under dp.trust={dp.trust}; it is under {defined}")
     if dp.unit not in algorithm.target.units:
         raise ConfigError(f"algorithm={algorithm.name} protects a {'/'.join(sorted(algorithm.target.units))}, not a {dp.unit}")
-    proved = getattr(algorithm.target, "proved", algorithm.target.trusts)
-    if dp.mode == "sound" and dp.trust not in proved:
+    if dp.mode == "sound" and dp.trust != "none" and dp.trust not in proved_trusts(algorithm):
         raise ConfigError(
             f"algorithm={algorithm.name} under dp.trust={dp.trust} is not proved: dp.mode=sound refuses it, dp.mode=paper runs it"
         )
@@ -220,6 +221,22 @@ def _check_trust(parts: Mapping[str, Part], dp: DpSettings) -> None:
         raise ConfigError(f"mechanism={mechanism.name} makes no sense under dp={dp.name} (trust {dp.trust}); {hint}")
     if dp.relation not in mechanism.target.relations:
         raise ConfigError(f"mechanism={mechanism.name} has no sensitivity under dp.relation={dp.relation}")
+
+
+def proved_trusts(algorithm: Part) -> frozenset[str]:
+    """The trust models for which the algorithm's file says why its guarantee holds; none unless it says so."""
+    return frozenset(getattr(algorithm.target, "proved", ()))
+
+
+def _check_runtime(runtime: RuntimeSettings, dp: DpSettings) -> None:
+    """Refuses a device that is not there, and a convention that nobody has."""
+    if runtime.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ConfigError("runtime.device=cuda: no GPU that torch can use here; write runtime.device=cpu or auto")
+    if dp.convention is not None and dp.convention not in CONVENTIONS:
+        raise ConfigError(f"dp.convention={dp.convention}: no such convention; {nearest(dp.convention, CONVENTIONS)}")
 
 
 def _alternatives(group: str, fits: Any) -> str:
@@ -253,14 +270,31 @@ def _with_noise(plan: Plan) -> Plan:
     reason = accountant.supports(probe)
     if reason is not None:
         raise ConfigError(f"accountant={plan.accountant.name} cannot price this run: {reason}")
-    noise = calibrate(
-        target,
-        plan.dp.delta,
-        accountant,
-        lambda value: planned_ledger(plan, settings_of(value), plan.rounds),
-        increasing=any(entry.kind == "pure" for entry in probe.entries),
-    )
-    return replace(plan, mechanism=Part(plan.mechanism.component, settings_of(noise)))
+    increasing = any(entry.kind == "pure" for entry in probe.entries)
+
+    def ledger_of(value: float) -> Ledger:
+        return planned_ledger(plan, settings_of(value), plan.rounds)
+
+    noise = towards_more_noise(calibrate(target, plan.dp.delta, accountant, ledger_of, increasing=increasing), increasing)
+    calibrated = replace(plan, mechanism=Part(plan.mechanism.component, settings_of(noise)))
+    try:
+        calibrated.mechanism.target.check(calibrated.mechanism.settings, plan.dimension)
+    except ConfigError as error:
+        raise ConfigError(
+            f"dp.epsilon={target:g}: mechanism={plan.mechanism.name} cannot be set up with {field}={noise:g}, which it takes "
+            f"({error}); choose another target"
+        ) from error
+    return calibrated
+
+
+def towards_more_noise(value: float, increasing: bool) -> float:
+    """The value to 7 significant digits, rounded so that epsilon does not grow: identities must not hang on the last bits.
+
+    >>> towards_more_noise(1.23456789, increasing=False), towards_more_noise(1.23456789, increasing=True)
+    (1.234568, 1.234567)
+    """
+    unit = Decimal(1).scaleb(Decimal(value).adjusted() - 6)
+    return float(Decimal(value).quantize(unit, rounding=ROUND_FLOOR if increasing else ROUND_CEILING))
 
 
 def with_values(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,20 +18,22 @@ from dpfl_cli.privacy.conventions import priced_part
 from dpfl_cli.privacy.diagnostics import UNRELEASED
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.simulation.engine import Member, Row, federation_of, pick_device
-from dpfl_cli.simulation.plan import Plan
+from dpfl_cli.simulation.plan import Plan, proved_trusts
 from dpfl_cli.simulation.store import SCHEMA_VERSION, json_text, metrics_csv, yaml_text
 
 
 def run_files(member: Member, status: str, reason: str | None = None) -> dict[str, str | bytes]:
     """The files that a run publishes, by name."""
     plan = member.plan
-    return {
+    files: dict[str, str | bytes] = {
         "config.yaml": yaml_text(plan.identity),
         "metrics.csv": metrics_csv(member.rows),
         "ledger.json": json_text(member.ledger.to_json()),
-        "partition.npz": _partition(plan),
         "result.json": json_text(_result(member, status, reason)),
     }
+    if status != "failed":  # the data may be what failed
+        files["partition.npz"] = _partition(plan)
+    return files
 
 
 def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str, Any]:
@@ -46,28 +48,29 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str
         "relation": plan.dp.relation,
         "trust": plan.dp.trust,
         "releases": ledger.releases,
-        "guarantee": _guarantee(plan),
+        "guarantee": _guarantee(plan, ledger),
         "vacuous": honest.vacuous,
         "not_covered": plan.not_covered(),
     }
     if honest.epsilon is None:
         report["epsilon_reason"] = honest.reason
     if failed:
-        report |= {"epsilon": None, "epsilon_reason": "the run failed", "vacuous": False}
+        report |= {"epsilon": None, "epsilon_reason": "the run failed", "vacuous": False, "guarantee": "none: the run failed"}
         return report
     convention = plan.dp.convention or getattr(plan.algorithm.target, "convention", None)
     if convention is not None and plan.dp.trust != "none":
         part, words = priced_part(convention, ledger)
-        stated = price(part, accountant, plan.dp.delta)
-        report["epsilon_paper"] = {"value": stated.epsilon, "convention": words}
+        value = price(part, accountant, plan.dp.delta).epsilon if part.releases else None
+        report["epsilon_paper"] = {"value": value, "convention": words}
     return report
 
 
-def _guarantee(plan: Plan) -> str:
+def _guarantee(plan: Plan, ledger: Ledger) -> str:
     if plan.dp.trust == "none":
         return "none: values are released as they are"
-    proved = plan.dp.trust in getattr(plan.algorithm.target, "proved", plan.algorithm.target.trusts)
-    if not proved:
+    if not ledger.releases:
+        return "nothing was released"
+    if plan.dp.trust not in proved_trusts(plan.algorithm):
         return "as claimed, not proved"
     return f"(epsilon, delta)-DP per {plan.dp.unit} under {plan.dp.relation}, {plan.dp.trust} trust: proved"
 

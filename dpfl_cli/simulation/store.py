@@ -141,16 +141,20 @@ class RunStore:
     def lock(self, run_id: str) -> Iterator[bool]:
         """Holds the run's lock while computing it; yields False where another process holds it."""
         path = self.partial / f"{run_id}.lock"
-        with path.open("w") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
+        while True:
+            with path.open("w") as handle:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    yield False
+                    return
+                if not _same_file(handle.fileno(), path):
+                    continue  # its last holder removed it between opening and locking
+                try:
+                    yield True
+                finally:
+                    path.unlink(missing_ok=True)
                 return
-            try:
-                yield True
-            finally:
-                path.unlink(missing_ok=True)
 
     def checkpoint_file(self, run_id: str) -> Path:
         return self.partial / run_id / "checkpoint.pt"
@@ -164,8 +168,28 @@ class RunStore:
         except OSError as error:
             raise StoreError(f"{path}: checkpoint cannot be written ({error.strerror}); make room, then start again") from error
 
-    def publish(self, run_id: str, files: Mapping[str, str | bytes]) -> RunRecord:
-        """Publishes a finished run: all its files or none, then drops its checkpoint.
+    def begin_forced(self, run_id: str) -> None:
+        """Marks an unfinished rerun of a finished run, so that an interruption of it can be gone on with."""
+        self._forced_mark(run_id).parent.mkdir(parents=True, exist_ok=True)
+        self.checkpoint_file(run_id).unlink(missing_ok=True)
+        self._forced_mark(run_id).touch()
+
+    def is_forced(self, run_id: str) -> bool:
+        """Whether what is unfinished is a forced rerun."""
+        return self._forced_mark(run_id).exists()
+
+    def _forced_mark(self, run_id: str) -> Path:
+        return self.partial / run_id / "forced"
+
+    def recover(self, run_id: str) -> None:
+        """Ends an exchange of results that was killed between taking the old one away and putting the new one in its place."""
+        target, unfinished = self.folder(run_id), self.partial / run_id
+        if not target.exists() and (unfinished / "replaced").exists():
+            source = unfinished / "publish" if (unfinished / "publish" / "result.json").exists() else unfinished / "replaced"
+            source.rename(target)  # the new one was complete before the old one was taken away
+
+    def publish(self, run_id: str, files: Mapping[str, str | bytes], keep_checkpoint: bool = False) -> RunRecord:
+        """Publishes a finished run: all its files or none, then drops its checkpoint (unless it is to be tried again).
 
         An existing folder of the same id (a failed run, or a forced rerun) is exchanged for the new one.
         """
@@ -185,15 +209,16 @@ class RunStore:
             _sync_folder(self.runs)
         except OSError as error:
             raise StoreError(f"{target}: cannot be published ({error.strerror}); make room, then start again") from error
-        shutil.rmtree(self.partial / run_id, ignore_errors=True)
+        if keep_checkpoint:
+            shutil.rmtree(self.partial / run_id / "replaced", ignore_errors=True)
+        else:
+            shutil.rmtree(self.partial / run_id, ignore_errors=True)
         return RunRecord(run_id, target)
 
     def forget_unfinished(self, run_id: str) -> None:
-        """Deletes the checkpoint of a run, unless another process is using it."""
-        if (self.partial / run_id).exists():
-            with self.lock(run_id) as held:
-                if held:
-                    shutil.rmtree(self.partial / run_id, ignore_errors=True)
+        """Deletes what publishing left of a run, but not an unfinished forced rerun."""
+        if not self.is_forced(run_id):
+            shutil.rmtree(self.partial / run_id, ignore_errors=True)
 
     def remove(self, run_id: str) -> None:
         """Deletes a finished run and what is left of an unfinished one."""
@@ -251,6 +276,13 @@ def _finite(values: Any) -> Any:
     if isinstance(values, float) and not math.isfinite(values):
         return None
     return values
+
+
+def _same_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.fstat(descriptor).st_ino == path.stat().st_ino
+    except FileNotFoundError:
+        return False
 
 
 def _is_id(name: str) -> bool:

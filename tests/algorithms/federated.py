@@ -116,7 +116,10 @@ def play(
     change(hyper)
     streams = Streams(seeds)
     site = Site(
-        specs={spec.name: spec for spec in found.target.releases(parsed, "local" if trust == "privunit" else trust)},
+        specs=[{spec.name: spec for spec in found.target.releases(parsed, "local" if trust == "privunit" else trust)}]
+        * len(seeds),
+        horizons=[10_000] * len(seeds),
+        trust="local" if trust == "privunit" else trust,  # type: ignore[arg-type]
         relation=relation,  # type: ignore[arg-type]
         unit="client",
         dimension=objective.dimension,

@@ -26,6 +26,7 @@ class FedMomentum:
     """DP-FedAvg with server momentum: v <- beta v + mean update, w <- w + v."""
 
     trusts = frozenset({"none", "local", "central"})
+    proved = frozenset({"local", "central"})  # clients hold no state; the server sees releases only
     units = frozenset({"client"})
     paper = "Hsu, Qi, Brown 2019, arXiv:1909.06335"
 

@@ -58,7 +58,9 @@ def build(settings: Callable[..., Any]) -> Callable[..., Mechanism]:
         changes: Sequence[dict[str, Any]] | None = None,
     ) -> Mechanism:
         site = Site(
-            specs={spec.name: spec for spec in specs},
+            specs=[{spec.name: spec for spec in specs}] * len(seeds),
+            horizons=[10_000] * len(seeds),
+            trust=sorted(lookup("mechanism", name).target.trusts)[0],
             relation=relation,
             unit="client",
             dimension=dimension,

@@ -50,7 +50,7 @@ def ledger(*entries: LedgerEntry) -> Ledger:
 def two_releases(vector: float, scalar: float, count: int = 1, **changes: object) -> Ledger:
     return ledger(
         entry(vector, count, group="moments", **changes),
-        entry(scalar, count, group="moments", name="squared norm", shape="scalar", **changes),
+        entry(scalar, count, group="moments", name="squared norm", shape="scalar", quantity="squared_norms", **changes),
     )
 
 
@@ -328,7 +328,10 @@ class TestJointSensitivity:
 
     def test_noise_that_changes_over_time(self):
         vector, scalar = (1.0, 2.0, 3.0), (0.4, 9.0, 1.0)
-        listed = ledger(entry(vector, 3, group="moments"), entry(scalar, 3, group="moments", name="squared norm", shape="scalar"))
+        listed = ledger(
+            entry(vector, 3, group="moments"),
+            entry(scalar, 3, group="moments", name="squared norm", shape="scalar", quantity="squared_norms"),
+        )
         mu = math.sqrt(sum(float(joint_squared_mu(np.array(v), np.array(s))) for v, s in zip(vector, scalar, strict=True)))
         assert accountant("joint_gaussian").epsilon(listed, DELTA) == pytest.approx(gaussian_epsilon(mu, DELTA), rel=1e-12)
         assert accountant("joint_gaussian").epsilon(listed, DELTA) < accountant("gdp").epsilon(listed, DELTA)
@@ -338,12 +341,14 @@ class TestJointSensitivity:
         [
             two_releases(2.5, 12.5, 5, relation="zero_out"),
             two_releases(2.5, 12.5, 5, relation="add_or_remove"),
-            ledger(entry(2.5, 5, group="a"), entry(12.5, 5, group="b", name="s", shape="scalar")),
+            ledger(entry(2.5, 5, group="a"), entry(12.5, 5, group="b", name="s", shape="scalar", quantity="squared_norms")),
             ledger(entry(2.5, 5), entry(12.5, 5, name="s", shape="scalar")),
-            ledger(entry(2.5, 5, group="a"), entry(12.5, 4, group="a", name="s", shape="scalar")),
+            ledger(entry(2.5, 5, group="a"), entry(12.5, 4, group="a", name="s", shape="scalar", quantity="squared_norms")),
             ledger(entry(2.5, 5, group="a"), entry(12.5, 5, group="a", name="s")),
+            ledger(entry(2.5, 5, group="a"), entry(12.5, 5, group="a", name="loss", shape="scalar")),
             ledger(
-                entry(2.5, 5, group="a", sensitivity=2.0), entry(12.5, 5, group="a", name="s", shape="scalar", sensitivity=0.5)
+                entry(2.5, 5, group="a", sensitivity=2.0),
+                entry(12.5, 5, group="a", name="s", shape="scalar", quantity="squared_norms", sensitivity=0.5),
             ),
         ],
         ids=["zero_out", "add_or_remove", "other groups", "no group", "other counts", "two vectors", "other sensitivity"],
@@ -355,7 +360,15 @@ class TestJointSensitivity:
         clip_norm = float(np.float32(0.3))
         composed = ledger(
             entry(2.5, 5, group="a", sensitivity=float(np.float32(2 * clip_norm))),
-            entry(12.5, 5, group="a", name="s", shape="scalar", sensitivity=float(np.float32(clip_norm) ** 2)),
+            entry(
+                12.5,
+                5,
+                group="a",
+                name="s",
+                shape="scalar",
+                quantity="squared_norms",
+                sensitivity=float(np.float32(clip_norm) ** 2),
+            ),
         )
         assert accountant("joint_gaussian").epsilon(composed, DELTA) < accountant("gdp").epsilon(composed, DELTA)
 

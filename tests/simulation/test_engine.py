@@ -186,3 +186,57 @@ def test_consecutive_rounds_and_tiles_do_not_repeat() -> None:
     streams = Streams([1])
     values = torch.cat([streams.normal("n", np.array([t]), 600, 3).flatten() for t in range(70)])
     assert len(torch.unique(values)) == len(values)
+
+
+def test_runs_of_a_batch_may_differ_in_what_they_declare() -> None:
+    plans = plans_of("algorithm=fedexp", "dp=cdp", algorithm__squared_norm_noise=[0.5, 50.0])
+    assert batch_key(plans[0]) == batch_key(plans[1])
+    together = finish(plans)
+    for plan, noise in zip(plans, (0.5, 50.0), strict=True):
+        assert {entry.name: entry.parameter for entry in together[plan.id].ledger.entries}["squared_norm"] == noise
+        assert together[plan.id].rows == finish([plan])[plan.id].rows
+
+
+class Silent(FedAvg):
+    """Declares a release that it never makes."""
+
+    def round(self, state: State, objective: Any, mechanism: Any, streams: Streams, rounds: np.ndarray) -> Any:
+        return state, {}
+
+
+def test_a_ledger_that_is_not_the_declared_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plans_of("algorithm=fedavg")[0]
+    monkeypatch.setattr(FedAvg, "round", Silent.round)
+    with pytest.raises(PrivacyError, match=r"update x 5"):
+        finish([plan])
+
+
+def test_noise_may_follow_a_schedule_and_releases_a_public_calendar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What time-varying noise and coins will need: the plan and the ledger agree on every round's event."""
+    from dpfl_cli.privacy.mechanism import ReleaseSpec
+
+    def releases(settings: Any, trust: str) -> list[ReleaseSpec]:
+        return [
+            ReleaseSpec("update", schedule=lambda rounds: 2.0 ** np.arange(rounds)),
+            ReleaseSpec("coin", occurs=lambda seed, rounds: (np.arange(rounds) + seed) % 2 == 0),
+        ]
+
+    original = FedAvg.round
+
+    def both(self: Any, state: State, objective: Any, mechanism: Any, streams: Streams, rounds: np.ndarray) -> Any:
+        from dpfl_cli.algorithms.local import bounded_local_update
+
+        shown = (rounds - 1 + np.array(streams.seeds)) % 2 == 0
+        update = bounded_local_update(objective, state.server["model"], self.hyper)
+        release = mechanism.release("coin", update, rounds, charged=shown)
+        assert not release.received[~torch.from_numpy(shown)].any()
+        return original(self, state, objective, mechanism, streams, rounds)
+
+    monkeypatch.setattr(FedAvg, "releases", staticmethod(releases))
+    monkeypatch.setattr(FedAvg, "round", both)
+    plans = plans_of("algorithm=fedavg", "dp=cdp", seeds=2)
+    members = finish(plans)
+    for plan in plans:
+        entries = {entry.name: entry for entry in members[plan.id].ledger.entries}
+        assert entries["update"].parameter == tuple(2.5 * 2.0**t for t in range(5))
+        assert entries["coin"].count == (3 if plan.seed == 0 else 2)

@@ -16,6 +16,7 @@ import pytest
 from dpfl_cli.algorithms.fedavg import FedAvg
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import StoreError
+from dpfl_cli.simulation import engine
 from dpfl_cli.simulation import execute as execute_module
 from dpfl_cli.simulation import store as store_module
 from dpfl_cli.simulation.execute import batches, execute
@@ -90,6 +91,78 @@ def contents_of_unbroken(plans: list[Plan], folder: Path) -> dict[str, dict[str,
     store = RunStore(folder)
     execute(plans, store)
     return contents(store)
+
+
+def test_data_that_cannot_be_built_fail_their_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dpfl_cli.data.partitioners import Natural
+
+    plans = [plan for plan in grid() if plan.algorithm.name == "fedavg"]
+    original = Natural.partition
+
+    def failing(settings: Any, dataset: Any, seed: int) -> Any:
+        if seed == 1:
+            raise MemoryError("no room")
+        return original(settings, dataset, seed)
+
+    engine._federations.clear()
+    monkeypatch.setattr(Natural, "partition", staticmethod(failing))
+    outcomes = execute(plans, RunStore(tmp_path))
+    assert {(outcome.plan.seed, outcome.status) for outcome in outcomes} == {(0, "done"), (1, "failed")}
+    failed = next(outcome.record for outcome in outcomes if outcome.status == "failed")
+    assert failed.result["privacy"]["epsilon"] is None
+    assert "no room" in failed.result["reason"]
+
+
+def test_a_forced_rerun_never_costs_the_result_it_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = next(plan for plan in grid() if plan.algorithm.name == "fedavg" and plan.rounds == 12)
+    store = RunStore(tmp_path)
+    execute([plan], store)
+    before = contents(store)
+    original = FedAvg.round
+
+    def failing(self: Any, state: Any, objective: Any, mechanism: Any, streams: Any, rounds: Any) -> Any:
+        if int(rounds[0]) == 7:
+            raise RuntimeError("broken")
+        return original(self, state, objective, mechanism, streams, rounds)
+
+    monkeypatch.setattr(FedAvg, "round", failing)
+    outcome = execute([plan], store, force=True)[0]
+    assert outcome.status == "failed"
+    assert "is kept" in (outcome.reason or "")
+    assert contents(store) == before
+    monkeypatch.undo()
+    assert execute([plan], store)[0].cached
+    assert store.is_forced(plan.id)  # the unfinished rerun is still there, and is gone on with
+    started: list[int] = []
+
+    def watching(self: Any, state: Any, objective: Any, mechanism: Any, streams: Any, rounds: Any) -> Any:
+        started.append(int(rounds[0]))
+        return original(self, state, objective, mechanism, streams, rounds)
+
+    monkeypatch.setattr(FedAvg, "round", watching)
+    assert execute([plan], store, force=True)[0].status == "done"
+    assert started[0] == 7
+    assert contents(store) == before
+    assert not store.is_forced(plan.id)
+
+
+def test_a_failed_run_keeps_what_it_had_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = next(plan for plan in grid() if plan.algorithm.name == "fedavg" and plan.rounds == 12)
+    original = FedAvg.round
+
+    def failing(self: Any, state: Any, objective: Any, mechanism: Any, streams: Any, rounds: Any) -> Any:
+        if int(rounds[0]) == 7:
+            raise RuntimeError("broken")
+        return original(self, state, objective, mechanism, streams, rounds)
+
+    monkeypatch.setattr(FedAvg, "round", failing)
+    store = RunStore(tmp_path)
+    record = execute([plan], store)[0].record
+    assert [row["round"] for row in record.rows] == list(range(7))
+    assert record.ledger.releases == 6
+    monkeypatch.undo()
+    assert execute([plan], store)[0].status == "done"
+    assert contents(store) == contents_of_unbroken([plan], tmp_path / "other")
 
 
 def test_divergence_is_recorded_and_not_repeated(tmp_path: Path) -> None:
@@ -187,7 +260,8 @@ def test_kill_9_at_random_instants_changes_no_number(tmp_path: Path, seed: int) 
             time.sleep(dice.uniform(0.01, 0.25))
             child.kill()
         child.join()
-        killed += child.exitcode == -signal.SIGKILL
+        if child.exitcode == -signal.SIGKILL and len(RunStore(folder).all()) < len(plans):
+            killed += 1
         for record in RunStore(folder).all():
             record.check()  # whatever is published is whole
             assert record.status == "done"

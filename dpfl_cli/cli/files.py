@@ -1,0 +1,25 @@
+"""Files that a user names with --output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.simulation.store import write_atomically
+
+
+def write_output(path: Path, payload: bytes) -> None:
+    """Writes a file that the user named, whole or not at all; its folder is created.
+
+    Raises:
+      ConfigError: it cannot be written.
+    """
+    try:
+        target = path.resolve()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists() and not target.is_file():  # a pipe or a device must not be replaced by a file
+            target.write_bytes(payload)
+        else:
+            write_atomically(target, payload)
+    except OSError as error:
+        raise ConfigError(f"--output {path}: cannot be written ({error.strerror}); name a file that can") from error
