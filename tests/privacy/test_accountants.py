@@ -351,7 +351,16 @@ class TestJointSensitivity:
                 entry(12.5, 5, group="a", name="s", shape="scalar", quantity="squared_norms", sensitivity=0.5),
             ),
         ],
-        ids=["zero_out", "add_or_remove", "other groups", "no group", "other counts", "two vectors", "other sensitivity"],
+        ids=[
+            "zero_out",
+            "add_or_remove",
+            "other groups",
+            "no group",
+            "other counts",
+            "two vectors",
+            "other quantity",
+            "other sensitivity",
+        ],
     )
     def test_prices_separately_where_the_bound_does_not_apply(self, composed):
         assert accountant("joint_gaussian").epsilon(composed, DELTA) == accountant("gdp").epsilon(composed, DELTA)
