@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from dpfl_cli.cli.main import COMMANDS, main
+from dpfl_cli.cli.report import print_results
+from dpfl_cli.config.compose import compose_config
+from dpfl_cli.config.errors import ConfigError, RunFailed
+from dpfl_cli.simulation.plan import make_plan
 
 SMALL = ["dataset.clients=12", "dataset.dimension=5", "rounds=4"]
 PLUGIN = str(Path(__file__).with_name("my_method.py"))
@@ -77,7 +85,13 @@ def test_a_grid_is_a_product(capsys: pytest.CaptureFixture[str]) -> None:
         (["runn"], "runn: no such command; did you mean run?"),
         (["run", "algorithm.clipnorm=1"], "did you mean clip_norm?"),
         (["run", "rounds=(1"], "not an override"),
-        (["run", "--no-such-flag"], ""),
+        (["run", "--no-such-flag"], "--no-such-flag: no such flag; choose from: --cfg"),
+        (["run", "--multirum", "seed=1,2"], "did you mean --multirun?"),
+        (["run", "--quite"], "did you mean --quiet?"),
+        (["run", "--cfg", "jobb"], "--cfg jobb: did you mean job?"),
+        (["run", "--cfg"], "--cfg: give it a value"),
+        (["run", "-m", "seed=range(0)"], "the grid is empty"),
+        (["run", "-m", "algorithm=fedavg,fedexp", "seed=range(3,3)"], "the grid is empty"),
         (["list", "algoritm"], "did you mean algorithm?"),
         (["list", "algorithm", "fedxp"], "did you mean fedexp?"),
         (["account", "ffff"], "no run"),
@@ -96,9 +110,8 @@ def test_wrong_use_is_one_line_and_runs_nothing(
 ) -> None:
     code, out, err = dpfl(capsys, *words)
     assert code == 2
-    if expected:
-        assert len(err.strip().splitlines()) == 1, err
-        assert expected in err
+    assert len(err.strip().splitlines()) == 1, err
+    assert expected in err
     assert "Traceback" not in out + err
     assert not list((tmp_path / "outputs").glob("runs/*"))
 
@@ -296,17 +309,207 @@ def test_doctor_is_content_here(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_interrupting_a_process_exits_130_and_loses_nothing(tmp_path: Path) -> None:
-    import signal
-    import time
-
-    words = ["run", "dataset.clients=200", "dataset.dimension=50", "rounds=100000", "evaluation.every=1000"]
+    words = ["run", "dataset.clients=200", "dataset.dimension=50", "rounds=1000000", "evaluation.every=1000"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     child = subprocess.Popen(
-        [sys.executable, "-m", "dpfl_cli.cli.main", *words], env=environment, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "dpfl_cli.cli.main", *words, "runtime.checkpoint_every=1"],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    time.sleep(8)
+    unfinished = tmp_path / "outputs" / "runs" / ".partial"
+    deadline = time.monotonic() + 120
+    while not list(unfinished.glob("*/checkpoint.pt")):
+        assert child.poll() is None, child.stderr
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    (checkpoint,) = unfinished.glob("*/checkpoint.pt")
+    before = checkpoint.stat().st_ino
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130
     assert "goes on from the last checkpoint" in err
-    assert list((tmp_path / "outputs" / "runs" / ".partial").glob("*/checkpoint.pt"))
+    assert checkpoint.stat().st_ino != before  # written anew: what was computed since the last one is not lost
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [(ConfigError("no"), 2), (RunFailed("no"), 3), (KeyboardInterrupt(), 130), (ZeroDivisionError("no"), 1)],
+)
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(
+    raised: BaseException, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise raised
+
+    monkeypatch.setattr("dpfl_cli.cli.doctor.execute", fail)
+    seen, _, err = dpfl(capsys, "doctor")
+    assert seen == code
+    assert len(err.strip().splitlines()) == 1
+    assert "Traceback" not in err
+    seen, _, err = dpfl(capsys, "doctor", "--debug")
+    assert seen == code
+    assert "Traceback" in err
+    assert "in fail" in err
+
+
+def test_an_unhealthy_machine_exits_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "file"))
+    code, out, _ = dpfl(capsys, "doctor")
+    assert code == 2
+    assert "cannot be written" in out
+
+
+@pytest.mark.parametrize("action", ["export", "compare"])
+def test_output_files_of_runs(action: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert dpfl(capsys, "run", *SMALL)[0] == 0
+    target = tmp_path / "new" / "folder" / ("x.csv" if action == "export" else "x.png")
+    code, out, _ = dpfl(capsys, "runs", action, "--output", str(target))
+    assert code == 0
+    assert out.strip().splitlines()[-1] == str(target)
+    assert target.stat().st_size > 0
+    (tmp_path / "file").write_text("")
+    for wrong in (tmp_path / "file" / target.name, tmp_path / "new"):
+        code, _, err = dpfl(capsys, "runs", action, "--output", str(wrong))
+        assert code == 2
+        assert len(err.strip().splitlines()) == 1
+        assert f"{wrong}: cannot be" in err
+    link = tmp_path / f"null{target.suffix}"
+    link.symlink_to(os.devnull)
+    assert dpfl(capsys, "runs", action, "--output", str(link))[0] == 0
+    assert Path(os.devnull).is_char_device()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("result.json", '{"schema_version": 1, "id'),
+        ("result.json", "[]"),
+        ("result.json", '{"schema_version": 1}'),
+        ("config.yaml", "a: [1"),
+        ("config.yaml", ""),
+        ("config.yaml", "seed: 7"),
+    ],
+)
+def test_a_damaged_run_is_named_and_left_out(name: str, content: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert dpfl(capsys, "run", "-m", "seed=0,1", *SMALL)[0] == 0
+    folders = sorted(path for path in (tmp_path / "outputs" / "runs").iterdir() if not path.name.startswith("."))
+    damaged, whole = folders
+    (damaged / name).write_text(content)
+    for words in (["list"], ["export"], ["compare"], ["show"], ["list", "--status", "done"], ["list", "--where", "rounds=4"]):
+        code, out, err = dpfl(capsys, "runs", *words)
+        assert code == 0
+        assert whole.name in out
+        assert damaged.name not in out
+        assert len(err.strip().splitlines()) == 1
+        assert str(damaged) in err
+    code, _, err = dpfl(capsys, "runs", "show", damaged.name)
+    assert code == 2
+    assert len(err.strip().splitlines()) == 1
+    assert dpfl(capsys, "runs", "prune", damaged.name, "--yes")[0] == 0
+    assert not damaged.exists()
+
+
+def test_looking_does_not_import_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Commands that only look answer at once: nothing slow is imported for them."""
+    assert dpfl(capsys, "run", *SMALL)[0] == 0
+    code = "import sys; from dpfl_cli.cli.main import main; main(sys.argv[1:]); print('torch' in sys.modules, file=sys.stderr)"
+    for words in (["runs", "list"], ["runs", "export"], ["list"], ["completion", "--words", "run", "algo"], ["--help"]):
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+        assert done.stderr.strip() == "False", words
+
+
+@pytest.mark.parametrize("runs", [1, 12])
+def test_tables_keep_a_run_on_a_line_at_80_columns(runs: int) -> None:
+    results = [
+        (
+            {"algorithm": {"name": "fedexp"}, "dp": {"name": "ldp_privunit"}, "dataset": {"name": "fashion_mnist"}},
+            {
+                "id": f"{number:012x}",
+                "seed": number,
+                "status": "done",
+                "metrics": {"last": {"accuracy": 71.25, "train_loss": 0.5, "test_loss": 0.5}},
+                "data": {"source": "standin"},
+                "privacy": {
+                    "epsilon": 300.0 + number,
+                    "vacuous": True,
+                    "delta": 1e-5,
+                    "trust": "local",
+                    "unit": "client",
+                    "relation": "replace_one",
+                    "accountant": "pure",
+                    "releases": 50,
+                },
+            },
+        )
+        for number in range(runs)
+    ]
+    narrow, wide = (Console(width=width, file=io.StringIO(), highlight=False) for width in (80, 200))
+    for console in (narrow, wide):
+        print_results(console, results)
+        text = console.file.getvalue()
+        for number in range(runs):
+            (line,) = (line for line in text.splitlines() if f"{number:012x}" in line)
+            assert f"{300 + number}.0000 (vacuous)" in line
+            assert "71.25" in line
+        for said in ("fedexp", "ldp_privunit", "fashion_mnist (stand-in)", "1e-05", "tuning not included"):
+            assert said in text
+        assert max(map(len, text.splitlines())) <= console.width
+
+
+def ids(environment: dict[str, str], plugins: list[str]) -> list[str]:
+    """The ids of a run of a built-in and of one of the plugin's own algorithm, planned in a process of their own."""
+    code = (
+        "import sys, json; from dpfl_cli.cli.plugins import load_plugins; load_plugins(json.loads(sys.argv[1]));"
+        "from dpfl_cli.config.compose import compose_config; from dpfl_cli.simulation.plan import make_plan;"
+        "[print(make_plan(compose_config(words)).id) for words in json.loads(sys.argv[2])]"
+    )
+    command = [sys.executable, "-c", code, json.dumps(plugins), json.dumps([BUILT_IN_WORDS, OWN_WORDS])]
+    done = subprocess.run(command, env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+OWN = """
+from dpfl_cli.algorithms.fedavg import FedAvg, FedAvgSettings
+from dpfl_cli.config.component import component
+@component("algorithm", "own", revision=1, settings=FedAvgSettings)
+class Own(FedAvg):
+    'FedAvg under a name of its own.'
+"""
+OWN_WORDS = ["algorithm=own", "algorithm.local_steps=2", "algorithm.local_lr=0.1", "algorithm.clip_norm=1.0", *SMALL]
+BUILT_IN_WORDS = ["algorithm=fedavg", *SMALL]
+
+
+def test_a_plugin_file_changes_the_ids_of_its_own_runs_only(tmp_path: Path) -> None:
+    plugin = tmp_path / "own.py"
+    plugin.write_text(OWN)
+    built_in, own = ids(dict(os.environ), [str(plugin)])
+    assert built_in == make_plan(compose_config(BUILT_IN_WORDS)).id
+    plugin.write_text(OWN + "# edited\n")
+    still, changed = ids(dict(os.environ), [str(plugin)])
+    assert still == built_in
+    assert changed != own
+
+
+@pytest.mark.parametrize(("module", "edited"), [("own_methods", "own_methods.py"), ("own_package", "own_package/method.py")])
+def test_a_plugin_package_changes_the_ids_of_its_own_runs_only(module: str, edited: str, tmp_path: Path) -> None:
+    info = tmp_path / "own-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[dpfl.plugins]\nown = {module}\n")
+    source = tmp_path / edited
+    source.parent.mkdir(exist_ok=True)
+    source.write_text(OWN)
+    if source.parent != tmp_path:
+        (source.parent / "__init__.py").write_text("from . import method\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    built_in, own = ids(environment, [])
+    assert built_in == make_plan(compose_config(BUILT_IN_WORDS)).id
+    source.write_text(OWN + "# edited\n")
+    still, changed = ids(environment, [])
+    assert still == built_in
+    assert changed != own

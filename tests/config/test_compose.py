@@ -55,7 +55,7 @@ def refused(*overrides: str) -> str:
         (["dp=ldp", "dp.epsilon=3", "mechanism.noise_multiplier=1"], "both given"),
         (["algorithm=fedexp_naive", "dp=cdp"], "naive"),
         (["dp=ldp", "algorithm.clip_norm=null"], "clip"),
-        (["dp.convention=fedxp"], "dp.convention='fedxp'"),
+        (["dp.convention=fedxp"], "dp.convention=fedxp: no such convention; did you mean fedexp?"),
         (["dp.trust=locl"], "dp.trust='locl'"),
         (["rounds"], "rounds: not an override"),
     ],
