@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+from dpfl_cli.privacy.client_values import ClientValues, Unreleased, client_values, opened
 
 
 class Objective(ABC):
@@ -88,3 +89,71 @@ class Objective(ABC):
         for _ in range(steps):
             parameters = parameters - rate * (opened(self.gradient(parameters)) + shift)
         return client_values(parameters - begin)
+
+
+class ClientSide:
+    """What an algorithm may ask of an objective: public sizes, and what clients compute, as client values.
+
+    Algorithms get this in place of the objective, whose federations and metrics (both hold private data) they must not reach.
+    What they pass is checked here for every model: the server's part must be public, a client's part its own.
+
+    Args:
+      objective: the objective that does the work.
+
+    Attributes:
+      runs, clients, dimension: R, M, d.
+      dtype, device: of parameters.
+    """
+
+    __slots__ = ("__objective",)
+
+    def __init__(self, objective: Objective) -> None:
+        self.__objective = objective
+
+    @property
+    def runs(self) -> int:
+        return self.__objective.runs
+
+    @property
+    def clients(self) -> int:
+        return self.__objective.clients
+
+    @property
+    def dimension(self) -> int:
+        return self.__objective.dimension
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.__objective.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.__objective.device
+
+    def initial(self, streams: Streams) -> Tensor:
+        """As `Objective.initial`."""
+        return self.__objective.initial(streams)
+
+    def gradient(self, parameters: Tensor) -> ClientValues:
+        """As `Objective.gradient`."""
+        return client_values(self.__objective.gradient(self._own("parameters", parameters)))
+
+    def local_descent(self, start: Tensor, learning_rate: Tensor, steps: int, drift: Tensor | None = None) -> ClientValues:
+        """As `Objective.local_descent`."""
+        self._public("start", start, (self.runs, self.dimension))
+        self._public("learning_rate", learning_rate, (self.runs,))
+        own = None if drift is None else self._own("drift", drift)
+        return client_values(self.__objective.local_descent(start, learning_rate, steps, own))
+
+    def _own(self, name: str, values: Tensor) -> Tensor:
+        """[R, M, d] exactly: an objective that broadcast another shape could hand one client's values to another."""
+        wanted = (self.runs, self.clients, self.dimension)
+        if tuple(values.shape) != wanted:
+            raise PrivacyError(f"{name} of clients is [runs, clients, d] = {list(wanted)}, not {list(values.shape)}")
+        return client_values(values)
+
+    def _public(self, name: str, values: Tensor, wanted: tuple[int, ...]) -> None:
+        if isinstance(values, Unreleased):
+            raise PrivacyError(f"{name} goes to every client, so it must be public: a setting, or computed from releases")
+        if tuple(values.shape) != wanted:
+            raise PrivacyError(f"{name} has the shape {list(values.shape)}, but needs {list(wanted)}")

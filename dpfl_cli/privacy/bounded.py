@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
-from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+from dpfl_cli.privacy.client_values import ClientValues, Diagnostic, Unreleased, client_values, opened, versions
 
 Relation = Literal["replace_one", "add_or_remove", "zero_out"]
 Unit = Literal["client", "record"]
@@ -69,8 +69,7 @@ class Bounded:
         return opened(self.values)
 
     def _current_versions(self) -> tuple[int, ...]:
-        tensors = (opened(self.values), self.bound, self.replace_one, self.zero_out)
-        return tuple(-1 if tensor.is_inference() else tensor._version for tensor in tensors)
+        return versions((self.values, self.bound, self.replace_one, self.zero_out))
 
 
 def clip(values: Tensor, clip_norm: Tensor) -> Bounded:
@@ -83,8 +82,13 @@ def clip(values: Tensor, clip_norm: Tensor) -> Bounded:
 
     Args:
       values: [R, M, d] client values.
-      clip_norm: [R], C; infinite to leave the values as they are.
+      clip_norm: [R], C; infinite to leave the values as they are. Public: settings, or a function of past releases.
     """
+    if isinstance(clip_norm, Unreleased) or isinstance(values, Diagnostic):
+        raise PrivacyError(
+            "clip takes client values and a public clip norm: a setting, or computed from releases, never from client values or "
+            "diagnostics"
+        )
     inside = opened(values)
     if inside.dim() != 3 or clip_norm.shape != inside.shape[:1]:
         raise PrivacyError(

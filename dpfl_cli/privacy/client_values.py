@@ -1,135 +1,177 @@
-"""Client values: tensors that were computed from clients' data and have not passed a mechanism.
+"""Tensors that no release has paid for, and what may be done with them.
 
-Objectives return them, algorithms compute with them as with any tensor, and whatever they touch becomes one too. Only a
-mechanism's release turns them into plain tensors. The engine refuses a server state or a result that holds one, so a
-value cannot slip past the door by oversight:
+`ClientValues` were computed from clients' data and have not passed a mechanism. Objectives return them, algorithms compute with
+them as with any tensor, and whatever they touch becomes one too. Only a mechanism's release turns them into plain tensors. Only
+functions that keep clients apart are allowed (`separation`): none that lets two clients, or two runs, meet.
+A `Diagnostic` was computed from client values for display. Whatever it touches becomes one too; only the engine shows it.
 
-* an operation that would drop or change the two leading axes (runs R, clients M), such as a mean over clients, is refused;
-* writing them into a plain tensor in place is refused;
-* so is any operation that turns them into Python or numpy values; printing shows their shape only.
+Neither can be read out into Python or numpy, nor written into plain tensors, and printing shows their shape only. The engine
+refuses a server state that holds either, so a value cannot slip past the door by oversight.
 
-This stops mistakes, not malice: Python can always be circumvented (`torch.tensor(values)` is one way that no tensor
-subclass sees; a test forbids it in algorithms), and tests attack the mechanisms besides.
+This stops mistakes, not malice: Python can always be circumvented (`plain.data = values` and `torch.utils.dlpack.to_dlpack` are
+ways that no tensor subclass sees; a test forbids them in algorithms), and tests attack the mechanisms besides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.privacy.separation import PUBLIC, RULES, Mixing, parts
 
-_READ_OUT = {
-    "item",
-    "tolist",
-    "numpy",
-    "__array__",
-    "__float__",
-    "__int__",
-    "__bool__",
-    "__index__",
-    "__complex__",
-    "__dlpack__",
-    "storage",
-    "untyped_storage",
-    "_typed_storage",
-    "apply_",
-    "map_",
-    "map2_",
-    "backward",
-}
-# Python values that say nothing about the data: shapes, types, placement.
-_SHAPE_ONLY = {
-    "__get__",
-    "__len__",
-    "__hash__",
-    "__dlpack_device__",
-    "size",
-    "dim",
-    "ndimension",
-    "numel",
-    "nelement",
-    "stride",
-    "storage_offset",
-    "element_size",
-    "data_ptr",
-    "type",
-    "get_device",
-    "is_contiguous",
-    "is_floating_point",
-    "is_complex",
-    "is_signed",
-    "is_same_size",
-    "is_inference",
-    "is_conj",
-    "is_neg",
-    "is_pinned",
-    "is_shared",
-    "result_type",
-    "can_cast",
-    "__reduce_ex__",
-}
+_READ_OUT = """item tolist numpy equal allclose is_nonzero storage untyped_storage _typed_storage data_ptr apply_ map_ map2_
+backward __array__ __float__ __int__ __bool__ __index__ __complex__ __contains__ __dlpack__ __dlpack_device__"""
+_WRITES = (
+    """__setitem__ __iadd__ __isub__ __imul__ __idiv__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__"""
+)
+_READERS, _WRITERS = frozenset(_READ_OUT.split()), frozenset(_WRITES.split())
 
 
-class ClientValues(Tensor):
-    """A tensor [R, M, ...] of values that belong to clients."""
+class Unreleased(Tensor):
+    """A tensor that no release has paid for; marks what it touches."""
+
+    what: ClassVar[str]
+    way_out: ClassVar[str]  # how its values may reach anybody
 
     @classmethod
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name in _READ_OUT:
-            raise PrivacyError(f"client values read out by {name}(): they leave a client only through a mechanism's release")
-        in_place = name in ("__setitem__", "__set__") or (name.endswith("_") and not name.endswith("__"))
-        targets = [*_tensors(args[:1] if in_place else ()), *_tensors((kwargs.get("out"),))]
-        if any(not isinstance(target, ClientValues) for target in targets):
-            raise PrivacyError(f"client values written into a plain tensor by {name}: use a new tensor, or a mechanism's release")
-        result = super().__torch_function__(func, types, args, kwargs)
-        # `opened` below: a shape asked of the subclass would come back here
-        leading = next((opened(a).shape[:2] for a in _tensors((args, *kwargs.values())) if isinstance(a, ClientValues)), None)
-        for part in _parts(result):
-            if isinstance(part, ClientValues):
-                shape = opened(part).shape
-                if leading is not None and shape[:2] != leading:
-                    raise PrivacyError(
-                        f"client values of shape {list(leading)}+ turned into {list(shape)} by {name}: values of "
-                        "different clients meet only in a mechanism's release"
-                    )
-            elif isinstance(part, bool | int | float | complex | str) and name not in _SHAPE_ONLY:
-                raise PrivacyError(f"client values read out by {name}(): they leave a client only through a mechanism's release")
+        bare: dict[int, Tensor] = {}  # by identity of the plain alias: the marked argument
+        args = tuple(cls._bared(part, bare) for part in args)
+        kwargs = {key: cls._bared(part, bare) for key, part in (kwargs or {}).items()}
+        if func in PUBLIC:
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", "?")
+        if name in ("__get__", "__set__"):
+            name = f"{getattr(getattr(func, '__self__', None), '__name__', 'attribute')}.{name}"
+        if name in _READERS:
+            raise PrivacyError(f"{cls.what} read out by {name}(): {cls.way_out}")
+        marks = frozenset(bare)
+        in_place = name in _WRITERS or name.endswith(".__set__") or (name.endswith("_") and not name.endswith("__"))
+        targets = [*parts(args[:1] if in_place else ()), *parts(kwargs.get("out"))]
+        if any(isinstance(target, Tensor) and id(target) not in marks for target in targets):
+            raise PrivacyError(f"{cls.what} written into a plain tensor by {name}: use a new tensor, or a mechanism's release")
+        try:
+            if func not in RULES or kwargs.get("out") is not None:
+                raise Mixing("use elementwise functions, or reductions over named axes of a client's own values (2 and above)")
+            result = cls._computed(func, args, kwargs, marks)
+        except Mixing as error:
+            raise PrivacyError(f"{cls.what} in {name}: {error}; {cls.way_out}") from None
+        return bare[id(args[0])] if in_place else cls._marked(result)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Reached only where `__torch_function__` was not asked: constructors that copy, vmap and other transforms."""
+        raise PrivacyError(f"{cls.what} read out by {func} (in torch.tensor, vmap or the like): {cls.way_out}")
+
+    @classmethod
+    def _computed(cls, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], marks: frozenset[int]) -> Any:
+        """The result of a function of `RULES` on plain arguments, or a Mixing."""
+        raise NotImplementedError
+
+    @classmethod
+    def _bared(cls, value: Any, bare: dict[int, Tensor]) -> Any:
+        """An argument without marks; client values and diagnostics do not meet."""
+        if isinstance(value, Unreleased):
+            if not isinstance(value, cls):
+                raise PrivacyError(
+                    f"{cls.what} meet {value.what}: diagnostics are for display and enter no computation of clients"
+                )
+            plain = opened(value)
+            bare[id(plain)] = value
+            return plain
+        if type(value) in (list, tuple):
+            return type(value)(cls._bared(part, bare) for part in value)
+        return value
+
+    @classmethod
+    def _marked(cls, result: Any) -> Any:
+        if isinstance(result, Tensor):
+            return result.as_subclass(cls)
+        if isinstance(result, list | tuple):
+            return type(result)([cls._marked(part) for part in result])
         return result
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"ClientValues({list(self.shape)}, {self.dtype})"
+        return f"{type(self).__name__}({list(self.shape)}, {self.dtype})"
 
     def __format__(self, _: str) -> str:
         return repr(self)
 
 
-def _parts(value: Any) -> Iterator[Any]:
-    if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
-        for part in value:
-            yield from _parts(part)
-    else:
-        yield value
+class ClientValues(Unreleased):
+    """A tensor [R, M, ...] of values that belong to clients."""
+
+    what = "client values"
+    way_out = "values of different clients meet, and leave a client, only in a mechanism's release"
+
+    @classmethod
+    def _computed(cls, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], marks: frozenset[int]) -> Any:
+        if not args:
+            raise Mixing("give them as the first argument")
+        own = [part.shape[:2] for part in parts((*args, *kwargs.values())) if id(part) in marks]
+        if any(shape != own[0] for shape in own):
+            raise Mixing("they are of different runs or clients")
+        RULES[func](args, kwargs, marks)
+        result = func(*args, **kwargs)
+        for part in parts(result):
+            if isinstance(part, Tensor) and part.shape[:2] != own[0]:
+                raise Mixing(f"shape {list(own[0])}+ would turn into {list(part.shape)}")
+        return result
 
 
-def _tensors(values: tuple[Any, ...]) -> Iterator[Tensor]:
-    return (part for part in _parts(values) if isinstance(part, Tensor))
+class Diagnostic(Unreleased):
+    """A tensor that was computed from client values for display."""
+
+    what = "diagnostics"
+    way_out = "they are for display, and no algorithm may read one"
+
+    @classmethod
+    def _computed(cls, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], marks: frozenset[int]) -> Any:
+        name = func.__name__
+        chosen = name in ("__getitem__", "__setitem__") and any(id(part) in marks for part in parts(args[1]))
+        if chosen or (name == "where" and len(args) + len(kwargs) < 3):
+            raise Mixing("a shape would depend on them")
+        return func(*args, **kwargs)
 
 
 def client_values(values: Tensor) -> ClientValues:
     """Marks [R, M, ...] values as belonging to clients."""
+    if isinstance(values, ClientValues):
+        return values
+    if isinstance(values, Unreleased):
+        raise PrivacyError("a diagnostic is no client's own value: diagnostics are for display, and no algorithm may read one")
     if values.dim() < 2:
         raise PrivacyError(f"client values need the axes [runs, clients, ...], not the shape {list(values.shape)}")
     return values.as_subclass(ClientValues)
 
 
+def diagnostic(values: Tensor) -> Diagnostic:
+    """Marks plain values, computed from client values that were opened, as for display only."""
+    return values.as_subclass(Diagnostic)
+
+
 def opened(values: Tensor) -> Tensor:
     """The plain tensor inside client values. For mechanisms, objectives and diagnostics only; a test holds that."""
-    return values.as_subclass(Tensor) if isinstance(values, ClientValues) else values
+    if not isinstance(values, Unreleased):
+        return values
+    with torch._C._DisableTorchDispatch():
+        return values.as_subclass(Tensor)
+
+
+def shown(values: Tensor) -> Tensor:
+    """The plain tensor inside a diagnostic; a plain tensor as it is. For the engine's display only; a test holds that."""
+    if isinstance(values, ClientValues):
+        raise PrivacyError("values of single clients are no diagnostic: return means over clients, from privacy.diagnostics")
+    return opened(values)
+
+
+def versions(tensors: Iterable[Tensor]) -> tuple[int, ...]:
+    """How often each tensor was changed in place, by torch's counters; -1 where there is none (made in inference mode)."""
+    plain = (opened(tensor) for tensor in tensors)
+    return tuple(-1 if tensor.is_inference() else tensor._version for tensor in plain)

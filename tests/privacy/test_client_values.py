@@ -73,7 +73,7 @@ MIXING = {
 
 @pytest.mark.parametrize("operation", MIXING.values(), ids=MIXING.keys())
 def test_meeting_of_clients_is_refused(operation):
-    with pytest.raises(PrivacyError, match="only in a mechanism's release"):
+    with pytest.raises(PrivacyError, match=r"client values in .*only in a mechanism's release"):
         operation(values())
 
 
@@ -103,7 +103,7 @@ READING = {
 
 @pytest.mark.parametrize("operation", READING.values(), ids=READING.keys())
 def test_reading_out_is_refused(operation):
-    with pytest.raises(PrivacyError, match="only through a mechanism's release"):
+    with pytest.raises(PrivacyError, match=r"client values read out by .*only in a mechanism's release"):
         operation()
 
 
