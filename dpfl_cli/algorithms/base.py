@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpfl_cli.config.component import Settings
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models.objective import Objective
+from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
 
 Diagnostics = Mapping[str, Tensor]
@@ -44,12 +44,12 @@ class Algorithm(Protocol):
         """The releases of one round under a trust model."""
         ...
 
-    def init(self, objective: Objective, streams: Streams) -> State:
+    def init(self, objective: ClientSide, streams: Streams) -> State:
         """The state before round 1."""
         ...
 
     def round(
-        self, state: State, objective: Objective, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
+        self, state: State, objective: ClientSide, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
     ) -> tuple[State, Diagnostics]:
         """One round. `rounds` [R] is each run's round number, from 1; diagnostics are [R] tensors that nothing reads."""
         ...

@@ -31,7 +31,7 @@ from dpfl_cli.algorithms.base import Diagnostics, State
 from dpfl_cli.algorithms.local import LocalSettings, bounded_local_update, check_clip_norm, per_run
 from dpfl_cli.config.component import component
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models.objective import Objective
+from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.diagnostics import update_diagnostics
 from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
 
@@ -61,11 +61,11 @@ class FedAvg:
             ReleaseSpec("update", note="client update clipped to C: sensitivity 2C (replace_one), C (zero_out, add_or_remove)")
         ]
 
-    def init(self, objective: Objective, streams: Streams) -> State:
+    def init(self, objective: ClientSide, streams: Streams) -> State:
         return State(server={"model": objective.initial(streams)}, clients={})
 
     def round(
-        self, state: State, objective: Objective, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
+        self, state: State, objective: ClientSide, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
     ) -> tuple[State, Diagnostics]:
         model = state.server["model"]  # w
         update = bounded_local_update(objective, model, self.hyper)  # Delta_i

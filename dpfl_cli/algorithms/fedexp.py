@@ -51,7 +51,7 @@ from dpfl_cli.algorithms.local import LocalSettings, bounded_local_update, check
 from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models.objective import Objective
+from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.bounded import squared_norms, vector_norms
 from dpfl_cli.privacy.diagnostics import update_diagnostics
 from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
@@ -114,11 +114,11 @@ class FedExp:
             ),
         ]
 
-    def init(self, objective: Objective, streams: Streams) -> State:
+    def init(self, objective: ClientSide, streams: Streams) -> State:
         return State(server={"model": objective.initial(streams)}, clients={})
 
     def round(
-        self, state: State, objective: Objective, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
+        self, state: State, objective: ClientSide, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
     ) -> tuple[State, Diagnostics]:
         model = state.server["model"]  # w
         update = bounded_local_update(objective, model, self.hyper)  # Delta_i

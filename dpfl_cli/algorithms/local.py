@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.models.objective import Objective
+from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.bounded import Bounded, clip
 
 
@@ -29,7 +29,7 @@ class LocalHyper(Protocol):
     clip_norm: Tensor
 
 
-def bounded_local_update(objective: Objective, model: Tensor, hyper: LocalHyper, drift: Tensor | None = None) -> Bounded:
+def bounded_local_update(objective: ClientSide, model: Tensor, hyper: LocalHyper, drift: Tensor | None = None) -> Bounded:
     """Delta_i = CLIP(LOCAL(w, i)), the update of one client's local run, clipped as a whole.
 
     LOCAL(w, i): v <- w; repeat tau times v <- v - eta_l (grad f_i(v) + drift_i); return v - w. What a client holds decides the

@@ -48,7 +48,7 @@ from dpfl_cli.algorithms.base import Diagnostics, State
 from dpfl_cli.algorithms.local import LocalSettings, check_clip_norm, per_run
 from dpfl_cli.config.component import component
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models.objective import Objective
+from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.bounded import clip
 from dpfl_cli.privacy.client_values import client_values
 from dpfl_cli.privacy.diagnostics import update_diagnostics
@@ -90,13 +90,13 @@ class Scaffold:
             ReleaseSpec("control", multiplier=_split, note=f"the same update for the control, {note}; multiplier sqrt(2) z"),
         ]
 
-    def init(self, objective: Objective, streams: Streams) -> State:
+    def init(self, objective: ClientSide, streams: Streams) -> State:
         model = objective.initial(streams)
         own = model.new_zeros(objective.runs, objective.clients, objective.dimension)
         return State(server={"model": model, "control": torch.zeros_like(model)}, clients={"control": client_values(own)})
 
     def round(
-        self, state: State, objective: Objective, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
+        self, state: State, objective: ClientSide, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
     ) -> tuple[State, Diagnostics]:
         hyper = self.hyper
         model, control = state.server["model"], state.server["control"].unsqueeze(1)  # w, c

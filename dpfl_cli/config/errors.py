@@ -35,12 +35,6 @@ class StoreError(DpflError):
     """A run store that cannot be read or written."""
 
 
-class RunFailed(DpflError):
-    """Some runs failed or diverged."""
-
-    exit_code = 3
-
-
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint to append to a message: the nearest known name, or all of them when none is near.
 

@@ -62,7 +62,7 @@ class LinearRegression(Objective):
     """
 
     dtype = torch.float64
-    accuracy_higher = False
+    unreleased_metrics = frozenset({"train_loss"})
 
     def __init__(
         self,

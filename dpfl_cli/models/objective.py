@@ -8,7 +8,7 @@ structured objectives override `local_descent` with an equal but faster computat
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -32,11 +32,12 @@ class Objective(ABC):
     Attributes:
       runs, clients, dimension: R, M, d.
       dtype: float64 for convex problems, float32 for networks.
-      accuracy_higher: whether the first metric is better when higher.
+      unreleased_metrics: names of the metrics that look at clients' records, and so are covered by no epsilon.
     """
 
     dtype: torch.dtype
     dimension: int
+    unreleased_metrics: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self, settings: Any, federations: list[Federation], index: np.ndarray, device: torch.device | str = "cpu"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
-from dpfl_cli.privacy.client_values import ClientValues, Diagnostic, Unreleased, client_values, opened, versions
+from dpfl_cli.privacy.client_values import ClientValues, Diagnostic, Unreleased, client_values, diagnostic, opened, versions
 
 Relation = Literal["replace_one", "add_or_remove", "zero_out"]
 Unit = Literal["client", "record"]
@@ -33,7 +33,8 @@ class Bounded:
       zero_out: [R], the largest L2 norm of one contribution (also the sensitivity under add_or_remove).
       unit: whose data one contribution is, or can change.
       proof: the line that says why the bound holds.
-      repaired: [R] number of contributions that were not finite and were replaced by zero.
+      repaired: [R] number of contributions that were not finite and were replaced by zero; a diagnostic.
+      quantity: what they are of the contributions that were clipped: "" themselves, or their "squared_norms".
     """
 
     values: ClientValues
@@ -42,7 +43,8 @@ class Bounded:
     zero_out: Tensor
     unit: Unit
     proof: str
-    repaired: Tensor
+    repaired: Diagnostic
+    quantity: Literal["", "squared_norms"] = ""
     maker: InitVar[object] = None  # not a field, so that dataclasses.replace cannot copy it
     _versions: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
@@ -107,7 +109,7 @@ def clip(values: Tensor, clip_norm: Tensor) -> Bounded:
         zero_out=bound,
         unit="client",
         proof="clipped to the ball of radius C: 2C under replace_one, C otherwise",
-        repaired=(~finite).sum(dim=(1, 2)),
+        repaired=diagnostic((~finite).sum(dim=(1, 2))),
         maker=_MAKER,
     )
 
@@ -130,7 +132,8 @@ def squared_norms(vectors: Bounded) -> Bounded:
         zero_out=bound,
         unit=vectors.unit,
         proof="squared norm of a vector clipped to C: a number in [0, C^2]",
-        repaired=torch.zeros_like(vectors.repaired),
+        repaired=diagnostic(torch.zeros_like(opened(vectors.repaired))),
+        quantity="squared_norms",
         maker=_MAKER,
     )
 

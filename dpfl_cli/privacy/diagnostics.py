@@ -1,21 +1,18 @@
-"""Diagnostics: looks at client values that no release paid for. For display only; no algorithm may read them.
-
-Their names are listed in `UNRELEASED`, so that results can mark them and say that no epsilon covers them.
+"""Diagnostics: looks at client values that no release paid for. For display only: they come as `Diagnostic`
+tensors, which mark whatever they touch, cannot be read out, and are refused by clipping and by the server's state. Results list
+what was reported with this mark, because no epsilon covers it.
 """
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from dpfl_cli.privacy.bounded import Bounded, vector_norms
-from dpfl_cli.privacy.client_values import opened
+from dpfl_cli.privacy.client_values import Diagnostic, diagnostic, opened
 
-UNRELEASED = frozenset({"mean_squared_norm", "clipped_fraction", "repaired", "server_step_target", "train_loss"})
 _AT_THE_BOUND = 1 - 1e-4  # clipping leaves a norm of C up to rounding, also in float32
 
 
-def update_diagnostics(update: Bounded) -> dict[str, Tensor]:
-    """DIAGNOSTICS, not private: they look at client values without a release. For display only; no `round` may read them.
+def update_diagnostics(update: Bounded) -> dict[str, Diagnostic]:
+    """DIAGNOSTICS, not private: they look at client values without a release. For display only.
 
     Returns:
       mean_squared_norm: [R] (1/M) sum_i ||Delta_i||^2 of the clipped updates.
@@ -25,7 +22,7 @@ def update_diagnostics(update: Bounded) -> dict[str, Tensor]:
     squared = vector_norms(opened(update.values)).square()  # [R, M]
     limit = (_AT_THE_BOUND * update.bound).square().unsqueeze(-1)
     return {
-        "mean_squared_norm": squared.mean(dim=-1),
-        "clipped_fraction": (squared >= limit).to(squared.dtype).mean(dim=-1),
+        "mean_squared_norm": diagnostic(squared.mean(dim=-1)),
+        "clipped_fraction": diagnostic((squared >= limit).to(squared.dtype).mean(dim=-1)),
         "repaired": update.repaired,
     }

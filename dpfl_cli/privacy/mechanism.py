@@ -176,6 +176,8 @@ class Mechanism(ABC):
             raise PrivacyError(
                 f"release '{name}' was declared as a {spec.shape} per {site.unit}, but got a {shape} per {values.unit}"
             )
+        if spec.quantity and values.quantity != spec.quantity:
+            raise PrivacyError(f"release '{name}' was declared as {spec.quantity}: give it {spec.quantity}(bounded values)")
         if shape not in self.shapes:
             raise PrivacyError(f"release '{name}': {type(self).__name__} cannot release a {shape}")
         runs = len(self.settings)

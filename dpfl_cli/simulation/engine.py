@@ -25,7 +25,8 @@ from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+from dpfl_cli.models.objective import ClientSide
+from dpfl_cli.privacy.client_values import Diagnostic, Unreleased, client_values, opened, shown, versions
 from dpfl_cli.privacy.ledger import BatchLedger, Ledger
 from dpfl_cli.privacy.mechanism import Site
 from dpfl_cli.simulation.plan import Part, Plan
@@ -200,6 +201,7 @@ class Batch:
         position = {id(item): number for number, item in enumerate(distinct)}
         index = np.array([position[id(item)] for item in federations])
         self.objective = first.model.target(first.model.settings, distinct, index, self.device)
+        self.clients_view = ClientSide(self.objective)
         self.streams = Streams([plan.seed for plan in plans])
         self.ledger = BatchLedger(len(plans), started=[member.ledger for member in self.members])
         site = Site(
@@ -220,7 +222,7 @@ class Batch:
 
     def _restore(self) -> State:
         fresh = [member for member in self.members if member.server is None]
-        initial = self.algorithm.init(self.objective, self.streams) if fresh else None
+        initial = self.algorithm.init(self.clients_view, self.streams) if fresh else None
         if initial is not None:
             self._check(initial)
             for run, member in enumerate(self.members):
@@ -244,25 +246,36 @@ class Batch:
 
     def step(self) -> Mapping[str, Tensor]:
         """One round of every member; returns the algorithm's diagnostics."""
+        held = (*self.state.server.values(), *self.state.clients.values())
+        before = versions(held)
         rounds = np.array([member.round + 1 for member in self.members])
-        state, diagnostics = self.algorithm.round(self.state, self.objective, self.mechanism, self.streams, rounds)
+        state, diagnostics = self.algorithm.round(self.state, self.clients_view, self.mechanism, self.streams, rounds)
         self._check(state)
-        for name, value in diagnostics.items():
-            if isinstance(value, ClientValues):
-                raise PrivacyError(f"diagnostic {name} of {type(self.algorithm).__name__} holds values of single clients")
+        if versions(held) != before:
+            raise PrivacyError(f"{type(self.algorithm).__name__} changed its state in place: return a new State with new tensors")
+        unreleased = {
+            name for name, value in diagnostics.items() if isinstance(value, Diagnostic)
+        } | self.objective.unreleased_metrics
+        diagnostics = {name: shown(value) for name, value in diagnostics.items()}
         self.state = state
         self.recent = [*self.recent[1:], state.server["model"]]
         self._known = np.minimum(self._known + 1, len(self.recent))
         for member in self.members:
             member.round += 1
+            member.unreleased = sorted(unreleased)
         return diagnostics
 
     def _check(self, state: State) -> None:
         for name, value in state.server.items():
-            if isinstance(value, ClientValues):
+            if isinstance(value, Unreleased):
                 raise PrivacyError(
                     f"server state '{name}' of {type(self.algorithm).__name__} was computed from client values that no "
                     "mechanism released"
+                )
+        for name, value in state.clients.items():
+            if isinstance(value, Diagnostic):
+                raise PrivacyError(
+                    f"client state '{name}' of {type(self.algorithm).__name__} holds a diagnostic: for display only"
                 )
 
     def evaluate(self, diagnostics: Mapping[str, Tensor]) -> None:

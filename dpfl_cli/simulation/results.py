@@ -15,7 +15,6 @@ import dpfl_cli
 from dpfl_cli.config.errors import DpflError
 from dpfl_cli.privacy.accountants import price
 from dpfl_cli.privacy.conventions import priced_part
-from dpfl_cli.privacy.diagnostics import UNRELEASED
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.simulation.engine import Member, Row, federation_of, pick_device
 from dpfl_cli.simulation.plan import Plan, proved_trusts
@@ -84,7 +83,7 @@ def _result(member: Member, status: str, reason: str | None) -> dict[str, Any]:
         "seed": plan.seed,
         "rounds": member.round,
         "metrics": summary(member.rows, plan.evaluation.final_window),
-        "diagnostics": diagnostics(member.rows),
+        "diagnostics": member.unreleased,  # reported metrics that look at client data without a release
         "privacy": privacy_report(plan, member.ledger, failed=status == "failed"),
         "data": {"name": plan.info.name, "source": plan.info.source, "sha256": plan.info.sha256, "clients": plan.clients},
         "timing": {"seconds": member.seconds, "seconds_per_round": member.seconds / max(member.round, 1)},
@@ -93,11 +92,6 @@ def _result(member: Member, status: str, reason: str | None) -> dict[str, Any]:
     if reason is not None:
         result["reason"] = reason
     return result
-
-
-def diagnostics(rows: Sequence[Row]) -> list[str]:
-    """The reported metrics that look at client data without a release: for display, covered by no epsilon."""
-    return sorted(UNRELEASED.intersection(*[rows[-1]] if rows else [()]))
 
 
 def summary(rows: Sequence[Row], window: int) -> dict[str, dict[str, float]]:

@@ -18,6 +18,8 @@ from dpfl_cli.data.federation import Dataset, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.data.synthetic import Synthetic, SyntheticSettings
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
+from dpfl_cli.models.objective import ClientSide
+from dpfl_cli.privacy.client_values import shown
 from dpfl_cli.privacy.gaussian import CentralGaussian, GaussianSettings, LocalGaussian, NoNoise, NoNoiseSettings
 from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Mechanism, Site
@@ -68,7 +70,7 @@ class Play:
     """A method at work: its parts, and the states and diagnostics of the rounds played."""
 
     algorithm: Any
-    objective: LinearRegression
+    objective: ClientSide
     mechanism: Mechanism
     streams: Streams
     states: list[State]
@@ -80,7 +82,7 @@ class Play:
             number = np.full(self.objective.runs, len(self.states))
             state, diagnostics = self.algorithm.round(self.states[-1], self.objective, self.mechanism, self.streams, number)
             self.states.append(state)
-            self.diagnostics.append(diagnostics)
+            self.diagnostics.append({name: shown(value) for name, value in diagnostics.items()})
         return self
 
     def models(self) -> np.ndarray:
@@ -133,8 +135,8 @@ def play(
     else:
         one = NoNoiseSettings() if trust == "none" else GaussianSettings(noise_multiplier=noise)
         mechanism = MECHANISMS[trust]([one] * len(seeds), site)
-    algorithm = found.target(hyper)
-    return Play(algorithm, objective, mechanism, streams, [algorithm.init(objective, streams)], [])
+    algorithm, view = found.target(hyper), ClientSide(objective)
+    return Play(algorithm, view, mechanism, streams, [algorithm.init(view, streams)], [])
 
 
 def local_update(

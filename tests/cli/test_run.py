@@ -18,7 +18,7 @@ from rich.console import Console
 from dpfl_cli.cli.main import COMMANDS, main
 from dpfl_cli.cli.report import print_results
 from dpfl_cli.config.compose import compose_config
-from dpfl_cli.config.errors import ConfigError, RunFailed
+from dpfl_cli.config.errors import ConfigError, StoreError
 from dpfl_cli.simulation.plan import make_plan
 
 SMALL = ["dataset.clients=12", "dataset.dimension=5", "rounds=4"]
@@ -334,7 +334,7 @@ def test_interrupting_a_process_exits_130_and_loses_nothing(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("raised", "code"),
-    [(ConfigError("no"), 2), (RunFailed("no"), 3), (KeyboardInterrupt(), 130), (ZeroDivisionError("no"), 1)],
+    [(ConfigError("no"), 2), (StoreError("no"), 2), (KeyboardInterrupt(), 130), (ZeroDivisionError("no"), 1)],
 )
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(
     raised: BaseException, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

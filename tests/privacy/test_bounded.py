@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.bounded import Bounded, clip, squared_norms, vector_norms
-from dpfl_cli.privacy.client_values import client_values, opened
+from dpfl_cli.privacy.client_values import client_values, opened, shown
 
 RELATIONS = ("replace_one", "add_or_remove", "zero_out")
 DTYPES = (torch.float32, torch.float64)
@@ -71,7 +71,7 @@ def test_clip_is_the_formula_where_the_norm_is_finite_and_zero_elsewhere(values,
         finite = norms[..., 0] <= np.sqrt(np.finfo(values.dtype).max)
         expected = np.where(finite[..., None], values * np.minimum(1, limit / np.maximum(norms, 1e-300)), 0)
     np.testing.assert_allclose(opened(bounded.values).numpy(), expected, rtol=2e-6, atol=limit * 1e-12)
-    np.testing.assert_array_equal(bounded.repaired.numpy(), (~finite).sum(axis=1))
+    np.testing.assert_array_equal(shown(bounded.repaired).numpy(), (~finite).sum(axis=1))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -87,13 +87,13 @@ def test_special_inputs(dtype):
     bounded = _clip(torch.tensor([rows], dtype=dtype), 1.0)
     expected = torch.tensor([[[0, 0], [0, 0], [0, 0], [0.6, 0.8], [1e-30, 0], [0.3, 0.4]]], dtype=dtype)
     torch.testing.assert_close(opened(bounded.values), expected)
-    assert bounded.repaired.tolist() == [2]
+    assert shown(bounded.repaired).tolist() == [2]
 
 
 def test_a_norm_that_overflows_float32_counts_as_a_diverged_run():
     bounded = _clip(torch.tensor([[[1e30, 1e30], [1e18, 0.0]]], dtype=torch.float32), 1.0)
     assert opened(bounded.values).tolist() == [[[0.0, 0.0], [1.0, 0.0]]]
-    assert bounded.repaired.tolist() == [1]
+    assert shown(bounded.repaired).tolist() == [1]
 
 
 @pytest.mark.parametrize("size", [1, 2, 65, 200])
@@ -104,7 +104,7 @@ def test_where_the_large_entry_stands_makes_no_difference(size, large):
     row[0, 0, -1] = row[0, 1, 0] = large
     bounded = _clip(row, 0.1)
     assert not opened(bounded.values).any()
-    assert bounded.repaired.tolist() == [2]
+    assert shown(bounded.repaired).tolist() == [2]
 
 
 @pytest.mark.parametrize("size", [1, 127, 128, 129, 5046, 300_000])

@@ -17,8 +17,10 @@ from omegaconf import OmegaConf
 import dpfl_cli
 from dpfl_cli.config.component import components, parse_settings
 from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.bounded import clip, squared_norms
-from dpfl_cli.privacy.client_values import client_values, opened
+from dpfl_cli.privacy.client_values import ClientValues, Diagnostic, client_values, opened, shown
+from dpfl_cli.privacy.diagnostics import update_diagnostics
 from dpfl_cli.privacy.mechanism import ReleaseSpec
 
 NAMES = ["none", "local_gaussian", "central_gaussian", "privunit"]
@@ -251,21 +253,258 @@ def _hand_made(raw, plain):
     return type(clip(raw, torch.ones(1)))(raw, *[torch.ones(1)] * 3, "client", "trust me", torch.zeros(1)).values
 
 
+def _vmap(raw, plain):
+    return torch.vmap(lambda values: values.mean(dim=0))(raw)
+
+
+def _functional(raw, plain):
+    return torch.func.functional_call(torch.nn.Linear(3, 3, dtype=torch.float64), {}, (raw,)).mean(dim=1)
+
+
+def _gradient(raw, plain):
+    return torch.func.grad(lambda weights: torch.einsum("rmd,d->", raw, weights))(plain[0])
+
+
+def _constructed(raw, plain):
+    return torch.tensor(raw).mean(dim=1)
+
+
+def _unmarked(raw, plain):
+    return raw.as_subclass(torch.Tensor).mean(dim=1)
+
+
+def _pointed(raw, plain):
+    return plain.set_(raw)
+
+
 @pytest.mark.parametrize(
     "cheat",
-    [_mean, _sum_by_matrix, _copy, _assign, _out, _accumulate, _float, _numpy, _joined, _stacked, _branch, _hand_made],
+    [
+        *(_mean, _sum_by_matrix, _copy, _assign, _out, _accumulate, _float, _numpy, _joined, _stacked, _branch, _hand_made),
+        *(_vmap, _functional, _gradient, _constructed, _unmarked, _pointed),
+    ],
 )
 def test_an_algorithm_that_goes_round_the_door_is_stopped(cheat):
     raw = client_values(updates(1, 4, 3))
-    with pytest.raises(PrivacyError):
+    with pytest.raises(PrivacyError) as caught:
         cheat(raw, torch.zeros(1, 3, dtype=torch.float64))
+    assert "\n" not in str(caught.value)
+
+
+SQUARE = updates(4, 4, 4)  # R = M = d, so that no shape tells the axes apart
+
+MIXERS = {
+    "roll": lambda v: v.roll(1, dims=1),
+    "scan": lambda v: v.cumsum(1),
+    "scan by keyword": lambda v: torch.cumsum(v, dim=-2),
+    "softmax": lambda v: v.softmax(dim=1),
+    "softmax over runs": lambda v: torch.nn.functional.softmax(v, dim=0),
+    "permutation": lambda v: v[:, torch.tensor([3, 2, 1, 0])],
+    "permuted runs": lambda v: v[torch.tensor([3, 2, 1, 0])],
+    "permutation by a list": lambda v: v[:, [3, 2, 1, 0], :],
+    "permutation under an ellipsis": lambda v: v[..., [3, 2, 1, 0], :],
+    "mask": lambda v: v[:, torch.ones(4, dtype=torch.bool)],
+    "flip": lambda v: v.flip(1),
+    "sort": lambda v: v.sort(dim=1)[0],
+    "sort of a matrix": lambda v: v.square().sum(-1).sort(-1)[0],
+    "index_select": lambda v: v.index_select(1, torch.tensor([3, 2, 1, 0])),
+    "gather": lambda v: v.gather(1, torch.zeros(4, 4, 4, dtype=torch.long)),
+    "take": lambda v: v.take(torch.zeros(4, 4, 4, dtype=torch.long)),
+    "transpose": lambda v: v.transpose(1, 2),
+    "transposed runs": lambda v: v.transpose(0, 1),
+    "permute": lambda v: v.permute(1, 0, 2),
+    "mT": lambda v: v.mT,
+    "T": lambda v: torch.linalg.vector_norm(v, dim=-1).T,
+    "contraction": lambda v: torch.einsum("mn,rnd->rmd", torch.ones(4, 4).double(), v),
+    "renamed contraction": lambda v: torch.einsum("rmd,rnd->rmn", v, v),
+    "diagonal": lambda v: torch.einsum("rrd,rmd->rmd", v, v),
+    "implicit contraction": lambda v: torch.einsum("rnd,mn", v, torch.ones(4, 4).double()),
+    "product from the left": lambda v: torch.ones(4, 4).double() @ v,
+    "product of both": lambda v: v @ v,
+    "bmm": lambda v: torch.bmm(torch.ones(4, 4, 4).double(), v),
+    "broadcast of a matrix": lambda v: v * torch.linalg.vector_norm(v, dim=-1),
+    "broadcast of a plain cube": lambda v: v + torch.zeros(4, 4, 4, 4).double(),
+    "comparison": lambda v: torch.where(v[..., 0] > 0, v, 0.0),
+    "expanded in front": lambda v: v.expand(4, 4, 4, 4),
+    "stacked in front": lambda v: torch.stack([v] * 4),
+    "stacked beside": lambda v: torch.stack([v[..., 0]] * 4, dim=1),
+    "joined": lambda v: torch.cat([v[..., :2]] * 2, dim=1),
+    "unsqueezed": lambda v: v[..., 0].unsqueeze(1),
+    "new axis": lambda v: v[:, None],
+    "assigned": lambda v: v.clone().__setitem__((..., 0), v),
+    "assigned clients": lambda v: v.clone().__setitem__((slice(None), 0), 1.0),
+    "largest": lambda v: v.max(dim=1, keepdim=True)[0].expand(4, 4, 4),
+    "norm over clients": lambda v: v / torch.linalg.vector_norm(v, dim=1, keepdim=True),
+    "norm of all": lambda v: v / v.norm(),
+    "normalised": torch.nn.functional.normalize,
+    "distances": lambda v: torch.cdist(v, v),
+    "covariance": lambda v: torch.corrcoef(v[..., 0]),
+    "batch norm": lambda v: torch.nn.functional.batch_norm(v, None, None, training=True),
+    "layer norm": lambda v: torch.nn.functional.layer_norm(v, (4, 4)),
+    "convolution": lambda v: torch.nn.functional.conv1d(v, torch.ones(4, 4, 1).double()),
+    "attention": lambda v: torch.nn.functional.scaled_dot_product_attention(v, v, v),
+    "addition by index": lambda v: v.clone().index_add_(1, torch.zeros(4, dtype=torch.long), v),
+    "scatter": lambda v: v.scatter(1, torch.zeros(4, 4, 4, dtype=torch.long), v),
+    "renormed": lambda v: v.renorm(2, 2, 1.0),
+    "fourier": lambda v: torch.fft.fft(v, dim=1),
+}
+
+
+@pytest.mark.parametrize("mixer", MIXERS.values(), ids=MIXERS.keys())
+def test_clients_do_not_meet_in_a_shape_that_fits(mixer):
+    """Each keeps, or may keep, the leading axes, so that only knowing the function tells that clients meet."""
+    with pytest.raises(PrivacyError, match=r"client values in .*only in a mechanism's release"):
+        mixer(client_values(SQUARE.clone()))
+
+
+SEPARATE = {
+    "slice": lambda v: v[..., 1:3],
+    "chosen entries": lambda v: v[..., torch.tensor([2, 0, 0])],
+    "column": lambda v: v[:, :, 1],
+    "new last axis": lambda v: v[..., None] * torch.ones(4),
+    "sort of a row": lambda v: v.sort(dim=-1)[0],
+    "largest entries": lambda v: v.topk(2, dim=2).values,
+    "scan of a row": lambda v: v.cumsum(dim=2),
+    "row by a public matrix": lambda v: v @ torch.eye(4).double().flip(0),
+    "row by a public vector": lambda v: torch.einsum("rmd,rd->rm", v, torch.ones(4, 4).double()),
+    "own products": lambda v: torch.einsum("rmd,rme->rmde", v, v),
+    "own matrix by own vector": lambda v: ((v[..., None] * v.unsqueeze(-2)) @ v[..., None]).squeeze(-1),
+    "reshaped": lambda v: v.reshape(4, 4, 2, 2).sum(dim=(2, 3)),
+    "public factor": lambda v: v * torch.arange(4.0).reshape(4, 1, 1),
+    "scaled to one": lambda v: v / torch.linalg.vector_norm(v, dim=-1, keepdim=True),
+    "entry set": lambda v: _entry_set(v.clone()),
+}
+
+
+def _entry_set(v):
+    v[..., 0] = v.square().sum(dim=-1)
+    return v
+
+
+@pytest.mark.parametrize("operation", SEPARATE.values(), ids=SEPARATE.keys())
+def test_what_is_allowed_keeps_clients_apart(operation):
+    """A client's row of the result depends on that client's row alone."""
+    before = operation(client_values(SQUARE.clone()))
+    changed = SQUARE.clone()
+    changed[1, 2] = 7 * changed[1, 2].flip(0) + 1
+    after = operation(client_values(changed))
+    assert isinstance(after, ClientValues)
+    differs = (opened(before) != opened(after)).reshape(4, 4, -1).any(dim=-1)
+    wanted = torch.zeros(4, 4, dtype=torch.bool)
+    wanted[1, 2] = True
+    assert torch.equal(differs, wanted)
+
+
+def _diagnostics(clipped) -> list[torch.Tensor]:
+    bounded = clipped(updates(2, 4, 3))
+    return [*update_diagnostics(bounded).values(), bounded.repaired, squared_norms(bounded).repaired]
+
+
+def test_diagnostics_mark_what_they_touch_and_are_not_read(clipped):
+    plain = torch.ones(2, dtype=torch.float64)
+    for one in _diagnostics(clipped):
+        assert isinstance(one, Diagnostic)
+        touched = (
+            plain + one,
+            plain * one.unsqueeze(-1),
+            torch.where(plain > 0, one, plain),
+            one.clamp(min=1.0),
+            plain[:1] / one[0],
+        )
+        for result in touched:
+            assert isinstance(result, Diagnostic)
+        assert type(shown(plain + one)) is torch.Tensor
+        assert type(shown(plain)) is torch.Tensor
+        reads = (
+            one.tolist,
+            one.numpy,
+            lambda one=one: float(one[0]),
+            lambda one=one: 1 if one[0] > 0 else 0,
+            lambda one=one: plain.add_(one),
+            lambda one=one: plain.__setitem__(0, one[0]),
+            lambda one=one: plain[one.long()],
+            lambda one=one: plain[one > 0],
+            lambda one=one: one.nonzero(),
+            lambda one=one: torch.where(one > 0),
+            lambda one=one: torch.tensor(one),
+            lambda one=one: torch.vmap(lambda x: x + 1)(one),
+            lambda one=one: torch.add(one, one, out=plain),
+            lambda one=one: client_values(updates(2, 4, 3)) * one.reshape(2, 1, 1),
+            lambda one=one: client_values(one.reshape(2, 1)),
+        )
+        for read in reads:
+            with pytest.raises(PrivacyError):
+                read()
+    assert torch.equal(plain, torch.ones(2, dtype=torch.float64))
+
+
+def test_a_single_clients_values_are_not_shown():
+    with pytest.raises(PrivacyError, match="no diagnostic"):
+        shown(client_values(updates(1, 4, 3)))
+
+
+def test_a_clip_norm_is_public(clipped):
+    values = client_values(updates(2, 2, 3))
+    norms = torch.linalg.vector_norm(values, dim=-1)
+    for secret in (*_diagnostics(clipped), norms):
+        with pytest.raises(PrivacyError, match="public clip norm"):
+            clip(values, secret)
+    with pytest.raises(PrivacyError, match="public clip norm"):
+        clip(_diagnostics(clipped)[0].reshape(2, 1, 1), torch.ones(2))
+
+
+class _Work:
+    """An objective that returns what it is given."""
+
+    runs, clients, dimension, dtype, device = 2, 4, 4, torch.float64, torch.device("cpu")
+    federations = metrics = settings = None
+
+    def initial(self, streams):
+        return torch.zeros(2, 4)
+
+    def gradient(self, parameters):
+        return opened(parameters)
+
+    def local_descent(self, start, learning_rate, steps, drift=None):
+        return start.unsqueeze(1).expand(2, 4, 4) + (0 if drift is None else opened(drift))
+
+
+def test_algorithms_reach_neither_records_nor_metrics():
+    side = ClientSide(_Work())
+    reached = {name for name in dir(side) if not name.startswith("_")}
+    assert reached == {"runs", "clients", "dimension", "dtype", "device", "initial", "gradient", "local_descent"}
+    for name in ("federations", "metrics", "settings", "index", "objective", "_objective"):
+        with pytest.raises(AttributeError):
+            getattr(side, name)
+    assert isinstance(side.gradient(torch.zeros(2, 4, 4)), ClientValues)  # also of a model that forgot to mark them
+    assert isinstance(side.local_descent(torch.zeros(2, 4), torch.ones(2), 1), ClientValues)
+
+
+def test_what_goes_to_every_client_is_public(clipped):
+    side, start, rate = ClientSide(_Work()), torch.zeros(2, 4), torch.ones(2)
+    own = client_values(updates(2, 4, 4))
+    norms = torch.linalg.vector_norm(own, dim=-1)  # [2, 4], as large as a model
+    secret = _diagnostics(clipped)[0]
+    for begin, speed, drift in (
+        (norms, rate, None),
+        (start + secret.unsqueeze(-1), rate, None),
+        (start, secret, None),
+        (start, rate, norms),
+        (start, rate, norms.unsqueeze(-1)),
+        (start, rate, secret.reshape(2, 1, 1) * torch.ones(2, 4, 4)),
+    ):
+        with pytest.raises(PrivacyError):
+            side.local_descent(begin, speed, 1, drift)
+    with pytest.raises(PrivacyError):
+        side.gradient(norms)
+    assert torch.equal(opened(side.local_descent(start, rate, 1, own)), opened(own))
 
 
 # What Python cannot be kept from doing is kept out of the sources.
 
 PACKAGE = Path(dpfl_cli.__file__).parent
 MAY_OPEN = ("privacy", "models", "simulation")
-UNSEEN = {"tensor", "Tensor", "DoubleTensor", "FloatTensor", "as_subclass", "set_", "from_dlpack"}
+UNSEEN = {"tensor", "Tensor", "DoubleTensor", "FloatTensor", "as_subclass", "set_", "from_dlpack", "to_dlpack"}
 
 
 def sources() -> list[tuple[str, str, ast.Module]]:
@@ -280,14 +519,14 @@ def openings(tree: ast.Module) -> set[str]:
         if isinstance(node, ast.ImportFrom):
             names = {alias.name for alias in node.names}
             if (node.module or "").endswith("client_values"):
-                found |= names & {"opened", "*"}
+                found |= names & {"opened", "shown", "diagnostic", "*"}
             if (node.module or "").endswith("bounded"):
                 found |= {name for name in names if name.startswith("_")} | names & {"*"}
             if (node.module or "").endswith("privacy"):
                 found |= names & {"client_values", "bounded", "*"}
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name.endswith(("client_values", "privacy.bounded"))}
-        elif isinstance(node, ast.Attribute) and node.attr in ("opened", "checked"):
+        elif isinstance(node, ast.Attribute) and node.attr in ("opened", "shown", "checked"):
             found.add(node.attr)
     return found
 
