@@ -147,7 +147,7 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
         lines.append(f"Guarantee: {privacy['guarantee']}.")
         if "epsilon_paper" in privacy and privacy["epsilon_paper"]["value"] is not None:
             stated = privacy["epsilon_paper"]
-            lines.append(f"The paper would state epsilon {stated['value']:.4f}: {stated['convention']}.")
+            lines.append(f"Under the paper's convention ({stated['convention']}) epsilon is {stated['value']:.4f}.")
     return lines
 
 
