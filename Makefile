@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup run test lint format typecheck check bench reproduce-all golden clean
+.PHONY: help setup run test lint format typecheck check bench reproduce-all publish golden clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ bench: setup  ## speed, as ratios measured side by side in one run
 
 reproduce-all: setup  ## every table and figure there is, at scale=quick, and their index
 	$(BIN)/dpfl reproduce all scale=quick
+
+publish: setup  ## the same, copied to outputs/published, which is committed
+	$(BIN)/dpfl reproduce all scale=quick --publish
 
 golden: setup  ## write the golden runs anew (after a revision was raised)
 	$(BIN)/python -m tests.golden

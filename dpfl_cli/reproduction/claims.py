@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from dpfl_cli.config.errors import ConfigError, StoreError
-from dpfl_cli.reproduction.declaration import SCALES, Artifact, Claim, load_artifact
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.reproduction.declaration import SCALES, Artifact, Claim
 from dpfl_cli.reproduction.expression import Between, Untestable, evaluate
 from dpfl_cli.reproduction.rows import Rows
+from dpfl_cli.simulation.store import json_text
 
 HOLDS, FAILS, UNTESTABLE = "holds", "does not hold", "not testable at this scale"
 
@@ -26,6 +25,7 @@ class ClaimVerdict:
       reason: why it is not testable.
       as_expected: None where nothing was expected or nothing could be tested.
       numbers: every number that the predicate asked for, with its spread, its number of runs and the paper's number.
+      comparisons: every two cells that the predicate compared, with their standard deviations over seeds.
     """
 
     claim: Claim
@@ -33,6 +33,16 @@ class ClaimVerdict:
     expected: str
     reason: str = ""
     numbers: list[dict[str, Any]] = field(default_factory=list)
+    comparisons: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def spread(self) -> str:
+        """How many of the compared cells are within one standard deviation of one another; "" for none."""
+        close = sum(bool(one["within_one_std"]) for one in self.comparisons)
+        if not close:
+            return ""
+        which = "" if len(self.comparisons) == 1 else f"{close} of {len(self.comparisons)} comparisons "
+        return f"{which}within one standard deviation"
 
     @property
     def as_expected(self) -> bool | None:
@@ -43,6 +53,7 @@ class ClaimVerdict:
     def to_json(self) -> dict[str, Any]:
         return {
             "id": self.claim.id,
+            "kind": self.claim.kind,
             "text": self.claim.text,
             "source": self.claim.source,
             "predicate": self.claim.predicate,
@@ -50,35 +61,74 @@ class ClaimVerdict:
             "expected": self.expected,
             "as_expected": self.as_expected,
             "reason": self.reason,
+            "spread": self.spread,
             "note": self.claim.note,
             "numbers": self.numbers,
+            "comparisons": self.comparisons,
         }
 
 
+class _CellMean(float):
+    """The mean of one cell, which remembers its spread until it is calculated with."""
+
+    asked: str
+    std: float | None
+
+    def __new__(cls, value: float, asked: str, std: float | None) -> _CellMean:
+        made = super().__new__(cls, value)
+        made.asked, made.std = asked, std
+        return made
+
+
 class _Recorded:
-    """Rows that remember which numbers were asked for."""
+    """Rows that remember which numbers were asked for and compared; cells that miss seeds are not given out."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self.asked: dict[str, dict[str, Any]] = {}
+        self.comparisons: list[dict[str, Any]] = []
 
-    def _note(self, what: str, measure: str, labels: dict[str, Any], number: Any) -> None:
+    def compared(self, left: Any, right: Any) -> None:
+        """Notes a comparison of two cells with a spread; within means: by at most the larger of the two deviations."""
+        if not (isinstance(left, _CellMean) and isinstance(right, _CellMean)) or left.std is None or right.std is None:
+            return
+        gap = float(left) - float(right)
+        self.comparisons.append(
+            {
+                "left": left.asked,
+                "right": right.asked,
+                "difference": gap,
+                "std": [left.std, right.std],
+                "within_one_std": abs(gap) <= max(left.std, right.std),
+            }
+        )
+
+    def _note(self, what: str, measure: str, labels: dict[str, Any], number: Any) -> str:
         words = [repr(measure), *(f"{name}={_plain(value)!r}" for name, value in labels.items())]
-        entry: dict[str, Any] = {"asked": f"{what}({', '.join(words)})", "number": _number(number)}
+        entry: dict[str, Any] = {"asked": f"{what}({', '.join(words)})", "measure": measure, "number": _number(number)}
         if what == "value":
             row = self.rows.one(measure, labels)
             entry |= {"std": row.std, "n": row.n}
             if row.paper is not None:
                 entry |= {"paper": row.paper}
-        self.asked[str(entry["asked"])] = entry
+        asked = str(entry["asked"])
+        self.asked[asked] = entry
+        return asked
 
     def _asking(self, what: str, measure: str, labels: dict[str, Any]) -> Any:
+        for row in self.rows.where(labels, [measure]):
+            if row.n < row.seeds:
+                which = ", ".join([measure, *(f"{name}={_plain(value)}" for name, value in labels.items())])
+                raise Untestable(f"{row.n} of {row.seeds} seeds for {which}")
         number = getattr(self.rows, what)(measure, **labels)
         self._note(what, measure, labels, number)
         return number
 
-    def value(self, measure: str, **labels: Any) -> float:
-        return float(self._asking("value", measure, labels))
+    def value(self, measure: str, **labels: Any) -> float | str:
+        number = self._asking("value", measure, labels)
+        if isinstance(number, str):
+            return number
+        return _CellMean(number, self._note("value", measure, labels, number), self.rows.one(measure, labels).std)
 
     def std(self, measure: str, **labels: Any) -> float:
         return float(self._asking("std", measure, labels))
@@ -106,7 +156,7 @@ def _plain(value: Any) -> Any:
 def _number(value: Any) -> Any:
     if isinstance(value, list):
         return [_number(one) for one in value]
-    return value if math.isfinite(value) else str(value)
+    return value if isinstance(value, str) or math.isfinite(value) else str(value)
 
 
 def judge(artifact: Artifact, scale: str, rows: Rows) -> list[ClaimVerdict]:
@@ -120,85 +170,31 @@ def _judged(artifact: Artifact, claim: Claim, scale: str, rows: Rows) -> ClaimVe
         return ClaimVerdict(claim, UNTESTABLE, expected, f"needs scale={claim.scale}")
     recorded = _Recorded(rows)
     try:
-        verdict, reason = HOLDS if evaluate(claim.predicate, recorded) else FAILS, ""
+        verdict, reason = HOLDS if evaluate(claim.predicate, recorded, recorded.compared) else FAILS, ""
     except Untestable as missing:
         verdict, reason = UNTESTABLE, str(missing)
     except ConfigError as error:
         raise ConfigError(f"artifact {artifact.name}: claim {claim.id}: {error}") from None
-    return ClaimVerdict(claim, verdict, expected, reason, list(recorded.asked.values()))
+    return ClaimVerdict(claim, verdict, expected, reason, list(recorded.asked.values()), recorded.comparisons)
 
 
-# --- the check of published verdicts --------------------------------------------------------------------------------
-
-
-def check_published(folder: Path) -> tuple[int, list[str]]:
-    """Compares every claims.json under a folder with what is expected now, and with its own table.
-
-    A published verdict has to be the one that its table gives under today's predicate, it has to be there, and it must not be
-    against the claim's `expected`.
-
-    Returns:
-      The number of verdicts compared, and one line per disagreement.
-
-    Raises:
-      StoreError: nothing is published, or a file is damaged.
-    """
-    files = sorted(folder.rglob("claims.json"))
-    if not files:
-        raise StoreError(f"{folder}: no claims.json here, so there is nothing to check; publish with dpfl reproduce all")
-    compared, lines = 0, []
-    for path in files:
-        published = _read(path)
-        artifact = load_artifact(str(published["artifact"]))
-        scale = str(published["scale"])
-        rows = Rows.from_csv(_text(path.with_name("table.csv")), str(path.with_name("table.csv")))
-        found = {str(claim["id"]): str(claim["verdict"]) for claim in published["claims"]}
-        where = f"{artifact.name} ({scale})"
-        for verdict in judge(artifact, scale, rows):
-            compared += 1
-            lines += _disagreements(verdict, found.pop(verdict.claim.id, None), scale, where)
-        lines += [f"{where}: claim {name} is published but no longer declared" for name in found]
-    return compared, lines
-
-
-def _disagreements(now: ClaimVerdict, published: str | None, scale: str, where: str) -> list[str]:
-    claim = f"{where}: claim {now.claim.id}"
-    if published is None:
-        return [f"{claim} is declared but not published; reproduce it again"]
-    lines = []
-    if published != now.verdict:
-        lines.append(f"{claim}: published '{published}', but its table gives '{now.verdict}' {now.reason}".rstrip())
-    if now.expected == "either":
-        return lines
-    testable = SCALES.index(scale) >= SCALES.index(now.claim.scale)
-    if now.verdict == UNTESTABLE and testable:
-        lines.append(f"{claim}: expected '{now.expected}', but it could not be tested: {now.reason}")
-    elif now.as_expected is False:
-        lines.append(f"{claim}: expected '{now.expected}', found '{now.verdict}'")
-    return lines
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be read ({error.strerror}); reproduce it again") from error
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(_text(path))
-        assert isinstance(values["claims"], list)
-        assert {"artifact", "scale"} <= set(values)
-        return dict(values)
-    except (ValueError, KeyError, TypeError, AssertionError) as error:
-        raise StoreError(f"{path}: damaged ({type(error).__name__}); reproduce it again") from None
+def claims_json(artifact: Artifact, scale: str, verdicts: Sequence[ClaimVerdict]) -> str:
+    """claims.json."""
+    return json_text({"artifact": artifact.name, "scale": scale, "claims": [verdict.to_json() for verdict in verdicts]})
 
 
 def count_verdicts(verdicts: Sequence[ClaimVerdict]) -> str:
-    """The verdicts in one line."""
-    counts = {kind: sum(one.verdict == kind for one in verdicts) for kind in (HOLDS, FAILS, UNTESTABLE)}
+    """The verdicts in one line, invariants apart."""
+    parts = []
+    for kind in ("claim", "invariant"):
+        mine = [one for one in verdicts if one.claim.kind == kind]
+        if mine:
+            parts.append(f"{kind}s: {_counted(mine)}")
     against = [one.claim.id for one in verdicts if one.as_expected is False]
+    return "; ".join([*parts, *([f"against expectation: {', '.join(against)}"] if against else [])])
+
+
+def _counted(verdicts: Sequence[ClaimVerdict]) -> str:
+    counts = {kind: sum(one.verdict == kind for one in verdicts) for kind in (HOLDS, FAILS, UNTESTABLE)}
     plural = {HOLDS: "hold", FAILS: "do not hold"}
-    words = ", ".join(f"{count} {kind if count == 1 else plural.get(kind, kind)}" for kind, count in counts.items() if count)
-    return words + (f"; against expectation: {', '.join(against)}" if against else "")
+    return ", ".join(f"{count} {kind if count == 1 else plural.get(kind, kind)}" for kind, count in counts.items() if count)

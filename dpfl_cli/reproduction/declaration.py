@@ -83,6 +83,9 @@ class Zip(Part):
 class Block(Part):
     """Runs: the product of the axes, joined with the zipped tables.
 
+    A value is what the axes and zipped tables set, else what the scale sets, else `set`, else what the overrides give. A scale
+    whose value no run would get, because an axis or a table sets that key too, is refused.
+
     Attributes:
       overrides: Hydra overrides of all runs.
       set: values of all runs, by dotted config key.
@@ -98,6 +101,13 @@ class Block(Part):
     zip: list[Zip] = []
     scales: list[ScaleName] = list(SCALES)
     at: dict[ScaleName, dict[str, Scalar]] = {}
+
+    @property
+    def varied(self) -> dict[str, str]:
+        """The config keys that axes and zipped tables set, each with the part that sets it."""
+        found = {key: f"axes.{name}" for name, axis in self.axes.items() for case in axis.cases.values() for key in case.set}
+        found |= {axis.key: f"axes.{name}" for name, axis in self.axes.items() if axis.key is not None}
+        return found | {key: f"zip.{number}" for number, table in enumerate(self.zip) for key in table.keys}
 
     @property
     def label_names(self) -> list[str]:
@@ -129,12 +139,14 @@ class Measure(Part):
         series over rounds; or a dotted path into result.json, such as timing.seconds_per_round.
       price: epsilon of the planned ledger under an accountant (with `options`), or under the run's own ("run"); `part` all, or
         what the paper's convention prices. No training.
-      fact: a dotted path into what a plan knows: config keys, clients, dimension, records. No training.
+      fact: a dotted path into what a plan knows: config keys, clients, dimension, records; a number or a text. No training.
       formula: arithmetic over such facts, as 2 * fact("clients") * fact("dimension"). No training.
       layers: "parameters" or "outputs" of every layer of the model. No training.
 
     Attributes:
-      better: which is better; a diverged run counts as infinitely bad, or as unknown where this is not given.
+      seeds: over the seeds of a group the mean (with its spread), or the smallest or largest, which holds for every run.
+      better: which is better; last and final of a diverged run count as infinitely bad, or as unknown where this is not given.
+        First, min and max are of what it reported before.
       absent: the value where a run does not report the metric (a constant step, say).
       round_up: decimals that the value is rounded up to.
       decimals: shown in tables; null: four significant digits.
@@ -142,6 +154,7 @@ class Measure(Part):
 
     metric: str | None = None
     at: Literal["first", "last", "final", "min", "max", "series"] = "final"
+    seeds: Literal["mean", "min", "max"] = "mean"
     price: str | None = None
     options: dict[str, Scalar] = {}
     part: Literal["all", "convention"] = "all"
@@ -187,6 +200,7 @@ class PaperTable(Part):
       file: CSV in paper_numbers/<paper>/.
       measures: the CSV's word in column `metric` -> our measure.
       columns: our label -> the CSV's column; values are compared by their titles.
+      names: our value -> the CSV's word, where that is not its title.
       note: CSV column with a remark on each number.
       where: only our rows with these labels get numbers.
     """
@@ -194,6 +208,7 @@ class PaperTable(Part):
     file: str
     measures: dict[str, str]
     columns: dict[str, str]
+    names: dict[str, str] = {}
     note: str | None = None
     where: Where = {}
 
@@ -222,7 +237,15 @@ class FigureSpec(Part):
     lines: y over x (a numeric label, or a measure of the same labels), a line per `series`, with bands of one standard
       deviation over seeds.
     bars: groups along x, a bar per `series`, with error bars, and marks where the paper's numbers are.
-    heatmap: one number per x and y, the best cell framed.
+    heatmap: one number per x and y, the best cell framed; one colour scale for the panels of a row.
+
+    Attributes:
+      log: axes that are logarithmic.
+      share_y: one range of y for all panels.
+      spread: bands or error bars of one standard deviation.
+      spread_floor: a value that the quantity cannot fall below: bands end there.
+      numbers: the value over every bar.
+      title: over one of several figures.
     """
 
     kind: Literal["lines", "bars", "heatmap"]
@@ -236,8 +259,18 @@ class FigureSpec(Part):
     x_title: str = ""
     y_title: str = ""
     y_range: list[float] = Field([], max_length=2)
+    share_y: bool = False
     spread: bool = True
+    spread_floor: float | None = None
+    numbers: bool = False
     marks: list[Mark] = []
+    title: str = ""
+
+    @model_validator(mode="after")
+    def _one_legend(self) -> FigureSpec:
+        if self.series is not None and len(self.measures) > 1:
+            raise ValueError("either `series`, or several measures, tell the lines apart; draw two figures, as a list")
+        return self
 
 
 class Claim(Part):
@@ -246,6 +279,7 @@ class Claim(Part):
     Attributes:
       expected: what a reproduction has to find, for all scales or by scale; "either" where nothing is known.
       scale: the smallest scale at which it means something.
+      kind: claim, or invariant: what follows from a definition and can only fail by a mistake; counted apart.
       note: what the verdict depends on.
     """
 
@@ -255,6 +289,7 @@ class Claim(Part):
     predicate: str
     expected: Verdict | dict[ScaleName, Verdict]
     scale: ScaleName = "quick"
+    kind: Literal["claim", "invariant"] = "claim"
     note: str = ""
 
     def expected_at(self, scale: str) -> str:
@@ -265,7 +300,7 @@ Verdict = Literal["holds", "does not hold", "either"]
 
 
 class Declaration(Part):
-    """An artifact's yaml."""
+    """An artifact's yaml: `runs` of its own, those of another artifact (`use`), or both; one figure, or a list of them."""
 
     title: str
     shows: str
@@ -281,14 +316,20 @@ class Declaration(Part):
     input_shape: list[int] = []
     classes: int | None = None
     tables: list[TableSpec]
-    figure: FigureSpec
+    figure: FigureSpec | list[FigureSpec]
     claims: list[Claim] = []
     notes: list[str] = []
 
+    @property
+    def figures(self) -> list[FigureSpec]:
+        return self.figure if isinstance(self.figure, list) else [self.figure]
+
     @model_validator(mode="after")
     def _runs_or_use(self) -> Declaration:
-        if bool(self.runs) == (self.use is not None):
-            raise ValueError("an artifact has either `runs` or `use`")
+        if not self.runs and self.use is None:
+            raise ValueError("an artifact has `runs`, or `use`, or both")
+        if not self.figures:
+            raise ValueError("`figure` is an empty list; give at least one")
         if self.runs and set(self.scales) != set(SCALES):
             raise ValueError(f"`scales` must say what {', '.join(SCALES)} are")
         kinds = {"metric" if m.trains else "layers" if m.layers else "plan" for m in self.measures.values()}
@@ -311,9 +352,9 @@ class Artifact:
         return self.name.split("/")[0]
 
     def scale(self, scale: str) -> Scale:
-        """What a scale means here; an artifact that uses another's runs may restate only its minutes."""
+        """What a scale means here; an artifact that only uses another's runs may restate only its minutes."""
         own = self.declaration.scales.get(scale)  # type: ignore[call-overload]
-        if self.used is None:
+        if self.used is None or self.declaration.runs:
             assert own is not None
             return own
         base = self.used.scale(scale)
@@ -327,7 +368,7 @@ class Artifact:
     @cached_property
     def labels(self) -> list[str]:
         """The labels of its rows, in the order of the table's columns."""
-        blocks = self.used.declaration.runs if self.used is not None else self.declaration.runs
+        blocks = [*self.declaration.runs, *(self.used.declaration.runs if self.used is not None else [])]
         names = [name for block in blocks for name in block.label_names]
         if any(measure.layers for measure in self.declaration.measures.values()):
             names += ["layer", "output"]
@@ -363,7 +404,7 @@ def select_artifacts(words: Sequence[str]) -> list[Artifact]:
     """The artifacts that words mean: `all`, a paper, `<paper>/<id>`, or the path of a yaml file.
 
     Raises:
-      ConfigError: an unknown name, with the nearest one.
+      ConfigError: an unknown name, with the nearest one; two files that would be written to one folder.
     """
     names = artifact_names()
     papers = list(dict.fromkeys(name.split("/")[0] for name in names))
@@ -377,7 +418,12 @@ def select_artifacts(words: Sequence[str]) -> list[Artifact]:
             chosen.append(word)
         else:
             raise ConfigError(f"{word}: no such artifact; {nearest(word, ['all', *papers, *names])} (dpfl reproduce --list)")
-    return [load_artifact(name) for name in dict.fromkeys(chosen)]
+    found: dict[str, Artifact] = {}
+    for artifact in (load_artifact(name) for name in dict.fromkeys(chosen)):
+        other = found.setdefault(artifact.name, artifact)
+        if other.path.resolve() != artifact.path.resolve():
+            raise ConfigError(f"{artifact.path}: {other.path} is called {artifact.name} too; rename one of the files")
+    return list(found.values())
 
 
 @lru_cache(maxsize=256)
@@ -397,9 +443,11 @@ def load_artifact(name: str) -> Artifact:
 
 def _parsed(name: str, path: Path) -> Artifact:
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"artifact {name}: not yaml: {error}") from error
     if not isinstance(values, dict):
@@ -480,9 +528,26 @@ def _check(artifact: Artifact) -> None:
     axes = [axis for block in declaration.runs for axis in block.axes]
     for size, scale in declaration.scales.items():
         known(list(scale.axes), axes, "axis", f"scales.{size}.axes")
+        for name, choices in scale.axes.items():
+            of_name = [block.axes[name] for block in declaration.runs if name in block.axes]
+            if all(axis.cases for axis in of_name):
+                cases = [case for axis in of_name for case in axis.cases]
+                known([str(choice) for choice in choices], cases, "case", f"scales.{size}.axes.{name}")
+        for number, block in enumerate(declaration.runs):
+            for key in {**scale.set, **block.at.get(size, {})}:
+                if size in block.scales and key in block.varied:
+                    raise ConfigError(
+                        f"{where}: scales.{size} sets {key}, which runs.{number}.{block.varied[key]} sets for every run; "
+                        "say there what it is, or leave choices out by the scale's `axes`"
+                    )
     for rule in declaration.best:
         known([rule.measure], artifact.measures, "measure", "best.measure")
         known(rule.over, labels, "label", "best.over")
+        chosen = declaration.measures.get(rule.measure)
+        if chosen is not None and chosen.is_series:
+            raise ConfigError(
+                f"{where}: best.measure={rule.measure} is a series; choose by one number of a run, such as at: final"
+            )
     for name, measure in declaration.measures.items():
         known(list(measure.where), labels, "label", f"measures.{name}.where")
         if measure.formula is not None:
@@ -493,11 +558,11 @@ def _check(artifact: Artifact) -> None:
     for number, layout in enumerate(declaration.tables):
         known([*layout.rows, *layout.columns, *layout.where], labels, "label", f"tables.{number}")
         known(layout.cells, artifact.measures, "measure", f"tables.{number}.cells")
-    drawn = declaration.figure
-    known([drawn.x], [*labels, *artifact.measures] if drawn.kind == "lines" else labels, "label", "figure.x")
-    named = [*([drawn.y] if drawn.y else []), *([drawn.series] if drawn.series else []), *drawn.panels, *drawn.where]
-    known(named, labels, "label", "figure")
-    known(drawn.measures, artifact.measures, "measure", "figure.measures")
+    for drawn in declaration.figures:
+        known([drawn.x], [*labels, *artifact.measures] if drawn.kind == "lines" else labels, "label", "figure.x")
+        named = [*([drawn.y] if drawn.y else []), *([drawn.series] if drawn.series else []), *drawn.panels, *drawn.where]
+        known(named, labels, "label", "figure")
+        known(drawn.measures, artifact.measures, "measure", "figure.measures")
     if declaration.use is not None:
         known(list(declaration.use.where), labels, "label", "use.where")
     if declaration.paper_numbers is not None:

@@ -5,7 +5,7 @@
     mean(values("step", round=between(41, 50), dp="cdp")) < mean(values("step", round=between(1, 10), dp="cdp"))
 
 Functions on rows (each takes a measure, then labels):
-  value      mean over seeds of the one row with these labels
+  value      mean over seeds of the one row with these labels (or its text)
   std, runs  its standard deviation over seeds, its number of runs
   diverged   how many of them diverged
   values     list of the rows' values, ordered by the numeric label in which they differ
@@ -25,6 +25,7 @@ keywords unpacked from elsewhere, lambdas and every other function are refused.
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +50,7 @@ class Between:
 class Numbers(Protocol):
     """Where the functions on rows get their numbers; they raise Untestable where there is none."""
 
-    def value(self, measure: str, **labels: Any) -> float: ...
+    def value(self, measure: str, **labels: Any) -> float | str: ...
     def std(self, measure: str, **labels: Any) -> float: ...
     def runs(self, measure: str, **labels: Any) -> float: ...
     def diverged(self, measure: str, **labels: Any) -> float: ...
@@ -65,6 +66,7 @@ _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
+    ast.Pow: lambda base, exponent: float(base) ** float(exponent),  # of floats, so that no exponent takes for ever
 }
 _COMPARE: dict[type[ast.AST], Callable[[Any, Any], bool]] = {
     ast.Lt: operator.lt,
@@ -129,6 +131,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sum": math.fsum,
     "zip": lambda *lists: list(zip(*lists, strict=True)),
 }
+_COMPARED = "<compared>"  # among the functions, under a name that no text can call
 _NAMES = (*FUNCTIONS, *ROW_FUNCTIONS, "choices")
 
 
@@ -159,8 +162,11 @@ def compute(text: str, fact: Callable[[str], Any]) -> float:
         raise ConfigError(f"formula {text!r}: {error}") from error
 
 
-def evaluate(text: str, numbers: Numbers) -> bool:
+def evaluate(text: str, numbers: Numbers, compared: Callable[[Any, Any], None] | None = None) -> bool:
     """The truth of a predicate.
+
+    Args:
+      compared: told of every two numbers that are compared, in the order in which they are.
 
     Raises:
       ConfigError: it is outside the language, or not a yes-or-no statement.
@@ -169,6 +175,8 @@ def evaluate(text: str, numbers: Numbers) -> bool:
     tree = _parse(text)
     _check(tree, frozenset(), None, None)
     functions = {**FUNCTIONS, **{name: getattr(numbers, name) for name in (*ROW_FUNCTIONS, "choices")}}
+    if compared is not None:
+        functions[_COMPARED] = compared
     try:
         result = _value(tree, {}, functions)
     except ZeroDivisionError:
@@ -285,6 +293,9 @@ def _value(node: ast.expr, scope: Mapping[str, Any], functions: Mapping[str, Cal
             return _BINARY[type(op)](_number(of(left)), _number(of(right)))
         case ast.Compare(left=left, ops=ops, comparators=others):
             values = [of(part) for part in (left, *others)]
+            if _COMPARED in functions:
+                for pair in itertools.pairwise(values):
+                    functions[_COMPARED](*pair)
             return all(_COMPARE[type(op)](a, b) for op, a, b in zip(ops, values[:-1], values[1:], strict=True))
         case ast.Constant(value=constant):
             return constant

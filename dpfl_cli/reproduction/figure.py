@@ -6,17 +6,18 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
 import matplotlib.patches
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
 from dpfl_cli.reproduction.declaration import BEST, MEASURE, Artifact, FigureSpec
+from dpfl_cli.reproduction.layout import number_text
 from dpfl_cli.reproduction.rows import Row, Rows
 
 # Okabe and Ito's palette; line styles, markers and hatches tell the series apart in grey as well.
@@ -38,18 +39,25 @@ STYLE: Any = {
     "savefig.dpi": 160,
     "figure.dpi": 160,
 }
+PAPER, DIVERGED = "paper", "diverged"  # legend entries that come last
 MARKED = 16  # lines with at most this many points get markers
 
 
 def draw(artifact: Artifact, scale: str, rows: Rows) -> dict[str, bytes]:
-    """figure.png and figure.pdf."""
-    spec = artifact.declaration.figure
-    found = [row for row in rows.where(spec.where, spec.measures) if not math.isnan(row.value)]
-    if "y" in spec.log:
-        found = [row for row in found if row.value > 0]
+    """figure.png and figure.pdf: one figure, or several below one another."""
+    drawn = [_Drawing(artifact, spec, rows) for spec in artifact.declaration.figures]
     with mpl.rc_context(STYLE):
-        figure = _drawn(artifact, spec, found, rows)
-        figure.suptitle(_title(artifact, scale, found), fontsize=10)
+        width, heights = max(one.size[0] for one in drawn), [one.size[1] for one in drawn]
+        figure = Figure(figsize=(width, sum(heights)), layout="constrained")
+        if len(drawn) == 1:
+            drawn[0].fill(figure)
+        else:
+            parts = figure.subfigures(len(drawn), 1, height_ratios=heights, squeeze=False)[:, 0]
+            for one, part in zip(drawn, parts, strict=True):
+                one.fill(part)
+                if one.spec.title:
+                    part.suptitle(one.spec.title, fontsize=9)
+        figure.suptitle(_title(artifact, scale, drawn), fontsize=10)
         files = {}
         # without dates and versions, so that equal rows give equal files
         for kind, metadata in (("png", {"Software": None}), ("pdf", {"Creator": None, "Producer": None, "CreationDate": None})):
@@ -59,66 +67,84 @@ def draw(artifact: Artifact, scale: str, rows: Rows) -> dict[str, bytes]:
     return files
 
 
-def _title(artifact: Artifact, scale: str, found: Sequence[Row]) -> str:
-    runs = sorted({row.n for row in found})
+class _Drawing:
+    """One figure: its rows, its panels, and how large it is in inches."""
+
+    def __init__(self, artifact: Artifact, spec: FigureSpec, rows: Rows) -> None:
+        self.artifact, self.spec, self.rows = artifact, spec, rows
+        found = [row for row in rows.where(spec.where, spec.measures) if not math.isnan(row.value)]
+        self.found = [row for row in found if row.value > 0] if "y" in spec.log else found
+        panels = [_values(rows, self.found, name) for name in spec.panels]
+        self.down, self.across = 1, 1
+        self.keys: list[tuple[Any, ...]] = [()]
+        if len(panels) == 1:
+            self.across = len(panels[0]) or 1
+            if self.across > 4:
+                self.down, self.across = math.ceil(self.across / 4), 4
+            self.keys = [(value,) for value in panels[0]]
+        elif panels:
+            self.down, self.across = len(panels[0]) or 1, len(panels[1]) or 1
+            self.keys = [(a, b) for a in panels[0] for b in panels[1]]
+        heat = spec.kind == "heatmap"
+        self.size = (
+            (2.7 * self.across + 1.6, 2.1 * self.down + 1.0) if heat else (max(4.8, 3.3 * self.across), 2.7 * self.down + 1.1)
+        )
+
+    def fill(self, figure: Any) -> None:
+        """Draws into a figure or a part of one."""
+        spec, artifact = self.spec, self.artifact
+        axes = figure.subplots(self.down, self.across, squeeze=False, sharey=spec.share_y)
+        names = (
+            _values(self.rows, self.found, spec.series) if spec.series else spec.measures if len(spec.measures) > 1 else [None]
+        )
+        cut = {name: _cut(spec, self.found, name) for name in names}
+        for position, (axis, key) in enumerate(zip(axes.flat, self.keys, strict=False)):
+            inside = [row for row in self.found if tuple(row.get(name) for name in spec.panels) == key]
+            if key:
+                titles = (_panel_title(artifact, name, value) for name, value in zip(spec.panels, key, strict=True))
+                axis.set_title(", ".join(titles))
+            if spec.kind == "heatmap":
+                beside = [row for row in self.found if not key or row.get(spec.panels[0]) == key[0]]
+                image = _heatmap(artifact, spec, axis, inside, _norm(spec, beside))
+                if position % self.across == self.across - 1:  # one scale a row of panels
+                    bar = figure.colorbar(image, ax=axes[position // self.across].tolist())
+                    bar.set_label(_axis_title(artifact, spec.measures))
+                continue
+            if spec.kind == "lines":
+                _lines(artifact, spec, axis, _placed(artifact, spec, inside, self.rows), names, cut)
+            else:
+                _bars(artifact, spec, axis, inside, names)
+            if not spec.share_y or position % self.across == 0:
+                axis.set_ylabel(spec.y_title or _axis_title(artifact, sorted({row.measure for row in inside})))
+        for axis in axes.flat[len(self.keys) :]:
+            axis.set_visible(False)
+        _legend(spec, figure, axes, self.size[0])
+
+
+def _legend(spec: FigureSpec, figure: Any, axes: Any, width: float) -> None:
+    entries: dict[str, Any] = {}
+    for axis in axes.flat:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    for last in (PAPER, DIVERGED):
+        if last in entries:
+            entries[last] = entries.pop(last)
+    if entries and (len(entries) > 1 or spec.kind == "bars"):
+        longest = max(len(label) for label in entries)
+        columns = max(1, min(len(entries), int(width * 14 / (longest + 7))))
+        figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
+
+
+def _title(artifact: Artifact, scale: str, drawn: Sequence[_Drawing]) -> str:
+    runs = sorted({row.n for one in drawn for row in one.found})
     seeds = (
         f", {'–'.join(str(n) for n in dict.fromkeys((runs[0], runs[-1])))} seed{'s' if runs[-1] > 1 else ''}"
         if runs and artifact.trains
         else ""
     )
-    spread = (
-        " (± 1 standard deviation)" if artifact.declaration.figure.spread and any(row.std is not None for row in found) else ""
-    )
-    return f"{artifact.declaration.title}\n{artifact.name}, scale {scale}{seeds}{spread}"
-
-
-def _drawn(artifact: Artifact, spec: FigureSpec, found: Sequence[Row], rows: Rows) -> Figure:
-    panels = [_values(rows, found, name) for name in spec.panels]
-    down, across = 1, 1
-    if len(panels) == 1:
-        across = len(panels[0]) or 1
-        down = 1
-        if across > 4:
-            down, across = math.ceil(across / 4), 4
-    elif len(panels) == 2:
-        down, across = len(panels[0]) or 1, len(panels[1]) or 1
-    heat = spec.kind == "heatmap"
-    size = (2.7 * across + 0.8, 2.1 * down + 1.0) if heat else (max(4.8, 3.3 * across), 2.7 * down + 1.1)
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(down, across, squeeze=False)
-    keys = (
-        [(value,) for value in panels[0]]
-        if len(panels) == 1
-        else [(a, b) for a in panels[0] for b in panels[1]]
-        if panels
-        else [()]
-    )
-    names = _values(rows, found, spec.series) if spec.series else spec.measures if len(spec.measures) > 1 else [None]
-    for axis, key in zip(axes.flat, keys, strict=False):
-        inside = [row for row in found if tuple(row.get(name) for name in spec.panels) == key]
-        if key:
-            axis.set_title(", ".join(_panel_title(artifact, name, value) for name, value in zip(spec.panels, key, strict=True)))
-        if heat:
-            _heatmap(artifact, spec, axis, inside)
-            continue
-        if spec.kind == "lines":
-            _lines(artifact, spec, axis, _placed(artifact, spec, inside, rows), names)
-        else:
-            _bars(artifact, spec, axis, inside, names)
-        axis.set_ylabel(spec.y_title or _axis_title(artifact, sorted({row.measure for row in inside})))
-    for axis in axes.flat[len(keys) :]:
-        axis.set_visible(False)
-    entries: dict[str, Any] = {}
-    for axis in axes.flat:
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, handle)
-    if "paper" in entries:
-        entries["paper"] = entries.pop("paper")  # last
-    if entries and (len(entries) > 1 or spec.kind == "bars"):
-        longest = max(len(label) for label in entries)
-        columns = max(1, min(len(entries), int(size[0] * 14 / (longest + 7))))
-        figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
-    return figure
+    spread = any(one.spec.spread and one.spec.kind != "heatmap" and row.std is not None for one in drawn for row in one.found)
+    title = textwrap.fill(artifact.declaration.title, 60 if max(one.size[0] for one in drawn) < 6 else 110)
+    return f"{title}\n{artifact.name}, scale {scale}{seeds}{' (± 1 standard deviation)' if spread else ''}"
 
 
 def _values(rows: Rows, found: Sequence[Row], name: str) -> list[Any]:
@@ -153,7 +179,26 @@ def _placed(artifact: Artifact, spec: FigureSpec, inside: Sequence[Row], rows: R
     return [(float(x), row) for x, row in found if isinstance(x, int | float) and math.isfinite(x) and math.isfinite(row.value)]
 
 
-def _lines(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[tuple[float, Row]], names: Sequence[Any]) -> None:
+def _cut(spec: FigureSpec, found: Sequence[Row], name: Any) -> str:
+    """What the legend adds for a line that goes beyond the given range of y."""
+    if not spec.y_range:
+        return ""
+    low, high = spec.y_range
+    mine = [row.value for row in _of(spec, found, name) if math.isfinite(row.value)]
+    sides = [
+        word for word, beyond in (("below", min(mine, default=low) < low), ("above", max(mine, default=high) > high)) if beyond
+    ]
+    return f" (continues {' and '.join(sides)} the axis)" if sides else ""
+
+
+def _lines(
+    artifact: Artifact,
+    spec: FigureSpec,
+    axis: Axes,
+    inside: Sequence[tuple[float, Row]],
+    names: Sequence[Any],
+    cut: Mapping[Any, str],
+) -> None:
     for position, name in enumerate(names):
         wanted = {id(row) for row in _of(spec, [row for _, row in inside], name)}
         placed = sorted((pair for pair in inside if id(pair[1]) in wanted), key=lambda pair: pair[0])
@@ -164,13 +209,15 @@ def _lines(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[tu
         ys = np.array([row.value for row in mine])
         colour, style = COLOURS[position % len(COLOURS)], STYLES[position % len(STYLES)]
         marker = MARKERS[position % len(MARKERS)] if len(mine) <= MARKED else None
-        label = None if name is None else artifact.title_of(name)
+        label = None if name is None else artifact.title_of(name) + cut.get(name, "")
         axis.plot(xs, ys, color=colour, linestyle=style, marker=marker, markersize=4, linewidth=1.6, label=label)
         if spec.spread and any(row.std is not None for row in mine):
             spread = np.array([row.std or 0.0 for row in mine])
             low = ys - spread
             if "y" in spec.log:  # a band that reaches below zero has no place on a log axis: it ends at the lowest point drawn
                 low = np.where(low > 0, low, ys.min() * 0.5)
+            if spec.spread_floor is not None:
+                low = np.maximum(low, spec.spread_floor)
             axis.fill_between(xs, low, ys + spread, color=colour, alpha=0.18, linewidth=0)
     for mark in spec.marks:
         axis.axvline(mark.at, color="#666666", linewidth=1, linestyle=":", label=mark.title)
@@ -186,17 +233,19 @@ def _lines(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[tu
 def _bars(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row], names: Sequence[Any]) -> None:
     groups = list(dict.fromkeys(row.get(spec.x) for row in inside))
     width = 0.8 / max(len(names), 1)
-    marked = False
     for position, name in enumerate(names):
-        mine = {row.get(spec.x): row for row in _of(spec, inside, name) if math.isfinite(row.value)}
-        places = [index for index, group in enumerate(groups) if group in mine]
+        offset = (position - (len(names) - 1) / 2) * width
+        mine = {row.get(spec.x): row for row in _of(spec, inside, name)}
+        lost = [index + offset for index, group in enumerate(groups) if group in mine and math.isinf(mine[group].value)]
+        _mark_diverged(axis, lost, width)
+        places = [index for index, group in enumerate(groups) if group in mine and math.isfinite(mine[group].value)]
         shown = [mine[groups[index]] for index in places]
         if not shown:
             continue
-        xs = [index + (position - (len(names) - 1) / 2) * width for index in places]
+        xs = [index + offset for index in places]
         label = None if name is None else artifact.title_of(name)
         errors = [row.std or 0.0 for row in shown] if spec.spread and any(row.std is not None for row in shown) else None
-        axis.bar(
+        bars = axis.bar(
             xs,
             [row.value for row in shown],
             width * 0.92,
@@ -208,6 +257,9 @@ def _bars(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row
             label=label,
             error_kw={"linewidth": 1},
         )
+        if spec.numbers:
+            texts = [number_text(artifact, row.measure, row.value) for row in shown]
+            axis.bar_label(bars, texts, fontsize=6.5, padding=2)
         for x, row in zip(xs, shown, strict=True):
             if row.paper is not None:
                 axis.plot(
@@ -218,9 +270,8 @@ def _bars(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row
                     color="black",
                     markeredgewidth=1.6,
                     linestyle="none",
-                    label=None if marked else "paper",
+                    label=PAPER,
                 )
-                marked = True
     crowded = len(groups) > 4
     names_of_groups = [
         textwrap.fill(artifact.title_of(group), 24 if crowded else 40 // len(groups), break_long_words=False) for group in groups
@@ -237,14 +288,37 @@ def _bars(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row
         axis.set_xlabel(spec.x_title)
 
 
-def _heatmap(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row]) -> None:
+def _mark_diverged(axis: Axes, places: Sequence[float], width: float) -> None:
+    """A hatched column over the whole height with an arrow at its top, where a bar has no end."""
+    whole = axis.get_xaxis_transform()  # x in data, y from bottom to top of the panel
+    for x in places:
+        axis.add_patch(
+            mpl.patches.Rectangle(
+                (x - 0.46 * width, 0),
+                0.92 * width,
+                0.94,
+                transform=whole,
+                fill=False,
+                hatch="////",
+                edgecolor="#999999",
+                linewidth=0,
+            )
+        )
+        axis.plot([x], [0.96], marker="^", markersize=7, color="black", linestyle="none", transform=whole, label=DIVERGED)
+
+
+def _norm(spec: FigureSpec, rows: Sequence[Row]) -> Normalize:
+    """The colour scale of all these rows."""
+    finite = [row.value for row in rows if math.isfinite(row.value)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
+    return LogNorm(low, high) if "colour" in spec.log and 0 < low < high else Normalize(low, high)
+
+
+def _heatmap(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row], norm: Normalize) -> Any:
     xs, ys = sorted({row.get(spec.x) for row in inside}), sorted({row.get(spec.y) for row in inside})
     grid = np.full((len(ys), len(xs)), np.nan)
     for row in inside:
         grid[ys.index(row.get(spec.y)), xs.index(row.get(spec.x))] = row.value if math.isfinite(row.value) else np.nan
-    finite = grid[np.isfinite(grid)]
-    logarithmic = "colour" in spec.log and len(finite) and finite.min() > 0 and finite.max() > finite.min()
-    norm = LogNorm(finite.min(), finite.max()) if logarithmic else None
     image = axis.imshow(np.ma.masked_invalid(grid), cmap="cividis", aspect="auto", origin="lower", norm=norm)
     axis.grid(visible=False)
     axis.set_xticks(range(len(xs)), [f"{value:g}" for value in xs])
@@ -262,3 +336,4 @@ def _heatmap(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[
         axis.text(x, y, text, ha="center", va="center", fontsize=6.5, color="white" if dark else "black")
         if row.get(BEST):
             axis.add_patch(mpl.patches.Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, fill=False, edgecolor="#D55E00", linewidth=2))
+    return image

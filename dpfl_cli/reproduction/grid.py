@@ -27,6 +27,11 @@ class Request:
     overrides: tuple[str, ...]
     values: dict[str, Scalar] = field(default_factory=dict)
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for requests of one run."""
+        return self.overrides, tuple(sorted(self.values.items())), self.seed
+
     def config(self) -> dict[str, Any]:
         """The composed config."""
         return with_values(composed(self.overrides), {**self.values, "seed": self.seed})
@@ -49,13 +54,9 @@ def composed(overrides: tuple[str, ...]) -> dict[str, Any]:
 
 def requests(artifact: Artifact, scale: str) -> list[Request]:
     """The runs that an artifact asks for at a scale, in the order of its blocks, axes and seeds."""
-    if artifact.used is not None:
-        assert artifact.declaration.use is not None
-        where = artifact.declaration.use.where
-        return [request for request in requests(artifact.used, scale) if matches(request.labels, where)]
+    found: list[Request] = []
     size = artifact.scale(scale)
     seeds = range(size.seeds if artifact.trains else 1)
-    found: list[Request] = []
     for number, block in enumerate(artifact.declaration.runs):
         if scale not in block.scales:
             continue
@@ -65,6 +66,10 @@ def requests(artifact: Artifact, scale: str) -> list[Request]:
                 found += [Request(labels, seed, overrides, {**shared, **values}) for seed in seeds]
         except ConfigError as error:
             raise ConfigError(f"artifact {artifact.name}: runs.{number}: {error}") from None
+    if artifact.used is not None:
+        assert artifact.declaration.use is not None
+        where = artifact.declaration.use.where
+        found += [request for request in requests(artifact.used, scale) if matches(request.labels, where)]
     return found
 
 
@@ -121,7 +126,7 @@ def _choices(name: str, block: Block, size: Scale) -> Iterator[tuple[Label, list
         return
     for choice in axis.cases if wanted is None else wanted:
         case = axis.cases.get(str(choice))
-        if case is not None:
+        if case is not None:  # a case of the axis of that name in another block
             yield str(choice), case.overrides, case.set
     if wanted is not None and not {str(choice) for choice in wanted} & set(axis.cases):
         raise ConfigError(f"axes.{name}: the scale leaves none of {', '.join(axis.cases)}")

@@ -9,25 +9,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpfl_cli.config.errors import StoreError
 from dpfl_cli.reproduction.claims import FAILS, HOLDS, UNTESTABLE
 from dpfl_cli.reproduction.declaration import SCALES
 from dpfl_cli.reproduction.layout import markdown
 from dpfl_cli.reproduction.publish import write_text
 
+INDEX = ("index.md", "index.html")
+_CLAIM_KEYS = {"id", "kind", "text", "expected", "verdict", "as_expected", "reason"}
+
 
 @dataclass(frozen=True)
 class Entry:
-    """One finished artifact folder."""
+    """One artifact folder; `damage` says why it cannot be shown."""
 
     folder: Path
-    claims: dict[str, Any]
-    manifest: dict[str, Any]
+    claims: list[dict[str, Any]]
+    complete: bool
     page: str
+    damage: str = ""
+
+    @property
+    def artifact(self) -> str:
+        return "/".join(self.folder.parts[-3:-1])
+
+    @property
+    def scale(self) -> str:
+        return self.folder.name
 
     @property
     def name(self) -> str:
-        return f"{self.claims['artifact']} ({self.claims['scale']})"
+        return f"{self.artifact} ({self.scale})"
 
     @property
     def anchor(self) -> str:
@@ -35,50 +46,77 @@ class Entry:
 
 
 def entries(root: Path) -> list[Entry]:
-    """Every artifact folder under outputs/artifacts, by name, then scale.
-
-    Raises:
-      StoreError: one of them is damaged.
-    """
-    found = []
-    for path in root.glob("*/*/*/claims.json"):
-        if path.parent.name not in SCALES:
+    """The artifact folders below, by name: the largest scale of each that can be read, and every one that cannot."""
+    shown: dict[str, Entry] = {}
+    damaged: list[Entry] = []
+    for folder in sorted(root.glob("*/*/*")):
+        if folder.name not in SCALES or not folder.is_dir():
             continue
-        try:
-            manifest = json.loads((path.parent / "manifest.json").read_text())
-            found.append(Entry(path.parent, json.loads(path.read_text()), manifest, (path.parent / "table.md").read_text()))
-        except (OSError, ValueError) as error:
-            raise StoreError(f"{path.parent}: damaged ({error}); remove the folder, or reproduce it again") from error
-    return sorted(found, key=lambda entry: (str(entry.claims["artifact"]), SCALES.index(str(entry.claims["scale"]))))
+        entry = _entry(folder)
+        other = shown.get(entry.artifact)
+        if entry.damage:
+            damaged.append(entry)
+        elif other is None or SCALES.index(other.scale) < SCALES.index(entry.scale):
+            shown[entry.artifact] = entry
+    return sorted([*shown.values(), *damaged], key=lambda entry: (entry.artifact, SCALES.index(entry.scale)))
+
+
+def _entry(folder: Path) -> Entry:
+    """One folder; what is wrong with it is said in the entry, so that one bad folder does not stop a pass."""
+    try:
+        claims = json.loads((folder / "claims.json").read_text())["claims"]
+        complete = json.loads((folder / "manifest.json").read_text())["complete"]
+        page = (folder / "table.md").read_text()
+        missing = sorted({key for claim in claims for key in _CLAIM_KEYS - set(claim)})
+        if missing:
+            raise ValueError(f"claims.json without {', '.join(missing)}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Entry(folder, [], False, "", f"{type(error).__name__}: {error}")
+    return Entry(folder, claims, bool(complete), page)
+
+
+def complete_before(folder: Path) -> bool:
+    """Whether a folder holds a complete artifact that can be read."""
+    return folder.is_dir() and _entry(folder).complete
+
+
+def index_pages(root: Path) -> tuple[str, str]:
+    """index.md and index.html of a folder of artifacts."""
+    found = entries(root)
+    body = [_embedded(entry, root) for entry in found if not entry.damage]
+    text = "\n\n".join(["# Reproduced tables and figures", *_summary(found), *body]) + "\n"
+    return text, _html(text)
 
 
 def write_index(root: Path) -> tuple[Path, Path]:
-    """Writes index.md and index.html into outputs/artifacts; returns their paths."""
-    found = entries(root)
-    heading = "# Reproduced tables and figures"
-    summary = _summary(found)
-    body = [_embedded(entry, root) for entry in found]
-    text = "\n\n".join([heading, *summary, *body]) + "\n"
-    page = root / "index.md"
-    write_text(page, text)
-    site = root / "index.html"
-    write_text(site, _html(text))
-    return page, site
+    """Writes index.md and index.html into a folder of artifacts; returns their paths."""
+    paths = (root / INDEX[0], root / INDEX[1])
+    for path, text in zip(paths, index_pages(root), strict=True):
+        write_text(path, text)
+    return paths
 
 
 def _summary(found: list[Entry]) -> list[str]:
     """A table of artifacts, and one of the verdicts that are against expectation or surprising."""
     lines, verdicts = [], []
     for entry in found:
-        claims = entry.claims["claims"]
+        if entry.damage:
+            lines.append([entry.name, *["–"] * 5, "damaged: remove the folder, or reproduce it again"])
+            continue
+        claims = [claim for claim in entry.claims if claim["kind"] != "invariant"]
         counts = [str(sum(claim["verdict"] == kind for claim in claims)) for kind in (HOLDS, FAILS, UNTESTABLE)]
-        against = [str(claim["id"]) for claim in claims if claim["as_expected"] is False]
-        complete = "yes" if entry.manifest["complete"] else "no"
-        lines.append([f"[{entry.name}](#{entry.anchor})", *counts, ", ".join(against) or "none", complete])
-        for claim in claims:
-            reason = f" ({claim['reason']})" if claim["reason"] else ""
-            verdicts.append([entry.name, claim["id"], claim["text"], claim["expected"], claim["verdict"] + reason])
-    parts = [markdown(["artifact", "hold", "do not hold", "not testable", "against expectation", "complete"], lines)]
+        invariants = [claim for claim in entry.claims if claim["kind"] == "invariant"]
+        held = f"{sum(one['verdict'] == HOLDS for one in invariants)} of {len(invariants)}" if invariants else "–"
+        against = [str(claim["id"]) for claim in entry.claims if claim["as_expected"] is False]
+        complete = "yes" if entry.complete else "no"
+        lines.append([f"[{entry.name}](#{entry.anchor})", *counts, held, ", ".join(against) or "none", complete])
+        for claim in entry.claims:
+            remarks = [str(claim[key]) for key in ("reason", "spread") if claim.get(key)]
+            reason = f" ({'; '.join(remarks)})" if remarks else ""
+            named = f"{claim['id']} (invariant)" if claim["kind"] == "invariant" else str(claim["id"])
+            verdicts.append([entry.name, named, str(claim["text"]), str(claim["expected"]), f"{claim['verdict']}{reason}"])
+    columns = ["artifact", "hold", "do not hold", "not testable", "invariants that hold", "against expectation", "complete"]
+    parts = [markdown(columns, lines)]
     if verdicts:
         parts += ["## Verdicts", markdown(["artifact", "claim", "what it says", "expected", "found"], verdicts)]
     return parts
@@ -91,7 +129,7 @@ def _embedded(entry: Entry, root: Path) -> str:
     first, _, rest = text.partition("\n")
     rest = rest.replace("](figure.png)", f"]({where}/figure.png)")
     files = ", ".join(f"[{name}]({where}/{name})" for name in ("table.csv", "figure.pdf", "claims.json", "manifest.json"))
-    return f'<a id="{entry.anchor}"></a>\n\n{first} ({entry.claims["scale"]})\n{rest}\n\nFiles: {files}'
+    return f'<a id="{entry.anchor}"></a>\n\n{first} ({entry.scale})\n{rest}\n\nFiles: {files}'
 
 
 # --- markdown to HTML: what our own pages contain -------------------------------------------------------------------

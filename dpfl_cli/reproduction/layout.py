@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpfl_cli.reproduction.claims import ClaimVerdict
 from dpfl_cli.reproduction.declaration import MEASURE, ROUND, Artifact, TableSpec
-from dpfl_cli.reproduction.rows import Row, Rows
+from dpfl_cli.reproduction.rows import Row, Rows, rounded_up
 
 DASH = "–"
 
@@ -33,7 +33,7 @@ def page(artifact: Artifact, scale: str, rows: Rows, verdicts: Sequence[ClaimVer
     parts += ["![figure](figure.png)"]
     parts += [f"- {note}" for note in declaration.notes]
     if verdicts:
-        parts += ["## Claims", claims_table(verdicts)]
+        parts += ["## Claims", claims_table(artifact, verdicts)]
     epsilons = privacy_table(artifact, rows)
     if epsilons:
         parts += ["## What the epsilons mean", epsilons]
@@ -117,6 +117,8 @@ def number_text(artifact: Artifact, measure: str, value: float) -> str:
 
 
 def _ours(artifact: Artifact, row: Row) -> str:
+    if row.text:
+        return row.text
     text = number_text(artifact, row.measure, row.value)
     if text == DASH and row.note and not row.labels.get(ROUND):
         return f"{DASH} ({row.note})"
@@ -159,28 +161,33 @@ def _difference(artifact: Artifact, cell: Sequence[Row]) -> str:
     return text if gap <= 0 else f"+{text}"
 
 
-def claims_table(verdicts: Sequence[ClaimVerdict]) -> str:
+def claims_table(artifact: Artifact, verdicts: Sequence[ClaimVerdict]) -> str:
     """Every claim, its verdict beside what was expected, and the numbers behind it."""
     lines = []
     for one in verdicts:
         against = " (**against expectation**)" if one.as_expected is False else ""
-        reason = f": {one.reason}" if one.reason else ""
+        reason = f": {one.reason}" if one.reason else f" ({one.spread})" if one.spread else ""
         said = one.claim.text + (f" ({one.claim.note})" if one.claim.note else "")
-        lines.append([one.claim.id, said, one.verdict + reason + against, one.expected, _numbers(one)])
+        named = f"{one.claim.id} (invariant)" if one.claim.kind == "invariant" else one.claim.id
+        lines.append([named, said, one.verdict + reason + against, one.expected, _numbers(artifact, one)])
     return markdown(["claim", "what it says", "verdict", "expected", "numbers"], lines)
 
 
-def _numbers(verdict: ClaimVerdict) -> str:
-    shown = [f"{entry['asked']} = {_short(entry['number'])}" for entry in verdict.numbers[:6]]
+def _numbers(artifact: Artifact, verdict: ClaimVerdict) -> str:
+    shown = [f"{entry['asked']} = {_short(artifact, entry)}" for entry in verdict.numbers[:6]]
     rest = len(verdict.numbers) - len(shown)
     return "; ".join(f"`{text}`" for text in shown) + (f"; {rest} more in claims.json" if rest > 0 else "")
 
 
-def _short(value: Any) -> str:
-    if isinstance(value, list):
-        inner = [_short(one) for one in value]
-        return "[" + ", ".join(inner if len(inner) <= 5 else [*inner[:2], "…", *inner[-2:]]) + "]"
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
+def _short(artifact: Artifact, entry: Mapping[str, Any]) -> str:
+    def text(value: Any) -> str:
+        if isinstance(value, list):
+            inner = [text(one) for one in value]
+            return "[" + ", ".join(inner if len(inner) <= 5 else [*inner[:2], "…", *inner[-2:]]) + "]"
+        return number_text(artifact, entry["measure"], value) if isinstance(value, float) else str(value)
+
+    spread = f" ± {text(entry['std'])}" if entry.get("std") is not None else ""
+    return text(entry["number"]) + spread
 
 
 def privacy_table(artifact: Artifact, rows: Rows) -> str:
@@ -216,7 +223,7 @@ _PRIVACY_COLUMNS = (
     "epsilon_paper",
     "guarantee",
 )
-_PRIVACY_TITLES = {"epsilon_paper": "epsilon as the paper states it"}
+_PRIVACY_TITLES = {"epsilon_paper": "epsilon under the paper's convention (rounded up)"}
 
 
 def _who(artifact: Artifact, members: Sequence[Row], names: Sequence[str]) -> str:
@@ -231,12 +238,12 @@ def _who(artifact: Artifact, members: Sequence[Row], names: Sequence[str]) -> st
 def _privacy_text(privacy: Any, name: str) -> str:
     value = privacy.get(name)
     if name == "epsilon" and value is None:
-        return f"{DASH} ({privacy.get('epsilon_reason') or 'not private'})"
+        return DASH if privacy.get("trust") == "none" else f"{DASH} ({privacy.get('epsilon_reason') or 'not private'})"
     if name == "epsilon":
         return f"{value:.6f}"
     if name == "epsilon_paper":
-        return DASH if value is None else f"{value:.3f} ({privacy.get('epsilon_paper_convention')})"
-    if name == "vacuous":
+        return DASH if value is None else f"{rounded_up(value, 3):.3f} ({privacy.get('epsilon_paper_convention')})"
+    if isinstance(value, bool):
         return "yes" if value else "no"
     return DASH if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 

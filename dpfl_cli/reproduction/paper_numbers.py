@@ -52,8 +52,9 @@ class PaperNumbers:
         """The number, or None where the paper gives none."""
         if self.table is None:
             return None
-        key = (measure, *(self.artifact.title_of(labels.get(label, "")) for label in self.table.columns))
-        return self._known.get(key)
+        values = [labels.get(label, "") for label in self.table.columns]
+        words = [self.table.names.get(str(value)) or self.artifact.title_of(value) for value in values]
+        return self._known.get((measure, *words))
 
     def __len__(self) -> int:
         return len(self._known)

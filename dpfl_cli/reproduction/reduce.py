@@ -17,21 +17,23 @@ from dpfl_cli.reproduction.expression import compute
 from dpfl_cli.reproduction.grid import Cell, Request
 from dpfl_cli.reproduction.layers import layer_sizes
 from dpfl_cli.reproduction.paper_numbers import PaperNumbers
-from dpfl_cli.reproduction.rows import PRIVACY, Row, Rows
+from dpfl_cli.reproduction.rows import PRIVACY, Row, Rows, rounded_up
 from dpfl_cli.simulation.plan import Plan
 from dpfl_cli.simulation.results import privacy_report
 from dpfl_cli.simulation.store import RunRecord
 
 TUNING = "tuning not included"
+NONE_ENDED = "no run ended"
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ only in their seed, in order of seeds; a failed run is left out."""
+    """Runs that differ only in their seed, in order of seeds; a failed run is left out, though `seeds` counts it."""
 
     labels: Mapping[str, Any]
     plan: Plan
     records: Sequence[RunRecord]
+    seeds: int
 
 
 def reduce_runs(artifact: Artifact, cells: Sequence[Cell], records: Mapping[str, RunRecord]) -> Rows:
@@ -42,13 +44,19 @@ def reduce_runs(artifact: Artifact, cells: Sequence[Cell], records: Mapping[str,
     """
     rows: list[Row] = []
     for group in _groups(cells, records):
-        if not group.records:
-            continue
         extras = _extras(artifact, group.plan)
+        if not group.records:
+            rows += [
+                Row(dict(group.labels), name, math.nan, n=0, seeds=group.seeds, note=NONE_ENDED, extras=extras)
+                for name, measure in artifact.declaration.measures.items()
+                if _applies(measure, group.labels) and not measure.is_series
+            ]
+            continue
         privacy = _worst([record.result["privacy"] for record in group.records])
         for name, measure in artifact.declaration.measures.items():
             if _applies(measure, group.labels):
-                rows += [replace(row, extras=extras, privacy=privacy) for row in _measured(name, measure, group)]
+                found = _measured(name, measure, group)
+                rows += [replace(row, seeds=group.seeds, extras=extras, privacy=privacy) for row in found]
     return _finished(artifact, rows)
 
 
@@ -89,6 +97,7 @@ def _groups(cells: Sequence[Cell], records: Mapping[str, RunRecord]) -> list[Gro
             labels=dict(key),
             plan=members[0].plan,
             records=[records[cell.plan.id] for cell in sorted(members, key=lambda cell: cell.seed) if cell.plan.id in records],
+            seeds=len(members),
         )
         for key, members in grouped.items()
     ]
@@ -106,7 +115,10 @@ def _measured(name: str, measure: Measure, group: Group) -> list[Row]:
     if all(value is None for value in values):
         return []
     numbers = [math.nan if value is None else value for value in values]
-    return [_averaged(dict(group.labels), name, numbers, _diverged(group))]
+    row = _averaged(dict(group.labels), name, numbers, _diverged(group))
+    if measure.seeds == "mean" or math.isnan(row.value):
+        return [row]
+    return [replace(row, value=min(numbers) if measure.seeds == "min" else max(numbers), std=None)]
 
 
 def _single(measure: Measure, record: RunRecord) -> float | None:
@@ -121,8 +133,8 @@ def _single(measure: Measure, record: RunRecord) -> float | None:
     known = metric in summary.get("last", {}) or any(metric in row for row in record.rows)
     if not known:
         return measure.absent
-    if record.status == "diverged":
-        return _bad(measure)
+    if record.status == "diverged" and measure.at in ("last", "final"):
+        return _bad(measure)  # its last finite value is not where it went; what came before is as for any run
     if measure.at in ("first", "last", "final"):
         value = summary.get(measure.at, {}).get(metric)
         return _bad(measure) if value is None else float(value)
@@ -176,6 +188,9 @@ def privacy_cells(report: Mapping[str, Any]) -> dict[str, Any]:
     """A result's privacy report as the columns PRIVACY."""
     stated = report.get("epsilon_paper") or {}
     flat = {**report, "epsilon_paper": stated.get("value"), "epsilon_paper_convention": stated.get("convention")}
+    if report.get("trust") == "none":  # nothing is priced, so no accountant and no delta belongs to it
+        flat |= dict.fromkeys(("epsilon", "delta", "accountant", "unit", "relation", "releases", "vacuous", "epsilon_paper"))
+        return {**{name: flat.get(name) for name in PRIVACY}, "not_covered": []}
     uncovered = [f"does not cover {item}" for item in report.get("not_covered", []) if "tuning" not in item]
     return {**{name: flat.get(name) for name in PRIVACY}, "not_covered": list(dict.fromkeys([TUNING, *uncovered]))}
 
@@ -203,6 +218,13 @@ def _fact(plan: Plan, path: str, where: str) -> Any:
     return node
 
 
+def _text(fact: Any) -> str:
+    """A fact that is no number, in words."""
+    if isinstance(fact, list | tuple):
+        return ", ".join(str(one) for one in fact)
+    return "none" if fact is None else str(fact)
+
+
 def _extras(artifact: Artifact, plan: Plan) -> dict[str, Any]:
     return {name: _fact(plan, path, f"artifact {artifact.name}: show.{name}") for name, path in artifact.declaration.show.items()}
 
@@ -210,7 +232,10 @@ def _extras(artifact: Artifact, plan: Plan) -> dict[str, Any]:
 def _planned(name: str, measure: Measure, cell: Cell) -> Row:
     plan = cell.plan
     if measure.fact is not None:
-        return Row(cell.labels, name, float(_fact(plan, measure.fact, f"measures.{name}")))
+        known = _fact(plan, measure.fact, f"measures.{name}")
+        if isinstance(known, int | float):
+            return Row(cell.labels, name, float(known))
+        return Row(cell.labels, name, math.nan, text=_text(known))
     if measure.formula is not None:
         return Row(cell.labels, name, compute(measure.formula, lambda path: _fact(plan, path, f"measures.{name}")))
     assert measure.price is not None
@@ -223,7 +248,7 @@ def _planned(name: str, measure: Measure, cell: Cell) -> Row:
     found = price(ledger, priced, plan.dp.delta)
     value = math.nan if found.epsilon is None else found.epsilon
     if measure.round_up is not None and found.epsilon is not None:
-        value = math.ceil(found.epsilon * 10**measure.round_up) / 10**measure.round_up
+        value = rounded_up(found.epsilon, measure.round_up)
     privacy = privacy_cells(privacy_report(plan, plan.ledger()))
     privacy |= {
         "epsilon": found.epsilon,
@@ -232,6 +257,8 @@ def _planned(name: str, measure: Measure, cell: Cell) -> Row:
         "releases": found.releases,
         "vacuous": found.vacuous,
     }
+    if measure.part == "convention":
+        privacy["guarantee"] = f"covers {words} only, not the whole run"
     return Row(cell.labels, name, value, privacy=privacy, note=found.reason or words)
 
 
@@ -242,24 +269,32 @@ def _finished(artifact: Artifact, rows: list[Row]) -> Rows:
     labels = list(artifact.labels)
     for rule in artifact.declaration.best:
         rows = _with_best(artifact, rule, rows, labels)
-    return Rows(
-        [_beside_paper(row, PaperNumbers(artifact), artifact) for row in rows] if artifact.declaration.paper_numbers else rows,
-        labels,
-    )
+    return Rows(beside_paper(artifact, rows), labels)
 
 
-def _beside_paper(row: Row, numbers: PaperNumbers, artifact: Artifact) -> Row:
-    assert artifact.declaration.paper_numbers is not None
-    found = numbers.find(row.measure, row.labels) if row.matches(artifact.declaration.paper_numbers.where) else None
-    return row if found is None else replace(row, paper=found.value, paper_std=found.std, paper_note=found.note)
+def beside_paper(artifact: Artifact, rows: Sequence[Row]) -> list[Row]:
+    """The rows with the paper's numbers as they are declared now."""
+    declared = artifact.declaration.paper_numbers
+    numbers = PaperNumbers(artifact)
+
+    def beside(row: Row) -> Row:
+        found = numbers.find(row.measure, row.labels) if declared is not None and row.matches(declared.where) else None
+        if found is None:
+            return replace(row, paper=None, paper_std=None, paper_note="")
+        return replace(row, paper=found.value, paper_std=found.std, paper_note=found.note)
+
+    return [beside(row) for row in rows]
 
 
 def _with_best(artifact: Artifact, rule: Best, rows: list[Row], labels: Sequence[str]) -> list[Row]:
-    """Marks the best cells and adds a row best.<label> for each label that was chosen; diverged cells are never best."""
+    """Marks the best cells, points of series included, and adds a row best.<label> for each label that was chosen.
+
+    Diverged cells are never best.
+    """
     better = artifact.declaration.measures[rule.measure].better
     if better is None:
         raise ConfigError(f"artifact {artifact.name}: best.measure={rule.measure}: say which is better, as better: lower")
-    kept = [name for name in labels if name not in rule.over]
+    kept = [name for name in labels if name not in rule.over and name != ROUND]
     candidates: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         if row.measure == rule.measure and row.matches(rule.where):
@@ -278,7 +313,8 @@ def _with_best(artifact: Artifact, rule: Best, rows: list[Row], labels: Sequence
             grid = sorted({row.get(name) for row in found})
             edge = len(grid) > 1 and value in (grid[0], grid[-1])
             note = "; ".join(part for part in ("edge of the grid" if edge else "", rule.note) if part)
-            added.append(Row(rest, f"best.{name}", float(value), n=winner.n, best=True, note=note))
+            fewest = min(found, key=lambda row: row.n - row.seeds)  # a choice is as complete as the least complete cell
+            added.append(Row(rest, f"best.{name}", float(value), n=fewest.n, seeds=fewest.seeds, best=True, note=note))
     marked = [
         replace(row, best=True)
         if row.matches(rule.where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +15,12 @@ import numpy as np
 import torch
 
 import dpfl_cli
-from dpfl_cli.config.errors import ConfigError, nearest
-from dpfl_cli.reproduction.claims import ClaimVerdict, count_verdicts, judge
+from dpfl_cli.config.errors import ConfigError, StoreError, nearest
+from dpfl_cli.reproduction.claims import ClaimVerdict, claims_json, count_verdicts, judge
 from dpfl_cli.reproduction.declaration import SCALES, Artifact
 from dpfl_cli.reproduction.figure import draw
 from dpfl_cli.reproduction.grid import Cell, Request, cells, requests
-from dpfl_cli.reproduction.index import write_index
+from dpfl_cli.reproduction.index import complete_before, write_index
 from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.publish import artifact_folder, publish
 from dpfl_cli.reproduction.reduce import reduce_layers, reduce_plans, reduce_runs
@@ -52,6 +53,7 @@ class Produced:
 
     Attributes:
       gaps: runs that failed, one line each; empty where it is complete.
+      kept: the folder holds a complete one from before, which this incomplete one did not replace.
     """
 
     job: Job
@@ -59,6 +61,7 @@ class Produced:
     verdicts: Sequence[ClaimVerdict]
     gaps: Sequence[str]
     new: int
+    kept: bool = False
 
     @property
     def complete(self) -> bool:
@@ -95,13 +98,22 @@ def estimate(jobs: Sequence[Job], store: RunStore, force: bool = False) -> str:
         new = {run for run in ids if run not in seen and (force or not _finished(store, run))}
         seen |= new
         missing += len(new)
-        minutes += job.artifact.scale(job.scale).minutes * len(new) / len(ids) if ids else 0.0
+        minutes += _minutes(job.artifact, job.scale) * len(new) / len(ids) if ids else 0.0
     total = len({run for job in jobs for run in job.run_ids})
     which = f"{len(jobs)} artifact{'s' if len(jobs) != 1 else ''}"
     cost = f"about {minutes:.0f} minutes" if minutes >= 1.5 else f"about {max(60 * minutes, 1):.0f} seconds"
     if not missing:
         return f"{which} at scale={jobs[0].scale}: {total} runs, all finished" if total else f"{which}: nothing to train"
     return f"{which} at scale={jobs[0].scale}: {total} runs, {missing} to do, {cost} on two cores"
+
+
+def _minutes(artifact: Artifact, scale: str) -> float:
+    """Minutes of all runs of an artifact; of borrowed ones their share of what the lender's take."""
+    size = artifact.scale(scale)
+    if artifact.used is None or artifact.declaration.runs or scale in artifact.declaration.scales:
+        return size.minutes
+    mine, all_of_them = ({one.key for one in requests(which, scale)} for which in (artifact, artifact.used))
+    return size.minutes * len(mine) / len(all_of_them)
 
 
 def _finished(store: RunStore, run: str) -> bool:
@@ -118,7 +130,8 @@ def produce(job: Job, store: RunStore, quiet: bool = False, force: bool = False,
     artifact = job.artifact
     outcomes = _executed(job, store, quiet, force, set() if forced is None else forced)
     ended = {run: outcome.record for run, outcome in outcomes.items() if outcome.status != "failed"}
-    rows = _rows(job, ended)
+    table = _rows(job, ended).to_csv(artifact.name, job.scale)
+    rows = Rows.from_csv(table, "table.csv")  # so that page and verdicts are what the published table gives
     gaps = [
         f"run {run} ({outcome.plan.label}) failed: {outcome.reason}"
         for run, outcome in outcomes.items()
@@ -126,17 +139,18 @@ def produce(job: Job, store: RunStore, quiet: bool = False, force: bool = False,
     ]
     verdicts = judge(artifact, job.scale, rows)
     folder = artifact_folder(store.outputs, artifact.name, job.scale)
+    new = sum(not outcome.cached for outcome in outcomes.values())
+    if gaps and complete_before(folder):
+        return Produced(job, folder, verdicts, gaps, new, kept=True)
     files: dict[str, str | bytes] = {
-        "table.csv": rows.to_csv(artifact.name, job.scale),
+        "table.csv": table,
         "table.md": page(artifact, job.scale, rows, verdicts, gaps),
         **draw(artifact, job.scale, rows),
-        "claims.json": json_text(
-            {"artifact": artifact.name, "scale": job.scale, "claims": [verdict.to_json() for verdict in verdicts]}
-        ),
+        "claims.json": claims_json(artifact, job.scale, verdicts),
         "manifest.json": json_text(_manifest(job, outcomes, gaps)),
     }
     publish(folder, files)
-    return Produced(job, folder, verdicts, gaps, sum(not outcome.cached for outcome in outcomes.values()))
+    return Produced(job, folder, verdicts, gaps, new)
 
 
 def _executed(job: Job, store: RunStore, quiet: bool, force: bool, forced: set[str]) -> dict[str, Outcome]:
@@ -172,7 +186,9 @@ def _manifest(job: Job, outcomes: Mapping[str, Outcome], gaps: Sequence[str]) ->
         "complete": not gaps,
         "gaps": list(gaps),
         "declaration_sha256": hashlib.sha256(job.artifact.path.read_bytes()).hexdigest(),
-        "runs_of": job.artifact.used.name if job.artifact.used is not None else job.artifact.name,
+        "runs_of": job.artifact.used.name
+        if job.artifact.used is not None and not job.artifact.declaration.runs
+        else job.artifact.name,
         "data": sorted({f"{cell.plan.info.name} ({cell.plan.info.source})" for cell in job.cells}),
         "versions": {
             "dpfl": dpfl_cli.__version__,
@@ -204,7 +220,9 @@ def reproduce(
         one = produce(job, store, quiet, force, forced)
         made.append(one)
         say(f"[{number}/{len(jobs)}] {_line(one)}")
-        write_index(outputs / "artifacts")
+        with contextlib.suppress(StoreError):  # the one at the end counts
+            write_index(outputs / "artifacts")
+    write_index(outputs / "artifacts")
     return made
 
 
@@ -212,7 +230,9 @@ def _line(one: Produced) -> str:
     runs = len(one.job.run_ids)
     parts = [f"{runs} runs ({one.new} new)"] if runs else ["no training"]
     if one.verdicts:
-        parts.append(f"claims: {count_verdicts(one.verdicts)}")
+        parts.append(count_verdicts(one.verdicts))
     if not one.complete:
         parts.append(f"INCOMPLETE: {one.gaps[0]}" + (f" and {len(one.gaps) - 1} more" if len(one.gaps) > 1 else ""))
+    if one.kept:
+        parts.append("the complete one from before was kept")
     return f"{one.job.artifact.name}: {'; '.join(parts)}"

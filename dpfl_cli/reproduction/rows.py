@@ -30,7 +30,7 @@ PRIVACY = (
     "epsilon_paper_convention",
     "not_covered",
 )
-_NUMBERS = ("value", "std", "n", "diverged", "paper", "paper_std", "paper_note", "best", "note")
+_NUMBERS = ("value", "text", "std", "n", "seeds", "diverged", "paper", "paper_std", "paper_note", "best", "note")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Row:
       measure: what it is.
       value: the mean over seeds; infinite where a run diverged, nan where nothing is known.
       std: sample standard deviation over seeds (ddof 1); None for one seed.
-      n: number of runs; diverged: how many of them diverged.
+      n: number of runs; seeds: how many were declared; diverged: how many of the runs diverged.
+      text: a fact that is no number.
       paper, paper_std, paper_note: the paper's number, where there is one.
       best: whether a `best` rule chose this cell.
       note: such as "edge of the grid".
@@ -55,12 +56,14 @@ class Row:
     value: float
     std: float | None = None
     n: int = 1
+    seeds: int = 1
     diverged: int = 0
     paper: float | None = None
     paper_std: float | None = None
     paper_note: str = ""
     best: bool = False
     note: str = ""
+    text: str = ""
     extras: Mapping[str, Any] = field(default_factory=dict)
     privacy: Mapping[str, Any] = field(default_factory=dict)
 
@@ -117,8 +120,9 @@ class Rows:
             raise ConfigError(f"{len(found)} rows for {words}: say which {' and '.join(others)}")
         return found[0]
 
-    def value(self, measure: str, **labels: Any) -> float:
-        return self._number(self.one(measure, labels))
+    def value(self, measure: str, **labels: Any) -> float | str:
+        row = self.one(measure, labels)
+        return row.text or self._number(row)
 
     def std(self, measure: str, **labels: Any) -> float:
         row = self.one(measure, labels)
@@ -187,18 +191,37 @@ class Rows:
                         value=float(cells["value"] or "nan"),
                         std=float(cells["std"]) if cells["std"] else None,
                         n=int(cells["n"]),
+                        seeds=int(cells["seeds"]),
                         diverged=int(cells["diverged"]),
                         paper=float(cells["paper"]) if cells["paper"] else None,
                         paper_std=float(cells["paper_std"]) if cells["paper_std"] else None,
                         paper_note=cells["paper_note"],
                         best=cells["best"] == "true",
                         note=cells["note"],
-                        privacy={name: cells[name] for name in PRIVACY if name in cells},
+                        text=cells["text"],
+                        privacy=_privacy(cells),
                     )
                 )
             except (KeyError, TypeError, ValueError) as error:
                 raise StoreError(f"{where}: line {line} is damaged ({error}); make it again with dpfl reproduce") from None
         return cls(rows, labels)
+
+
+def _privacy(cells: Mapping[str, str]) -> dict[str, Any]:
+    """The columns PRIVACY as they were before they became text; {} where all are empty."""
+    if not any(cells.get(name) for name in PRIVACY):
+        return {}
+    found: dict[str, Any] = {name: cells.get(name) or None for name in PRIVACY}
+    for name in ("epsilon", "delta", "epsilon_paper"):
+        found[name] = None if found[name] is None else float(found[name])
+    found["vacuous"] = None if found["vacuous"] is None else found["vacuous"] == "true"
+    found["not_covered"] = (found["not_covered"] or "").split("; ") if found["not_covered"] else []
+    return found
+
+
+def rounded_up(value: float, decimals: int) -> float:
+    """The value rounded up, as an epsilon has to be."""
+    return math.ceil(value * 10**decimals) / 10**decimals
 
 
 def _cell(value: Any) -> str:
