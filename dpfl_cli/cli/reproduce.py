@@ -106,7 +106,7 @@ def _list() -> int:
     for name in names:
         artifact = load_artifact(name)
         borrows = artifact.used is not None and not artifact.declaration.runs
-        minutes = ["0" if borrows or not artifact.trains else f"{artifact.scale(scale).minutes:g}" for scale in SCALES]
+        minutes = ["–" if borrows else f"{artifact.scale(scale).minutes:g}" if artifact.trains else "0" for scale in SCALES]
         start = f"{name:<{width}}  {'  '.join(f'{one:>6}' for one in minutes)}  "
         of = f" (runs of {artifact.used.name})" if borrows and artifact.used is not None else ""
         print(start + textwrap.shorten(artifact.declaration.title, WIDTH - len(start) - len(of), placeholder=" …") + of)

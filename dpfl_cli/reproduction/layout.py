@@ -126,6 +126,8 @@ def _ours(artifact: Artifact, row: Row) -> str:
         text += f" ± {number_text(artifact, row.measure, row.std)}"
     if row.diverged:
         text += f" ({row.diverged} of {row.n} diverged)"
+    if 0 < row.n < row.seeds:
+        text += f" ({row.n} of {row.seeds} seeds)"
     if "edge of the grid" in row.note:
         text += " (edge)"
     return text

@@ -175,7 +175,7 @@ def _averaged(labels: Mapping[str, Any], name: str, values: Sequence[float], div
     finite = all(math.isfinite(value) for value in values)
     mean = math.fsum(values) / len(values) if finite else float(np.sum(values))
     std = float(np.std(values, ddof=1)) if finite and len(values) > 1 else None
-    return Row(labels, name, mean, std, len(values), diverged)
+    return Row(labels, name, mean, std, len(values), diverged=diverged)
 
 
 def _worst(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

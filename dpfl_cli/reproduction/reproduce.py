@@ -159,11 +159,10 @@ def _executed(job: Job, store: RunStore, quiet: bool, force: bool, forced: set[s
         return {}
     with Progress(job.artifact.name, sum(plan.rounds for plan in plans), quiet=quiet) as progress:
         again = [plan for plan in plans if force and plan.id not in forced]
-        if again:
-            execute(again, store, progress, force=True)
-            forced.update(plan.id for plan in again)
-            progress.done = 0
-        outcomes = execute(plans, store, progress)
+        outcomes = execute(again, store, progress, force=True) if again else []
+        forced.update(plan.id for plan in again)
+        rest = [plan for plan in plans if plan not in again]
+        outcomes += execute(rest, store, progress) if rest else []
     return {outcome.plan.id: outcome for outcome in outcomes}
 
 

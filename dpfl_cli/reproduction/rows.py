@@ -214,6 +214,7 @@ def _privacy(cells: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {name: cells.get(name) or None for name in PRIVACY}
     for name in ("epsilon", "delta", "epsilon_paper"):
         found[name] = None if found[name] is None else float(found[name])
+    found["releases"] = None if found["releases"] is None else int(found["releases"])
     found["vacuous"] = None if found["vacuous"] is None else found["vacuous"] == "true"
     found["not_covered"] = (found["not_covered"] or "").split("; ") if found["not_covered"] else []
     return found

@@ -1,17 +1,15 @@
-"""Verdicts: true, false, untestable; a changed number changes the verdict; published ones are checked."""
+"""Verdicts: true, false, untestable; a changed number changes the verdict."""
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dpfl_cli.cli.main import main
-from dpfl_cli.config.errors import StoreError
-from dpfl_cli.reproduction.claims import FAILS, HOLDS, UNTESTABLE, check_published, judge
-from dpfl_cli.reproduction.declaration import Artifact, load_artifact
+from dpfl_cli.reproduction.claims import FAILS, HOLDS, UNTESTABLE, count_verdicts, judge
+from dpfl_cli.reproduction.declaration import load_artifact
+from dpfl_cli.reproduction.layout import claims_table
 from dpfl_cli.reproduction.rows import Row, Rows
 from tests.reproduction.fabricated import SMALL, declared
 
@@ -47,8 +45,21 @@ def test_the_verdict_follows_the_numbers(
 def test_the_numbers_that_went_in_are_kept(tmp_path: Path) -> None:
     (found,) = judge(declared(tmp_path), "quick", rows())
     assert found.to_json()["numbers"] == [
-        {"asked": "value('distance', method='FedEXP', local_lr=0.003)", "number": 1.0, "std": 0.1, "n": 3, "paper": 0.9},
-        {"asked": "value('distance', method='FedAvg', local_lr=0.003)", "number": 2.0, "std": None, "n": 1},
+        {
+            "asked": "value('distance', method='FedEXP', local_lr=0.003)",
+            "measure": "distance",
+            "number": 1.0,
+            "std": 0.1,
+            "n": 3,
+            "paper": 0.9,
+        },
+        {
+            "asked": "value('distance', method='FedAvg', local_lr=0.003)",
+            "measure": "distance",
+            "number": 2.0,
+            "std": None,
+            "n": 1,
+        },
     ]
 
 
@@ -79,60 +90,46 @@ def test_no_claim_of_the_papers_holds_without_numbers(name: str) -> None:
     assert {one.verdict for one in verdicts} == {UNTESTABLE}
 
 
-def _published(folder: Path, artifact: Artifact, table: Rows, verdicts: dict[str, str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.joinpath("table.csv").write_text(table.to_csv(artifact.name, "quick"))
-    claims = [{"id": name, "verdict": verdict} for name, verdict in verdicts.items()]
-    folder.joinpath("claims.json").write_text(json.dumps({"artifact": str(artifact.path), "scale": "quick", "claims": claims}))
+def test_cells_within_one_standard_deviation_are_said_to_be(tmp_path: Path) -> None:
+    def spread(left: float, right: float, gap: float) -> Rows:
+        labels = [{"method": method, "local_lr": 0.003} for method in ("FedEXP", "FedAvg")]
+        values = [Row(labels[0], "distance", 1.0, left, 3), Row(labels[1], "distance", 1.0 + gap, right, 3)]
+        return Rows(values, ["method", "local_lr", "round"])
+
+    artifact = declared(tmp_path)
+    (close,) = judge(artifact, "quick", spread(0.1, 0.5, 0.4))
+    (apart,) = judge(artifact, "quick", spread(0.1, 0.3, 0.4))
+    assert (close.verdict, close.spread) == (HOLDS, "within one standard deviation")
+    assert (apart.verdict, apart.spread) == (HOLDS, "")
+    assert close.to_json()["comparisons"][0]["std"] == [0.1, 0.5]
+    assert "(within one standard deviation)" in claims_table(artifact, [close])
+    assert "1 ± 0.10" in claims_table(artifact, [close]).replace("1.00", "1")
+    everything = " and ".join(
+        f"value('distance', method='FedEXP', local_lr=0.003) < {one}"
+        for one in ("value('distance', method='FedAvg', local_lr=0.003)", "9")
+    )
+    artifact = declared(tmp_path, claims=[{**CLAIM, "predicate": everything}])
+    assert len(judge(artifact, "quick", spread(0.1, 0.5, 0.4))[0].comparisons) == 1
 
 
-@pytest.mark.parametrize(
-    ("numbers", "published", "complaint"),
-    [
-        ((1.0, 2.0), {"order": HOLDS}, None),
-        ((3.0, 2.0), {"order": FAILS}, "expected 'holds', found 'does not hold'"),
-        ((3.0, 2.0), {"order": HOLDS}, "published 'holds', but its table gives 'does not hold'"),
-        ((1.0, 2.0), {}, "declared but not published"),
-        ((1.0, 2.0), {"order": HOLDS, "older": HOLDS}, "claim older is published but no longer declared"),
-        ((1.0, float("nan")), {"order": UNTESTABLE}, "could not be tested"),
-    ],
-)
-def test_published_verdicts_are_checked(
-    tmp_path: Path,
-    numbers: tuple[float, float],
-    published: dict[str, str],
-    complaint: str | None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Any,
-) -> None:
-    _published(tmp_path / "published" / "small" / "quick", declared(tmp_path), rows(*numbers), published)
-    compared, lines = check_published(tmp_path / "published")
-    assert compared == 1
-    if complaint is None:
-        assert lines == []
-    else:
-        assert any(complaint in line for line in lines)
-    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path))
-    assert main(["reproduce", "--check-published"]) == (0 if complaint is None else 3)
-    assert main(["reproduce", "--check-published", str(tmp_path / "published")]) == (0 if complaint is None else 3)
-    assert "1 published verdicts checked" in capsys.readouterr().out
+def test_a_cell_that_misses_seeds_is_not_testable(tmp_path: Path) -> None:
+    artifact = declared(tmp_path)
+    found = rows()
+    short = Rows([found.rows[0], replace(found.rows[1], n=2, seeds=5)], found.labels)
+    (verdict,) = judge(artifact, "quick", short)
+    assert verdict.verdict == UNTESTABLE
+    assert verdict.reason.startswith("2 of 5 seeds")
 
 
-def test_a_tampered_number_flips_the_published_verdict(tmp_path: Path) -> None:
-    folder = tmp_path / "published" / "small" / "quick"
-    _published(folder, declared(tmp_path), rows(), {"order": HOLDS})
-    assert check_published(tmp_path)[1] == []
-    table = folder / "table.csv"
-    text = table.read_text()
-    assert text.count(",distance,1.0,") == 1
-    table.write_text(text.replace(",distance,1.0,", ",distance,2.5,"))
-    assert len(check_published(tmp_path)[1]) == 2
+def test_invariants_are_counted_apart(tmp_path: Path) -> None:
+    artifact = declared(tmp_path, claims=[CLAIM, {**CLAIM, "id": "floor", "kind": "invariant"}])
+    assert count_verdicts(judge(artifact, "quick", rows())) == "claims: 1 holds; invariants: 1 holds"
+    assert count_verdicts(judge(artifact, "quick", rows(3.0))) == (
+        "claims: 1 does not hold; invariants: 1 does not hold; against expectation: order, floor"
+    )
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"artifact": "x"}', "[1]"])
-def test_damaged_or_absent_verdicts_are_one_line(tmp_path: Path, text: str) -> None:
-    if text:
-        (tmp_path / "claims.json").write_text(text)
-    with pytest.raises(StoreError) as refused:
-        check_published(tmp_path)
-    assert "\n" not in str(refused.value)
+def test_a_text_is_compared_as_text(tmp_path: Path) -> None:
+    artifact = declared(tmp_path, claims=[{**CLAIM, "predicate": "value('distance', method='FedEXP') == 'gdp'"}])
+    text = Rows([Row({"method": "FedEXP"}, "distance", float("nan"), text="gdp")], ["method"])
+    assert judge(artifact, "quick", text)[0].verdict == HOLDS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.reproduction import expression
 from dpfl_cli.reproduction.declaration import SCALES, artifact_names, load_artifact, select_artifacts
 from dpfl_cli.reproduction.grid import requests
 from dpfl_cli.reproduction.paper_numbers import PaperNumbers
@@ -121,7 +123,17 @@ def _changed(path: list[Any], value: Any) -> dict[str, Any]:
         (["scales", "quick", "seeds"], 0, "greater than or equal to 1"),
         (["scales", "quick"], None, "`scales` must say"),
         (["runs", 0, "axis"], {}, "runs.0.axis: unknown key; did you mean axes?"),
-        (["runs"], None, "either `runs` or `use`"),
+        (["runs"], None, "`runs`, or `use`, or both"),
+        (["figure"], [], "empty list"),
+        (["figure", "measures"], ["curve", "distance"], "either `series`, or several measures"),
+        (["scales", "quick", "axes"], {"method": ["FedEXP", "FedAvgg"]}, "no case 'FedAvgg'; did you mean FedAvg?"),
+        (
+            ["scales", "smoke", "set"],
+            {"algorithm.local_lr": 0.1},
+            "scales.smoke sets algorithm.local_lr, which runs.0.axes.local_lr",
+        ),
+        (["runs", 0, "at"], {"quick": {"algorithm.local_lr": 0.1}}, "scales.quick sets algorithm.local_lr"),
+        (["best", 0, "measure"], "curve", "is a series"),
         (["measures", "distance", "better"], "least", "'lower' or 'higher'"),
         (["measures", "distance", "price"], "gdp", "exactly one of"),
         (["tables", 0, "rows"], ["metod"], "no label 'metod'; did you mean method?"),
@@ -165,6 +177,64 @@ def test_an_unknown_artifact_gets_the_nearest_one(word: str, says: str) -> None:
     with pytest.raises(ConfigError) as refused:
         select_artifacts([word])
     assert says in str(refused.value)
+
+
+def test_a_file_that_is_not_utf8_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "latin.yaml"
+    file.write_bytes("title: Größe".encode("latin-1"))
+    with pytest.raises(ConfigError, match="not UTF-8 text") as refused:
+        load_artifact(str(file))
+    assert "\n" not in str(refused.value)
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    one, other = declared(tmp_path / "a"), declared(tmp_path / "b")
+    with pytest.raises(ConfigError, match="is called local/small too; rename"):
+        select_artifacts([str(one.path), str(other.path)])
+    assert len(select_artifacts([str(one.path), str(tmp_path / "a" / ".." / "a" / "small.yaml")])) == 1
+
+
+def test_runs_of_ones_own_stand_beside_those_of_another(tmp_path: Path) -> None:
+    lender = declared(tmp_path)
+    runs = copy.deepcopy(SMALL["runs"])
+    runs[0]["axes"]["method"] = {"cases": {"SCAFFOLD": {"overrides": ["algorithm=scaffold"]}}}
+    use = {"artifact": str(lender.path), "where": {"method": "FedEXP"}}
+    both = declared(tmp_path, "both", runs=runs, use=use)
+    assert [request.labels["method"] for request in requests(both, "quick")] == ["SCAFFOLD"] * 9 + ["FedEXP"] * 9
+    assert {request.key for request in requests(both, "quick")} > {
+        request.key for request in requests(lender, "quick") if request.labels["method"] == "FedEXP"
+    }
+
+
+@pytest.mark.parametrize("name", artifact_names())
+def test_no_measure_is_declared_for_nothing(name: str) -> None:
+    declaration = load_artifact(name).declaration
+    used = {measure for spec in declaration.tables for measure in spec.cells} | {rule.measure for rule in declaration.best}
+    used |= {measure for spec in declaration.figures for measure in [*spec.measures, spec.x]}
+    predicates = " ".join(claim.predicate for claim in declaration.claims)
+    assert [measure for measure in declaration.measures if measure not in used and f'"{measure}"' not in predicates] == []
+
+
+@pytest.mark.parametrize("name", artifact_names())
+def test_an_expectation_is_open_only_where_nothing_was_measured(name: str) -> None:
+    for claim in load_artifact(name).declaration.claims:
+        assert claim.expected_at("paper" if claim.scale == "paper" else "quick") != "either", claim.id
+
+
+SEARCH = Path(expression.__file__).parent / "searches" / "fedexp_table4.csv"
+
+
+def test_the_best_pairs_of_table4_are_those_of_its_search() -> None:
+    lines = [line for line in SEARCH.read_text().splitlines() if not line.startswith("#")]
+    cells: dict[tuple[str, str], dict[tuple[float, float], float]] = {}
+    for row in csv.DictReader(lines):
+        pair = (float(row["local_lr"]), float(row["clip_norm"]))
+        cells.setdefault((row["dp"], row["method"]), {})[pair] = float(row["accuracy"] or "-inf")
+    assert len(cells) == 9
+    assert all(len(found) == 25 for found in cells.values())
+    table = load_artifact("fedexp/table4").declaration.runs[0].zip[0]
+    best = {(dp, method): (lr, clip) for dp, method, setting, lr, clip in table.rows if setting == "best"}
+    assert best == {cell: max(found, key=found.__getitem__) for cell, found in cells.items()}
 
 
 def test_words_select_artifacts_once() -> None:

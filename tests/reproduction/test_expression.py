@@ -71,7 +71,6 @@ def test_predicates_say_what_they_say(text: str, truth: bool) -> None:
         'value("loss", **{"method": "A"}) == 1',
         '{"a": 1} == 1',
         "{1, 2} == 1",
-        "2 ** 9 == 512",
         "7 % 2 == 1",
         "1 if True else 0",
         'f"{1}" == "1"',
@@ -152,7 +151,8 @@ def test_what_is_ambiguous_or_no_statement_is_an_error(text: str) -> None:
 def test_a_formula_computes_from_facts() -> None:
     facts = {"clients": 10, "dimension": 7}
     assert compute('2 * fact("clients") * sqrt(fact("dimension") + 2)', facts.__getitem__) == 60.0
-    for text in ('value("loss") + 1', 'fact("clients") > 3', '"a"', "1 / 0", "fact.__self__", "2 ** 9"):
+    assert compute('fact("clients") ** 2 / 2 ** -1', facts.__getitem__) == 200.0
+    for text in ('value("loss") + 1', 'fact("clients") > 3', '"a"', "1 / 0", "fact.__self__", "9 ** 9 ** 9 ** 9", "(-2) ** 0.5"):
         with pytest.raises(ConfigError):
             compute(text, facts.__getitem__)
 

@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from dpfl_cli.reproduction.declaration import Artifact, load_artifact
 from dpfl_cli.reproduction.figure import draw
+from dpfl_cli.reproduction.grid import cells
 from dpfl_cli.reproduction.index import entries, write_index
-from dpfl_cli.reproduction.layout import markdown, page, table
+from dpfl_cli.reproduction.layout import markdown, page, privacy_table, table
 from dpfl_cli.reproduction.publish import FILES, publish
-from dpfl_cli.reproduction.reduce import reduce_runs
+from dpfl_cli.reproduction.reduce import reduce_plans, reduce_runs
 from dpfl_cli.reproduction.reproduce import prepare, produce
 from dpfl_cli.reproduction.rows import Row, Rows
 from dpfl_cli.simulation.store import RunStore
-from tests.reproduction.fabricated import declared, publish_runs
+from tests.reproduction.fabricated import SMALL, declared, publish_runs
 
 TABLE4 = Rows(
     [
@@ -88,6 +90,68 @@ def test_equal_rows_give_equal_figures_and_others_do_not(tmp_path: Path) -> None
     assert draw(artifact, "quick", Rows(rows.rows[:20], rows.labels))["figure.png"] != first["figure.png"]
 
 
+def _height(png: bytes) -> int:
+    return int.from_bytes(png[20:24], "big")
+
+
+def test_a_list_of_figures_is_drawn_below_one_another(tmp_path: Path) -> None:
+    _, _, rows = _small(tmp_path)
+    lines = {"kind": "lines", "x": "round", "measures": ["curve"], "series": "method", "where": {"local_lr": 0.003}}
+    bars = {"kind": "bars", "x": "local_lr", "measures": ["distance"], "series": "method", "title": "At the end"}
+    one = draw(declared(tmp_path, figure=lines), "quick", rows)["figure.png"]
+    two = draw(declared(tmp_path, figure=[lines, bars]), "quick", rows)["figure.png"]
+    assert _height(two) > 1.8 * _height(one)
+
+
+def test_a_diverged_bar_and_a_cut_line_are_in_the_legend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    legends: list[list[str]] = []
+    legend = Figure.legend
+
+    def kept(self: Any, handles: Any, labels: Any, **options: Any) -> Any:
+        legends.append(list(labels))
+        return legend(self, handles, labels, **options)
+
+    monkeypatch.setattr(Figure, "legend", kept)
+    bars = declared(tmp_path, figure={"kind": "bars", "x": "local_lr", "measures": ["distance"], "series": "method"})
+    values = {"FedEXP": 1.0, "FedAvg": float("inf")}
+    rows = [Row({"method": method, "local_lr": 0.1}, "distance", value) for method, value in values.items()]
+    draw(bars, "quick", Rows(rows, ["method", "local_lr"]))
+    assert legends.pop() == ["FedEXP", "diverged"]
+    draw(bars, "quick", Rows(rows[:1], ["method", "local_lr"]))
+    assert legends.pop() == ["FedEXP"]
+    figure = {"kind": "lines", "x": "round", "measures": ["curve"], "series": "method", "y_range": [0.5, 9.0]}
+    lines = declared(tmp_path, figure=figure)
+    points = [
+        Row({"method": method, "round": number}, "curve", start / (1 + number))
+        for method, start in (("FedEXP", 1.5), ("FedAvg", 9.0))
+        for number in range(4)
+    ]
+    draw(lines, "quick", Rows(points, ["method", "round"]))
+    assert legends.pop() == ["FedEXP (continues below the axis)", "FedAvg"]
+
+
+def test_rows_without_privacy_have_dashes(tmp_path: Path) -> None:
+    runs = [{**SMALL["runs"][0], "overrides": [*SMALL["runs"][0]["overrides"], "dp=none"]}]
+    artifact = declared(tmp_path, runs=runs)
+    store = RunStore(tmp_path / "outputs")
+    found = publish_runs(artifact, "quick", store, lambda labels, seed, number: {"distance": 5.0})
+    rows = reduce_runs(artifact, found, {cell.plan.id: store.match(cell.plan.id) for cell in found})
+    text = privacy_table(artifact, rows)
+    assert "gdp" not in text
+    assert "none: values are released as they are" in text
+    assert text.splitlines()[2].count("| – ") == 8
+    assert "tuning" not in text
+
+
+def test_one_rounding_of_epsilon_on_the_page_of_table1() -> None:
+    artifact = load_artifact("fedexp/table1")
+    text = page(artifact, "quick", reduce_plans(artifact, cells(artifact, "quick")), [], [])
+    assert not re.search(r"15\.658(?!124)|15\.646(?!201)|15\.257(?!054)", text)
+    assert "15.659 (one round of the local randomiser)" in text
+    assert "per round" not in text
+    assert "epsilon under the paper's convention" in text
+
+
 @pytest.mark.parametrize(
     "figure",
     [
@@ -140,6 +204,8 @@ def test_the_index_lists_every_artifact_with_tables_figures_and_verdicts(tmp_pat
     found = entries(root)
     assert [entry.name for entry in found] == ["fedexp/table3 (smoke)", "local/small (quick)"]
     text, site = (path.read_text() for path in write_index(root))
+    produce(prepare([artifact], "smoke")[0], store, quiet=True)
+    assert [entry.name for entry in entries(root)] == ["fedexp/table3 (smoke)", "local/small (quick)"]  # the largest scale
     for entry in found:
         assert f"[{entry.name}](#{entry.anchor})" in text
         assert f'<a id="{entry.anchor}"></a>' in site
@@ -151,6 +217,35 @@ def test_the_index_lists_every_artifact_with_tables_figures_and_verdicts(tmp_pat
     assert len(re.findall("<table>", site)) == len(re.findall("</table>", site)) >= 6
     for link in re.findall(r'(?:href|src)="([^"#]+)"', site):
         assert (root / link).is_file(), link
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("claims.json", "{"),
+        ("claims.json", "{}"),
+        ("claims.json", '{"claims": [{"id": "order"}]}'),
+        ("claims.json", "[1]"),
+        ("manifest.json", "{}"),
+        ("manifest.json", None),
+        ("table.md", None),
+    ],
+)
+def test_a_damaged_folder_is_listed_and_stops_nothing(tmp_path: Path, file: str, text: str | None) -> None:
+    artifact, store, _ = _small(tmp_path)
+    made = produce(prepare([artifact], "quick")[0], store, quiet=True)
+    produce(prepare([load_artifact("fedexp/table3")], "smoke")[0], store, quiet=True)
+    if text is None:
+        (made.folder / file).unlink()
+    else:
+        (made.folder / file).write_text(text)
+    page, site = (path.read_text() for path in write_index(store.outputs / "artifacts"))
+    line = next(line for line in page.splitlines() if line.startswith("| local/small (quick)"))
+    assert "damaged" in line
+    assert "fedexp/table3 (smoke)" in site
+    produce(prepare([artifact], "quick")[0], store, quiet=True)
+    again = write_index(store.outputs / "artifacts")[0].read_text()
+    assert next(line for line in again.splitlines() if "local/small (quick)" in line).startswith("| [local/small (quick)](#")
 
 
 def test_a_cell_keeps_its_pipes_and_its_angle_brackets(tmp_path: Path) -> None:

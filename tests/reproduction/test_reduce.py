@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dpfl_cli.reproduction.declaration import load_artifact
+from dpfl_cli.reproduction.expression import evaluate
 from dpfl_cli.reproduction.grid import cells, requests
+from dpfl_cli.reproduction.layout import table
 from dpfl_cli.reproduction.reduce import reduce_layers, reduce_plans, reduce_runs
 from dpfl_cli.reproduction.rows import Rows
 from dpfl_cli.simulation.store import RunStore
@@ -66,6 +69,69 @@ def test_a_missing_run_is_left_out_and_counted(tmp_path: Path) -> None:
     assert row.value == pytest.approx(1.5 + 0.1 - 1.0)
 
 
+def test_what_a_diverged_run_reported_before_counts(tmp_path: Path) -> None:
+    measures = {
+        "distance": {"metric": "distance", "at": "last", "better": "lower"},
+        "start": {"metric": "distance", "at": "first", "better": "lower"},
+        "least": {"metric": "distance", "at": "min", "better": "lower"},
+        "curve": {"metric": "distance", "at": "series", "better": "lower"},
+        "step": {"metric": "server_step", "at": "last"},
+    }
+    rows = reduced(tmp_path, measures=measures, diverged=lambda labels, seed: labels["method"] == "FedAvg" and seed == 1)
+    cell = {"method": "FedAvg", "local_lr": 0.001}
+    assert rows.value("distance", **cell) == math.inf
+    assert rows.value("start", **cell) == pytest.approx(3 + 10 + 0.1)
+    assert rows.value("least", **cell) == pytest.approx(3 + 10 + 0.1 - (1.0 + 0.25 + 1.0) / 3)
+    final_above_start = "value('distance', method='FedAvg', local_lr=0.001) > value('start', method='FedAvg', local_lr=0.001)"
+    assert evaluate(final_above_start, rows)
+
+
+def test_the_lowest_of_all_seeds_is_not_their_mean(tmp_path: Path) -> None:
+    measures = {
+        "distance": {"metric": "distance", "better": "lower"},
+        "least": {"metric": "distance", "at": "min", "seeds": "min"},
+        "curve": {"metric": "distance", "at": "series"},
+        "step": {"metric": "server_step", "at": "last"},
+    }
+    row = reduced(tmp_path, measures=measures).one("least", {"method": "FedEXP", "local_lr": 0.001})
+    assert (row.value, row.std, row.n) == (pytest.approx(1 + 0.1 - 1.0), None, 3)
+
+
+def test_a_group_without_a_run_is_a_row_that_says_so(tmp_path: Path) -> None:
+    artifact = declared(tmp_path)
+    store = RunStore(tmp_path / "outputs")
+    found = publish_runs(artifact, "quick", store, curve)
+    ended = [cell for cell in found if (cell.labels["method"], cell.labels["local_lr"]) != ("FedAvg", 0.01)]
+    rows = reduce_runs(artifact, found, {cell.plan.id: store.match(cell.plan.id) for cell in ended})
+    row = rows.one("distance", {"method": "FedAvg", "local_lr": 0.01})
+    assert (row.n, row.seeds, row.note) == (0, 3, "no run ended")
+    choice = rows.one("best.local_lr", {"method": "FedAvg"})  # of two cells that are there, and one that is not
+    assert (choice.n, choice.seeds) == (0, 3)
+
+
+def test_points_of_a_series_are_marked_as_best_too(tmp_path: Path) -> None:
+    rows = reduced(tmp_path)
+    best = rows.where({"best": True, "method": "FedAvg"}, ["curve"])
+    assert {row.labels["local_lr"] for row in best} == {0.001}
+    assert [row.labels["round"] for row in best] == [0, 1, 2, 3, 4]
+
+
+def test_facts_may_be_text(tmp_path: Path) -> None:
+    artifact = declared(
+        tmp_path,
+        measures={"accountant": {"fact": "accountant.name"}, "power": {"formula": 'fact("clients") ** 2'}},
+        best=[],
+        claims=[],
+        tables=[{"rows": ["method"], "cells": ["accountant"]}],
+        figure={"kind": "bars", "x": "local_lr", "measures": ["power"], "series": "method"},
+    )
+    rows = reduce_plans(artifact, cells(artifact, "quick"))
+    assert rows.value("accountant", method="FedEXP", local_lr=0.003) == "gdp"
+    assert rows.value("power", method="FedEXP", local_lr=0.003) == 64
+    assert "| FedEXP | gdp, gdp, gdp |" in table(artifact, artifact.declaration.tables[0], rows)
+    assert Rows.from_csv(rows.to_csv("local/small", "quick"), "table.csv").rows[0].text == "gdp"
+
+
 def test_the_best_cell_is_marked_and_the_edge_said(tmp_path: Path) -> None:
     rows = reduced(tmp_path)
     assert rows.value("best.local_lr", method="FedEXP") == 0.001
@@ -103,16 +169,7 @@ def test_rows_come_back_from_csv_bit_by_bit(tmp_path: Path) -> None:
     back = Rows.from_csv(text, "table.csv")
     assert list(back.labels) == list(rows.labels)
     for one, other in zip(rows.rows, back.rows, strict=True):
-        assert (one.labels, one.measure, one.value, one.std, one.n, one.diverged, one.best, one.note) == (
-            other.labels,
-            other.measure,
-            other.value,
-            other.std,
-            other.n,
-            other.diverged,
-            other.best,
-            other.note,
-        )
+        assert replace(one, extras={}) == other
 
 
 def test_a_path_into_the_result_is_a_measure_too(tmp_path: Path) -> None:

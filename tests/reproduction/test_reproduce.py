@@ -15,11 +15,30 @@ from dpfl_cli.cli.main import main
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.sources import locate
 from dpfl_cli.reproduction import reproduce as module
-from dpfl_cli.reproduction.claims import check_published
 from dpfl_cli.reproduction.declaration import artifact_names, load_artifact
 from dpfl_cli.reproduction.grid import requests
 from dpfl_cli.reproduction.publish import FILES
 from tests.reproduction.fabricated import SMALL, declared
+
+MINE = """\
+# Mine: how much DP-FedEXP gains as clients are added
+title: DP-FedEXP against DP-FedAvg
+shows: The distance that is left after 20 rounds, by method and number of clients.
+source: my own
+scales:
+  smoke: {seeds: 2, minutes: 0.1, set: {rounds: 3}}
+  quick: {seeds: 3, minutes: 0.5}
+  paper: {seeds: 10, minutes: 2}
+runs:
+  - overrides: [dataset=synthetic, dp=ldp, rounds=20]
+    axes:
+      method: {cases: {FedEXP: {overrides: [algorithm=fedexp]}, FedAvg: {overrides: [algorithm=fedavg]}}}
+      clients: {key: dataset.clients, values: [100, 300]}
+measures:
+  distance: {metric: relative_distance, at: last, better: lower, decimals: 3, title: distance left}
+tables: [{rows: [method], columns: [clients], cells: [distance]}]
+figure: {kind: bars, x: clients, measures: [distance], series: method}
+"""
 
 
 def needs_mnist(name: str) -> bool:
@@ -74,7 +93,19 @@ def test_every_artifact_without_data_at_smoke_and_again_for_nothing(outputs: Pat
         "no training",
     ]
     assert hashes(outputs) == before
-    assert check_published(outputs / "artifacts")[1] == []
+
+
+def test_an_artifact_of_ones_own_is_a_short_file(outputs: Path, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "mine.yaml").write_text(MINE)
+    assert main(["reproduce", str(tmp_path / "mine.yaml"), "scale=smoke", "--quiet"]) == 0
+    folder = outputs / "artifacts" / "local" / "mine" / "smoke"
+    assert capsys.readouterr().out.splitlines()[0] == str(folder)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    assert len(json.loads((folder / "manifest.json").read_text())["runs"]) == 8
+    table = (folder / "table.md").read_text()
+    assert "| method | clients 100 | clients 300 |" in table
+    assert main(["reproduce", str(tmp_path / "mine.yaml"), "scale=smoke", "--publish"]) == 2
+    assert "put it into conf/artifact" in capsys.readouterr().err
 
 
 @pytest.mark.data
@@ -127,6 +158,24 @@ def test_a_run_that_fails_leaves_a_gap_and_is_made_up_for_later(
     assert main(["reproduce", str(artifact.path), "scale=smoke"]) == 0
     assert "12 runs (6 new)" in capsys.readouterr().err
     assert json.loads((folder / "manifest.json").read_text())["complete"] is True
+    whole = hashes(folder)
+    monkeypatch.setattr(FedAvg, "round", broken)
+    for words in ([], ["--publish"]):
+        assert main(["reproduce", str(artifact.path), "scale=smoke", "--force", *words]) == (2 if words else 3)
+        assert words or "the complete one from before was kept" in capsys.readouterr().err
+        assert hashes(folder) == whole
+
+
+def test_borrowed_runs_are_estimated_once(tmp_path: Path) -> None:
+    lender = declared(tmp_path)
+    use = {"artifact": str(lender.path), "where": {"method": "FedEXP"}}
+    borrower = declared(tmp_path, "borrower", runs=None, scales=None, use=use, claims=None)
+    store = module.RunStore(tmp_path / "outputs")
+    for artifacts in ([lender, borrower], [borrower, lender]):
+        assert module.estimate(module.prepare(artifacts, "quick"), store).endswith(
+            "18 runs, 18 to do, about 60 seconds on two cores"
+        )
+    assert "9 runs, 9 to do, about 30 seconds" in module.estimate(module.prepare([borrower], "quick"), store)
 
 
 def test_divergence_is_data_not_a_gap(outputs: Path, tmp_path: Path, capsys: Any) -> None:
@@ -238,7 +287,8 @@ def test_shared_runs_are_run_once_and_force_runs_them_again_once(
         (["fedexp/fig1", "scale=qick"], "did you mean quick?"),
         (["fedexp/fig1", "seeds=3"], "not seeds"),
         (["fedexp/fig1", "--scale", "quick"], "unrecognized arguments"),
-        (["--check-published"], "nothing to check"),
+        (["fedexp/fig1", "scale=quick", "scale=smoke"], "scale=quick was given already"),
+        (["--check-published"], "nothing to check; make publish"),
     ],
 )
 def test_wrong_use_is_one_line(words: list[str], says: str, capsys: Any) -> None:
@@ -261,6 +311,8 @@ def test_the_list_names_every_artifact(capsys: Any) -> None:
     assert main(["reproduce", "--list"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in artifact_names())
+    assert all(len(line) <= 100 for line in listed.splitlines())
+    assert "(runs of fedexp/table4)" in listed
 
 
 def test_quiet_says_only_where_things_are(outputs: Path, capsys: Any) -> None:
