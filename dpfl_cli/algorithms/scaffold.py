@@ -84,10 +84,11 @@ class Scaffold:
         check_clip_norm(settings, trust)
         note = "clipped to C: sensitivity 2C (replace_one), C (zero_out, add_or_remove)"
         if settings.release == "single":
-            return [ReleaseSpec("update", note=f"client update {note}")]
+            return [ReleaseSpec("update", echo=True, note=f"client update {note}")]
+        doubled = f"{note}; multiplier sqrt(2) z"
         return [
-            ReleaseSpec("update", multiplier=_split, note=f"client update {note}; multiplier sqrt(2) z"),
-            ReleaseSpec("control", multiplier=_split, note=f"the same update for the control, {note}; multiplier sqrt(2) z"),
+            ReleaseSpec("update", multiplier=_split, echo=True, note=f"client update {doubled}"),
+            ReleaseSpec("control", multiplier=_split, echo=True, note=f"the same update for the control, {doubled}"),
         ]
 
     def init(self, objective: ClientSide, streams: Streams) -> State:

@@ -6,8 +6,6 @@ record never leaves the span of that record (and of its drift), so its whole loc
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,41 +15,17 @@ from torch import Tensor
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.federation import DatasetInfo, Federation, Partition
+from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import Objective
+from dpfl_cli.models.stacks import RUN_BLOCK, Bucket, by_blocks, filled, groups_of, optimum_of, put
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
-
-RUN_BLOCK = 8  # runs that stand side by side in a matrix product, always
 
 
 class LinearRegressionSettings(Settings):
     """Settings of `linear_regression`."""
 
     loss_factor: float = Field(0.5, gt=0, allow_inf_nan=False)
-
-
-Index = slice | Tensor  # evenly spaced numbers as a slice, which makes a view; any others as a tensor
-
-
-@dataclass(frozen=True)
-class _Bucket:
-    """B clients of one federation that hold about equally many records, padded with zero rows to n."""
-
-    clients: Index  # which of the M clients
-    features: Tensor  # [B, n, d]
-    targets: Tensor  # [B, n]
-    counts: Tensor  # [B], at least 1
-    squared_norms: Tensor  # [B] ||x_i||^2 of the first record
-
-
-@dataclass(frozen=True)
-class _Group:
-    """The S runs that use one federation."""
-
-    runs: Index  # which of the R runs
-    buckets: list[_Bucket]
-    optimum: Tensor | None  # [d]
 
 
 @component("model", "linear_regression", revision=1, settings=LinearRegressionSettings)
@@ -73,9 +47,8 @@ class LinearRegression(Objective):
     ) -> None:
         super().__init__(settings, federations, index, device)
         self.dimension = self.dimension_of(settings, federations[0].dataset.info)
-        self._groups = [
-            self._group(federation, np.flatnonzero(index == position)) for position, federation in enumerate(federations)
-        ]
+        self._groups = groups_of(federations, index, self.dtype, self.device)
+        self._optima = [optimum_of(federation, self.dtype, self.device) for federation in federations]
 
     @classmethod
     def dimension_of(cls, settings: LinearRegressionSettings, info: DatasetInfo) -> int:
@@ -98,8 +71,8 @@ class LinearRegression(Objective):
         for group in self._groups:
             for bucket in group.buckets:
                 columns = inside[group.runs][:, bucket.clients].permute(1, 2, 0)
-                gradients = _by_blocks(partial(self._gradient, bucket), columns)
-                _put(result, group.runs, bucket.clients, gradients.permute(2, 0, 1))
+                gradients = by_blocks(partial(self._gradient, bucket), columns)
+                put(result, group.runs, bucket.clients, gradients.permute(2, 0, 1))
         return client_values(result)
 
     def local_descent(self, start: Tensor, learning_rate: Tensor, steps: int, drift: Tensor | None = None) -> ClientValues:
@@ -117,7 +90,7 @@ class LinearRegression(Objective):
                     continue
                 update = result.new_empty(len(model), len(bucket.counts), self.dimension)
                 descend(bucket, model, pace, steps, extra, update)
-                _put(result, group.runs, bucket.clients, update)
+                put(result, group.runs, bucket.clients, update)
         return client_values(result)
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
@@ -125,17 +98,17 @@ class LinearRegression(Objective):
         (1/M) sum_i mean_j (x_ij . w - y_ij)^2, each [R]."""
         loss = parameters.new_zeros(self.runs)
         optimum = torch.zeros_like(parameters)
-        for group in self._groups:
+        for group, known in zip(self._groups, self._optima, strict=True):
             model = parameters[group.runs]
             total = model.new_zeros(len(model))
             for bucket in group.buckets:
-                fitted = _by_blocks(bucket.features.matmul, model.T)  # [B, n, S]
+                fitted = by_blocks(bucket.features.matmul, model.T)  # [B, n, S]
                 squared = (fitted - bucket.targets.unsqueeze(-1)).square_().sum(dim=1) / bucket.counts.unsqueeze(-1)
                 total += squared.T.contiguous().sum(dim=-1)  # along memory: the order of a sum must not depend on S
             loss[group.runs] = total / self.clients
-            if group.optimum is not None:
-                optimum[group.runs] = group.optimum
-        if any(group.optimum is None for group in self._groups):
+            if known is not None:
+                optimum[group.runs] = known
+        if any(known is None for known in self._optima):
             return {"train_loss": loss}
         distance = torch.linalg.vector_norm(parameters - optimum, dim=-1)
         return {
@@ -145,7 +118,7 @@ class LinearRegression(Objective):
         }
 
     def _gradient(
-        self, bucket: _Bucket, parameters: Tensor, residual: Tensor | None = None, gradient: Tensor | None = None
+        self, bucket: Bucket, parameters: Tensor, residual: Tensor | None = None, gradient: Tensor | None = None
     ) -> Tensor:
         """[B, d, S] gradients at parameters [B, d, S] of one block of S runs: two products per client, runs as columns.
 
@@ -156,16 +129,16 @@ class LinearRegression(Objective):
         residual = torch.baddbmm(targets, bucket.features, parameters, beta=-1, out=residual)  # X v - y, zero on padding
         return torch.bmm(bucket.features.mT, residual.mul_(scale.reshape(-1, 1, 1)), out=gradient)
 
-    def _descend(self, bucket: _Bucket, model: Tensor, rate: Tensor, steps: int, drift: Tensor | None, out: Tensor) -> None:
+    def _descend(self, bucket: Bucket, model: Tensor, rate: Tensor, steps: int, drift: Tensor | None, out: Tensor) -> None:
         """Local updates [S, B, d] by `steps` gradient steps v <- v - lr (grad f_i(v) + drift_i), block by block of runs."""
         residual = model.new_empty(*bucket.targets.shape, RUN_BLOCK)
         gradient = model.new_empty(len(bucket.counts), self.dimension, RUN_BLOCK)
         for first in range(0, len(model), RUN_BLOCK):
             block = slice(first, first + RUN_BLOCK)
-            start = _filled(model[block].T)  # [d, S]
-            pace = _filled(rate[block])
+            start = filled(model[block].T)  # [d, S]
+            pace = filled(rate[block])
             columns = start.repeat(len(bucket.counts), 1, 1)  # [B, d, S]
-            shift = None if drift is None else _filled(drift[block].permute(1, 2, 0))
+            shift = None if drift is None else filled(drift[block].permute(1, 2, 0))
             for _ in range(steps):
                 self._gradient(bucket, columns, residual, gradient)
                 if shift is not None:
@@ -174,7 +147,7 @@ class LinearRegression(Objective):
             out[block] = (columns - start).permute(2, 0, 1)[: len(out[block])]
 
     def _descend_in_span(
-        self, bucket: _Bucket, model: Tensor, rate: Tensor, steps: int, drift: Tensor | None, out: Tensor
+        self, bucket: Bucket, model: Tensor, rate: Tensor, steps: int, drift: Tensor | None, out: Tensor
     ) -> None:
         """Local updates [S, B, d] of clients with one record (x, y), by a recursion in one number per client.
 
@@ -189,7 +162,7 @@ class LinearRegression(Objective):
         lr = rate.unsqueeze(-1)
         k = 2 * self.settings.loss_factor * lr  # [S, 1]
         decay = 1 - k * bucket.squared_norms
-        pull = -k * (_by_blocks(record.matmul, model.T).T - bucket.targets[:, 0])  # [S, B]
+        pull = -k * (by_blocks(record.matmul, model.T).T - bucket.targets[:, 0])  # [S, B]
         along = torch.zeros_like(pull)  # a_j
         if drift is None:
             for _ in range(steps):
@@ -202,60 +175,3 @@ class LinearRegression(Objective):
             pull += turn
         torch.mul(along.unsqueeze(-1), record, out=out)
         out.addcmul_(drift, -steps * lr.unsqueeze(-1))
-
-    def _group(self, federation: Federation, runs: np.ndarray) -> _Group:
-        optimum = federation.dataset.truth.get("optimum")
-        return _Group(
-            runs=self._index(runs),
-            buckets=[self._bucket(federation, clients) for clients in federation.buckets() if len(clients)],
-            optimum=None if optimum is None else self._tensor(optimum),
-        )
-
-    def _bucket(self, federation: Federation, clients: np.ndarray) -> _Bucket:
-        everyone = np.array_equal(clients, np.arange(self.clients))
-        if not everyone:
-            partition = federation.partition
-            starts, stops = partition.offsets[clients], partition.offsets[clients + 1]
-            parts = [partition.indices[start:stop] for start, stop in zip(starts, stops, strict=True)]
-            federation = Federation(federation.dataset, Partition.from_lists(parts))
-        features, targets, counts = federation.padded()
-        inputs = self._tensor(features)
-        return _Bucket(
-            clients=self._index(clients),
-            features=inputs,
-            targets=self._tensor(targets),
-            counts=self._tensor(np.maximum(counts, 1)),
-            squared_norms=inputs[:, 0].square().sum(dim=-1),
-        )
-
-    def _index(self, numbers: np.ndarray) -> Index:
-        step = int(numbers[1] - numbers[0]) if len(numbers) > 1 else 1
-        if len(numbers) and step > 0 and (np.diff(numbers) == step).all():
-            return slice(int(numbers[0]), int(numbers[-1]) + 1, step)
-        return torch.as_tensor(numbers, device=self.device)
-
-    def _tensor(self, values: np.ndarray) -> Tensor:
-        return torch.as_tensor(values, dtype=self.dtype, device=self.device)
-
-
-def _filled(columns: Tensor) -> Tensor:
-    """[..., S] columns, filled up with zeros to whole blocks of runs."""
-    missing = -columns.shape[-1] % RUN_BLOCK
-    return torch.nn.functional.pad(columns, (0, missing)) if missing else columns.contiguous()
-
-
-def _by_blocks(compute: Callable[[Tensor], Tensor], columns: Tensor) -> Tensor:
-    """compute(columns [..., S]) -> [..., S], in blocks of runs of one size.
-
-    A matrix product may round a column otherwise when it has more or fewer neighbours. With blocks of one size a run gets the
-    same bits alone and in any company.
-    """
-    parts = [compute(part) for part in _filled(columns).split(RUN_BLOCK, dim=-1)]
-    return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1))[..., : columns.shape[-1]]
-
-
-def _put(result: Tensor, runs: Index, clients: Index, values: Tensor) -> None:
-    """Writes values [S, B, d] to their runs and clients of result [R, M, d]."""
-    if isinstance(runs, Tensor) and isinstance(clients, Tensor):
-        runs = runs.unsqueeze(-1)
-    result[runs, clients] = values

@@ -8,7 +8,7 @@ structured objectives override `local_descent` with an equal but faster computat
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,11 +17,17 @@ from torch import Tensor
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.streams import Streams
+from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import ClientValues, Unreleased, client_values, opened
+
+Curvature = Literal["hessian", "covariance"]
 
 
 class Objective(ABC):
-    """Losses f_i of M clients for a batch of R runs.
+    """Losses f_i of M clients for a batch of R runs: f_i = mean over the client's records of their loss, + a regulariser h.
+
+    What an objective may add to the first four methods, where its structure allows: per-record clipping (`clipped_gradient`,
+    `squared_gradient_norms`), second-order solves (`damped_solve`) and a non-smooth part of the problem (`prox`).
 
     Args:
       settings: the model's settings (equal for all runs of a batch).
@@ -31,12 +37,15 @@ class Objective(ABC):
 
     Attributes:
       runs, clients, dimension: R, M, d.
+      records: [R, M] int64 number of records of every client.
       dtype: float64 for convex problems, float32 for networks.
       unreleased_metrics: names of the metrics that look at clients' records, and so are covered by no epsilon.
+      provides: which of the optional methods it has, among "clipped_gradient", "squared_gradient_norms", "damped_solve".
     """
 
     dtype: torch.dtype
     dimension: int
+    provides: ClassVar[frozenset[str]] = frozenset()
     unreleased_metrics: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
@@ -50,6 +59,8 @@ class Objective(ABC):
         self.clients = federations[0].clients
         if any(federation.clients != self.clients for federation in federations):
             raise ValueError("runs of a batch need the same number of clients")
+        counts = np.stack([federation.partition.counts for federation in federations])
+        self.records = torch.as_tensor(counts[index], device=self.device)
 
     @classmethod
     @abstractmethod
@@ -70,6 +81,61 @@ class Objective(ABC):
     @abstractmethod
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
         """Diagnostics of global parameters [R, d]: name -> [R], on the device, never read by an algorithm."""
+
+    def clipped_gradient(self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None) -> Bounded:
+        """Mean over records of the clipped gradients of their losses, without the regulariser, which depends on no data.
+
+        Args:
+          parameters: [R, M, d].
+          clip_norm: [R], C; the L2 bound of each record's gradient. A record whose gradient is not finite counts as zero.
+          batch: [R, M, b] numbers of the client's records, or None for all of them.
+
+        Returns:
+          [R, M, d] (1 / m_i) sum_j CLIP(grad l_ij(v_i), C) over the m_i = b (or all n_i) records, as `bounded.record_mean`.
+        """
+        raise NotImplementedError
+
+    def squared_gradient_norms(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
+        """[R, M, b] squared norms of the records' gradients (without the regulariser); zero where a client has no such record.
+
+        Args: as for `clipped_gradient`; b is the largest number of records of a client where no batch is given.
+        """
+        raise NotImplementedError
+
+    def damped_solve(
+        self,
+        parameters: Tensor,
+        right: Tensor,
+        damping: Tensor,
+        curvature: Curvature = "hessian",
+        clip_norm: Tensor | None = None,
+    ) -> ClientValues:
+        """(H_i + damping I)^-1 right_i with every client's own curvature H_i, the mean over its records.
+
+        Args:
+          parameters: [R, M, d] where the Hessian is taken (the covariance does not depend on it).
+          right: [R, M, d].
+          damping: [R], positive.
+          curvature: "hessian", the Hessian of the records' losses, or "covariance", I_c (x) x x^T of their features.
+          clip_norm: [R], bound on the Frobenius norm of each record's matrix (x x^T for the covariance); None for no bound.
+
+        Returns:
+          [R, M, d].
+        """
+        raise NotImplementedError
+
+    def regulariser_gradient(self, parameters: Tensor) -> Tensor:
+        """Gradient of h at parameters [..., d]; public, for h depends on no data."""
+        return torch.zeros_like(parameters)
+
+    def prox(self, values: Tensor, step: Tensor) -> Tensor:
+        """argmin_u g(u) + ||u - v||^2 / (2 step) for the non-smooth part g of the problem (none: v itself).
+
+        Args:
+          values: [R, ..., d] v; public or client values, which stay what they are.
+          step: [R], positive.
+        """
+        return values
 
     def local_descent(self, start: Tensor, learning_rate: Tensor, steps: int, drift: Tensor | None = None) -> ClientValues:
         """v - w after `steps` local steps v <- v - lr (grad f_i(v) + drift_i), from v = w.
@@ -131,6 +197,11 @@ class ClientSide:
     def device(self) -> torch.device:
         return self.__objective.device
 
+    @property
+    def records(self) -> Tensor:
+        """[R, M] int64 number of records n_i of every client; public."""
+        return self.__objective.records
+
     def initial(self, streams: Streams) -> Tensor:
         """As `Objective.initial`."""
         return self.__objective.initial(streams)
@@ -145,6 +216,44 @@ class ClientSide:
         self._public("learning_rate", learning_rate, (self.runs,))
         own = None if drift is None else self._own("drift", drift)
         return client_values(self.__objective.local_descent(start, learning_rate, steps, own))
+
+    def clipped_gradient(self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None) -> Bounded:
+        """As `Objective.clipped_gradient`."""
+        self._public("clip_norm", clip_norm, (self.runs,))
+        return self.__objective.clipped_gradient(self._own("parameters", parameters), clip_norm, self._batch(batch))
+
+    def squared_gradient_norms(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
+        """As `Objective.squared_gradient_norms`."""
+        return client_values(self.__objective.squared_gradient_norms(self._own("parameters", parameters), self._batch(batch)))
+
+    def damped_solve(
+        self,
+        parameters: Tensor,
+        right: Tensor,
+        damping: Tensor,
+        curvature: Curvature = "hessian",
+        clip_norm: Tensor | None = None,
+    ) -> ClientValues:
+        """As `Objective.damped_solve`."""
+        self._public("damping", damping, (self.runs,))
+        if clip_norm is not None:
+            self._public("clip_norm", clip_norm, (self.runs,))
+        own = self._own("parameters", parameters), self._own("right", right)
+        return client_values(self.__objective.damped_solve(*own, damping, curvature, clip_norm))
+
+    def regulariser_gradient(self, parameters: Tensor) -> Tensor:
+        """As `Objective.regulariser_gradient`."""
+        return self.__objective.regulariser_gradient(parameters)
+
+    def prox(self, values: Tensor, step: Tensor) -> Tensor:
+        """As `Objective.prox`."""
+        self._public("step", step, (self.runs,))
+        return self.__objective.prox(values, step)
+
+    def _batch(self, batch: Tensor | None) -> Tensor | None:
+        if batch is not None and (isinstance(batch, Unreleased) or batch.shape[:2] != (self.runs, self.clients)):
+            raise PrivacyError("a batch is public record numbers [runs, clients, b], drawn from the run's streams")
+        return batch
 
     def _own(self, name: str, values: Tensor) -> Tensor:
         """[R, M, d] exactly: an objective that broadcast another shape could hand one client's values to another."""

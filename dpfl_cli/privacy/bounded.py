@@ -29,8 +29,8 @@ class Bounded:
     Attributes:
       values: [R, M, d] vectors or [R, M] non-negative scalars.
       bound: [R], the largest norm (vectors) or value (scalars); infinite where nothing was clipped.
-      replace_one: [R], the largest L2 distance between two values of one contribution.
-      zero_out: [R], the largest L2 norm of one contribution (also the sensitivity under add_or_remove).
+      replace_one: [R], or [R, M] where clients differ: how far one privacy unit can move a contribution (L2) when it is replaced.
+      zero_out: the same when it is left out or zeroed (also the sensitivity under add_or_remove).
       unit: whose data one contribution is, or can change.
       proof: the line that says why the bound holds.
       repaired: [R] number of contributions that were not finite and were replaced by zero; a diagnostic.
@@ -58,7 +58,7 @@ class Bounded:
         return self.values.dim() == 3
 
     def sensitivity(self, relation: Relation) -> Tensor:
-        """[R] L2 sensitivity of one contribution under a neighbouring relation."""
+        """L2 sensitivity of one contribution under a neighbouring relation: [R], or [R, M] where clients differ."""
         return self.replace_one if relation == "replace_one" else self.zero_out
 
     def checked(self) -> Tensor:
@@ -134,6 +134,37 @@ def squared_norms(vectors: Bounded) -> Bounded:
         proof="squared norm of a vector clipped to C: a number in [0, C^2]",
         repaired=diagnostic(torch.zeros_like(opened(vectors.repaired))),
         quantity="squared_norms",
+        maker=_MAKER,
+    )
+
+
+def record_mean(values: Tensor, clip_norm: Tensor, records: Tensor) -> Bounded:
+    """Means over a client's records of one vector per record, each clipped to C; what objectives make of clipped gradients.
+
+    One record's vector moves within a ball of radius C and is divided by m, the public number of records that the mean is over:
+    2C / m when it is replaced, C / m when it is left out while the divisor stays m. A record whose vector is not finite counts as
+    zero, which objectives see to (were the whole mean dropped for it, one record would move all of it).
+
+    Args:
+      values: [R, M, d] (1 / m_i) sum_j CLIP(v_ij, C); norm at most C.
+      clip_norm: [R], C.
+      records: [M] or [R, M], m_i, at least 1; public and fixed, whatever neighbour the client holds.
+    """
+    if isinstance(clip_norm, Unreleased) or isinstance(records, Unreleased) or isinstance(values, Diagnostic):
+        raise PrivacyError("the clip norm and the number of records that a mean is divided by are public, never client values")
+    inside = opened(values)
+    bound = clip_norm.to(inside.dtype)
+    if inside.dim() != 3 or bound.shape != inside.shape[:1]:
+        raise PrivacyError(f"record means are [runs, clients, d] with one clip norm a run, not {list(inside.shape)}")
+    moved = (bound.unsqueeze(-1) / records.to(inside.dtype)).expand(inside.shape[:2])
+    return Bounded(
+        values=client_values(inside),
+        bound=bound,
+        replace_one=2 * moved,
+        zero_out=moved,
+        unit="record",
+        proof="mean over m records of vectors clipped to C: 2C / m under replace_one, C / m otherwise",
+        repaired=diagnostic(torch.zeros_like(bound)),
         maker=_MAKER,
     )
 

@@ -1,4 +1,4 @@
-"""No noise, and Gaussian noise: on every client's message (local) or on the mean (central).
+"""No noise, and Gaussian noise: on every client's message (local), on the mean (central), or in shares (secure aggregation).
 
 In both, noise multiplier z = std / sensitivity, where the sensitivity of one contribution comes with the bounded values: 2C
 for vectors clipped to C under replace_one, C under add_or_remove and zero_out. The paper's noise (Takakura et al.,
@@ -8,6 +8,7 @@ mean 5C / M = 2.5 * 2C / M, so z = 2.5.
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -123,10 +124,50 @@ class CentralGaussian(_Gaussian):
         """
         contributions, multipliers, address = self._begin(name, values, rounds, charged)
         sensitivity = values.sensitivity(self.site.relation)
-        std = self._per_run(multipliers, sensitivity) * sensitivity / self.site.clients
+        largest = sensitivity if sensitivity.dim() == 1 else sensitivity.amax(dim=1)
+        std = self._per_run(multipliers, largest) * largest / self.site.clients
         mean = contributions.mean(dim=1)
         size = mean.shape[-1] if values.is_vector else 1
         noise = self.site.streams.normal(f"noise/{name}", address, None, size, mean.dtype, mean.device).reshape(mean.shape)
         received = noise.mul_(self._per_run(std, noise)).add_(mean)
         received = self._charged_only(received, charged)
         return Release(received, received, values.values, values.bound, std)
+
+
+@component("mechanism", "shared_gaussian", revision=1, settings=GaussianSettings)
+class SharedGaussian(_Gaussian):
+    """Gaussian noise added in shares, of which only the sum is seen (secure aggregation).
+
+    Client i adds N(0, std^2 / M) to its contribution, std = z * sensitivity, and sends the result into a secure sum, which shows
+    sum_i (v_i + e_i) to everybody and nothing else to anybody. One privacy unit moves the sum by at most the largest sensitivity
+    among the clients, and the noise on it is N(0, std^2): one Gaussian release of multiplier z. Handing out the mean, the sum
+    over the public M, is post-processing. Each client's own message, which it knows, holds only a share of the noise: it is
+    client state (the echo) and no epsilon covers it.
+
+    A coalition of h clients knows its own shares, so that against it the multiplier is z sqrt((M - h) / M).
+    """
+
+    trusts: ClassVar[frozenset[str]] = frozenset({"secure_aggregation"})
+    _scope: ClassVar[Scope] = "federation"
+
+    def release(self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None) -> Release:
+        """The noisy mean [R, d] or [R]; a client's echo is its own contribution with its share of the noise.
+
+        Noise stream `noise/<name>`: per client where the method reads the echo, else one draw of the sum's noise per run.
+        """
+        contributions, multipliers, address = self._begin(name, values, rounds, charged)
+        sensitivity = values.sensitivity(self.site.relation)
+        largest = sensitivity if sensitivity.dim() == 1 else sensitivity.amax(dim=1)
+        std = self._per_run(multipliers, largest) * largest
+        clients = contributions.shape[1]
+        size = contributions.shape[-1] if values.is_vector else 1
+        stream, kind, device = f"noise/{name}", contributions.dtype, contributions.device
+        if self.site.specs[0][name].echo:
+            shares = self.site.streams.normal(stream, address, clients, size, kind, device).reshape(contributions.shape)
+            messages = shares.mul_(self._per_run(std / math.sqrt(clients), shares)).add_(contributions)
+            received = self._charged_only(messages.mean(dim=1), charged)
+            return Release(received, received, client_values(self._charged_only(messages, charged)), values.bound, std / clients)
+        mean = contributions.mean(dim=1)
+        noise = self.site.streams.normal(stream, address, None, size, kind, device).reshape(mean.shape)
+        received = self._charged_only(noise.mul_(self._per_run(std / clients, noise)).add_(mean), charged)
+        return Release(received, received, None, values.bound, std / clients)

@@ -157,11 +157,14 @@ class BatchLedger:
 
         Args:
           entry: the release with count 1; its parameter and sensitivity are replaced run by run.
-          sensitivity: [R] tensor (not read before the end, so that nothing waits for a device) or None.
+          sensitivity: [R] tensor, or [R, M] where clients differ (the largest is written), not read before the end, so that
+            nothing waits for a device; or None.
           parameters: [R] noise multiplier or pure epsilon of this release.
           charged: [R] booleans, None for all.
         """
         mask = np.ones(self.runs, bool) if charged is None else charged
+        if sensitivity is not None and sensitivity.dim() > 1:
+            sensitivity = sensitivity.amax(dim=1)
         log = self._log.get(entry.name)
         if log is None:
             log = self._log[entry.name] = _Log(entry, sensitivity, sensitivity)

@@ -40,6 +40,8 @@ class ReleaseSpec:
       schedule: number of rounds T -> [T] factors on the noise multiplier of rounds 1 to T, for noise that changes over time;
         None for noise that does not.
       occurs: (seed, T) -> [T] booleans, in which rounds it is made: a public schedule, drawn before the run; None for all.
+      echo: whether the method reads the echo, what each client knows of its own message; where it does not, a mechanism whose
+        clients add shares may draw the noise of the sum at once.
       note: the quantity, its sensitivity and the derivation, in one line for `dpfl list`.
     """
 
@@ -51,6 +53,7 @@ class ReleaseSpec:
     multiplier: Callable[[float, int, int], float] | None = None
     schedule: Callable[[int], np.ndarray] | None = None
     occurs: Callable[[int, int], np.ndarray] | None = None
+    echo: bool = False
     note: str = ""
 
     def parameters(self, base: float, seed: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:
@@ -70,18 +73,25 @@ class Release:
       received: what the receiver sees: every client's message [R, M, d] (local), or only their mean [R, d], [R] (central,
         secure aggregation).
       mean: the mean over clients of what was received, [R, d] or [R].
-      echo: [R, M, d] what each client itself knows of its own part of the exchange: the message it sent. It may enter
-        the clients' state only.
+      own: [R, M, d] what each client itself knows of its own part of the exchange, the message it sent; None where the release
+        did not declare that its method reads it. Read it as `echo`.
       bound: [R] the public bound (clip norm) of the contributions.
-      noise_std: [R] the standard deviation of the Gaussian noise in each coordinate of `received`; None where the noise is not
-        Gaussian or there is none.
+      noise_std: the standard deviation of the Gaussian noise in each coordinate of `received`: [R], or [R, M] where clients
+        differ; None where the noise is not Gaussian or there is none.
     """
 
     received: Tensor
     mean: Tensor
-    echo: ClientValues
+    own: ClientValues | None
     bound: Tensor
     noise_std: Tensor | None = None
+
+    @property
+    def echo(self) -> ClientValues:
+        """[R, M, d] each client's own message; it may enter the clients' state only."""
+        if self.own is None:
+            raise PrivacyError("this release keeps no echo: declare it with ReleaseSpec(..., echo=True)")
+        return self.own
 
 
 @dataclass(frozen=True)
@@ -258,8 +268,9 @@ class Mechanism(ABC):
         return rounds * spec.per_round + np.minimum(number, spec.per_round - 1)
 
     def _per_run(self, values: np.ndarray | Tensor, like: Tensor) -> Tensor:
-        """[R] numbers as a tensor shaped to multiply values [R, ...]."""
-        return torch.as_tensor(values, dtype=like.dtype, device=like.device).reshape(-1, *[1] * (like.dim() - 1))
+        """[R] or [R, M] numbers as a tensor shaped to multiply values [R, ...] or [R, M, ...]."""
+        numbers = torch.as_tensor(values, dtype=like.dtype, device=like.device)
+        return numbers.reshape(*numbers.shape, *[1] * (like.dim() - numbers.dim()))
 
     def _charged_only(self, received: Tensor, charged: np.ndarray | None) -> Tensor:
         """Zeros for the runs that were not charged: they may learn nothing from this release."""

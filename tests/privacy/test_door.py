@@ -472,7 +472,9 @@ class _Work:
 def test_algorithms_reach_neither_records_nor_metrics():
     side = ClientSide(_Work())
     reached = {name for name in dir(side) if not name.startswith("_")}
-    assert reached == {"runs", "clients", "dimension", "dtype", "device", "initial", "gradient", "local_descent"}
+    sizes = {"runs", "clients", "dimension", "records", "dtype", "device"}
+    computed = {"gradient", "local_descent", "clipped_gradient", "squared_gradient_norms", "damped_solve"}
+    assert reached == sizes | computed | {"initial", "regulariser_gradient", "prox"}
     for name in ("federations", "metrics", "settings", "index", "objective", "_objective"):
         with pytest.raises(AttributeError):
             getattr(side, name)
