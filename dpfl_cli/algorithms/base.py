@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -34,8 +34,10 @@ class Algorithm(Protocol):
     """A federated method for a batch of runs; `hyper` holds each of its settings, floats stacked as tensors [R]."""
 
     trusts: ClassVar[frozenset[str]]  # trust models it is defined for
-    proved: ClassVar[frozenset[str]]  # trust models for which its file says why the guarantee holds; empty unless it does
+    # trust models for which its file says why the guarantee holds, empty unless it does; or a function of the settings
+    proved: ClassVar[frozenset[str] | Callable[[Any], frozenset[str]]]
     units: ClassVar[frozenset[str]]  # privacy units
+    needs: ClassVar[frozenset[str]]  # optional methods of objectives that it calls (`Objective.provides`); may be left out
     paper: ClassVar[str]
     hyper: Any
 

@@ -37,8 +37,8 @@ class ReleaseSpec:
       quantity: what is released of the group's contributions: "" themselves, or "squared_norms".
       multiplier: the noise multiplier of this release as a function of (the mechanism's noise multiplier, model dimension,
         number of clients); None for the mechanism's own.
-      schedule: number of rounds T -> [T] factors on the noise multiplier of rounds 1 to T, for noise that changes over time;
-        None for noise that does not.
+      schedule: (number of rounds T, number of clients) -> [T] factors on the noise multiplier of rounds 1 to T, for noise that
+        changes over time; None for noise that does not.
       occurs: (seed, T) -> [T] booleans, in which rounds it is made: a public schedule, drawn before the run; None for all.
       echo: whether the method reads the echo, what each client knows of its own message; where it does not, a mechanism whose
         clients add shares may draw the noise of the sum at once.
@@ -51,14 +51,14 @@ class ReleaseSpec:
     group: str = ""
     quantity: Quantity = ""
     multiplier: Callable[[float, int, int], float] | None = None
-    schedule: Callable[[int], np.ndarray] | None = None
+    schedule: Callable[[int, int], np.ndarray] | None = None
     occurs: Callable[[int, int], np.ndarray] | None = None
     echo: bool = False
     note: str = ""
 
-    def parameters(self, base: float, seed: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+    def parameters(self, base: float, seed: int, rounds: int, clients: int) -> tuple[np.ndarray, np.ndarray]:
         """The ledger parameter of this release in every round, and in which rounds it is made: two arrays [rounds]."""
-        factors = np.ones(rounds) if self.schedule is None else np.asarray(self.schedule(rounds), float)
+        factors = np.ones(rounds) if self.schedule is None else np.asarray(self.schedule(rounds, clients), float)
         made = np.ones(rounds, bool) if self.occurs is None else np.asarray(self.occurs(seed, rounds), bool)
         if factors.shape != (rounds,) or made.shape != (rounds,) or not (factors > 0).all():
             raise PrivacyError(f"release {self.name}: its schedule needs one positive factor, or one boolean, a round")
@@ -219,7 +219,7 @@ class Mechanism(ABC):
             entry = self.entry(one, specs[name], site.relation, site.unit, site.dimension, site.clients)
             base = np.nan if entry.parameter is None else float(np.asarray(entry.parameter))
             entries.append(replace(entry, parameter=None, count=1, quantity=specs[name].quantity))
-            plans.append(specs[name].parameters(base, seed, horizon))
+            plans.append(specs[name].parameters(base, seed, horizon, site.clients))
         if any(entry != entries[0] for entry in entries):
             raise PrivacyError(f"release '{name}': runs of one batch declare it differently")
         return entries[0], plans
@@ -240,7 +240,7 @@ class Mechanism(ABC):
         """The ledger entry of `spec` after the first `rounds` of `horizon` rounds; None where nothing was released."""
         entry = replace(cls.entry(settings, spec, relation, unit, dimension, clients), quantity=spec.quantity)
         base = np.nan if entry.parameter is None else float(np.asarray(entry.parameter))
-        values, made = spec.parameters(base, seed, horizon)
+        values, made = spec.parameters(base, seed, horizon, clients)
         kept = np.repeat(values[:rounds][made[:rounds]], spec.per_round)
         if not len(kept):
             return None

@@ -149,8 +149,11 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     dp = parse_settings(DpSettings, values["dp"], "dp")
     runtime = parse_settings(RuntimeSettings, values["runtime"], "runtime")
     parts = {group: _part(group, values.get(group)) for group in PARTS}
+    if dp.trust == "none" and dp.unit not in parts["algorithm"].target.units:
+        dp = dp.model_copy(update={"unit": min(parts["algorithm"].target.units)})  # nothing is protected, of neither unit
     _check_trust(parts, dp)
     _check_runtime(runtime, dp)
+    _check_needs(parts["algorithm"], parts["model"])
     info = parts["dataset"].target.info(parts["dataset"].settings)
     clients = parts["partitioner"].target.clients(parts["partitioner"].settings, info)
     dimension = parts["model"].target.dimension_of(parts["model"].settings, info)
@@ -214,7 +217,8 @@ def _check_trust(parts: Mapping[str, Part], dp: DpSettings) -> None:
         raise ConfigError(f"algorithm={algorithm.name} protects a {'/'.join(sorted(algorithm.target.units))}, not a {dp.unit}")
     if dp.mode == "sound" and dp.trust != "none" and dp.trust not in proved_trusts(algorithm):
         raise ConfigError(
-            f"algorithm={algorithm.name} under dp.trust={dp.trust} is not proved: dp.mode=sound refuses it, dp.mode=paper runs it"
+            f"algorithm={algorithm.name} under dp.trust={dp.trust} is not proved with these settings: dp.mode=sound refuses it, "
+            "dp.mode=paper runs it"
         )
     if dp.trust not in mechanism.target.trusts:
         hint = _alternatives("mechanism", lambda target: dp.trust in target.trusts)
@@ -223,9 +227,18 @@ def _check_trust(parts: Mapping[str, Part], dp: DpSettings) -> None:
         raise ConfigError(f"mechanism={mechanism.name} has no sensitivity under dp.relation={dp.relation}")
 
 
+def _check_needs(algorithm: Part, model: Part) -> None:
+    """Refuses a model that lacks what the method computes with (per-record clipping, second-order solves)."""
+    missing = sorted(getattr(algorithm.target, "needs", frozenset()) - model.target.provides)
+    if missing:
+        hint = _alternatives("model", lambda target: set(missing) <= target.provides)
+        raise ConfigError(f"algorithm={algorithm.name} needs {missing[0]}, which model={model.name} does not have; {hint}")
+
+
 def proved_trusts(algorithm: Part) -> frozenset[str]:
-    """The trust models for which the algorithm's file says why its guarantee holds; none unless it says so."""
-    return frozenset(getattr(algorithm.target, "proved", ()))
+    """The trust models for which the algorithm's file says why its guarantee holds under these settings; none unless it does."""
+    stated = getattr(algorithm.target, "proved", ())
+    return frozenset(stated(algorithm.settings) if callable(stated) else stated)
 
 
 def _check_runtime(runtime: RuntimeSettings, dp: DpSettings) -> None:

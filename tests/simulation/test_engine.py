@@ -217,7 +217,7 @@ def test_noise_may_follow_a_schedule_and_releases_a_public_calendar(monkeypatch:
 
     def releases(settings: Any, trust: str) -> list[ReleaseSpec]:
         return [
-            ReleaseSpec("update", schedule=lambda rounds: 2.0 ** np.arange(rounds)),
+            ReleaseSpec("update", schedule=lambda rounds, clients: 2.0 ** np.arange(rounds)),
             ReleaseSpec("coin", occurs=lambda seed, rounds: (np.arange(rounds) + seed) % 2 == 0),
         ]
 
