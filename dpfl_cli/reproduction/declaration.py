@@ -144,6 +144,7 @@ class Measure(Part):
       layers: "parameters" or "outputs" of every layer of the model. No training.
 
     Attributes:
+      plus: more metrics that are added to `metric`; where a run does not report one it adds nothing.
       seeds: over the seeds of a group the mean (with its spread), or the smallest or largest, which holds for every run.
       better: which is better; last and final of a diverged run count as infinitely bad, or as unknown where this is not given.
         First, min and max are of what it reported before.
@@ -153,6 +154,7 @@ class Measure(Part):
     """
 
     metric: str | None = None
+    plus: list[str] = []
     at: Literal["first", "last", "final", "min", "max", "series"] = "final"
     seeds: Literal["mean", "min", "max"] = "mean"
     price: str | None = None

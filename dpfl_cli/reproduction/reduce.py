@@ -136,12 +136,23 @@ def _single(measure: Measure, record: RunRecord) -> float | None:
     if record.status == "diverged" and measure.at in ("last", "final"):
         return _bad(measure)  # its last finite value is not where it went; what came before is as for any run
     if measure.at in ("first", "last", "final"):
-        value = summary.get(measure.at, {}).get(metric)
-        return _bad(measure) if value is None else float(value)
-    series = [value for value in record.series(metric).values() if math.isfinite(value)]
+        found = summary.get(measure.at, {})
+        value = found.get(metric)
+        return _bad(measure) if value is None else float(value) + sum(float(found.get(more, 0.0)) for more in measure.plus)
+    series = [value for value in _rounds(measure, record).values() if math.isfinite(value)]
     if not series:
         return _bad(measure)
     return min(series) if measure.at == "min" else max(series)
+
+
+def _rounds(measure: Measure, record: RunRecord) -> dict[int, float]:
+    """Round -> value of a run's metric, with those that are added to it; empty where it is not reported."""
+    series = dict(record.series(str(measure.metric)))
+    for more in measure.plus:
+        for number, value in record.series(more).items():
+            if number in series:
+                series[number] += value
+    return series
 
 
 def _bad(measure: Measure) -> float:
@@ -151,7 +162,7 @@ def _bad(measure: Measure) -> float:
 
 def _series(name: str, measure: Measure, group: Group) -> list[Row]:
     assert measure.metric is not None
-    known = [record.series(measure.metric) for record in group.records]
+    known = [_rounds(measure, record) for record in group.records]
     if not any(known):
         if measure.absent is None:
             return []

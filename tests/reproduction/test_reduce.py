@@ -51,6 +51,26 @@ def test_a_series_has_a_row_a_round_and_an_absent_metric_its_constant(tmp_path: 
     assert rows.value("step", method="FedAvg", local_lr=0.001) == 1.0
 
 
+def test_a_measure_may_be_a_sum_of_metrics(tmp_path: Path) -> None:
+    """A run that does not report one of them adds nothing for it: FedAvg reports no server step."""
+    measures = {
+        "sum": {"metric": "distance", "plus": ["server_step"], "at": "last", "better": "lower"},
+        "curve": {"metric": "distance", "plus": ["server_step"], "at": "series", "better": "lower"},
+    }
+    figure = {"kind": "lines", "x": "round", "measures": ["curve"], "series": "method", "where": {"local_lr": 0.003}}
+    rows = reduced(
+        tmp_path,
+        measures=measures,
+        best=[],
+        claims=[],
+        figure=figure,
+        tables=[{"rows": ["method"], "columns": ["local_lr"], "cells": ["sum"]}],
+    )
+    assert rows.value("sum", method="FedEXP", local_lr=0.001) == pytest.approx(3 + 0.1 - 1.0 + 9.0)
+    assert rows.value("curve", method="FedEXP", local_lr=0.001, round=4) == pytest.approx(3 + 0.1 - 1.0 + 9.0)
+    assert rows.value("sum", method="FedAvg", local_lr=0.001) == rows.value("curve", method="FedAvg", local_lr=0.001, round=4)
+
+
 def test_a_diverged_run_counts_as_infinitely_bad(tmp_path: Path) -> None:
     rows = reduced(
         tmp_path, diverged=lambda labels, seed: labels["method"] == "FedAvg" and labels["local_lr"] == 0.01 and seed == 1
