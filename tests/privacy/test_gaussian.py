@@ -10,8 +10,8 @@ import torch
 from scipy.stats import chi2, kstest
 
 from dpfl_cli.config.errors import ConfigError, PrivacyError
-from dpfl_cli.privacy.bounded import squared_norms
-from dpfl_cli.privacy.client_values import ClientValues, opened
+from dpfl_cli.privacy.bounded import record_mean, squared_norms
+from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from dpfl_cli.privacy.mechanism import ReleaseSpec
 
 ROUND = np.array([1])
@@ -171,3 +171,61 @@ def test_a_trusted_server_hands_out_no_messages(build, clipped):
     release = mechanism.release("update", clipped(torch.ones(1, 3, 2)), ROUND)
     with pytest.raises(PrivacyError, match="no messages of single clients"):
         mechanism.squared_norms(release)
+
+
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize(("relation", "sensitivity"), [("replace_one", 2.0), ("zero_out", 1.0)])
+def test_shares_add_up_to_the_noise_that_the_ledger_says(build, clipped, echo, relation, sensitivity):
+    clients, dimension, clip_norm = 40, 20_000, 0.3
+    specs = [ReleaseSpec("update", echo=echo)]
+    mechanism = build("shared_gaussian", clients, dimension, relation=relation, specs=specs)
+    values = clipped(directions(1, clients, dimension), clip_norm)
+    release = mechanism.release("update", values, ROUND)
+    std = 2.5 * sensitivity * clip_norm  # of the sum
+    assert release.received.shape == (1, dimension)
+    assert_normal(release.received - opened(values.values).mean(dim=1), std / clients)
+    assert float(release.noise_std[0]) == pytest.approx(std / clients)
+    (entry,) = mechanism.site.ledger.of_run(0).entries
+    assert (entry.kind, entry.parameter, entry.scope) == ("gaussian", 2.5, "federation")
+    assert entry.sensitivity == pytest.approx(sensitivity * clip_norm)
+    if not echo:
+        with pytest.raises(PrivacyError, match="echo=True"):
+            _ = release.echo
+        return
+    assert isinstance(release.echo, ClientValues)
+    shares = opened(release.echo) - opened(values.values)
+    assert_normal(shares, std / math.sqrt(clients))
+    torch.testing.assert_close(release.received, opened(release.echo).mean(dim=1))
+
+
+def record_means(runs: int, counts: list[int], dimension: int, clip_norm: float):
+    """Zero means over clients of different sizes, which makes the noise all that is seen."""
+    zeros = torch.zeros(runs, len(counts), dimension, dtype=torch.float64)
+    return record_mean(client_values(zeros), torch.full((runs,), clip_norm, dtype=torch.float64), torch.tensor(counts))
+
+
+@pytest.mark.parametrize(("relation", "factor"), [("replace_one", 2.0), ("add_or_remove", 1.0)])
+def test_clients_of_different_size_get_noise_of_their_own_under_local_trust(build, relation, factor):
+    counts, dimension = [10, 40, 1], 40_000
+    mechanism = build("local_gaussian", 3, dimension, relation=relation, unit="record")
+    release = mechanism.release("update", record_means(1, counts, dimension, 0.5), ROUND)
+    for client, count in enumerate(counts):
+        assert_normal(release.received[0, client], 0.35 * factor * 0.5 / count)
+    (entry,) = mechanism.site.ledger.of_run(0).entries
+    assert (entry.parameter, entry.unit) == (0.35, "record")
+    assert entry.sensitivity == pytest.approx(factor * 0.5)  # of the smallest client
+
+
+@pytest.mark.parametrize("name", ["central_gaussian", "shared_gaussian"])
+def test_a_mean_or_sum_over_clients_of_different_size_is_protected_for_the_smallest(build, name):
+    counts, dimension = [10, 40, 4], 40_000
+    mechanism = build(name, 3, dimension, unit="record")
+    release = mechanism.release("update", record_means(1, counts, dimension, 0.5), ROUND)
+    assert_normal(release.received, 2.5 * (2 * 0.5 / 4) / 3)
+
+
+def test_a_release_is_for_the_unit_that_was_declared(build, clipped):
+    with pytest.raises(PrivacyError, match="per client, but got a vector per record"):
+        build("local_gaussian", 3, 5).release("update", record_means(1, [1, 2, 3], 5, 1.0), ROUND)
+    with pytest.raises(PrivacyError, match="per record, but got a vector per client"):
+        build("local_gaussian", 3, 5, unit="record").release("update", clipped(torch.ones(1, 3, 5)), ROUND)

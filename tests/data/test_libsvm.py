@@ -1,0 +1,197 @@
+"""The parser of LIBSVM's format: against a slow obvious reading, and every corruption refused by its line."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from dpfl_cli.config.errors import DataError
+from dpfl_cli.data import libsvm
+from dpfl_cli.data.libsvm import parse_libsvm, uncompressed
+
+COLUMNS = ("labels", "offsets", "indices", "values", "lines")
+
+
+def obvious(text: str) -> tuple[list[float], list[dict[int, float]], list[int]]:
+    """Labels, features by index (from 1) and line numbers, read from the format's description."""
+    labels, rows, lines = [], [], []
+    for number, line in enumerate(text.split("\n"), 1):
+        words = line.partition("#")[0].split()
+        if words:
+            labels.append(float(words[0]))
+            rows.append({int(word.split(":")[0]): float(word.split(":")[1]) for word in words[1:]})
+            lines.append(number)
+    return labels, rows, lines
+
+
+def dense(rows: list[dict[int, float]], dimension: int) -> np.ndarray:
+    features = np.zeros((len(rows), dimension))
+    for row, entries in enumerate(rows):
+        for index, value in entries.items():
+            features[row, index - 1] = value
+    return features
+
+
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+written = st.sampled_from([repr, "{:e}".format, "{:+.3f}".format, "{:.6g}".format])
+gaps = st.sampled_from([" ", "  ", "\t"])
+endings = st.sampled_from(["\n", " \n", "\r\n", "\n\n", " # a comment: 1:2\n", "\n# a line of comment\n \n"])
+
+
+@st.composite
+def files(draw: st.DrawFn) -> str:
+    """A well-formed file of one to six records, up to index 30."""
+    text = draw(st.sampled_from(["", "\n", "# head\n"]))
+    for _ in range(draw(st.integers(1, 6))):
+        text += draw(st.sampled_from(["+1", "-1", "0", "2", "1.0", "1e0"]))
+        for index in sorted(draw(st.sets(st.integers(1, 30), max_size=5))):
+            text += f"{draw(gaps)}{index}:{draw(written)(draw(numbers))}"
+        text += draw(endings)
+    return text if draw(st.booleans()) else text.rstrip("\r\n")
+
+
+@given(text=files(), block=st.sampled_from([1, 20, 1 << 24]))
+@settings(max_examples=150, deadline=None)
+def test_a_file_is_read_as_the_format_says(text: str, block: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(libsvm, "BLOCK", block)
+        found = parse_libsvm(text.encode(), "file")
+    labels, rows, lines = obvious(text)
+    assert found.labels.tolist() == labels
+    assert found.lines.tolist() == lines
+    assert np.diff(found.offsets).tolist() == [len(row) for row in rows]
+    assert found.dimension == max((index for row in rows for index in row), default=0)
+    np.testing.assert_array_equal(found.dense(np.arange(len(rows)), 30), dense(rows, 30))
+    some = np.random.default_rng(0).integers(0, len(rows), 4)
+    np.testing.assert_array_equal(found.dense(some, 40), dense(rows, 40)[some])
+
+
+@given(text=st.text("0123456789:::..+-eE   \n\n\r\t", max_size=40) | st.text("012:  \n", max_size=60))
+@settings(max_examples=400, deadline=None)
+def test_reading_at_once_accepts_what_reading_by_line_accepts_and_nothing_else(text: str) -> None:
+    at_once = libsvm._parse_at_once(text.encode(), 1)
+    try:
+        by_line = libsvm._parse_by_line(text.encode(), 1, "file")
+    except DataError:
+        assert at_once is None
+        return
+    assert at_once is not None
+    for one, other in zip(at_once, by_line, strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+
+
+CORRUPTIONS = {
+    "1:1 2:x": "'2:x': value 'x' is not a number",
+    "1:1 2:": "'2:' is not index:value",
+    "1:1 :2": "':2' is not index:value",
+    "1:1 2": "'2' is not index:value",
+    "1:1 2:3:4": "'2:3:4': value '3:4' is not a number",
+    "1:1 2 :3": "'2' is not index:value",
+    "0:1": "'0:1': index '0': indices count from 1; a file that counts from 0 must be shifted by one",
+    "-2:1": "'-2:1': index '-2': indices count from 1",
+    "2147483648:1": "indices count from 1 up to 2147483647",
+    "99999999999999999999:1": "indices count from 1 up to 2147483647",
+    "1.5:1": "index '1.5' is not a whole number",
+    "1e1:1": "index '1e1' is not a whole number",
+    "1_0:1": "index '1_0' is not a whole number",
+    "a:1": "index 'a' is not a whole number",
+    "3:1 3:1": "'3:1': index 3 comes twice; indices must ascend",
+    "3:1 2:1": "'2:1': index 2 comes after index 3; indices must ascend",
+    "1:nan": "'1:nan': value 'nan' is not finite",
+    "1:-inf": "value '-inf' is not finite",
+    "1:1e999": "value '1e999' is not finite",
+    "1:1_0": "value '1_0' is not a number",
+    "1:1.2.3": "value '1.2.3' is not a number",
+    "1:0x10": "value '0x10' is not a number",
+    "qid:3 1:1": "'qid:3': query ids mean ranking data",
+    "1:\xff": "value '\xff' is not a number",
+}
+LABELS = {
+    "1:2": "begins with '1:2'; the label comes first",
+    "x": "label 'x' is not a number",
+    "nan": "label 'nan' is not finite",
+    "1,2": "label '1,2': several labels on a record",
+    "--1": "label '--1' is not a number",
+}
+BAD = {
+    **{f"+1 {features}": says for features, says in CORRUPTIONS.items()},
+    **{f"{one} 1:1": says for one, says in LABELS.items()},
+}
+
+
+@pytest.mark.parametrize("line", BAD)
+@given(before=files(), after=files(), block=st.sampled_from([1, 1 << 24]))
+@settings(max_examples=8, deadline=None)
+def test_a_corrupt_line_is_refused_by_its_number(line: str, before: str, after: str, block: int) -> None:
+    before = before.rstrip("\r\n") + "\n"
+    number = before.count("\n") + 1
+    content = f"{before}{line}\n{after}".encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(libsvm, "BLOCK", block)
+        with pytest.raises(DataError) as refused:
+            parse_libsvm(content, "some/file")
+    assert str(refused.value).startswith(f"some/file: line {number}: ")
+    assert BAD[line] in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@given(text=files(), draw=st.data())
+@settings(max_examples=100, deadline=None)
+def test_the_first_of_several_corrupt_lines_is_named(text: str, draw: st.DataObject) -> None:
+    lines = text.split("\n")
+    assume(len(lines) >= 2)
+    broken = sorted(draw.draw(st.sets(st.integers(0, len(lines) - 1), min_size=1)))
+    for place in broken:
+        lines[place] = draw.draw(st.sampled_from(sorted(BAD)))
+    with pytest.raises(DataError, match=rf"^file: line {broken[0] + 1}: "):
+        parse_libsvm("\n".join(lines).encode(), "file")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"# nothing but comments 1 1:1\n", b"  \r\n"])
+def test_a_file_without_records_is_refused(content: bytes) -> None:
+    with pytest.raises(DataError, match=rf"^file: no records in this file of {len(content)} bytes$"):
+        parse_libsvm(content, "file")
+
+
+def test_bytes_that_are_no_text_are_shown_short_and_on_one_line() -> None:
+    with pytest.raises(DataError) as refused:
+        parse_libsvm(b"+1 1:1\n\x93NUMPY\x01\x00" + bytes(range(128, 256)), "file")
+    assert str(refused.value).startswith("file: line 2: label ")
+    assert len(str(refused.value)) < 120
+
+
+def test_an_index_beyond_the_dimension_is_named() -> None:
+    found = parse_libsvm(b"# head\n1 1:1 3:1\n-1\n\n1 2:1 7:1 9:1\n1 8:1\n", "file")
+    assert found.dimension == 9
+    assert found.dense(np.arange(4), 9).shape == (4, 9)
+    with pytest.raises(DataError) as refused:
+        found.dense(np.arange(1), 6)
+    assert str(refused.value) == (
+        "file: line 5: index 7 is beyond dataset.dimension=6; write at least 9, or null for the largest index"
+    )
+
+
+def test_what_is_too_large_to_be_dense_is_refused_before_it_is_made() -> None:
+    found = parse_libsvm(b"1 2000000000:1\n-1 1:1\n", "file")
+    with pytest.raises(DataError, match=r"^file: 2 records x 2000000000 features take 32\.0 GB as dense float64"):
+        found.dense(np.arange(2), found.dimension)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
+def test_compression_is_told_by_content(pack) -> None:
+    content = b"+1 1:0.5\n" * 50
+    assert uncompressed(pack(content)) == content
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+@pytest.mark.parametrize("spoil", [lambda packed: packed[:-8], lambda packed: packed[:12] + b"\xff" * 9 + packed[21:]])
+def test_damaged_compression_is_refused(pack, spoil) -> None:
+    with pytest.raises(DataError, match="the compressed data are damaged or end too early"):
+        uncompressed(spoil(pack(np.random.default_rng(0).bytes(400))))
