@@ -334,9 +334,8 @@ class Declaration(Part):
             raise ValueError("`figure` is an empty list; give at least one")
         if self.runs and set(self.scales) != set(SCALES):
             raise ValueError(f"`scales` must say what {', '.join(SCALES)} are")
-        kinds = {"metric" if m.trains else "layers" if m.layers else "plan" for m in self.measures.values()}
-        if len(kinds) > 1:
-            raise ValueError("all measures come from runs (metric), or all from plans (price, fact, formula), or all from layers")
+        if len({m.layers is None for m in self.measures.values()}) > 1:
+            raise ValueError("measures of layers stand alone: none of runs (metric) or plans (price, fact, formula) beside them")
         return self
 
 

@@ -55,8 +55,11 @@ def reduce_runs(artifact: Artifact, cells: Sequence[Cell], records: Mapping[str,
         privacy = _worst([record.result["privacy"] for record in group.records])
         for name, measure in artifact.declaration.measures.items():
             if _applies(measure, group.labels):
-                found = _measured(name, measure, group)
-                rows += [replace(row, seeds=group.seeds, extras=extras, privacy=privacy) for row in found]
+                if measure.trains:
+                    found = [replace(row, privacy=privacy) for row in _measured(name, measure, group)]
+                else:  # of the plan, which the seeds share
+                    found = [replace(_planned(name, measure, group.labels, group.plan), n=len(group.records))]
+                rows += [replace(row, seeds=group.seeds, extras=extras) for row in found]
     return _finished(artifact, rows)
 
 
@@ -67,7 +70,7 @@ def reduce_plans(artifact: Artifact, cells: Sequence[Cell]) -> Rows:
         extras = _extras(artifact, cell.plan)
         for name, measure in artifact.declaration.measures.items():
             if _applies(measure, cell.labels):
-                rows.append(replace(_planned(name, measure, cell), extras=extras))
+                rows.append(replace(_planned(name, measure, cell.labels, cell.plan), extras=extras))
     return _finished(artifact, rows)
 
 
@@ -240,15 +243,14 @@ def _extras(artifact: Artifact, plan: Plan) -> dict[str, Any]:
     return {name: _fact(plan, path, f"artifact {artifact.name}: show.{name}") for name, path in artifact.declaration.show.items()}
 
 
-def _planned(name: str, measure: Measure, cell: Cell) -> Row:
-    plan = cell.plan
+def _planned(name: str, measure: Measure, labels: Mapping[str, Any], plan: Plan) -> Row:
     if measure.fact is not None:
         known = _fact(plan, measure.fact, f"measures.{name}")
         if isinstance(known, int | float):
-            return Row(cell.labels, name, float(known))
-        return Row(cell.labels, name, math.nan, text=_text(known))
+            return Row(labels, name, float(known))
+        return Row(labels, name, math.nan, text=_text(known))
     if measure.formula is not None:
-        return Row(cell.labels, name, compute(measure.formula, lambda path: _fact(plan, path, f"measures.{name}")))
+        return Row(labels, name, compute(measure.formula, lambda path: _fact(plan, path, f"measures.{name}")))
     assert measure.price is not None
     priced = plan.accountant_object() if measure.price == "run" else accountant(measure.price, dict(measure.options))
     ledger, words = plan.ledger(), ""
@@ -270,7 +272,7 @@ def _planned(name: str, measure: Measure, cell: Cell) -> Row:
     }
     if measure.part == "convention":
         privacy["guarantee"] = f"covers {words} only, not the whole run"
-    return Row(cell.labels, name, value, privacy=privacy, note=found.reason or words)
+    return Row(labels, name, value, privacy=privacy, note=found.reason or words)
 
 
 # --- best cells, the paper's numbers --------------------------------------------------------------------------------
