@@ -61,6 +61,6 @@ def words(command: str, current: str) -> list[str]:
     for name in GROUPS:
         for path in option_files(name):
             rows = documented(path)
-            prefix = "" if "@package _global_" in path.read_text() else f"{name}."
-            keys += [f"{prefix}{key}=" for key, _, _ in rows if not key.endswith("name")]
+            prefix = "" if "@package _global_" in path.read_text() else f"{name.replace('/', '.')}."
+            keys += [f"{prefix}{key}=" for key, _, _ in rows if not key.endswith(("name", "_target_"))]
     return [*(f"{name}=" for name in GROUPS), *sorted(set(keys)), "-m", "--help", "--cfg", "--plugin", "--quiet", "--debug"]

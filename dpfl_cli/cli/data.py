@@ -60,18 +60,35 @@ def _list() -> int:
         table.add_row(name, entry.what, entry.licence, sources, _where(found), _size(found.size) if found.files else "")
     for name, what in _generated().items():
         table.add_row(name, what, "", "generated from the seed", "always there", "")
+    for name, what in _own_files().items():
+        table.add_row(name, what, "", "dataset.path", "wherever you say", "")
     _console().print(table)
     return 0
 
 
 def _generated() -> dict[str, str]:
     """Registered data sets that come in no files, with the first line of their docstrings."""
+    return {name: summary for name, (summary, own) in _uncatalogued().items() if not own}
+
+
+def _own_files() -> dict[str, str]:
+    """Registered data sets that read a file of the user's, with the first line of their docstrings."""
+    return {name: summary for name, (summary, own) in _uncatalogued().items() if own}
+
+
+def _uncatalogued() -> dict[str, tuple[str, bool]]:
+    """Registered data sets that are not in the catalogue: name -> summary, and whether they read a file of the user's."""
+    import dpfl_cli.data.libsvm_datasets
     import dpfl_cli.data.mnist
     import dpfl_cli.data.synthetic  # noqa: F401
     from dpfl_cli.config.component import components
     from dpfl_cli.data.catalogue import CATALOGUE
 
-    return {name: found.summary for name, found in components("dataset").items() if name not in CATALOGUE}
+    return {
+        name: (found.summary, "path" in found.settings.model_fields)
+        for name, found in components("dataset").items()
+        if name not in CATALOGUE
+    }
 
 
 def _where(found: Status) -> str:
@@ -100,16 +117,19 @@ def _size(size: float) -> str:
 
 def _fetch(names: list[str], quiet: bool) -> int:
     from dpfl_cli.config.errors import DataError
-    from dpfl_cli.data.catalogue import CATALOGUE, catalogue_entry
+    from dpfl_cli.data.catalogue import catalogue_entry
     from dpfl_cli.data.sources import fetch, status
 
     names = list(dict.fromkeys(names))
-    generated = [name for name in names if name not in CATALOGUE and name in _generated()]
-    wanted = [name for name in names if name not in generated]
+    generated = [name for name in names if name in _generated()]
+    own = [name for name in names if name in _own_files()]
+    wanted = [name for name in names if name not in (*generated, *own)]
     for name in wanted:
         catalogue_entry(name)
     if generated and not quiet:
         print(f"{', '.join(generated)}: generated from the seed, nothing to fetch")
+    if own and not quiet:
+        print(f"{', '.join(own)}: reads a file of yours (dataset.path), nothing to fetch")
     failures = []
     with _progress(quiet) as progress:
         for name in wanted:

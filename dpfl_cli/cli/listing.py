@@ -10,7 +10,7 @@ from dpfl_cli.cli.plugins import load_plugins
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.paths import conf_dir
 
-GROUPS = ("algorithm", "dp", "mechanism", "accountant", "dataset", "partitioner", "model", "scale")
+GROUPS = ("algorithm", "dp", "mechanism", "accountant", "dataset", "partitioner", "model", "scale", "hydra/launcher")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -90,12 +90,14 @@ def describe(group: str, option: str, path: Path | None) -> None:
     print(f"{group}={option}: {summary_of(path) if path else found.summary if found else ''}")
     if path is None and found is not None:
         rows = [(key, _default(info), str(info.annotation)) for key, info in found.settings.model_fields.items()]
-    shown = [(key, value, comment) for key, value, comment in rows if key not in ("name", f"{group}.name")]
+    hidden = ("name", f"{group}.name", "_target_")
+    shown = [(key, value, comment) for key, value, comment in rows if key not in hidden]
     width = max((len(key) for key, _, _ in shown), default=0)
     depth = max((len(value) for _, value, _ in shown), default=0)
     print("parameters (default):")
     for key, value, comment in shown:
-        full = key if key.startswith((f"{group}.", "hints.")) or (path and "@package" in path.read_text()) else f"{group}.{key}"
+        apart = key.startswith((f"{group}.", "hints.")) or (path and "@package" in path.read_text())
+        full = key if apart else f"{group.replace('/', '.')}.{key}"
         print(f"  {full:<{width + len(group) + 1}}  {value:<{depth}}  {comment}")
     if found is not None:
         _facts(found.target, found.settings, group)

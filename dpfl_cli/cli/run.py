@@ -9,12 +9,16 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from dpfl_cli.cli.plugins import load_plugins, split_plugins
+from dpfl_cli.cli.plugins import ENVIRONMENT, load_plugins, split_plugins
 from dpfl_cli.config.compose import CONFIG_ERRORS, VERSION_BASE, explained, plain, register_resolvers
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.paths import conf_dir
+
+if TYPE_CHECKING:
+    from dpfl_cli.simulation.workers import Backend, Report, Share
 
 QUIET = "DPFL_QUIET"
 SWITCHES = (
@@ -37,29 +41,29 @@ FLAGS_WITH_VALUE: dict[str, tuple[str, ...]] = {  # Hydra's own, with the values
     **dict.fromkeys(("--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"), ()),
     "--experimental-rerun": (),
 }
+exit_codes: list[int] = []  # of what Hydra ran in this call; neither its launchers nor its main function hand one on
 OWN_FLAGS = ("--plugin", "--quiet", "--debug")  # the last is taken out by the entry point
 
 
 def run(words: Sequence[str]) -> int:
     """Runs the command line and returns the exit code."""
     import hydra
-    from hydra_plugins.dpfl_launcher import DpflLauncher
 
-    DpflLauncher.last_exit_code = 0
+    exit_codes.clear()
     files, rest = split_plugins(words)
     if "--quiet" in rest:
         os.environ[QUIET] = "1"
         rest = [word for word in rest if word != "--quiet"]
     words = flags_first(rest)
     load_plugins(files)
+    os.environ[ENVIRONMENT] = os.pathsep.join(dict.fromkeys([*_plugin_files(), *(str(Path(name).resolve()) for name in files)]))
     register_resolvers()
-    code: list[int] = []
     stopped: list[BaseException] = []
 
     @hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name="config")
     def single(config: Any) -> None:
         try:
-            code.append(execute_configs([plain(config)]))
+            exit_codes.append(execute_configs([plain(config)]))
         except BaseException as error:  # past Hydra, which would print lines of its own
             stopped.append(error)
 
@@ -80,7 +84,7 @@ def run(words: Sequence[str]) -> int:
             sys.argv = saved
     if stopped:
         raise stopped[0]
-    return code[-1] if code else DpflLauncher.last_exit_code
+    return exit_codes[-1] if exit_codes else 0
 
 
 def flags_first(words: Sequence[str]) -> list[str]:
@@ -120,14 +124,15 @@ def flags_first(words: Sequence[str]) -> list[str]:
     return [*flags, *overrides]
 
 
-def execute_configs(configs: Sequence[dict[str, Any]]) -> int:
-    """Plans, executes and reports composed configs; the exit code."""
+def execute_configs(configs: Sequence[dict[str, Any]], backend: Backend | None = None) -> int:
+    """Plans, executes and reports composed configs, on the workers of a backend if there is one; the exit code."""
     from dpfl_cli.cli.report import report_outcomes
     from dpfl_cli.config.paths import outputs_dir
     from dpfl_cli.simulation.execute import execute
     from dpfl_cli.simulation.plan import make_plans
     from dpfl_cli.simulation.progress import Progress
     from dpfl_cli.simulation.store import RunStore
+    from dpfl_cli.simulation.workers import execute_on_workers
 
     if not configs:
         raise ConfigError("-m: the grid is empty; give every key at least one value, as seed=range(3)")
@@ -137,5 +142,22 @@ def execute_configs(configs: Sequence[dict[str, Any]]) -> int:
     distinct = {plan.id: plan.rounds for plan in plans}
     title = plans[0].label if len(distinct) == 1 else f"{len(distinct)} runs"
     with Progress(title, sum(distinct.values()), quiet=quiet) as progress:
-        outcomes = execute(plans, store, progress)
+        if backend is None:
+            outcomes = execute(plans, store, progress)
+        else:
+            outcomes = execute_on_workers(configs, plans, store, progress, backend, run_share, _plugin_files())
     return report_outcomes(outcomes, quiet)
+
+
+def run_share(share: Share) -> Report:
+    """What a worker process does: takes its cores, loads the plugins that its parent had, executes its runs."""
+    from dpfl_cli.simulation.workers import prepare_process, work
+
+    prepare_process(share)
+    load_plugins(share.plugins)
+    return work(share)
+
+
+def _plugin_files() -> list[str]:
+    """The files whose components this process and its workers have."""
+    return [name for name in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if name]

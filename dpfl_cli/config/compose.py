@@ -72,13 +72,14 @@ def explained(error: Exception, overrides: Sequence[str]) -> DpflError:
 
 def _unknown_key(key: str, overrides: Sequence[str]) -> str:
     """The line for an override of a key that does not exist."""
-    choices = [word for word in overrides if "=" in word and "." not in word.split("=")[0] and not word.startswith(("+", "~"))]
+    plain_words = [word.split(",")[0] for word in overrides if "=" in word and "(" not in word]  # of a grid, the first point
+    choices = [word for word in plain_words if "." not in word.split("=")[0] and not word.startswith(("+", "~"))]
     known: Any = {}
     for attempt in (choices, []):
         try:
             GlobalHydra.instance().clear()
             with initialize_config_dir(str(conf_dir()), version_base=VERSION_BASE, job_name="dpfl"):
-                known = OmegaConf.to_container(compose("config", attempt), resolve=False)
+                known = OmegaConf.to_container(compose("config", attempt, return_hydra_config=True), resolve=False)
                 break
         except CONFIG_ERRORS:
             continue

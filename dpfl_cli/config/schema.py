@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from dpfl_cli.config.component import Settings
 
@@ -34,9 +35,37 @@ class RuntimeSettings(Settings):
     """How a run is computed; not part of its identity."""
 
     device: Literal["auto", "cpu", "cuda"]
-    memory: int | None = Field(gt=0)
     checkpoint_every: float = Field(gt=0)
     force: bool
+
+
+UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+
+def bytes_of(value: Any) -> int | None:
+    """Bytes from a number of them, or from a text with a unit; None stays None.
+
+    >>> bytes_of("4GiB"), bytes_of("500 MB"), bytes_of(1024)
+    (4294967296, 500000000, 1024)
+
+    Raises:
+      ValueError: it says no positive number of bytes.
+    """
+    if value is None:
+        return None
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(value).lower())
+    unit = UNITS.get(found.group(2)) if found else None
+    size = int(float(found.group(1)) * unit) if found and unit else 0
+    if size <= 0 or isinstance(value, bool):
+        raise ValueError("not an amount of memory; write bytes, or a text such as 4GiB or 500MB")
+    return size
+
+
+class LauncherSettings(Settings):
+    """What the runs of a command share; not part of a run's identity."""
+
+    memory: Annotated[int | None, BeforeValidator(bytes_of)]
 
 
 class RootSettings(Settings):

@@ -51,6 +51,13 @@ class ShardsSettings(Settings):
     shards_per_client: int = Field(default=2, ge=1)
 
 
+class MixedSettings(Settings):
+    """Records drawn uniformly for all clients together, and records of its own class that each client gets besides."""
+
+    uniform_records: int = Field(default=10_000, ge=0)
+    own_class_records: int = Field(default=2_850, ge=1)
+
+
 class NaturalSettings(Settings):
     """Number of the dataset's own clients that take part, drawn at random (None: all)."""
 
@@ -159,6 +166,45 @@ class Shards:
         shards = np.array_split(np.concatenate(_class_pools(dataset, generator)), clients * settings.shards_per_client)
         dealt = generator.permutation(len(shards)).reshape(clients, settings.shards_per_client)
         return Partition.from_lists([np.concatenate([shards[shard] for shard in hand]) for hand in dealt])
+
+
+@component("partitioner", "mixed", revision=1, settings=MixedSettings)
+class Mixed:
+    """One client for each class: a share of a uniform draw, and more records of its own class.
+
+    Zhang, Fay, Johansson 2023 (arXiv 2308.01139), section 5: of MNIST, 10,000 records drawn uniformly and dealt equally to ten
+    clients, then 2,850 others of class k to client k.
+    """
+
+    @staticmethod
+    def clients(settings: MixedSettings, info: DatasetInfo) -> int:
+        """M, the number of classes, checked against the number of records; refuses data without classes."""
+        _require_classes("mixed", info)
+        assert info.classes is not None
+        total = settings.uniform_records + info.classes * settings.own_class_records
+        if total > info.records:
+            raise ConfigError(
+                f"partitioner.own_class_records={settings.own_class_records}: {settings.uniform_records} + {info.classes} "
+                f"clients x {settings.own_class_records} = {total} records, and dataset={info.name} has {info.records}; "
+                "lower it or partitioner.uniform_records"
+            )
+        return info.classes
+
+    @staticmethod
+    def partition(settings: MixedSettings, dataset: Dataset, seed: int) -> Partition:
+        """Segments of a client's share of the draw (shares differ by at most one record), then its own class."""
+        clients = Mixed.clients(settings, dataset.info)
+        order = _generator(seed).permutation(len(dataset.train))
+        shares, rest = np.array_split(order[: settings.uniform_records], clients), order[settings.uniform_records :]
+        labels = dataset.train.targets[rest]
+        left = np.bincount(labels, minlength=clients)
+        if left.min() < settings.own_class_records:
+            raise ConfigError(
+                f"partitioner.own_class_records={settings.own_class_records}: dataset={dataset.info.name} has {left.min()} "
+                f"records of class {left.argmin()} left after the uniform draw; lower it or partitioner.uniform_records"
+            )
+        own = [rest[labels == label][: settings.own_class_records] for label in range(clients)]
+        return Partition.from_lists([np.concatenate(parts) for parts in zip(shares, own, strict=True)])
 
 
 @component("partitioner", "natural", revision=1, settings=NaturalSettings)

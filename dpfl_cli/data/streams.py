@@ -1,31 +1,59 @@
 """Named random streams: what a run draws depends on its seed and on nothing else.
 
 Every draw is addressed by (seed, stream name, key...), never by the state of a shared generator. A run therefore draws
-the same numbers alone, in a batch of runs, after a resume, and under any block size or launcher.
+the same numbers alone, in a batch of runs, after a resume, and under any block size, number of threads or launcher.
 
 Noise is drawn in tiles: `CLIENT_TILE` clients by a number of rounds that is fixed by the tile's size alone, so that a
-tiny problem does not pay for a generator per round. Tiles are pure functions of their address; a cache keeps the current one.
+tiny problem does not pay for a generator per round. Tiles are pure functions of their address, so threads may draw them in
+any order; those that span several rounds are kept while their rounds last.
 """
 
 from __future__ import annotations
 
+import os
 import zlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dpfl_cli.config.errors import ConfigError
+
 CLIENT_TILE = 256  # clients per tile
 TILE_VALUES = 1 << 15  # a tile spans several rounds as long as it holds at most this many values
 MAX_TILE_ROUNDS = 64
+THREAD_VALUES = 1 << 15  # fewer values (a quarter of a millisecond) are drawn sooner than a thread wakes up
+
+Law = Literal["normal", "uniform"]
+_pool: ThreadPoolExecutor | None = None
 
 
 def stream_generator(seed: int, name: str, *key: int) -> np.random.Generator:
     """The generator of stream `name` at `key` for a run's seed (SFC64 keyed by a SeedSequence)."""
     spawn_key = (zlib.crc32(name.encode()), *key)
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy=seed, spawn_key=spawn_key)))
+
+
+@dataclass
+class _Kept:
+    """One tile of every run that spans several rounds, kept while these last.
+
+    Attributes:
+      values: [R, depth, rows, size]; distinct (seed, epoch) take a row each, which may be fewer than R.
+      rows: (seed, epoch) -> its row of values.
+      index: [R] its row of values, of every run.
+      epochs: the epochs that this is for, [R] integers as bytes; empty before the first draw.
+    """
+
+    values: np.ndarray
+    rows: dict[tuple[int, int], int] = field(default_factory=dict)
+    index: np.ndarray = field(default_factory=lambda: np.empty(0, int))
+    epochs: bytes = b""
 
 
 class Streams:
@@ -37,7 +65,7 @@ class Streams:
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self.seeds = list(seeds)
-        self._tiles: dict[tuple[Any, ...], tuple[int, np.ndarray]] = {}
+        self._kept: dict[tuple[Any, ...], _Kept] = {}
 
     def generator(self, run: int, name: str, *key: int) -> np.random.Generator:
         """A fresh generator at the start of stream `name`, `key`, of run number `run` in the batch."""
@@ -61,7 +89,7 @@ class Streams:
           size: number of coordinates d.
 
         Returns:
-          [R, M, d], or [R, d] where clients is None.
+          [R, M, d], or [R, d] where clients is None; new memory, the caller's own.
         """
         return self._draw("normal", name, rounds, clients, size, dtype).to(device)
 
@@ -77,32 +105,168 @@ class Streams:
         """Uniform values in [0, 1), addressed and shaped as in `normal`."""
         return self._draw("uniform", name, rounds, clients, size, dtype).to(device)
 
-    def _draw(self, law: str, name: str, rounds: np.ndarray, clients: int | None, size: int, dtype: torch.dtype) -> Tensor:
-        numpy_dtype = np.float32 if dtype == torch.float32 else np.float64
-        total = 1 if clients is None else clients
-        out = np.empty((len(self.seeds), total, size), numpy_dtype)
-        done: dict[tuple[int, int], int] = {}
+    def subset(
+        self,
+        name: str,
+        rounds: np.ndarray,
+        clients: int,
+        populations: np.ndarray,
+        size: int,
+        device: torch.device | str = "cpu",
+    ) -> Tensor:
+        """Uniform subsets without replacement: `size` of each client's records, independent for every address and client.
+
+        Args:
+          name, rounds: the address, as in `normal`.
+          clients: M.
+          populations: [M] or [R, M] integers, the number of records of every client. A client's subset depends on its own only.
+          size: records in a subset, at least 1.
+
+        Returns:
+          [R, M, size] int64 record numbers, ascending.
+
+        Raises:
+          ConfigError: a client holds fewer records.
+        """
+        held = np.broadcast_to(populations, (len(self.seeds), clients))
+        if held.size and held.min() < size:
+            client = int(held.argmin()) % clients
+            raise ConfigError(
+                f"{name}: cannot draw {size} records without replacement from client {client}, which holds {held.min()}; "
+                "take at most that many, or deal the clients more records"
+            )
+        chosen = np.empty((len(self.seeds), clients, size), np.int64)
+        done: dict[tuple[int, int, bytes], int] = {}
         for run, (seed, round_) in enumerate(zip(self.seeds, rounds.tolist(), strict=True)):
-            if (seed, round_) in done:  # runs that share seed and round share the draw
-                out[run] = out[done[seed, round_]]
+            first = done.setdefault((seed, round_, held[run].tobytes()), run)
+            if first < run:
+                chosen[run] = chosen[first]
                 continue
-            done[seed, round_] = run
-            for start in range(0, total, CLIENT_TILE):
-                stop = min(start + CLIENT_TILE, total)
-                out[run, start:stop] = self._tile(law, seed, name, round_, start // CLIENT_TILE, stop - start, size, numpy_dtype)
+            for tile, start in enumerate(range(0, clients, CLIENT_TILE)):
+                mine = slice(start, start + CLIENT_TILE)
+                chosen[run, mine] = _subsets(stream_generator(seed, name, round_, tile), held[run, mine], size)
+        return torch.from_numpy(chosen).to(device)
+
+    def _draw(self, law: Law, name: str, rounds: np.ndarray, clients: int | None, size: int, dtype: torch.dtype) -> Tensor:
+        total = 1 if clients is None else clients
+        out = np.empty((len(self.seeds), total, size), np.float32 if dtype == torch.float32 else np.float64)
+        jobs: list[Callable[[], None]] = []
+        for tile, start in enumerate(range(0, total, CLIENT_TILE)):
+            place = out[:, start : start + CLIENT_TILE]
+            depth = max(1, min(MAX_TILE_ROUNDS, TILE_VALUES // max(1, place.shape[1] * size)))
+            if depth > 1:
+                place[...] = self._from_rounds(law, name, tile, depth, rounds, place)
+                continue
+            for (seed, round_), runs in self._sharing(rounds).items():
+                jobs.append(partial(_fill, law, [place[run] for run in runs], seed, name, round_, tile))
+        _in_threads(jobs, out.size)
         values = torch.from_numpy(out)
         return values[:, 0] if clients is None else values
 
-    def _tile(self, law: str, seed: int, name: str, round_: int, tile: int, rows: int, size: int, dtype: type) -> np.ndarray:
-        depth = max(1, min(MAX_TILE_ROUNDS, TILE_VALUES // max(1, rows * size)))
-        epoch, offset = divmod(round_, depth)
-        address = (law, seed, name, tile, rows, size, dtype)
-        cached = self._tiles.get(address)
-        if cached is not None and cached[0] == epoch:
-            return cached[1][offset]
-        generator = stream_generator(seed, name, epoch, tile)
-        draw = generator.standard_normal if law == "normal" else generator.random
-        values = draw((depth, rows, size), dtype=dtype)
-        if depth > 1:
-            self._tiles[address] = (epoch, values)
-        return values[offset]
+    def _from_rounds(self, law: Law, name: str, tile: int, depth: int, rounds: np.ndarray, like: np.ndarray) -> np.ndarray:
+        """The values [R, rows, size] of a tile that spans `depth` rounds."""
+        epochs = rounds // depth
+        key = (law, name, tile, like.shape[1:], like.dtype)
+        kept = self._kept.get(key)
+        if kept is None:
+            kept = self._kept[key] = _Kept(np.empty((len(like), depth, *like.shape[1:]), like.dtype))
+        if kept.epochs != epochs.tobytes():
+            self._renew(law, name, tile, epochs, kept)
+        return kept.values[kept.index, rounds - depth * epochs]
+
+    def _renew(self, law: Law, name: str, tile: int, epochs: np.ndarray, kept: _Kept) -> None:
+        """Draws what runs in these epochs need, over what none of them needs any more."""
+        needed = self._sharing(epochs)
+        kept.rows = {address: row for address, row in kept.rows.items() if address in needed}
+        free = sorted(set(range(len(kept.values))) - set(kept.rows.values()), reverse=True)
+        jobs: list[Callable[[], None]] = []
+        for seed, epoch in needed:
+            if (seed, epoch) not in kept.rows:
+                row = kept.rows[seed, epoch] = free.pop()
+                jobs.append(partial(_fill, law, [kept.values[row]], seed, name, epoch, tile))
+        _in_threads(jobs, len(jobs) * kept.values[0].size)
+        kept.epochs = epochs.tobytes()
+        kept.index = np.array([kept.rows[address] for address in zip(self.seeds, epochs.tolist(), strict=True)])
+
+    def _sharing(self, numbers: np.ndarray) -> dict[tuple[int, int], list[int]]:
+        """(seed, number) -> the runs that have both and so share a draw; numbers [R] are of rounds or epochs."""
+        runs: dict[tuple[int, int], list[int]] = {}
+        for run, address in enumerate(zip(self.seeds, numbers.tolist(), strict=True)):
+            runs.setdefault(address, []).append(run)
+        return runs
+
+
+def _fill(law: Law, places: Sequence[np.ndarray], seed: int, name: str, *key: int) -> None:
+    """Draws into the first of the places, which are contiguous; the others get a copy."""
+    generator = stream_generator(seed, name, *key)
+    draw = generator.standard_normal if law == "normal" else generator.random
+    draw(out=places[0], dtype=places[0].dtype)
+    for place in places[1:]:
+        place[...] = places[0]
+
+
+def _subsets(generator: np.random.Generator, populations: np.ndarray, size: int) -> np.ndarray:
+    """[B, size] the first `size` distinct records among uniform ones, drawn with replacement, of populations [B]; ascending.
+
+    Any set of records is as likely to come first as any other, so the subsets are uniform (up to the 2^-53 of a uniform number).
+    Numbers are drawn time by time, so that a client's do not depend on how many its neighbours in the tile need.
+    """
+    uniform = generator.random((_draws_for(int(populations.min()), size), len(populations)))
+    while True:
+        times = len(uniform)
+        bits = times.bit_length()
+        drawn = (uniform * populations).astype(np.int64)  # [times, B]
+        order = np.sort((drawn.T << bits) | np.arange(times), axis=1)  # by record, then by the time of its draw
+        record, time = order >> bits, order & ((1 << bits) - 1)
+        time[:, 1:][record[:, 1:] == record[:, :-1]] = times  # had been drawn before
+        last = np.partition(time, size - 1, axis=1)[:, size - 1 : size]
+        if last.max() < times:
+            return record[time <= last].reshape(-1, size)
+        uniform = np.concatenate((uniform, generator.random(uniform.shape)))
+
+
+@lru_cache(maxsize=1024)
+def _draws_for(population: int, size: int) -> int:
+    """How many draws with replacement nearly always hold `size` distinct records: their mean and six standard deviations.
+
+    The (j+1)-th distinct record takes a geometric number of draws of success probability p_j = 1 - j / n, of mean 1 / p_j and
+    variance (1 - p_j) / p_j^2.
+    """
+    success = 1 - np.arange(size) / population
+    return int(np.ceil((1 / success).sum() + 6 * np.sqrt(((1 - success) / success**2).sum())))
+
+
+def _threads() -> int:
+    """The cores that this process may use: those it is pinned to, or fewer where torch was given fewer (OMP_NUM_THREADS)."""
+    pinned = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(pinned, torch.get_num_threads())
+
+
+def _in_threads(jobs: Sequence[Callable[[], None]], values: int) -> None:
+    """Does all jobs, which draw this many values in all, on this process's cores.
+
+    The caller works too and waits for nobody who has not begun, so calls from several threads share the pool without harm.
+    """
+    global _pool
+    threads = min(_threads(), len(jobs)) if values >= THREAD_VALUES else 1
+    waiting = iter(jobs)  # threads take the next one off it, which is atomic
+
+    def work() -> None:
+        for job in waiting:
+            job()
+
+    if threads > 1 and _pool is None:
+        _pool = ThreadPoolExecutor(thread_name_prefix="dpfl-streams")
+    helpers = [_pool.submit(work) for _ in range(threads - 1)] if _pool is not None else []
+    work()
+    for helper in helpers:
+        if not helper.cancel():
+            helper.result()
+
+
+def _forget_pool() -> None:
+    global _pool
+    _pool = None
+
+
+os.register_at_fork(after_in_child=_forget_pool)  # a forked process has none of its parent's threads

@@ -6,32 +6,41 @@ This folder is installed as the namespace package `hydra_plugins`, the only plac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 
 class DpflLauncher(Launcher):
-    """Composes and validates every job before any is run, then executes them together."""
+    """Composes and validates every job before any is run, then executes them together: here, or on worker processes.
 
-    last_exit_code: ClassVar[int] = 0
+    Args:
+      name: the option of hydra/launcher: `dpfl` for this process, or who starts workers.
+      options: of that one, for `simulation.backends`.
+    """
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.name = name
+        self.options = OmegaConf.to_container(OmegaConf.create(options), resolve=True)
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.hydra_context = hydra_context
         self.config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        from dpfl_cli.cli.run import execute_configs
+        from dpfl_cli.cli.run import execute_configs, exit_codes
         from dpfl_cli.config.compose import plain
+        from dpfl_cli.simulation.backends import make_backend
 
+        backend = None if self.name == "dpfl" else make_backend(self.name, self.options)
         loader = self.hydra_context.config_loader
         configs: list[dict[str, Any]] = [
             plain(loader.load_sweep_config(self.config, list(overrides))) for overrides in job_overrides
         ]
-        DpflLauncher.last_exit_code = execute_configs(configs)
+        exit_codes.append(execute_configs(configs, backend))
         results = []
         for overrides in job_overrides:
             result = JobReturn(overrides=list(overrides), status=JobStatus.COMPLETED)

@@ -7,10 +7,10 @@ device (`cnn_torch`), which also serve where the kernel cannot be built.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial, reduce
-from math import sqrt
+from functools import cache, partial
+from math import ceil, sqrt
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
@@ -24,7 +24,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.cnn_shape import CnnShape
-from dpfl_cli.models.cnn_torch import Batch, StackedCnn
+from dpfl_cli.models.cnn_torch import Batch, StackedCnn, Workbench, Workspace
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpfl")
 
-CPU_BLOCK = 28 << 20  # bytes of workspace: what stays in a CPU's cache is faster than what is larger
+CPU_BLOCK = 12 << 20  # bytes of workspace for each thread: what stays in a CPU's cache is faster than what is larger
 DEVICE_BLOCK = 2 << 30
+KEPT_BLOCKS = 4  # as many blocks of a large client's patches stay between local steps
 EVALUATION_CHUNK = 256  # test records in one job of the kernel
 
 
@@ -76,13 +77,12 @@ def _test(federation: Federation) -> Records:
 
 @dataclass(frozen=True)
 class _Block:
-    """Clients of one federation with the runs that use it; `starts` and `counts` [k] are segments of its indices."""
+    """Clients of one federation, with `chunks` of `size` records each (the last of a client's records may end before)."""
 
     federation: int
-    runs: np.ndarray  # [q]
     clients: np.ndarray  # [k]
-    starts: np.ndarray
-    counts: np.ndarray
+    chunks: int
+    size: int
 
 
 @component("model", "cnn", revision=1, settings=CnnSettings)
@@ -97,7 +97,7 @@ class CnnObjective(Objective):
         super().__init__(settings, federations, index, device)
         self.shape = shape_of(settings, federations[0].dataset.info)
         self.dimension = self.shape.dimension
-        self._stacked = StackedCnn(self.shape, self.device)
+        self._stacked = StackedCnn(self.shape, self.dtype, self.device)
         self._tests = [_test(federation) for federation in federations]
         self._pools: dict[int, tuple[Tensor, Tensor]] = {}  # by identity of the records: runs share the bytes
 
@@ -122,10 +122,13 @@ class CnnObjective(Objective):
         kernel = self._kernel()
         if kernel is not None:
             return client_values(self._compiled(kernel, values))
-        out = torch.zeros(self.runs, self.clients, self.dimension, dtype=values.dtype, device=values.device)
-        for block in self._blocks():
-            pairs = block.runs[None, :], block.clients[:, None]
-            out[pairs] = self._block_gradient(values[pairs], self._batches(block))
+        out = torch.zeros(self.runs, self.clients, self.dimension, dtype=self.dtype, device=self.device)
+
+        def compute(runs: Tensor, clients: Tensor, parameters: Tensor, slope: Callable[[], Tensor]) -> None:
+            parameters.copy_(values[runs, clients].flatten(0, 1))
+            out[runs, clients] = slope().unflatten(0, (len(clients), -1))
+
+        self._each_block(compute)
         return client_values(out)
 
     def local_descent(self, start: Tensor, learning_rate: Tensor, steps: int, drift: Tensor | None = None) -> ClientValues:
@@ -134,18 +137,22 @@ class CnnObjective(Objective):
         kernel = self._kernel()
         if kernel is not None:
             return client_values(self._compiled(kernel, start, rates, steps, shift))
-        # A client without records still follows the drift: v - w = -steps * lr * drift.
-        idle = torch.zeros((), dtype=start.dtype, device=start.device) if shift is None else shift
-        out = (-steps * rates[:, None, None] * idle).expand(self.runs, self.clients, self.dimension).clone()
-        for block in self._blocks():
-            pairs = block.runs[None, :], block.clients[:, None]
-            begin = start[pairs[0]].expand(len(block.clients), -1, -1)
-            parameters, rate = begin, rates[pairs[0]].unsqueeze(2)
-            kept = list(self._batches(block)) if block.counts.max() <= self._block_samples(len(block.runs)) else None
+        out = torch.zeros(self.runs, self.clients, self.dimension, dtype=self.dtype, device=self.device)
+        if shift is not None:  # a client without records still follows the drift
+            counts = np.stack([federation.partition.counts for federation in self.federations])[self.index]
+            idle = tuple(torch.from_numpy(part).to(self.device) for part in np.nonzero(counts == 0))
+            out[idle] = -steps * rates[idle[0], None] * shift[idle]
+
+        def compute(runs: Tensor, clients: Tensor, parameters: Tensor, slope: Callable[[], Tensor]) -> None:
+            k = len(clients)
+            begin, rate = (values[runs].expand(k, -1, -1).flatten(0, 1) for values in (start, -rates.unsqueeze(1)))
+            own = None if shift is None else shift[runs, clients].flatten(0, 1)
+            parameters.copy_(begin)
             for _ in range(steps):
-                slope = self._block_gradient(parameters, self._batches(block) if kept is None else kept)
-                parameters = parameters - rate * (slope if shift is None else slope + shift[pairs])
-            out[pairs] = parameters - begin
+                parameters.addcmul_(slope() if own is None else slope().add_(own), rate)
+            out[runs, clients] = (parameters - begin).unflatten(0, (k, -1))
+
+        self._each_block(compute)
         return client_values(out)
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
@@ -169,57 +176,92 @@ class CnnObjective(Objective):
 
     # The stacked path.
 
-    def _block_samples(self, runs: int) -> int:
-        """How many records (of each of `runs` runs) one block may hold."""
-        (h1, w1), (h2, w2), (a, b) = self.shape.first, self.shape.second, self.shape.channels
-        shared = 25 * h1 * w1
-        own = 16 * a * h1 * w1 + (75 * a + 16 * b) * h2 * w2 + 4 * (self.shape.hidden or 0) + 4 * self.shape.classes
+    def _block_records(self) -> int:
+        """How many records one block may hold, with one run."""
         budget = CPU_BLOCK if self.device.type == "cpu" else DEVICE_BLOCK
-        return max(1, budget // (torch.finfo(self.dtype).bits // 8 * (shared + runs * own)))
+        return max(1, budget // (self.dtype.itemsize * self._stacked.record_values))
+
+    def _runs_at_once(self, records: int) -> int:
+        """How many runs are computed side by side, on so many records each.
+
+        On a CPU one by one, so that a product is the same alone and in company; a device wants large products.
+        """
+        return 1 if self.device.type == "cpu" else max(1, self._block_records() // records)
+
+    def _parts(self, runs: np.ndarray, records: int) -> list[Tensor]:
+        """`runs` in parts [q] of one size; the last may overlap the one before."""
+        q = ceil(len(runs) / ceil(len(runs) / self._runs_at_once(records)))
+        firsts = [min(first, len(runs) - q) for first in range(0, len(runs), q)]
+        return [torch.from_numpy(runs[first : first + q]).to(self.device) for first in firsts]
 
     def _blocks(self) -> Iterator[_Block]:
-        for number, federation in enumerate(self.federations):
-            runs = np.flatnonzero(self.index == number)
-            counts, offsets = federation.partition.counts, federation.partition.offsets
-            if not len(runs):
-                continue
-            for bucket in federation.buckets():
-                n = int(counts[bucket].max())
-                if n == 0:
-                    continue  # no records: gradient 0
-                for first in range(0, len(runs), q := min(len(runs), max(1, self._block_samples(len(runs)) * len(runs) // n))):
-                    k = max(1, self._block_samples(q) // n)
-                    for start in range(0, len(bucket), k):
-                        clients = bucket[start : start + k]
-                        yield _Block(number, runs[first : first + q], clients, offsets[clients], counts[clients])
+        """All clients with records. It depends on the federations and on nothing else, as the bits of a product may."""
+        most = self._block_records()
+        for number in np.unique(self.index):
+            counts = self.federations[number].partition.counts
+            for bucket in self.federations[number].buckets():
+                first = 0
+                while first < len(bucket) and (largest := int(counts[bucket[first]])) > 0:
+                    chunks = ceil(largest / most)
+                    clients = bucket[first : first + max(1, most // largest)]
+                    yield _Block(int(number), clients, chunks, ceil(largest / chunks))
+                    first += len(clients)
 
-    def _batches(self, block: _Block) -> Iterator[Batch]:
-        """The block's records, all at once or, for a client that is too large for a block, in chunks."""
+    def _batches(self, block: _Block, workspace: Workspace) -> Iterator[Batch]:
+        """The block's chunks, in the memory of the workspace's batches in turn."""
         federation = self.federations[block.federation]
         images, labels = self._pool(federation.dataset.train)
-        chunk, n = self._block_samples(len(block.runs)), int(block.counts.max())
-        for first in range(0, n, chunk):
-            rows = np.arange(first, min(first + chunk, n))[None, :]
-            there = rows < block.counts[:, None]
-            places = block.starts[:, None] + np.where(there, rows, 0)
-            records = torch.from_numpy(federation.partition.indices[places]).to(self.device)
-            weights = torch.from_numpy(there / block.counts[:, None]).to(self.device)
-            yield self._stacked.batch(images[records], labels[records], weights)
+        begins, counts = (part[block.clients, None] for part in (federation.partition.offsets, federation.partition.counts))
+        for chunk in range(block.chunks):
+            rows = chunk * block.size + np.arange(block.size)
+            there = rows < counts
+            records = torch.from_numpy(federation.partition.indices[begins + np.where(there, rows, 0)]).to(self.device)
+            weights = torch.from_numpy(there / counts).to(self.device)
+            yield workspace.batch(images[records], labels[records], weights, chunk)
 
-    def _block_gradient(self, parameters: Tensor, batches: Iterable[Batch]) -> Tensor:
-        return reduce(torch.add, (self._stacked.gradient(parameters, batch) for batch in batches))
+    def _each_block(self, compute: Callable[[Tensor, Tensor, Tensor, Callable[[], Tensor]], None]) -> None:
+        """compute(runs [1, q], clients [k, 1], parameters [k * q, d], slope) for every block of clients and part of its runs.
+
+        `compute` writes the parameters, and slope() is then the gradient at them [k * q, d].
+        """
+
+        def work(block: _Block, bench: Workbench) -> None:
+            clients = torch.from_numpy(block.clients).to(self.device).unsqueeze(1)
+            parts = self._parts(np.flatnonzero(self.index == block.federation), len(clients) * block.size)
+            kept = block.chunks <= KEPT_BLOCKS
+            workspace = bench.workspace(len(clients), len(parts[0]), block.size, block.chunks if kept else 1)
+            batches = list(self._batches(block, workspace)) if kept else None
+
+            def slope() -> Tensor:
+                return workspace.gradient(self._batches(block, workspace) if batches is None else batches)
+
+            for runs in parts:
+                compute(runs.unsqueeze(0), clients, workspace.parameters, slope)
+
+        self._stacked.each(work, list(self._blocks()))
 
     def _evaluate(self, parameters: Tensor, test: Records) -> tuple[Tensor, Tensor]:
         """Number of right answers and sum of losses, [runs] each."""
         images, labels = self._pool(test)
-        runs, size = len(parameters), self._block_samples(len(parameters))
-        right, loss = (torch.zeros(runs, dtype=self.dtype, device=self.device) for _ in range(2))
-        for start in range(0, len(test), size):
-            part, classes = images[None, start : start + size], labels[None, start : start + size]
-            logits = self._stacked.logits(parameters.unsqueeze(0), self._stacked.patches(part))[0]  # [runs, classes, n]
-            right += (logits.argmax(1) == classes).sum(1)
-            loss += functional.cross_entropy(logits, classes.expand(runs, -1), reduction="none").sum(1)
-        return right, loss
+        size = min(len(test), self._block_records())
+        begins = range(0, len(test), size)
+        parts = self._parts(np.arange(len(parameters)), size)
+        right, loss = (torch.zeros(len(begins), len(parameters), dtype=torch.float64, device=self.device) for _ in range(2))
+
+        def work(chunk: int, bench: Workbench) -> None:
+            workspace = bench.workspace(1, len(parts[0]), size)
+            records = torch.arange(begins[chunk], begins[chunk] + size, device=self.device)
+            there, records = records < len(test), records.clamp(max=len(test) - 1)
+            patches, classes = workspace.patches(images[None, records]), labels[None, records]
+            for runs in parts:
+                workspace.parameters.copy_(parameters[runs])
+                logits = workspace.logits(patches)  # [q, classes, n]
+                losses = functional.cross_entropy(logits, classes.expand(len(runs), -1), reduction="none")
+                right[chunk, runs] = ((logits.argmax(1) == classes) & there).sum(1).double()
+                loss[chunk, runs] = torch.where(there, losses, 0).double().sum(1)
+
+        self._stacked.each(work, range(len(begins)))
+        return right.sum(0).to(self.dtype), loss.sum(0).to(self.dtype)
 
     # The compiled path.
 

@@ -6,8 +6,6 @@ record never leaves the span of that record (and of its drift), so its whole loc
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import torch
 from pydantic import Field
@@ -17,7 +15,7 @@ from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models.objective import Objective
+from dpfl_cli.models.single_output import SingleOutput
 from dpfl_cli.models.stacks import RUN_BLOCK, Bucket, by_blocks, filled, groups_of, optimum_of, put
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
@@ -29,14 +27,13 @@ class LinearRegressionSettings(Settings):
 
 
 @component("model", "linear_regression", revision=1, settings=LinearRegressionSettings)
-class LinearRegression(Objective):
+class LinearRegression(SingleOutput):
     """Linear regression with squared loss, float64, started at zero.
 
     Reference: Takakura, Liew, Hasegawa (2025), section 5 (the factor 1/2 of the loss is what its step sizes imply).
     """
 
-    dtype = torch.float64
-    unreleased_metrics = frozenset({"train_loss"})
+    kernel_loss = "squared"
 
     def __init__(
         self,
@@ -47,6 +44,7 @@ class LinearRegression(Objective):
     ) -> None:
         super().__init__(settings, federations, index, device)
         self.dimension = self.dimension_of(settings, federations[0].dataset.info)
+        self.kernel_scale = settings.loss_factor
         self._groups = groups_of(federations, index, self.dtype, self.device)
         self._optima = [optimum_of(federation, self.dtype, self.device) for federation in federations]
 
@@ -64,16 +62,13 @@ class LinearRegression(Objective):
         """[R, d] zeros."""
         return torch.zeros(self.runs, self.dimension, dtype=self.dtype, device=self.device)
 
-    def gradient(self, parameters: Tensor) -> ClientValues:
-        """[R, M, d] grad f_i(v_i) = (2 loss_factor / n_i) X_i^T (X_i v_i - y_i)."""
-        inside = opened(parameters)
-        result = torch.empty_like(inside)
-        for group in self._groups:
-            for bucket in group.buckets:
-                columns = inside[group.runs][:, bucket.clients].permute(1, 2, 0)
-                gradients = by_blocks(partial(self._gradient, bucket), columns)
-                put(result, group.runs, bucket.clients, gradients.permute(2, 0, 1))
-        return client_values(result)
+    def encoded(self, targets: np.ndarray) -> np.ndarray:
+        """y itself."""
+        return targets
+
+    def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """2 loss_factor (x . v - y)."""
+        return 2 * self.settings.loss_factor * (outputs - targets)
 
     def local_descent(self, start: Tensor, learning_rate: Tensor, steps: int, drift: Tensor | None = None) -> ClientValues:
         """As the definition; clients with one record take the recursion in its span."""

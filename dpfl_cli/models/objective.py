@@ -8,6 +8,7 @@ structured objectives override `local_descent` with an equal but faster computat
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -40,11 +41,14 @@ class Objective(ABC):
       records: [R, M] int64 number of records of every client.
       dtype: float64 for convex problems, float32 for networks.
       unreleased_metrics: names of the metrics that look at clients' records, and so are covered by no epsilon.
+      host: calls a function with plain tensors or arrays and returns the tensors that it gives. What an objective computes beside
+        torch in a round (a compiled kernel on a tensor's memory) passes through it, so that the engine can repeat the round.
       provides: which of the optional methods it has, among "clipped_gradient", "squared_gradient_norms", "damped_solve".
     """
 
     dtype: torch.dtype
     dimension: int
+    host: Callable[..., Any] = staticmethod(lambda function, *args: function(*args))
     provides: ClassVar[frozenset[str]] = frozenset()
     unreleased_metrics: ClassVar[frozenset[str]] = frozenset()
 
@@ -66,6 +70,14 @@ class Objective(ABC):
     @abstractmethod
     def dimension_of(cls, settings: Any, info: DatasetInfo) -> int:
         """d for this model on this dataset, before anything is read; a ConfigError where the two do not fit."""
+
+    @classmethod
+    def workspace(cls, settings: Any, info: DatasetInfo, clients: int) -> int:
+        """Bytes that a run needs at once besides its values [M, d], such as gathered minibatches or patches.
+
+        With them the launcher finds how many runs fit into a batch, before anything is read.
+        """
+        return 0
 
     @abstractmethod
     def initial(self, streams: Streams) -> Tensor:

@@ -28,7 +28,7 @@ backward __array__ __float__ __int__ __bool__ __index__ __complex__ __contains__
 _WRITES = (
     """__setitem__ __iadd__ __isub__ __imul__ __idiv__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__"""
 )
-_READERS, _WRITERS = frozenset(_READ_OUT.split()), frozenset(_WRITES.split())
+READERS, _WRITERS = frozenset(_READ_OUT.split()), frozenset(_WRITES.split())
 
 
 class Unreleased(Tensor):
@@ -49,7 +49,7 @@ class Unreleased(Tensor):
         name = getattr(func, "__name__", "?")
         if name in ("__get__", "__set__"):
             name = f"{getattr(getattr(func, '__self__', None), '__name__', 'attribute')}.{name}"
-        if name in _READERS:
+        if name in READERS:
             raise PrivacyError(f"{cls.what} read out by {name}(): {cls.way_out}")
         marks = frozenset(bare)
         in_place = name in _WRITERS or name.endswith(".__set__") or (name.endswith("_") and not name.endswith("__"))
@@ -173,5 +173,5 @@ def shown(values: Tensor) -> Tensor:
 
 def versions(tensors: Iterable[Tensor]) -> tuple[int, ...]:
     """How often each tensor was changed in place, by torch's counters; -1 where there is none (made in inference mode)."""
-    plain = (opened(tensor) for tensor in tensors)
-    return tuple(-1 if tensor.is_inference() else tensor._version for tensor in plain)
+    with torch._C.DisableTorchFunctionSubclass():
+        return tuple(-1 if tensor.is_inference() else tensor._version for tensor in tensors)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.privacy.client_values import versions
 
 if TYPE_CHECKING:
     import dp_accounting
@@ -126,14 +127,61 @@ class Ledger:
         return cls(tuple(LedgerEntry.from_json(value) for value in values))
 
 
-@dataclass
 class _Log:
-    """The releases of one name in a batch: runs of equal [R] parameters, and the range of the [R] sensitivity."""
+    """The releases of one name in a batch, as stretches of equal [R] parameters; and the range of the [R] sensitivity."""
 
-    entry: LedgerEntry
-    smallest: Tensor | None
-    largest: Tensor | None
-    parts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)  # parameters, counts
+    def __init__(self, entry: LedgerEntry, runs: int) -> None:
+        self.entry = entry
+        self.stretches = 0
+        self._parameters = np.empty((8, runs))
+        self._counts = np.zeros((8, runs), np.int64)
+        self._last = b""  # the parameters of the last stretch
+        self._sensitivity: tuple[Tensor | None, Tensor | None] | None = None  # smallest and largest; None before the first
+        self._seen: tuple[Tensor | None, tuple[int, ...]] = (None, ())  # the sensitivity of the last release, and its version
+
+    @property
+    def parameters(self) -> np.ndarray:
+        """[stretches, R]."""
+        return self._parameters[: self.stretches]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """[stretches, R] number of releases in each."""
+        return self._counts[: self.stretches]
+
+    def add(self, parameters: np.ndarray, charged: np.ndarray | None) -> None:
+        """One release."""
+        now = parameters.tobytes()
+        if now != self._last:
+            if self.stretches == len(self._counts):
+                self._parameters = np.concatenate((self._parameters, np.empty_like(self._parameters)))
+                self._counts = np.concatenate((self._counts, np.zeros_like(self._counts)))
+            self._parameters[self.stretches] = parameters
+            self.stretches += 1
+            self._last = now
+        self._counts[self.stretches - 1] += 1 if charged is None else charged
+
+    def widen(self, sensitivity: Tensor | None) -> None:
+        """Notes the sensitivity [R] or [R, M] of a release."""
+        version = () if sensitivity is None else versions((sensitivity,))
+        if self._sensitivity is not None and sensitivity is self._seen[0] and version == self._seen[1]:
+            return
+        self._seen = sensitivity, version
+        largest = sensitivity.amax(dim=1) if sensitivity is not None and sensitivity.dim() > 1 else sensitivity
+        if self._sensitivity is None:
+            # a copy: a tensor that is written anew in every round must not change what was noted
+            self._sensitivity = (None, None) if largest is None else (largest.clone(), largest.clone())
+        elif largest is None or self._sensitivity[0] is None or self._sensitivity[1] is None:
+            self._sensitivity = None, None
+        else:
+            self._sensitivity = torch.minimum(self._sensitivity[0], largest), torch.maximum(self._sensitivity[1], largest)
+
+    def sensitivity(self, run: int) -> float | None:
+        """The sensitivity of a run's releases; None where it changed, or is not bounded."""
+        smallest, largest = self._sensitivity or (None, None)
+        if smallest is None or largest is None or smallest[run] != largest[run] or not torch.isfinite(largest[run]):
+            return None
+        return float(largest[run])
 
 
 @dataclass
@@ -162,39 +210,22 @@ class BatchLedger:
           parameters: [R] noise multiplier or pure epsilon of this release.
           charged: [R] booleans, None for all.
         """
-        mask = np.ones(self.runs, bool) if charged is None else charged
-        if sensitivity is not None and sensitivity.dim() > 1:
-            sensitivity = sensitivity.amax(dim=1)
         log = self._log.get(entry.name)
         if log is None:
-            log = self._log[entry.name] = _Log(entry, sensitivity, sensitivity)
-        elif sensitivity is None or log.smallest is None or log.largest is None:
-            log.smallest = log.largest = None
-        else:
-            log.smallest = torch.minimum(log.smallest, sensitivity)
-            log.largest = torch.maximum(log.largest, sensitivity)
-        if log.parts and np.array_equal(log.parts[-1][0], parameters, equal_nan=True):
-            log.parts[-1][1][:] += mask
-        else:
-            log.parts.append((parameters.copy(), mask.astype(np.int64)))
+            log = self._log[entry.name] = _Log(entry, self.runs)
+        log.widen(sensitivity)
+        log.add(parameters, charged)
 
     def of_run(self, run: int) -> Ledger:
         """The ledger of one run so far."""
         ledger = self.started[run]
         for log in self._log.values():
-            counts = [int(counts[run]) for _, counts in log.parts]
-            if not sum(counts):
+            values = np.repeat(log.parameters[:, run], log.counts[:, run])
+            if not len(values):
                 continue
-            values: list[float] = []
-            for (parameters, _), count in zip(log.parts, counts, strict=True):
-                values += [float(parameters[run])] * count
-            parameter: float | tuple[float, ...] | None = values[0] if len(set(values)) == 1 else tuple(values)
-            if log.entry.kind == "nonprivate":
-                parameter = None
-            sensitivity = None
-            if log.smallest is not None and log.largest is not None and log.smallest[run] == log.largest[run]:
-                sensitivity = float(log.largest[run])
-            if sensitivity is not None and not np.isfinite(sensitivity):
-                sensitivity = None
+            parameter: float | tuple[float, ...] | None = None
+            if log.entry.kind != "nonprivate":
+                parameter = float(values[0]) if (values == values[0]).all() else tuple(values.tolist())
+            sensitivity = log.sensitivity(run)
             ledger = ledger.charged(replace(log.entry, count=len(values), parameter=parameter, sensitivity=sensitivity))
         return ledger

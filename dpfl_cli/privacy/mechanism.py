@@ -19,7 +19,7 @@ from torch import Tensor
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.bounded import Bounded, Relation
-from dpfl_cli.privacy.client_values import ClientValues
+from dpfl_cli.privacy.client_values import ClientValues, versions
 from dpfl_cli.privacy.ledger import BatchLedger, LedgerEntry, Quantity
 
 Trust = Literal["none", "local", "central", "secure_aggregation"]
@@ -101,6 +101,7 @@ class Site:
     Attributes:
       specs: the declared releases of every run by name; runs of a batch declare the same names, with numbers of their own.
       horizons: [R] number of rounds T of every run.
+      host: calls a function with arguments: what is done on the host in every round, beside torch, passes through it.
     """
 
     specs: Sequence[Mapping[str, ReleaseSpec]]
@@ -112,6 +113,22 @@ class Site:
     clients: int
     streams: Streams
     ledger: BatchLedger
+    host: Callable[..., Any] = lambda function, *args: function(*args)
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A release over the rounds of a batch.
+
+    Attributes:
+      entry: the ledger entry that the runs share but for its numbers.
+      parameters: [R, T] ledger parameters of every round; [R, 1] where they stay what they are.
+      made: [R, T] in which rounds it is made; None for all.
+    """
+
+    entry: LedgerEntry
+    parameters: np.ndarray
+    made: np.ndarray | None
 
 
 class Mechanism(ABC):
@@ -130,8 +147,11 @@ class Mechanism(ABC):
     def __init__(self, settings: Sequence[Any], site: Site) -> None:
         self.settings = list(settings)
         self.site = site
-        self._events: dict[str, tuple[LedgerEntry, list[tuple[np.ndarray, np.ndarray]]]] = {}
-        self._used: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # name -> last round of each run, releases made in it
+        self._runs = np.arange(len(self.settings))
+        self._horizons = np.array(site.horizons)
+        self._plans: dict[str, _Planned] = {}
+        self._free: dict[str, np.ndarray] = {}  # name -> [R] the first number that addresses noise that no release has used
+        self._bounds: dict[str, tuple[Tensor, tuple[int, ...]]] = {}  # name -> the bound last found good, and its version
 
     @classmethod
     @abstractmethod
@@ -196,33 +216,67 @@ class Mechanism(ABC):
                 f"release '{name}' got contributions {list(contributions.shape)} of rounds {list(rounds.shape)}, "
                 f"but serves {runs} runs of {site.clients} clients"
             )
-        # read on the host where that costs nothing, else once; a later infinite bound would drown the values in noise
-        read = values.bound.device.type == "cpu" or name not in self._events
-        if self.needs_bound and read and not bool((torch.isfinite(values.bound) & (values.bound > 0)).all()):
-            raise PrivacyError(f"release '{name}' needs clipped values: set algorithm.clip_norm to a positive, finite number")
-        if name not in self._events:
-            self._events[name] = self._planned(name)
-        entry, plans = self._events[name]
-        parameters = np.array([values[now - 1] for (values, _), now in zip(plans, rounds.tolist(), strict=True)])
-        made = np.array([mask[now - 1] for (_, mask), now in zip(plans, rounds.tolist(), strict=True)])
-        if site.specs[0][name].occurs and not np.array_equal(made, np.ones(runs, bool) if charged is None else charged):
-            raise PrivacyError(f"release '{name}' was made against its public schedule: give its spec `occurs`, and `charged`")
-        address = self._address(spec, rounds, charged)
-        site.ledger.charge(entry, values.sensitivity(site.relation), parameters, charged)
+        parameters, address = site.host(self._charge, spec, values.bound, values.sensitivity(site.relation), rounds, charged)
         return contributions, parameters, address
 
-    def _planned(self, name: str) -> tuple[LedgerEntry, list[tuple[np.ndarray, np.ndarray]]]:
-        """The ledger entry that the runs share but for its numbers, and each run's parameters over its rounds."""
+    def _charge(
+        self, spec: ReleaseSpec, bound: Tensor, sensitivity: Tensor, rounds: np.ndarray, charged: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What a release does in every round beside computing: it checks its bound and its round, and charges the ledger.
+
+        Returns:
+          The [R] ledger parameters, and the [R] numbers that address this release's noise.
+        """
+        name = spec.name
+        if self.needs_bound:
+            self._check_bound(name, bound)
+        plan = self._plans.get(name)
+        if plan is None:
+            plan = self._plans[name] = self._planned(name)
+        if (rounds > self._horizons).any():
+            raise PrivacyError(f"release '{name}' was made in a round after the last one")
+        steady = plan.parameters.shape[1] == 1
+        parameters = plan.parameters[:, 0] if steady else plan.parameters[self._runs, rounds - 1]
+        if plan.made is not None:
+            made = plan.made[self._runs, rounds - 1]
+            if not np.array_equal(made, np.ones(len(made), bool) if charged is None else charged):
+                raise PrivacyError(
+                    f"release '{name}' was made against its public schedule: give its spec `occurs`, and `charged`"
+                )
+        address = self._address(spec, rounds, charged)
+        self.site.ledger.charge(plan.entry, sensitivity, parameters, charged)
+        return parameters, address
+
+    def _check_bound(self, name: str, bound: Tensor) -> None:
+        """Refuses a bound that bounds nothing.
+
+        Read on the host where that costs nothing, else once; a later infinite bound would drown the values in noise.
+        """
+        known, version = self._bounds.get(name, (None, None))
+        if known is not None and (bound.device.type != "cpu" or (known is bound and version == versions((bound,)))):
+            return
+        if not bool((torch.isfinite(bound) & (bound > 0)).all()):
+            raise PrivacyError(f"release '{name}' needs clipped values: set algorithm.clip_norm to a positive, finite number")
+        self._bounds[name] = bound, versions((bound,))
+
+    def _planned(self, name: str) -> _Planned:
+        """The release's parameters over the rounds of every run, from the declarations."""
         site = self.site
-        entries, plans = [], []
+        longest = max(site.horizons)
+        entries, parameters, masks = [], [], []
         for one, specs, seed, horizon in zip(self.settings, site.specs, site.streams.seeds, site.horizons, strict=True):
             entry = self.entry(one, specs[name], site.relation, site.unit, site.dimension, site.clients)
             base = np.nan if entry.parameter is None else float(np.asarray(entry.parameter))
             entries.append(replace(entry, parameter=None, count=1, quantity=specs[name].quantity))
-            plans.append(specs[name].parameters(base, seed, horizon, site.clients))
+            values, made = specs[name].parameters(base, seed, horizon, site.clients)
+            parameters.append(np.pad(values, (0, longest - horizon), mode="edge"))
+            masks.append(np.pad(made, (0, longest - horizon)))
         if any(entry != entries[0] for entry in entries):
             raise PrivacyError(f"release '{name}': runs of one batch declare it differently")
-        return entries[0], plans
+        table = np.stack(parameters)
+        if all(specs[name].schedule is None for specs in site.specs):
+            table = table[:, :1].copy()
+        return _Planned(entries[0], table, np.stack(masks) if site.specs[0][name].occurs else None)
 
     @classmethod
     def planned(
@@ -256,20 +310,24 @@ class Mechanism(ABC):
 
     def _address(self, spec: ReleaseSpec, rounds: np.ndarray, charged: np.ndarray | None) -> np.ndarray:
         """[R] numbers, one per release of `spec` that a run may make; no charged run gets one twice."""
-        mask = np.ones(len(rounds), bool) if charged is None else charged
-        last, made = self._used.get(spec.name, (np.full(len(rounds), -1), np.zeros(len(rounds), int)))
-        number = np.where(rounds == last, made, 0)
-        if (mask & ((rounds < last) | (number >= spec.per_round))).any():
+        first = rounds * spec.per_round
+        free = self._free.get(spec.name)
+        address = first if free is None else np.maximum(first, free)
+        over = address >= first + spec.per_round
+        if (over if charged is None else over & charged).any():
             raise PrivacyError(
                 f"release '{spec.name}' was made more than {spec.per_round} times in a round, or in a round that is over: "
                 "it would repeat its noise; declare it with per_round"
             )
-        self._used[spec.name] = np.where(mask, rounds, last), np.where(mask, number + 1, made)
-        return rounds * spec.per_round + np.minimum(number, spec.per_round - 1)
+        if charged is None:
+            self._free[spec.name] = address + 1
+            return address
+        self._free[spec.name] = np.where(charged, address + 1, 0 if free is None else free)
+        return np.minimum(address, first + spec.per_round - 1)
 
     def _per_run(self, values: np.ndarray | Tensor, like: Tensor) -> Tensor:
         """[R] or [R, M] numbers as a tensor shaped to multiply values [R, ...] or [R, M, ...]."""
-        numbers = torch.as_tensor(values, dtype=like.dtype, device=like.device)
+        numbers = torch.as_tensor(values).to(device=like.device, dtype=like.dtype)
         return numbers.reshape(*numbers.shape, *[1] * (like.dim() - numbers.dim()))
 
     def _charged_only(self, received: Tensor, charged: np.ndarray | None) -> Tensor:

@@ -24,14 +24,15 @@ from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.data.federation import Federation
-from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.client_values import Diagnostic, Unreleased, client_values, opened, shown, versions
 from dpfl_cli.privacy.ledger import BatchLedger, Ledger
 from dpfl_cli.privacy.mechanism import Site
 from dpfl_cli.simulation.plan import Part, Plan
+from dpfl_cli.simulation.replay import HostStreams, Replay
 
 Row = dict[str, float]
+LOOK_EVERY = 0.02  # seconds between looks at members and progress
 
 
 @dataclass
@@ -195,18 +196,22 @@ class Batch:
         self.members = list(members)
         plans = [member.plan for member in self.members]
         first = plans[0]
+        self.rounds = np.array([member.round for member in self.members])
+        self._horizons = np.array([plan.rounds for plan in plans])
+        self.replay = Replay(int((self._horizons - self.rounds).min()))
         self.device = pick_device(first.runtime.device)
         federations = [federation_of(plan) for plan in plans]
         distinct = list({id(item): item for item in federations}.values())
         position = {id(item): number for number, item in enumerate(distinct)}
         index = np.array([position[id(item)] for item in federations])
         self.objective = first.model.target(first.model.settings, distinct, index, self.device)
+        self.objective.host = self.replay.host
         self.clients_view = ClientSide(self.objective)
-        self.streams = Streams([plan.seed for plan in plans])
+        self.streams = HostStreams([plan.seed for plan in plans], self.replay)
         self.ledger = BatchLedger(len(plans), started=[member.ledger for member in self.members])
         site = Site(
             specs=[{spec.name: spec for spec in plan.specs} for plan in plans],
-            horizons=[plan.rounds for plan in plans],
+            horizons=self._horizons.tolist(),
             trust=first.dp.trust,
             relation=first.dp.relation,
             unit=first.dp.unit,
@@ -214,6 +219,7 @@ class Batch:
             clients=first.clients,
             streams=self.streams,
             ledger=self.ledger,
+            host=self.replay.host,
         )
         self.mechanism = first.mechanism.target([plan.mechanism.settings for plan in plans], site)
         self.algorithm = first.algorithm.target(stacked([plan.algorithm.settings for plan in plans], self.device))
@@ -244,26 +250,45 @@ class Batch:
         self._known = np.array([len(member.recent) for member in self.members])
         return [torch.stack([models[position].to(self.device) for models in padded]) for position in range(depth)]
 
-    def step(self) -> Mapping[str, Tensor]:
-        """One round of every member; returns the algorithm's diagnostics."""
-        held = (*self.state.server.values(), *self.state.clients.values())
-        before = versions(held)
-        rounds = np.array([member.round + 1 for member in self.members])
-        state, diagnostics = self.algorithm.round(self.state, self.clients_view, self.mechanism, self.streams, rounds)
-        self._check(state)
-        if versions(held) != before:
-            raise PrivacyError(f"{type(self.algorithm).__name__} changed its state in place: return a new State with new tensors")
-        unreleased = {
-            name for name, value in diagnostics.items() if isinstance(value, Diagnostic)
-        } | self.objective.unreleased_metrics
-        diagnostics = {name: shown(value) for name, value in diagnostics.items()}
-        self.state = state
-        self.recent = [*self.recent[1:], state.server["model"]]
+    def step(self, shown: bool = True) -> Mapping[str, Tensor]:
+        """One round of every member; returns the algorithm's diagnostics (perhaps none unless `shown`)."""
+        self.rounds += 1  # in place: a replayed round finds its numbers here
+        try:
+            self.state, diagnostics = self.replay.round(self._round, self.state, self.rounds, shown)
+        except BaseException:
+            self.rounds -= 1
+            raise
+        model = self.state.server["model"]
+        if self.replay.replaying and len(self.recent) > 1:
+            model = model.clone()  # the next round is written over it
+        self.recent = [*self.recent[1:], model]
         self._known = np.minimum(self._known + 1, len(self.recent))
-        for member in self.members:
-            member.round += 1
-            member.unreleased = sorted(unreleased)
         return diagnostics
+
+    def _round(self, before: State, rounds: np.ndarray) -> tuple[State, Mapping[str, Tensor]]:
+        """One round of the algorithm, with what it may not do checked."""
+        held = (*before.server.values(), *before.clients.values())
+        unchanged = versions(held)
+        state, diagnostics = self.algorithm.round(before, self.clients_view, self.mechanism, self.streams, rounds)
+        self._check(state)
+        if versions(held) != unchanged:
+            raise PrivacyError(f"{type(self.algorithm).__name__} changed its state in place: return a new State with new tensors")
+        marked = {name for name, value in diagnostics.items() if isinstance(value, Diagnostic)}
+        self._unreleased = sorted(marked | self.objective.unreleased_metrics)
+        return state, {name: shown(value) for name, value in diagnostics.items()}
+
+    def until_event(self) -> int:
+        """Rounds up to the next after which a member is evaluated or at its end."""
+        every = self.members[0].plan.evaluation.every
+        return int(np.minimum(every - self.rounds % every, self._horizons - self.rounds).min())
+
+    def write_back(self, seconds: float = 0.0) -> None:
+        """Gives every member what it knows of its rounds: their number, the unreleased diagnostics, its share of the seconds."""
+        for member, round_ in zip(self.members, self.rounds.tolist(), strict=True):
+            if round_ > member.round:
+                member.unreleased = self._unreleased
+            member.round = round_
+            member.seconds += seconds / len(self.members)
 
     def _check(self, state: State) -> None:
         for name, value in state.server.items():
@@ -280,6 +305,7 @@ class Batch:
 
     def evaluate(self, diagnostics: Mapping[str, Tensor]) -> None:
         """Appends a row to every member that is due and has none yet, and marks those that diverged."""
+        self.write_back()
         due = [run for run, member in enumerate(self.members) if is_due(member)]
         if not due:
             return
@@ -306,6 +332,7 @@ class Batch:
 
     def collect(self) -> None:
         """Gives every member its slice of the state, its models and its ledger."""
+        self.write_back()
         for run, member in enumerate(self.members):
             member.server = {name: value[run] for name, value in self.state.server.items()}
             member.clients = {name: opened(value)[run] for name, value in self.state.clients.items()}
@@ -331,8 +358,9 @@ def run_members(
     Args:
       members: runs with equal batch keys, fresh or from checkpoints, at any rounds.
       checkpoint: called with each unfinished member every `runtime.checkpoint_every` seconds.
-      advance: called after every round with the members that took part.
-      stop: asked after every round; True saves a checkpoint of every unfinished member and raises KeyboardInterrupt.
+      advance: called with the members in flight, whose `round` says how far each is; `LOOK_EVERY` seconds apart and when a member
+        is evaluated.
+      stop: asked as often; True saves a checkpoint of every unfinished member and raises KeyboardInterrupt.
     """
     batch = Batch(members)
     try:
@@ -363,19 +391,22 @@ def _rounds(
             if not rest:
                 return
             batch.restart(rest)
-        diagnostics = batch.step()
-        batch.evaluate(diagnostics)
-        now = time.perf_counter()
-        for member in batch.members:
-            member.seconds += (now - clock) / len(batch.members)
-        clock = now
-        advance(batch.members)
-        stopping = stop()
-        if stopping or now - saved >= batch.members[0].plan.runtime.checkpoint_every:
-            batch.collect()
-            for member in batch.members:
-                if not member.finished:
-                    checkpoint(member)
-            if stopping and any(not member.finished for member in batch.members):
-                raise KeyboardInterrupt
-            saved = time.perf_counter()
+        for left in reversed(range(batch.until_event())):
+            diagnostics = batch.step(shown=left == 0)
+            if left == 0:
+                batch.evaluate(diagnostics)
+            now = time.perf_counter()
+            if left and now - clock < LOOK_EVERY:
+                continue
+            stopping = stop()
+            batch.write_back(now - clock)
+            clock = now
+            advance(batch.members)
+            if stopping or now - saved >= batch.members[0].plan.runtime.checkpoint_every:
+                batch.collect()
+                for member in batch.members:
+                    if not member.finished:
+                        checkpoint(member)
+                if stopping and any(not member.finished for member in batch.members):
+                    raise KeyboardInterrupt
+                saved = time.perf_counter()

@@ -7,9 +7,11 @@ import ctypes
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
+
+import torch
 
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.simulation.engine import Member, batch_key, run_members
@@ -39,10 +41,19 @@ class Outcome:
     cached: bool = False
 
 
-def execute(plans: Sequence[Plan], store: RunStore, progress: Progress | None = None, force: bool = False) -> list[Outcome]:
+def execute(
+    plans: Sequence[Plan],
+    store: RunStore,
+    progress: Progress | None = None,
+    force: bool = False,
+    stop: Callable[[], bool] | None = None,
+) -> list[Outcome]:
     """Brings every plan to an end; one outcome per plan, in order. Plans with one id are run once.
 
     A run that fails or diverges is recorded with its reason and does not stop the others.
+
+    Args:
+      stop: asked after every round; True stops after a checkpoint. None: Ctrl-C does.
 
     Raises:
       StoreError: the store cannot be written, or another process is computing one of the runs.
@@ -51,18 +62,10 @@ def execute(plans: Sequence[Plan], store: RunStore, progress: Progress | None = 
     store.prepare()
     _keep_freed_memory()
     progress = progress or Progress("runs", 0, quiet=True)
-    outcomes: dict[str, Outcome] = {}
-    waiting: dict[str, Plan] = {}
-    for plan in plans:
-        found = None if force or plan.runtime.force else _finished(plan, store)
-        if found is not None:
-            outcomes[plan.id] = found
-            progress.advance(plan.rounds)
-        else:
-            waiting.setdefault(plan.id, plan if not force else _forced(plan))
+    outcomes, waiting = settled([_forced(plan) for plan in plans] if force else plans, store, progress)
     busy: list[str] = []
-    with _deferred_interrupt(progress) as stop:
-        for batch in batches(list(waiting.values())):
+    with deferred_interrupt(progress) if stop is None else contextlib.nullcontext(stop) as stopping:
+        for batch in batches(waiting):
             with contextlib.ExitStack() as locks:
                 held = [plan for plan in batch if locks.enter_context(store.lock(plan.id))]
                 busy += [plan.id for plan in batch if plan not in held]
@@ -73,11 +76,25 @@ def execute(plans: Sequence[Plan], store: RunStore, progress: Progress | None = 
                 outcomes |= {run_id: outcome for run_id, outcome in late.items() if outcome is not None}
                 fresh = [plan for plan in held if plan.id not in outcomes]
                 if fresh:
-                    for outcome in _run_batch(fresh, store, progress, stop):
+                    for outcome in _run_batch(fresh, store, progress, stopping):
                         outcomes[outcome.plan.id] = outcome
     if busy:
         raise StoreError(f"{', '.join(busy)}: another process is computing this; wait for it and start again, or stop it")
     return [outcomes[plan.id] for plan in plans]
+
+
+def settled(plans: Sequence[Plan], store: RunStore, progress: Progress) -> tuple[dict[str, Outcome], list[Plan]]:
+    """(the outcomes of what the store holds finished, by id; the plans that are to be run, each id once)."""
+    outcomes: dict[str, Outcome] = {}
+    waiting: dict[str, Plan] = {}
+    for plan in plans:
+        found = None if plan.runtime.force else _finished(plan, store)
+        if found is not None:
+            outcomes[plan.id] = found
+            progress.advance(plan.rounds)
+        else:
+            waiting.setdefault(plan.id, plan)
+    return outcomes, list(waiting.values())
 
 
 def _finished(plan: Plan, store: RunStore) -> Outcome | None:
@@ -107,41 +124,59 @@ def _keep_freed_memory() -> None:
         pass  # another C library: slower, not wrong
 
 
-def batches(plans: Sequence[Plan]) -> list[list[Plan]]:
-    """Plans grouped by `batch_key`, each group cut so that a batch stays within the memory budget."""
-    groups: dict[str, list[Plan]] = {}
+def groups(plans: Sequence[Plan]) -> list[list[Plan]]:
+    """Plans that can share a batch, group by group, in the order in which they come."""
+    found: dict[str, list[Plan]] = {}
     for plan in plans:
-        groups.setdefault(batch_key(plan), []).append(plan)
+        found.setdefault(batch_key(plan), []).append(plan)
+    return list(found.values())
+
+
+def batches(plans: Sequence[Plan]) -> list[list[Plan]]:
+    """The groups of the plans, each cut so that a batch stays within the memory budget."""
     cut: list[list[Plan]] = []
-    for group in groups.values():
+    for group in groups(plans):
         size = min(max(1, memory_budget(group[0]) // bytes_per_run(group[0])), MOST_RUNS)
         cut += [group[start : start + size] for start in range(0, len(group), size)]
     return cut
 
 
-def memory_budget(plan: Plan) -> int:
-    """Bytes that a batch may take: `runtime.memory`, or half of what is free up to a ceiling."""
-    if plan.runtime.memory is not None:
-        return plan.runtime.memory
+def memory_budget(plan: Plan, workers: int = 1) -> int:
+    """Bytes that a batch may take on each of the workers that share this machine.
+
+    A share of `launcher.memory`, or of half of what is free, up to a ceiling.
+    """
+    if plan.launcher.memory is not None:
+        return max(plan.launcher.memory // workers, 1)
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(free // 2, LARGEST_BATCH)
+    return max(min(free // 2 // workers, LARGEST_BATCH), 1)
 
 
 def bytes_per_run(plan: Plan) -> int:
-    """An upper estimate of what one run of a batch holds at once."""
-    return COPIES * 8 * plan.clients * max(plan.dimension, 1)
+    """An upper estimate of what one run of a batch holds at once: values [M, d], and what the model works in."""
+    model = plan.model.target
+    dtype = getattr(model, "dtype", torch.float64)  # the larger one where its settings decide
+    values = COPIES * dtype.itemsize * plan.clients * max(plan.dimension, 1)
+    return int(values + model.workspace(plan.model.settings, plan.info, plan.clients))
 
 
-def _run_batch(plans: list[Plan], store: RunStore, progress: Progress, stop: threading.Event) -> list[Outcome]:
+def _run_batch(plans: list[Plan], store: RunStore, progress: Progress, stop: Callable[[], bool]) -> list[Outcome]:
     """Runs one batch; when an exception stops it, its members go on one by one, so that only the culprit fails."""
     members = [_begin(plan, store, progress) for plan in plans]
+    counted = [member.round for member in members]
     outcomes: list[Outcome] = []
+
+    def advance(active: Sequence[Member]) -> None:
+        rounds = [member.round for member in members]
+        progress.advance(sum(rounds) - sum(counted), _note(active))
+        counted[:] = rounds
+
     try:
         for member in run_members(
             members,
             checkpoint=lambda member: store.write_checkpoint(member.plan.id, member.to_bytes()),
-            advance=lambda active: progress.advance(len(active), _note(active)),
-            stop=stop.is_set,
+            advance=advance,
+            stop=stop,
         ):
             status: Literal["done", "diverged"] = "done" if member.diverged is None else "diverged"
             record = store.publish(member.plan.id, run_files(member, status, member.diverged))
@@ -172,11 +207,11 @@ def _failed(member: Member, store: RunStore, reason: str) -> Outcome:
 
 
 @contextlib.contextmanager
-def _deferred_interrupt(progress: Progress) -> Iterator[threading.Event]:
-    """Ctrl-C sets the event, so that the round in flight ends and is saved; a second one stops at once."""
+def deferred_interrupt(progress: Progress) -> Iterator[Callable[[], bool]]:
+    """Yields whether Ctrl-C was pressed, so that the round in flight ends and is saved; a second one stops at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield stop
+        yield stop.is_set
         return
 
     def handler(number: int, frame: object) -> None:
@@ -187,7 +222,7 @@ def _deferred_interrupt(progress: Progress) -> Iterator[threading.Event]:
 
     before = signal.signal(signal.SIGINT, handler)
     try:
-        yield stop
+        yield stop.is_set
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -22,7 +22,7 @@ import dpfl_cli.privacy
 from dpfl_cli.config.component import Component, Settings, components, lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import content_id
-from dpfl_cli.config.schema import DpSettings, EvaluationSettings, RootSettings, RuntimeSettings
+from dpfl_cli.config.schema import DpSettings, EvaluationSettings, LauncherSettings, RootSettings, RuntimeSettings
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.privacy.conventions import CONVENTIONS
 from dpfl_cli.privacy.ledger import Ledger
@@ -71,6 +71,7 @@ class Plan:
     evaluation: EvaluationSettings
     dp: DpSettings
     runtime: RuntimeSettings
+    launcher: LauncherSettings
     algorithm: Part
     mechanism: Part
     accountant: Part
@@ -140,7 +141,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     """
     load_components()
     values = {key: value for key, value in config.items() if key not in _IGNORED}
-    known = {*_ROOT, "evaluation", "dp", "runtime", *PARTS}
+    known = {*_ROOT, "evaluation", "dp", "runtime", "launcher", *PARTS}
     for key in values:
         if key not in known:
             raise ConfigError(f"{key}: unknown option; {nearest(key, known)}")
@@ -148,6 +149,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     evaluation = parse_settings(EvaluationSettings, values["evaluation"], "evaluation")
     dp = parse_settings(DpSettings, values["dp"], "dp")
     runtime = parse_settings(RuntimeSettings, values["runtime"], "runtime")
+    launcher = parse_settings(LauncherSettings, values["launcher"], "launcher")
     parts = {group: _part(group, values.get(group)) for group in PARTS}
     if dp.trust == "none" and dp.unit not in parts["algorithm"].target.units:
         dp = dp.model_copy(update={"unit": min(parts["algorithm"].target.units)})  # nothing is protected, of neither unit
@@ -164,6 +166,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
         evaluation=evaluation,
         dp=dp,
         runtime=runtime,
+        launcher=launcher,
         algorithm=parts["algorithm"],
         mechanism=parts["mechanism"],
         accountant=parts["accountant"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfl_cli.algorithms import fedavg, fedexp, scaffold
+from dpfl_cli.algorithms import fedavg, fedavg_record, fedexp, isrl_dp, primal_dual, scaffold, scaffold_record
 from dpfl_cli.algorithms.base import State
 from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.data.federation import Dataset, Federation, Partition, Records
@@ -20,12 +21,27 @@ from dpfl_cli.data.synthetic import Synthetic, SyntheticSettings
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
 from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.client_values import shown
-from dpfl_cli.privacy.gaussian import CentralGaussian, GaussianSettings, LocalGaussian, NoNoise, NoNoiseSettings
+from dpfl_cli.privacy.gaussian import (
+    CentralGaussian,
+    GaussianSettings,
+    LocalGaussian,
+    NoNoise,
+    NoNoiseSettings,
+    SharedGaussian,
+)
 from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Mechanism, Site
 from dpfl_cli.privacy.privunit import PrivUnit
 
-METHODS = (fedavg.FedAvg, fedexp.FedExp, scaffold.Scaffold)  # their import registers them
+METHODS = (  # their import registers them
+    fedavg.FedAvg,
+    fedavg_record.FedAvgRecord,
+    fedexp.FedExp,
+    isrl_dp.IsrlDp,
+    primal_dual.PrimalDual,
+    scaffold.Scaffold,
+    scaffold_record.ScaffoldRecord,
+)
 
 M, D = 12, 5
 PRIVUNIT = {
@@ -36,13 +52,27 @@ PRIVUNIT = {
     "gamma_rule": "paper",
     "split": "given",
 }
-MECHANISMS: dict[str, Any] = {"none": NoNoise, "local": LocalGaussian, "central": CentralGaussian}
+MECHANISMS: dict[str, Any] = {
+    "none": NoNoise,
+    "local": LocalGaussian,
+    "central": CentralGaussian,
+    "secure_aggregation": SharedGaussian,
+}
+DEFAULTS = {"local_steps": 4, "local_lr": 0.01, "step": 0.01, "clip_norm": 0.3, "strong_convexity": 0.1}
+HORIZON = 10_000  # rounds that a run is planned for
 
 
 def federation_of(seed: int, clients: int = M, dimension: int = D) -> Federation:
     """SPEC 5.1's synthetic federation, one record a client."""
     dataset = Synthetic.load(SyntheticSettings(clients=clients, dimension=dimension), seed)
     return Federation(dataset, Partition.from_lists([np.array([i]) for i in range(clients)]))
+
+
+def grouped_federation(seed: int, sizes: list[int], dimension: int = D) -> Federation:
+    """The same kind of records, dealt to clients of several sizes."""
+    dataset = Synthetic.load(SyntheticSettings(clients=sum(sizes), dimension=dimension), seed)
+    bounds = np.cumsum([0, *sizes])
+    return Federation(dataset, Partition.from_lists([np.arange(a, b) for a, b in itertools.pairwise(bounds)]))
 
 
 def reordered(federation: Federation, order: np.ndarray) -> Federation:
@@ -102,6 +132,7 @@ def play(
     federations: list[Federation] | None = None,
     noise: float = 0.35,
     relation: str = "replace_one",
+    horizon: int = HORIZON,
     change: Callable[[Any], None] = lambda hyper: None,
 ) -> Play:
     """A method before round 1. Run r has seeds[r] and federations[r] (by default that seed's); trust may be "privunit"."""
@@ -113,17 +144,18 @@ def play(
     objective = LinearRegression(LinearRegressionSettings(), distinct, index)
 
     found = lookup("algorithm", name)
-    parsed = parse_settings(found.settings, {"local_steps": 4, "local_lr": 0.01, "clip_norm": 0.3} | settings, "algorithm")
+    defaults = {key: value for key, value in DEFAULTS.items() if key in found.settings.model_fields and key not in settings}
+    parsed = parse_settings(found.settings, defaults | settings, "algorithm")
     hyper = hyper_of(parsed, len(seeds))
     change(hyper)
     streams = Streams(seeds)
     site = Site(
         specs=[{spec.name: spec for spec in found.target.releases(parsed, "local" if trust == "privunit" else trust)}]
         * len(seeds),
-        horizons=[10_000] * len(seeds),
+        horizons=[horizon] * len(seeds),
         trust="local" if trust == "privunit" else trust,  # type: ignore[arg-type]
         relation=relation,  # type: ignore[arg-type]
-        unit="client",
+        unit=next(iter(found.target.units)),
         dimension=objective.dimension,
         clients=objective.clients,
         streams=streams,

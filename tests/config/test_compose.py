@@ -104,7 +104,7 @@ def test_root_of_the_menu_is_documented() -> None:
 def test_identity_depends_on_what_changes_numbers_and_on_nothing_else() -> None:
     base = compose_config(SMALL)
     plan = make_plan(base)
-    same = {"runtime.device": "cpu", "runtime.checkpoint_every": 1.0, "runtime.memory": 10**6, "runtime.force": True}
+    same = {"runtime.device": "cpu", "runtime.checkpoint_every": 1.0, "launcher.memory": 10**6, "runtime.force": True}
     assert make_plan(with_values(base, same)).id == plan.id
     for key, value in {
         "seed": 1,

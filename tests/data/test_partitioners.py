@@ -21,6 +21,8 @@ from dpfl_cli.data.partitioners import (
     GammaLogs,
     Iid,
     IidSettings,
+    Mixed,
+    MixedSettings,
     Natural,
     NaturalSettings,
     Shards,
@@ -131,6 +133,27 @@ def test_shards_deal_every_record_once_in_few_runs_of_classes(data, seed, draw):
     assert kinds <= clients * per_client + data.info.classes - 1
 
 
+@given(data=labelled(), seed=seeds, draw=st.data())
+@settings(max_examples=100, deadline=None)
+def test_mixed_adds_records_of_the_own_class_to_an_even_share(data, seed, draw):
+    classes, sizes = data.info.classes, np.bincount(data.train.targets, minlength=data.info.classes)
+    chosen = MixedSettings(
+        uniform_records=draw.draw(st.integers(0, len(data.train))), own_class_records=draw.draw(st.integers(1, 5))
+    )
+    try:
+        found = Mixed.partition(chosen, data, seed)
+    except ConfigError:  # the smallest class loses no more than the whole draw
+        assert sizes.min() - chosen.uniform_records < chosen.own_class_records
+        return
+    check(found, classes, len(data.train), every=False)
+    each = found.counts - chosen.own_class_records
+    assert each.sum() == chosen.uniform_records
+    assert np.ptp(each) <= 1
+    for client, part in enumerate(np.split(found.indices, found.offsets[1:-1])):
+        assert (data.train.targets[part[each[client] :]] == client).all()
+    assert same(found, Mixed.partition(chosen, data, seed))
+
+
 @given(natural=st.lists(st.integers(0, 9), min_size=1, max_size=60), seed=seeds, draw=st.data())
 @settings(max_examples=80, deadline=None)
 def test_natural_follows_the_data(natural, seed, draw):
@@ -156,6 +179,7 @@ def test_natural_follows_the_data(natural, seed, draw):
         (Dirichlet, DirichletSettings(clients=20)),
         (Dirichlet, DirichletSettings(clients=20, kind="classwise")),
         (Shards, ShardsSettings(clients=20)),
+        (Mixed, MixedSettings(uniform_records=100, own_class_records=20)),
     ],
 )
 def test_another_seed_is_another_partition(kind, chosen):
@@ -272,6 +296,25 @@ def test_the_paper_size_is_dealt_exactly():
     assert (found.counts == 60).all()
 
 
+def test_mixed_draws_its_shares_from_all_records_alike():
+    data = balanced(60, 3)
+    chosen = MixedSettings(uniform_records=12, own_class_records=8)
+    used = np.zeros((3, 60))
+    for seed in range(1500):
+        found = Mixed.partition(chosen, data, seed)
+        for client in range(3):
+            used[client, found.indices[found.offsets[client] :][:4]] += 1
+    assert np.abs(used - 100).max() < 4.5 * np.sqrt(1500 * (1 / 15) * (14 / 15))
+
+
+def test_mixed_deals_the_papers_numbers():
+    data = balanced(60_000, 10)
+    found = Mixed.partition(MixedSettings(), data, 0)
+    check(found, 10, 60_000, every=False)
+    assert (found.counts == 3850).all()
+    assert (np.diag(class_counts(found, data)) >= 2850).all()
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 INFO = DatasetInfo("made", "synthetic", "", (1,), 3, 100, None)
@@ -300,6 +343,13 @@ REGRESSION = DatasetInfo("lines", "synthetic", "", (1,), None, 100, 50)
             INFO,
             "40 clients would need 120 shards, and dataset=made has 100",
         ),
+        (Mixed, MixedSettings(), REGRESSION, "partitioner=mixed: dataset=lines has no classes; choose"),
+        (
+            Mixed,
+            MixedSettings(uniform_records=50, own_class_records=20),
+            INFO,
+            "partitioner.own_class_records=20: 50 + 3 clients x 20 = 110 records, and dataset=made has 100; lower it or",
+        ),
         (Natural, NaturalSettings(), INFO, "partitioner=natural: dataset=made comes without clients"),
         (Natural, NaturalSettings(clients=51), REGRESSION, "partitioner.clients=51: dataset=lines has 50 clients"),
     ],
@@ -309,6 +359,16 @@ def test_impossible_combinations_are_refused_in_one_line(kind, chosen, info, say
         kind.clients(chosen, info)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_class_that_runs_out_is_named():
+    data = dataset(np.repeat(np.arange(3), [40, 4, 40]), 3)
+    with pytest.raises(ConfigError) as refused:
+        Mixed.partition(MixedSettings(uniform_records=0, own_class_records=5), data, 0)
+    assert str(refused.value) == (
+        "partitioner.own_class_records=5: dataset=made has 4 records of class 1 left after the uniform draw; lower it or "
+        "partitioner.uniform_records"
+    )
 
 
 @pytest.mark.parametrize(
@@ -325,6 +385,8 @@ def test_impossible_combinations_are_refused_in_one_line(kind, chosen, info, say
         ("iid", {"clients": -5}),
         ("shards", {"shards_per_client": 0}),
         ("natural", {"clients": 0}),
+        ("mixed", {"uniform_records": -1}),
+        ("mixed", {"own_class_records": 0}),
     ],
 )
 def test_impossible_settings_are_refused(name, values):
@@ -347,4 +409,4 @@ def test_every_partitioner_config_names_a_component_and_all_its_settings(path: P
     values = OmegaConf.to_container(OmegaConf.create(it), resolve=True)["it"]
     found = lookup("partitioner", values.pop("name"))
     assert set(values) == set(found.settings.model_fields)
-    assert parse_settings(found.settings, values, "partitioner").clients in (None, 1000)
+    assert getattr(parse_settings(found.settings, values, "partitioner"), "clients", None) in (None, 1000)

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from dpfl_cli.algorithms.fedavg import FedAvg
 from dpfl_cli.config.compose import compose_config
-from dpfl_cli.config.errors import StoreError
+from dpfl_cli.config.errors import ConfigError, StoreError
 from dpfl_cli.simulation import engine
 from dpfl_cli.simulation import execute as execute_module
 from dpfl_cli.simulation import store as store_module
@@ -178,7 +179,7 @@ def test_divergence_is_recorded_and_not_repeated(tmp_path: Path) -> None:
 
 def test_memory_budget_cuts_batches_and_changes_no_number(tmp_path: Path) -> None:
     plans = grid()
-    tight = [make_plan(with_values(compose_config([*SMALL, "dp=ldp"]), {"seed": s, "runtime.memory": 50_000})) for s in range(5)]
+    tight = [make_plan(with_values(compose_config([*SMALL, "dp=ldp"]), {"seed": s, "launcher.memory": "50kB"})) for s in range(5)]
     assert len(batches(tight)) > 1
     roomy = [make_plan(with_values(compose_config([*SMALL, "dp=ldp"]), {"seed": s})) for s in range(5)]
     assert len(batches(roomy)) == 1
@@ -186,6 +187,39 @@ def test_memory_budget_cuts_batches_and_changes_no_number(tmp_path: Path) -> Non
     cut = RunStore(tmp_path / "cut")
     execute(tight, cut)
     assert contents(cut) == contents_of_unbroken(roomy, tmp_path / "whole")
+
+
+def test_a_run_takes_what_its_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(compose_config(SMALL))
+    values = execute_module.COPIES * 8 * 60 * 6  # float64 [M, d]
+    assert execute_module.bytes_per_run(plan) == values
+    model = plan.model.target
+    monkeypatch.setattr(model, "dtype", torch.float32)
+    monkeypatch.setattr(model, "workspace", classmethod(lambda cls, settings, info, clients: 1000 * clients))
+    assert execute_module.bytes_per_run(plan) == values // 2 + 60_000
+
+
+def test_a_budget_is_shared_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = make_plan(compose_config([*SMALL, "launcher.memory=4GiB"]))
+    assert [execute_module.memory_budget(given, workers) for workers in (1, 4)] == [4 * 2**30, 2**30]
+    free = make_plan(compose_config(SMALL))
+    monkeypatch.setattr(os, "sysconf", {"SC_AVPHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}.__getitem__)
+    assert [execute_module.memory_budget(free, workers) for workers in (1, 4)] == [500 * 4096, 125 * 4096]
+
+
+@pytest.mark.parametrize("text", ["4 apples", "-3", "0", "GiB", "true", "4GiB5", "[1]"])
+def test_a_wrong_amount_of_memory_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^launcher\.memory=.*; write bytes, or a text such as 4GiB or 500MB$"):
+        make_plan(compose_config([*SMALL, f"launcher.memory={text}"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("1024", 1024), ("1.5 KiB", 1536), ("500MB", 5 * 10**8), ("2gib", 2**31), ("7B", 7), ("null", None)]
+)
+def test_amounts_of_memory(text: str, wanted: int | None) -> None:
+    plan = make_plan(compose_config([*SMALL, f"launcher.memory={text}"]))
+    assert plan.launcher.memory == wanted
+    assert plan.id == make_plan(compose_config(SMALL)).id
 
 
 def test_a_run_in_other_hands_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,234 @@
+"""Damped solves with the curvature of softmax regression, without a matrix per record.
+
+With rows x_j, probabilities p_j (a record's column of P) and shares w_j, a client's Hessian is
+
+    H = sum_j w_j (diag(p_j) - p_j p_j^T) (x) x_j x_j^T,    ||H_j||_F = ||x_j||^2 sqrt(sum p^2 - 2 sum p^3 + (sum p^2)^2),
+
+so clipping needs p and ||x|| alone, and H V = X^T (w (P Z - P sum(P Z))) with Z = X V. Curvature by features only is
+K = sum_j w_j x_j x_j^T, the same for all classes and all rounds.
+
+Reference: Krouka, Koskela, Kulkarni, "DP-FedNew", PoPETs 2025(1), the matrices that it inverts; the forms are this file's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from dpfl_cli.models.pairs import product, shared_product
+
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-6}  # relative residual at which conjugate gradients stop
+SMALLEST_FACTOR = 16  # LAPACK factors matrices up to this size, larger ones are cut
+
+
+def bounded_shares(shares: Tensor, norms: Tensor, clip_norm: Tensor) -> Tensor:
+    """w_j min(1, C / ||v_j||): the shares of clipped records; zero where the norm is not finite."""
+    return torch.where(norms < torch.inf, shares * (clip_norm / norms).clamp(max=1.0), 0.0)
+
+
+def hessian_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
+    """||H_j||_F = ||x_j||^2 ||diag(p_j) - p_j p_j^T||_F.
+
+    The square of the second factor is summed as sum_a (p_a - p_a^2)^2 + 2 sum_{a < b} p_a^2 p_b^2: the same, but no term cancels
+    where one probability is nearly 1.
+
+    Args:
+      probabilities: [..., c, n].
+      squared_norms: [..., n].
+    """
+    squares = probabilities.square()
+    before = squares.cumsum(dim=-2)[..., :-1, :]  # sum_{a < b} p_a^2, for b = 1 ... c - 1
+    off = before.mul_(squares[..., 1:, :]).sum(dim=-2)
+    return squared_norms * (probabilities - squares).square_().sum(dim=-2).add_(off, alpha=2.0).sqrt_()
+
+
+def hessian_by_conjugate_gradients(
+    features: Tensor, probabilities: Tensor, shares: Tensor, right: Tensor, damping: Tensor
+) -> Tensor:
+    """(H + damping I)^-1 right by conjugate gradients, all pairs at once.
+
+    Args:
+      features: [B, n, q] X.
+      probabilities: [S, B, c, n] P.
+      shares: [S, B, n] w.
+      right: [S, B, c, q].
+      damping: [S, 1, 1, 1].
+    """
+    weighted = probabilities * shares.unsqueeze(-2)
+    fitted, turned, applied = torch.empty_like(weighted), torch.empty_like(weighted), torch.empty_like(right)
+
+    def apply(direction: Tensor) -> Tensor:
+        """w P (Z - sum(P Z)), the same as w (P Z - P sum(P Z)), between two products with X."""
+        shared_product(direction, features.mT, fitted)
+        torch.mul(fitted, probabilities, out=turned)
+        fitted.sub_(turned.sum(dim=-2, keepdim=True)).mul_(weighted)
+        return shared_product(fitted, features, applied).addcmul_(direction, damping)
+
+    return conjugate_gradients(apply, right)
+
+
+def conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor) -> Tensor:
+    """A^-1 right for a positive definite A of every pair, started at zero.
+
+    A pair stops when its residual (as updated) is at most `TOLERANCE` times the right side, and stays as it is from then on; what
+    it gets does not depend on the others. After 2 d steps it stops wherever it is: rounding keeps it from the tolerance.
+
+    Args:
+      apply: [..., c, q] -> A of it; may write its result into the same memory every time.
+      right: [..., c, q].
+    """
+    solution, residual, direction = torch.zeros_like(right), right.clone(), right.clone()
+    squared = _inner(residual, residual)
+    goal = squared * TOLERANCE[right.dtype] ** 2
+    for step in range(2 * right.shape[-2] * right.shape[-1]):
+        active = squared > goal
+        # asking costs a device a halt, so it is asked now and then; a pair that has stopped does not change by another step
+        if (not right.is_cuda or step % 8 == 0) and not bool(active.any()):
+            break
+        applied = apply(direction)
+        pace = torch.where(active, squared / _inner(direction, applied), 0.0)
+        solution.addcmul_(pace, direction)
+        residual.addcmul_(pace, applied, value=-1)
+        fresh = torch.where(active, _inner(residual, residual), squared)
+        direction.mul_(torch.where(active, fresh / squared, 0.0)).add_(residual)
+        squared = fresh
+    return solution.add_(0.0 * goal)  # NaN where the right side is not finite
+
+
+def _inner(one: Tensor, other: Tensor) -> Tensor:
+    """[..., 1, 1] inner products of [..., c, q]; summed in two steps, whose order does not depend on the number of pairs."""
+    return (one * other).sum(dim=-1).sum(dim=-1)[..., None, None]
+
+
+def hessian_by_cholesky(features: Tensor, probabilities: Tensor, shares: Tensor, right: Tensor, damping: Tensor) -> Tensor:
+    """(H + damping I)^-1 right by a blocked Cholesky factorisation, one matrix to a pair.
+
+    The rows of diag(p) - p p^T sum to zero. In Helmert's basis [Q, 1 / sqrt(c)] of the classes, Q^T 1 = 0, the last one is free
+    of curvature (its solve divides by the damping), and c - 1 remain: for two classes one q x q system. With t = Q^T p and column
+    a of Q equal to h_a in classes 0 ... a, -(a + 1) h_a in class a + 1 and 0 beyond, the entries of Q^T (diag(p) - p p^T) Q are
+
+        (a, b) for a > b: t_b (h_a - t_a),    (a, a): h_a^2 (p_0 + ... + p_a + (a + 1)^2 p_{a+1}) - t_a^2.
+
+    The matrix is made and factored tile by tile, A_ab = X^T diag(w * entry (a, b)) X for a >= b:
+
+        S = A_ab - sum_{k < b} L_ak L_bk^T,    L_aa = chol(S),    L_ab = S L_bb^-T for a > b.
+
+    Args:
+      features: [B, n, q] X.
+      probabilities: [B, c, n] P.
+      shares: [B, n] w.
+      right: [B, c, q].
+      damping: scalar tensor.
+
+    Returns:
+      [B, c, q]; NaN where rounding makes the matrix indefinite.
+    """
+    pairs, classes, _ = probabilities.shape
+    basis, heights = helmert(classes, right)
+    turned = product(basis.mT.expand(pairs, -1, -1), probabilities)  # t [B, c - 1, n]
+    below = probabilities.cumsum(dim=1)  # p_0 + ... + p_a
+    tiles: list[list[Tensor]] = []
+    inverses: list[Tensor] = []  # L_aa^-1
+    for a in range(classes - 1):
+        row: list[Tensor] = []
+        for b in range(a + 1):
+            if a == b:
+                entry = heights[a] ** 2 * (below[:, a] + (a + 1) ** 2 * probabilities[:, a + 1]) - turned[:, a].square()
+            else:
+                entry = turned[:, b] * (heights[a] - turned[:, a])
+            tile = product((features * entry.mul_(shares).unsqueeze(-1)).mT, features)
+            for left, other in zip(row, tiles[b] if a > b else row, strict=True):
+                product(left, other.mT, tile, add=-1.0)
+            if a == b:
+                tile.diagonal(dim1=1, dim2=2).add_(damping)
+                inverses.append(cholesky_with_inverse(tile)[1])
+            else:
+                row.append(product(tile, inverses[b].mT))
+        tiles.append(row)
+    rotated = product(basis.mT.expand(pairs, -1, -1), right)  # [B, c - 1, q]
+    solved = _substitute(tiles, inverses, [column.unsqueeze(-1).contiguous() for column in rotated.unbind(dim=1)])
+    free = right.mean(dim=1, keepdim=True) / damping
+    return product(basis.expand(pairs, -1, -1), torch.cat(solved, dim=2).mT.contiguous()).add_(free)
+
+
+def _substitute(tiles: list[list[Tensor]], inverses: list[Tensor], right: list[Tensor]) -> list[Tensor]:
+    """(L L^T)^-1 right, class by class [B, q, 1]; changes `right`."""
+    classes = range(len(inverses))
+    for a in classes:
+        for b in range(a):
+            product(tiles[a][b], right[b], right[a], add=-1.0)
+        right[a] = product(inverses[a], right[a])
+    for a in reversed(classes):
+        for b in range(a + 1, len(inverses)):
+            product(tiles[b][a].mT, right[b], right[a], add=-1.0)
+        right[a] = product(inverses[a].mT, right[a])
+    return right
+
+
+def helmert(classes: int, like: Tensor) -> tuple[Tensor, list[float]]:
+    """Helmert's contrasts Q [c, c - 1], orthonormal with Q^T 1 = 0, and h_a = 1 / sqrt((a + 1) (a + 2))."""
+    heights = [1.0 / sqrt((a + 1) * (a + 2)) for a in range(classes - 1)]
+    basis = torch.zeros(classes, classes - 1, dtype=like.dtype, device=like.device)
+    for a, height in enumerate(heights):
+        basis[: a + 1, a] = height
+        basis[a + 1, a] = -(a + 1) * height
+    return basis, heights
+
+
+def cholesky_with_inverse(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """L and L^-1 of positive definite matrices [B, k, k] = L L^T, NaN where they are not; reads the lower halves.
+
+    Cut in two, L = [[L1, 0], [L21, L2]] with L21 = A21 L1^-T and L2 L2^T = A22 - L21 L21^T, and the corner of L^-1 is
+    -L2^-1 L21 L1^-1: products of whole stacks, several times as fast as factoring small matrices one after another.
+    """
+    size = matrices.shape[-1]
+    if size <= SMALLEST_FACTOR:
+        factor, failed = torch.linalg.cholesky_ex(matrices)
+        factor.masked_fill_((failed > 0)[:, None, None], torch.nan)
+        unit = torch.eye(size, dtype=matrices.dtype, device=matrices.device).expand_as(matrices)
+        return factor, torch.linalg.solve_triangular(factor, unit, upper=False)
+    half = (size // 2 + 3) // 4 * 4
+    factor, inverse = torch.zeros_like(matrices), torch.zeros_like(matrices)
+    first, first_inverse = cholesky_with_inverse(matrices[:, :half, :half].contiguous())
+    corner = product(matrices[:, half:, :half], first_inverse.mT)
+    rest = matrices[:, half:, half:].contiguous()
+    second, second_inverse = cholesky_with_inverse(product(corner, corner.mT, rest, add=-1.0))
+    factor[:, :half, :half], factor[:, half:, :half], factor[:, half:, half:] = first, corner, second
+    inverse[:, :half, :half], inverse[:, half:, half:] = first_inverse, second_inverse
+    inverse[:, half:, :half] = product(second_inverse, product(corner, first_inverse)).neg_()
+    return factor, inverse
+
+
+def covariance_inverse(features: Tensor, shares: Tensor, damping: float) -> Tensor:
+    """What `covariance_solve` needs of K = X^T diag(w) X: (damping I + G)^-1, G = K or, where n < q, the smaller X_w X_w^T.
+
+    Args:
+      features: [B, n, q] X.
+      shares: [B, n] w; X_w has the rows sqrt(w_j) x_j.
+      damping: positive.
+
+    Returns:
+      [B, min(n, q), min(n, q)].
+    """
+    rows = features * shares.sqrt().unsqueeze(-1)
+    gram = product(rows, rows.mT) if features.shape[1] < features.shape[2] else product(rows.mT, rows)
+    gram.diagonal(dim1=1, dim2=2).add_(damping)
+    inverse = cholesky_with_inverse(gram)[1]
+    return product(inverse.mT, inverse)
+
+
+def covariance_solve(features: Tensor, shares: Tensor, inverse: Tensor, right: Tensor, damping: float) -> Tensor:
+    """(K + damping I)^-1 for every class; by Woodbury, (g - X_w^T (damping I + X_w X_w^T)^-1 X_w g) / damping, where n < q.
+
+    Args:
+      features, shares, damping: as for `covariance_inverse`, whose result is `inverse`.
+      right: [B, c, q].
+    """
+    if features.shape[1] >= features.shape[2]:
+        return product(right, inverse)
+    roots = shares.sqrt().unsqueeze(1)
+    inside = product(product(right, features.mT).mul_(roots), inverse).mul_(roots)
+    return product(inside, features, right.clone(), add=-1.0).div_(damping)

@@ -1,0 +1,186 @@
+"""Logistic regression on two classes, without a bias, in float64: f_i(x) = mean_j ln(1 + exp(-y_ij a_ij . x)) + l2 / 2 ||x||^2.
+
+The problem is min_x (1/M) sum_i f_i(x) + g(x), with g one of `prox`. With l2 > 0 it has one minimiser x*, which is computed once
+(`optimum`), and metrics say how far a model is from it.
+
+References:
+  Zhang, Fay, Johansson 2023, arXiv:2308.01139, section 5 (l2 = 0.1; g none, or a weighted l1 norm on a box).
+  Mishchenko, Malinovsky, Stich, Richtarik 2022, arXiv:2202.09357, section 5 (l2 from a condition number).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import pad
+
+from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.federation import DatasetInfo, Federation, Records
+from dpfl_cli.data.streams import Streams
+from dpfl_cli.models.optimum import LogisticProblem, minimiser
+from dpfl_cli.models.prox import Ball, Box, L1Box, NoPenalty, Penalty
+from dpfl_cli.models.single_output import ROW_UNIT, Shard, SingleOutput
+from dpfl_cli.models.stacks import by_blocks
+
+
+class LogisticSettings(Settings):
+    """Settings of `logistic_regression`."""
+
+    l2: float = Field(ge=0, allow_inf_nan=False)  # theta_2, lambda
+    penalty: Literal["none", "l1_box", "box", "ball"]
+    l1_weight: float = Field(ge=0, allow_inf_nan=False)  # omega
+    box: float = Field(gt=0, allow_inf_nan=False)  # alpha
+    radius: float = Field(gt=0, allow_inf_nan=False)
+    init: Literal["zeros", "normal"]
+
+
+def penalty_of(settings: LogisticSettings) -> Penalty:
+    """g."""
+    if settings.penalty == "l1_box":
+        return L1Box(settings.l1_weight, settings.box)
+    if settings.penalty == "box":
+        return Box(settings.box)
+    return Ball(settings.radius) if settings.penalty == "ball" else NoPenalty()
+
+
+@component("model", "logistic_regression", revision=1, settings=LogisticSettings)
+class LogisticRegression(SingleOutput):
+    """Logistic regression on two classes, optionally with l2 regularisation and a non-smooth penalty."""
+
+    kernel_loss: ClassVar[str] = "logistic"
+    unreleased_metrics: ClassVar[frozenset[str]] = frozenset({"train_loss", "squared_error", "suboptimality"})
+
+    def __init__(
+        self, settings: LogisticSettings, federations: list[Federation], index: np.ndarray, device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__(settings, federations, index, device)
+        self.dimension = self.dimension_of(settings, federations[0].dataset.info)
+        self.l2 = settings.l2
+        self.penalty = penalty_of(settings)
+
+    @classmethod
+    def dimension_of(cls, settings: LogisticSettings, info: DatasetInfo) -> int:
+        """d, the length of a record's feature vector."""
+        if info.classes != 2 or len(info.feature_shape) != 1:
+            raise ConfigError(
+                f"model=logistic: needs feature vectors with two classes, but dataset={info.name} has features of shape "
+                f"{list(info.feature_shape)} and {info.classes or 'no'} classes; choose dataset=ijcnn1 or another model"
+            )
+        return info.feature_shape[0]
+
+    def initial(self, streams: Streams) -> Tensor:
+        """[R, d] zeros, or N(0, I)."""
+        values = np.zeros((self.runs, self.dimension))
+        if self.settings.init == "normal":
+            for run in range(self.runs):
+                values[run] = streams.generator(run, "init").standard_normal(self.dimension)
+        return torch.from_numpy(values).to(self.device)
+
+    def encoded(self, targets: np.ndarray) -> np.ndarray:
+        """-1 for class 0, 1 for class 1."""
+        return 2.0 * targets - 1.0
+
+    def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """-y / (1 + exp(y z))."""
+        return -targets * torch.sigmoid(-targets * outputs)
+
+    def prox(self, values: Tensor, step: Tensor) -> Tensor:
+        """As the contract, for the penalty g."""
+        return self.penalty.prox(values, step.reshape(-1, *[1] * (values.dim() - 1)))
+
+    def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
+        """Each [R]: `train_loss`, F = (1/M) sum_i f_i + g with g on its domain (a model outside is not infinitely bad); with
+        l2 > 0, of the minimiser x* of F, `squared_error` ||x - x*||^2 / ||x*||^2 and `suboptimality` F(x) - F(x*); and where
+        there is a test split, `accuracy` in percent and `test_loss`, the mean of ln(1 + exp(-y a . x)).
+        """
+        loss = torch.empty_like(parameters[:, 0])
+        error, excess, accuracy, test_loss = (torch.empty_like(loss) for _ in range(4))
+        for shard, best, test in zip(self._shards, self._optima, self._tests, strict=True):
+            model = parameters[shard.runs]
+            loss[shard.runs] = self._objective(shard, model)
+            if best is not None:
+                apart = (model - best).square().sum(dim=-1)
+                error[shard.runs] = apart / best.square().sum()
+                excess[shard.runs] = loss[shard.runs] - self._objective(shard, best.unsqueeze(0))
+            if test is not None:
+                accuracy[shard.runs] = 100.0 * test.mean(_hits, model)
+                test_loss[shard.runs] = test.mean(_losses, model)
+        found = {"train_loss": loss}
+        if all(best is not None for best in self._optima):
+            found |= {"squared_error": error, "suboptimality": excess}
+        if all(test is not None for test in self._tests):
+            found |= {"accuracy": accuracy, "test_loss": test_loss}
+        return found
+
+    def _objective(self, shard: Shard, model: Tensor) -> Tensor:
+        """[S] F at models [S, d]."""
+        smooth = _Weighted(shard.rows, shard.targets, shard.weights).mean(_losses, model)
+        return smooth + self.l2 / 2 * model.square().sum(dim=-1) + self.penalty.value(model)
+
+    @cached_property
+    def _optima(self) -> list[Tensor | None]:
+        """x* [d] of every federation's problem, where it is known."""
+        return [self._optimum(shard) for shard in self._shards]
+
+    def _optimum(self, shard: Shard) -> Tensor | None:
+        used = shard.weights > 0
+        rows, signs, weights = (part[used].cpu() for part in (shard.rows, shard.targets, shard.weights))
+        if not self.l2 or not bool(torch.isfinite(signs).all()):
+            return None
+        found = minimiser(LogisticProblem(rows, signs, weights, self.l2, self.penalty))
+        return None if found is None else found.to(self.device)
+
+    @cached_property
+    def _tests(self) -> list[_Weighted | None]:
+        """The test split of every federation; those that share it share the bytes."""
+        made: dict[int, _Weighted] = {}
+        for test in (federation.dataset.test for federation in self.federations):
+            if test is not None and id(test) not in made:
+                made[id(test)] = self._weighted(test)
+        return [made.get(id(federation.dataset.test)) for federation in self.federations]
+
+    def _weighted(self, test: Records) -> _Weighted:
+        missing = -len(test) % ROW_UNIT
+        rows = torch.from_numpy(test.features.astype(np.float64))
+        signs = torch.from_numpy(self.encoded(test.targets))
+        weights = torch.full((len(test),), 1.0 / len(test), dtype=self.dtype)
+        padded = pad(rows, (0, 0, 0, missing)), pad(signs, (0, missing)), pad(weights, (0, missing))
+        return _Weighted(*(part.to(self.device) for part in padded))
+
+
+@dataclass(frozen=True)
+class _Weighted:
+    """Records [K, d] with y and weights [K], K a multiple of `ROW_UNIT`."""
+
+    rows: Tensor
+    targets: Tensor
+    weights: Tensor
+
+    def mean(self, of: Callable[[Tensor, Tensor], Tensor], model: Tensor) -> Tensor:
+        """[S] weighted sums over records of a function of outputs [K, S] and y [K, 1], at models [S, d]."""
+
+        def block(columns: Tensor) -> Tensor:
+            each = of(self.rows @ columns, self.targets.unsqueeze(-1)) * self.weights.unsqueeze(-1)
+            # along memory and in two steps: the order of the sum depends neither on S nor on threads
+            return each.T.contiguous().unflatten(-1, (-1, ROW_UNIT)).sum(dim=-1).sum(dim=-1)
+
+        return by_blocks(block, model.T)
+
+
+def _losses(outputs: Tensor, targets: Tensor) -> Tensor:
+    """ln(1 + exp(-y z)) = max(0, -y z) + ln(1 + exp(-|y z|))."""
+    margin = targets * outputs
+    return (-margin).clamp(min=0.0) + margin.abs().neg().exp().log1p()
+
+
+def _hits(outputs: Tensor, targets: Tensor) -> Tensor:
+    """1 where the sign is right, 0 elsewhere; an output of 0 stands for class 0."""
+    return ((outputs > 0) == (targets > 0)).to(outputs.dtype)

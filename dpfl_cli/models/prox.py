@@ -1,0 +1,88 @@
+"""Non-smooth parts g of a problem min_x (1/M) sum_i f_i(x) + g(x), by their values and proximal operators.
+
+Every g has a domain outside of which it is infinite (an indicator); `value` is meant on the domain, `prox` always lands in it.
+
+References:
+  Parikh, Boyd, "Proximal Algorithms", 2014, sections 2 and 6.
+  Zhang, Fay, Johansson 2023, arXiv:2308.01139, section 5 (the weighted l1 norm on a box).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Penalty(Protocol):
+    """g: R^d -> R, convex."""
+
+    def value(self, x: Tensor) -> Tensor:
+        """[...] g at points [..., d] of its domain."""
+        ...
+
+    def prox(self, v: Tensor, step: Tensor) -> Tensor:
+        """argmin_u g(u) + ||u - v||^2 / (2 step) at points [..., d]; `step` is positive and broadcasts against them."""
+        ...
+
+
+@dataclass(frozen=True)
+class NoPenalty:
+    """g = 0."""
+
+    def value(self, x: Tensor) -> Tensor:
+        return x.new_zeros(x.shape[:-1])
+
+    def prox(self, v: Tensor, step: Tensor) -> Tensor:
+        return v
+
+
+@dataclass(frozen=True)
+class L1Box:
+    """g(x) = weight ||x||_1 where every |x_j| <= bound.
+
+    Attributes:
+      weight: omega >= 0.
+      bound: alpha > 0.
+    """
+
+    weight: float
+    bound: float
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.weight * x.abs().sum(dim=-1)
+
+    def prox(self, v: Tensor, step: Tensor) -> Tensor:
+        """sign(v_j) min(max(|v_j| - step omega, 0), alpha): the threshold first, then the box."""
+        return (v.abs() - step * self.weight).clamp(0.0, self.bound) * v.sign()
+
+
+@dataclass(frozen=True)
+class Box:
+    """g(x) = 0 where every |x_j| <= bound."""
+
+    bound: float
+
+    def value(self, x: Tensor) -> Tensor:
+        return x.new_zeros(x.shape[:-1])
+
+    def prox(self, v: Tensor, step: Tensor) -> Tensor:
+        """The projection onto the box."""
+        return v.clamp(-self.bound, self.bound)
+
+
+@dataclass(frozen=True)
+class Ball:
+    """g(x) = 0 where ||x|| <= radius."""
+
+    radius: float
+
+    def value(self, x: Tensor) -> Tensor:
+        return x.new_zeros(x.shape[:-1])
+
+    def prox(self, v: Tensor, step: Tensor) -> Tensor:
+        """The projection onto the ball."""
+        norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+        return v * torch.clamp(self.radius / norm, max=1.0)

@@ -1,0 +1,235 @@
+"""Models with one linear output per record: l(a . v, y), such as linear and logistic regression, in float64.
+
+With s_j = dl/dz at z_j = a_j . v, a record's gradient is s_j a_j and its norm |s_j| ||a_j||, so
+
+    mean of gradients          (1/n) A^T s
+    mean of clipped gradients  (1/n) A^T (s min(1, C / (|s| ||a||)))
+
+and no gradient of a single record is ever made. A record whose gradient is not finite counts as zero where it is clipped. A
+compiled kernel computes this on CPUs (`single_output_kernel`); stacked tensor operations serve other devices, and where the
+kernel cannot be built. The two are tested equal.
+
+Reference: Goodfellow, "Efficient per-example gradient computations", 2015, arXiv:1510.01799.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpfl_cli.data.federation import Federation
+from dpfl_cli.models.objective import Objective
+from dpfl_cli.models.pairs import product
+from dpfl_cli.models.stacks import RUN_BLOCK, filled, index_of, put
+from dpfl_cli.privacy.bounded import Bounded, record_mean
+from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+
+if TYPE_CHECKING:
+    from dpfl_cli.models.single_output_kernel import Layout, SingleOutputKernel
+
+logger = logging.getLogger("dpfl")
+
+ROW_UNIT = 8  # every client starts at a multiple: a vector of the kernel
+Mode = Literal["gradient", "clipped", "norms"]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The records of one federation's clients, client after client, each filled up with zero rows to a multiple of `ROW_UNIT`.
+
+    A record that is not finite has features 0 and the target NaN: its gradient is not finite, and infects no other in a product
+    as long as it counts as zero.
+
+    Attributes:
+      runs: [S] which of the R runs use the federation.
+      rows: [K, d] features; the last row is of no record.
+      targets: [K] y; 0 where there is no record.
+      norms, inverses: [K] ||a|| and 1 / ||a||.
+      weights: [K] 1 / (M n_i), which sum to 1 where every client has records; 0 where there is no record.
+      firsts, counts: [M] int64 row of each client's first record, and number of its records.
+      buckets: clients that hold about equally many records.
+    """
+
+    runs: np.ndarray
+    rows: Tensor
+    targets: Tensor
+    norms: Tensor
+    inverses: Tensor
+    weights: Tensor
+    firsts: np.ndarray
+    counts: np.ndarray
+    buckets: list[np.ndarray]
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The same for the kernel."""
+        from dpfl_cli.models.single_output_kernel import LANES, Layout, aligned
+
+        rows = self.rows.numpy()
+        features = aligned(rows.size).reshape(-1, rows.shape[1], LANES)
+        np.copyto(features, rows.reshape(-1, LANES, rows.shape[1]).transpose(0, 2, 1))
+        plain = (self.targets.numpy(), self.norms.numpy(), self.inverses.numpy())
+        return Layout(features, rows, *plain, self.firsts, self.counts)
+
+    def places(self, clients: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """[k, n] rows of the given clients' records [k, n] by number; the last row for a number that is none of the client's."""
+        own = (numbers >= 0) & (numbers < self.counts[clients, None])
+        return np.where(own, self.firsts[clients, None] + numbers, len(self.rows) - 1)
+
+
+class SingleOutput(Objective):
+    """Base of models with one linear output per record. A subclass gives the loss, and what of it the kernel needs to know.
+
+    Attributes:
+      kernel_loss: the loss's name in the kernel.
+      kernel_scale: its factor there.
+      l2: h(x) = l2 / 2 ||x||^2 is part of every f_i.
+    """
+
+    dtype = torch.float64
+    provides: ClassVar[frozenset[str]] = frozenset({"clipped_gradient", "squared_gradient_norms"})
+    unreleased_metrics: ClassVar[frozenset[str]] = frozenset({"train_loss"})
+    kernel_loss: ClassVar[str]
+    kernel_scale = 1.0
+    l2 = 0.0
+
+    @abstractmethod
+    def encoded(self, targets: np.ndarray) -> np.ndarray:
+        """[N] y as the loss takes them, float64."""
+
+    @abstractmethod
+    def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """s = dl/dz, elementwise."""
+
+    def gradient(self, parameters: Tensor) -> ClientValues:
+        """[R, M, d] grad f_i(v_i) = (1 / n_i) A_i^T s + l2 v_i; 0 for a client without records."""
+        return client_values(self._computed("gradient", opened(parameters)))
+
+    def clipped_gradient(self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None) -> Bounded:
+        """As the contract. A number in a batch that is none of the client's records counts as a record of gradient zero."""
+        limit = clip_norm.to(self.device, self.dtype)
+        means = self._computed("clipped", opened(parameters), limit, batch)
+        records = self._divisors if batch is None else torch.full_like(self.records, batch.shape[-1])
+        return record_mean(client_values(means), limit, records)
+
+    def squared_gradient_norms(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
+        """[R, M, b] s^2 ||a||^2; infinite for a record whose gradient is not finite."""
+        return client_values(self._computed("norms", opened(parameters), None, batch))
+
+    def regulariser_gradient(self, parameters: Tensor) -> Tensor:
+        """l2 x."""
+        return self.l2 * parameters
+
+    @cached_property
+    def _divisors(self) -> Tensor:
+        """[R, M] n_i, at least 1."""
+        return self.records.clamp(min=1)
+
+    @cached_property
+    def _largest(self) -> int:
+        """The largest number of records that a client holds, at least 1."""
+        return max(1, int(self.records.max()))
+
+    @cached_property
+    def _shards(self) -> list[Shard]:
+        return [self._shard(federation, np.flatnonzero(self.index == n)) for n, federation in enumerate(self.federations)]
+
+    def _shard(self, federation: Federation, runs: np.ndarray) -> Shard:
+        partition, train = federation.partition, federation.dataset.train
+        counts = partition.counts
+        heights = -(-counts // ROW_UNIT) * ROW_UNIT
+        firsts = np.cumsum(heights) - heights
+        total = int(heights.sum()) + ROW_UNIT
+        places = np.repeat(firsts - partition.offsets[:-1], counts) + np.arange(len(partition.indices))
+        rows, targets, weights = np.zeros((total, self.dimension)), np.zeros(total), np.zeros(total)
+        rows[places] = train.features[partition.indices]
+        targets[places] = self.encoded(train.targets[partition.indices])
+        weights[places] = np.repeat(1.0 / np.maximum(counts, 1) / len(counts), counts)
+        norms = torch.linalg.vector_norm(torch.from_numpy(rows), dim=-1).numpy()
+        strange = ~np.isfinite(norms)
+        rows[strange], targets[strange], norms[strange] = 0.0, np.nan, 0.0
+        inverses = 1.0 / np.maximum(norms, np.finfo(np.float64).tiny)
+        held = [torch.from_numpy(part).to(self.device) for part in (rows, targets, norms, inverses, weights)]
+        buckets = [clients for clients in federation.buckets() if counts[clients].any()]
+        return Shard(runs, *held, firsts=firsts, counts=counts, buckets=buckets)
+
+    def _computed(self, mode: Mode, values: Tensor, bounds: Tensor | None = None, batch: Tensor | None = None) -> Tensor:
+        """[R, M, d] means over records, or [R, M, b] squared norms, at parameters [R, M, d]."""
+        width = self.dimension
+        if mode == "norms":
+            width = self._largest if batch is None else batch.shape[-1]
+        kernel = compiled_kernel() if self.device.type == "cpu" else None
+        if kernel is None:
+            return self._stacked(mode, values, bounds, batch, width)
+        result = torch.empty(self.runs, self.clients, width, dtype=self.dtype)
+        loss = self.kernel_loss, self.kernel_scale, self.l2
+        limits = None if bounds is None else bounds.contiguous().numpy()
+        numbers = None if batch is None else batch.numpy()
+        arrays = values.numpy(), result.numpy(), limits, numbers
+        for shard in self._shards:
+            kernel.compute(mode, *loss, shard.layout, shard.runs, *arrays, threads=torch.get_num_threads())
+        return result
+
+    # The torch path.
+
+    def _stacked(self, mode: Mode, values: Tensor, bounds: Tensor | None, batch: Tensor | None, width: int) -> Tensor:
+        """As `_computed`: a client's runs are the columns of a product, `RUN_BLOCK` at a time; with a batch, one run."""
+        result = values.new_zeros(self.runs, self.clients, width)
+        limits = values.new_full((self.runs,), torch.inf) if bounds is None else bounds
+        everybody = np.arange(self.clients)
+        for shard in self._shards:
+            if batch is not None:
+                for run in shard.runs.tolist():
+                    places = torch.from_numpy(shard.places(everybody, batch[run].cpu().numpy())).to(self.device)
+                    found = self._block(mode, shard, places, values[run].unsqueeze(-1), limits[run : run + 1])
+                    result[run] = found.squeeze(-1) / (1 if mode == "norms" else batch.shape[-1])
+                continue
+            for clients in shard.buckets:
+                counts = shard.counts[clients]
+                numbers = np.broadcast_to(np.arange(counts.max()), (len(clients), counts.max()))
+                places = torch.from_numpy(shard.places(clients, numbers)).to(self.device)
+                divisors = torch.from_numpy(counts).to(values)[:, None, None]
+                for start in range(0, len(shard.runs), RUN_BLOCK):
+                    runs = index_of(shard.runs[start : start + RUN_BLOCK], self.device)
+                    where = index_of(clients, self.device)
+                    columns = filled(values[runs][:, where].permute(1, 2, 0))
+                    found = self._block(mode, shard, places, columns, filled(limits[runs]))
+                    found = found if mode == "norms" else found / divisors
+                    missing = (0, (width if mode == "norms" else self.dimension) - found.shape[1])
+                    kept = torch.nn.functional.pad(found[..., : len(limits[runs])].permute(2, 0, 1), missing)
+                    put(result, runs, where, kept)
+        if mode == "gradient" and self.l2:
+            result.addcmul_(values, (self.records > 0).unsqueeze(-1).to(self.dtype), value=self.l2)
+        return result
+
+    def _block(self, mode: Mode, shard: Shard, places: Tensor, columns: Tensor, limits: Tensor) -> Tensor:
+        """Sums over records [k, d, S] at parameters [k, d, S], or squared norms [k, n, S]; `places` [k, n], `limits` [S]."""
+        features = shard.rows[places]
+        s = self.derivative(product(features, columns), shard.targets[places].unsqueeze(-1))
+        norms = shard.norms[places].unsqueeze(-1)
+        if mode == "norms":
+            return (s * norms).square().nan_to_num(torch.inf, torch.inf)
+        if mode == "clipped":
+            reach = limits * shard.inverses[places].unsqueeze(-1)
+            s = torch.where(s.abs() * norms < torch.inf, torch.minimum(torch.maximum(s, -reach), reach), 0.0)
+        return product(features.mT, s)
+
+
+@cache
+def compiled_kernel() -> SingleOutputKernel | None:
+    """The kernel, or None, saying so once, where it cannot be built."""
+    try:
+        from dpfl_cli.models.single_output_kernel import SingleOutputKernel
+
+        return SingleOutputKernel()
+    except Exception as error:  # whatever a compiler may raise: the torch path serves as well
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        logger.warning("the kernel of linear models cannot be compiled here (%s); using torch, which is slower", reason)
+        return None

@@ -1,0 +1,344 @@
+"""Softmax regression: one linear layer with cross-entropy, on plain features or behind a frozen layer.
+
+A record's gradient is (p - e_t) (x) x, with p = softmax(W x), its class t and e_t the t-th unit vector. So its norm is
+||p - e_t|| ||x||, and a mean of clipped gradients is one product with re-weighted rows of p - e_t: no gradient of a single record
+is ever made. A bias is one more feature that is always 1, and a frozen layer is a feature map, applied once.
+
+References:
+  Goodfellow, "Efficient per-example gradient computations", 2015, arXiv:1510.01799 (norms of per-record gradients of a layer).
+  Krouka, Koskela, Kulkarni, "DP-FedNew", PoPETs 2025(1) (the second-order methods that `damped_solve` serves).
+"""
+
+from __future__ import annotations
+
+import weakref
+from math import sqrt
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.federation import DatasetInfo, Federation, Records
+from dpfl_cli.data.streams import Streams, stream_generator
+from dpfl_cli.models.curvature import (
+    bounded_shares,
+    covariance_inverse,
+    covariance_solve,
+    hessian_by_cholesky,
+    hessian_by_conjugate_gradients,
+    hessian_norms,
+)
+from dpfl_cli.models.objective import Curvature, Objective
+from dpfl_cli.models.pairs import CPU_BLOCK, ROW_UNIT, Block, Pool, class_probabilities, product, shared_product
+from dpfl_cli.privacy.bounded import Bounded, record_mean
+from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+EVALUATION_ROWS = 500  # test records in one product
+KEPT_FACTORS = 1 << 30  # bytes of factored covariances that are kept from round to round; others are factored every time
+MAP_ROWS = 1 << 13  # records that pass the frozen layer at once
+
+_mapped: dict[tuple[object, ...], tuple[weakref.ref[np.ndarray], Tensor]] = {}
+
+
+class SoftmaxSettings(Settings):
+    """Settings of `softmax_regression`."""
+
+    bias: bool
+    l2: float = Field(ge=0, allow_inf_nan=False)
+    init: Literal["zeros", "normal", "uniform"]
+    init_scale: float = Field(gt=0, allow_inf_nan=False)
+    frozen_width: int | None = Field(ge=1)
+    frozen_seed: int = Field(ge=0)
+    feature_norm: Literal["none", "l2"]
+    precision: Literal["float32", "float64"]
+    solver: Literal["cg", "cholesky"]
+    solver_precision: Literal["float32", "float64"]
+
+
+@component("model", "softmax_regression", revision=1, settings=SoftmaxSettings)
+class SoftmaxRegression(Objective):
+    """Softmax regression: one linear layer and cross-entropy, on plain features or behind a frozen layer.
+
+    Parameters are flat by class: block j of length p (or p + 1, the bias last) holds the weights of class j. f_i is the mean
+    cross-entropy of client i's records, + l2 / 2 ||w||^2.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"clipped_gradient", "squared_gradient_norms", "damped_solve"})
+    unreleased_metrics: ClassVar[frozenset[str]] = frozenset({"train_loss"})
+
+    def __init__(
+        self, settings: SoftmaxSettings, federations: list[Federation], index: np.ndarray, device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__(settings, federations, index, device)
+        info = federations[0].dataset.info
+        self.dtype = DTYPES[settings.precision]
+        self.dimension = self.dimension_of(settings, info)
+        self._classes = classes_of(info)
+        self._width = self.dimension // self._classes  # features of a record, the bias among them
+        self._row = -(-self._width // ROW_UNIT) * ROW_UNIT
+        self._solver_dtype = DTYPES[settings.solver_precision]
+        self._minus_one = torch.full((), -1.0, dtype=self.dtype, device=self.device)
+        self._pool = Pool(federations, index, self._rows, self._row, self.dtype, self.device)
+        self._factors: dict[tuple[object, ...], Tensor] = {}
+        self._tests = [None if one.dataset.test is None else self._test(one.dataset.test) for one in federations]
+
+    @classmethod
+    def dimension_of(cls, settings: SoftmaxSettings, info: DatasetInfo) -> int:
+        """d = c p, or c (p + 1) with a bias; p is the number of features, or the width of the frozen layer."""
+        inputs = int(np.prod(info.feature_shape)) if settings.frozen_width is None else settings.frozen_width
+        return classes_of(info) * (inputs + settings.bias)
+
+    def initial(self, streams: Streams) -> Tensor:
+        """[R, d] zeros, N(0, init_scale^2), or U(-1/sqrt(p), 1/sqrt(p)), the default of PyTorch's linear layers."""
+        values = np.zeros((self.runs, self.dimension))
+        bound = 1.0 / sqrt(self._width - self.settings.bias)
+        for run in range(self.runs):
+            if self.settings.init == "normal":
+                values[run] = self.settings.init_scale * streams.generator(run, "init").standard_normal(self.dimension)
+            if self.settings.init == "uniform":
+                values[run] = streams.generator(run, "init").uniform(-bound, bound, self.dimension)
+        return torch.from_numpy(values).to(self.device, self.dtype)
+
+    def gradient(self, parameters: Tensor) -> ClientValues:
+        """[R, M, d] grad f_i(v_i) = (1 / n_i) sum_j (p_j - e_{t_j}) (x) x_j + l2 v_i; 0 for a client without records."""
+        values = opened(parameters)
+        result = torch.zeros_like(values, memory_format=torch.contiguous_format)
+        for block in self._pool.blocks(None, self._pair_bytes):
+            residuals = self._residuals(block, values)
+            # a record that is not finite makes the gradient what it is: not finite
+            residuals.mul_((block.weights * (1.0 + 0.0 * block.squared_norms)).unsqueeze(-2))
+            self._put_gradient(block, residuals, result)
+        if self.settings.l2:
+            result.addcmul_(values, (self.records > 0).unsqueeze(-1).to(self.dtype), value=self.settings.l2)
+        return client_values(result)
+
+    def clipped_gradient(self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None) -> Bounded:
+        """As the contract, by ||g_j|| = ||p_j - e_t|| ||x_j||: the rows p_j - e_t are re-weighted before they meet the features."""
+        values = opened(parameters)
+        limit = clip_norm.to(self.device, self.dtype)
+        result = torch.zeros_like(values, memory_format=torch.contiguous_format)
+        for block in self._pool.blocks(batch, self._pair_bytes):
+            residuals = self._residuals(block, values)
+            norms = self._squared_gradient_norms(block, residuals).sqrt_()
+            shares = bounded_shares(block.weights, norms, block.of_runs(limit, self.clients).unsqueeze(-1))
+            residuals.mul_(shares.unsqueeze(-2)).nan_to_num_(0.0, 0.0, 0.0)  # 0 * NaN, where a share is zero for that reason
+            self._put_gradient(block, residuals, result)
+        records = self.records.clamp(min=1) if batch is None else torch.full_like(self.records, batch.shape[-1])
+        return record_mean(client_values(result), clip_norm.to(self.device), records)
+
+    def squared_gradient_norms(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
+        """[R, M, b] ||p_j - e_t||^2 ||x_j||^2."""
+        values = opened(parameters)
+        width = self._pool.largest if batch is None else batch.shape[-1]
+        result = values.new_zeros(self.runs, self.clients, width)
+        for block in self._pool.blocks(batch, self._pair_bytes):
+            squared = self._squared_gradient_norms(block, self._residuals(block, values))
+            block.put(result, functional.pad(squared, (0, width - squared.shape[-1])))
+        return client_values(result)
+
+    def damped_solve(
+        self,
+        parameters: Tensor,
+        right: Tensor,
+        damping: Tensor,
+        curvature: Curvature = "hessian",
+        clip_norm: Tensor | None = None,
+    ) -> ClientValues:
+        """As the contract. A record's matrix that is not finite counts as zero; a client without records divides by the damping.
+
+        The solver works in `solver_precision`: conjugate gradients to a relative residual of 1e-8 (float32: 1e-6), or a Cholesky
+        factorisation. The covariance is factored once for each damping and bound, and kept.
+        """
+        sides, dtype = opened(right), self._solver_dtype
+        shifts = damping.to(self.device, dtype)
+        limits = torch.full_like(shifts, torch.inf) if clip_norm is None else clip_norm.to(self.device, dtype)
+        idle = (self.records == 0).unsqueeze(-1)
+        result = torch.where(idle, sides / damping.to(self.device, sides.dtype).reshape(-1, 1, 1), 0.0)
+        if curvature == "hessian":
+            for block in self._pool.blocks(None, self._hessian_bytes):
+                side = self._by_class(block.of(sides)).to(dtype)
+                solved = self._solve_hessian(block, opened(parameters), side, shifts[block.runs], limits[block.runs])
+                block.put(result, solved[..., : self._width].flatten(-2).to(result.dtype))
+        else:
+            numbers = list(zip(shifts.tolist(), limits.tolist(), strict=True))  # under which factors are kept
+            for block in self._pool.blocks(None, self._covariance_bytes):
+                side = self._by_class(block.of(sides)).to(dtype)
+                solved = self._solve_covariance(block, side, [numbers[run] for run in block.numbers])
+                block.put(result, solved[..., : self._width].flatten(-2).to(result.dtype))
+        return client_values(result)
+
+    def regulariser_gradient(self, parameters: Tensor) -> Tensor:
+        """l2 w."""
+        return self.settings.l2 * parameters
+
+    def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
+        """`train_loss`, (1/M) sum_i of the clients' mean cross-entropy, and on the test split, where there is one, `accuracy` in
+        percent and `test_loss` (mean cross-entropy), each [R]."""
+        everywhere = parameters.unsqueeze(1).expand(-1, self.clients, -1)
+        losses = parameters.new_zeros(self.runs, self.clients)
+        for block in self._pool.blocks(None, self._pair_bytes):
+            each = _cross_entropy(self._logits(block, everywhere), block.labels)
+            block.put(losses, (each * block.weights).sum(dim=-1))
+        found = {"train_loss": losses.sum(dim=-1) / self.clients}
+        if any(test is None for test in self._tests):
+            return found
+        accuracy, loss = torch.empty_like(parameters[:, 0]), torch.empty_like(parameters[:, 0])
+        for run, number in enumerate(self.index):
+            accuracy[run], loss[run] = self._evaluate(parameters[run], *self._tests[number])
+        return {**found, "accuracy": accuracy, "test_loss": loss}
+
+    # Features.
+
+    def _rows(self, records: Records, numbers: np.ndarray) -> Tensor:
+        """[k, q] features of the given records: flat, mapped, normed, with the bias, and zeros up to a whole row."""
+        if self.settings.frozen_width is None:
+            inputs = torch.from_numpy(records.features[numbers].reshape(len(numbers), -1)).to(self.device, self.dtype)
+        else:
+            inputs = frozen_features(records, self.settings, self.device)[torch.from_numpy(numbers).to(self.device)]
+        if self.settings.feature_norm == "l2":
+            norms = torch.linalg.vector_norm(inputs, dim=-1, keepdim=True)
+            inputs = inputs / torch.where(norms > 0, norms, 1.0)
+        if self.settings.bias:
+            inputs = functional.pad(inputs, (0, 1), value=1.0)
+        return functional.pad(inputs, (0, self._row - inputs.shape[-1]))
+
+    def _test(self, test: Records) -> tuple[Tensor, Tensor, Tensor]:
+        """Features [k, EVALUATION_ROWS, q], labels and weights 1 / N [k, EVALUATION_ROWS]; filled up with rows of weight 0."""
+        missing = -len(test) % EVALUATION_ROWS
+        features = functional.pad(self._rows(test, np.arange(len(test))), (0, 0, 0, missing))
+        labels = functional.pad(torch.from_numpy(test.targets.astype(np.int64)), (0, missing)).to(self.device)
+        weights = functional.pad(torch.full((len(test),), 1.0 / len(test), dtype=self.dtype), (0, missing)).to(self.device)
+        parts = (-1, EVALUATION_ROWS)
+        return features.unflatten(0, parts), labels.unflatten(0, parts), weights.unflatten(0, parts)
+
+    def _by_class(self, values: Tensor) -> Tensor:
+        """[..., c, q] from flat parameters [..., d]; zeros beside what fills up a row of features."""
+        matrices = values.unflatten(-1, (self._classes, self._width))
+        return matrices if self._row == self._width else functional.pad(matrices, (0, self._row - self._width))
+
+    # Blocks.
+
+    def _pair_bytes(self, records: int) -> int:
+        """Bytes that a gradient of one pair works on."""
+        return self.dtype.itemsize * (records * (self._row + 2 * self._classes) + 2 * self._classes * self._row)
+
+    def _hessian_bytes(self, records: int) -> int:
+        """Bytes that a Hessian solve of one pair works on."""
+        held = records * (self._row + 6 * self._classes) + 6 * self._classes * self._row
+        if self.settings.solver == "cholesky":
+            held += (self._classes * self._row) ** 2 // 2
+        return self._solver_dtype.itemsize * held
+
+    def _covariance_bytes(self, records: int) -> int:
+        """Bytes that a covariance solve of one pair works on."""
+        return self._solver_dtype.itemsize * (2 * records * self._row + 2 * self._classes * self._row)
+
+    def _logits(self, block: Block, values: Tensor) -> Tensor:
+        """[S, B, c, n] W x."""
+        return shared_product(self._by_class(block.of(values)), block.features.mT)
+
+    def _residuals(self, block: Block, values: Tensor) -> Tensor:
+        """[S, B, c, n] p - e_t."""
+        residuals = class_probabilities(self._logits(block, values))
+        places = block.labels.unsqueeze(-2).expand(*residuals.shape[:2], 1, -1)
+        return residuals.scatter_add_(-2, places, self._minus_one.expand(places.shape))
+
+    def _squared_gradient_norms(self, block: Block, residuals: Tensor) -> Tensor:
+        """[S, B, n]."""
+        return residuals.square().sum(dim=-2).mul_(block.squared_norms)
+
+    def _put_gradient(self, block: Block, residuals: Tensor, result: Tensor) -> None:
+        """sum_j (residual of j) (x) x_j, to the block's places of result [R, M, d]."""
+        by_class = result.unflatten(-1, (self._classes, self._width))
+        block.put(by_class, shared_product(residuals, block.features)[..., : self._width])
+
+    def _solve_hessian(self, block: Block, values: Tensor, right: Tensor, damping: Tensor, limit: Tensor) -> Tensor:
+        """[S, B, c, q] with damping and limit [S]."""
+        dtype = self._solver_dtype
+        features, squared_norms = block.features.to(dtype), block.squared_norms.to(dtype)
+        probabilities = class_probabilities(shared_product(self._by_class(block.of(values)).to(dtype), features.mT))
+        norms = hessian_norms(probabilities, squared_norms)
+        shares = bounded_shares(block.weights.to(dtype), norms, limit[:, None, None])
+        probabilities.nan_to_num_(0.0)  # of records that count as zero
+        if self.settings.solver == "cg":
+            return hessian_by_conjugate_gradients(features, probabilities, shares, right, damping[:, None, None, None])
+        solved = [
+            hessian_by_cholesky(features, *parts)
+            for parts in zip(probabilities, shares, right, damping, strict=True)  # one run at a time: its matrices are large
+        ]
+        return torch.stack(solved)
+
+    def _solve_covariance(self, block: Block, right: Tensor, numbers: list[tuple[float, float]]) -> Tensor:
+        """[S, B, c, q] with a damping and a bound for each run."""
+        features = block.features.to(self._solver_dtype)
+        squared_norms, weights = block.squared_norms.to(self._solver_dtype), block.weights.to(self._solver_dtype)
+        solved = []
+        for side, (damping, limit) in zip(right, numbers, strict=True):
+            shares = bounded_shares(weights, squared_norms, squared_norms.new_full((), limit))  # ||x x^T||_F = ||x||^2
+            inverse = self._factor((block.key, damping, limit), features, shares, damping)
+            solved.append(covariance_solve(features, shares, inverse, side, damping))
+        return torch.stack(solved)
+
+    def _factor(self, key: tuple[object, ...], features: Tensor, shares: Tensor, damping: float) -> Tensor:
+        """`covariance_inverse`, kept while there is room."""
+        if key in self._factors:
+            return self._factors[key]
+        inverse = covariance_inverse(features, shares, damping)
+        if sum(kept.nbytes for kept in self._factors.values()) + inverse.nbytes <= KEPT_FACTORS:
+            self._factors[key] = inverse
+        return inverse
+
+    def _evaluate(self, parameters: Tensor, features: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Accuracy in percent and mean cross-entropy of one run's parameters [d] on test records."""
+        matrix = self._by_class(parameters).expand(len(features), -1, -1)
+        right, loss = torch.empty_like(weights), torch.empty_like(weights)
+        size = max(1, CPU_BLOCK // (features[0].nbytes + self.dtype.itemsize * EVALUATION_ROWS * self._classes))
+        for start in range(0, len(features), size):
+            part = slice(start, start + size)
+            logits = product(matrix[part], features[part].mT)
+            right[part] = (logits.argmax(dim=1) == labels[part]) * weights[part]
+            loss[part] = _cross_entropy(logits, labels[part]) * weights[part]
+        return 100.0 * right.sum(dim=-1).sum(), loss.sum(dim=-1).sum()
+
+
+def classes_of(info: DatasetInfo) -> int:
+    """c; a ConfigError where a dataset has no classes."""
+    if info.classes is None:
+        raise ConfigError(
+            f"model=softmax_regression: needs records with classes, but dataset={info.name} has real targets; "
+            "choose dataset=mnist or another model"
+        )
+    return info.classes
+
+
+def frozen_features(records: Records, settings: SoftmaxSettings, device: torch.device) -> Tensor:
+    """[N, H] max(0, A x + b) of all records, with A and b ~ U(-1/sqrt(p), 1/sqrt(p)) drawn from `frozen_seed`.
+
+    The layer is public and the same for all clients and runs: neither its seed nor its values come from data or from a run's
+    seed. The result is kept as long as the records live.
+    """
+    key = (id(records.features), settings.frozen_width, settings.frozen_seed, settings.precision, str(device))
+    kept = _mapped.get(key)
+    if kept is not None and kept[0]() is records.features:
+        return kept[1]
+    inputs, width, dtype = int(np.prod(records.features.shape[1:])), settings.frozen_width or 0, DTYPES[settings.precision]
+    draw = stream_generator(settings.frozen_seed, "frozen layer").uniform(-1.0, 1.0, (width, inputs + 1)) / sqrt(inputs)
+    layer = torch.from_numpy(draw).to(device, dtype)
+    mapped = torch.empty(len(records), width, dtype=dtype, device=device)
+    for start in range(0, len(records), MAP_ROWS):
+        part = torch.from_numpy(records.features[start : start + MAP_ROWS].reshape(-1, inputs)).to(device, dtype)
+        mapped[start : start + MAP_ROWS] = torch.addmm(layer[:, -1], part, layer[:, :-1].T).relu_()
+    _mapped[key] = (weakref.ref(records.features, lambda _: _mapped.pop(key, None)), mapped)
+    return mapped
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """[..., n] from logits [..., c, n] and labels [B, n]."""
+    places = labels.unsqueeze(-2).expand(*logits.shape[:-2], 1, -1)
+    return torch.logsumexp(logits, dim=-2) - logits.gather(-2, places).squeeze(-2)

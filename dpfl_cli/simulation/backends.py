@@ -1,0 +1,170 @@
+"""What starts worker processes: joblib on this machine, Ray here or on a cluster, submitit here or under Slurm.
+
+Each is its own settings: the options under `hydra.launcher`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from dpfl_cli.config.component import Settings, parse_settings
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.simulation.workers import Backend, Entry, Future, Share
+
+IDLE = 5  # seconds after which a process without work ends by itself, should its parent be gone
+
+
+class WorkerSettings(Settings):
+    """What all backends have; with `start` each is a `workers.Backend`."""
+
+    package: ClassVar[str]
+    workers: int | None = Field(gt=0)
+
+    @property
+    def local(self) -> bool:
+        """Whether the workers run on this machine."""
+        return True
+
+    @property
+    def threads(self) -> int:
+        """Of a worker on another machine."""
+        return 1
+
+
+class Joblib(WorkerSettings):
+    """Processes of this machine, by joblib's loky."""
+
+    package = "joblib"
+
+    @contextlib.contextmanager
+    def start(self, entry: Entry, shares: Sequence[Share]) -> Iterator[Sequence[Future]]:
+        from joblib.externals.loky import ProcessPoolExecutor
+
+        pools = [ProcessPoolExecutor(max_workers=1, timeout=IDLE) for _ in shares]  # one each: a death takes no other along
+        try:
+            with _interrupts_ignored():
+                futures = [pool.submit(entry, share) for pool, share in zip(pools, shares, strict=True)]
+            yield futures
+        finally:
+            for pool in pools:
+                pool.shutdown(wait=True, kill_workers=True)
+
+
+class Ray(WorkerSettings):
+    """Ray tasks, on this machine or, with an address, on a cluster that sees the same files."""
+
+    package = "ray"
+    address: str | None
+    cpus_per_worker: int = Field(gt=0)
+    gpus_per_worker: float = Field(ge=0)
+
+    @property
+    def local(self) -> bool:
+        return self.address is None
+
+    @property
+    def threads(self) -> int:
+        return self.cpus_per_worker
+
+    @contextlib.contextmanager
+    def start(self, entry: Entry, shares: Sequence[Share]) -> Iterator[Sequence[Future]]:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+
+        here: dict[str, Any] = {"num_cpus": len(shares), "include_dashboard": False} if self.local else {}
+        ray.init(address=self.address or "local", log_to_driver=False, logging_level=logging.ERROR, **here)
+        try:
+            cpus = 1 if self.local else self.cpus_per_worker
+            task = ray.remote(num_cpus=cpus, num_gpus=self.gpus_per_worker, max_retries=0)(entry)
+            references = [task.remote(share) for share in shares]
+            try:
+                yield [reference.future() for reference in references]
+            finally:
+                for reference in references:
+                    ray.cancel(reference, force=True)
+        finally:
+            ray.shutdown()
+
+
+class Submitit(WorkerSettings):
+    """Jobs of submitit: processes of this machine, or of a Slurm cluster that sees the same files."""
+
+    package = "submitit"
+    executor: Literal["local", "slurm"]
+    folder: str | None
+    timeout: int = Field(gt=0)
+    cpus_per_worker: int = Field(gt=0)
+    gpus_per_worker: int = Field(ge=0)
+    memory_per_worker: float | None = Field(gt=0)
+    partition: str | None
+    account: str | None
+    slurm: dict[str, Any]
+
+    @property
+    def local(self) -> bool:
+        return self.executor == "local"
+
+    @property
+    def threads(self) -> int:
+        return self.cpus_per_worker
+
+    @contextlib.contextmanager
+    def start(self, entry: Entry, shares: Sequence[Share]) -> Iterator[Sequence[Future]]:
+        import submitit
+
+        executor = submitit.AutoExecutor(self.folder or Path(shares[0].outputs) / "submitit", cluster=self.executor)
+        executor.update_parameters(name="dpfl", timeout_min=self.timeout, gpus_per_node=self.gpus_per_worker)
+        if not self.local:
+            chosen = {"mem_gb": self.memory_per_worker, "slurm_partition": self.partition, "slurm_account": self.account}
+            executor.update_parameters(
+                cpus_per_task=self.cpus_per_worker,
+                slurm_additional_parameters=self.slurm,
+                **{name: value for name, value in chosen.items() if value is not None},
+            )
+        with _interrupts_ignored():
+            jobs = executor.map_array(entry, shares)
+        try:
+            yield jobs
+        finally:
+            for job in jobs:
+                if not job.done():
+                    job.cancel(check=False)
+
+
+BACKENDS: dict[str, type[WorkerSettings]] = {"joblib": Joblib, "ray": Ray, "submitit": Submitit}
+
+
+def make_backend(name: str, options: Mapping[str, Any]) -> Backend:
+    """The backend of `hydra/launcher=NAME` with its options.
+
+    Raises:
+      ConfigError: its package is not installed, or an option is wrong.
+    """
+    kind = BACKENDS[name]
+    if importlib.util.find_spec(kind.package) is None:
+        raise ConfigError(f"hydra/launcher={name}: the package {kind.package} is not installed; pip install dpfl[{name}]")
+    backend: Backend = parse_settings(kind, dict(options), "hydra.launcher")
+    return backend
+
+
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Processes started inside ignore Ctrl-C, which the terminal sends to all of them: the parent tells its workers to stop."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

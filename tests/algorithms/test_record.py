@@ -1,0 +1,146 @@
+"""Record-level DP-FedAvg, DP-SCAFFOLD and ISRL-DP against their lines, written as loops over clients and records."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from federated import D, clipped, grouped_federation, noise_of, play
+
+from dpfl_cli.algorithms.isrl_dp import original_multiplier
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.federation import Federation
+from dpfl_cli.data.streams import Streams
+from dpfl_cli.privacy.client_values import opened
+
+C, LR, STEPS, Z = 0.3, 0.01, 3, 0.35
+SIZES = [4, 1, 7, 2]
+M = len(SIZES)
+TRUSTS = ["none", "local", "central", "secure_aggregation"]
+
+
+def clipped_mean(federation: Federation, client: int, v: np.ndarray, c: float = C) -> np.ndarray:
+    """(1 / m_i) sum_j CLIP(grad l_ij(v), C) for the loss (1/2) (x.v - y)^2, record by record."""
+    partition, train = federation.partition, federation.dataset.train
+    rows = partition.indices[partition.offsets[client] : partition.offsets[client + 1]]
+    return sum(clipped((x @ v - y) * x, c) for x, y in zip(train.features[rows], train.targets[rows], strict=True)) / len(rows)
+
+
+def received(trust: str, seed: int, gradients: np.ndarray, round_: int, number: int = 0, per_round: int = 1, echo: bool = True):
+    """What every client and the server have of the gradients after a release: own messages [M, d] and their mean [d]."""
+    address = round_ * per_round + number
+    noise = noise_of(seed, "gradient", address, M if trust == "local" or (trust == "secure_aggregation" and echo) else None)
+    if trust == "none":
+        return gradients, gradients.mean(axis=0)
+    if trust == "local":
+        own = gradients + Z * 2 * C / np.array(SIZES)[:, None] * noise
+        return own, own.mean(axis=0)
+    largest = 2 * C / min(SIZES)
+    if trust == "central" or not echo:
+        return gradients, gradients.mean(axis=0) + Z * largest / M * noise
+    own = gradients + Z * largest / np.sqrt(M) * noise
+    return own, own.mean(axis=0)
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+@pytest.mark.parametrize("name", ["fedavg_record", "scaffold_record"])
+@pytest.mark.parametrize("server_lr", [1.0, 0.5])
+def test_equals_its_lines(name: str, trust: str, server_lr: float) -> None:
+    seeds, rounds, steps = [3, 4], 4, 1 if trust == "central" else STEPS
+    federations = [grouped_federation(seed, SIZES) for seed in seeds]
+    settings = {"local_steps": steps, "server_lr": server_lr}
+    played = play(name, trust, settings, seeds=seeds, federations=federations, noise=Z).go(rounds)
+    for run, seed in enumerate(seeds):
+        federation, w, c, own_c = federations[run], np.zeros(D), np.zeros(D), np.zeros((M, D))
+        for t in range(1, rounds + 1):
+            v, means = np.tile(w, (M, 1)), []
+            for k in range(steps):
+                gradients = np.array([clipped_mean(federation, i, v[i]) for i in range(M)])
+                own, mean = received(trust, seed, gradients, t, k, steps)
+                v = v - LR * (own + (c - own_c if name == "scaffold_record" else 0))
+                means.append(mean)
+            own_c = own_c - c + (w - v) / (steps * LR)
+            c = np.mean(means, axis=0)
+            w = w - server_lr * LR * np.sum(means, axis=0)
+            state = played.states[t]
+            np.testing.assert_allclose(state.server["model"][run], w, rtol=1e-9, atol=1e-12)
+            if name == "scaffold_record":
+                np.testing.assert_allclose(state.server["control"][run], c, rtol=1e-8, atol=1e-10)
+                np.testing.assert_allclose(opened(state.clients["control"])[run], own_c, rtol=1e-8, atol=1e-10)
+    (entry,) = played.ledger().values()
+    assert (entry.name, entry.count, entry.unit) == ("gradient", rounds * steps, "record")
+
+
+@pytest.mark.parametrize("trust", ["none", "local", "secure_aggregation"])
+def test_the_server_control_is_the_mean_of_the_clients(trust: str) -> None:
+    federations = [grouped_federation(5, SIZES)]
+    state = play("scaffold_record", trust, {}, federations=federations).go(3).states[-1]
+    own = opened(state.clients["control"]).mean(dim=1).numpy()
+    np.testing.assert_allclose(state.server["control"].numpy(), own, rtol=1e-9, atol=1e-12)
+
+
+def test_a_warm_start_is_one_release_more() -> None:
+    federations = [grouped_federation(5, SIZES)]
+    played = play("scaffold_record", "local", {"warm_start": True, "local_steps": 1}, federations=federations, horizon=4).go(4)
+    assert {name: entry.count for name, entry in played.ledger().items()} == {"warm_start": 1, "gradient": 4}
+    first = np.array([clipped_mean(federations[0], i, np.zeros(D)) for i in range(M)])
+    std = Z * 2 * C / np.array(SIZES)[:, None]
+    controls = first + std * noise_of(0, "warm_start", 1, M)  # c_i before the first step
+    noisy = first + std * noise_of(0, "gradient", 1, M)
+    model = played.states[1].server["model"][0].numpy()
+    np.testing.assert_allclose(model, -LR * noisy.mean(axis=0), rtol=1e-9)  # drifts cancel in the mean
+    own = opened(played.states[1].clients["control"])[0].numpy()
+    np.testing.assert_allclose(own, noisy, rtol=1e-8, atol=1e-10)  # and in the new control of one local step
+    assert not np.allclose(own, controls)
+
+
+def test_one_local_step_of_both_is_gradient_descent() -> None:
+    federations = [grouped_federation(seed, SIZES) for seed in (1, 2)]
+    common = {"seeds": [1, 2], "federations": federations}
+    averaged = play("fedavg_record", "local", {"local_steps": 1}, **common).go(5)
+    corrected = play("scaffold_record", "local", {"local_steps": 1}, **common).go(5)
+    descent = play("isrl_dp", "local", {"step": LR}, **common).go(5)
+    np.testing.assert_allclose(averaged.models(), corrected.models(), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(averaged.models(), descent.models(), rtol=1e-9, atol=1e-12)
+
+
+def test_more_local_steps_under_a_trusted_server_are_refused() -> None:
+    for name in ("fedavg_record", "scaffold_record"):
+        with pytest.raises(ConfigError, match=r"algorithm\.local_steps=2 under dp\.trust=central"):
+            play(name, "central", {"local_steps": 2})
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+@pytest.mark.parametrize("average", ["none", "uniform", "linear"])
+@pytest.mark.parametrize("radius", [None, 0.02])
+def test_isrl_equals_its_lines(trust: str, average: str, radius: float | None) -> None:
+    federation, rounds = grouped_federation(3, SIZES), 5
+    played = play("isrl_dp", trust, {"average": average, "radius": radius}, seeds=[3], federations=[federation], noise=Z)
+    played.go(rounds)
+    x, iterates = np.zeros(D), []
+    for t in range(1, rounds + 1):
+        gradients = np.array([clipped_mean(federation, i, x) for i in range(M)])
+        x = x - LR * received(trust, 3, gradients, t, echo=False)[1]
+        x = x if radius is None else x * min(1.0, radius / np.linalg.norm(x))
+        iterates.append(x)
+        weights = {"none": [0] * (t - 1) + [1], "uniform": [1] * t, "linear": list(range(1, t + 1))}[average]
+        expected = np.average(iterates, axis=0, weights=weights)
+        np.testing.assert_allclose(played.states[t].server["model"][0], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_original_noise_is_its_formula_and_is_priced_as_what_it_is() -> None:
+    settings = {"noise": "original", "original_epsilon": 1.0, "original_delta": 1e-4}
+    played = play("isrl_dp", "local", settings, federations=[grouped_federation(0, SIZES)], horizon=3000).go(2)
+    sigma = np.sqrt(256 * C**2 * 3000 * np.log(2.5 * 3000 / 1e-4) * np.log(2 / 1e-4) / (4**2 * 1.0**2))  # m = 4
+    z = played.ledger()["gradient"].parameter
+    assert z == pytest.approx(sigma / (2 * C / 4))
+    assert z == pytest.approx(original_multiplier(3000, 1.0, 1e-4))
+    ours = np.sqrt(3000 / (2 * 0.0257628))  # what zCDP asks for at the same epsilon
+    assert 300 < (z / ours) ** 2 < 1000  # some 600 times the variance
+    with pytest.raises(ConfigError, match=r"algorithm\.original_epsilon"):
+        play("isrl_dp", "local", {"noise": "original"})
+
+
+def test_noise_streams_of_steps_differ() -> None:
+    streams = Streams([0])
+    draws = [streams.normal("noise/gradient", np.array([4 * STEPS + k]), M, D) for k in range(STEPS)]
+    assert not np.allclose(draws[0], draws[1])

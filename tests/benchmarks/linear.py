@@ -1,0 +1,112 @@
+"""Workload A: whole rounds of DP-FedAvg under local DP on linear regression, and the grid of 40 such runs.
+
+1000 clients with one record, d = 500, 20 local steps, clipping, Gaussian noise on every client's message, float64. A round of dpfl
+is `Batch.step`: algorithm, mechanism and ledger.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpfl_cli.config.compose import compose_config
+from dpfl_cli.data.streams import Streams
+from dpfl_cli.simulation import engine
+from dpfl_cli.simulation.engine import Batch, Member, federation_of
+from dpfl_cli.simulation.execute import execute
+from dpfl_cli.simulation.plan import Plan, make_plan, make_plans
+from dpfl_cli.simulation.store import RunStore
+from tests.benchmarks.harness import Case, Contender, Workload
+from tests.benchmarks.plain import clipped, train, train_stacked
+
+LOOP_CLIENTS = 50  # the loop's part of a round
+NOISE_PER_CLIP = 0.7  # standard deviation of the noise, in clip norms
+GRID_SEEDS = 20
+GRID_METHODS = ("fedexp", "fedavg")
+
+
+def cases() -> Iterator[Case]:
+    yield Case("A", "linear regression d=500, 1000 clients x 1 record, 20 steps, local DP: whole rounds", linear)
+    yield Case("G", "dpfl run -m algorithm=fedexp,fedavg dp=ldp seed=range(20): a round of one of the 40 runs", grid)
+
+
+def linear_plan(*overrides: str) -> Plan:
+    """DP-FedAvg under local DP; of so many rounds that none is the last."""
+    return make_plan(compose_config(["algorithm=fedavg", "dp=ldp", "dataset.dimension=500", "rounds=100000", *overrides]))
+
+
+def linear(device: str) -> Workload:
+    plan = linear_plan(f"runtime.device={device}")
+    batch = Batch([Member(plan)])
+    settings, streams, rounds = plan.algorithm.settings, Streams([1]), count(1)
+    features, targets, _ = (torch.as_tensor(part) for part in federation_of(plan).padded())
+    fixed = (settings.local_steps, settings.local_lr, settings.clip_norm, NOISE_PER_CLIP * settings.clip_norm)
+    return Workload(
+        engine=Contender(batch.step),
+        references={
+            "loop": Contender(
+                lambda: loop(features[:LOOP_CLIENTS], targets[:LOOP_CLIENTS], *fixed), LOOP_CLIENTS / plan.clients
+            ),
+            "vmap": Contender(lambda: stacked(features, targets, *fixed)),
+            "noise": Contender(
+                lambda: streams.normal("noise/update", np.array([next(rounds)]), plan.clients, plan.dimension)
+            ),
+        },
+        flops=plan.clients * settings.local_steps * 4.0 * plan.dimension,  # x.v and x times the residual
+        dtype=torch.float64,
+    )
+
+
+def loop(features: Tensor, targets: Tensor, steps: int, rate: float, clip_norm: float, std: float) -> Tensor:
+    """[d] the mean of the clients' noisy clipped updates from zero, client by client; features [k, n, d], targets [k, n]."""
+    module = nn.Linear(features.shape[-1], 1, bias=False, dtype=features.dtype)
+    weights = {name: torch.zeros_like(value) for name, value in module.state_dict().items()}
+    total = torch.zeros(features.shape[-1], dtype=features.dtype)
+    for inputs, outputs in zip(features, targets, strict=True):
+        update = clipped(train(module, weights, inputs, [outputs], steps, rate, half_squared_error), clip_norm)
+        total += update + std * torch.randn_like(update)
+    return total / len(features)
+
+
+def stacked(features: Tensor, targets: Tensor, steps: int, rate: float, clip_norm: float, std: float) -> Tensor:
+    """As `loop`, by torch.func."""
+    module = nn.Linear(features.shape[-1], 1, bias=False, dtype=features.dtype)
+    weights = {name: torch.zeros_like(value) for name, value in module.state_dict().items()}
+    updates = clipped(train_stacked(module, weights, features, [targets], steps, rate, half_squared_error), clip_norm)
+    return (updates + std * torch.randn_like(updates)).mean(dim=0)
+
+
+def half_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    return 0.5 * (outputs.squeeze(-1) - targets).square().mean()
+
+
+def grid(device: str) -> Workload:
+    """The whole command but for its start: data, rounds, metrics, epsilon and result files, against its noise alone."""
+    plans = make_plans(
+        [
+            compose_config([f"algorithm={method}", "dp=ldp", f"seed={seed}", f"runtime.device={device}"])
+            for method in GRID_METHODS
+            for seed in range(GRID_SEEDS)
+        ]
+    )
+    first = plans[0]
+
+    def run() -> None:
+        engine._federations.clear()  # a new command has no data yet
+        with tempfile.TemporaryDirectory() as folder:
+            execute(plans, RunStore(Path(folder)))
+
+    def draw() -> None:
+        for _ in GRID_METHODS:
+            streams = Streams(list(range(GRID_SEEDS)))
+            for number in range(1, first.rounds + 1):
+                streams.normal("noise/update", np.full(GRID_SEEDS, number), first.clients, first.dimension)
+
+    rounds = float(len(plans) * first.rounds)
+    return Workload(Contender(run, rounds), {"noise": Contender(draw, rounds)}, dtype=torch.float64)

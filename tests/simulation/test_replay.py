@@ -1,0 +1,277 @@
+"""Replay: the same bits as rounds that run as they are, and nothing is replayed that could differ in a later round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dpfl_cli.algorithms.base import State
+from dpfl_cli.algorithms.fedavg import FedAvg
+from dpfl_cli.algorithms.local import bounded_local_update
+from dpfl_cli.config.compose import compose_config
+from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.models.linear import LinearRegression
+from dpfl_cli.privacy.client_values import client_values, opened
+from dpfl_cli.privacy.mechanism import ReleaseSpec
+from dpfl_cli.simulation import replay
+from dpfl_cli.simulation.engine import Batch, Member, run_members
+from dpfl_cli.simulation.plan import Plan, make_plan, with_values
+
+SMALL = ["dataset.clients=6", "dataset.dimension=5", "dataset.records_per_client=3", "rounds=13", "evaluation.every=4"]
+METHODS = [
+    (algorithm, dp) for algorithm in ("fedavg", "fedexp", "fedexp_naive", "scaffold") for dp in ("none", "ldp", "cdp")
+    if algorithm != "fedexp_naive" or dp == "ldp"
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def worthwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "WORTHWHILE", 4)
+
+
+@pytest.fixture
+def as_it_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[Plan]], dict[str, Member]]:
+    """Runs without any replaying."""
+
+    def run(plans: list[Plan]) -> dict[str, Member]:
+        with monkeypatch.context() as patch:
+            patch.setattr(replay, "WORTHWHILE", 10**9)
+            return finish(plans)
+
+    return run
+
+
+def plans_of(*overrides: str, seeds: int = 1, **changes: list[Any]) -> list[Plan]:
+    base = compose_config([*SMALL, *overrides])
+    variants: list[dict[str, Any]] = [{"seed": seed} for seed in range(seeds)]
+    for key, values in changes.items():
+        variants = [{**variant, key.replace("__", "."): value} for variant in variants for value in values]
+    return [make_plan(with_values(base, variant)) for variant in variants]
+
+
+def finish(plans: list[Plan]) -> dict[str, Member]:
+    return {member.plan.id: member for member in run_members([Member(plan) for plan in plans], lambda m: None, lambda m: None)}
+
+
+def after_rounds(plan: Plan, rounds: int = 5) -> Batch:
+    batch = Batch([Member(plan)])
+    for _ in range(rounds):
+        batch.step()
+    return batch
+
+
+@pytest.mark.parametrize(("algorithm", "dp"), METHODS)
+def test_replayed_rounds_have_the_same_bits(algorithm: str, dp: str, as_it_is: Any) -> None:
+    plan = plans_of(f"algorithm={algorithm}", f"dp={dp}", "evaluation.average_last=3")[0]
+    assert after_rounds(plan).replay.replaying, after_rounds(plan).replay.refused
+    replayed, eager = finish([plan])[plan.id], as_it_is([plan])[plan.id]
+    assert [row["round"] for row in replayed.rows] == [0, 4, 8, 12, 13]
+    assert replayed.rows == eager.rows
+    assert replayed.ledger == eager.ledger
+    assert replayed.unreleased == eager.unreleased
+    assert replayed.server is not None
+    assert eager.server is not None
+    for name, value in replayed.server.items():
+        assert torch.equal(value, eager.server[name])
+
+
+def test_members_that_leave_and_runs_of_several_federations(as_it_is: Any) -> None:
+    plans = plans_of("algorithm=fedexp", "dp=ldp", seeds=3, rounds=[9, 17], algorithm__clip_norm=[0.3, 1.0])
+    together = finish(plans)
+    for plan in plans:
+        alone = as_it_is([plan])[plan.id]
+        assert together[plan.id].rows == alone.rows
+        assert together[plan.id].ledger == alone.ledger
+
+
+def test_a_diverging_run_leaves_and_the_others_go_on(as_it_is: Any) -> None:
+    plans = plans_of("algorithm=fedavg", "dp=none", "rounds=60", algorithm__local_lr=[0.003, 1e6])
+    together = finish(plans)
+    assert together[plans[1].id].diverged == as_it_is([plans[1]])[plans[1].id].diverged is not None
+    assert together[plans[0].id].rows == as_it_is([plans[0]])[plans[0].id].rows
+
+
+@pytest.mark.parametrize("stop", [3, 4, 7])
+def test_a_checkpoint_of_a_replayed_run_goes_on(stop: int, as_it_is: Any) -> None:
+    plan = plans_of("algorithm=scaffold", "dp=ldp", "evaluation.average_last=2", "evaluation.every=1")[0]
+    batch = Batch([Member(plan)])
+    batch.evaluate({})
+    for _ in range(stop):
+        batch.evaluate(batch.step())
+    batch.collect()
+    member = Member.from_bytes(plan, batch.members[0].to_bytes())
+    assert member.round == stop
+    resumed = next(iter(run_members([member], lambda m: None, lambda m: None)))
+    eager = as_it_is([plan])[plan.id]
+    assert resumed.rows == eager.rows
+    assert resumed.ledger == eager.ledger
+
+
+def test_noise_that_changes_over_time_is_replayed(monkeypatch: pytest.MonkeyPatch, as_it_is: Any) -> None:
+    schedule = lambda rounds, clients: 1.0 + np.arange(rounds)  # noqa: E731
+    monkeypatch.setattr(FedAvg, "releases", staticmethod(lambda settings, trust: [ReleaseSpec("update", schedule=schedule)]))
+    plan = plans_of("algorithm=fedavg", "dp=ldp")[0]
+    assert after_rounds(plan).replay.replaying
+    member = finish([plan])[plan.id]
+    assert member.ledger.entries[0].parameter == tuple(0.35 * (1.0 + t) for t in range(13))
+    assert member.rows == as_it_is([plan])[plan.id].rows
+
+
+def test_small_batches_of_few_rounds_and_large_ones_run_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Batch([Member(plans_of("rounds=3")[0])]).replay.refused == "too few rounds"
+    monkeypatch.setattr(replay, "LARGEST", 1000)
+    assert "too much" in (after_rounds(plans_of()[0]).replay.refused or "")
+
+
+class Changed(FedAvg):
+    """FedAvg with something more in its round."""
+
+    what: Callable[..., Any]
+
+    def round(self, state: State, objective: Any, mechanism: Any, streams: Any, rounds: Any) -> Any:
+        model = type(self).what(self, state.server["model"], streams, rounds)
+        mean = mechanism.release("update", bounded_local_update(objective, model, self.hyper), rounds).mean
+        return State({"model": model + mean}, {}), {}
+
+
+class Counter:
+    value = 0
+
+
+def _counted(_: Any, model: torch.Tensor, *__: Any) -> torch.Tensor:
+    Counter.value += 1
+    return model * (1.0 + 1e-3 * Counter.value)
+
+
+def _counted_tensor(_: Any, model: torch.Tensor, *__: Any) -> torch.Tensor:
+    Counter.value += 1
+    return model * torch.tensor(1.0 + 1e-3 * Counter.value)
+
+
+def _hidden_state(self: Any, model: torch.Tensor, *_: Any) -> torch.Tensor:
+    self.momentum = getattr(self, "momentum", torch.zeros_like(model)).add_(0.1 * model)
+    return model - 0.01 * self.momentum
+
+
+def _threads(_: Any, model: torch.Tensor, *__: Any) -> torch.Tensor:
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    model = model * 2
+    torch.set_num_threads(before)
+    return model / 2
+
+
+REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
+    "compares the round": (lambda s, m, st, rounds: m * (0.5 if rounds[0] > 100 else 1.0), "number of the round"),
+    "computes with the round": (lambda s, m, st, rounds: m / torch.as_tensor(1.0 + rounds).unsqueeze(-1), "number of the round"),
+    "array of the round": (lambda s, m, st, rounds: m / torch.from_numpy(np.asarray(rounds) + 1.0), "number of the round"),
+    "item": (lambda s, m, st, rounds: m * min(1.0, m.sum().abs().item() + 1), "reads a tensor out"),
+    "bool": (lambda s, m, st, rounds: m if (m < 1e9).all() else m * 0, "reads a tensor out"),
+    "numpy": (lambda s, m, st, rounds: m + torch.from_numpy(np.cos(m.numpy())), "reads a tensor out"),
+    "tolist": (lambda s, m, st, rounds: m + torch.tensor(m.tolist()), "reads a tensor out"),
+    "generator": (
+        lambda s, m, st, rounds: m + torch.from_numpy(st.generator(0, "own").standard_normal(5)),
+        "draws from a generator",
+    ),
+    "global generator": (lambda s, m, st, rounds: m + torch.rand_like(m), "draws numbers"),
+    "shape": (lambda s, m, st, rounds: m + m[m > 0].sum(), "depends on values"),
+    "scalar": (_counted, "does not do the same"),
+    "tensor of a number": (_counted_tensor, "numbers that change"),
+    "hidden state": (_hidden_state, ""),
+    "threads": (_threads, "number of threads"),
+}
+
+
+@pytest.mark.parametrize("name", list(REFUSED))
+def test_what_could_differ_later_runs_as_it_is(name: str, monkeypatch: pytest.MonkeyPatch, as_it_is: Any) -> None:
+    what, reason = REFUSED[name]
+    monkeypatch.setattr(Changed, "what", what, raising=False)
+    monkeypatch.setattr(FedAvg, "round", Changed.round)
+    monkeypatch.setattr(FedAvg, "what", what, raising=False)
+    plan = plans_of("algorithm=fedavg", "dp=cdp")[0]
+    monkeypatch.setattr(Counter, "value", 0)
+    torch.manual_seed(0)
+    batch = after_rounds(plan, 6)
+    assert not batch.replay.replaying
+    assert batch.replay.refused is not None
+    assert reason in batch.replay.refused
+    monkeypatch.setattr(Counter, "value", 0)
+    torch.manual_seed(0)
+    watched = finish([plan])[plan.id]
+    monkeypatch.setattr(Counter, "value", 0)
+    torch.manual_seed(0)
+    assert watched.rows == as_it_is([plan])[plan.id].rows
+
+
+def test_privunit_reads_its_draws_in_numpy_and_is_not_replayed() -> None:
+    batch = after_rounds(plans_of("algorithm=fedavg", "dp=ldp_privunit")[0])
+    assert batch.replay.refused is not None
+    assert "numpy" in batch.replay.refused
+
+
+def test_releases_for_some_runs_only_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = ReleaseSpec("update", occurs=lambda seed, rounds: np.ones(rounds, bool))
+    monkeypatch.setattr(FedAvg, "releases", staticmethod(lambda settings, trust: [spec]))
+
+    def all_of_them(self: Any, state: State, objective: Any, mechanism: Any, streams: Any, rounds: Any) -> Any:
+        update = bounded_local_update(objective, state.server["model"], self.hyper)
+        mean = mechanism.release("update", update, rounds, np.ones(rounds.shape, bool)).mean
+        return State({"model": state.server["model"] + mean}, {}), {}
+
+    monkeypatch.setattr(FedAvg, "round", all_of_them)
+    assert after_rounds(plans_of("algorithm=fedavg")[0]).replay.refused == "releases for some runs only"
+
+
+@pytest.mark.parametrize("use", [
+    lambda n: n[0], lambda n: n + 1, lambda n: 1 + n, lambda n: n > 3, lambda n: n == 3, lambda n: list(n), lambda n: n.max(),
+    lambda n: n.astype(float), lambda n: n.dtype, lambda n: np.asarray(n), lambda n: torch.as_tensor(n), lambda n: len(n),
+    lambda n: np.where(n > 1, 1, 0), lambda n: np.add(n, 1), lambda n: n.T, lambda n: bool(n),
+])  # fmt: skip
+def test_round_numbers_notice_every_use(use: Callable[[Any], Any]) -> None:
+    seen: list[int] = []
+    numbers = replay.RoundNumbers(np.array([3]), lambda: seen.append(1))
+    assert numbers.shape == (1,)
+    assert not seen
+    use(numbers)
+    assert seen
+
+
+def test_a_release_too_many_is_refused_in_a_replayed_round() -> None:
+    batch = after_rounds(plans_of("algorithm=fedavg", "dp=ldp")[0])
+    assert batch.replay.replaying
+    model = batch.state.server["model"].clone()
+    batch.rounds -= 1  # the round that was just done, once more
+    with pytest.raises(PrivacyError, match="more than 1 times in a round"):
+        batch.step()
+    assert batch.rounds.tolist() == [4]
+    assert torch.equal(batch.state.server["model"], model)
+
+
+def test_a_round_after_the_last_is_refused_in_a_replayed_round() -> None:
+    batch = after_rounds(plans_of("algorithm=fedavg", "dp=ldp")[0], 13)
+    assert batch.replay.replaying
+    with pytest.raises(PrivacyError, match="after the last one"):
+        batch.step()
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+def test_kernels_are_replayed_where_they_pass_through_the_host(
+    on_host: bool, monkeypatch: pytest.MonkeyPatch, as_it_is: Any
+) -> None:
+    plan = plans_of("algorithm=fedavg", "dp=ldp")[0]
+    expected = as_it_is([plan])[plan.id].rows
+    by_torch = LinearRegression.local_descent
+
+    def descent(self: LinearRegression, start: torch.Tensor, *rest: Any) -> Any:
+        def kernel(model: torch.Tensor) -> torch.Tensor:
+            return torch.from_numpy(1.0 * opened(by_torch(self, model, *rest)).numpy())
+
+        return client_values(self.host(kernel, start) if on_host else kernel(start))
+
+    monkeypatch.setattr(LinearRegression, "local_descent", descent)
+    assert after_rounds(plan).replay.replaying is on_host
+    assert finish([plan])[plan.id].rows == expected
