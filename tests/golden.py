@@ -34,6 +34,23 @@ DEALT = [*IMAGES, "partitioner.records_per_client=8"]
 FASHION = ["dataset=fashion_mnist", *DEALT[1:], "model=mnist_cnn_small"]
 FEDEXP, SCAFFOLD = [*SYNTHETIC, "algorithm=fedexp"], [*SYNTHETIC, "algorithm=scaffold"]
 RELATIONS = ("replace_one", "zero_out", "add_or_remove")
+SHARES = ["algorithm=fedavg", "dp=secure_aggregation"]
+GROUPED = [*SYNTHETIC, "dataset.records_per_client=3"]
+RECORD = {
+    "none": ["dp=none"],
+    "record": ["dp=record"],
+    "cdp": ["dp=cdp", "dp.unit=record", "hints.local_steps=1"],
+    "secure_aggregation": ["dp=secure_aggregation", "dp.unit=record", "hints.local_steps=1"],
+}
+SMALL_FILE = Path(__file__).parent / "data" / "small.libsvm"
+LIBSVM = ["dataset=libsvm", f"dataset.path={SMALL_FILE}", "partitioner.clients=4", "rounds=3"]
+NAMED = {"ijcnn1": "false", "a6a": "false", "a9a": "false", "mushrooms": "true"}  # with the other value of `normalise`
+
+
+def named(name: str) -> list[str]:
+    return [f"dataset={name}", "dataset.records=200", "partitioner.clients=4", "rounds=2", "algorithm=fedavg"]
+
+
 RUNS: dict[str, list[str]] = {
     **{
         f"{algorithm} {dp}": [*SYNTHETIC, f"algorithm={algorithm}", f"dp={dp}"]
@@ -75,6 +92,46 @@ RUNS: dict[str, list[str]] = {
     "classwise": [*IMAGES, "algorithm=fedavg", "partitioner.kind=classwise", "partitioner.records_per_client=null"],
     "shards": [*IMAGES, "algorithm=fedavg", "partitioner=shards"],
     "fashion": [*FASHION, "algorithm=scaffold"],
+    **{f"fedavg secure aggregation {one}": [*SYNTHETIC, *SHARES, f"dp.relation={one}"] for one in RELATIONS},
+    "fedavg secure aggregation calibrated": [*SYNTHETIC, *SHARES, "dp.epsilon=8"],
+    **{f"fedavg_record {dp}": [*GROUPED, "algorithm=fedavg_record", *RECORD[dp]] for dp in RECORD},
+    **{f"scaffold_record {dp}": [*GROUPED, "algorithm=scaffold_record", *RECORD[dp]] for dp in RECORD},
+    **{f"isrl_dp {dp}": [*GROUPED, "algorithm=isrl_dp", *RECORD[dp]] for dp in RECORD},
+    "scaffold_record warm": [*GROUPED, "algorithm=scaffold_record", "dp=record", "algorithm.warm_start=true"],
+    "isrl_dp uniform": [*GROUPED, "algorithm=isrl_dp", "dp=record", "algorithm.average=uniform", "algorithm.radius=0.1"],
+    "isrl_dp linear": [*GROUPED, "algorithm=isrl_dp", "dp=record", "algorithm.average=linear"],
+    "isrl_dp original": [
+        *GROUPED,
+        "algorithm=isrl_dp",
+        "dp=record",
+        "algorithm.noise=original",
+        "algorithm.original_epsilon=1.0",
+    ],
+    "primal_dual": [*LIBSVM, "algorithm=primal_dual", "dp=record"],
+    "primal_dual none": [*LIBSVM, "algorithm=primal_dual", "dp=none", "model.penalty=ball", "model.radius=0.1"],
+    "primal_dual static": [*LIBSVM, "algorithm=primal_dual", "dp=record", "algorithm.schedule=static", "model.penalty=box"],
+    "primal_dual messages": [
+        *LIBSVM,
+        "algorithm=primal_dual",
+        "dp=record",
+        "algorithm.strong_convexity=null",
+        "algorithm.schedule=static",
+        "algorithm.report=messages",
+        "model.penalty=l1_box",
+        "model.init=normal",
+    ],
+    "libsvm": [*LIBSVM, "algorithm=fedavg"],
+    "libsvm shuffled": [
+        *LIBSVM,
+        "algorithm=fedavg",
+        "dataset.order=shuffle",
+        "dataset.normalise=true",
+        "dataset.test_fraction=0.25",
+    ],
+    "libsvm sorted": [*LIBSVM, "algorithm=fedavg", "dataset.order=sorted", "dataset.records=20"],
+    **{f"{name}": named(name) for name in NAMED},
+    **{f"{name} shuffled": [*named(name), "dataset.order=shuffle", f"dataset.normalise={NAMED[name]}"] for name in NAMED},
+    **{f"{name} sorted": [*named(name), "dataset.order=sorted"] for name in NAMED},
     "fashion standardised": [*FASHION, "algorithm=fedavg", "dataset.standardise=true"],
 }
 # Runs that share a batch, differing in what may differ: seeds, rounds, numbers. Each must come out as it does alone.
@@ -105,7 +162,13 @@ BATCHES: dict[str, tuple[list[str], list[list[str]]]] = {
     ),
 }
 COVERED = ("algorithm", "mechanism", "dataset", "partitioner", "model")  # groups whose components change a run's numbers
-TOLERANCE = {"linear_regression": 1e-9, "cnn": 1e-4}  # relative: what another processor may round otherwise
+TOLERANCE = {  # relative: what another processor may round otherwise
+    "linear_regression": 1e-9,
+    "logistic_regression": 1e-9,
+    "cnn": 1e-4,
+    "mlp": 1e-4,
+    "softmax_regression": 1e-4,
+}
 
 
 def compute(plan: Plan) -> dict[str, Any]:

@@ -187,11 +187,12 @@ class _Convolution:
         self._upper, self._lower = self._rows.unbind(1)
         self._below = arena.take(b, out, columns)  # lower - upper
         self.pooled = arena.take(b, out, columns)
-        self.delta = self._upper
+        self.delta = self._upper  # where the backward pass begins to take it apart
         self._toeplitz_gradient = arena.take(k, rows, q * 4 * out)
         self._taken = arena.take(b, 4, layer.bias.stop - layer.weight.start)
 
     def forward(self, parameters: Tensor, patches: Tensor) -> None:
+        """Pools the products of patches [k, K, columns] with the weights in parameters [b, d + 1], whose last entry is 0."""
         torch.index_select(parameters, 1, self._spread, out=self._flat_toeplitz)
         torch.bmm(self.toeplitz.view(*self._products, -1), patches, out=self.z.view(*self._products, -1))
         torch.sub(self._right, self._left, out=self._difference)

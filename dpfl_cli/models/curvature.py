@@ -13,7 +13,6 @@ Reference: Krouka, Koskela, Kulkarni, "DP-FedNew", PoPETs 2025(1), the matrices 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import sqrt
 
 import torch
 from torch import Tensor
@@ -112,9 +111,9 @@ def hessian_by_cholesky(features: Tensor, probabilities: Tensor, shares: Tensor,
 
         (a, b) for a > b: t_b (h_a - t_a),    (a, a): h_a^2 (p_0 + ... + p_a + (a + 1)^2 p_{a+1}) - t_a^2.
 
-    The matrix is made and factored tile by tile, A_ab = X^T diag(w * entry (a, b)) X for a >= b:
+    The matrix is made and factored by columns of q x q tiles, A_ab = X^T diag(w * entry (a, b)) X for all a >= b at once:
 
-        S = A_ab - sum_{k < b} L_ak L_bk^T,    L_aa = chol(S),    L_ab = S L_bb^-T for a > b.
+        S_ab = A_ab - sum_{k < b} L_ak L_bk^T,    L_bb = chol(S_bb),    L_ab = S_ab L_bb^-T for a > b.
 
     Args:
       features: [B, n, q] X.
@@ -127,59 +126,54 @@ def hessian_by_cholesky(features: Tensor, probabilities: Tensor, shares: Tensor,
       [B, c, q]; NaN where rounding makes the matrix indefinite.
     """
     pairs, classes, _ = probabilities.shape
+    size = features.shape[-1]
     basis, heights = helmert(classes, right)
-    turned = product(basis.mT.expand(pairs, -1, -1), probabilities)  # t [B, c - 1, n]
-    below = probabilities.cumsum(dim=1)  # p_0 + ... + p_a
-    tiles: list[list[Tensor]] = []
-    inverses: list[Tensor] = []  # L_aa^-1
-    for a in range(classes - 1):
-        row: list[Tensor] = []
-        for b in range(a + 1):
-            if a == b:
-                entry = heights[a] ** 2 * (below[:, a] + (a + 1) ** 2 * probabilities[:, a + 1]) - turned[:, a].square()
-            else:
-                entry = turned[:, b] * (heights[a] - turned[:, a])
-            tile = product((features * entry.mul_(shares).unsqueeze(-1)).mT, features)
-            for left, other in zip(row, tiles[b] if a > b else row, strict=True):
-                product(left, other.mT, tile, add=-1.0)
-            if a == b:
-                tile.diagonal(dim1=1, dim2=2).add_(damping)
-                inverses.append(cholesky_with_inverse(tile)[1])
-            else:
-                row.append(product(tile, inverses[b].mT))
-        tiles.append(row)
-    rotated = product(basis.mT.expand(pairs, -1, -1), right)  # [B, c - 1, q]
-    solved = _substitute(tiles, inverses, [column.unsqueeze(-1).contiguous() for column in rotated.unbind(dim=1)])
+    rotate = basis.mT.expand(pairs, -1, -1)
+    turned = product(rotate, probabilities)  # t [B, c - 1, n]
+    before = probabilities.cumsum(dim=1)  # p_0 + ... + p_a
+    columns: list[Tensor] = []  # L_ab for a > b, [B, (c - 2 - b) q, q]
+    inverses: list[Tensor] = []  # L_bb^-1 [B, q, q]
+    for b in range(classes - 1):
+        entries = turned[:, b : b + 1] * (heights[b:, None] - turned[:, b:])  # [B, c - 1 - b, n]
+        entries[:, 0] = heights[b].square() * (before[:, b] + (b + 1) ** 2 * probabilities[:, b + 1]) - turned[:, b].square()
+        weighted = features.unsqueeze(2) * entries.mul_(shares.unsqueeze(1)).mT.unsqueeze(3)  # [B, n, c - 1 - b, q]
+        column = product(weighted.flatten(2).mT, features)
+        for k, earlier in enumerate(columns):
+            rows = earlier[:, (b - k - 1) * size :]
+            product(rows, rows[:, :size].mT, column, add=-1.0)
+        first = column[:, :size].contiguous()
+        first.diagonal(dim1=1, dim2=2).add_(damping)
+        inverses.append(inverse_factor(first))
+        columns.append(product(column[:, size:], inverses[b].mT))
+    rotated = product(rotate, right).flatten(1).unsqueeze(-1)
+    solved = _substitute(columns, inverses, rotated).view(pairs, classes - 1, size)
     free = right.mean(dim=1, keepdim=True) / damping
-    return product(basis.expand(pairs, -1, -1), torch.cat(solved, dim=2).mT.contiguous()).add_(free)
+    return product(basis.expand(pairs, -1, -1), solved).add_(free)
 
 
-def _substitute(tiles: list[list[Tensor]], inverses: list[Tensor], right: list[Tensor]) -> list[Tensor]:
-    """(L L^T)^-1 right, class by class [B, q, 1]; changes `right`."""
-    classes = range(len(inverses))
-    for a in classes:
-        for b in range(a):
-            product(tiles[a][b], right[b], right[a], add=-1.0)
-        right[a] = product(inverses[a], right[a])
-    for a in reversed(classes):
-        for b in range(a + 1, len(inverses)):
-            product(tiles[b][a].mT, right[b], right[a], add=-1.0)
-        right[a] = product(inverses[a].mT, right[a])
-    return right
+def _substitute(columns: list[Tensor], inverses: list[Tensor], right: Tensor) -> Tensor:
+    """(L L^T)^-1 right [B, (c - 1) q, 1], by the factor's columns: forward with L, backward with L^T."""
+    forward: list[Tensor] = []
+    for column, inverse in zip(columns, inverses, strict=True):
+        forward.append(product(inverse, right[:, : len(inverse[0])]))
+        right = right[:, len(inverse[0]) :] - product(column, forward[-1])
+    solved = right  # no rows are left
+    for column, inverse, own in zip(reversed(columns), reversed(inverses), reversed(forward), strict=True):
+        solved = torch.cat([product(inverse.mT, own - product(column.mT, solved)), solved], dim=1)
+    return solved
 
 
-def helmert(classes: int, like: Tensor) -> tuple[Tensor, list[float]]:
-    """Helmert's contrasts Q [c, c - 1], orthonormal with Q^T 1 = 0, and h_a = 1 / sqrt((a + 1) (a + 2))."""
-    heights = [1.0 / sqrt((a + 1) * (a + 2)) for a in range(classes - 1)]
-    basis = torch.zeros(classes, classes - 1, dtype=like.dtype, device=like.device)
-    for a, height in enumerate(heights):
-        basis[: a + 1, a] = height
-        basis[a + 1, a] = -(a + 1) * height
+def helmert(classes: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Helmert's contrasts Q [c, c - 1], orthonormal with Q^T 1 = 0, and h_a = 1 / sqrt((a + 1) (a + 2)), [c - 1]."""
+    numbers = torch.arange(1, classes, dtype=like.dtype, device=like.device)
+    heights = (numbers * (numbers + 1)).rsqrt()
+    basis = torch.triu(heights.expand(classes, -1)).contiguous()
+    basis.diagonal(offset=-1).copy_(-numbers * heights)
     return basis, heights
 
 
-def cholesky_with_inverse(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """L and L^-1 of positive definite matrices [B, k, k] = L L^T, NaN where they are not; reads the lower halves.
+def inverse_factor(matrices: Tensor) -> Tensor:
+    """L^-1 of positive definite matrices [B, k, k] = L L^T, NaN where they are not; reads the lower halves.
 
     Cut in two, L = [[L1, 0], [L21, L2]] with L21 = A21 L1^-T and L2 L2^T = A22 - L21 L21^T, and the corner of L^-1 is
     -L2^-1 L21 L1^-1: products of whole stacks, several times as fast as factoring small matrices one after another.
@@ -189,17 +183,15 @@ def cholesky_with_inverse(matrices: Tensor) -> tuple[Tensor, Tensor]:
         factor, failed = torch.linalg.cholesky_ex(matrices)
         factor.masked_fill_((failed > 0)[:, None, None], torch.nan)
         unit = torch.eye(size, dtype=matrices.dtype, device=matrices.device).expand_as(matrices)
-        return factor, torch.linalg.solve_triangular(factor, unit, upper=False)
+        return torch.linalg.solve_triangular(factor, unit, upper=False)
     half = (size // 2 + 3) // 4 * 4
-    factor, inverse = torch.zeros_like(matrices), torch.zeros_like(matrices)
-    first, first_inverse = cholesky_with_inverse(matrices[:, :half, :half].contiguous())
-    corner = product(matrices[:, half:, :half], first_inverse.mT)
-    rest = matrices[:, half:, half:].contiguous()
-    second, second_inverse = cholesky_with_inverse(product(corner, corner.mT, rest, add=-1.0))
-    factor[:, :half, :half], factor[:, half:, :half], factor[:, half:, half:] = first, corner, second
-    inverse[:, :half, :half], inverse[:, half:, half:] = first_inverse, second_inverse
-    inverse[:, half:, :half] = product(second_inverse, product(corner, first_inverse)).neg_()
-    return factor, inverse
+    inverse = torch.zeros_like(matrices)
+    first = inverse_factor(matrices[:, :half, :half].contiguous())
+    corner = product(matrices[:, half:, :half], first.mT)
+    second = inverse_factor(product(corner, corner.mT, matrices[:, half:, half:].contiguous(), add=-1.0))
+    inverse[:, :half, :half], inverse[:, half:, half:] = first, second
+    inverse[:, half:, :half] = product(second, product(corner, first)).neg_()
+    return inverse
 
 
 def covariance_inverse(features: Tensor, shares: Tensor, damping: float) -> Tensor:
@@ -216,7 +208,7 @@ def covariance_inverse(features: Tensor, shares: Tensor, damping: float) -> Tens
     rows = features * shares.sqrt().unsqueeze(-1)
     gram = product(rows, rows.mT) if features.shape[1] < features.shape[2] else product(rows.mT, rows)
     gram.diagonal(dim1=1, dim2=2).add_(damping)
-    inverse = cholesky_with_inverse(gram)[1]
+    inverse = inverse_factor(gram)
     return product(inverse.mT, inverse)
 
 

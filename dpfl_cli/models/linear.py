@@ -6,6 +6,8 @@ record never leaves the span of that record (and of its drift), so its whole loc
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from pydantic import Field
@@ -16,7 +18,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.single_output import SingleOutput
-from dpfl_cli.models.stacks import RUN_BLOCK, Bucket, by_blocks, filled, groups_of, optimum_of, put
+from dpfl_cli.models.stacks import RUN_BLOCK, Bucket, Group, by_blocks, filled, groups_of, optimum_of, put
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
 
@@ -24,6 +26,26 @@ class LinearRegressionSettings(Settings):
     """Settings of `linear_regression`."""
 
     loss_factor: float = Field(0.5, gt=0, allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class _Span:
+    """S runs of B clients with one record each, whose local runs are a recursion (`_descend_in_spans`).
+
+    Attributes:
+      decay, pull: [S, B] 1 - k ||x||^2 and -k r.
+      turn: [S, B] k lr x.g; None without a drift.
+      drift: [S, B, d] g, or None.
+      rate: [S, 1] lr.
+    """
+
+    group: Group
+    bucket: Bucket
+    decay: Tensor
+    pull: Tensor
+    turn: Tensor | None
+    drift: Tensor | None
+    rate: Tensor
 
 
 @component("model", "linear_regression", revision=1, settings=LinearRegressionSettings)
@@ -66,6 +88,10 @@ class LinearRegression(SingleOutput):
         """y itself."""
         return targets
 
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """loss_factor (x . v - y)^2."""
+        return self.settings.loss_factor * (outputs - targets).square()
+
     def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """2 loss_factor (x . v - y)."""
         return 2 * self.settings.loss_factor * (outputs - targets)
@@ -75,17 +101,20 @@ class LinearRegression(SingleOutput):
         rate = learning_rate.to(self.dtype)
         shift = None if drift is None else opened(drift)
         result = torch.empty(self.runs, self.clients, self.dimension, dtype=self.dtype, device=self.device)
+        spans = []
         for group in self._groups:
             model, pace = start[group.runs], rate[group.runs]
             for bucket in group.buckets:
                 extra = None if shift is None else shift[group.runs][:, bucket.clients]
-                descend = self._descend_in_span if bucket.features.shape[1] == 1 else self._descend
-                if isinstance(group.runs, slice) and isinstance(bucket.clients, slice):
-                    descend(bucket, model, pace, steps, extra, result[group.runs, bucket.clients])
-                    continue
-                update = result.new_empty(len(model), len(bucket.counts), self.dimension)
-                descend(bucket, model, pace, steps, extra, update)
-                put(result, group.runs, bucket.clients, update)
+                if bucket.features.shape[1] == 1:
+                    spans.append(self._span(group, bucket, model, pace, extra))
+                elif isinstance(group.runs, slice) and isinstance(bucket.clients, slice):
+                    self._descend(bucket, model, pace, steps, extra, result[group.runs, bucket.clients])
+                else:
+                    update = result.new_empty(len(model), len(bucket.counts), self.dimension)
+                    self._descend(bucket, model, pace, steps, extra, update)
+                    put(result, group.runs, bucket.clients, update)
+        self._descend_in_spans(spans, steps, result)
         return client_values(result)
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
@@ -141,32 +170,54 @@ class LinearRegression(SingleOutput):
                 columns -= gradient.mul_(pace)
             out[block] = (columns - start).permute(2, 0, 1)[: len(out[block])]
 
-    def _descend_in_span(
-        self, bucket: Bucket, model: Tensor, rate: Tensor, steps: int, drift: Tensor | None, out: Tensor
-    ) -> None:
-        """Local updates [S, B, d] of clients with one record (x, y), by a recursion in one number per client.
+    def _span(self, group: Group, bucket: Bucket, model: Tensor, rate: Tensor, drift: Tensor | None) -> _Span:
+        """What the local run of clients with one record depends on, from their models [S, d] and drifts [S, B, d]."""
+        record = bucket.features[:, 0]  # [B, d]
+        lr = rate.unsqueeze(-1)
+        k = 2 * self.settings.loss_factor * lr  # [S, 1]
+        return _Span(
+            group=group,
+            bucket=bucket,
+            decay=1 - k * bucket.squared_norms,
+            pull=-k * (by_blocks(record.matmul, model.T).T - bucket.targets[:, 0]),
+            turn=None if drift is None else k * lr * torch.linalg.vecdot(drift, record),  # k lr x.g
+            drift=drift,
+            rate=lr,
+        )
+
+    def _descend_in_spans(self, spans: list[_Span], steps: int, result: Tensor) -> None:
+        """Writes local updates of clients with one record (x, y), by a recursion in one number per client, to result [R, M, d].
 
         With k = 2 loss_factor lr, r = x.w - y and drift g, every iterate is v_j = w + a_j x - j lr g, because the gradient is
         2 loss_factor (x.v_j - y) x and x.v_j - y = r + a_j ||x||^2 - j lr x.g. So a_0 = 0 and
 
-            a_{j+1} = (1 - k ||x||^2) a_j - k r + j k lr x.g.
+            a_{j+1} = (1 - k ||x||^2) a_j - k r + j k lr x.g,
 
-        Padding of a client without records is x = 0, y = 0, for which the same formula holds.
+        for all runs and clients at once. Padding of a client without records is x = 0, y = 0, for which the same formula holds.
         """
-        record = bucket.features[:, 0]  # [B, d]
-        lr = rate.unsqueeze(-1)
-        k = 2 * self.settings.loss_factor * lr  # [S, 1]
-        decay = 1 - k * bucket.squared_norms
-        pull = -k * (by_blocks(record.matmul, model.T).T - bucket.targets[:, 0])  # [S, B]
-        along = torch.zeros_like(pull)  # a_j
-        if drift is None:
-            for _ in range(steps):
-                torch.addcmul(pull, along, decay, out=along)
-            torch.mul(along.unsqueeze(-1), record, out=out)
+        if not spans:
             return
-        turn = k * lr * torch.linalg.vecdot(drift, record)  # k lr x.g
+        decay = torch.cat([span.decay.flatten() for span in spans])
+        pull = torch.cat([span.pull.flatten() for span in spans])
+        turns = [span.turn.flatten() for span in spans if span.turn is not None]
+        turn = torch.cat(turns) if turns else None
+        along = torch.zeros_like(pull)  # a_j
         for _ in range(steps):
             torch.addcmul(pull, along, decay, out=along)
-            pull += turn
-        torch.mul(along.unsqueeze(-1), record, out=out)
-        out.addcmul_(drift, -steps * lr.unsqueeze(-1))
+            if turn is not None:
+                pull += turn
+        for span, part in zip(spans, along.split([span.pull.numel() for span in spans]), strict=True):
+            self._write_span(span, part.reshape(span.pull.shape), steps, result)
+
+    @staticmethod
+    def _write_span(span: _Span, along: Tensor, steps: int, result: Tensor) -> None:
+        """The updates a x - steps lr g, from along [S, B]."""
+        runs, clients = span.group.runs, span.bucket.clients
+        shape = *along.shape, result.shape[-1]
+        direct = isinstance(runs, slice) and isinstance(clients, slice)
+        update = result[runs, clients] if direct else result.new_empty(shape)
+        torch.mul(along.unsqueeze(-1), span.bucket.features[:, 0], out=update)
+        if span.drift is not None:
+            update.addcmul_(span.drift, -steps * span.rate.unsqueeze(-1))
+        if not direct:
+            put(result, runs, clients, update)

@@ -88,6 +88,11 @@ class LogisticRegression(SingleOutput):
         """-1 for class 0, 1 for class 1."""
         return 2.0 * targets - 1.0
 
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """ln(1 + exp(-y z)) = max(0, -y z) + ln(1 + exp(-|y z|))."""
+        margin = targets * outputs
+        return (-margin).clamp(min=0.0) + margin.abs().neg().exp().log1p()
+
     def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """-y / (1 + exp(y z))."""
         return -targets * torch.sigmoid(-targets * outputs)
@@ -101,42 +106,43 @@ class LogisticRegression(SingleOutput):
         l2 > 0, of the minimiser x* of F, `squared_error` ||x - x*||^2 / ||x*||^2 and `suboptimality` F(x) - F(x*); and where
         there is a test split, `accuracy` in percent and `test_loss`, the mean of ln(1 + exp(-y a . x)).
         """
-        loss = torch.empty_like(parameters[:, 0])
-        error, excess, accuracy, test_loss = (torch.empty_like(loss) for _ in range(4))
-        for shard, best, test in zip(self._shards, self._optima, self._tests, strict=True):
-            model = parameters[shard.runs]
-            loss[shard.runs] = self._objective(shard, model)
-            if best is not None:
-                apart = (model - best).square().sum(dim=-1)
-                error[shard.runs] = apart / best.square().sum()
-                excess[shard.runs] = loss[shard.runs] - self._objective(shard, best.unsqueeze(0))
-            if test is not None:
-                accuracy[shard.runs] = 100.0 * test.mean(_hits, model)
-                test_loss[shard.runs] = test.mean(_losses, model)
+        loss = self._objective(parameters)
         found = {"train_loss": loss}
-        if all(best is not None for best in self._optima):
-            found |= {"squared_error": error, "suboptimality": excess}
+        if self._best is not None:
+            best, least = self._best
+            apart = torch.linalg.vector_norm(parameters - best, dim=-1) / torch.linalg.vector_norm(best, dim=-1)
+            found |= {"squared_error": apart.square(), "suboptimality": loss - least}
         if all(test is not None for test in self._tests):
+            accuracy, test_loss = torch.empty_like(loss), torch.empty_like(loss)
+            for shard, test in zip(self._shards, self._tests, strict=True):
+                assert test is not None
+                accuracy[shard.runs] = 100.0 * test.mean(_hits, parameters[shard.runs])
+                test_loss[shard.runs] = test.mean(self.loss, parameters[shard.runs])
             found |= {"accuracy": accuracy, "test_loss": test_loss}
         return found
 
-    def _objective(self, shard: Shard, model: Tensor) -> Tensor:
-        """[S] F at models [S, d]."""
-        smooth = _Weighted(shard.rows, shard.targets, shard.weights).mean(_losses, model)
-        return smooth + self.l2 / 2 * model.square().sum(dim=-1) + self.penalty.value(model)
+    def _objective(self, model: Tensor) -> Tensor:
+        """[R] F at models [R, d]."""
+        smooth = self.mean_losses(model).sum(dim=-1) / self.clients + self.l2 / 2 * model.square().sum(dim=-1)
+        return smooth + self.penalty.value(model)
 
     @cached_property
-    def _optima(self) -> list[Tensor | None]:
-        """x* [d] of every federation's problem, where it is known."""
-        return [self._optimum(shard) for shard in self._shards]
+    def _best(self) -> tuple[Tensor, Tensor] | None:
+        """x* [R, d] and F(x*) [R], where they are known for all runs."""
+        optima = [self._optimum(shard) for shard in self._shards]
+        known = [optimum for optimum in optima if optimum is not None]
+        if len(known) < len(optima):
+            return None
+        best = torch.stack(known)[torch.from_numpy(self.index)].to(self.device)
+        return best, self._objective(best)
 
     def _optimum(self, shard: Shard) -> Tensor | None:
+        """x* [d] of a federation's problem, where it is known."""
         used = shard.weights > 0
         rows, signs, weights = (part[used].cpu() for part in (shard.rows, shard.targets, shard.weights))
         if not self.l2 or not bool(torch.isfinite(signs).all()):
             return None
-        found = minimiser(LogisticProblem(rows, signs, weights, self.l2, self.penalty))
-        return None if found is None else found.to(self.device)
+        return minimiser(LogisticProblem(rows, signs, weights, self.l2, self.penalty))
 
     @cached_property
     def _tests(self) -> list[_Weighted | None]:
@@ -173,12 +179,6 @@ class _Weighted:
             return each.T.contiguous().unflatten(-1, (-1, ROW_UNIT)).sum(dim=-1).sum(dim=-1)
 
         return by_blocks(block, model.T)
-
-
-def _losses(outputs: Tensor, targets: Tensor) -> Tensor:
-    """ln(1 + exp(-y z)) = max(0, -y z) + ln(1 + exp(-|y z|))."""
-    margin = targets * outputs
-    return (-margin).clamp(min=0.0) + margin.abs().neg().exp().log1p()
 
 
 def _hits(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -34,13 +34,14 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.curvature import bounded_shares
+from dpfl_cli.models.logistic import penalty_of
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.models.pairs import CPU_BLOCK, ROW_UNIT, Block, Pool, product, shared_product
 from dpfl_cli.privacy.bounded import Bounded, record_mean
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-CHUNK = 1024  # records of a pair in one product, always: the order of sums depends on it
+CHUNK = 1024  # records of a pair in one product, always: the order of sums depends on it; a multiple of ROW_UNIT
 EVALUATION_ROWS = 500  # test records in one product
 
 Activation = Literal["sigmoid", "relu", "tanh"]
@@ -71,6 +72,10 @@ class MlpSettings(Settings):
     activation: Activation
     average_pool: int = Field(ge=1)
     l2: float = Field(ge=0, allow_inf_nan=False)
+    penalty: Literal["none", "l1_box", "box", "ball"]
+    l1_weight: float = Field(ge=0, allow_inf_nan=False)
+    box: float = Field(gt=0, allow_inf_nan=False)
+    radius: float = Field(gt=0, allow_inf_nan=False)
     precision: Literal["float32", "float64"]
 
 
@@ -122,6 +127,33 @@ def layers_of(sizes: Sequence[int]) -> list[Layer]:
     return layers
 
 
+@dataclass(frozen=True)
+class Chunk:
+    """Some of a block's records, filled up with zero rows to a multiple of ROW_UNIT, on which a product's rounding would depend.
+
+    Attributes:
+      features, labels, squared_norms: as of a `Block`; the bias input makes a record's squared norm at least 1.
+      weights: [B, n] the records' shares of their client's mean; 0 for rows that are no records.
+    """
+
+    features: Tensor
+    labels: Tensor
+    squared_norms: Tensor
+    weights: Tensor
+
+
+def chunks_of(block: Block) -> Iterator[Chunk]:
+    """The block's records, CHUNK of every pair at a time."""
+    weights = torch.where(block.squared_norms > 0, block.weights, 0.0)
+    for start in range(0, weights.shape[-1], CHUNK):
+        features = block.features[:, start : start + CHUNK]
+        missing = -features.shape[1] % ROW_UNIT
+        if missing:
+            features = functional.pad(features, (0, 0, 0, missing))
+        others = (block.labels, block.squared_norms, weights)
+        yield Chunk(features, *(functional.pad(values[:, start : start + CHUNK], (0, missing)) for values in others))
+
+
 class Passes:
     """Forward and backward passes of S runs x B clients, a chunk of their records at a time, in memory that is used again.
 
@@ -140,7 +172,7 @@ class Passes:
         self._gradients: list[Tensor] = []
 
     def forward(self, features: Tensor) -> Tensor:
-        """[S, B, classes, n] z_L of features [B, n, q] (with a column of ones); valid until the next one."""
+        """[S, B, classes, n] z_L of features [B, n, q] (with a column of ones); valid until the next pass."""
         self._features = features
         self._activations: list[Tensor] = []  # a_1 ... a_{L-1}
         for number, (layer, matrix) in enumerate(zip(self._layers, self._matrices, strict=True)):
@@ -238,6 +270,7 @@ class Mlp(Objective):
         self.dtype, self.dimension = DTYPES[settings.precision], self._layers[-1].stop
         self._pool = Pool(federations, index, self._rows, self._layers[0].width, self.dtype, self.device)
         self._passes = Passes(self._layers, settings.activation)
+        self._penalty = penalty_of(self.settings)
         splits = [federation.dataset.test for federation in federations]
         tests = {id(test): self._test(test) for test in splits if test is not None}  # runs share the rows
         self._tests = [tests.get(id(test)) for test in splits]
@@ -267,10 +300,10 @@ class Mlp(Objective):
         result = torch.zeros_like(values, memory_format=torch.contiguous_format)
         for block in self._blocks(None):
             self._passes.load(block.of(values))
-            for part in _chunks(block):
-                self._backward(block, part)
+            for chunk in chunks_of(block):
+                self._backward(chunk)
                 # a record that is not finite makes the gradient what it is: not finite
-                self._passes.collect(_weights(block, part) * (1.0 + 0.0 * block.squared_norms[:, part]))
+                self._passes.collect(chunk.weights * (1.0 + 0.0 * chunk.squared_norms))
             block.put(result, self._passes.gradient())
         if self.settings.l2:
             result.addcmul_(values, (self.records > 0).unsqueeze(-1).to(self.dtype), value=self.settings.l2)
@@ -283,10 +316,10 @@ class Mlp(Objective):
         for block in self._blocks(batch):
             self._passes.load(block.of(values))
             own = block.of_runs(limit, self.clients).unsqueeze(-1)
-            for part in _chunks(block):
-                norms = self._squared_norms(block, part).sqrt_()
+            for chunk in chunks_of(block):
+                norms = self._squared_norms(chunk).sqrt_()
                 self._passes.drop_non_finite()
-                self._passes.collect(bounded_shares(_weights(block, part), norms, own))
+                self._passes.collect(bounded_shares(chunk.weights, norms, own))
             block.put(result, self._passes.gradient())
         records = self.records.clamp(min=1) if batch is None else torch.full_like(self.records, batch.shape[-1])
         return record_mean(client_values(result), clip_norm.to(self.device), records)
@@ -297,13 +330,17 @@ class Mlp(Objective):
         result = values.new_zeros(self.runs, self.clients, width)
         for block in self._blocks(batch):
             self._passes.load(block.of(values))
-            squared = torch.cat([self._squared_norms(block, part) for part in _chunks(block)], dim=-1)
-            block.put(result, functional.pad(squared, (0, width - squared.shape[-1])))
+            squared = torch.cat([self._squared_norms(chunk) for chunk in chunks_of(block)], dim=-1)
+            block.put(result, functional.pad(squared, (0, width - squared.shape[-1])))  # cut, where it was filled up
         return client_values(result)
 
     def regulariser_gradient(self, parameters: Tensor) -> Tensor:
         """l2 w."""
         return self.settings.l2 * parameters
+
+    def prox(self, values: Tensor, step: Tensor) -> Tensor:
+        """As the contract, for the penalty g on all weights and biases."""
+        return self._penalty.prox(values, step.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1)))
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
         """`train_loss`, (1/M) sum_i of the clients' mean cross-entropy, and on the test split, where there is one, `accuracy` in
@@ -312,8 +349,10 @@ class Mlp(Objective):
         losses = parameters.new_zeros(self.runs, self.clients)
         for block in self._blocks(None):
             self._passes.load(block.of(everywhere))
-            each = [self._losses(block, part) for part in _chunks(block)]
-            block.put(losses, (torch.cat(each, dim=-1) * block.weights).sum(dim=-1))
+            each = [
+                _cross_entropy(self._passes.forward(chunk.features), chunk.labels) * chunk.weights for chunk in chunks_of(block)
+            ]
+            block.put(losses, torch.cat(each, dim=-1).sum(dim=-1))
         found = {"train_loss": losses.sum(dim=-1) / self.clients}
         if any(test is None for test in self._tests):
             return found
@@ -353,19 +392,14 @@ class Mlp(Objective):
         held += sum(chunk * (layer.outputs + layer.width) + 3 * layer.outputs * layer.width for layer in self._layers)
         return min(self.dtype.itemsize * held, CPU_BLOCK // torch.get_num_threads())
 
-    def _losses(self, block: Block, part: slice) -> Tensor:
-        """[S, B, n] of the records."""
-        return _cross_entropy(self._passes.forward(block.features[:, part]), block.labels[:, part])
+    def _backward(self, chunk: Chunk) -> None:
+        self._passes.forward(chunk.features)
+        self._passes.backward(chunk.labels)
 
-    def _backward(self, block: Block, part: slice) -> None:
-        self._passes.forward(block.features[:, part])
-        self._passes.backward(block.labels[:, part])
-
-    def _squared_norms(self, block: Block, part: slice) -> Tensor:
+    def _squared_norms(self, chunk: Chunk) -> Tensor:
         """[S, B, n] of the records' gradients, after both passes; 0 for rows that are no records."""
-        self._backward(block, part)
-        inputs = block.squared_norms[:, part]
-        return torch.where(inputs > 0, self._passes.squared_norms(inputs), 0.0)
+        self._backward(chunk)
+        return torch.where(chunk.squared_norms > 0, self._passes.squared_norms(chunk.squared_norms), 0.0)
 
     def _evaluate(self, parameters: Tensor, test: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Accuracy in percent and mean cross-entropy of one run's parameters [d]."""
@@ -395,20 +429,6 @@ def sizes_of(settings: MlpSettings, info: DatasetInfo) -> list[int]:
             f"{list(shape)}; write model.average_pool=1"
         )
     return [prod(shape) // side ** (2 * (side > 1)), *settings.hidden, info.classes]
-
-
-def _chunks(block: Block) -> Iterator[slice]:
-    """The block's records, CHUNK of every pair at a time."""
-    records = block.labels.shape[-1]
-    return (slice(start, min(start + CHUNK, records)) for start in range(0, records, CHUNK))
-
-
-def _weights(block: Block, part: slice) -> Tensor:
-    """[B, n] the records' shares of their client's mean; 0 for rows that are no records, whose last layers have gradients, too.
-
-    A record's bias input makes its squared norm at least 1.
-    """
-    return torch.where(block.squared_norms > 0, block.weights, 0.0)[:, part]
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

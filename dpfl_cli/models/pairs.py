@@ -214,14 +214,14 @@ class Pool:
         size = max(1, _budget(self._device) // pair_bytes(records))
         weights = self._share(records)
         for start in range(0, len(rows), size):
-            some = rows[start : start + size]
+            some, pairs = rows[start : start + size].flatten(), (-1, records)
             yield Block(
-                self._features.index_select(0, some.flatten()).unflatten(0, some.shape),
-                self._labels[some],
-                self._squared_norms[some],
+                self._features.index_select(0, some).unflatten(0, pairs),
+                self._labels.index_select(0, some).unflatten(0, pairs),
+                self._squared_norms.index_select(0, some).unflatten(0, pairs),
                 weights,
                 None,
-                slice(start, start + len(some)),
+                slice(start, start + size),
             )
 
     def _share(self, records: int) -> Tensor:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dpfl")
 
 ROW_UNIT = 8  # every client starts at a multiple: a vector of the kernel
-Mode = Literal["gradient", "clipped", "norms"]
+Mode = Literal["gradient", "clipped", "norms", "loss"]
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,10 @@ class SingleOutput(Objective):
         """[N] y as the loss takes them, float64."""
 
     @abstractmethod
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """l(z, y), elementwise."""
+
+    @abstractmethod
     def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """s = dl/dz, elementwise."""
 
@@ -126,6 +130,10 @@ class SingleOutput(Objective):
     def regulariser_gradient(self, parameters: Tensor) -> Tensor:
         """l2 x."""
         return self.l2 * parameters
+
+    def mean_losses(self, model: Tensor) -> Tensor:
+        """[R, M] mean over a client's records of their losses at models [R, d], without h; 0 where there are none."""
+        return self._computed("loss", model.unsqueeze(1).expand(-1, self.clients, -1)).squeeze(-1)
 
     @cached_property
     def _divisors(self) -> Tensor:
@@ -156,25 +164,38 @@ class SingleOutput(Objective):
         strange = ~np.isfinite(norms)
         rows[strange], targets[strange], norms[strange] = 0.0, np.nan, 0.0
         inverses = 1.0 / np.maximum(norms, np.finfo(np.float64).tiny)
-        held = [torch.from_numpy(part).to(self.device) for part in (rows, targets, norms, inverses, weights)]
-        buckets = [clients for clients in federation.buckets() if counts[clients].any()]
-        return Shard(runs, *held, firsts=firsts, counts=counts, buckets=buckets)
+        return Shard(
+            runs=runs,
+            rows=torch.from_numpy(rows).to(self.device),
+            targets=torch.from_numpy(targets).to(self.device),
+            norms=torch.from_numpy(norms).to(self.device),
+            inverses=torch.from_numpy(inverses).to(self.device),
+            weights=torch.from_numpy(weights).to(self.device),
+            firsts=firsts,
+            counts=counts,
+            buckets=[clients for clients in federation.buckets() if counts[clients].any()],
+        )
 
     def _computed(self, mode: Mode, values: Tensor, bounds: Tensor | None = None, batch: Tensor | None = None) -> Tensor:
-        """[R, M, d] means over records, or [R, M, b] squared norms, at parameters [R, M, d]."""
-        width = self.dimension
-        if mode == "norms":
-            width = self._largest if batch is None else batch.shape[-1]
+        """[R, M, d] means over records, [R, M, b] squared norms or [R, M, 1] mean losses, at parameters [R, M, d]."""
+        width = {"norms": self._largest if batch is None else batch.shape[-1], "loss": 1}.get(mode, self.dimension)
         kernel = compiled_kernel() if self.device.type == "cpu" else None
         if kernel is None:
             return self._stacked(mode, values, bounds, batch, width)
+        computed: Tensor = self.host(self._compiled, kernel, mode, values, bounds, batch, width)
+        return computed
+
+    def _compiled(
+        self, kernel: SingleOutputKernel, mode: Mode, values: Tensor, bounds: Tensor | None, batch: Tensor | None, width: int
+    ) -> Tensor:
+        """As `_computed`, by the kernel."""
         result = torch.empty(self.runs, self.clients, width, dtype=self.dtype)
         loss = self.kernel_loss, self.kernel_scale, self.l2
+        given, out = values.numpy(), result.numpy()
         limits = None if bounds is None else bounds.contiguous().numpy()
         numbers = None if batch is None else batch.numpy()
-        arrays = values.numpy(), result.numpy(), limits, numbers
         for shard in self._shards:
-            kernel.compute(mode, *loss, shard.layout, shard.runs, *arrays, threads=torch.get_num_threads())
+            kernel.compute(mode, *loss, shard.layout, shard.runs, given, out, limits, numbers, torch.get_num_threads())
         return result
 
     # The torch path.
@@ -202,7 +223,7 @@ class SingleOutput(Objective):
                     columns = filled(values[runs][:, where].permute(1, 2, 0))
                     found = self._block(mode, shard, places, columns, filled(limits[runs]))
                     found = found if mode == "norms" else found / divisors
-                    missing = (0, (width if mode == "norms" else self.dimension) - found.shape[1])
+                    missing = (0, width - found.shape[1])
                     kept = torch.nn.functional.pad(found[..., : len(limits[runs])].permute(2, 0, 1), missing)
                     put(result, runs, where, kept)
         if mode == "gradient" and self.l2:
@@ -210,9 +231,16 @@ class SingleOutput(Objective):
         return result
 
     def _block(self, mode: Mode, shard: Shard, places: Tensor, columns: Tensor, limits: Tensor) -> Tensor:
-        """Sums over records [k, d, S] at parameters [k, d, S], or squared norms [k, n, S]; `places` [k, n], `limits` [S]."""
+        """Sums over records [k, d, S] at parameters [k, d, S], squared norms [k, n, S] or sums of losses [k, 1, S].
+
+        Args: `places` [k, n], `limits` [S].
+        """
         features = shard.rows[places]
-        s = self.derivative(product(features, columns), shard.targets[places].unsqueeze(-1))
+        outputs, targets = product(features, columns), shard.targets[places].unsqueeze(-1)
+        if mode == "loss":
+            there = (shard.weights[places] > 0).to(outputs.dtype).unsqueeze(-2)
+            return product(there, self.loss(outputs, targets))
+        s = self.derivative(outputs, targets)
         norms = shard.norms[places].unsqueeze(-1)
         if mode == "norms":
             return (s * norms).square().nan_to_num(torch.inf, torch.inf)

@@ -32,9 +32,9 @@ from numba.extending import intrinsic
 logger = logging.getLogger("dpfl")
 
 LOSSES = ("logistic", "squared")  # l = ln(1 + exp(-y z)), or scale (z - y)^2
-MODES = ("gradient", "clipped", "norms")  # mean of the records' gradients, of the clipped ones, or their squared norms
+MODES = ("gradient", "clipped", "norms", "loss")  # what of the records: see `SingleOutputKernel.compute`
 LOGISTIC, SQUARED = range(2)
-GRADIENT, CLIPPED, NORMS = range(3)
+GRADIENT, CLIPPED, NORMS, LOSS = range(4)
 LANES = 8
 GROUP = 8  # vectors whose sums stay in registers
 SHARED_WORK = 1 << 21  # products and sums from which on several threads pay
@@ -139,6 +139,10 @@ _PER_LN2 = 1.0 / log(2.0)
 _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9, _C10, _C11, _C12, _C13 = (1.0 / factorial(n) for n in range(2, 14))
 
 
+_A3, _A5, _A7, _A9, _A11, _A13, _A15, _A17 = (1.0 / n for n in range(3, 18, 2))
+_A19, _A21, _A23, _A25, _A27, _A29, _A31, _A33 = (1.0 / n for n in range(19, 34, 2))
+
+
 @njit(inline="always")
 def exp_of_negative(x):  # type: ignore[no-untyped-def]
     """e^x for x <= 0 to an ulp or two: 2^n e^r with n = round(x / ln 2), Taylor's series in |r| <= ln(2) / 2.
@@ -174,6 +178,36 @@ def logistic_derivatives(z, targets):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
+def logistic_losses(z, targets):  # type: ignore[no-untyped-def]
+    """z[j] <- ln(1 + exp(-y z)) = max(0, -y z) + ln(1 + e), e = exp(-|y z|).
+
+    ln(1 + e) = 2 artanh(s) = 2 (s + s^3 / 3 + s^5 / 5 + ...) with s = e / (2 + e) <= 1/3.
+    """
+    for j in range(len(z)):
+        margin = targets[j] * z[j]
+        e = exp_of_negative(-abs(margin))
+        s = e / (2.0 + e)
+        square = s * s
+        p = _A31 + square * _A33
+        p = _A27 + square * (_A29 + square * p)
+        p = _A23 + square * (_A25 + square * p)
+        p = _A19 + square * (_A21 + square * p)
+        p = _A15 + square * (_A17 + square * p)
+        p = _A11 + square * (_A13 + square * p)
+        p = _A7 + square * (_A9 + square * p)
+        p = _A3 + square * (_A5 + square * p)
+        p = 1.0 + square * p
+        z[j] = 2.0 * s * p + (0.0 if margin > 0.0 else -margin)
+
+
+@njit(inline="always")
+def squared_losses(z, targets, scale):  # type: ignore[no-untyped-def]
+    """z[j] <- scale (z - y)^2."""
+    for j in range(len(z)):
+        z[j] = scale * (z[j] - targets[j]) ** 2
+
+
+@njit(inline="always")
 def squared_derivatives(z, targets, scale):  # type: ignore[no-untyped-def]
     """z[j] <- 2 scale (z - y)."""
     for j in range(len(z)):
@@ -191,12 +225,20 @@ def clip(z, norms, inverses, bound):  # type: ignore[no-untyped-def]
         z[j] = near if abs(s) * norms[j] < np.inf else 0.0
 
 
-@njit
-def aligned(size):  # type: ignore[no-untyped-def]
-    """[size] uninitialised, starting on a cache line, so that no vector lies across two."""
+@njit(inline="always")
+def _added(a):  # type: ignore[no-untyped-def]
+    """The sum of 8 lanes."""
+    return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))
+
+
+def aligned(size: int) -> np.ndarray:
+    """[size] float64, uninitialised, starting on a cache line, so that no vector lies across two."""
     raw = np.empty(size + LANES)
     start = -raw.ctypes.data % 64 // 8
     return raw[start : start + size]
+
+
+_aligned = njit(aligned)
 
 
 def _compute(  # type: ignore[no-untyped-def]
@@ -206,9 +248,9 @@ def _compute(  # type: ignore[no-untyped-def]
     """Jobs first_job..last_job - 1 of (client, run) pairs, runs innermost, so that a client's records stay in the cache."""
     d = features.shape[1]
     nothing = len(targets) - 1  # a row of zeros
-    values, v, sums = aligned(GROUP * LANES), np.empty(d), aligned(d * LANES).reshape(d, LANES)
-    gathered = aligned(GROUP * d * LANES if batched else 0).reshape(-1, d, LANES)
-    some = aligned(3 * GROUP * LANES).reshape(3, -1)
+    values, v, sums = _aligned(GROUP * LANES), np.empty(d), _aligned(d * LANES).reshape(d, LANES)
+    gathered = _aligned(GROUP * d * LANES if batched else 0).reshape(-1, d, LANES)
+    some = _aligned(3 * GROUP * LANES).reshape(3, -1)
     for job in range(first_job, last_job):
         client, run = job // len(runs), runs[job % len(runs)]
         records = batch.shape[2] if batched else counts[client]
@@ -235,6 +277,16 @@ def _compute(  # type: ignore[no-untyped-def]
                 part = slice(base + begin, base + begin + vectors * LANES)
                 y, norm, inverse = targets[part], norms[part], inverses[part]
             z = values[: vectors * LANES]
+            if mode == LOSS:
+                if loss == LOGISTIC:
+                    logistic_losses(z, y)
+                else:
+                    squared_losses(z, y, scale)
+                z[size:] = 0.0
+                for first in range(0, len(z), LANES):
+                    for lane in range(LANES):
+                        sums[0, lane] += z[first + lane]
+                continue
             if loss == LOGISTIC:
                 logistic_derivatives(z, y)
             else:
@@ -254,11 +306,12 @@ def _compute(  # type: ignore[no-untyped-def]
             out[run, client, records:] = 0.0
             continue
         share = 1.0 / max(records, 1)
-        decay = l2 if mode == GRADIENT and records > 0 else 0.0
+        if mode == LOSS:
+            out[run, client, 0] = _added(sums[0]) * share
+            continue
+        decays = mode == GRADIENT and records > 0 and l2 > 0.0
         for k in range(d):
-            a = sums[k]
-            total = ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))
-            out[run, client, k] = total * share + decay * v[k]
+            out[run, client, k] = _added(sums[k]) * share + (l2 * v[k] if decays else 0.0)
 
 
 def _signature() -> tuple[Any, ...]:
@@ -334,11 +387,11 @@ class SingleOutputKernel:
         Args:
           mode: one of `MODES`. "gradient": out = mean gradient + l2 v (0 for a client without records); "clipped": out = mean of
             clipped gradients; "norms": out = squared norms of the records' gradients, infinite where not finite, 0 where there is
-            no record.
+            no record; "loss": out = mean loss of the records.
           loss, scale: one of `LOSSES`, and the factor of a squared loss.
           runs: [S] int64 which of the R runs.
           parameters: [R, M, d] float64.
-          out: [R, M, d], or [R, M, b] for norms.
+          out: [R, M, d], [R, M, b] for norms, or [R, M, 1] for losses.
           bounds: [R] clip norms.
           batch: [R, M, b] int64 numbers of the client's records (a number that is none of them counts as no record), or None.
         """

@@ -94,6 +94,12 @@ class SoftmaxRegression(Objective):
         inputs = int(np.prod(info.feature_shape)) if settings.frozen_width is None else settings.frozen_width
         return classes_of(info) * (inputs + settings.bias)
 
+    @classmethod
+    def workspace(cls, settings: SoftmaxSettings, info: DatasetInfo, clients: int) -> int:
+        """The rows of its records, as many as a federation may have, and the block of pairs that is worked on."""
+        width = cls.dimension_of(settings, info) // classes_of(info)
+        return DTYPES[settings.precision].itemsize * info.records * width + CPU_BLOCK
+
     def initial(self, streams: Streams) -> Tensor:
         """[R, d] zeros, N(0, init_scale^2), or U(-1/sqrt(p), 1/sqrt(p)), the default of PyTorch's linear layers."""
         values = np.zeros((self.runs, self.dimension))
@@ -119,7 +125,7 @@ class SoftmaxRegression(Objective):
         return client_values(result)
 
     def clipped_gradient(self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None) -> Bounded:
-        """As the contract, by ||g_j|| = ||p_j - e_t|| ||x_j||: the rows p_j - e_t are re-weighted before they meet the features."""
+        """As the contract, by ||g_j|| = ||p_j - e_t|| ||x_j||: each p_j - e_t is re-weighted before it meets x_j."""
         values = opened(parameters)
         limit = clip_norm.to(self.device, self.dtype)
         result = torch.zeros_like(values, memory_format=torch.contiguous_format)

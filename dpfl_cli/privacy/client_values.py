@@ -173,5 +173,4 @@ def shown(values: Tensor) -> Tensor:
 
 def versions(tensors: Iterable[Tensor]) -> tuple[int, ...]:
     """How often each tensor was changed in place, by torch's counters; -1 where there is none (made in inference mode)."""
-    with torch._C.DisableTorchFunctionSubclass():
-        return tuple(-1 if tensor.is_inference() else tensor._version for tensor in tensors)
+    return tuple([-1 if plain.is_inference() else plain._version for plain in map(opened, tensors)])

@@ -147,8 +147,8 @@ class Mechanism(ABC):
     def __init__(self, settings: Sequence[Any], site: Site) -> None:
         self.settings = list(settings)
         self.site = site
-        self._runs = np.arange(len(self.settings))
         self._horizons = np.array(site.horizons)
+        self._places = np.arange(len(self.settings)) * max(site.horizons) - 1  # of round 0 in tables [R, T]
         self._plans: dict[str, _Planned] = {}
         self._free: dict[str, np.ndarray] = {}  # name -> [R] the first number that addresses noise that no release has used
         self._bounds: dict[str, tuple[Tensor, tuple[int, ...]]] = {}  # name -> the bound last found good, and its version
@@ -233,12 +233,12 @@ class Mechanism(ABC):
         plan = self._plans.get(name)
         if plan is None:
             plan = self._plans[name] = self._planned(name)
-        if (rounds > self._horizons).any():
+        if np.count_nonzero(rounds > self._horizons):
             raise PrivacyError(f"release '{name}' was made in a round after the last one")
         steady = plan.parameters.shape[1] == 1
-        parameters = plan.parameters[:, 0] if steady else plan.parameters[self._runs, rounds - 1]
+        parameters = plan.parameters[:, 0] if steady else plan.parameters.take(self._places + rounds)
         if plan.made is not None:
-            made = plan.made[self._runs, rounds - 1]
+            made = plan.made.take(self._places + rounds)
             if not np.array_equal(made, np.ones(len(made), bool) if charged is None else charged):
                 raise PrivacyError(
                     f"release '{name}' was made against its public schedule: give its spec `occurs`, and `charged`"
@@ -314,7 +314,7 @@ class Mechanism(ABC):
         free = self._free.get(spec.name)
         address = first if free is None else np.maximum(first, free)
         over = address >= first + spec.per_round
-        if (over if charged is None else over & charged).any():
+        if np.count_nonzero(over if charged is None else over & charged):
             raise PrivacyError(
                 f"release '{spec.name}' was made more than {spec.per_round} times in a round, or in a round that is over: "
                 "it would repeat its noise; declare it with per_round"

@@ -217,7 +217,10 @@ def _check_trust(parts: Mapping[str, Part], dp: DpSettings) -> None:
         defined = ", ".join(sorted(algorithm.target.trusts))
         raise ConfigError(f"algorithm={algorithm.name} is not defined under dp.trust={dp.trust}; it is under {defined}")
     if dp.unit not in algorithm.target.units:
-        raise ConfigError(f"algorithm={algorithm.name} protects a {'/'.join(sorted(algorithm.target.units))}, not a {dp.unit}")
+        raise ConfigError(
+            f"algorithm={algorithm.name} protects a {'/'.join(sorted(algorithm.target.units))}, not a {dp.unit} (dp={dp.name}); "
+            + ("write dp=record, or dp.unit=record" if dp.unit == "client" else "write dp=ldp or dp=cdp, or dp.unit=client")
+        )
     if dp.mode == "sound" and dp.trust != "none" and dp.trust not in proved_trusts(algorithm):
         raise ConfigError(
             f"algorithm={algorithm.name} under dp.trust={dp.trust} is not proved with these settings: dp.mode=sound refuses it, "

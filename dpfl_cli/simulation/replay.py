@@ -74,8 +74,9 @@ def _noticed(name: str) -> Any:
 
 
 _COMPARISONS = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
-for _name in set(dir(np.ndarray)) - set(dir(object)) - {"shape"} | _COMPARISONS:
-    setattr(RoundNumbers, _name, _noticed(_name))
+_PROTOCOLS = {"__array_ufunc__", "__array_function__"}  # without them numpy asks for the array
+for _attribute in set(dir(np.ndarray)) - set(dir(object)) - {"shape"} - _PROTOCOLS | _COMPARISONS:
+    setattr(RoundNumbers, _attribute, _noticed(_attribute))
 
 
 @dataclass
@@ -148,7 +149,7 @@ class Recording:
 
         lines = []
         for number, step in enumerate(self.steps):
-            line = [str(step.function), *map(told, parts((*step.args, *step.kwargs.items())))]
+            line = [_name(step.function), *map(told, parts((*step.args, *step.kwargs.items())))]
             origin.update({_address(value): (number, place) for place, value in enumerate(step.made)})
             lines.append((*line, *map(told, step.made)))
         lines += [(name, told(value)) for part in (self.after, self.diagnostics) for name, value in part.items()]
@@ -179,10 +180,10 @@ class Recording:
     def checked(self) -> Recording:
         """Refuses a round that cannot be the next one's too: its state has another layout, or it keeps something elsewhere."""
         before = named(self.state)
-        if any(name not in before or _layout(value) != _layout(before[name]) for name, value in self.after.items()):
+        if {name: _layout(v) for name, v in self.after.items()} != {name: _layout(v) for name, v in before.items()}:
             raise Refused("changes the layout of its state")
         own = {_address(value) for step in self.steps for value in step.made}
-        own |= {_address(value) for value in named(self.state).values()}
+        own |= {_address(value) for value in before.values()}
         read: set[int] = set()
         written: set[int] = set()
         for step in self.steps:
@@ -260,18 +261,19 @@ class Replay:
             for call in self._calls[shown]:
                 call()
             return self._first.state, self._first.diagnostics
-        if self._warm and self.refused is None and any(_layout(v) != _layout(v.clone()) for v in named(state).values()):
-            self.refused = "holds a state that is not dense"
+        if self._warm and any(_layout(value) != _layout(torch.empty_like(value)) for value in named(state).values()):
+            self.refused = self.refused or "holds a state that is not dense"
         if self.refused is not None or not self._warm:
             self._warm = True
             return compute(state, rounds.copy())
         return self._recorded(compute, state, rounds)
 
     def host(self, function: Callable[..., Any], *args: Any) -> Any:
-        """function(*args), round numbers as plain arrays: done anew in every round, in which only what is in `args` may change.
+        """function(*args), round numbers as plain arrays: done anew in every round.
 
         Args:
-          function: returns an array or a tensor, or a tuple of them.
+          function: returns an array or a tensor, or a tuple of them, that depend on `args` and on nothing else that changes; it
+            leaves `args` as they are.
         """
         plain = [_plain(arg) for arg in args]
         if self._recording is None or self._paused:
@@ -321,8 +323,9 @@ class Replay:
         try:
             if self._first is None:
                 self._first = recording.checked()
+                state = _own(state)  # the recording's memory will be written anew
             else:
-                self._begin(self._first, recording.checked(), rounds)
+                self._begin(self._first, recording.checked())
                 return self._first.state, diagnostics
         except Refused as reason:
             self.refused, self._first = str(reason), None
@@ -336,7 +339,7 @@ class Replay:
             held = _address(value) in _addresses(before.values()) and not _same_memory(value, before.get(name))
         return value.clone() if held else value
 
-    def _begin(self, first: Recording, second: Recording, rounds: np.ndarray) -> None:
+    def _begin(self, first: Recording, second: Recording) -> None:
         """Does the second round again by the first one's list; where all is the same, the next one is replayed."""
         (lines, outside), (again, outside_again) = first.described(), second.described()
         for one, other in zip_longest(lines, again):
@@ -416,6 +419,11 @@ def _address(value: Any) -> int:
 
 def _addresses(values: Any) -> set[int]:
     return {_address(part) for part in parts(list(values)) if isinstance(part, Tensor | np.ndarray)} - {0}
+
+
+def _name(function: Any) -> Any:
+    """What tells functions apart that are made anew in every round, as methods are."""
+    return (getattr(function, "__qualname__", None) or str(function)), id(getattr(function, "__self__", None))
 
 
 def _copied(value: Any) -> Any:
@@ -501,7 +509,7 @@ def _settled(step: Step) -> Call:
         try:
             call()
             return call
-        except TypeError:  # the binding takes its arguments in another way
+        except (TypeError, RuntimeError):  # the binding takes its arguments in another way
             continue
     raise Refused(f"{step.function} cannot be called again")
 

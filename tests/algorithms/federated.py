@@ -58,7 +58,8 @@ MECHANISMS: dict[str, Any] = {
     "central": CentralGaussian,
     "secure_aggregation": SharedGaussian,
 }
-DEFAULTS = {"local_steps": 4, "local_lr": 0.01, "step": 0.01, "clip_norm": 0.3, "strong_convexity": 0.1}
+DEFAULTS: dict[str, Any] = {"local_steps": 4, "local_lr": 0.01, "clip_norm": 0.3, "strong_convexity": 0.1}
+STEPS = {"isrl_dp": {"step": 0.01}, "primal_dual": {"step": 0.25}}
 HORIZON = 10_000  # rounds that a run is planned for
 
 
@@ -145,7 +146,7 @@ def play(
 
     found = lookup("algorithm", name)
     defaults = {key: value for key, value in DEFAULTS.items() if key in found.settings.model_fields and key not in settings}
-    parsed = parse_settings(found.settings, defaults | settings, "algorithm")
+    parsed = parse_settings(found.settings, defaults | STEPS.get(name, {}) | settings, "algorithm")
     hyper = hyper_of(parsed, len(seeds))
     change(hyper)
     streams = Streams(seeds)

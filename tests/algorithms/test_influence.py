@@ -26,12 +26,31 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("fedexp", {}),
     ("fedexp", {"step": "naive"}),
     *(("scaffold", {"control": c, "release": r}) for c in ("sent", "clipped", "raw") for r in ("single", "double")),
+    ("fedavg_record", {}),
+    ("fedavg_record", {"local_steps": 1}),
+    ("scaffold_record", {}),
+    ("scaffold_record", {"local_steps": 1}),
+    ("isrl_dp", {"average": "linear", "radius": 1.0}),
+    ("primal_dual", {}),
+    ("primal_dual", {"schedule": "static", "report": "messages"}),
 ]
+
+
+def makes_sense(name: str, settings: dict[str, Any], trust: str) -> bool:
+    method = components("algorithm")[name].target
+    record = "record" in method.units
+    if trust == "privunit":
+        return "local" in method.trusts and not record
+    if record and trust == "central" and settings.get("local_steps", 4) > 1 and name.endswith("_record"):
+        return False
+    return trust in method.trusts and (settings.get("step") != "naive" or trust == "local")
+
+
 PLAYS = [
-    pytest.param(name, settings, trust, id="-".join([name, *settings.values(), trust]))
+    pytest.param(name, settings, trust, id="-".join([name, *map(str, settings.values()), trust]))
     for name, settings in METHODS
-    for trust in ("none", "local", "central", "privunit")
-    if settings.get("step") != "naive" or trust in ("local", "privunit")
+    for trust in ("none", "local", "central", "secure_aggregation", "privunit")
+    if makes_sense(name, settings, trust)
 ]
 
 

@@ -7,6 +7,7 @@ the textbook computation, whatever the engine finds that it can leave out.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import math
@@ -46,8 +47,8 @@ class Workload:
     """What is measured: dpfl's way, and others.
 
     Attributes:
-      references: by name; "loop" (PyTorch, client by client), "vmap" (torch.func) and "noise" (drawing a round's noise and nothing
-        else) have columns of their own.
+      references: by name; "loop" (PyTorch, client by client), "vmap" (torch.func) and "noise" (drawing a round's noise and
+        nothing else) have columns of their own.
       flops: nominal floating-point operations of a round; None where they depend on the data.
       dtype: of the arithmetic, and so of the matrix product that is the peak.
     """
@@ -146,10 +147,8 @@ def wait() -> None:
 def release_memory() -> None:
     """Gives back what earlier workloads left, so that it is not reused unseen."""
     gc.collect()
-    try:
+    with contextlib.suppress(OSError, AttributeError):  # another C library: growth may be understated
         ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):
-        pass  # another C library: growth may be understated
 
 
 def start_watching_memory() -> int | None:

@@ -1,4 +1,4 @@
-"""Workloads B and C: local training of CNNs on images, 10 full-batch steps for every client, with and without the compiled kernel.
+"""Workloads B and C: local training of CNNs on images, 10 full-batch steps a client, with and without the compiled kernel.
 
 1000 clients with 60 random images of 28x28 each, or with 1 to 300 (shares of a Dirichlet(1) law, the same total), float32. Per
 round: every client's update from one start.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -97,7 +98,7 @@ def flops_per_image(settings: CnnSettings) -> float:
     """Forward, gradients of the weights, and gradients of all layers' inputs but the first's: two operations a product each."""
     first, second = settings.channels
     widths = [16 * second, *([] if settings.hidden is None else [settings.hidden]), CLASSES]
-    after = 81 * second * first * 16 + sum(into * out for into, out in zip(widths, widths[1:], strict=False))
+    after = 81 * second * first * 16 + sum(into * out for into, out in pairwise(widths))
     return 2.0 * (2 * 625 * first * 16 + 3 * after)
 
 

@@ -1,7 +1,7 @@
 """Workload A: whole rounds of DP-FedAvg under local DP on linear regression, and the grid of 40 such runs.
 
-1000 clients with one record, d = 500, 20 local steps, clipping, Gaussian noise on every client's message, float64. A round of dpfl
-is `Batch.step`: algorithm, mechanism and ledger.
+1000 clients with one record, d = 500, 20 local steps, clipping, Gaussian noise on every client's message, float64. A round of
+dpfl is `Batch.step`: algorithm, mechanism and ledger.
 """
 
 from __future__ import annotations
@@ -50,13 +50,9 @@ def linear(device: str) -> Workload:
     return Workload(
         engine=Contender(batch.step),
         references={
-            "loop": Contender(
-                lambda: loop(features[:LOOP_CLIENTS], targets[:LOOP_CLIENTS], *fixed), LOOP_CLIENTS / plan.clients
-            ),
+            "loop": Contender(lambda: loop(features[:LOOP_CLIENTS], targets[:LOOP_CLIENTS], *fixed), LOOP_CLIENTS / plan.clients),
             "vmap": Contender(lambda: stacked(features, targets, *fixed)),
-            "noise": Contender(
-                lambda: streams.normal("noise/update", np.array([next(rounds)]), plan.clients, plan.dimension)
-            ),
+            "noise": Contender(lambda: streams.normal("noise/update", np.array([next(rounds)]), plan.clients, plan.dimension)),
         },
         flops=plan.clients * settings.local_steps * 4.0 * plan.dimension,  # x.v and x times the residual
         dtype=torch.float64,

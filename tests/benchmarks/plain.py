@@ -1,4 +1,4 @@
-"""Local training as it is written elsewhere: client by client with modules and optimisers, or all clients at once by torch.func."""
+"""Local training as others write it: client by client with modules and optimisers, or all clients at once by torch.func."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def record_by_record(features: Tensor, labels: Tensor, start: Tensor, numbers: T
                 functional.cross_entropy(module(features[client, record]), labels[client, record]).backward()
                 nn.utils.clip_grad_norm_(module.parameters(), CLIP)
                 for total, parameter in zip(sums, module.parameters(), strict=True):
-                    total += parameter.grad
+                    total.add_(parameter.grad)
             for total, parameter in zip(sums, module.parameters(), strict=True):
                 parameter.grad = total / len(batch)
             optimiser.step()

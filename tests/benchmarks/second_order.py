@@ -24,7 +24,7 @@ from tests.benchmarks.record_level import softmax_federation, softmax_objective
 CLIENTS, RECORDS, NARROW, WIDE, CLASSES = 500, 120, 64, 2048, 10
 DAMPING, CLIP = 1.1, 0.1
 LOOP_CLIENTS, VMAP_CLIENTS, DENSE_CLIENTS = 1, 2, 3  # the references' parts of a round
-STACK = 40  # records whose Hessians vmap holds at once
+STACK = 8  # records whose Hessians vmap holds at once; more are slower
 
 
 def cases() -> Iterator[Case]:
@@ -41,7 +41,10 @@ def hessian_solve(solver: str, precision: str, device: str) -> Workload:
     features, (values, right) = features.to(DTYPES[precision]), operands(objective)
     own = values[0].to("cpu", features.dtype), right[0].to("cpu", features.dtype)
     size = objective.dimension
-    assembly, factoring = RECORDS * size**2, size**3 / 3 + 2 * size**2  # half of a symmetric matrix; Cholesky and two substitutions
+    assembly, factoring = (
+        RECORDS * size**2,
+        size**3 / 3 + 2 * size**2,
+    )  # half of a symmetric matrix; Cholesky and two substitutions
     return Workload(
         engine=Contender(lambda: engine(objective, values, right, "hessian")),
         references={

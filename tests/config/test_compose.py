@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpfl_cli.cli.listing import GROUPS, documented, option_files
-from dpfl_cli.config.component import components
+from dpfl_cli.config.component import components, lookup
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import canonical_json, content_id
@@ -89,11 +89,33 @@ def test_config_files_and_settings_have_the_same_fields() -> None:
 
 
 def test_every_method_composes_with_every_trust_model_it_supports() -> None:
+    load_components()
     for algorithm, dp in itertools.product(option_files("algorithm"), option_files("dp")):
-        if algorithm.stem == "fedexp_naive" and dp.stem in ("cdp", "none"):
+        own = ["algorithm.strong_convexity=0.1"] if algorithm.stem == "primal_dual" else []
+        config = compose_config([*SMALL, f"algorithm={algorithm.stem}", f"dp={dp.stem}", *own])
+        method, dp_settings = lookup("algorithm", config["algorithm"]["name"]).target, config["dp"]
+        refused = dp_settings["trust"] not in method.trusts or (
+            dp_settings["unit"] not in method.units and dp_settings["trust"] != "none"
+        )
+        if refused or (algorithm.stem == "fedexp_naive" and dp.stem in ("cdp", "none")):
+            with pytest.raises(ConfigError, match=r"(write|is not defined under|needs) "):
+                make_plan(config)
             continue
-        plan = make_plan(compose_config([*SMALL, f"algorithm={algorithm.stem}", f"dp={dp.stem}"]))
-        assert plan.ledger().releases >= plan.rounds
+        assert make_plan(config).ledger().releases >= 3
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg_record", "scaffold_record", "isrl_dp"])
+@pytest.mark.parametrize("dp", ["cdp", "secure_aggregation"])
+def test_record_level_methods_run_under_a_server_that_sees_sums(algorithm: str, dp: str) -> None:
+    words = [*SMALL, f"algorithm={algorithm}", f"dp={dp}"]
+    steps = [] if algorithm == "isrl_dp" else ["algorithm.local_steps=1"]
+    plan = make_plan(compose_config([*words, "dp.unit=record", *steps]))
+    assert plan.ledger().entries[0].unit == "record"
+    with pytest.raises(ConfigError, match=r"protects a record, not a client .*; write dp=record, or dp\.unit=record"):
+        make_plan(compose_config(words))
+    if steps:
+        with pytest.raises(ConfigError, match=r"local_steps=2 under dp\.trust=central|is not proved with these settings"):
+            make_plan(compose_config([*words, "dp.unit=record", "algorithm.local_steps=2"]))
 
 
 def test_root_of_the_menu_is_documented() -> None:

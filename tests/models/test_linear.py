@@ -10,6 +10,7 @@ from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
+from dpfl_cli.models import single_output
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.privacy.bounded import clip
@@ -197,3 +198,59 @@ def test_settings_and_data_that_do_not_fit_are_refused() -> None:
     assert LinearRegression.dimension_of(LinearRegressionSettings(), make_info()) == D
     with pytest.raises(ConfigError, match=r"dataset=test has features of shape \[1, 28, 28\] and 10 classes"):
         LinearRegression.dimension_of(LinearRegressionSettings(), make_info(feature_shape=(1, 28, 28), classes=10))
+
+
+@pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "torch"])
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
+@pytest.mark.parametrize("index", [[0], [1, 0], [0, 1, 0, 2, 1, 0, 0]], ids=["R=1", "R=2", "R=7"])
+@pytest.mark.parametrize("bound", [0.05, 2.0, 1e3], ids=["active", "partly", "inactive"])
+def test_clipped_gradient_and_norms_equal_explicit_loops(
+    kernel: bool, sizes: list[int], index: list[int], bound: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 0.7 (x.v - y)^2, all records of every client and batches of them."""
+    if not kernel:
+        monkeypatch.setattr(single_output, "compiled_kernel", lambda: None)
+    objective = make_objective(sizes, index, loss_factor=0.7)
+    generator = np.random.default_rng(5)
+    points = generator.standard_normal((len(index), len(sizes), D))
+    batch = generator.integers(0, np.maximum(sizes, 1)[:, None], (len(index), len(sizes), 9))
+    whole, drawn = np.zeros_like(points), np.zeros_like(points)
+    norms = np.zeros((len(index), len(sizes), max(sizes)))
+    for run, number in enumerate(index):
+        federation = objective.federations[number]
+        train, offsets = federation.dataset.train, federation.partition.offsets
+        for client, size in enumerate(sizes):
+            each = []
+            for record in federation.partition.indices[offsets[client] : offsets[client + 1]]:
+                x = train.features[record]
+                gradient = 1.4 * (x @ points[run, client] - train.targets[record]) * x
+                norms[run, client, len(each)] = gradient @ gradient
+                each.append(gradient * min(1.0, bound / np.linalg.norm(gradient)))
+            if size:
+                whole[run, client] = np.mean(each, axis=0)
+                drawn[run, client] = np.mean([each[record] for record in batch[run, client]], axis=0)
+
+    where, limit = client_values(torch.from_numpy(points)), torch.full((len(index),), bound, dtype=torch.float64)
+    found = objective.clipped_gradient(where, limit)
+    np.testing.assert_allclose(opened(found.values).numpy(), whole, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found.zero_out.numpy(), np.tile(bound / np.maximum(sizes, 1), (len(index), 1)), rtol=1e-15)
+    some = objective.clipped_gradient(where, limit, torch.from_numpy(batch))
+    np.testing.assert_allclose(opened(some.values).numpy(), drawn, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(opened(objective.squared_gradient_norms(where)).numpy(), norms, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "torch"])
+def test_a_record_whose_gradient_overflows_counts_as_zero_where_it_is_clipped(
+    kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernel:
+        monkeypatch.setattr(single_output, "compiled_kernel", lambda: None)
+    objective = make_objective([4, 3], [0])
+    points = torch.ones(1, 2, D).double()
+    points[0, 0] = 1e306
+    federation = objective.federations[0]
+    federation.dataset.train.features[federation.partition.indices[:4]] *= 1e4  # x.v overflows for every record of client 0
+    found = opened(objective.clipped_gradient(client_values(points), torch.ones(1).double()).values)
+    assert bool(found[0, 0].eq(0).all())
+    assert float(found[0, 1].norm()) > 0
+    assert not bool(torch.isfinite(opened(objective.gradient(client_values(points)))[0, 0]).all())

@@ -11,9 +11,11 @@ import torch
 
 from dpfl_cli.algorithms.base import State
 from dpfl_cli.algorithms.fedavg import FedAvg
+from dpfl_cli.algorithms.fedexp import FedExp
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.streams import Streams
+from dpfl_cli.simulation import engine
 from dpfl_cli.simulation.engine import Batch, Member, batch_key, run_members
 from dpfl_cli.simulation.plan import Plan, make_plan, with_values
 
@@ -134,6 +136,45 @@ def test_a_diverging_run_stops_alone() -> None:
     assert bad.diverged is not None
     assert bad.round < 40
     assert good.rows == finish([plans[0]])[plans[0].id].rows
+
+
+def test_rounds_are_counted_at_events_and_a_round_that_broke_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = plans_of("evaluation.every=3", seeds=2, rounds=[4, 5])
+    batch = Batch([Member(plan) for plan in plans])
+    assert batch.until_event() == 3
+    for _ in range(3):
+        batch.step()
+    assert batch.until_event() == 1  # the first ones end
+    batch.step()
+    batch.write_back(seconds=2.0)
+    assert [member.round for member in batch.members] == [4] * 4
+    assert [member.seconds for member in batch.members] == [0.5] * 4
+    assert all(member.unreleased for member in batch.members)
+
+    def broken(*_: Any) -> Any:
+        raise ValueError("broken")
+
+    alone = Batch([Member(plans[0])])
+    alone.step()
+    monkeypatch.setattr(FedExp, "round", broken)
+    with pytest.raises(ValueError, match="broken"):
+        alone.step()
+    alone.collect()
+    assert alone.members[0].round == 1
+
+
+def test_progress_and_interruption_are_looked_at_often_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plans_of("evaluation.every=5", "rounds=30")[0]
+    for look_every, expected in ((0.0, list(range(1, 31))), (1e9, list(range(5, 31, 5)))):
+        monkeypatch.setattr(engine, "LOOK_EVERY", look_every)
+        seen: list[int] = []
+        list(run_members([Member(plan)], lambda m: None, lambda active, seen=seen: seen.append(active[0].round)))
+        assert seen == expected
+    monkeypatch.setattr(engine, "LOOK_EVERY", 0.0)
+    saved: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        list(run_members([Member(plan)], lambda m: saved.append(m.round), lambda m: None, stop=lambda: True))
+    assert saved == [1]
 
 
 class Leaking(FedAvg):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,26 @@ def test_replayed_rounds_have_the_same_bits(algorithm: str, dp: str, as_it_is: A
     assert eager.server is not None
     for name, value in replayed.server.items():
         assert torch.equal(value, eager.server[name])
+
+
+@pytest.mark.parametrize("algorithm", ["primal_dual", "fedavg_record", "scaffold_record", "isrl_dp"])
+def test_noisy_local_steps_on_a_logistic_model_have_the_same_bits(algorithm: str, tmp_path: Path, as_it_is: Any) -> None:
+    rows = np.random.default_rng(0).standard_normal((30, 4))
+    lines = (f"{1 if row[0] > 0 else -1} " + " ".join(f"{k}:{x:.4f}" for k, x in enumerate(row, start=1)) for row in rows)
+    (tmp_path / "data").write_text("\n".join(lines) + "\n")
+    data = [
+        "dataset=libsvm",
+        f"dataset.path={tmp_path}/data",
+        "model=logistic",
+        "partitioner=contiguous",
+        "partitioner.clients=3",
+    ]
+    method = [f"algorithm={algorithm}", "dp=record", "mechanism.noise_multiplier=1.0", "rounds=13", "evaluation.every=4"]
+    plan = make_plan(compose_config([*data, *method]))
+    assert after_rounds(plan).replay.replaying, after_rounds(plan).replay.refused
+    replayed, eager = finish([plan])[plan.id], as_it_is([plan])[plan.id]
+    assert replayed.rows == eager.rows
+    assert replayed.ledger == eager.ledger
 
 
 def test_members_that_leave_and_runs_of_several_federations(as_it_is: Any) -> None:
@@ -227,9 +248,9 @@ def test_releases_for_some_runs_only_are_not_replayed(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("use", [
-    lambda n: n[0], lambda n: n + 1, lambda n: 1 + n, lambda n: n > 3, lambda n: n == 3, lambda n: list(n), lambda n: n.max(),
-    lambda n: n.astype(float), lambda n: n.dtype, lambda n: np.asarray(n), lambda n: torch.as_tensor(n), lambda n: len(n),
-    lambda n: np.where(n > 1, 1, 0), lambda n: np.add(n, 1), lambda n: n.T, lambda n: bool(n),
+    lambda n: n[0], lambda n: n + 1, lambda n: 1 + n, lambda n: n > 3, lambda n: n == 3, list, lambda n: n.max(),
+    lambda n: n.astype(float), lambda n: n.dtype, np.asarray, torch.as_tensor, len,
+    lambda n: np.where(n > 1, 1, 0), lambda n: np.add(n, 1), lambda n: n.T, bool,
 ])  # fmt: skip
 def test_round_numbers_notice_every_use(use: Callable[[Any], Any]) -> None:
     seen: list[int] = []
