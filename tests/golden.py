@@ -42,6 +42,7 @@ RECORD = {
     "cdp": ["dp=cdp", "dp.unit=record", "hints.local_steps=1"],
     "secure_aggregation": ["dp=secure_aggregation", "dp.unit=record", "hints.local_steps=1"],
 }
+MLP = ["model=mlp", "model.hidden=[8]", "model.average_pool=2"]
 SMALL_FILE = Path(__file__).parent / "data" / "small.libsvm"
 LIBSVM = ["dataset=libsvm", f"dataset.path={SMALL_FILE}", "partitioner.clients=4", "rounds=3"]
 NAMED = {"ijcnn1": "false", "a6a": "false", "a9a": "false", "mushrooms": "true"}  # with the other value of `normalise`
@@ -92,6 +93,49 @@ RUNS: dict[str, list[str]] = {
     "classwise": [*IMAGES, "algorithm=fedavg", "partitioner.kind=classwise", "partitioner.records_per_client=null"],
     "shards": [*IMAGES, "algorithm=fedavg", "partitioner=shards"],
     "fashion": [*FASHION, "algorithm=scaffold"],
+    "softmax": [*DEALT, "algorithm=fedavg", "dp=cdp", "model=softmax"],
+    "softmax normal": [*DEALT, "algorithm=fedavg", "dp=ldp", "model=softmax", "model.init=normal", "model.feature_norm=l2"],
+    "softmax frozen": [*DEALT, "algorithm=fedavg_record", "dp=record", "model=frozen_mlp", "model.frozen_width=16"],
+    "softmax float64, other solver": [
+        *DEALT,
+        "algorithm=isrl_dp",
+        "dp=record",
+        "model=softmax",
+        "model.precision=float64",
+        "model.l2=0.01",
+        "model.solver=cholesky",
+        "model.solver_precision=float32",
+    ],
+    "mlp": [*DEALT, "algorithm=fedavg_record", "dp=record", *MLP],
+    "mlp relu": [
+        *DEALT,
+        "algorithm=fedavg",
+        "dp=cdp",
+        *MLP,
+        "model.activation=relu",
+        "model.precision=float64",
+        "model.penalty=box",
+    ],
+    "mlp tanh": [*DEALT, "algorithm=fedavg", "dp=ldp", *MLP, "model.activation=tanh", "model.penalty=ball"],
+    "mlp l1": [
+        *DEALT,
+        "algorithm=primal_dual",
+        "dp=record",
+        *MLP,
+        "model.penalty=l1_box",
+        "algorithm.strong_convexity=0.1",
+        "algorithm.step=1.0",
+    ],
+    "mixed": [
+        *IMAGES[:3],
+        "rounds=2",
+        "algorithm=fedavg",
+        "dp=cdp",
+        "model=softmax",
+        "partitioner=mixed",
+        "partitioner.uniform_records=100",
+        "partitioner.own_class_records=4",
+    ],
     **{f"fedavg secure aggregation {one}": [*SYNTHETIC, *SHARES, f"dp.relation={one}"] for one in RELATIONS},
     "fedavg secure aggregation calibrated": [*SYNTHETIC, *SHARES, "dp.epsilon=8"],
     **{f"fedavg_record {dp}": [*GROUPED, "algorithm=fedavg_record", *RECORD[dp]] for dp in RECORD},

@@ -21,34 +21,21 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.optimum import LogisticProblem, minimiser
-from dpfl_cli.models.prox import Ball, Box, L1Box, NoPenalty, Penalty
+from dpfl_cli.models.prox import PenaltySettings, penalty_of
 from dpfl_cli.models.single_output import ROW_UNIT, Shard, SingleOutput
 from dpfl_cli.models.stacks import by_blocks
 
 
-class LogisticSettings(Settings):
+class LogisticSettings(PenaltySettings):
     """Settings of `logistic_regression`."""
 
     l2: float = Field(ge=0, allow_inf_nan=False)  # theta_2, lambda
-    penalty: Literal["none", "l1_box", "box", "ball"]
-    l1_weight: float = Field(ge=0, allow_inf_nan=False)  # omega
-    box: float = Field(gt=0, allow_inf_nan=False)  # alpha
-    radius: float = Field(gt=0, allow_inf_nan=False)
     init: Literal["zeros", "normal"]
-
-
-def penalty_of(settings: LogisticSettings) -> Penalty:
-    """g."""
-    if settings.penalty == "l1_box":
-        return L1Box(settings.l1_weight, settings.box)
-    if settings.penalty == "box":
-        return Box(settings.box)
-    return Ball(settings.radius) if settings.penalty == "ball" else NoPenalty()
 
 
 @component("model", "logistic_regression", revision=1, settings=LogisticSettings)
@@ -103,15 +90,18 @@ class LogisticRegression(SingleOutput):
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
         """Each [R]: `train_loss`, F = (1/M) sum_i f_i + g with g on its domain (a model outside is not infinitely bad); with
-        l2 > 0, of the minimiser x* of F, `squared_error` ||x - x*||^2 / ||x*||^2 and `suboptimality` F(x) - F(x*); and where
-        there is a test split, `accuracy` in percent and `test_loss`, the mean of ln(1 + exp(-y a . x)).
+        l2 > 0, of the minimiser x* of F, `squared_error` ||x - x*||^2 / ||x*||^2 (unless x* = 0, which a large l1 weight makes)
+        and `suboptimality` F(x) - F(x*); and where there is a test split, `accuracy` in percent and `test_loss`, the mean of
+        ln(1 + exp(-y a . x)).
         """
         loss = self._objective(parameters)
         found = {"train_loss": loss}
         if self._best is not None:
-            best, least = self._best
-            apart = torch.linalg.vector_norm(parameters - best, dim=-1) / torch.linalg.vector_norm(best, dim=-1)
-            found |= {"squared_error": apart.square(), "suboptimality": loss - least}
+            best, least, away_from_zero = self._best
+            if away_from_zero:
+                apart = torch.linalg.vector_norm(parameters - best, dim=-1) / torch.linalg.vector_norm(best, dim=-1)
+                found |= {"squared_error": apart.square()}
+            found |= {"suboptimality": loss - least}
         if all(test is not None for test in self._tests):
             accuracy, test_loss = torch.empty_like(loss), torch.empty_like(loss)
             for shard, test in zip(self._shards, self._tests, strict=True):
@@ -127,14 +117,14 @@ class LogisticRegression(SingleOutput):
         return smooth + self.penalty.value(model)
 
     @cached_property
-    def _best(self) -> tuple[Tensor, Tensor] | None:
-        """x* [R, d] and F(x*) [R], where they are known for all runs."""
+    def _best(self) -> tuple[Tensor, Tensor, bool] | None:
+        """x* [R, d], F(x*) [R], and whether no x* is zero, where they are known for all runs."""
         optima = [self._optimum(shard) for shard in self._shards]
         known = [optimum for optimum in optima if optimum is not None]
         if len(known) < len(optima):
             return None
         best = torch.stack(known)[torch.from_numpy(self.index)].to(self.device)
-        return best, self._objective(best)
+        return best, self._objective(best), bool((best != 0).any(dim=-1).all())
 
     def _optimum(self, shard: Shard) -> Tensor | None:
         """x* [d] of a federation's problem, where it is known."""

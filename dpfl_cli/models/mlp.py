@@ -29,14 +29,14 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.curvature import bounded_shares
-from dpfl_cli.models.logistic import penalty_of
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.models.pairs import CPU_BLOCK, ROW_UNIT, Block, Pool, product, shared_product
+from dpfl_cli.models.prox import PenaltySettings, penalty_of
 from dpfl_cli.privacy.bounded import Bounded, record_mean
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
@@ -65,17 +65,13 @@ DERIVATIVES: dict[Activation, Callable[[Tensor, Tensor], object]] = {
 }
 
 
-class MlpSettings(Settings):
+class MlpSettings(PenaltySettings):
     """Settings of `mlp`."""
 
     hidden: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
     activation: Activation
     average_pool: int = Field(ge=1)
     l2: float = Field(ge=0, allow_inf_nan=False)
-    penalty: Literal["none", "l1_box", "box", "ball"]
-    l1_weight: float = Field(ge=0, allow_inf_nan=False)
-    box: float = Field(gt=0, allow_inf_nan=False)
-    radius: float = Field(gt=0, allow_inf_nan=False)
     precision: Literal["float32", "float64"]
 
 

@@ -10,10 +10,13 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
+from pydantic import Field
 from torch import Tensor
+
+from dpfl_cli.config.component import Settings
 
 
 class Penalty(Protocol):
@@ -86,3 +89,21 @@ class Ball:
         """The projection onto the ball."""
         norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
         return v * torch.clamp(self.radius / norm, max=1.0)
+
+
+class PenaltySettings(Settings):
+    """The settings of a model that say what g is."""
+
+    penalty: Literal["none", "l1_box", "box", "ball"]
+    l1_weight: float = Field(ge=0, allow_inf_nan=False)  # omega
+    box: float = Field(gt=0, allow_inf_nan=False)  # alpha
+    radius: float = Field(gt=0, allow_inf_nan=False)
+
+
+def penalty_of(settings: PenaltySettings) -> Penalty:
+    """g."""
+    if settings.penalty == "l1_box":
+        return L1Box(settings.l1_weight, settings.box)
+    if settings.penalty == "box":
+        return Box(settings.box)
+    return Ball(settings.radius) if settings.penalty == "ball" else NoPenalty()

@@ -139,7 +139,8 @@ class Measure(Part):
         series over rounds; or a dotted path into result.json, such as timing.seconds_per_round.
       price: epsilon of the planned ledger under an accountant (with `options`), or under the run's own ("run"); `part` all, or
         what the paper's convention prices. No training.
-      fact: a dotted path into what a plan knows: config keys, clients, dimension, records; a number or a text. No training.
+      fact: a dotted path into what a plan knows: config keys, clients, dimension, records, and problem.* (its optimum, found
+        by solving it); a number or a text. No training.
       formula: arithmetic over such facts, as 2 * fact("clients") * fact("dimension"). No training.
       layers: "parameters" or "outputs" of every layer of the model. No training.
 

@@ -17,6 +17,7 @@ from dpfl_cli.reproduction.expression import compute
 from dpfl_cli.reproduction.grid import Cell, Request
 from dpfl_cli.reproduction.layers import layer_sizes
 from dpfl_cli.reproduction.paper_numbers import PaperNumbers
+from dpfl_cli.reproduction.problems import problem_facts
 from dpfl_cli.reproduction.rows import PRIVACY, Row, Rows, rounded_up
 from dpfl_cli.simulation.plan import Plan
 from dpfl_cli.simulation.results import privacy_report
@@ -213,7 +214,7 @@ def privacy_cells(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def facts(plan: Plan) -> dict[str, Any]:
-    """What is known of a run before it starts: its config, clients, dimension and records."""
+    """What is known of a run before it starts: its config, clients, dimension and records (and see `problem_facts`)."""
     return {
         **plan.identity,
         "clients": plan.clients,
@@ -224,7 +225,7 @@ def facts(plan: Plan) -> dict[str, Any]:
 
 
 def _fact(plan: Plan, path: str, where: str) -> Any:
-    node: Any = facts(plan)
+    node: Any = {"problem": problem_facts(plan)} if path.startswith("problem.") else facts(plan)
     for part in path.split("."):
         if not isinstance(node, Mapping) or part not in node:
             raise ConfigError(f"{where}: {path}: nothing that a run knows; try clients, dimension, records or a config key")

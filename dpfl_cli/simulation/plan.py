@@ -31,7 +31,11 @@ from dpfl_cli.privacy.mechanism import ReleaseSpec
 ENGINE_REVISION = 1  # raised when the engine, the streams or the evaluation change a run's numbers
 PARTS = ("algorithm", "mechanism", "accountant", "dataset", "partitioner", "model")
 _ROOT = ("seed", "rounds")
-_WITHOUT_COMPONENTS = ("dpfl_cli.privacy.events", "dpfl_cli.models.cnn_kernel")  # slow to import, needed by few commands
+_WITHOUT_COMPONENTS = (  # slow to import, needed by few commands
+    "dpfl_cli.privacy.events",
+    "dpfl_cli.models.cnn_kernel",
+    "dpfl_cli.models.single_output_kernel",
+)
 _IGNORED = ("hints", "scale")  # they act on other keys while the config is composed
 
 

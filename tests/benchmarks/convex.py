@@ -58,7 +58,7 @@ def whole_runs(seeds: range | list[int], horizons: list[int], device: str) -> Wo
         references={
             "loop": Contender(lambda: loop(features, targets, LOOP_ROUNDS, *fixed, mean_gradient), float(LOOP_ROUNDS)),
             "vmap": Contender(lambda: stacked(features, targets, LOOP_ROUNDS, *fixed), float(LOOP_ROUNDS)),
-            "loop, record by record": Contender(
+            "record loop": Contender(
                 lambda: loop(features, targets, RECORD_LOOP_ROUNDS, *fixed, clipped_gradient), float(RECORD_LOOP_ROUNDS)
             ),
         },

@@ -1,8 +1,8 @@
 """Measuring side by side: one process, alternating, medians of several samples, each long enough to mean something.
 
 All that is compared takes turns within a repeat, so that what else the machine does falls on all of it; a ratio is the median of
-the repeats' ratios. References that take long do a part of a round, which is scaled and stated. FLOP counts are nominal: those of
-the textbook computation, whatever the engine finds that it can leave out.
+the repeats' ratios. References that take long do a part of a round, which is scaled and stated. Operations are counted by formula
+and sparingly: what is left to do once the structure is made use of, so that no rate flatters.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import gc
 import math
+import os
 import platform
 import statistics
 import time
@@ -49,7 +50,7 @@ class Workload:
     Attributes:
       references: by name; "loop" (PyTorch, client by client), "vmap" (torch.func) and "noise" (drawing a round's noise and
         nothing else) have columns of their own.
-      flops: nominal floating-point operations of a round; None where they depend on the data.
+      flops: floating-point operations that a round needs; None where they depend on the data.
       dtype: of the arithmetic, and so of the matrix product that is the peak.
     """
 
@@ -123,9 +124,11 @@ def gpu_seconds(case: Case, repeats: int) -> float:
 
 
 def calls_for(contender: Contender) -> int:
-    """How many calls fill a sample, after one call that counts for nothing."""
-    contender.run()
-    return max(1, math.ceil(SAMPLE_SECONDS / (sample(contender, 1) * contender.rounds)))
+    """How many calls fill a sample, by one call; by a second one where the first was short, and may have been held up."""
+    seconds = sample(contender, 1) * contender.rounds
+    if seconds < SAMPLE_SECONDS:
+        seconds = sample(contender, 1) * contender.rounds
+    return max(1, math.ceil(SAMPLE_SECONDS / seconds))
 
 
 def sample(contender: Contender, calls: int) -> float:
@@ -180,4 +183,5 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "load": os.getloadavg()[0],  # of the last minute: what else was done here
     }

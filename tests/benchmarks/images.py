@@ -26,8 +26,8 @@ from tests.benchmarks.plain import train, train_stacked
 
 CLIENTS, IMAGES, LARGEST, SIDE, CLASSES = 1000, 60, 300, 28, 10
 STEPS, RATE = 10, 0.1
-LOOP_CLIENTS = 20  # the references' part of a round: clients at even distances in the order of their sizes
-STACK = 20  # clients that vmap trains at once; more are no faster
+STACKS = 4  # the references' part of a round: stacks at even distances in the order of the clients' sizes
+STACK = 10  # clients of about one size that vmap trains at once; more are no faster
 
 
 class TorchPath(CnnObjective):
@@ -82,7 +82,7 @@ def local_training(kind: type[CnnObjective], model: str, sizes: np.ndarray, devi
     federation, settings = federation_of(sizes), settings_of(model)
     objective = kind(settings, [federation], np.array([0]), device)
     start, rate = objective.initial(Streams([0])), torch.tensor([RATE], device=device)
-    some = np.argsort(sizes)[CLIENTS // LOOP_CLIENTS // 2 :: CLIENTS // LOOP_CLIENTS]
+    some = np.argsort(sizes).reshape(-1, STACK)[CLIENTS // STACK // STACKS // 2 :: CLIENTS // STACK // STACKS].ravel()
     part = float(sizes[some].sum() / sizes.sum())
     return Workload(
         engine=Contender(lambda: objective.local_descent(start, rate, STEPS)),
@@ -95,11 +95,16 @@ def local_training(kind: type[CnnObjective], model: str, sizes: np.ndarray, devi
 
 
 def flops_per_image(settings: CnnSettings) -> float:
-    """Forward, gradients of the weights, and gradients of all layers' inputs but the first's: two operations a product each."""
+    """Two operations for every product of the forward pass, the weights' gradients, and all layers' inputs' but the first's.
+
+    Of the convolutions' outputs, those that a pooling window holds (24x24 and 8x8); behind a pooling, a gradient has one position
+    in four.
+    """
     first, second = settings.channels
     widths = [16 * second, *([] if settings.hidden is None else [settings.hidden]), CLASSES]
-    after = 81 * second * first * 16 + sum(into * out for into, out in pairwise(widths))
-    return 2.0 * (2 * 625 * first * 16 + 3 * after)
+    full = sum(into * out for into, out in pairwise(widths))
+    one, two = 24 * 24 * first * 16, 8 * 8 * second * first * 16
+    return 2.0 * (one + two + full + (one + two) / 4 + full + two / 4 + full)
 
 
 def network(settings: CnnSettings) -> nn.Sequential:
@@ -139,7 +144,7 @@ def loop(settings: CnnSettings, federation: Federation, clients: Sequence[int], 
 
 
 def stacked(settings: CnnSettings, federation: Federation, clients: Sequence[int], start: Tensor, steps: int) -> Tensor:
-    """[k, d] updates, `STACK` neighbours in the order of sizes at once, padded to the largest of them."""
+    """[k, d] updates, `STACK` clients at once, padded to the largest of them."""
     module = network(settings)
     weights = weights_of(module, start)
     updates = []

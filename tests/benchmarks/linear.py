@@ -54,7 +54,9 @@ def linear(device: str) -> Workload:
             "vmap": Contender(lambda: stacked(features, targets, *fixed)),
             "noise": Contender(lambda: streams.normal("noise/update", np.array([next(rounds)]), plan.clients, plan.dimension)),
         },
-        flops=plan.clients * settings.local_steps * 4.0 * plan.dimension,  # x.v and x times the residual
+        flops=plan.clients
+        * 8.0
+        * plan.dimension,  # x.w and a x (for the steps stay in the span of x), norm, clipping, noise, sum
         dtype=torch.float64,
     )
 

@@ -19,6 +19,7 @@ from tests.benchmarks.command import start_up
 from tests.benchmarks.harness import Case, Row, machine, measure
 
 START_UP = "start"
+BUSY = 0.5  # load that is worth a warning
 MODULES = (linear, images, record_level, second_order, convex)
 
 
@@ -34,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     wanted = args.only.split(",")
     if unknown := set(wanted) - set(keys):
         parser.error(f"--only {unknown.pop()}: no such workload; some of {','.join(keys)}")
+    facts = machine()
+    if facts["load"] > BUSY:
+        print(f"other work runs on this machine (load {facts['load']:.1f}): times are too long, ratios rough", file=sys.stderr)
     load_components()
     _keep_freed_memory()  # as in every run of dpfl
     rows = measured([case for case in every if case.key in wanted], args.repeats)
@@ -46,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     target = outputs_dir() / "bench" / "bench.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(
-        target, json_text({"machine": machine(), "repeats": args.repeats, "results": rows, "start_up": started}).encode()
+        target, json_text({"machine": facts, "repeats": args.repeats, "results": rows, "start_up": started}).encode()
     )
     print(target)
 
@@ -63,7 +67,7 @@ def measured(cases: Sequence[Case], repeats: int) -> list[Row]:
 def table(rows: Sequence[Row], repeats: int) -> Table:
     """All rows, for people."""
     shown = Table(
-        title=f"dpfl, {machine()['threads']} threads, medians of {repeats}; times: how many times as long the others take"
+        title=f"dpfl, {machine()['threads']} threads, medians of {repeats}; 'times': how many times as long the others take"
     )
     shown.add_column("workload", max_width=58)
     for name in ("ms a round", "times loop", "times vmap", "others", "of noise", "GFLOP/s", "of peak", "MiB"):

@@ -342,6 +342,13 @@ def test_without_regularisation_there_is_no_optimum_to_report() -> None:
     assert LogisticRegression.unreleased_metrics == {"train_loss", "squared_error", "suboptimality"}
 
 
+def test_an_optimum_at_zero_has_no_relative_error() -> None:
+    objective = make_objective([5], [0], penalty="l1_box", l1_weight=100.0)
+    metrics = objective.metrics(torch.ones(1, D).double())
+    assert list(metrics) == ["train_loss", "suboptimality"]
+    assert float(metrics["suboptimality"][0]) > 0
+
+
 def test_initial_model_and_public_parts() -> None:
     zeros = make_objective([5], [0, 0])
     assert torch.equal(zeros.initial(Streams([0, 1])), torch.zeros(2, D).double())

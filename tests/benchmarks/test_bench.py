@@ -1,0 +1,119 @@
+"""The benchmarks compare equals: on tiny problems every reference computes what dpfl computes. No times here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dpfl_cli.data.streams import Streams
+from dpfl_cli.simulation.engine import Batch, Member, federation_of
+from tests.benchmarks import convex, harness, images, linear, record_level, run, second_order
+from tests.benchmarks.harness import Case, Contender, Workload
+
+
+def test_linear_rounds_agree() -> None:
+    plan = linear.linear_plan("dp=none", "dataset.dimension=7", "dataset.clients=5", "algorithm.clip_norm=0.05")
+    batch = Batch([Member(plan)])
+    batch.step()
+    features, targets, _ = (torch.as_tensor(part) for part in federation_of(plan).padded())
+    settings = plan.algorithm.settings
+    fixed = (settings.local_steps, settings.local_lr, settings.clip_norm, 0.0)
+    for reference in (linear.loop, linear.stacked):
+        torch.testing.assert_close(reference(features, targets, *fixed), batch.state.server["model"][0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("model", ["mnist_cnn", "mnist_cnn_small"])
+def test_local_training_of_images_agrees(model: str) -> None:
+    settings, federation = images.settings_of(model), images.federation_of(np.array([3, 1, 4]))
+    objective = images.TorchPath(settings, [federation], np.array([0]))
+    start = objective.initial(Streams([0]))
+    updates = images.engine(objective, start, 2)
+    for reference in (images.loop, images.stacked):
+        found = reference(settings, federation, [0, 1, 2], start[0], 2)
+        torch.testing.assert_close(found, updates, rtol=0, atol=1e-5)
+
+
+def test_the_torch_path_is_not_the_kernel() -> None:
+    settings, federation = images.settings_of("mnist_cnn_small"), images.federation_of(np.array([2]))
+    assert images.TorchPath(settings, [federation], np.array([0]))._kernel() is None
+
+
+def test_unequal_sizes_keep_their_sum_and_bounds() -> None:
+    sizes = images.unequal_sizes(50, 1000, 60)
+    assert sizes.sum() == 1000
+    assert sizes.min() >= 1
+    assert sizes.max() <= 60
+    assert len(np.unique(sizes)) > 10
+
+
+def test_record_level_steps_agree() -> None:
+    federation = record_level.softmax_federation(2, 12, 6, 3)
+    objective = record_level.softmax_objective(federation, bias=True)
+    features, labels, _ = (torch.from_numpy(part) for part in federation.padded())
+    start, numbers = torch.zeros(2, objective.dimension), record_level.batches(3, 2, 12, 5)
+    expected = record_level.engine(objective, start, numbers)
+    for reference in (record_level.record_by_record, record_level.per_record_vmap, record_level.materialised):
+        torch.testing.assert_close(reference(features, labels, start, numbers), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("solver", ["cg", "cholesky"])
+def test_hessian_solves_agree(solver: str) -> None:
+    federation = record_level.softmax_federation(2, 6, 5, 3)
+    objective = record_level.softmax_objective(federation, solver=solver, solver_precision="float64", precision="float64")
+    features, labels, _ = (torch.from_numpy(part) for part in federation.padded())
+    values, right = (value.double() for value in second_order.operands(objective))
+    expected = second_order.engine(objective, values, right, "hessian")
+    for reference in (second_order.record_by_record, second_order.per_record_vmap):
+        found = reference(features.double(), labels, values[0], right[0], 2)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_covariance_solves_agree() -> None:
+    federation = record_level.softmax_federation(2, 4, 9, 3)
+    objective = record_level.softmax_objective(federation)
+    features, _, _ = (torch.from_numpy(part) for part in federation.padded())
+    values, right = second_order.operands(objective)
+    expected = second_order.engine(objective, values, right, "covariance")
+    for reference in (second_order.dense, second_order.dense_stacked):
+        torch.testing.assert_close(reference(features, right[0], 2), expected, rtol=0, atol=1e-5)
+
+
+def test_primal_dual_rounds_agree(tmp_path: Path) -> None:
+    plan = convex.problem_plan(convex.random_problem(tmp_path, 24, 4), 3, "dp=none", "rounds=6")
+    features, targets = convex.records_of(plan)
+    (done,) = convex.whole([Member(replace(plan, seed=1))])
+    fixed = (6, convex.STEP, convex.L2, 0.0)
+    for gradient in (convex.mean_gradient, convex.clipped_gradient):
+        found = convex.loop(features, targets, *fixed, gradient)
+        torch.testing.assert_close(found, done.server["local"], rtol=0, atol=1e-12)
+    torch.testing.assert_close(convex.stacked(features, targets, *fixed), done.server["local"], rtol=0, atol=1e-12)
+
+
+def test_a_measured_row_has_every_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "SAMPLE_SECONDS", 0.0)
+    monkeypatch.setattr(harness, "PRODUCT_SIZE", 8)
+    held = torch.ones(100)
+    workload = Workload(Contender(held.sum), {"loop": Contender(held.sum, 0.5), "noise": Contender(held.sum, 2.0)}, 100.0)
+    row = harness.measure(Case("X", "a sum", lambda device: workload), 2)
+    assert row["rounds_per_call"] == {"engine": 1.0, "loop": 0.5, "noise": 2.0}
+    assert row["ratio_to_vmap"] is None
+    assert min(row["seconds_per_round"], row["ratio_to_loop"], row["times_noise"], row["gflops"], row["fraction_of_peak"]) > 0
+    assert json.loads(json.dumps(row)) == row
+    assert run.table([row], 2).row_count == 1
+    assert len(run.markdown([row]).splitlines()) == 3
+
+
+def test_a_scaled_part_counts_as_a_whole_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 6.0])
+    monkeypatch.setattr(harness.time, "perf_counter", lambda: next(clock))
+    assert harness.sample(Contender(lambda: None, 0.25), 3) == 8.0  # 6 s in 3 calls of a quarter of a round
+
+
+def test_a_workload_that_is_none_is_named() -> None:
+    with pytest.raises(SystemExit):
+        run.main(["--only", "Z"])
