@@ -111,6 +111,11 @@ class LogisticRegression(SingleOutput):
             found |= {"accuracy": accuracy, "test_loss": test_loss}
         return found
 
+    @property
+    def minimisers(self) -> Tensor | None:
+        """[R, d] x* of every run's problem, where they are known; a diagnostic, for they depend on the records."""
+        return None if self._best is None else self._best[0]
+
     def _objective(self, model: Tensor) -> Tensor:
         """[R] F at models [R, d]."""
         smooth = self.mean_losses(model).sum(dim=-1) / self.clients + self.l2 / 2 * model.square().sum(dim=-1)

@@ -5,8 +5,6 @@ They look at the records without a release, so no epsilon covers them.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 import torch
 
@@ -17,16 +15,17 @@ from dpfl_cli.privacy.client_values import client_values, opened
 from dpfl_cli.simulation.engine import federation_of
 from dpfl_cli.simulation.plan import Plan
 
+_known: dict[str, dict[str, float]] = {}
 
-@lru_cache(maxsize=32)
-def _facts(key: str, plan: Plan) -> dict[str, float]:
+
+def _solved(plan: Plan) -> dict[str, float]:
     objective = plan.model.target(plan.model.settings, [federation_of(plan)], np.array([0]))
-    optima = getattr(objective, "optima", [None])
-    if optima[0] is None:
+    minimisers = getattr(objective, "minimisers", None)
+    if minimisers is None:
         raise ConfigError(
             f"model={plan.model.name}: its optimum is not known; facts of a problem need model=logistic with model.l2 > 0"
         )
-    best, clients = optima[0], plan.clients
+    best, clients = minimisers[0], plan.clients
     at_best = opened(objective.gradient(client_values(best.expand(1, clients, -1).contiguous())))[0]  # [M, d]
     l2 = float(plan.model.settings.model_dump()["l2"])
     start = objective.initial(Streams([plan.seed]))[0]
@@ -53,4 +52,6 @@ def problem_facts(plan: Plan) -> dict[str, float]:
     Raises:
       ConfigError: the model does not know its optimum.
     """
-    return _facts(plan.id, plan)
+    if plan.id not in _known:
+        _known[plan.id] = _solved(plan)
+    return _known[plan.id]
