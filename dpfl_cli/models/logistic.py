@@ -25,10 +25,11 @@ from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models.optimum import LogisticProblem, minimiser
+from dpfl_cli.models.optimum import LogisticProblem, minimiser, smoothness
 from dpfl_cli.models.prox import PenaltySettings, penalty_of
 from dpfl_cli.models.single_output import ROW_UNIT, Shard, SingleOutput
 from dpfl_cli.models.stacks import by_blocks
+from dpfl_cli.privacy.client_values import opened
 
 
 class LogisticSettings(PenaltySettings):
@@ -111,10 +112,28 @@ class LogisticRegression(SingleOutput):
             found |= {"accuracy": accuracy, "test_loss": test_loss}
         return found
 
-    @property
-    def minimisers(self) -> Tensor | None:
-        """[R, d] x* of every run's problem, where they are known; a diagnostic, for they depend on the records."""
-        return None if self._best is None else self._best[0]
+    def problem(self, start: Tensor) -> dict[str, float]:
+        """Facts of the first run's problem and of a start [d]; diagnostics, for they depend on the records. Empty without an x*.
+
+        Returns:
+          initial_distance: sum_i ||start - x*||^2 over the clients.
+          dual_norm: sum_i ||Lambda_i*||^2 of the primal-dual method, Lambda_i* = (mean_j grad f_j(x*) - grad f_i(x*)) / M, by
+            the stationarity of its messages at x*.
+          optimum_norm: ||x*||.
+          smoothness, strong_convexity: the largest L_i, and mu, of the f_i.
+        """
+        if self._best is None:
+            return {}
+        best = self._best[0]
+        gradients = opened(self.gradient(best.unsqueeze(1).repeat(1, self.clients, 1)))[0]  # [M, d]
+        duals = (gradients.mean(dim=0) - gradients) / self.clients
+        return {
+            "initial_distance": self.clients * float((start - best[0]).square().sum()),
+            "dual_norm": float(duals.square().sum()),
+            "optimum_norm": float(torch.linalg.vector_norm(best[0])),
+            "smoothness": float(smoothness(self.federations[int(self.index[0])], self.l2).max()),
+            "strong_convexity": self.l2,
+        }
 
     def _objective(self, model: Tensor) -> Tensor:
         """[R] F at models [R, d]."""

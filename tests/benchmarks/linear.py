@@ -32,7 +32,9 @@ GRID_METHODS = ("fedexp", "fedavg")
 
 
 def cases() -> Iterator[Case]:
-    yield Case("A", "linear regression d=500, 1000 clients x 1 record, 20 steps, local DP: whole rounds", linear)
+    problem = "linear regression d=500, 1000 clients x 1 record, 20 steps"
+    yield Case("A", f"{problem}, local DP: whole rounds", whole_rounds)
+    yield Case("A", f"{problem}: the clients' steps alone", local_steps)
     yield Case("G", "dpfl run -m algorithm=fedexp,fedavg dp=ldp seed=range(20): a round of one of the 40 runs", grid)
 
 
@@ -41,7 +43,7 @@ def linear_plan(*overrides: str) -> Plan:
     return make_plan(compose_config(["algorithm=fedavg", "dp=ldp", "dataset.dimension=500", "rounds=100000", *overrides]))
 
 
-def linear(device: str) -> Workload:
+def whole_rounds(device: str) -> Workload:
     plan = linear_plan(f"runtime.device={device}")
     batch = Batch([Member(plan)])
     settings, streams, rounds = plan.algorithm.settings, Streams([1]), count(1)
@@ -54,30 +56,62 @@ def linear(device: str) -> Workload:
             "vmap": Contender(lambda: stacked(features, targets, *fixed)),
             "noise": Contender(lambda: streams.normal("noise/update", np.array([next(rounds)]), plan.clients, plan.dimension)),
         },
-        flops=plan.clients
-        * 8.0
-        * plan.dimension,  # x.w and a x (for the steps stay in the span of x), norm, clipping, noise, sum
+        # x.w and a x (the steps stay in the span of x), norm, clipping, noise, sum
+        flops=plan.clients * 8.0 * plan.dimension,
         dtype=torch.float64,
     )
 
 
-def loop(features: Tensor, targets: Tensor, steps: int, rate: float, clip_norm: float, std: float) -> Tensor:
-    """[d] the mean of the clients' noisy clipped updates from zero, client by client; features [k, n, d], targets [k, n]."""
+def local_steps(device: str) -> Workload:
+    plan = linear_plan()
+    federation, settings = federation_of(plan), plan.algorithm.settings
+    objective = plan.model.target(plan.model.settings, [federation], np.array([0]), device)
+    start = objective.initial(Streams([0]))
+    rate = torch.tensor([settings.local_lr], dtype=torch.float64, device=device)
+    features, targets, _ = (torch.as_tensor(part) for part in federation.padded())
+    fixed = (settings.local_steps, settings.local_lr)
+    return Workload(
+        engine=Contender(lambda: objective.local_descent(start, rate, settings.local_steps)),
+        references={
+            "loop": Contender(
+                lambda: updates(features[:LOOP_CLIENTS], targets[:LOOP_CLIENTS], *fixed), LOOP_CLIENTS / plan.clients
+            ),
+            "vmap": Contender(lambda: updates_stacked(features, targets, *fixed)),
+        },
+        flops=plan.clients * 3.0 * plan.dimension,  # x.w and a x
+        dtype=torch.float64,
+    )
+
+
+def updates(features: Tensor, targets: Tensor, steps: int, rate: float) -> Tensor:
+    """[k, d] the clients' updates from zero, client by client; features [k, n, d], targets [k, n]."""
+    module, weights = model_and_weights(features)
+    pairs = zip(features, targets, strict=True)
+    return torch.stack([train(module, weights, inputs, [own], steps, rate, half_squared_error) for inputs, own in pairs])
+
+
+def updates_stacked(features: Tensor, targets: Tensor, steps: int, rate: float) -> Tensor:
+    """As `updates`, by torch.func."""
+    return train_stacked(*model_and_weights(features), features, [targets], steps, rate, half_squared_error)
+
+
+def model_and_weights(features: Tensor) -> tuple[nn.Linear, dict[str, Tensor]]:
     module = nn.Linear(features.shape[-1], 1, bias=False, dtype=features.dtype)
-    weights = {name: torch.zeros_like(value) for name, value in module.state_dict().items()}
+    return module, {name: torch.zeros_like(value) for name, value in module.state_dict().items()}
+
+
+def loop(features: Tensor, targets: Tensor, steps: int, rate: float, clip_norm: float, std: float) -> Tensor:
+    """[d] the mean of the clients' noisy clipped updates from zero, client by client."""
     total = torch.zeros(features.shape[-1], dtype=features.dtype)
-    for inputs, outputs in zip(features, targets, strict=True):
-        update = clipped(train(module, weights, inputs, [outputs], steps, rate, half_squared_error), clip_norm)
-        total += update + std * torch.randn_like(update)
+    for update in updates(features, targets, steps, rate):
+        total += clipped(update, clip_norm) + std * torch.randn_like(update)
     return total / len(features)
 
 
 def stacked(features: Tensor, targets: Tensor, steps: int, rate: float, clip_norm: float, std: float) -> Tensor:
     """As `loop`, by torch.func."""
-    module = nn.Linear(features.shape[-1], 1, bias=False, dtype=features.dtype)
-    weights = {name: torch.zeros_like(value) for name, value in module.state_dict().items()}
-    updates = clipped(train_stacked(module, weights, features, [targets], steps, rate, half_squared_error), clip_norm)
-    return (updates + std * torch.randn_like(updates)).mean(dim=0)
+    bounded = clipped(updates_stacked(features, targets, steps, rate), clip_norm)
+    return (bounded + std * torch.randn_like(bounded)).mean(dim=0)
 
 
 def half_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:

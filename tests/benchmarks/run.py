@@ -58,9 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def measured(cases: Sequence[Case], repeats: int) -> list[Row]:
     """The rows of all cases, with news of each on standard error."""
     rows = []
-    for number, case in enumerate(cases, start=1):
-        print(f"[{number}/{len(cases)}] {case.key} {case.title}", file=sys.stderr, flush=True)
-        rows.append(measure(case, repeats))
+    for position, case in enumerate(cases, start=1):
+        print(f"[{position}/{len(cases)}] {case.key} {case.title}", file=sys.stderr, flush=True)
+        row = measure(case, repeats)
+        rows.append(row)
+        found = f"{number(row['seconds_per_round'], 1e3)} ms a round"
+        if row["ratio_to_loop"] is not None:
+            found += f", {number(row['ratio_to_loop'])} times as fast as the loop"
+        print(f"    {found}", file=sys.stderr, flush=True)
     return rows
 
 
