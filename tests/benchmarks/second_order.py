@@ -24,7 +24,7 @@ from tests.benchmarks.record_level import softmax_federation, softmax_objective
 CLIENTS, RECORDS, NARROW, WIDE, CLASSES = 500, 120, 64, 2048, 10
 DAMPING, CLIP = 1.1, 0.1
 LOOP_CLIENTS, VMAP_CLIENTS, DENSE_CLIENTS = 1, 2, 3  # the references' parts of a round
-STACK = 8  # records whose Hessians vmap holds at once; more are slower
+STACK = 4  # records whose Hessians vmap holds at once; more are slower
 
 
 def cases() -> Iterator[Case]:
