@@ -31,7 +31,11 @@ class State:
 
 
 class Algorithm(Protocol):
-    """A federated method for a batch of runs; `hyper` holds each of its settings, floats stacked as tensors [R]."""
+    """A federated method for a batch of runs; `hyper` holds each of its settings, floats stacked as tensors [R].
+
+    What lasts from round to round is in the state and nowhere else: an attribute that a round changes would be lost in a
+    checkpoint.
+    """
 
     trusts: ClassVar[frozenset[str]]  # trust models it is defined for
     # trust models for which its file says why the guarantee holds, empty unless it does; or a function of the settings

@@ -11,8 +11,8 @@ Output after t rounds: x (`average=none`), (1/t) sum_s x_s (`uniform`) or 2 / (t
 Releases: "gradient". Replacing one record of client i moves its contribution by at most 2C / m_i, leaving it out by at most
   C / m_i.
   With `noise=original` the noise is the paper's own, sigma^2 = 256 C^2 T ln(2.5 T / delta) ln(2 / delta) / (m^2 epsilon^2) (its
-  Theorem 2.1, quoted), that is the noise multiplier sigma / (2C / m) = 8 sqrt(T ln(2.5 T / delta) ln(2 / delta)) / epsilon,
-  whatever the mechanism's own; it is priced as what it is.
+  Theorem 2.1, quoted), that is under replace_one the noise multiplier sigma / (2C / m) = 8 sqrt(T ln(2.5 T / delta)
+  ln(2 / delta)) / epsilon, in place of the mechanism's own; it is priced as what it is.
 
 Proved under every trust model: the gradient is taken at x, a function of past releases, and clients hold no state.
 """

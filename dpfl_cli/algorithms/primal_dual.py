@@ -61,7 +61,13 @@ def noise_factors(rounds: int, clients: int, step: float, strong_convexity: floa
     >>> bool(factors[0] > 1 > factors[-1]), round(float(np.sum(factors**-2.0)), 9)
     (True, 1000.0)
     """
-    shrink = np.log1p(-step * min(strong_convexity / clients, 1.0))  # ln r
+    pace = step * min(strong_convexity / clients, 1.0)  # gamma min(mu_f, 1)
+    if pace >= 1:
+        raise ConfigError(
+            f"algorithm.step={step:g} with algorithm.strong_convexity={strong_convexity:g}: the dynamic schedule needs "
+            f"step * min(strong_convexity / clients, 1) below 1, not {pace:g}; lower one of them"
+        )
+    shrink = np.log1p(-pace)  # ln r
     logs = np.arange(rounds - 1, -1, -1) * shrink / 2  # ln sqrt(q_t) = ln phi_t^-2 up to a constant
     total = logs.max() + np.log(np.sum(np.exp(logs - logs.max())))
     return np.exp((total - np.log(rounds) - logs) / 2)

@@ -13,8 +13,10 @@ Round, with server control c = mean_i c_i and client controls c_i:
     c_i <- c_i - c + (w - v_i) / (K eta_l)          (the mean of the K noisy gradients)
     w   <- w + eta_g mean_i (v_i - w)
     c   <- mean_i c_i
-c = mean_i c_i always, so the drifts c - c_i cancel in every mean over clients, and mean_i v_i and the new c follow from the
-released means of the G_i alone. With `warm_start` the first round begins with c_i <- a noisy gradient at w, one release more.
+c = mean_i c_i, so the drifts c - c_i cancel in every mean over clients, and mean_i v_i and the new c follow from the released
+means of the G_i alone. (Under central trust clients hold no noise, so c is mean_i c_i and the server's noise; that the noise
+drops out of the drifts is part of the method there, which with its one local step is gradient descent.) With `warm_start` the
+first round begins with c_i <- a noisy gradient at w, one release more.
 
 Releases: "gradient", K times a round, and "warm_start" once, both as in `fedavg_record`: sensitivity 2C / m_i under replace_one,
   C / m_i otherwise.

@@ -265,6 +265,8 @@ class ClientSide:
     def _batch(self, batch: Tensor | None) -> Tensor | None:
         if batch is not None and (isinstance(batch, Unreleased) or batch.shape[:2] != (self.runs, self.clients)):
             raise PrivacyError("a batch is public record numbers [runs, clients, b], drawn from the run's streams")
+        if batch is not None and bool((batch.sort(dim=-1).values.diff(dim=-1) == 0).any()):
+            raise PrivacyError("a batch holds a record twice, so that it would count twice: draw it with Streams.subset")
         return batch
 
     def _own(self, name: str, values: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dpfl_cli.algorithms.base import State
 from dpfl_cli.config.component import Settings
-from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.models.objective import ClientSide
@@ -123,7 +123,7 @@ def batch_key(plan: Plan) -> str:
         "algorithm": _without_numbers(plan.algorithm),
         "mechanism": _without_numbers(plan.mechanism),
         "dp": [plan.dp.trust, plan.dp.unit, plan.dp.relation],
-        "data": [part.identity() for part in (plan.dataset, plan.partitioner, plan.model)],
+        "data": [plan.info.sha256, *(part.identity() for part in (plan.dataset, plan.partitioner, plan.model))],
         "clients": plan.clients,
         "dimension": plan.dimension,
         "evaluation": plan.evaluation.model_dump(),
@@ -198,8 +198,9 @@ class Batch:
         first = plans[0]
         self.rounds = np.array([member.round for member in self.members])
         self._horizons = np.array([plan.rounds for plan in plans])
-        self.replay = Replay(int((self._horizons - self.rounds).min()))
         self.device = pick_device(first.runtime.device)
+        self.algorithm = first.algorithm.target(stacked([plan.algorithm.settings for plan in plans], self.device))
+        self.replay = Replay(int((self._horizons - self.rounds).min()), self.algorithm)
         federations = [federation_of(plan) for plan in plans]
         distinct = list({id(item): item for item in federations}.values())
         position = {id(item): number for number, item in enumerate(distinct)}
@@ -207,6 +208,11 @@ class Batch:
         self.objective = first.model.target(first.model.settings, distinct, index, self.device)
         self.objective.host = self.replay.host
         self.clients_view = ClientSide(self.objective)
+        if first.dp.unit == "record" and first.dp.trust != "none" and bool((self.objective.records == 0).any()):
+            raise ConfigError(
+                f"partitioner={first.partitioner.name}: it leaves a client without records, which would only add noise; "
+                "a record-level method needs at least one record at each client"
+            )
         self.streams = HostStreams([plan.seed for plan in plans], self.replay)
         self.ledger = BatchLedger(len(plans), started=[member.ledger for member in self.members])
         site = Site(
@@ -222,7 +228,6 @@ class Batch:
             host=self.replay.host,
         )
         self.mechanism = first.mechanism.target([plan.mechanism.settings for plan in plans], site)
-        self.algorithm = first.algorithm.target(stacked([plan.algorithm.settings for plan in plans], self.device))
         self.state = self._restore()
         self.recent = self._recent()
 

@@ -120,6 +120,8 @@ class Plan:
     def not_covered(self) -> list[str]:
         """What the epsilon does not cover; components name their own items at their source."""
         items = ["choice of hyperparameters (tuning)", "reported diagnostics, such as the train loss"]
+        if self.dp.unit == "record":
+            items.append("numbers of records per client, which count as public and fixed")
         for part in PARTS:
             stated = getattr(getattr(self, part).target, "not_covered", ())
             items += stated(getattr(self, part).settings) if callable(stated) else stated

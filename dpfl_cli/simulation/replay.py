@@ -231,14 +231,16 @@ class Replay:
 
     Args:
       rounds: how many rounds are to come.
+      algorithm: the method that computes them; one that changes an attribute of its own in a round is not replayed.
 
     Attributes:
       refused: why rounds are not replayed; None where they are, or may be.
       replaying: whether the next round is.
     """
 
-    def __init__(self, rounds: int) -> None:
+    def __init__(self, rounds: int, algorithm: Any = None) -> None:
         self.refused = None if rounds >= WORTHWHILE else "too few rounds"
+        self._algorithm = algorithm
         self.replaying = False
         self._warm = False  # whether a round has filled the caches of objective and mechanism
         self._recording: Recording | None = None  # in progress
@@ -310,12 +312,15 @@ class Replay:
         """A round as it is, recorded; after the second one replaying may begin."""
         self._recording = recording = Recording(_own(state))
         before = named(recording.state)
+        held = _attributes(self._algorithm)
         numbers = RoundNumbers(rounds, lambda: self.refuse("uses the number of the round"))
         try:
             with _Readers(self), _Operations(self):
                 state, diagnostics = compute(recording.state, numbers)
                 after = {name: self._apart(value, name, before) for name, value in named(state).items()}
         finally:
+            if _attributes(self._algorithm) != held:
+                self.refuse("keeps something outside of its state")
             complete, self._recording = self._recording is not None, None
         recording.after, recording.diagnostics = after, dict(diagnostics)
         if not complete:
@@ -370,6 +375,15 @@ class Replay:
         for end in ends:
             end()
         self.replaying = True
+
+
+def _attributes(owner: Any) -> list[tuple[str, Any]]:
+    """An object's attributes, such that a change of one shows: plain values as they read, tensors with their version."""
+    found = []
+    for name, value in getattr(owner, "__dict__", {}).items():
+        plain = isinstance(value, bool | int | float | str | bytes | list | tuple | dict | set | np.ndarray)
+        found.append((name, repr(value) if plain else (id(value), getattr(value, "_version", 0))))
+    return found
 
 
 class HostStreams(Streams):

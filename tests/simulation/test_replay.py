@@ -178,6 +178,11 @@ def _hidden_state(self: Any, model: torch.Tensor, *_: Any) -> torch.Tensor:
     return model - 0.01 * self.momentum
 
 
+def _acts_later(self: Any, model: torch.Tensor, *_: Any) -> torch.Tensor:
+    self.calls = getattr(self, "calls", 0) + 1
+    return model * 0.5 if self.calls > 50 else model
+
+
 def _threads(_: Any, model: torch.Tensor, *__: Any) -> torch.Tensor:
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
@@ -203,6 +208,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "scalar": (_counted, "does not do the same"),
     "tensor of a number": (_counted_tensor, "numbers that change"),
     "hidden state": (_hidden_state, ""),
+    "attribute that acts later": (_acts_later, "outside of its state"),
     "threads": (_threads, "number of threads"),
 }
 
