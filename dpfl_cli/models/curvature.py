@@ -20,19 +20,15 @@ from torch import Tensor
 from dpfl_cli.models.pairs import product, shared_product
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-6}  # relative residual at which conjugate gradients stop
+UNDERFLOW = {dtype: 1e4 * torch.finfo(dtype).tiny for dtype in TOLERANCE}  # sums of squares below it have lost digits
 SMALLEST_FACTOR = 16  # LAPACK factors matrices up to this size, larger ones are cut
-
-
-def bounded_shares(shares: Tensor, norms: Tensor, clip_norm: Tensor) -> Tensor:
-    """w_j min(1, C / ||v_j||): the shares of clipped records; zero where the norm is not finite."""
-    return torch.where(norms < torch.inf, shares * (clip_norm / norms).clamp(max=1.0), 0.0)
 
 
 def hessian_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
     """||H_j||_F = ||x_j||^2 ||diag(p_j) - p_j p_j^T||_F.
 
     The square of the second factor is summed as sum_a (p_a - p_a^2)^2 + 2 sum_{a < b} p_a^2 p_b^2: the same, but no term cancels
-    where one probability is nearly 1.
+    where one probability is nearly 1. A sum whose squares underflow is taken as `UNDERFLOW`: a bound of the norm, never below it.
 
     Args:
       probabilities: [..., c, n].
@@ -41,7 +37,8 @@ def hessian_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
     squares = probabilities.square()
     before = squares.cumsum(dim=-2)[..., :-1, :]  # sum_{a < b} p_a^2, for b = 1 ... c - 1
     off = before.mul_(squares[..., 1:, :]).sum(dim=-2)
-    return squared_norms * (probabilities - squares).square_().sum(dim=-2).add_(off, alpha=2.0).sqrt_()
+    total = (probabilities - squares).square_().sum(dim=-2).add_(off, alpha=2.0)
+    return squared_norms * total.clamp_(min=UNDERFLOW[total.dtype]).sqrt_()
 
 
 def hessian_by_conjugate_gradients(

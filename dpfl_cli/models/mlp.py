@@ -33,16 +33,24 @@ from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models.curvature import bounded_shares
+from dpfl_cli.models.classifier import DTYPES, EVALUATION_ROWS, Split, cross_entropy, evaluation_splits
 from dpfl_cli.models.objective import Objective
-from dpfl_cli.models.pairs import CPU_BLOCK, ROW_UNIT, Block, Pool, product, shared_product
+from dpfl_cli.models.pairs import (
+    ALIGNMENT,
+    CPU_BLOCK,
+    LARGEST_NORM,
+    Block,
+    Pool,
+    bounded_shares,
+    divisors,
+    product,
+    shared_product,
+)
 from dpfl_cli.models.prox import PenaltySettings, penalty_of
 from dpfl_cli.privacy.bounded import Bounded, record_mean
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
-CHUNK = 1024  # records of a pair in one product, always: the order of sums depends on it; a multiple of ROW_UNIT
-EVALUATION_ROWS = 500  # test records in one product
+CHUNK = 1024  # records of a pair in one product, always: the order of sums depends on it; a multiple of ALIGNMENT
 
 Activation = Literal["sigmoid", "relu", "tanh"]
 
@@ -79,7 +87,7 @@ class MlpSettings(PenaltySettings):
 class Layer:
     """A layer's place in flat parameters [..., d]: weights [outputs, inputs], then biases [outputs].
 
-    In products it is a matrix [outputs, width] with the columns [W, b, 0], filled up to a multiple of ROW_UNIT.
+    In products it is a matrix [outputs, width] with the columns [W, b, 0], filled up to a multiple of ALIGNMENT.
     """
 
     inputs: int
@@ -88,7 +96,7 @@ class Layer:
 
     @property
     def width(self) -> int:
-        return -(-(self.inputs + 1) // ROW_UNIT) * ROW_UNIT
+        return -(-(self.inputs + 1) // ALIGNMENT) * ALIGNMENT
 
     @property
     def biases(self) -> int:
@@ -125,7 +133,7 @@ def layers_of(sizes: Sequence[int]) -> list[Layer]:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some of a block's records, filled up with zero rows to a multiple of ROW_UNIT, on which a product's rounding would depend.
+    """Some of a block's records, filled up with zero rows to a multiple of ALIGNMENT, on which a product's rounding would depend.
 
     Attributes:
       features, labels, squared_norms: as of a `Block`; the bias input makes a record's squared norm at least 1.
@@ -143,7 +151,7 @@ def chunks_of(block: Block) -> Iterator[Chunk]:
     weights = torch.where(block.squared_norms > 0, block.weights, 0.0)
     for start in range(0, weights.shape[-1], CHUNK):
         features = block.features[:, start : start + CHUNK]
-        missing = -features.shape[1] % ROW_UNIT
+        missing = -features.shape[1] % ALIGNMENT
         if missing:
             features = functional.pad(features, (0, 0, 0, missing))
         others = (block.labels, block.squared_norms, weights)
@@ -204,10 +212,15 @@ class Passes:
         self._deltas.reverse()
 
     def squared_norms(self, inputs: Tensor) -> Tensor:
-        """[S, B, n] sum_l ||delta_l||^2 (||a_{l-1}||^2 + 1), from ||a_0||^2 + 1 [B, n]."""
+        """[S, B, n] sum_l ||delta_l||^2 (||a_{l-1}||^2 + 1), from ||a_0||^2 + 1 [B, n].
+
+        Not finite for a record whose inputs to some layer exceed `LARGEST_NORM`, as those of the first do in a `Block`.
+        """
         total = self._column_norms(self._deltas[0]).mul_(inputs)
         for delta, outputs in zip(self._deltas[1:], self._activations, strict=True):
-            total.addcmul_(self._column_norms(delta), self._column_norms(outputs))
+            above = self._column_norms(outputs)
+            above.masked_fill_(above > LARGEST_NORM[above.dtype] ** 2, torch.inf)
+            total.addcmul_(self._column_norms(delta), above)
         return total
 
     def drop_non_finite(self) -> None:
@@ -267,9 +280,7 @@ class Mlp(Objective):
         self._pool = Pool(federations, index, self._rows, self._layers[0].width, self.dtype, self.device)
         self._passes = Passes(self._layers, settings.activation)
         self._penalty = penalty_of(self.settings)
-        splits = [federation.dataset.test for federation in federations]
-        tests = {id(test): self._test(test) for test in splits if test is not None}  # runs share the rows
-        self._tests = [tests.get(id(test)) for test in splits]
+        self._tests = evaluation_splits(federations, self._rows)
 
     @classmethod
     def dimension_of(cls, settings: MlpSettings, info: DatasetInfo) -> int:
@@ -306,6 +317,7 @@ class Mlp(Objective):
         return client_values(result)
 
     def clipped_gradient(self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None) -> Bounded:
+        """As the contract. A record that is not finite, or whose inputs to a layer exceed `LARGEST_NORM`, counts as zero."""
         values = opened(parameters)
         limit = clip_norm.to(self.device, self.dtype)
         result = torch.zeros_like(values, memory_format=torch.contiguous_format)
@@ -317,7 +329,7 @@ class Mlp(Objective):
                 self._passes.drop_non_finite()
                 self._passes.collect(bounded_shares(chunk.weights, norms, own))
             block.put(result, self._passes.gradient())
-        records = self.records.clamp(min=1) if batch is None else torch.full_like(self.records, batch.shape[-1])
+        records = divisors(self.records, batch)
         return record_mean(client_values(result), clip_norm.to(self.device), records)
 
     def squared_gradient_norms(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
@@ -346,7 +358,7 @@ class Mlp(Objective):
         for block in self._blocks(None):
             self._passes.load(block.of(everywhere))
             each = [
-                _cross_entropy(self._passes.forward(chunk.features), chunk.labels) * chunk.weights for chunk in chunks_of(block)
+                cross_entropy(self._passes.forward(chunk.features), chunk.labels) * chunk.weights for chunk in chunks_of(block)
             ]
             block.put(losses, torch.cat(each, dim=-1).sum(dim=-1))
         found = {"train_loss": losses.sum(dim=-1) / self.clients}
@@ -366,15 +378,6 @@ class Mlp(Objective):
             features = functional.avg_pool2d(features.unsqueeze(1), self.settings.average_pool)
         inputs = functional.pad(features.flatten(1), (0, 1), value=1.0)
         return functional.pad(inputs, (0, self._layers[0].width - inputs.shape[-1]))
-
-    def _test(self, test: Records) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs [k, EVALUATION_ROWS, q], labels and weights 1 / N [k, EVALUATION_ROWS]; filled up with rows of weight 0."""
-        missing = -len(test) % EVALUATION_ROWS
-        features = functional.pad(self._rows(test, np.arange(len(test))), (0, 0, 0, missing))
-        labels = functional.pad(torch.from_numpy(test.targets.astype(np.int64)), (0, missing)).to(self.device)
-        weights = functional.pad(torch.full((len(test),), 1.0 / len(test), dtype=self.dtype), (0, missing)).to(self.device)
-        parts = (-1, EVALUATION_ROWS)
-        return features.unflatten(0, parts), labels.unflatten(0, parts), weights.unflatten(0, parts)
 
     # Blocks.
 
@@ -397,7 +400,7 @@ class Mlp(Objective):
         self._backward(chunk)
         return torch.where(chunk.squared_norms > 0, self._passes.squared_norms(chunk.squared_norms), 0.0)
 
-    def _evaluate(self, parameters: Tensor, test: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def _evaluate(self, parameters: Tensor, test: Split) -> tuple[Tensor, Tensor]:
         """Accuracy in percent and mean cross-entropy of one run's parameters [d]."""
         features, labels, weights = test
         right, loss = torch.empty_like(weights), torch.empty_like(weights)
@@ -407,7 +410,7 @@ class Mlp(Objective):
             part = slice(start, start + size)
             logits = self._passes.forward(features[part])[0]
             right[part] = (logits.argmax(dim=1) == labels[part]) * weights[part]
-            loss[part] = _cross_entropy(logits, labels[part]) * weights[part]
+            loss[part] = cross_entropy(logits, labels[part]) * weights[part]
         return 100.0 * right.sum(dim=-1).sum(), loss.sum(dim=-1).sum()
 
 
@@ -425,9 +428,3 @@ def sizes_of(settings: MlpSettings, info: DatasetInfo) -> list[int]:
             f"{list(shape)}; write model.average_pool=1"
         )
     return [prod(shape) // side ** (2 * (side > 1)), *settings.hidden, info.classes]
-
-
-def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """[..., n] from logits [..., c, n] and labels [B, n]."""
-    places = labels.unsqueeze(-2).expand(*logits.shape[:-2], 1, -1)
-    return torch.logsumexp(logits, dim=-2) - logits.gather(-2, places).squeeze(-2)

@@ -1,4 +1,4 @@
-"""Records of (run, client) pairs, and matrix products with one pair to a product.
+"""Records of (run, client) pairs, matrix products with one pair to a product, and shares of clipped records.
 
 Classes come before records (`[classes, records]`): a product with ten rows is several times as fast as one with ten columns.
 Every record is a row of one `Pool`, so a client's records are a view of it and a minibatch is one gather.
@@ -16,7 +16,9 @@ from torch import Tensor
 from dpfl_cli.data.federation import Federation, Records
 from dpfl_cli.models.stacks import Index, index_of, put
 
-ROW_UNIT = 4  # rows are filled up to a multiple: 16 bytes, so that no pair's rows lie otherwise than another's
+ALIGNMENT = 4  # rows and columns are filled up to a multiple: 16 bytes, so that no pair's lie otherwise than another's
+# Beyond this norm a residual so small that its square underflows can still make a large gradient.
+LARGEST_NORM = {torch.float32: 1e12, torch.float64: 1e150}
 CPU_BLOCK = 32 << 20  # bytes that one block of pairs works on: they stay in a CPU's last cache
 DEVICE_BLOCK = 1 << 30
 
@@ -71,6 +73,16 @@ def class_probabilities(logits: Tensor) -> Tensor:
     return logits.div_(logits.sum(dim=-2, keepdim=True))
 
 
+def bounded_shares(shares: Tensor, norms: Tensor, clip_norm: Tensor) -> Tensor:
+    """w_j min(1, C / ||v_j||): the shares of clipped records; zero where the norm is not finite."""
+    return torch.where(norms < torch.inf, shares * (clip_norm / norms).clamp(max=1.0), 0.0)
+
+
+def divisors(records: Tensor, batch: Tensor | None) -> Tensor:
+    """[R, M] what sums over records are divided by: n_i [R, M], at least 1, or the size of a batch [R, M, b]."""
+    return records.clamp(min=1) if batch is None else torch.full_like(records, batch.shape[-1])
+
+
 @dataclass(frozen=True)
 class Block:
     """S runs x B clients with their records, padded with zero rows to n.
@@ -78,7 +90,8 @@ class Block:
     Attributes:
       features: [B, n, q]; the S runs share them.
       labels: [B, n] classes.
-      squared_norms: [B, n] ||x||^2; infinite for a record that is not finite (whose features are zeros here).
+      squared_norms: [B, n] ||x||^2; infinite for a record that is not finite, or whose norm exceeds `LARGEST_NORM`: its features
+        are zeros here, and it counts as zero where it is clipped.
       weights: [B, n] 1 / m_i, the records' shares of their client's mean; a scalar for a minibatch.
       runs, clients: which of the R runs and M clients; `runs` is None where the block holds pairs, `clients` of the R * M.
       numbers: the runs' numbers; empty for a minibatch.
@@ -168,12 +181,14 @@ class Pool:
         self.largest = max(1, int(counts.max(initial=0)))
 
     def _measure(self, rows: slice) -> None:
-        """Squared norms of rows, summed in float64; rows that are not finite become zeros of infinite norm."""
+        """Squared norms of rows, summed in float64; rows beyond `LARGEST_NORM` or not finite become zeros of infinite norm."""
+        largest = LARGEST_NORM[self._features.dtype] ** 2
         for part in range(rows.start, rows.stop, 1 << 14):
             features = self._features[part : min(part + (1 << 14), rows.stop)]
             squared = features.double().square().sum(dim=-1)
-            features.nan_to_num_(0.0, 0.0, 0.0)
-            self._squared_norms[part : part + len(features)] = squared.nan_to_num(torch.inf, torch.inf)
+            strange = ~(squared <= largest)  # NaN among them
+            features.masked_fill_(strange.unsqueeze(-1), 0.0)
+            self._squared_norms[part : part + len(features)] = squared.masked_fill_(strange, torch.inf)
 
     def blocks(self, batch: Tensor | None, pair_bytes: Callable[[int], int]) -> Iterator[Block]:
         """All pairs that have records, in blocks under the byte budget.

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.models.objective import Objective
-from dpfl_cli.models.pairs import product
+from dpfl_cli.models.pairs import LARGEST_NORM, divisors, product
 from dpfl_cli.models.stacks import RUN_BLOCK, filled, index_of, put
 from dpfl_cli.privacy.bounded import Bounded, record_mean
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dpfl")
 
 ROW_UNIT = 8  # every client starts at a multiple: a vector of the kernel
+SMALLEST_NORM = 1e-150  # of features; the squares of smaller ones are no normal numbers
 Mode = Literal["gradient", "clipped", "norms", "loss"]
 
 
@@ -44,8 +45,9 @@ Mode = Literal["gradient", "clipped", "norms", "loss"]
 class Shard:
     """The records of one federation's clients, client after client, each filled up with zero rows to a multiple of `ROW_UNIT`.
 
-    A record that is not finite has features 0 and the target NaN: its gradient is not finite, and infects no other in a product
-    as long as it counts as zero.
+    A record that is not finite, or whose norm exceeds `LARGEST_NORM`, has features 0 and the target NaN: its gradient is not
+    finite, and infects no other in a product as long as it counts as zero. A record whose norm is below `SMALLEST_NORM` has
+    features 0: a norm whose squares underflow bounds nothing.
 
     Attributes:
       runs: [S] which of the R runs use the federation.
@@ -120,7 +122,7 @@ class SingleOutput(Objective):
         """As the contract. A number in a batch that is none of the client's records counts as a record of gradient zero."""
         limit = clip_norm.to(self.device, self.dtype)
         means = self._computed("clipped", opened(parameters), limit, batch)
-        records = self._divisors if batch is None else torch.full_like(self.records, batch.shape[-1])
+        records = divisors(self.records, batch)
         return record_mean(client_values(means), limit, records)
 
     def squared_gradient_norms(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
@@ -134,11 +136,6 @@ class SingleOutput(Objective):
     def mean_losses(self, model: Tensor) -> Tensor:
         """[R, M] mean over a client's records of their losses at models [R, d], without h; 0 where there are none."""
         return self._computed("loss", model.unsqueeze(1).expand(-1, self.clients, -1)).squeeze(-1)
-
-    @cached_property
-    def _divisors(self) -> Tensor:
-        """[R, M] n_i, at least 1."""
-        return self.records.clamp(min=1)
 
     @cached_property
     def _largest(self) -> int:
@@ -161,8 +158,8 @@ class SingleOutput(Objective):
         targets[places] = self.encoded(train.targets[partition.indices])
         weights[places] = np.repeat(1.0 / np.maximum(counts, 1) / len(counts), counts)
         norms = torch.linalg.vector_norm(torch.from_numpy(rows), dim=-1).numpy()
-        strange = ~np.isfinite(norms)
-        rows[strange], targets[strange], norms[strange] = 0.0, np.nan, 0.0
+        tiny, strange = norms < SMALLEST_NORM, ~(norms <= LARGEST_NORM[self.dtype])  # NaN among the latter
+        rows[tiny | strange], norms[tiny | strange], targets[strange] = 0.0, 0.0, np.nan
         inverses = 1.0 / np.maximum(norms, np.finfo(np.float64).tiny)
         return Shard(
             runs=runs,

@@ -25,8 +25,8 @@ from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams, stream_generator
+from dpfl_cli.models.classifier import DTYPES, EVALUATION_ROWS, cross_entropy, evaluation_splits
 from dpfl_cli.models.curvature import (
-    bounded_shares,
     covariance_inverse,
     covariance_solve,
     hessian_by_cholesky,
@@ -34,12 +34,20 @@ from dpfl_cli.models.curvature import (
     hessian_norms,
 )
 from dpfl_cli.models.objective import Curvature, Objective
-from dpfl_cli.models.pairs import CPU_BLOCK, ROW_UNIT, Block, Pool, class_probabilities, product, shared_product
+from dpfl_cli.models.pairs import (
+    ALIGNMENT,
+    CPU_BLOCK,
+    Block,
+    Pool,
+    bounded_shares,
+    class_probabilities,
+    divisors,
+    product,
+    shared_product,
+)
 from dpfl_cli.privacy.bounded import Bounded, record_mean
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
-EVALUATION_ROWS = 500  # test records in one product
 KEPT_FACTORS = 1 << 30  # bytes of factored covariances that are kept from round to round; others are factored every time
 MAP_ROWS = 1 << 13  # records that pass the frozen layer at once
 
@@ -81,12 +89,12 @@ class SoftmaxRegression(Objective):
         self.dimension = self.dimension_of(settings, info)
         self._classes = classes_of(info)
         self._width = self.dimension // self._classes  # features of a record, the bias among them
-        self._row = -(-self._width // ROW_UNIT) * ROW_UNIT
+        self._row = -(-self._width // ALIGNMENT) * ALIGNMENT
         self._solver_dtype = DTYPES[settings.solver_precision]
         self._minus_one = torch.full((), -1.0, dtype=self.dtype, device=self.device)
         self._pool = Pool(federations, index, self._rows, self._row, self.dtype, self.device)
         self._factors: dict[tuple[object, ...], Tensor] = {}
-        self._tests = [None if one.dataset.test is None else self._test(one.dataset.test) for one in federations]
+        self._tests = evaluation_splits(federations, self._rows)
 
     @classmethod
     def dimension_of(cls, settings: SoftmaxSettings, info: DatasetInfo) -> int:
@@ -125,7 +133,10 @@ class SoftmaxRegression(Objective):
         return client_values(result)
 
     def clipped_gradient(self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None) -> Bounded:
-        """As the contract, by ||g_j|| = ||p_j - e_t|| ||x_j||: each p_j - e_t is re-weighted before it meets x_j."""
+        """As the contract, by ||g_j|| = ||p_j - e_t|| ||x_j||: each p_j - e_t is re-weighted before it meets x_j.
+
+        A record that is not finite, or whose features' norm exceeds `pairs.LARGEST_NORM`, counts as zero.
+        """
         values = opened(parameters)
         limit = clip_norm.to(self.device, self.dtype)
         result = torch.zeros_like(values, memory_format=torch.contiguous_format)
@@ -135,7 +146,7 @@ class SoftmaxRegression(Objective):
             shares = bounded_shares(block.weights, norms, block.of_runs(limit, self.clients).unsqueeze(-1))
             residuals.mul_(shares.unsqueeze(-2)).nan_to_num_(0.0, 0.0, 0.0)  # 0 * NaN, where a share is zero for that reason
             self._put_gradient(block, residuals, result)
-        records = self.records.clamp(min=1) if batch is None else torch.full_like(self.records, batch.shape[-1])
+        records = divisors(self.records, batch)
         return record_mean(client_values(result), clip_norm.to(self.device), records)
 
     def squared_gradient_norms(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
@@ -189,7 +200,7 @@ class SoftmaxRegression(Objective):
         everywhere = parameters.unsqueeze(1).expand(-1, self.clients, -1)
         losses = parameters.new_zeros(self.runs, self.clients)
         for block in self._pool.blocks(None, self._pair_bytes):
-            each = _cross_entropy(self._logits(block, everywhere), block.labels)
+            each = cross_entropy(self._logits(block, everywhere), block.labels)
             block.put(losses, (each * block.weights).sum(dim=-1))
         found = {"train_loss": losses.sum(dim=-1) / self.clients}
         if any(test is None for test in self._tests):
@@ -213,15 +224,6 @@ class SoftmaxRegression(Objective):
         if self.settings.bias:
             inputs = functional.pad(inputs, (0, 1), value=1.0)
         return functional.pad(inputs, (0, self._row - inputs.shape[-1]))
-
-    def _test(self, test: Records) -> tuple[Tensor, Tensor, Tensor]:
-        """Features [k, EVALUATION_ROWS, q], labels and weights 1 / N [k, EVALUATION_ROWS]; filled up with rows of weight 0."""
-        missing = -len(test) % EVALUATION_ROWS
-        features = functional.pad(self._rows(test, np.arange(len(test))), (0, 0, 0, missing))
-        labels = functional.pad(torch.from_numpy(test.targets.astype(np.int64)), (0, missing)).to(self.device)
-        weights = functional.pad(torch.full((len(test),), 1.0 / len(test), dtype=self.dtype), (0, missing)).to(self.device)
-        parts = (-1, EVALUATION_ROWS)
-        return features.unflatten(0, parts), labels.unflatten(0, parts), weights.unflatten(0, parts)
 
     def _by_class(self, values: Tensor) -> Tensor:
         """[..., c, q] from flat parameters [..., d]; zeros beside what fills up a row of features."""
@@ -309,7 +311,7 @@ class SoftmaxRegression(Objective):
             part = slice(start, start + size)
             logits = product(matrix[part], features[part].mT)
             right[part] = (logits.argmax(dim=1) == labels[part]) * weights[part]
-            loss[part] = _cross_entropy(logits, labels[part]) * weights[part]
+            loss[part] = cross_entropy(logits, labels[part]) * weights[part]
         return 100.0 * right.sum(dim=-1).sum(), loss.sum(dim=-1).sum()
 
 
@@ -342,9 +344,3 @@ def frozen_features(records: Records, settings: SoftmaxSettings, device: torch.d
         mapped[start : start + MAP_ROWS] = torch.addmm(layer[:, -1], part, layer[:, :-1].T).relu_()
     _mapped[key] = (weakref.ref(records.features, lambda _: _mapped.pop(key, None)), mapped)
     return mapped
-
-
-def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """[..., n] from logits [..., c, n] and labels [B, n]."""
-    places = labels.unsqueeze(-2).expand(*logits.shape[:-2], 1, -1)
-    return torch.logsumexp(logits, dim=-2) - logits.gather(-2, places).squeeze(-2)

@@ -129,4 +129,4 @@ def dense_stacked(features: Tensor, right: Tensor, clients: int) -> Tensor:
     shares = (CLIP / rows.square().sum(dim=-1, keepdim=True)).clamp(max=1.0) / rows.shape[1]
     matrices = (rows * shares).mT @ rows + DAMPING * torch.eye(rows.shape[-1], dtype=rows.dtype)
     sides = right[:clients].unflatten(-1, (-1, rows.shape[-1])).mT  # [clients, q, c]
-    return torch.linalg.solve(matrices, sides).mT.flatten(1)
+    return torch.cholesky_solve(sides, torch.linalg.cholesky(matrices)).mT.flatten(1)

@@ -12,6 +12,7 @@ from torch.func import hessian
 from torch.nn import functional
 
 from dpfl_cli.models import curvature, pairs
+from dpfl_cli.models.pairs import bounded_shares
 from dpfl_cli.models.softmax import SoftmaxRegression
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from tests.models.test_softmax import COUNTS, make_federation, make_objective, make_settings, records_of
@@ -127,11 +128,24 @@ def test_norms_of_torchs_hessians() -> None:
     torch.testing.assert_close(found, each, rtol=1e-10, atol=1e-10)
 
 
+def test_a_hessian_is_clipped_where_the_squares_in_its_norm_underflow() -> None:
+    """||H|| = ||x||^2 sqrt(2) p (1 - p) for two classes, in float32; p^4 vanishes."""
+    small = 0.5 * 10.0 ** torch.linspace(-40.0, 0.0, 81, dtype=torch.float64)
+    p = torch.stack((small, 1.0 - small)).float()
+    for scale in (1e3, 1e6, 1e9, 1e12):
+        squared = torch.full((81,), scale**2)
+        shares = bounded_shares(torch.ones(81), curvature.hessian_norms(p, squared), torch.tensor(1.0))
+        true = squared.double() * 2**0.5 * small * (1.0 - small)
+        assert bool((shares * true <= 1.0 + 1e-5).all())
+        assert bool((shares > 0).all())
+        assert bool((shares[true < 0.99] == 1.0).all()) == (scale <= 1e6)  # beyond, some are clipped that need not be
+
+
 def test_clipping_binds_and_a_record_without_a_finite_norm_counts_as_zero() -> None:
     norms = torch.tensor([0.0, 0.5, 2.0, torch.inf, torch.nan])
-    shares = curvature.bounded_shares(torch.full((5,), 0.5), norms, torch.tensor(1.0))
+    shares = bounded_shares(torch.full((5,), 0.5), norms, torch.tensor(1.0))
     assert shares.tolist() == [0.5, 0.5, 0.25, 0.0, 0.0]
-    assert curvature.bounded_shares(torch.full((5,), 0.5), norms, torch.tensor(torch.inf)).tolist() == [0.5, 0.5, 0.5, 0.0, 0.0]
+    assert bounded_shares(torch.full((5,), 0.5), norms, torch.tensor(torch.inf)).tolist() == [0.5, 0.5, 0.5, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("size", [1, 2, 16, 17, 31, 64, 100])

@@ -254,3 +254,42 @@ def test_a_record_whose_gradient_overflows_counts_as_zero_where_it_is_clipped(
     assert bool(found[0, 0].eq(0).all())
     assert float(found[0, 1].norm()) > 0
     assert not bool(torch.isfinite(opened(objective.gradient(client_values(points)))[0, 0]).all())
+
+
+SCALES = [1e-320, 1e-308, 1e-200, 1e-165, 1e-160, 9e-151, 1.1e-150, 1e-80, 1.0, 1e80, 9e149, 1.1e150, 1e153, 1e155, 1e308]
+TARGETS = [1e-300, 1.0, -1e150, 5.5e142, 1e165, 1e300, 1e308, -1e308]
+
+
+@pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "torch"])
+@pytest.mark.parametrize("batched", [False, True], ids=["all records", "batch"])
+@pytest.mark.parametrize("width", [1, D])
+@pytest.mark.parametrize("bound", [1e-6, 1.0, 1e6])
+def test_no_record_moves_a_clipped_mean_by_more_than_its_sensitivity(
+    kernel: bool, batched: bool, width: int, bound: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients hold 5 plain records and 0, 1 or 2 (in run 0, 1, 2) with features and targets that under- or overflow."""
+    if not kernel:
+        monkeypatch.setattr(single_output, "compiled_kernel", lambda: None)
+    generator = np.random.default_rng(8)
+    cases = [(scale, target) for scale in SCALES for target in TARGETS]
+    features = generator.standard_normal((len(cases), 7, width))
+    targets = generator.standard_normal((len(cases), 7))
+    shapes = generator.choice([-1.0, 1.0], (len(cases), 1, width)) * 10.0 ** -generator.integers(0, 20, (len(cases), 1, width))
+    federations = []
+    for strange in range(3):
+        features[:, 5:], targets[:, 5:] = 0.0, 0.0
+        stop = 5 + strange
+        features[:, 5:stop] = np.array([scale for scale, _ in cases])[:, None, None] * shapes
+        targets[:, 5:stop] = np.array([target for _, target in cases])[:, None]
+        records = Records(features.reshape(-1, width).copy(), targets.flatten())
+        dataset = Dataset(make_info(feature_shape=(width,), records=len(records)), records, None, None, {})
+        federations.append(Federation(dataset, Partition.from_lists(np.split(np.arange(len(records)), len(cases)))))
+    objective = LinearRegression(LinearRegressionSettings(loss_factor=0.5), federations, np.arange(3))
+    points = client_values(torch.ones(3, len(cases), width, dtype=torch.float64))
+    batch = torch.arange(7).flip(0).expand(3, len(cases), 7) if batched else None
+    found = objective.clipped_gradient(points, torch.full((3,), bound, dtype=torch.float64), batch)
+    means = opened(found.values)
+    for strange in (1, 2):
+        moved = (means[strange] - means[0]).norm(dim=-1)
+        assert bool((moved <= strange * found.zero_out[0] * (1 + 1e-9)).all())
+    assert float((means[1] - means[0]).norm(dim=-1).max()) > 0.99 * bound / 7  # some are as far as they may go

@@ -372,3 +372,27 @@ def test_data_that_do_not_fit_are_refused(shape: tuple[int, ...], classes: int |
     with pytest.raises(ConfigError, match=message) as error:
         Mlp.dimension_of(settings_of(average_pool=side), info)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("activation", "layer"), [("sigmoid", 0), ("relu", 0), ("relu", 1)])  # sigmoids are at most 1
+def test_no_record_is_left_unclipped_where_its_residual_underflows(activation: str, layer: int) -> None:
+    """A layer's inputs of any norm and residuals of any size: each record has at most norm C, beyond the largest norm none."""
+    scales = np.array([1e3, 1e9, 0.999e12, 1.001e12, 1e15, 1.8e19], np.float32)
+    gaps = np.linspace(0.0, 120.0, 121)
+    fed = federation([1] * len(scales), size=(1, 1))
+    train = fed.dataset.train
+    train.targets[:] = 0
+    train.features[fed.partition.indices, 0, 0] = scales if layer == 0 else 1.0
+    objective = objective_of(settings_of(hidden=[1], activation=activation, precision="float32"), [fed], [0] * len(gaps))
+    values = torch.zeros(len(gaps), len(scales), objective.dimension, dtype=torch.float64)
+    unit = 1.0 if activation == "relu" else 0.5  # the hidden unit's output, where its inputs are weighed by nothing
+    values[..., 0] = torch.from_numpy(scales).double() if layer == 1 else 0.0
+    values[..., 1] = 1.0 if layer == 0 and activation == "relu" else 0.0  # the hidden unit's bias
+    outputs = torch.from_numpy(scales).double() if layer == 1 else unit
+    values[..., 2] = torch.from_numpy(gaps)[:, None] / outputs  # the weight of class 0
+    parameters = client_values(values.float())
+    found = objective.clipped_gradient(parameters, torch.full((len(gaps),), 1e-4))
+    norms = opened(found.values).double().norm(dim=-1)
+    assert float(norms.max()) <= 1e-4 * (1 + 1e-5)
+    assert bool((norms[1, :3] > 0.99e-4).all())
+    assert not bool(norms[:, 3:].any())

@@ -14,6 +14,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models import pairs, softmax
+from dpfl_cli.models.classifier import DTYPES
 from dpfl_cli.models.objective import ClientSide, Objective
 from dpfl_cli.models.softmax import SoftmaxRegression, SoftmaxSettings
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
@@ -316,3 +317,25 @@ def test_settings_and_data_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"needs records with classes, but dataset=toy has real targets"):
         SoftmaxRegression.dimension_of(make_settings(), make_info(classes=None))
     assert SoftmaxRegression.dimension_of(make_settings(), make_info(feature_shape=(28, 28))) == 7840
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_no_record_is_left_unclipped_where_its_residual_underflows(precision: str) -> None:
+    """Records s e_1 and weights that leave a residual of any size: up to the largest norm each has at most norm C, then none."""
+    largest = pairs.LARGEST_NORM[DTYPES[precision]]
+    scales = largest * np.array([1e-9, 1e-3, 0.999, 1.001, 1e3, 1.8e7])
+    gaps = np.linspace(0.0, 120.0 if precision == "float32" else 800.0, 241)
+    federation = make_federation([1] * len(scales), features=2, classes=2, test=None)
+    train = federation.dataset.train
+    train.features[:], train.targets[:] = 0.0, 0
+    train.features[federation.partition.indices, 0] = scales
+    objective = SoftmaxRegression(make_settings(bias=False, precision=precision), [federation], np.zeros(len(gaps), int))
+    values = torch.zeros(len(gaps), len(scales), 2, 2, dtype=torch.float64)
+    values[:, :, 0, 0] = torch.from_numpy(gaps[:, None] / scales)
+    where = client_values(values.flatten(2).to(objective.dtype))
+    found = objective.clipped_gradient(where, torch.full((len(gaps),), 1e-4, dtype=objective.dtype))
+    norms = opened(found.values).double().norm(dim=-1)
+    assert float(norms.max()) <= 1e-4 * (1 + 1e-5)
+    assert bool((norms[0, :3] > 0.99e-4).all())
+    assert not bool(norms[:, 3:].any())
+    assert not bool(torch.isfinite(opened(objective.gradient(where))[:, 3:]).any(dim=-1).all())
