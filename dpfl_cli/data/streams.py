@@ -10,10 +10,8 @@ any order; those that span several rounds are kept while their rounds last.
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, Literal
@@ -23,6 +21,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.threads import in_threads, usable_threads
 
 CLIENT_TILE = 256  # clients per tile
 TILE_VALUES = 1 << 15  # a tile spans several rounds as long as it holds at most this many values
@@ -30,7 +29,6 @@ MAX_TILE_ROUNDS = 64
 THREAD_VALUES = 1 << 15  # fewer values (a quarter of a millisecond) are drawn sooner than a thread wakes up
 
 Law = Literal["normal", "uniform"]
-_pool: ThreadPoolExecutor | None = None
 
 
 def stream_generator(seed: int, name: str, *key: int) -> np.random.Generator:
@@ -159,7 +157,7 @@ class Streams:
                 continue
             for (seed, round_), runs in self._sharing(rounds).items():
                 jobs.append(partial(_fill, law, [place[run] for run in runs], seed, name, round_, tile))
-        _in_threads(jobs, out.size)
+        in_threads(jobs, usable_threads() if out.size >= THREAD_VALUES else 1)
         values = torch.from_numpy(out)
         return values[:, 0] if clients is None else values
 
@@ -184,7 +182,7 @@ class Streams:
             if (seed, epoch) not in kept.rows:
                 row = kept.rows[seed, epoch] = free.pop()
                 jobs.append(partial(_fill, law, [kept.values[row]], seed, name, epoch, tile))
-        _in_threads(jobs, len(jobs) * kept.values[0].size)
+        in_threads(jobs, usable_threads() if len(jobs) * kept.values[0].size >= THREAD_VALUES else 1)
         kept.epochs = epochs.tobytes()
         kept.index = np.array([kept.rows[address] for address in zip(self.seeds, epochs.tolist(), strict=True)])
 
@@ -234,39 +232,3 @@ def _draws_for(population: int, size: int) -> int:
     """
     success = 1 - np.arange(size) / population
     return int(np.ceil((1 / success).sum() + 6 * np.sqrt(((1 - success) / success**2).sum())))
-
-
-def _threads() -> int:
-    """The cores that this process may use: those it is pinned to, or fewer where torch was given fewer (OMP_NUM_THREADS)."""
-    pinned = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(pinned, torch.get_num_threads())
-
-
-def _in_threads(jobs: Sequence[Callable[[], None]], values: int) -> None:
-    """Does all jobs, which draw this many values in all, on this process's cores.
-
-    The caller works too and waits for nobody who has not begun, so calls from several threads share the pool without harm.
-    """
-    global _pool
-    threads = min(_threads(), len(jobs)) if values >= THREAD_VALUES else 1
-    waiting = iter(jobs)  # threads take the next one off it, which is atomic
-
-    def work() -> None:
-        for job in waiting:
-            job()
-
-    if threads > 1 and _pool is None:
-        _pool = ThreadPoolExecutor(thread_name_prefix="dpfl-streams")
-    helpers = [_pool.submit(work) for _ in range(threads - 1)] if _pool is not None else []
-    work()
-    for helper in helpers:
-        if not helper.cancel():
-            helper.result()
-
-
-def _forget_pool() -> None:
-    global _pool
-    _pool = None
-
-
-os.register_at_fork(after_in_child=_forget_pool)  # a forked process has none of its parent's threads

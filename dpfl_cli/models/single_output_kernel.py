@@ -16,9 +16,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import factorial, log
 from typing import Any
@@ -28,6 +28,8 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from dpfl_cli.data.threads import in_threads
 
 logger = logging.getLogger("dpfl")
 
@@ -408,6 +410,4 @@ class SingleOutputKernel:
             self._program(*fixed, 0, jobs)
             return
         cuts = np.linspace(0, jobs, 1 + min(jobs, 4 * threads), dtype=np.int64).tolist()
-        with ThreadPoolExecutor(threads) as pool:
-            for done in [pool.submit(self._program, *fixed, *part) for part in pairwise(cuts)]:
-                done.result()
+        in_threads([partial(self._program, *fixed, *part) for part in pairwise(cuts)], threads)

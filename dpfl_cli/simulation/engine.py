@@ -23,7 +23,7 @@ from dpfl_cli.algorithms.base import State
 from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.config.identity import canonical_json
-from dpfl_cli.data.federation import Federation
+from dpfl_cli.data.federation import Dataset, Federation, Partition
 from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.client_values import Diagnostic, Unreleased, client_values, opened, shown, versions
 from dpfl_cli.privacy.ledger import BatchLedger, Ledger
@@ -172,10 +172,21 @@ def federation_of(plan: Plan) -> Federation:
     if key not in _federations:
         dataset = plan.dataset.target.load(plan.dataset.settings, plan.seed)
         partition = plan.partitioner.target.partition(plan.partitioner.settings, dataset, plan.seed)
+        found = next((known for known in _federations.values() if _same_federation(known, dataset, partition)), None)
         while len(_federations) >= _KEPT_FEDERATIONS:
             del _federations[next(iter(_federations))]
-        _federations[key] = Federation(dataset, partition)
+        _federations[key] = found or Federation(dataset, partition)
     return _federations[key]
+
+
+def _same_federation(known: Federation, dataset: Dataset, partition: Partition) -> bool:
+    """Whether it is the one at hand: runs whose seed changes neither data nor partition share features in products."""
+    return (
+        known.dataset.train is dataset.train
+        and known.dataset.test is dataset.test
+        and np.array_equal(known.partition.offsets, partition.offsets)
+        and np.array_equal(known.partition.indices, partition.indices)
+    )
 
 
 def pick_device(name: str) -> torch.device:

@@ -40,6 +40,7 @@ from dpfl_cli.privacy.client_values import READERS, client_values, opened
 from dpfl_cli.privacy.separation import parts
 
 WORTHWHILE = 100  # rounds that must be left, for recording costs some rounds
+SMALL = 16 << 20  # bytes that a round may make for torch's own threads to cost more than they save
 LARGEST = 64 << 20  # bytes that a round may make: a larger one costs arithmetic, not Python
 _ALLOCATING = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])  # they write nothing
 _OVERWRITING = frozenset(["copy_", "fill_", "zero_"])  # in place, without reading what was there
@@ -260,8 +261,13 @@ class Replay:
           rounds: [R] round numbers, the same array in every round.
         """
         if self.replaying and self._first is not None:
-            for call in self._calls[shown]:
-                call()
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1 if self._first.bytes < SMALL else threads)
+            try:
+                for call in self._calls[shown]:
+                    call()
+            finally:
+                torch.set_num_threads(threads)
             return self._first.state, self._first.diagnostics
         if self._warm and any(_layout(value) != _layout(torch.empty_like(value)) for value in named(state).values()):
             self.refused = self.refused or "holds a state that is not dense"
@@ -363,7 +369,7 @@ class Replay:
                 calls[number] = _settled(step)
             else:
                 _fill(step.made, second.steps[number].given or [])
-                calls[number] = _host_call(step)
+                calls[number] = _host_call(step, first.threads)
         for name, value in {**second.after, **second.diagnostics}.items():
             if not _same_bits({**first.after, **first.diagnostics}[name], value):
                 raise Refused(f"the replayed round has another {name}")
@@ -473,12 +479,15 @@ def _fill(places: Sequence[Any], values: Sequence[Any]) -> None:
             np.copyto(place, value)
 
 
-def _host_call(step: Step) -> Call:
-    """Calls on the host, and writes what that gives over what it gave when it was recorded."""
+def _host_call(step: Step, threads: int) -> Call:
+    """Calls on the host, with all threads, and writes what that gives over what it gave when it was recorded."""
     function, args, places = step.function, [_plain(arg) for arg in step.args], step.made
 
     def call() -> None:
+        fewer = torch.get_num_threads()
+        torch.set_num_threads(threads)
         result = function(*args)
+        torch.set_num_threads(fewer)
         _fill(places, result if type(result) is tuple else (result,))
 
     return call

@@ -1,0 +1,3 @@
+"""Benchmarks; dpfl comes first, for it settles how torch's threads wait."""
+
+import dpfl_cli  # noqa: F401

@@ -1,0 +1,47 @@
+"""Work shared between the threads of this process: drawing noise, compiled kernels; both leave the interpreter's lock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+_pool: ThreadPoolExecutor | None = None
+
+
+def usable_threads() -> int:
+    """The cores that this process may use: those it is pinned to, or fewer where torch was given fewer (OMP_NUM_THREADS)."""
+    pinned = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(pinned, torch.get_num_threads())
+
+
+def in_threads(jobs: Sequence[Callable[[], object]], threads: int) -> None:
+    """Does all jobs, in any order, on this many threads.
+
+    The caller works too and waits for nobody who has not begun, so calls from several threads share the pool without harm.
+    """
+    global _pool
+    threads = min(threads, len(jobs))
+    waiting = iter(jobs)  # threads take the next one off it, which is atomic
+
+    def work() -> None:
+        for job in waiting:
+            job()
+
+    if threads > 1 and _pool is None:
+        _pool = ThreadPoolExecutor(thread_name_prefix="dpfl")
+    helpers = [_pool.submit(work) for _ in range(threads - 1)] if _pool is not None else []
+    work()
+    for helper in helpers:
+        if not helper.cancel():
+            helper.result()
+
+
+def _forget_pool() -> None:
+    global _pool
+    _pool = None
+
+
+os.register_at_fork(after_in_child=_forget_pool)  # a forked process has none of its parent's threads
