@@ -12,18 +12,19 @@ import torch
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data import streams as module
+from dpfl_cli.data import threads as shared
 from dpfl_cli.data.streams import CLIENT_TILE, MAX_TILE_ROUNDS, TILE_VALUES, Streams, stream_generator
 
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Three threads for draws of any size, whatever this process may use."""
-    monkeypatch.setattr(module, "_threads", lambda: 3)
+    monkeypatch.setattr(module, "usable_threads", lambda: 3)
     monkeypatch.setattr(module, "THREAD_VALUES", 0)
     yield
-    if module._pool is not None:
-        module._pool.shutdown()
-    module._forget_pool()
+    if shared._pool is not None:
+        shared._pool.shutdown()
+    shared._forget_pool()
 
 
 def slow(law: str, seed: int, name: str, round_: int, clients: int, size: int, dtype: type) -> np.ndarray:
@@ -71,27 +72,27 @@ def test_an_error_in_a_thread_is_raised(threads: None) -> None:
         raise ValueError("as planned")
 
     with pytest.raises(ValueError, match="as planned"):
-        module._in_threads([fail] * 3, 1)
-    module._in_threads([lambda number=number: done.append(number) for number in range(50)], 1)
+        shared.in_threads([fail] * 3, 3)
+    shared.in_threads([lambda number=number: done.append(number) for number in range(50)], 3)
     assert sorted(done) == list(range(50))
 
 
 def test_a_process_uses_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 4})
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert module._threads() == 2
+    assert shared.usable_threads() == 2
     monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
-    assert module._threads() == 5
+    assert shared.usable_threads() == 5
 
 
 def test_small_draws_and_single_threads_start_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_pool", None)
-    monkeypatch.setattr(module, "_threads", lambda: 4)
+    monkeypatch.setattr(shared, "_pool", None)
+    monkeypatch.setattr(module, "usable_threads", lambda: 4)
     Streams([0]).normal("noise/x", np.array([1]), 300, 100)
-    assert module._pool is None
-    monkeypatch.setattr(module, "_threads", lambda: 1)
+    assert shared._pool is None
+    monkeypatch.setattr(module, "usable_threads", lambda: 1)
     Streams([0]).normal("noise/x", np.array([1]), 300, 500)
-    assert module._pool is None
+    assert shared._pool is None
 
 
 def _total(queue: multiprocessing.Queue) -> None:
@@ -100,7 +101,7 @@ def _total(queue: multiprocessing.Queue) -> None:
 
 def test_a_forked_process_makes_its_own_threads(threads: None) -> None:
     expected = float(Streams([0]).normal("noise/x", np.array([1]), 600, 100).sum())
-    assert module._pool is not None
+    assert shared._pool is not None
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     process = context.Process(target=_total, args=(queue,))
