@@ -43,6 +43,7 @@ RECORD = {
     "secure_aggregation": ["dp=secure_aggregation", "dp.unit=record", "hints.local_steps=1"],
 }
 MLP = ["model=mlp", "model.hidden=[8]", "model.average_pool=2"]
+PROXIMAL = [*DEALT, "algorithm=primal_dual", "dp=record", *MLP, "algorithm.strong_convexity=0.1", "algorithm.step=1.0"]
 SMALL_FILE = Path(__file__).parent / "data" / "small.libsvm"
 LIBSVM = ["dataset=libsvm", f"dataset.path={SMALL_FILE}", "partitioner.clients=4", "rounds=3"]
 NAMED = {"ijcnn1": "false", "a6a": "false", "a9a": "false", "mushrooms": "true"}  # with the other value of `normalise`
@@ -107,25 +108,9 @@ RUNS: dict[str, list[str]] = {
         "model.solver_precision=float32",
     ],
     "mlp": [*DEALT, "algorithm=fedavg_record", "dp=record", *MLP],
-    "mlp relu": [
-        *DEALT,
-        "algorithm=fedavg",
-        "dp=cdp",
-        *MLP,
-        "model.activation=relu",
-        "model.precision=float64",
-        "model.penalty=box",
-    ],
-    "mlp tanh": [*DEALT, "algorithm=fedavg", "dp=ldp", *MLP, "model.activation=tanh", "model.penalty=ball"],
-    "mlp l1": [
-        *DEALT,
-        "algorithm=primal_dual",
-        "dp=record",
-        *MLP,
-        "model.penalty=l1_box",
-        "algorithm.strong_convexity=0.1",
-        "algorithm.step=1.0",
-    ],
+    "mlp relu": [*PROXIMAL, "model.activation=relu", "model.precision=float64", "model.penalty=box"],
+    "mlp tanh": [*PROXIMAL, "model.activation=tanh", "model.penalty=ball"],
+    "mlp l1": [*PROXIMAL, "model.penalty=l1_box"],
     "mixed": [
         *IMAGES[:3],
         "rounds=2",

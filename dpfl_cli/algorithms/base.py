@@ -42,6 +42,7 @@ class Algorithm(Protocol):
     proved: ClassVar[frozenset[str] | Callable[[Any], frozenset[str]]]
     units: ClassVar[frozenset[str]]  # privacy units
     needs: ClassVar[frozenset[str]]  # optional methods of objectives that it calls (`Objective.provides`); may be left out
+    proximal: ClassVar[bool]  # whether it takes proximal steps, which a model's penalty needs; may be left out
     paper: ClassVar[str]
     hyper: Any
 

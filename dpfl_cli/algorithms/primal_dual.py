@@ -45,7 +45,7 @@ from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
 class PrimalDualSettings(Settings):
     """Settings of `primal_dual`."""
 
-    step: float = Field(0.25, gt=0, allow_inf_nan=False)  # gamma
+    step: float = Field(0.25, gt=0, lt=4 / 3)  # gamma; from 4/3 on the copies drift apart, whatever the data
     clip_norm: float | None = Field(1.0, gt=0, allow_inf_nan=False)  # B
     schedule: Literal["dynamic", "static"] = "dynamic"
     strong_convexity: float | None = Field(gt=0, allow_inf_nan=False)  # mu of each f_i; None for `static` only
@@ -81,6 +81,7 @@ class PrimalDual:
     proved: ClassVar[frozenset[str]] = frozenset({"local"})  # see the docstring of the file
     units: ClassVar[frozenset[str]] = frozenset({"record"})
     needs: ClassVar[frozenset[str]] = frozenset({"clipped_gradient"})
+    proximal: ClassVar[bool] = True
     paper: ClassVar[str] = "Zhang, Fay, Johansson 2023, arXiv:2308.01139"
 
     def __init__(self, hyper: Any) -> None:

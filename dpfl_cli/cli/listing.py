@@ -100,7 +100,7 @@ def describe(group: str, option: str, path: Path | None) -> None:
         full = key if apart else f"{group.replace('/', '.')}.{key}"
         print(f"  {full:<{width + len(group) + 1}}  {value:<{depth}}  {comment}")
     if found is not None:
-        _facts(found.target, found.settings, group)
+        _facts(found.target, found.settings, group, option if path is not None else None)
         print(f"component: {found.name}, revision {found.revision}, from {found.origin}")
 
 
@@ -108,7 +108,7 @@ def _default(info: Any) -> str:
     return "(required)" if info.is_required() else str(info.default)
 
 
-def _facts(target: Any, settings: Any, group: str) -> None:
+def _facts(target: Any, settings: Any, group: str, option: str | None) -> None:
     if getattr(target, "paper", None):
         print(f"paper: {target.paper}")
     if hasattr(target, "trusts"):
@@ -120,9 +120,11 @@ def _facts(target: Any, settings: Any, group: str) -> None:
         from dpfl_cli.config.compose import compose_config
 
         print("releases:")
+        # its own defaults, on a model that has what it needs; a plugin's method has no file and takes those of its settings
+        words = [f"algorithm={option}", "model=logistic"] if option is not None else []
         for trust in sorted(target.trusts - {"none"}):
             try:
-                values = {k: v for k, v in compose_config([])["algorithm"].items() if k in settings.model_fields}
+                values = {k: v for k, v in compose_config(words)["algorithm"].items() if k in settings.model_fields}
                 specs = target.releases(parse_settings(settings, values, "algorithm"), trust)
             except ConfigError as error:
                 print(f"  {trust}: {error}")

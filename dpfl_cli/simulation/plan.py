@@ -245,6 +245,12 @@ def _check_needs(algorithm: Part, model: Part) -> None:
     if missing:
         hint = _alternatives("model", lambda target: set(missing) <= target.provides)
         raise ConfigError(f"algorithm={algorithm.name} needs {missing[0]}, which model={model.name} does not have; {hint}")
+    penalty = getattr(model.settings, "penalty", "none")
+    if penalty != "none" and not getattr(algorithm.target, "proximal", False):
+        hint = _alternatives("algorithm", lambda target: getattr(target, "proximal", False))
+        raise ConfigError(
+            f"model.penalty={penalty}: algorithm={algorithm.name} takes no proximal steps and would ignore it; {hint}"
+        )
 
 
 def proved_trusts(algorithm: Part) -> frozenset[str]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpfl_cli.cli.listing import GROUPS, documented, option_files
+from dpfl_cli.cli.listing import GROUPS, describe, documented, option_files
 from dpfl_cli.config.component import components, lookup
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, nearest
@@ -170,3 +170,39 @@ def test_different_values_have_different_texts(one: object, other: object) -> No
 def test_a_hint_names_only_known_words(word: str, known: list[str]) -> None:
     hint = nearest(word, known)
     assert hint.startswith("choose from") or hint.removeprefix("did you mean ").removesuffix("?") in known
+
+
+LIBSVM = ["dataset=libsvm", "dataset.path=tests/data/small.libsvm", "dp=record", "partitioner.clients=4"]
+
+
+def test_a_penalty_is_for_methods_with_a_proximal_step() -> None:
+    words = [
+        "dataset=libsvm",
+        "dataset.path=tests/data/small.libsvm",
+        "dp=record",
+        "model.penalty=l1_box",
+        "partitioner.clients=4",
+    ]
+    assert make_plan(compose_config([*words, "algorithm=primal_dual"])).model.settings.penalty == "l1_box"
+    with pytest.raises(ConfigError, match=r"model\.penalty=l1_box: algorithm=fedavg_record .*; write algorithm=primal_dual"):
+        make_plan(compose_config([*words, "algorithm=fedavg_record"]))
+
+
+def test_a_step_that_diverges_whatever_the_data_is_refused() -> None:
+    words = [
+        "dataset=libsvm",
+        "dataset.path=tests/data/small.libsvm",
+        "dp=record",
+        "algorithm=primal_dual",
+        "partitioner.clients=4",
+    ]
+    with pytest.raises(ConfigError, match=r"algorithm\.step"):
+        make_plan(compose_config([*words, "algorithm.step=1.5"]))
+
+
+@pytest.mark.parametrize("algorithm", [path.stem for path in option_files("algorithm")])
+def test_every_method_lists_its_releases(algorithm: str, capsys: pytest.CaptureFixture[str]) -> None:
+    describe("algorithm", algorithm, conf_dir() / "algorithm" / f"{algorithm}.yaml")
+    releases = capsys.readouterr().out.split("releases:")[1]
+    assert "per round)" in releases
+    assert "input should" not in releases
