@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from pydantic import Field
 from torch import Tensor
@@ -47,10 +47,10 @@ def per_run(numbers: Tensor, like: Tensor) -> Tensor:
     return numbers.to(like.dtype).reshape(-1, *[1] * (like.dim() - 1))
 
 
-def check_clip_norm(settings: LocalSettings, trust: str) -> None:
-    """Refuses a private release of updates that nothing bounds."""
+def check_clip_norm(settings: Any, trust: str, what: str = "an update") -> None:
+    """Refuses a private release of updates, or of what else is clipped, that nothing bounds."""
     if settings.clip_norm is None and trust != "none":
         raise ConfigError(
-            f"algorithm.clip_norm=null under dp.trust={trust}: an update without a bound has no sensitivity; "
+            f"algorithm.clip_norm=null under dp.trust={trust}: {what} without a bound has no sensitivity; "
             "give a positive clip norm, or write dp=none"
         )

@@ -33,7 +33,7 @@ import torch
 from pydantic import Field
 
 from dpfl_cli.algorithms.base import Diagnostics, State
-from dpfl_cli.algorithms.local import per_run
+from dpfl_cli.algorithms.local import check_clip_norm, per_run
 from dpfl_cli.algorithms.record import GRADIENT
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError
@@ -89,11 +89,7 @@ class PrimalDual:
 
     @staticmethod
     def releases(settings: PrimalDualSettings, trust: str) -> list[ReleaseSpec]:
-        if settings.clip_norm is None and trust != "none":
-            raise ConfigError(
-                f"algorithm.clip_norm=null under dp.trust={trust}: a gradient without a bound has no sensitivity; "
-                "give a positive clip norm, or write dp=none"
-            )
+        check_clip_norm(settings, trust, "a gradient")
         if settings.schedule == "static" or trust == "none":
             return [ReleaseSpec("gradient", note=GRADIENT)]
         if settings.strong_convexity is None:

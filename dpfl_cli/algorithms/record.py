@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from dpfl_cli.algorithms.local import per_run
+from dpfl_cli.algorithms.local import check_clip_norm, per_run
 from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.models.objective import ClientSide
@@ -35,11 +35,7 @@ class RecordHyper(Protocol):
 
 def gradient_release(settings: RecordSettings, trust: str) -> ReleaseSpec:
     """The releases of K noisy local steps, or a ConfigError where they make no sense."""
-    if settings.clip_norm is None and trust != "none":
-        raise ConfigError(
-            f"algorithm.clip_norm=null under dp.trust={trust}: a gradient without a bound has no sensitivity; "
-            "give a positive clip norm, or write dp=none"
-        )
+    check_clip_norm(settings, trust, "a gradient")
     if trust == "central" and settings.local_steps > 1:
         raise ConfigError(
             f"algorithm.local_steps={settings.local_steps} under dp.trust=central: nobody adds noise to a client's own steps, "
