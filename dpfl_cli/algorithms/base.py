@@ -38,8 +38,10 @@ class Algorithm(Protocol):
     """
 
     trusts: ClassVar[frozenset[str]]  # trust models it is defined for
-    # trust models for which its file says why the guarantee holds, empty unless it does; or a function of the settings
-    proved: ClassVar[frozenset[str] | Callable[[Any], frozenset[str]]]
+    proved: ClassVar[frozenset[str]]  # trust models for which its file says why the guarantee holds; empty unless it does
+    # instead of `proved` where that depends on settings: (settings, trust, whether every message carries the whole noise) -> why
+    # the guarantee is not proved, or None
+    gap: ClassVar[Callable[[Any, str, bool], str | None]]
     units: ClassVar[frozenset[str]]  # privacy units
     needs: ClassVar[frozenset[str]]  # optional methods of objectives that it calls (`Objective.provides`); may be left out
     proximal: ClassVar[bool]  # whether it takes proximal steps, which a model's penalty needs; may be left out

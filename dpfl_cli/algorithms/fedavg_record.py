@@ -30,7 +30,7 @@ from pydantic import Field
 
 from dpfl_cli.algorithms.base import Diagnostics, State
 from dpfl_cli.algorithms.local import per_run
-from dpfl_cli.algorithms.record import RecordSettings, gradient_release, noisy_steps
+from dpfl_cli.algorithms.record import RecordSettings, gradient_release, local_steps_gap, noisy_steps
 from dpfl_cli.config.component import component
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import ClientSide
@@ -56,10 +56,9 @@ class FedAvgRecord:
         self.hyper = hyper
 
     @staticmethod
-    def proved(settings: FedAvgRecordSettings) -> frozenset[str]:
+    def gap(settings: FedAvgRecordSettings, trust: str, whole_noise: bool) -> str | None:
         """See the docstring of the file."""
-        single = {"central", "secure_aggregation"} if settings.local_steps == 1 else set()
-        return frozenset({"local"} | single)
+        return local_steps_gap(settings, whole_noise)
 
     @staticmethod
     def releases(settings: FedAvgRecordSettings, trust: str) -> list[ReleaseSpec]:

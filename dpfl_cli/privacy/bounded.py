@@ -18,6 +18,8 @@ from dpfl_cli.privacy.client_values import ClientValues, Diagnostic, Unreleased,
 
 Relation = Literal["replace_one", "add_or_remove", "zero_out"]
 Unit = Literal["client", "record"]
+Side = Literal["project", "clip_auxiliary", "xi"]
+Constant = Literal["tight", "paper", "xi_safe"]
 _MAKER = object()
 _NORM_BLOCK = 64  # float32 sums of squares no longer than this keep a norm to 4e-7 whatever the magnitudes
 
@@ -35,6 +37,7 @@ class Bounded:
       proof: the line that says why the bound holds.
       repaired: [R] number of contributions that were not finite and were replaced by zero; a diagnostic.
       quantity: what they are of the contributions that were clipped: "" themselves, or their "squared_norms".
+      proved: whether the bound is proved, or only claimed in a paper; a mechanism refuses the latter under dp.mode=sound.
     """
 
     values: ClientValues
@@ -45,6 +48,7 @@ class Bounded:
     proof: str
     repaired: Diagnostic
     quantity: Literal["", "squared_norms"] = ""
+    proved: bool = True
     maker: InitVar[object] = None  # not a field, so that dataclasses.replace cannot copy it
     _versions: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
@@ -134,6 +138,7 @@ def squared_norms(vectors: Bounded) -> Bounded:
         proof="squared norm of a vector clipped to C: a number in [0, C^2]",
         repaired=diagnostic(torch.zeros_like(opened(vectors.repaired))),
         quantity="squared_norms",
+        proved=vectors.proved,
         maker=_MAKER,
     )
 
@@ -167,6 +172,175 @@ def record_mean(values: Tensor, clip_norm: Tensor, records: Tensor) -> Bounded:
         repaired=diagnostic(torch.zeros_like(bound)),
         maker=_MAKER,
     )
+
+
+def scaled(bounded: Bounded, factors: Tensor) -> Bounded:
+    """Bounded values times public numbers, such as record counts; bounds and sensitivities grow with them.
+
+    Args:
+      factors: [R] or [R, M], positive; public.
+    """
+    if isinstance(factors, Unreleased) or bounded.quantity:
+        raise PrivacyError("bounded values are scaled by public numbers, and squared norms are not scaled")
+    inside = bounded.checked()
+    numbers = factors.to(inside.dtype).reshape(*factors.shape, *[1] * (2 - factors.dim())).expand(inside.shape[:2])
+    return Bounded(
+        values=client_values(inside * numbers.reshape(*numbers.shape, *[1] * (inside.dim() - 2))),
+        bound=bounded.bound * numbers.amax(dim=1),
+        replace_one=_per_client(bounded.replace_one) * numbers,
+        zero_out=_per_client(bounded.zero_out) * numbers,
+        unit=bounded.unit,
+        proof=f"{bounded.proof}; times public numbers",
+        repaired=bounded.repaired,
+        proved=bounded.proved,
+        maker=_MAKER,
+    )
+
+
+def shrunk(vectors: Bounded, factors: Tensor) -> Bounded:
+    """Bounded vectors with every coordinate times a public number in [-1, 1]: no norm and no distance grows.
+
+    Args:
+      factors: [d]; public.
+    """
+    if isinstance(factors, Unreleased) or not vectors.is_vector or vectors.quantity:
+        raise PrivacyError("bounded vectors [R, M, d] are shrunk by public numbers")
+    inside = vectors.checked()
+    if factors.shape != inside.shape[-1:] or bool((factors.abs() > 1).any()):
+        raise PrivacyError(f"vectors [R, M, {inside.shape[-1]}] are shrunk by as many numbers in [-1, 1]")
+    return _same_bounds(vectors, inside * factors.to(inside.dtype), f"{vectors.proof}; no coordinate grew")
+
+
+def _same_bounds(bounded: Bounded, values: Tensor, proof: str) -> Bounded:
+    """The bounds of `bounded` for values whose norms and distances are no larger."""
+    return Bounded(
+        values=client_values(values),
+        bound=bounded.bound,
+        replace_one=bounded.replace_one,
+        zero_out=bounded.zero_out,
+        unit=bounded.unit,
+        proof=proof,
+        repaired=bounded.repaired,
+        proved=bounded.proved,
+        maker=_MAKER,
+    )
+
+
+def solve_sensitivity(
+    gradient_clip: Tensor, side_clip: Tensor, matrix_clip: Tensor, damping: Tensor, records: Tensor, constant: Constant
+) -> tuple[Tensor, Tensor]:
+    """How far one record moves y = (H + gamma I)^-1 v, with H a mean of m matrices 0 <= H_j <= D I and ||v|| <= C2.
+
+    y - y' = ((H + gamma I)^-1 - (H' + gamma I)^-1) v + (H' + gamma I)^-1 (v - v').
+
+    Second term: ||v - v'|| / gamma, where one record moves the mean gradient by C1 / m when it is left out, by 2 C1 / m when it
+    is replaced, and v is an L-Lipschitz function of it (L = 1, but see `xi_safe`).
+    First term: with eta = D / m and B the matrix without the record, both inverses lie between (B + eta I)^-1 and B^-1, whose
+    difference is at most eta / (gamma (gamma + eta)) I because B >= gamma I; so whether the record is left out or replaced, it is
+    at most eta C2 / (gamma (gamma + eta)). ("tight": Krouka et al.'s Lemma 3 without its condition.)
+    "paper": Lemma 3 itself, C1 / (gamma m) + D C2 / (gamma^2 m - gamma D), for gamma m > D; doubled under replace_one (Remark 5).
+    "xi_safe": tight with L = C2 / sqrt(C2^2 - C1^2), C1 < C2, the Lipschitz constant of g -> g + xi(g) b.
+
+    Args:
+      gradient_clip, side_clip, matrix_clip, damping: [R] C1, C2, D, gamma.
+      records: [R, M] m.
+
+    Returns:
+      replace_one and zero_out, [R, M] each.
+    """
+    first, second, limit, gamma = (one.unsqueeze(-1) for one in (gradient_clip, side_clip, matrix_clip, damping))
+    if constant == "paper":
+        if bool((gamma * records <= limit).any()):
+            raise PrivacyError(
+                "the paper's constant needs damping * records > matrix_clip for every client: use sensitivity=tight"
+            )
+        whole = first / (gamma * records) + limit * second / (gamma.square() * records - gamma * limit)
+        return 2 * whole, whole
+    lipschitz = torch.ones_like(first) if constant == "tight" else second / (second.square() - first.square()).sqrt()
+    gradient = lipschitz * first / (gamma * records)
+    matrix = limit * second / (gamma * (gamma * records + limit))
+    return 2 * gradient + matrix, gradient + matrix
+
+
+def joined_side(gradient: Bounded, auxiliary: Tensor, gradient_clip: Tensor, side_clip: Tensor, how: Side) -> ClientValues:
+    """v_i with ||v_i|| <= C2 from a client's bounded gradient g_i and an auxiliary vector b_i.
+
+    "project": g + b in the ball of radius C2, a 1-Lipschitz function of g.
+    "clip_auxiliary": g + CLIP(b, C2 - C1), whose second part does not depend on g.
+    "xi" (Krouka et al., Lemma 4): where ||g + b|| > C2, g + xi b with the larger root xi of ||g + xi b|| = C2, which lies in
+      [0, 1) while ||g|| <= C2. It depends on g, and near ||g|| = C2 its slope has no bound.
+
+    Args:
+      gradient: [R, M, d] record means, each clipped to C1 <= C2.
+      auxiliary: [R, M, d] b_i.
+      gradient_clip, side_clip: [R] C1, C2.
+    """
+    own, other = gradient.checked(), opened(auxiliary).to(gradient.values.dtype)
+    limit = side_clip.to(own.dtype).reshape(-1, 1, 1)
+    if how == "clip_auxiliary":
+        return client_values(own + _to_ball(other, limit - gradient_clip.to(own.dtype).reshape(-1, 1, 1)))
+    together = own + other
+    if how == "project":
+        return client_values(_to_ball(together, limit))
+    length = torch.linalg.vector_norm(other, dim=-1, keepdim=True)
+    along = (own * other).sum(dim=-1, keepdim=True) / length  # s
+    # never negative while ||g|| <= C2, but for rounding
+    root = (along.square() + limit.square() - own.square().sum(dim=-1, keepdim=True)).clamp(min=0.0).sqrt()
+    xi = ((root - along) / length).clamp(0.0, 1.0)
+    far = torch.linalg.vector_norm(together, dim=-1, keepdim=True) > limit
+    return client_values(_to_ball(torch.where(far & (length > 0), own + xi * other, together), limit))
+
+
+def solved_mean(
+    values: Tensor,
+    gradient_clip: Tensor,
+    side_clip: Tensor,
+    matrix_clip: Tensor,
+    damping: Tensor,
+    records: Tensor,
+    how: Side,
+    constant: Constant,
+) -> Bounded:
+    """(H_i + gamma I)^-1 v_i of clipped records; what objectives make of damped solves. Sensitivities: `solve_sensitivity`.
+
+    They hold for auxiliary vectors b_i that are public, or made of the client's own past messages where those were released.
+
+    Args:
+      values: [R, M, d].
+      gradient_clip, side_clip, matrix_clip, damping: [R] C1, C2, D, gamma; public.
+      records: [R, M] m_i, at least 1; public and fixed, whatever neighbour the client holds.
+      how: how v_i was made; the bound is proved for "project" and "clip_auxiliary", and for "xi" with the constant "xi_safe".
+    """
+    public = (gradient_clip, side_clip, matrix_clip, damping, records)
+    if any(isinstance(one, Unreleased) for one in public) or isinstance(values, Diagnostic):
+        raise PrivacyError("clips, damping and record counts of a damped solve are public, never client values")
+    inside = opened(values)
+    kind = inside.dtype
+    replaced, left_out = solve_sensitivity(
+        gradient_clip.double(), side_clip.double(), matrix_clip.double(), damping.double(), records.double(), constant
+    )
+    return Bounded(
+        values=client_values(inside),
+        bound=(side_clip / damping).to(kind),
+        replace_one=replaced.to(kind),
+        zero_out=left_out.to(kind),
+        unit="record",
+        proof=f"damped solve of clipped records, right side by {how}, constant {constant} (solve_sensitivity)",
+        repaired=diagnostic(torch.zeros_like(side_clip)),
+        proved=how != "xi" or constant == "xi_safe",
+        maker=_MAKER,
+    )
+
+
+def _to_ball(values: Tensor, limit: Tensor) -> Tensor:
+    """v min(1, C / ||v||) over the last axis."""
+    norms = torch.linalg.vector_norm(values, dim=-1, keepdim=True)
+    return values * torch.where(norms > limit, limit / norms, torch.ones_like(norms))
+
+
+def _per_client(numbers: Tensor) -> Tensor:
+    """[R, 1] or [R, M]."""
+    return numbers.unsqueeze(-1) if numbers.dim() == 1 else numbers
 
 
 def vector_norms(values: Tensor) -> Tensor:

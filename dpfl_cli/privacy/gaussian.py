@@ -9,7 +9,8 @@ mean 5C / M = 2.5 * 2C / M, so z = 2.5.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -134,7 +135,21 @@ class CentralGaussian(_Gaussian):
         return Release(received, received, values.values, values.bound, std)
 
 
-@component("mechanism", "shared_gaussian", revision=1, settings=GaussianSettings)
+class SharedSettings(GaussianSettings):
+    """Settings of `shared_gaussian`.
+
+    Attributes:
+      noise_share: each client adds its share of the noise of the sum; otherwise each adds all of it, so that the sum carries
+        sqrt(M) times as much (the target epsilon is still that of shares: what is added beyond it shows in epsilon).
+      sens_scale: the noise is for the largest sensitivity among the clients, or each client's share for its own (Krouka et al.).
+    """
+
+    later: ClassVar[frozenset[str]] = frozenset({"noise_share", "sens_scale"})
+    noise_share: bool = True
+    sens_scale: Literal["max", "own"] = "max"
+
+
+@component("mechanism", "shared_gaussian", revision=1, settings=SharedSettings)
 class SharedGaussian(_Gaussian):
     """Gaussian noise added in shares, of which only the sum is seen (secure aggregation).
 
@@ -145,10 +160,45 @@ class SharedGaussian(_Gaussian):
     client state (the echo) and no epsilon covers it.
 
     A coalition of h clients knows its own shares, so that against it the multiplier is z sqrt((M - h) / M).
+
+    With `noise_share=false` every client adds N(0, std^2): the sum is a release of multiplier z sqrt(M), and each message, by
+    itself, one of multiplier z. Where the sums do not cover the method (`ReleaseSpec.sums_suffice`), it is the messages that are
+    priced: clients hold disjoint data, and everything that anybody sees is computed from messages.
+
+    With `sens_scale=own` (not proved) client i's share is N(0, z^2 s_i^2 / M) for its own sensitivity s_i: the sum has noise for
+    the root mean square of the s_i, but moves by the largest.
     """
 
     trusts: ClassVar[frozenset[str]] = frozenset({"secure_aggregation"})
     _scope: ClassVar[Scope] = "federation"
+
+    @classmethod
+    def whole_noise(cls, settings: SharedSettings) -> bool:
+        return not settings.noise_share
+
+    @classmethod
+    def gap(cls, settings: SharedSettings) -> str | None:
+        if settings.sens_scale == "max":
+            return None
+        return (
+            "mechanism.sens_scale=own: the noise of the sum is for the root mean square of the clients' sensitivities, "
+            "but one record moves it by the largest"
+        )
+
+    @classmethod
+    def as_calibrated(cls, settings: SharedSettings) -> SharedSettings:
+        return settings.model_copy(update={"noise_share": True})
+
+    @classmethod
+    def entry(cls, settings: Any, spec: ReleaseSpec, relation: Relation, unit: str, dimension: int, clients: int) -> LedgerEntry:
+        """As shares: multiplier z. With whole noise: z sqrt(M) for the sums, or z for messages where the sums do not suffice."""
+        shared = super().entry(settings, spec, relation, unit, dimension, clients)
+        if settings.noise_share:
+            return shared
+        if not spec.sums_suffice:
+            return replace(shared, scope="client")
+        assert isinstance(shared.parameter, float)
+        return replace(shared, parameter=shared.parameter * math.sqrt(clients))
 
     def release(self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None) -> Release:
         """The noisy mean [R, d] or [R]; a client's echo is its own contribution with its share of the noise.
@@ -157,14 +207,20 @@ class SharedGaussian(_Gaussian):
         """
         contributions, multipliers, address = self._begin(name, values, rounds, charged)
         sensitivity = values.sensitivity(self.site.relation)
+        spec, settings, clients = self.site.specs[0][name], self.settings[0], contributions.shape[1]
+        if not settings.noise_share and not spec.sums_suffice:
+            multipliers = multipliers * math.sqrt(clients)  # the ledger's are of messages
         largest = sensitivity if sensitivity.dim() == 1 else sensitivity.amax(dim=1)
-        std = self._per_run(multipliers, largest) * largest
-        clients = contributions.shape[1]
+        std = self._per_run(multipliers, largest) * largest  # of the sum
+        share = std / math.sqrt(clients)
+        if settings.sens_scale == "own" and sensitivity.dim() == 2:
+            share = self._per_run(multipliers, sensitivity) * sensitivity / math.sqrt(clients)
+            std = share.square().sum(dim=1).sqrt()
         size = contributions.shape[-1] if values.is_vector else 1
         stream, kind, device = f"noise/{name}", contributions.dtype, contributions.device
-        if self.site.specs[0][name].echo:
+        if spec.echo:
             shares = self.site.streams.normal(stream, address, clients, size, kind, device).reshape(contributions.shape)
-            messages = shares.mul_(self._per_run(std / math.sqrt(clients), shares)).add_(contributions)
+            messages = shares.mul_(self._per_run(share, shares)).add_(contributions)
             received = self._charged_only(messages.mean(dim=1), charged)
             return Release(received, received, client_values(self._charged_only(messages, charged)), values.bound, std / clients)
         mean = contributions.mean(dim=1)

@@ -40,6 +40,9 @@ class ReleaseSpec:
       schedule: (number of rounds T, number of clients) -> [T] factors on the noise multiplier of rounds 1 to T, for noise that
         changes over time; None for noise that does not.
       occurs: (seed, T) -> [T] booleans, in which rounds it is made: a public schedule, drawn before the run; None for all.
+      one_message: whether the `per_round` releases of a round are steps that leave a client as one message, counted as sent once.
+      sums_suffice: whether releases of the sums cover the method under secure aggregation. They do not where a client goes on
+        from its own message, which holds only its share of the noise; then only messages with the whole noise do.
       echo: whether the method reads the echo, what each client knows of its own message; where it does not, a mechanism whose
         clients add shares may draw the noise of the sum at once.
       note: the quantity, its sensitivity and the derivation, in one line for `dpfl list`.
@@ -53,6 +56,8 @@ class ReleaseSpec:
     multiplier: Callable[[float, int, int], float] | None = None
     schedule: Callable[[int, int], np.ndarray] | None = None
     occurs: Callable[[int, int], np.ndarray] | None = None
+    one_message: bool = False
+    sums_suffice: bool = True
     echo: bool = False
     note: str = ""
 
@@ -101,6 +106,7 @@ class Site:
     Attributes:
       specs: the declared releases of every run by name; runs of a batch declare the same names, with numbers of their own.
       horizons: [R] number of rounds T of every run.
+      sound: whether bounds that are only claimed are refused (dp.mode=sound).
       host: calls a function with arguments: what is done on the host in every round, beside torch, passes through it.
     """
 
@@ -113,6 +119,7 @@ class Site:
     clients: int
     streams: Streams
     ledger: BatchLedger
+    sound: bool = False
     host: Callable[..., Any] = lambda function, *args: function(*args)
 
 
@@ -162,6 +169,21 @@ class Mechanism(ABC):
     def check(cls, settings: Any, dimension: int) -> None:
         """A ConfigError where these settings, now that any noise is calibrated, cannot work in this dimension."""
 
+    @classmethod
+    def whole_noise(cls, settings: Any) -> bool:
+        """Whether every client's message carries noise that protects it by itself."""
+        return cls.trusts == {"local"}
+
+    @classmethod
+    def gap(cls, settings: Any) -> str | None:
+        """Why these settings have no proved guarantee, or None."""
+        return None
+
+    @classmethod
+    def as_calibrated(cls, settings: Any) -> Any:
+        """The settings whose ledger a target epsilon refers to."""
+        return settings
+
     @abstractmethod
     def release(self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None) -> Release:
         """Releases bounded values under a declared name and charges the ledger.
@@ -200,6 +222,8 @@ class Mechanism(ABC):
             raise PrivacyError(f"release '{name}' was not declared: add a ReleaseSpec to the algorithm's releases")
         if type(values) is not Bounded:
             raise PrivacyError(f"release '{name}' got a {type(values).__name__}, not bounded values: clip them first")
+        if site.sound and not values.proved:
+            raise PrivacyError(f"release '{name}': its bound is claimed, not proved ({values.proof}); dp.mode=paper runs it")
         contributions = values.checked()
         shape = "vector" if values.is_vector else "scalar"
         if shape != spec.shape or values.unit != site.unit:

@@ -142,6 +142,9 @@ class _Recorded:
     def values(self, measure: str, **labels: Any) -> list[float]:
         return list(self._asking("values", measure, labels))
 
+    def rounds(self, measure: str, **labels: Any) -> list[float]:
+        return self.rows.rounds(measure, **labels)
+
     def paper(self, measure: str, **labels: Any) -> float:
         return float(self._asking("paper", measure, labels))
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -29,6 +29,7 @@ Where = dict[str, Label | list[Label]]
 BEST = "best"  # pseudo-label: true for the cells that a `best` rule chose
 MEASURE = "measure"  # pseudo-label: the name of a row's measure
 ROUND = "round"  # label of the rows of a series
+RANK = "rank"  # label of the k best cells of a `best` rule with `top: k`; 1 is the best
 
 
 class Part(BaseModel):
@@ -92,6 +93,7 @@ class Block(Part):
       labels: labels that all runs share.
       scales: the scales at which the block takes part.
       at: more values, by scale.
+      exclusive: the runs are for their times: each is run alone, one after another, anew whenever the artifact is made.
     """
 
     overrides: list[str] = []
@@ -101,6 +103,7 @@ class Block(Part):
     zip: list[Zip] = []
     scales: list[ScaleName] = list(SCALES)
     at: dict[ScaleName, dict[str, Scalar]] = {}
+    exclusive: bool = False
 
     @property
     def varied(self) -> dict[str, str]:
@@ -135,16 +138,22 @@ class Measure(Part):
     """A number of every group of runs.
 
     Exactly one of:
-      metric: a metric of metrics.csv, taken `at` its first, last, final (mean of the last evaluations), min or max value or as a
-        series over rounds; or a dotted path into result.json, such as timing.seconds_per_round.
+      metric: a metric of metrics.csv, taken `at` its first, last, final (mean of the last evaluations), min or max value, at a
+        round (a number), or as a series over rounds; or a dotted path into result.json, such as timing.seconds_per_round. One that
+        leads to a mapping of rounds (timing.compute) is taken in the same ways; a text or a yes or no is shown as it is.
       price: epsilon of the planned ledger under an accountant (with `options`), or under the run's own ("run"); `part` all, or
         what the paper's convention prices. No training.
       fact: a dotted path into what a plan knows: config keys, clients, dimension, records, and problem.* (its optimum, found
         by solving it); a number or a text. No training.
       formula: arithmetic over such facts, as 2 * fact("clients") * fact("dimension"). No training.
       layers: "parameters" or "outputs" of every layer of the model. No training.
+      derived: a number computed from other rows, in the language of predicates. There is one for every combination of the labels in
+        `per` that the rows with `where` have; functions on rows take those labels, if they do not name them themselves.
 
     Attributes:
+      rounds: the rounds that a series is taken at; all evaluated ones if empty.
+      per: the labels of a derived measure.
+      where: only runs with these labels; with `best` or `rank` among them only cells that a `best` rule chose.
       plus: more metrics that are added to `metric`; where a run does not report one it adds nothing.
       seeds: over the seeds of a group the mean (with its spread), or the smallest or largest, which holds for every run.
       better: which is better; last and final of a diverged run count as infinitely bad, or as unknown where this is not given.
@@ -156,7 +165,8 @@ class Measure(Part):
 
     metric: str | None = None
     plus: list[str] = []
-    at: Literal["first", "last", "final", "min", "max", "series"] = "final"
+    at: Literal["first", "last", "final", "min", "max", "series"] | Annotated[int, Field(ge=0)] = "final"
+    rounds: list[Annotated[int, Field(ge=0)]] = []
     seeds: Literal["mean", "min", "max"] = "mean"
     price: str | None = None
     options: dict[str, Scalar] = {}
@@ -164,6 +174,8 @@ class Measure(Part):
     fact: str | None = None
     formula: str | None = None
     layers: Literal["parameters", "outputs"] | None = None
+    derived: str | None = None
+    per: list[str] = []
     better: Literal["lower", "higher"] | None = None
     absent: float | None = None
     round_up: int | None = None
@@ -174,8 +186,13 @@ class Measure(Part):
 
     @model_validator(mode="after")
     def _one_source(self) -> Measure:
-        if sum(source is not None for source in (self.metric, self.price, self.fact, self.formula, self.layers)) != 1:
-            raise ValueError("a measure has exactly one of `metric`, `price`, `fact`, `formula`, `layers`")
+        sources = (self.metric, self.price, self.fact, self.formula, self.layers, self.derived)
+        if sum(source is not None for source in sources) != 1:
+            raise ValueError("a measure has exactly one of `metric`, `price`, `fact`, `formula`, `layers`, `derived`")
+        if self.rounds and not self.is_series:
+            raise ValueError("`rounds` is for a series; write at: series")
+        if self.per and self.derived is None:
+            raise ValueError("`per` is for a derived measure; a measure of runs has the labels of its runs")
         return self
 
     @property
@@ -184,14 +201,27 @@ class Measure(Part):
 
     @property
     def is_series(self) -> bool:
-        return self.metric is not None and "." not in self.metric and self.at == "series"
+        return self.metric is not None and self.at == "series"
+
+    @property
+    def of_chosen(self) -> bool:
+        """Whether it is taken only of cells that a `best` rule chose, and so after the choice."""
+        return self.derived is None and bool({BEST, RANK} & set(self.where))
 
 
 class Best(Part):
-    """Choice of the best cell of a grid `over` some labels, by one measure: marks its rows, and adds rows best.<label>."""
+    """Choice of the best cell of a grid `over` some labels, by one measure: marks its rows, and adds rows best.<label>.
 
-    over: list[str]
+    Attributes:
+      over: the labels of the grid; rows that lack some of them (another method's) have a smaller grid. The choice is made
+        separately for every combination of the other labels.
+      measure: a number of every run; or a series with `rounds`, for a choice at each of them.
+      top: how many cells are chosen; more than one get a label `rank`, and `best` is true for rank 1 only.
+    """
+
+    over: list[str] = Field(min_length=1)
     measure: str
+    top: int = Field(1, ge=1)
     where: Where = {}
     note: str = ""
 
@@ -237,8 +267,8 @@ class Mark(Part):
 class FigureSpec(Part):
     """One figure, a panel per value of the labels in `panels` (one or two).
 
-    lines: y over x (a numeric label, or a measure of the same labels), a line per `series`, with bands of one standard
-      deviation over seeds.
+    lines: y over x (a numeric label, or a measure of the same labels), a line per `series`, and with `style` one per value of a
+      second label, told apart by line style and lightness; with bands of one standard deviation over seeds.
     bars: groups along x, a bar per `series`, with error bars, and marks where the paper's numbers are.
     heatmap: one number per x and y, the best cell framed; one colour scale for the panels of a row.
 
@@ -256,6 +286,7 @@ class FigureSpec(Part):
     y: str = ""
     measures: list[str]
     series: str | None = None
+    style: str | None = None
     panels: list[str] = []
     where: Where = {}
     log: list[Literal["x", "y", "colour"]] = []
@@ -273,6 +304,8 @@ class FigureSpec(Part):
     def _one_legend(self) -> FigureSpec:
         if self.series is not None and len(self.measures) > 1:
             raise ValueError("either `series`, or several measures, tell the lines apart; draw two figures, as a list")
+        if self.style is not None and (self.kind != "lines" or self.series is None or self.style == self.series):
+            raise ValueError("`style` is a second label, beside `series`, of a figure of lines")
         return self
 
 
@@ -336,7 +369,9 @@ class Declaration(Part):
         if self.runs and set(self.scales) != set(SCALES):
             raise ValueError(f"`scales` must say what {', '.join(SCALES)} are")
         if len({m.layers is None for m in self.measures.values()}) > 1:
-            raise ValueError("measures of layers stand alone: none of runs (metric) or plans (price, fact, formula) beside them")
+            raise ValueError(
+                "measures of layers stand alone: none of runs (metric), plans (price, fact, formula) or rows (derived) beside them"
+            )
         return self
 
 
@@ -376,6 +411,8 @@ class Artifact:
             names += ["layer", "output"]
         if any(measure.is_series for measure in self.declaration.measures.values()):
             names.append(ROUND)
+        if any(rule.top > 1 for rule in self.declaration.best):
+            names.append(RANK)
         return list(dict.fromkeys(names))
 
     @cached_property
@@ -524,6 +561,11 @@ def _check(artifact: Artifact) -> None:
                 raise ConfigError(f"{where}: {place}: no {what} '{name}'; {nearest(name, among)}")
 
     for number, block in enumerate(declaration.runs):
+        reserved = [name for name in block.label_names if name in (BEST, MEASURE, ROUND, RANK)]
+        if reserved:
+            raise ConfigError(f"{where}: runs.{number}: a label cannot be called {reserved[0]}, which has a meaning of its own")
+        if block.exclusive and not artifact.trains:
+            raise ConfigError(f"{where}: runs.{number}.exclusive: nothing is run here; it needs a measure with a `metric`")
         for table in block.zip:
             if not set(table.labels) & {*block.axes, *block.labels} and block.axes:
                 raise ConfigError(f"{where}: runs.{number}.zip: none of its labels {table.labels} is an axis")
@@ -543,15 +585,32 @@ def _check(artifact: Artifact) -> None:
                         "say there what it is, or leave choices out by the scale's `axes`"
                     )
     for rule in declaration.best:
-        known([rule.measure], artifact.measures, "measure", "best.measure")
-        known(rule.over, labels, "label", "best.over")
-        chosen = declaration.measures.get(rule.measure)
-        if chosen is not None and chosen.is_series:
+        known([rule.measure], list(declaration.measures), "measure", "best.measure")
+        known(rule.over, [name for name in labels if name not in (BEST, MEASURE, ROUND, RANK)], "label", "best.over")
+        known(list(rule.where), labels, "label", "best.where")
+        chosen = declaration.measures[rule.measure]
+        if chosen.is_series and not chosen.rounds:
             raise ConfigError(
-                f"{where}: best.measure={rule.measure} is a series; choose by one number of a run, such as at: final"
+                f"{where}: best.measure={rule.measure} is a series; choose by one number of a run, such as at: final, or give it "
+                "`rounds`, for a choice at each of them"
             )
+        if chosen.derived is not None or chosen.of_chosen:
+            raise ConfigError(f"{where}: best.measure={rule.measure} is known only after the choice; choose by a measure of all cells")
+        if chosen.better is None:
+            raise ConfigError(f"{where}: best.measure={rule.measure}: say which is better, as better: lower")
+        if {BEST, RANK} & set(rule.where):
+            raise ConfigError(f"{where}: best.where: a choice among chosen cells; name labels of runs")
+    names = list(declaration.measures)
     for name, measure in declaration.measures.items():
         known(list(measure.where), labels, "label", f"measures.{name}.where")
+        known(measure.per, artifact.labels, "label", f"measures.{name}.per")
+        if {BEST, RANK} & set(measure.where) and not declaration.best:
+            raise ConfigError(f"{where}: measures.{name}.where: nothing is chosen here; it needs a `best` rule")
+        if measure.derived is not None:
+            try:
+                check_expression(measure.derived, [one for one in artifact.measures if one not in names[names.index(name) :]], labels)
+            except ConfigError as error:
+                raise ConfigError(f"{where}: measures.{name}.derived: {error}") from None
         if measure.formula is not None:
             try:
                 check_formula(measure.formula)
@@ -562,7 +621,7 @@ def _check(artifact: Artifact) -> None:
         known(layout.cells, artifact.measures, "measure", f"tables.{number}.cells")
     for drawn in declaration.figures:
         known([drawn.x], [*labels, *artifact.measures] if drawn.kind == "lines" else labels, "label", "figure.x")
-        named = [*([drawn.y] if drawn.y else []), *([drawn.series] if drawn.series else []), *drawn.panels, *drawn.where]
+        named = [name for name in (drawn.y, drawn.series, drawn.style) if name] + [*drawn.panels, *drawn.where]
         known(named, labels, "label", "figure")
         known(drawn.measures, artifact.measures, "measure", "figure.measures")
     if declaration.use is not None:

@@ -9,12 +9,14 @@ Functions on rows (each takes a measure, then labels):
   std, runs  its standard deviation over seeds, its number of runs
   diverged   how many of them diverged
   values     list of the rows' values, ordered by the numeric label in which they differ
+  rounds     the rounds of a series, in order
   paper      the paper's number for the row
 Others:
   between(low, high)             as the value of a label: a range, ends included
   choices("label")               the label's values in order
   increasing(list, slack), decreasing(list, slack)   each step may fall short by `slack`
-  crossing(list, level)          position of the first value at or above the level
+  crossing(list, level, places)  place of the first value at or above the level, infinite if there is none; places are the positions
+                                 0, 1, ..., if not given, or a list as long: rounds(...), or values("seconds", ...)
   r2(xs, ys)                     of the least-squares line
   abs, all, any, exp, len, log, max, mean, min, sorted, sqrt, sum, zip
 
@@ -55,11 +57,12 @@ class Numbers(Protocol):
     def runs(self, measure: str, **labels: Any) -> float: ...
     def diverged(self, measure: str, **labels: Any) -> float: ...
     def values(self, measure: str, **labels: Any) -> list[float]: ...
+    def rounds(self, measure: str, **labels: Any) -> list[float]: ...
     def paper(self, measure: str, **labels: Any) -> float: ...
     def choices(self, label: str) -> list[Any]: ...
 
 
-ROW_FUNCTIONS = ("value", "std", "runs", "diverged", "values", "paper")
+ROW_FUNCTIONS = ("value", "std", "runs", "diverged", "values", "rounds", "paper")
 
 _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -94,8 +97,11 @@ def _increasing(numbers: Sequence[float], slack: float = 0.0) -> bool:
     return all(after > before - slack for before, after in zip(_some(numbers)[:-1], numbers[1:], strict=True))
 
 
-def _crossing(numbers: Sequence[float], level: float) -> float:
-    return next((float(position) for position, number in enumerate(numbers) if number >= level), math.inf)
+def _crossing(numbers: Sequence[float], level: float, places: Sequence[float] | None = None) -> float:
+    if places is not None and len(places) != len(numbers):
+        raise Untestable(f"crossing of {len(numbers)} numbers at {len(places)} places")
+    found = range(len(numbers)) if places is None else places
+    return next((float(place) for place, number in zip(found, numbers, strict=True) if number >= level), math.inf)
 
 
 def _r2(xs: Sequence[float], ys: Sequence[float]) -> float:
@@ -162,6 +168,27 @@ def compute(text: str, fact: Callable[[str], Any]) -> float:
         raise ConfigError(f"formula {text!r}: {error}") from error
 
 
+def number_of(text: str, numbers: Numbers) -> float:
+    """The number that an expression over rows gives, such as values("seconds")[-1] / values("seconds", method="FedAvg")[-1].
+
+    Raises:
+      ConfigError: it is outside the language, or not a number.
+      Untestable: a number that it needs is missing.
+    """
+    tree = _parse(text)
+    _check(tree, frozenset(), None, None)
+    try:
+        return float(_number(_value(tree, {}, {**FUNCTIONS, **_row_functions(numbers)})))
+    except ZeroDivisionError:
+        raise Untestable("division by zero") from None
+    except (TypeError, ValueError, IndexError, OverflowError) as error:
+        raise ConfigError(f"expression {text!r}: {error}") from error
+
+
+def _row_functions(numbers: Numbers) -> dict[str, Callable[..., Any]]:
+    return {name: getattr(numbers, name) for name in (*ROW_FUNCTIONS, "choices")}
+
+
 def evaluate(text: str, numbers: Numbers, compared: Callable[[Any, Any], None] | None = None) -> bool:
     """The truth of a predicate.
 
@@ -174,7 +201,7 @@ def evaluate(text: str, numbers: Numbers, compared: Callable[[Any, Any], None] |
     """
     tree = _parse(text)
     _check(tree, frozenset(), None, None)
-    functions = {**FUNCTIONS, **{name: getattr(numbers, name) for name in (*ROW_FUNCTIONS, "choices")}}
+    functions = {**FUNCTIONS, **_row_functions(numbers)}
     if compared is not None:
         functions[_COMPARED] = compared
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,8 +12,8 @@ import numpy as np
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.accountants import accountant, price
 from dpfl_cli.privacy.conventions import priced_part
-from dpfl_cli.reproduction.declaration import ROUND, Artifact, Best, Measure
-from dpfl_cli.reproduction.expression import compute
+from dpfl_cli.reproduction.declaration import BEST, RANK, ROUND, Artifact, Best, Measure
+from dpfl_cli.reproduction.expression import ROW_FUNCTIONS, Untestable, compute, number_of
 from dpfl_cli.reproduction.grid import Cell, Request
 from dpfl_cli.reproduction.layers import layer_sizes
 from dpfl_cli.reproduction.paper_numbers import PaperNumbers
@@ -43,35 +43,43 @@ def reduce_runs(artifact: Artifact, cells: Sequence[Cell], records: Mapping[str,
     Args:
       records: run id -> record, of the runs that ended (done or diverged).
     """
+    groups = _groups(cells, records)
+    return _finished(artifact, lambda names: [row for group in groups for row in _of_group(artifact, group, names)])
+
+
+def _of_group(artifact: Artifact, group: Group, names: Iterable[str]) -> list[Row]:
+    """The rows of these measures of one group."""
+    extras = _extras(artifact, group.plan)
+    wanted = {name: artifact.declaration.measures[name] for name in names}
+    wanted = {name: measure for name, measure in wanted.items() if _applies(measure, group.labels)}
+    if not group.records:
+        return [
+            Row(dict(group.labels), name, math.nan, n=0, seeds=group.seeds, note=NONE_ENDED, extras=extras)
+            for name, measure in wanted.items()
+            if not measure.is_series
+        ]
     rows: list[Row] = []
-    for group in _groups(cells, records):
-        extras = _extras(artifact, group.plan)
-        if not group.records:
-            rows += [
-                Row(dict(group.labels), name, math.nan, n=0, seeds=group.seeds, note=NONE_ENDED, extras=extras)
-                for name, measure in artifact.declaration.measures.items()
-                if _applies(measure, group.labels) and not measure.is_series
-            ]
-            continue
-        privacy = _worst([record.result["privacy"] for record in group.records])
-        for name, measure in artifact.declaration.measures.items():
-            if _applies(measure, group.labels):
-                if measure.trains:
-                    found = [replace(row, privacy=privacy) for row in _measured(name, measure, group)]
-                else:  # of the plan, which the seeds share
-                    found = [replace(_planned(name, measure, group.labels, group.plan), n=len(group.records))]
-                rows += [replace(row, seeds=group.seeds, extras=extras) for row in found]
-    return _finished(artifact, rows)
+    privacy = _worst([record.result["privacy"] for record in group.records]) if wanted else {}
+    for name, measure in wanted.items():
+        if measure.trains:
+            found = [replace(row, privacy=privacy) for row in _measured(name, measure, group)]
+        else:  # of the plan, which the seeds share
+            found = [replace(_planned(name, measure, group.labels, group.plan), n=len(group.records))]
+        rows += [replace(row, seeds=group.seeds, extras=extras) for row in found]
+    return rows
 
 
 def reduce_plans(artifact: Artifact, cells: Sequence[Cell]) -> Rows:
     """Rows of an artifact of prices and facts: nothing is trained."""
-    rows: list[Row] = []
-    for cell in cells:
-        extras = _extras(artifact, cell.plan)
-        for name, measure in artifact.declaration.measures.items():
-            if _applies(measure, cell.labels):
-                rows.append(replace(_planned(name, measure, cell.labels, cell.plan), extras=extras))
+
+    def rows(names: Iterable[str]) -> list[Row]:
+        return [
+            replace(_planned(name, measure, cell.labels, cell.plan), extras=_extras(artifact, cell.plan))
+            for cell in cells
+            for name, measure in artifact.declaration.measures.items()
+            if name in names and _applies(measure, cell.labels)
+        ]
+
     return _finished(artifact, rows)
 
 
@@ -85,11 +93,12 @@ def reduce_layers(artifact: Artifact, asked: Sequence[Request]) -> Rows:
             for name, measure in artifact.declaration.measures.items():
                 assert measure.layers is not None
                 rows.append(Row(labels, name, float(getattr(layer, measure.layers))))
-    return _finished(artifact, rows)
+    return _finished(artifact, lambda names: [row for row in rows if row.measure in names])
 
 
 def _applies(measure: Measure, labels: Mapping[str, Any]) -> bool:
-    return Row(labels, "", 0.0).matches(measure.where)
+    """Whether runs with these labels have the measure, as far as is known before a choice."""
+    return Row(labels, "", 0.0).matches({name: wanted for name, wanted in measure.where.items() if name not in (BEST, RANK)})
 
 
 def _groups(cells: Sequence[Cell], records: Mapping[str, RunRecord]) -> list[Group]:
@@ -115,43 +124,91 @@ def _measured(name: str, measure: Measure, group: Group) -> list[Row]:
     assert measure.metric is not None
     if measure.is_series:
         return _series(name, measure, group)
-    values = [_single(measure, record) for record in group.records]
+    values = [_single(name, measure, record) for record in group.records]
     if all(value is None for value in values):
         return []
-    numbers = [math.nan if value is None else value for value in values]
+    texts = [value for value in values if isinstance(value, str)]
+    if texts:
+        return [Row(dict(group.labels), name, math.nan, n=len(values), diverged=_diverged(group), text=_text(_unique(texts)))]
+    numbers = [math.nan if value is None else float(value) for value in values]
     row = _averaged(dict(group.labels), name, numbers, _diverged(group))
+    if isinstance(measure.at, int) and math.isnan(row.value) and not row.diverged:
+        row = replace(row, note=f"round {measure.at} was not evaluated")
     if measure.seeds == "mean" or math.isnan(row.value):
         return [row]
     return [replace(row, value=min(numbers) if measure.seeds == "min" else max(numbers), std=None)]
 
 
-def _single(measure: Measure, record: RunRecord) -> float | None:
-    """The number of one run; None where it does not report the metric."""
+def _single(name: str, measure: Measure, record: RunRecord) -> float | str | None:
+    """The number (or text) of one run; None where it does not report the metric."""
     metric = str(measure.metric)
     if "." in metric:
-        node: Any = record.result
-        for part in metric.split("."):
-            node = node.get(part) if isinstance(node, Mapping) else None
-        return None if node is None else float(node)
+        node = _inside(record, metric)
+        if not isinstance(node, Mapping):
+            return _told(node, f"measures.{name}.metric={metric}")
     summary = record.result["metrics"]
-    known = metric in summary.get("last", {}) or any(metric in row for row in record.rows)
+    known = "." in metric or metric in summary.get("last", {}) or any(metric in row for row in record.rows)
     if not known:
         return measure.absent
     if record.status == "diverged" and measure.at in ("last", "final"):
         return _bad(measure)  # its last finite value is not where it went; what came before is as for any run
-    if measure.at in ("first", "last", "final"):
-        found = summary.get(measure.at, {})
+    if measure.at in ("first", "last", "final") and "." not in metric:
+        found = summary.get(str(measure.at), {})
         value = found.get(metric)
         return _bad(measure) if value is None else float(value) + sum(float(found.get(more, 0.0)) for more in measure.plus)
-    series = [value for value in _rounds(measure, record).values() if math.isfinite(value)]
-    if not series:
+    series = _rounds(name, measure, record)
+    if isinstance(measure.at, int):
+        if record.status == "diverged" and not math.isfinite(series.get(measure.at, math.nan)):
+            return _bad(measure)
+        return series.get(measure.at, math.nan)
+    finite = [value for _, value in sorted(series.items()) if math.isfinite(value)]
+    if not finite:
         return _bad(measure)
-    return min(series) if measure.at == "min" else max(series)
+    window = int(record.config["evaluation"]["final_window"]) if measure.at == "final" else 1
+    return {
+        "first": finite[0],
+        "last": finite[-1],
+        "final": math.fsum(finite[-window:]) / len(finite[-window:]),
+        "min": min(finite),
+        "max": max(finite),
+    }[str(measure.at)]
 
 
-def _rounds(measure: Measure, record: RunRecord) -> dict[int, float]:
+def _inside(record: RunRecord, path: str) -> Any:
+    """What a dotted path into result.json leads to; None where it leads nowhere."""
+    node: Any = record.result
+    for part in path.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node
+
+
+def _told(node: Any, where: str) -> float | str | None:
+    """A number or a text of result.json; a yes or no in words."""
+    if isinstance(node, bool):
+        return "yes" if node else "no"
+    if node is None or isinstance(node, int | float | str):
+        return node
+    raise ConfigError(f"{where} leads to a {type(node).__name__} in result.json, not to a number")
+
+
+def _unique(texts: Sequence[str]) -> Any:
+    return texts[0] if len(set(texts)) == 1 else list(dict.fromkeys(texts))
+
+
+def _rounds(name: str, measure: Measure, record: RunRecord) -> dict[int, float]:
     """Round -> value of a run's metric, with those that are added to it; empty where it is not reported."""
-    series = dict(record.series(str(measure.metric)))
+    metric = str(measure.metric)
+    if "." in metric:
+        node = _inside(record, metric)
+        if node is None:
+            return {}
+        try:
+            return {int(number): float(value) for number, value in node.items()}
+        except (AttributeError, TypeError, ValueError):
+            raise ConfigError(
+                f"measures.{name}.metric={metric} leads to no mapping of rounds in result.json; timing.compute is one"
+            ) from None
+    series = dict(record.series(metric))
     for more in measure.plus:
         for number, value in record.series(more).items():
             if number in series:
@@ -166,12 +223,12 @@ def _bad(measure: Measure) -> float:
 
 def _series(name: str, measure: Measure, group: Group) -> list[Row]:
     assert measure.metric is not None
-    known = [_rounds(measure, record) for record in group.records]
+    known = [_rounds(name, measure, record) for record in group.records]
     if not any(known):
         if measure.absent is None:
             return []
         known = [{int(row[ROUND]): measure.absent for row in record.rows if row[ROUND] >= 1} for record in group.records]
-    rounds = sorted({number for series in known for number in series})
+    rounds = sorted({number for series in known for number in series if not measure.rounds or number in measure.rounds})
     diverged = _diverged(group)
     rows = []
     for number in rounds:
@@ -279,10 +336,17 @@ def _planned(name: str, measure: Measure, labels: Mapping[str, Any], plan: Plan)
 # --- best cells, the paper's numbers --------------------------------------------------------------------------------
 
 
-def _finished(artifact: Artifact, rows: list[Row]) -> Rows:
-    labels = list(artifact.labels)
-    for rule in artifact.declaration.best:
-        rows = _with_best(artifact, rule, rows, labels)
+def _finished(artifact: Artifact, reduced: Callable[[Iterable[str]], list[Row]]) -> Rows:
+    """All rows of an artifact, from the rows of some of its measures: first those that cells are chosen by, then what is left."""
+    measures, labels = artifact.declaration.measures, list(artifact.labels)
+    rows = reduced([name for name, measure in measures.items() if not measure.of_chosen and measure.derived is None])
+    of_chosen = [name for name, measure in measures.items() if measure.of_chosen]
+    choices = [_choice(artifact, rule, rows, labels) for rule in artifact.declaration.best]
+    more = _chosen_only(reduced(of_chosen), choices, measures) if of_chosen else []
+    rows = [_marked(row, choices) for row in rows] + more + [row for choice in choices for row in choice.added]
+    for name, measure in measures.items():
+        if measure.derived is not None:
+            rows += _derived(artifact, name, measure, Rows(rows, labels))
     return Rows(beside_paper(artifact, rows), labels)
 
 
@@ -300,40 +364,129 @@ def beside_paper(artifact: Artifact, rows: Sequence[Row]) -> list[Row]:
     return [beside(row) for row in rows]
 
 
-def _with_best(artifact: Artifact, rule: Best, rows: list[Row], labels: Sequence[str]) -> list[Row]:
-    """Marks the best cells, points of series included, and adds a row best.<label> for each label that was chosen.
+@dataclass(frozen=True)
+class Choice:
+    """What a `best` rule chose.
 
-    Diverged cells are never best.
+    Attributes:
+      kept: the labels for whose every combination it chose separately.
+      ranks: values of `kept`, values of `over` -> rank (1 is the best), and where on the edge of the grid it lies.
+      added: rows best.<label>.
     """
-    better = artifact.declaration.measures[rule.measure].better
-    if better is None:
-        raise ConfigError(f"artifact {artifact.name}: best.measure={rule.measure}: say which is better, as better: lower")
-    kept = [name for name in labels if name not in rule.over and name != ROUND]
+
+    rule: Best
+    kept: Sequence[str]
+    ranks: Mapping[tuple[Any, ...], tuple[int, str]]
+    added: Sequence[Row]
+
+    def of(self, row: Row) -> tuple[int, str] | None:
+        """Rank and edge of a row's cell; None where it was not chosen."""
+        if not row.matches(self.rule.where):
+            return None
+        return self.ranks.get((*(row.get(name) for name in self.kept), *(row.get(name) for name in self.rule.over)))
+
+
+def _choice(artifact: Artifact, rule: Best, rows: Sequence[Row], labels: Sequence[str]) -> Choice:
+    """Chooses the best cells; diverged ones never are."""
+    measure = artifact.declaration.measures[rule.measure]
+    sign = {"lower": 1.0, "higher": -1.0}[str(measure.better)]
+    # points of series belong to the cell that one number chose, unless the choice is at rounds
+    kept = [name for name in labels if name not in rule.over and name != RANK and (name != ROUND or measure.is_series)]
     candidates: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         if row.measure == rule.measure and row.matches(rule.where):
             candidates.setdefault(tuple(row.get(name) for name in kept), []).append(row)
-    chosen: set[tuple[Any, ...]] = set()
+    ranks: dict[tuple[Any, ...], tuple[int, str]] = {}
     added: list[Row] = []
     for key, found in candidates.items():
-        finite = [row for row in found if math.isfinite(row.value)]
-        if not finite:
+        finite = sorted((row for row in found if math.isfinite(row.value)), key=lambda row: sign * row.value)
+        fewest = min(found, key=lambda row: row.n - row.seeds)  # a choice is as complete as the least complete cell
+        for rank, winner in enumerate(finite[: rule.top], start=1):
+            edges = {name: edge for name in rule.over if (edge := _edge(name, winner, found))}
+            ranks[(*key, *(winner.get(name) for name in rule.over))] = (rank, "; ".join(edges.values()))
+            rest = {name: value for name, value in winner.labels.items() if name not in rule.over}
+            rest |= {RANK: rank} if rule.top > 1 else {}
+            for name in rule.over:
+                value = winner.get(name)
+                if value == "":  # a label of another method's grid
+                    continue
+                note = "; ".join(part for part in ("edge of the grid" if name in edges else "", rule.note) if part)
+                row = Row(rest, f"best.{name}", math.nan, n=fewest.n, seeds=fewest.seeds, best=rank == 1, note=note)
+                plain = isinstance(value, int | float) and not isinstance(value, bool)
+                row = replace(row, value=float(value)) if plain else replace(row, text=artifact.title_of(value))
+                added.append(replace(row, edge=edges.get(name, "")))
+    return Choice(rule, kept, ranks, added)
+
+
+def _edge(name: str, winner: Row, found: Sequence[Row]) -> str:
+    """Where the winner is at an end of a numeric axis with at least 3 values; "" elsewhere."""
+    values = {row.get(name) for row in found} - {""}
+    if len(values) < 3 or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return ""
+    value = winner.get(name)
+    which = "smallest" if value == min(values) else "largest" if value == max(values) else ""
+    return f"{name}={value:g} ({which} of {len(values)})" if which else ""
+
+
+def _marked(row: Row, choices: Sequence[Choice]) -> Row:
+    """The row with what the rules chose: its rank where several are chosen, and the grid's edge (of a series: at chosen rounds)."""
+    for choice in choices:
+        found = choice.of(row)
+        if found is not None:
+            rank, edge = found
+            labels = {**row.labels, RANK: rank} if choice.rule.top > 1 else row.labels
+            said = edge if ROUND not in row.labels or ROUND in choice.kept else ""
+            row = replace(row, labels=labels, best=row.best or rank == 1, edge=said or row.edge)
+    return row
+
+
+def _chosen_only(rows: Sequence[Row], choices: Sequence[Choice], measures: Mapping[str, Measure]) -> list[Row]:
+    """The rows, marked, of measures that are taken of chosen cells only."""
+    marked = [_marked(row, choices) for row in rows]
+    return [row for row in marked if row.matches(measures[row.measure].where)]
+
+
+# --- numbers from other rows ----------------------------------------------------------------------------------------
+
+
+class _Cell:
+    """Rows as a derived measure of one cell sees them: functions take the cell's labels, if they do not name them themselves."""
+
+    def __init__(self, rows: Rows, labels: Mapping[str, Any]) -> None:
+        self.rows, self.labels = rows, labels
+        self.asked: list[Row] = []
+
+    def _of(self, what: str, measure: str, labels: Mapping[str, Any]) -> Any:
+        full = {**self.labels, **labels}
+        self.asked += self.rows.where(full, [measure])
+        return getattr(self.rows, what)(measure, **full)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ROW_FUNCTIONS:
+            raise AttributeError(name)
+        return lambda measure, **labels: self._of(name, measure, labels)
+
+    def choices(self, label: str) -> list[Any]:
+        return self.rows.choices(label)
+
+
+def _derived(artifact: Artifact, name: str, measure: Measure, rows: Rows) -> list[Row]:
+    """The rows of a derived measure: one per combination of its labels; unknown, with the reason, where a number is missing."""
+    assert measure.derived is not None
+    found = [tuple(row.get(label) for label in measure.per) for row in rows.where(measure.where)]
+    made = []
+    for key in dict.fromkeys(found):
+        if "" in key:
             continue
-        winner = (min if better == "lower" else max)(finite, key=lambda row: row.value)
-        chosen.add((key, tuple(winner.get(name) for name in rule.over)))
-        rest = {name: value for name, value in winner.labels.items() if name not in rule.over}
-        for name in rule.over:
-            value = winner.get(name)
-            grid = sorted({row.get(name) for row in found})
-            edge = len(grid) > 1 and value in (grid[0], grid[-1])
-            note = "; ".join(part for part in ("edge of the grid" if edge else "", rule.note) if part)
-            fewest = min(found, key=lambda row: row.n - row.seeds)  # a choice is as complete as the least complete cell
-            added.append(Row(rest, f"best.{name}", float(value), n=fewest.n, seeds=fewest.seeds, best=True, note=note))
-    marked = [
-        replace(row, best=True)
-        if row.matches(rule.where)
-        and (tuple(row.get(name) for name in kept), tuple(row.get(name) for name in rule.over)) in chosen
-        else row
-        for row in rows
-    ]
-    return marked + added
+        labels = dict(zip(measure.per, key, strict=True))
+        cell = _Cell(rows, labels)
+        try:
+            value, note = number_of(measure.derived, cell), ""
+        except Untestable as missing:
+            value, note = math.nan, str(missing)
+        except ConfigError as error:
+            raise ConfigError(f"artifact {artifact.name}: measures.{name}.derived: {error}") from None
+        fewest = min(cell.asked, key=lambda row: row.n - row.seeds, default=Row({}, "", 0.0))  # as complete as what it is made from
+        best = measure.where.get(BEST) is True
+        made.append(Row(labels, name, value, n=fewest.n, seeds=fewest.seeds, best=best, note=note))
+    return made

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpfl_cli.config.errors import ConfigError, StoreError
-from dpfl_cli.reproduction.declaration import BEST, MEASURE, Where
+from dpfl_cli.reproduction.declaration import BEST, MEASURE, ROUND, Where
 from dpfl_cli.reproduction.expression import Between, Untestable
 from dpfl_cli.reproduction.grid import same
 
@@ -30,7 +30,7 @@ PRIVACY = (
     "epsilon_paper_convention",
     "not_covered",
 )
-_NUMBERS = ("value", "text", "std", "n", "seeds", "diverged", "paper", "paper_std", "paper_note", "best", "note")
+_NUMBERS = ("value", "text", "std", "n", "seeds", "diverged", "paper", "paper_std", "paper_note", "best", "edge", "note")
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Row:
       text: a fact that is no number.
       paper, paper_std, paper_note: the paper's number, where there is one.
       best: whether a `best` rule chose this cell.
+      edge: where a chosen cell lies on the edge of its grid, such as "local_lr=0.01 (largest of 3)".
       note: such as "edge of the grid".
       extras: config values shown beside.
       privacy: the keys of PRIVACY.
@@ -62,6 +63,7 @@ class Row:
     paper_std: float | None = None
     paper_note: str = ""
     best: bool = False
+    edge: str = ""
     note: str = ""
     text: str = ""
     extras: Mapping[str, Any] = field(default_factory=dict)
@@ -143,6 +145,16 @@ class Rows:
         return row.paper
 
     def values(self, measure: str, **labels: Any) -> list[float]:
+        return [self._number(row) for row in self._ordered(measure, labels)]
+
+    def rounds(self, measure: str, **labels: Any) -> list[float]:
+        found = [row.get(ROUND) for row in self._ordered(measure, labels)]
+        if not all(isinstance(number, int) for number in found):
+            raise ConfigError(f"rounds of {measure}: not a series; write at: series")
+        return found
+
+    def _ordered(self, measure: str, labels: Mapping[str, Any]) -> list[Row]:
+        """The rows that differ in one label, in its order."""
         found = self.where(labels, [measure])
         if not found:
             words = ", ".join([measure, *(f"{name}={value}" for name, value in labels.items())])
@@ -152,7 +164,7 @@ class Rows:
             raise ConfigError(f"values of {measure} differ in {' and '.join(varying)}: give all labels but one")
         if varying and all(isinstance(row.get(varying[0]), int | float) for row in found):
             found = sorted(found, key=lambda row: row.get(varying[0]))
-        return [self._number(row) for row in found]
+        return found
 
     def _number(self, row: Row) -> float:
         if math.isnan(row.value):
@@ -197,6 +209,7 @@ class Rows:
                         paper_std=float(cells["paper_std"]) if cells["paper_std"] else None,
                         paper_note=cells["paper_note"],
                         best=cells["best"] == "true",
+                        edge=cells.get("edge") or "",
                         note=cells["note"],
                         text=cells["text"],
                         privacy=_privacy(cells),

@@ -122,7 +122,7 @@ def batch_key(plan: Plan) -> str:
     shapes = {
         "algorithm": _without_numbers(plan.algorithm),
         "mechanism": _without_numbers(plan.mechanism),
-        "dp": [plan.dp.trust, plan.dp.unit, plan.dp.relation],
+        "dp": [plan.dp.trust, plan.dp.unit, plan.dp.relation, plan.dp.mode],
         "data": [plan.info.sha256, *(part.identity() for part in (plan.dataset, plan.partitioner, plan.model))],
         "clients": plan.clients,
         "dimension": plan.dimension,
@@ -236,6 +236,7 @@ class Batch:
             clients=first.clients,
             streams=self.streams,
             ledger=self.ledger,
+            sound=first.dp.mode == "sound",
             host=self.replay.host,
         )
         self.mechanism = first.mechanism.target([plan.mechanism.settings for plan in plans], site)

@@ -63,7 +63,7 @@ class Part:
         return self.component.target
 
     def identity(self) -> dict[str, Any]:
-        return {"name": self.name, "revision": self.component.revision, **self.settings.model_dump()}
+        return {"name": self.name, "revision": self.component.revision, **self.settings.identity()}
 
 
 @dataclass(frozen=True)
@@ -227,14 +227,15 @@ def _check_trust(parts: Mapping[str, Part], dp: DpSettings) -> None:
             f"algorithm={algorithm.name} protects a {'/'.join(sorted(algorithm.target.units))}, not a {dp.unit} (dp={dp.name}); "
             + ("write dp=record, or dp.unit=record" if dp.unit == "client" else "write dp=ldp or dp=cdp, or dp.unit=client")
         )
-    if dp.mode == "sound" and dp.trust != "none" and dp.trust not in proved_trusts(algorithm):
-        raise ConfigError(
-            f"algorithm={algorithm.name} under dp.trust={dp.trust} is not proved with these settings: dp.mode=sound refuses it, "
-            "dp.mode=paper runs it"
-        )
     if dp.trust not in mechanism.target.trusts:
         hint = _alternatives("mechanism", lambda target: dp.trust in target.trusts)
         raise ConfigError(f"mechanism={mechanism.name} makes no sense under dp={dp.name} (trust {dp.trust}); {hint}")
+    missing = gap(algorithm, mechanism, dp.trust)
+    if dp.mode == "sound" and missing is not None:
+        raise ConfigError(
+            f"algorithm={algorithm.name} under dp.trust={dp.trust} is not proved with these settings ({missing}): dp.mode=sound "
+            "refuses it, dp.mode=paper runs it"
+        )
     if dp.relation not in mechanism.target.relations:
         raise ConfigError(f"mechanism={mechanism.name} has no sensitivity under dp.relation={dp.relation}")
 
@@ -253,10 +254,17 @@ def _check_needs(algorithm: Part, model: Part) -> None:
         )
 
 
-def proved_trusts(algorithm: Part) -> frozenset[str]:
-    """The trust models for which the algorithm's file says why its guarantee holds under these settings; none unless it does."""
-    stated = getattr(algorithm.target, "proved", ())
-    return frozenset(stated(algorithm.settings) if callable(stated) else stated)
+def gap(algorithm: Part, mechanism: Part, trust: str) -> str | None:
+    """Why the guarantee of this method under this trust model is not proved with these settings, or None."""
+    if trust == "none":
+        return None
+    target = algorithm.target
+    stated = getattr(target, "gap", None)
+    if stated is not None:
+        reason: str | None = stated(algorithm.settings, trust, mechanism.target.whole_noise(mechanism.settings))
+    else:
+        reason = None if trust in getattr(target, "proved", ()) else "its file gives no proof for this trust model"
+    return reason or mechanism.target.gap(mechanism.settings)
 
 
 def _check_runtime(runtime: RuntimeSettings, dp: DpSettings) -> None:
@@ -304,7 +312,7 @@ def _with_noise(plan: Plan) -> Plan:
     increasing = any(entry.kind == "pure" for entry in probe.entries)
 
     def ledger_of(value: float) -> Ledger:
-        return planned_ledger(plan, settings_of(value), plan.rounds)
+        return planned_ledger(plan, plan.mechanism.target.as_calibrated(settings_of(value)), plan.rounds)
 
     noise = towards_more_noise(calibrate(target, plan.dp.delta, accountant, ledger_of, increasing=increasing), increasing)
     calibrated = replace(plan, mechanism=Part(plan.mechanism.component, settings_of(noise)))

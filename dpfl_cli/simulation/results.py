@@ -17,7 +17,7 @@ from dpfl_cli.privacy.accountants import price
 from dpfl_cli.privacy.conventions import priced_part
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.simulation.engine import Member, Row, federation_of, pick_device
-from dpfl_cli.simulation.plan import Plan, proved_trusts
+from dpfl_cli.simulation.plan import Plan, gap
 from dpfl_cli.simulation.store import SCHEMA_VERSION, json_text, metrics_csv, yaml_text
 
 
@@ -51,6 +51,8 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str
         "vacuous": honest.vacuous,
         "not_covered": plan.not_covered(),
     }
+    if plan.dp.epsilon is not None:
+        report["epsilon_target"] = plan.dp.epsilon
     if honest.epsilon is None:
         report["epsilon_reason"] = honest.reason
     if failed:
@@ -69,8 +71,9 @@ def _guarantee(plan: Plan, ledger: Ledger) -> str:
         return "none: values are released as they are"
     if not ledger.releases:
         return "nothing was released"
-    if plan.dp.trust not in proved_trusts(plan.algorithm):
-        return "as claimed, not proved"
+    missing = gap(plan.algorithm, plan.mechanism, plan.dp.trust)
+    if missing is not None:
+        return f"as claimed, not proved: {missing}"
     return f"(epsilon, delta)-DP per {plan.dp.unit} under {plan.dp.relation}, {plan.dp.trust} trust: proved"
 
 

@@ -28,6 +28,7 @@ from dpfl_cli.privacy.gaussian import (
     NoNoise,
     NoNoiseSettings,
     SharedGaussian,
+    SharedSettings,
 )
 from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Mechanism, Site
@@ -57,6 +58,12 @@ MECHANISMS: dict[str, Any] = {
     "local": LocalGaussian,
     "central": CentralGaussian,
     "secure_aggregation": SharedGaussian,
+}
+SETTINGS: dict[str, Any] = {
+    "none": NoNoiseSettings,
+    "local": GaussianSettings,
+    "central": GaussianSettings,
+    "secure_aggregation": SharedSettings,
 }
 DEFAULTS: dict[str, Any] = {"local_steps": 4, "local_lr": 0.01, "clip_norm": 0.3, "strong_convexity": 0.1}
 STEPS = {"isrl_dp": {"step": 0.01}, "primal_dual": {"step": 0.25}}
@@ -134,6 +141,7 @@ def play(
     noise: float = 0.35,
     relation: str = "replace_one",
     horizon: int = HORIZON,
+    mechanism_options: dict[str, Any] | None = None,
     change: Callable[[Any], None] = lambda hyper: None,
 ) -> Play:
     """A method before round 1. Run r has seeds[r] and federations[r] (by default that seed's); trust may be "privunit"."""
@@ -166,7 +174,8 @@ def play(
         one = parse_settings(lookup("mechanism", "privunit").settings, PRIVUNIT, "mechanism")
         mechanism: Mechanism = PrivUnit([one] * len(seeds), site)
     else:
-        one = NoNoiseSettings() if trust == "none" else GaussianSettings(noise_multiplier=noise)
+        given = {} if trust == "none" else {"noise_multiplier": noise, **(mechanism_options or {})}
+        one = SETTINGS[trust](**given)
         mechanism = MECHANISMS[trust]([one] * len(seeds), site)
     algorithm, view = found.target(hyper), ClientSide(objective)
     return Play(algorithm, view, mechanism, streams, [algorithm.init(view, streams)], [])
