@@ -46,11 +46,39 @@ MLP = ["model=mlp", "model.hidden=[8]", "model.average_pool=2"]
 PROXIMAL = [*DEALT, "algorithm=primal_dual", "dp=record", *MLP, "algorithm.strong_convexity=0.1", "algorithm.step=1.0"]
 SMALL_FILE = Path(__file__).parent / "data" / "small.libsvm"
 LIBSVM = ["dataset=libsvm", f"dataset.path={SMALL_FILE}", "partitioner.clients=4", "rounds=3"]
+CLASSIFIED = ["dataset.test_records=60", "rounds=2", "algorithm=fedavg", "dp=cdp"]
+CIFAR = ["dataset=cifar10", "dataset.train_records=120", *CLASSIFIED, "partitioner.clients=6"]
+ALPHA_BETA = [
+    "dataset=synthetic_alpha_beta",
+    "dataset.clients=6",
+    "dataset.records_per_client=20",
+    "dataset.dimension=8",
+    "dataset.classes=4",
+    "rounds=3",
+    "algorithm=fedavg",
+    "dp=cdp",
+]
+SMALL_BANK, SMALL_SAMPLE = (SMALL_FILE.with_name(name) for name in ("small_bank.csv", "small_bank_sample.csv"))
+BANK = ["dataset=bank", f"dataset.path={SMALL_BANK}", "partitioner.clients=3", "rounds=2", "algorithm=fedavg_record", "dp=record"]
+QUADRATIC = [*["dataset=quadratic", "dataset.clients=3", "dataset.records_per_client=6", "dataset.dimension=5"], "rounds=3"]
+MOBILENET = [*DEALT[:-1], "rounds=1", "algorithm=fedavg_record", "dp=record", "hints.local_steps=1", "model=mobilenet"]
+TINY_MOBILENET = [*MOBILENET, "partitioner.clients=2", "partitioner.records_per_client=3", "dataset.test_records=4"]
 NAMED = {"ijcnn1": "false", "a6a": "false", "a9a": "false", "mushrooms": "true"}  # with the other value of `normalise`
 
 
 def named(name: str) -> list[str]:
     return [f"dataset={name}", "dataset.records=200", "partitioner.clients=4", "rounds=2", "algorithm=fedavg"]
+
+
+def features(name: str) -> list[str]:
+    """Of the stand-in, fitted on few records."""
+    sizes = ["dataset.fit_records=40", "dataset.train_records=60", "dataset.test_records=20", "partitioner.clients=6", "rounds=2"]
+    return [f"dataset={name}_features", "dataset.backbone=rcf", *sizes, "algorithm=fedavg", "dp=cdp"]
+
+
+def emnist(split: str) -> list[str]:
+    """The stand-in, where the published files are not on this machine; the identity says which."""
+    return [f"dataset=emnist_{split}", "dataset.train_records=240", *CLASSIFIED, "partitioner.clients=6"]
 
 
 RUNS: dict[str, list[str]] = {
@@ -140,6 +168,39 @@ RUNS: dict[str, list[str]] = {
     **{f"fedavg_record {dp}": [*GROUPED, "algorithm=fedavg_record", *RECORD[dp]] for dp in RECORD},
     **{f"scaffold_record {dp}": [*GROUPED, "algorithm=scaffold_record", *RECORD[dp]] for dp in RECORD},
     **{f"isrl_dp {dp}": [*GROUPED, "algorithm=isrl_dp", *RECORD[dp]] for dp in RECORD},
+    **{f"fedfc {dp}": [*SYNTHETIC, "algorithm=fedfc", f"dp={dp}"] for dp in ("none", "ldp", "cdp", "secure_aggregation")},
+    **{f"fedfc_record {dp}": [*GROUPED, "algorithm=fedfc_record", *RECORD[dp][:2]] for dp in RECORD},
+    **{
+        f"{algorithm} other options": [
+            *DEALT,
+            f"algorithm={algorithm}",
+            dp,
+            "model=frozen_mlp",
+            "model.frozen_width=16",
+            "algorithm.cov_norm=paper",
+            "algorithm.psd_floor=none",
+            "algorithm.budget=fraction",
+        ]
+        for algorithm, dp in (("fedfc", "dp=ldp"), ("fedfc_record", "dp=record"))
+    },
+    "fedgd": [*SYNTHETIC, "algorithm=fedgd", "dp=secure_aggregation"],
+    "fedgd_record": [*GROUPED, "algorithm=fedgd_record", *RECORD["secure_aggregation"][:2]],
+    "scaffold secure_aggregation": [*SCAFFOLD, "dp=secure_aggregation"],
+    "scaffold warm, shares kept": [
+        *SCAFFOLD,
+        "dp=secure_aggregation",
+        "dp.mode=paper",
+        "algorithm.control=sent",
+        "algorithm.warm_start=true",
+        "algorithm.server_lr=0.5",
+    ],
+    "scaffold_record idle": [
+        *GROUPED,
+        "algorithm=scaffold_record",
+        "dp=record",
+        "algorithm.warm_idle_rounds=1",
+        "algorithm.extra_inv_n=true",
+    ],
     "scaffold_record warm": [*GROUPED, "algorithm=scaffold_record", "dp=record", "algorithm.warm_start=true"],
     "isrl_dp uniform": [*GROUPED, "algorithm=isrl_dp", "dp=record", "algorithm.average=uniform", "algorithm.radius=0.1"],
     "isrl_dp linear": [*GROUPED, "algorithm=isrl_dp", "dp=record", "algorithm.average=linear"],
@@ -172,9 +233,37 @@ RUNS: dict[str, list[str]] = {
         "dataset.test_fraction=0.25",
     ],
     "libsvm sorted": [*LIBSVM, "algorithm=fedavg", "dataset.order=sorted", "dataset.records=20"],
+    **{f"{name} features": features(name) for name in ("mnist", "fashion_mnist", "cifar10", "emnist_digits")},
+    "features of pixels, components": [*features("mnist"), "dataset.backbone=pca", "dataset.components=16"],
+    "features, components": [*features("fashion_mnist"), "dataset.components=8"],
     **{f"{name}": named(name) for name in NAMED},
     **{f"{name} shuffled": [*named(name), "dataset.order=shuffle", f"dataset.normalise={NAMED[name]}"] for name in NAMED},
     **{f"{name} sorted": [*named(name), "dataset.order=sorted"] for name in NAMED},
+    "synthetic_alpha_beta": ALPHA_BETA,
+    "synthetic_alpha_beta as drawn": [*ALPHA_BETA, "dataset.normalise=false", "partitioner.clients=5"],
+    "cifar10": CIFAR,
+    "cifar10 standardised": [*CIFAR, "dataset.standardise=true", "dataset.train_records=60"],
+    "emnist_digits": emnist("digits"),
+    "emnist_balanced": emnist("balanced"),
+    "emnist_balanced components": [
+        *emnist("balanced"),
+        "dataset.pca=8",
+        "dataset.test_fraction=0.2",
+        "model.feature_norm=l2",
+    ],
+    "bank": [*BANK, "model.frozen_width=8", "model.gradient_quantiles=true"],
+    "bank ordinal, sample": [
+        *BANK,
+        "model=logistic",
+        "model.gradient_quantiles=true",
+        "dataset.categorical=ordinal",
+        "dataset.test=bank_csv",
+        f"dataset.test_path={SMALL_SAMPLE}",
+    ],
+    "bank without a test": [*BANK, "dataset.test=none", "dataset.train_records=40", *MLP[:2], "model.gradient_quantiles=true"],
+    "quadratic": [*QUADRATIC, "algorithm=fedavg_record", "dp=record", "model.gradient_quantiles=true"],
+    "mobilenet": [*TINY_MOBILENET, "model.width=0.1", "model.first_stride=2", "model.gradient_quantiles=true"],
+    "mobilenet v1": [*TINY_MOBILENET, "model.width=0.1", "model.version=v1", "model.groups=4"],
     "fashion standardised": [*FASHION, "algorithm=fedavg", "dataset.standardise=true"],
 }
 # Runs that share a batch, differing in what may differ: seeds, rounds, numbers. Each must come out as it does alone.
@@ -210,6 +299,7 @@ TOLERANCE = {  # relative: what another processor may round otherwise
     "logistic_regression": 1e-9,
     "cnn": 1e-4,
     "mlp": 1e-4,
+    "mobilenet": 1e-3,
     "softmax_regression": 1e-4,
 }
 
@@ -268,6 +358,8 @@ def uncovered() -> list[str]:
             if not used:
                 missing.append(f"{group}={name}")
             for field, info in found.settings.model_fields.items():
+                if info.exclude:  # no part of a run's identity: it changes no number
+                    continue
                 seen = [getattr(one, field) for one in settings]
                 missing += [f"{group}={name} {field}={value}" for value in _choices(info.annotation) if value not in seen]
                 if group in ("algorithm", "mechanism") and NoneType in get_args(info.annotation):

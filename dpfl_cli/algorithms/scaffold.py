@@ -13,16 +13,20 @@ Round, with server control c, client controls h_i, tau local steps of size eta_l
     Delta_i = CLIP(raw_i)
     cbar    = what the mechanism makes of mean_i Delta_i
     h_i    <- h_i - c - X_i / (tau eta_l)
-    w      <- w + cbar
+    w      <- w + eta_g cbar
     c      <- -cbar / (tau eta_l)               (= c + mean_i of the change of h_i, where X_i averages to cbar)
 X_i by `control`: `sent` is what the client transmitted, its noisy message where it adds noise itself (local) and Delta_i where it
-does not (central, none); `clipped` is Delta_i; `raw` is raw_i, zero where that is not finite.
+does not (central, none), and that with its share of the noise under secure aggregation; `clipped` is Delta_i; `raw` is raw_i,
+zero where that is not finite.
+With `warm_start` the first round begins with h_i <- a clipped gradient of f_i at w, as X_i by `control` holds it, and c <- what
+the mechanism makes of its mean, one release more (Noble et al.; Krouka, Koskela, Kulkarni, PoPETs 2025(1), Algorithm 4).
 
 With `release=double` the server control comes from a release of its own, c <- -kbar / (tau eta_l), where kbar is the mean of
 "control", and `sent` controls take X_i from it. (The change of control, -c - Delta_i / (tau eta_l), is a known affine map of
 Delta_i, so Delta_i is what is released.)
 
 Releases:
+  "warm_start"  (once) CLIP(grad f_i(w)): sensitivity as that of the update.
   "update"   Delta_i in a ball of radius C: sensitivity 2C under replace_one, C under zero_out and add_or_remove.
   "control"  (double) Delta_i once more, same sensitivity.
   single: c is post-processing of cbar and costs nothing. double: each has noise multiplier sqrt(2) z; two Gaussian releases of
@@ -31,17 +35,20 @@ Releases:
 
 Proved under local and central trust for every control: h_i is a function of the client's own data and of what was released before
 (under local trust the client's own messages are among that), and Delta_i is clipped whatever h_i is. So, given the past releases,
-Delta_i depends on no other client's data and has the sensitivity above. Under secure aggregation `sent` controls would hold
-noise shares that no release shows; that trust model is not offered here.
+Delta_i depends on no other client's data and has the sensitivity above. Under secure aggregation the same holds of `clipped` and
+`raw` controls, given the sums that were released before. `sent` controls hold the client's share of the noise, which no release
+of the sum shows (not proved), unless every message carries the whole noise: then it is the messages that are priced.
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from dpfl_cli.algorithms.base import Diagnostics, State
@@ -49,17 +56,24 @@ from dpfl_cli.algorithms.local import LocalSettings, check_clip_norm, per_run
 from dpfl_cli.config.component import component
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import ClientSide
-from dpfl_cli.privacy.bounded import clip
+from dpfl_cli.privacy.bounded import Bounded, clip
 from dpfl_cli.privacy.client_values import client_values
 from dpfl_cli.privacy.diagnostics import update_diagnostics
-from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
+from dpfl_cli.privacy.mechanism import Mechanism, Release, ReleaseSpec
 
 
 class ScaffoldSettings(LocalSettings):
     """Settings of `scaffold`."""
 
+    later: ClassVar[frozenset[str]] = frozenset({"server_lr", "warm_start"})
     control: Literal["sent", "clipped", "raw"] = "sent"
     release: Literal["single", "double"] = "single"
+    server_lr: float = Field(1.0, gt=0, allow_inf_nan=False)  # eta_g
+    warm_start: bool = False
+
+
+def _first_round(seed: int, rounds: int) -> np.ndarray:
+    return np.arange(rounds) == 0
 
 
 def _split(noise_multiplier: float, dimension: int, clients: int) -> float:
@@ -71,8 +85,7 @@ def _split(noise_multiplier: float, dimension: int, clients: int) -> float:
 class Scaffold:
     """DP-SCAFFOLD: client updates corrected by control variates, clipped and averaged."""
 
-    trusts: ClassVar[frozenset[str]] = frozenset({"none", "local", "central"})
-    proved: ClassVar[frozenset[str]] = frozenset({"local", "central"})  # see the docstring of the file
+    trusts: ClassVar[frozenset[str]] = frozenset({"none", "local", "central", "secure_aggregation"})
     units: ClassVar[frozenset[str]] = frozenset({"client"})
     paper: ClassVar[str] = "Karimireddy et al. 2020, arXiv:1910.06378; Noble et al. 2022, arXiv:2111.09278"
 
@@ -80,15 +93,30 @@ class Scaffold:
         self.hyper = hyper
 
     @staticmethod
+    def gap(settings: ScaffoldSettings, trust: str, whole_noise: bool) -> str | None:
+        """See the docstring of the file."""
+        if settings.control != "sent" or trust != "secure_aggregation" or whole_noise:
+            return None
+        return (
+            "algorithm.control=sent keeps each client's share of the noise, which no release of the sum covers; "
+            "algorithm.control=clipped is proved"
+        )
+
+    @staticmethod
     def releases(settings: ScaffoldSettings, trust: str) -> list[ReleaseSpec]:
         check_clip_norm(settings, trust)
+        sent = settings.control == "sent"
+        spec = partial(ReleaseSpec, echo=sent, sums_suffice=not sent)
         note = "clipped to C: sensitivity 2C (replace_one), C (zero_out, add_or_remove)"
+        first = [spec("warm_start", occurs=_first_round, note=f"once, at the start: client gradient {note}")]
+        first = first if settings.warm_start else []
         if settings.release == "single":
-            return [ReleaseSpec("update", echo=True, note=f"client update {note}")]
+            return [*first, spec("update", note=f"client update {note}")]
         doubled = f"{note}; multiplier sqrt(2) z"
         return [
-            ReleaseSpec("update", multiplier=_split, echo=True, note=f"client update {doubled}"),
-            ReleaseSpec("control", multiplier=_split, echo=True, note=f"the same update for the control, {doubled}"),
+            *first,
+            spec("update", multiplier=_split, note=f"client update {doubled}"),
+            spec("control", multiplier=_split, note=f"the same update for the control, {doubled}"),
         ]
 
     def init(self, objective: ClientSide, streams: Streams) -> State:
@@ -100,22 +128,38 @@ class Scaffold:
         self, state: State, objective: ClientSide, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
     ) -> tuple[State, Diagnostics]:
         hyper = self.hyper
-        model, control = state.server["model"], state.server["control"].unsqueeze(1)  # w, c
-        own = state.clients["control"]  # h_i
-        drift = control - own  # c - h_i
+        model, control = state.server["model"], state.server["control"]  # w, c
+        own: Tensor = state.clients["control"]  # h_i
+        if hyper.warm_start and (rounds == 1).any():
+            control, own = self._warm_start(model, control, own, objective, mechanism, rounds)
+        drift = control.unsqueeze(1) - own  # c - h_i
         raw = objective.local_descent(model, hyper.local_lr, hyper.local_steps, drift)
         update = clip(raw, hyper.clip_norm)  # Delta_i
         release = mechanism.release("update", update, rounds)
         settled = mechanism.release("control", update, rounds) if hyper.release == "double" else release
 
-        memory: Tensor  # X_i
-        if hyper.control == "sent":
-            memory = settled.echo
-        elif hyper.control == "clipped":
-            memory = update.values
-        else:
-            memory = torch.where(torch.isfinite(raw).all(dim=-1, keepdim=True), raw, torch.zeros_like(raw))
+        memory = self._remembered(raw, update, settled)  # X_i
         length = hyper.local_steps * hyper.local_lr  # tau eta_l
         own = -torch.addcdiv(drift, memory, per_run(length, memory))  # h_i - c - X_i / (tau eta_l)
-        server = {"model": model + release.mean, "control": -settled.mean / per_run(length, settled.mean)}
+        model = model + per_run(hyper.server_lr, model) * release.mean
+        server = {"model": model, "control": -settled.mean / per_run(length, settled.mean)}
         return State(server, {"control": own}), update_diagnostics(update)
+
+    def _remembered(self, raw: Tensor, bounded: Bounded, release: Release) -> Tensor:
+        """[R, M, d] what client controls keep of a contribution."""
+        if self.hyper.control == "sent":
+            return release.echo
+        if self.hyper.control == "clipped":
+            return bounded.values
+        return torch.where(torch.isfinite(raw).all(dim=-1, keepdim=True), raw, torch.zeros_like(raw))
+
+    def _warm_start(
+        self, model: Tensor, control: Tensor, own: Tensor, objective: ClientSide, mechanism: Mechanism, rounds: np.ndarray
+    ) -> tuple[Tensor, Tensor]:
+        """c and h_i from a clipped gradient at w, for the runs in their first round."""
+        first = torch.as_tensor(rounds == 1, device=model.device)
+        gradient = objective.gradient(model.unsqueeze(1).expand(objective.runs, objective.clients, objective.dimension))
+        bounded = clip(gradient, self.hyper.clip_norm)
+        release = mechanism.release("warm_start", bounded, rounds, charged=rounds == 1)
+        fresh = self._remembered(gradient, bounded, release)
+        return torch.where(first.reshape(-1, 1), release.mean, control), torch.where(first.reshape(-1, 1, 1), fresh, own)

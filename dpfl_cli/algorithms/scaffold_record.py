@@ -16,7 +16,9 @@ Round, with server control c = mean_i c_i and client controls c_i:
 c = mean_i c_i, so the drifts c - c_i cancel in every mean over clients, and mean_i v_i and the new c follow from the released
 means of the G_i alone. (Under central trust clients hold no noise, so c is mean_i c_i and the server's noise; that the noise
 drops out of the drifts is part of the method there, which with its one local step is gradient descent.) With `warm_start` the
-first round begins with c_i <- a noisy gradient at w, one release more.
+first round begins with c_i <- a noisy gradient at w, one release more. In the first `warm_idle_rounds` rounds w stays (Noble et
+al.'s released code); with `extra_inv_n` its step is divided by the number of clients once more (a reading of Krouka et al.'s
+figures, whose noise falls as the number of clients grows).
 
 Releases: "gradient", K times a round, and "warm_start" once, both as in `fedavg_record`: sensitivity 2C / m_i under replace_one,
   C / m_i otherwise.
@@ -48,8 +50,11 @@ from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
 class ScaffoldRecordSettings(RecordSettings):
     """Settings of `scaffold_record`."""
 
+    later: ClassVar[frozenset[str]] = frozenset({"warm_idle_rounds", "extra_inv_n"})
     server_lr: float = Field(1.0, gt=0, allow_inf_nan=False)  # eta_g
     warm_start: bool = False
+    warm_idle_rounds: int = Field(0, ge=0)
+    extra_inv_n: bool = False
 
 
 def _first_round(seed: int, rounds: int) -> np.ndarray:
@@ -98,8 +103,13 @@ class ScaffoldRecord:
         length = hyper.local_steps * hyper.local_lr  # K eta_l
         own = (model.unsqueeze(1) - local) / per_run(length, local) - drift
         control = (model - mean) / per_run(length, mean)
-        model = model + per_run(hyper.server_lr, model) * (mean - model)
-        return State({"model": model, "control": control}, {"control": own}), {}
+        step = per_run(hyper.server_lr, model) * (mean - model)
+        if hyper.extra_inv_n:
+            step = step / objective.clients
+        if (rounds <= hyper.warm_idle_rounds).any():
+            idle = torch.as_tensor(rounds <= hyper.warm_idle_rounds, device=model.device)
+            step = torch.where(idle.reshape(-1, 1), 0.0, step)
+        return State({"model": model + step, "control": control}, {"control": own}), {}
 
     def _warm_start(
         self, model: Tensor, control: Tensor, own: Tensor, objective: ClientSide, mechanism: Mechanism, rounds: np.ndarray

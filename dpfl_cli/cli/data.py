@@ -1,4 +1,4 @@
-"""`dpfl data`: which data sets there are, and getting the files of those that come in files."""
+"""`dpfl data`: which data sets there are, getting the files of those that come in files, and computing features of images."""
 
 from __future__ import annotations
 
@@ -15,17 +15,28 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from dpfl_cli.data.sources import Progress, Status
+    from dpfl_cli.simulation.progress import Progress as Steps
 
 SUMMARY = "data sets: what there is, where it is, and fetching it"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `dpfl data`."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list | fetch")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list | fetch | features")
     actions.add_parser("list", help="what there is, from where, under which licence, present or not")
     fetch = actions.add_parser("fetch", help="get the files of data sets into the cache, each verified by its published checksum")
     fetch.add_argument("names", nargs="+", metavar="NAME", help="a data set, as `dpfl data list` names it")
     fetch.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
+    features = actions.add_parser("features", help="compute the features of a data set's images and keep them in the cache")
+    features.add_argument("name", metavar="NAME", help="a data set of features, as mnist_features")
+    features.add_argument(
+        "--backbone", default="auto", metavar="NAME", help="auto, or a backbone that conf/dataset/NAME.yaml lists"
+    )
+    features.add_argument("--weights", metavar="FILE", help="the backbone's weights, where they come from you")
+    features.add_argument("--components", type=int, metavar="N", help="principal components, to see that they can be had")
+    for split, what in (("fit", "public"), ("train", "private training"), ("test", "test")):
+        features.add_argument(f"--{split}-records", type=int, metavar="N", help=f"the first so many {what} records")
+    features.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -34,6 +45,8 @@ def execute(args: argparse.Namespace) -> int:
     Raises:
       DataError: an unknown name, or data that could not be had; one line.
     """
+    if args.action == "features":
+        return _features(args)
     return _list() if args.action == "list" else _fetch(args.names, getattr(args, "quiet", False))
 
 
@@ -62,6 +75,8 @@ def _list() -> int:
         table.add_row(name, what, "", "generated from the seed", "always there", "")
     for name, what in _own_files().items():
         table.add_row(name, what, "", "dataset.path", "wherever you say", "")
+    for name, (what, base) in _computed().items():
+        table.add_row(name, what, "", f"computed from {base}", f"dpfl data features {name}", "")
     _console().print(table)
     return 0
 
@@ -76,6 +91,15 @@ def _own_files() -> dict[str, str]:
     return {name: summary for name, (summary, own) in _uncatalogued().items() if own}
 
 
+def _computed() -> dict[str, tuple[str, str]]:
+    """Registered data sets that are computed from the images of another one: name -> first line of the docstring, that one's name."""
+    import dpfl_cli.data.features  # noqa: F401
+    from dpfl_cli.config.component import components
+
+    bases = {name: (found.summary, getattr(found.target, "base", None)) for name, found in components("dataset").items()}
+    return {name: (summary, base) for name, (summary, base) in bases.items() if base is not None}
+
+
 def _uncatalogued() -> dict[str, tuple[str, bool]]:
     """Registered data sets that are not in the catalogue: name -> summary, and whether they read a file of the user's."""
     import dpfl_cli.data.libsvm_datasets
@@ -88,7 +112,7 @@ def _uncatalogued() -> dict[str, tuple[str, bool]]:
     return {
         name: (found.summary, "path" in found.settings.model_fields)
         for name, found in components("dataset").items()
-        if name not in CATALOGUE
+        if name not in CATALOGUE and not hasattr(found.target, "base")
     }
 
 
@@ -124,13 +148,17 @@ def _fetch(names: list[str], quiet: bool) -> int:
     names = list(dict.fromkeys(names))
     generated = [name for name in names if name in _generated()]
     own = [name for name in names if name in _own_files()]
-    wanted = [name for name in names if name not in (*generated, *own)]
+    computed = {name: base for name, (_, base) in _computed().items() if name in names}
+    wanted = [name for name in names if name not in (*generated, *own, *computed)]
     for name in wanted:
         catalogue_entry(name)
     if generated and not quiet:
         print(f"{', '.join(generated)}: generated from the seed, nothing to fetch")
     if own and not quiet:
         print(f"{', '.join(own)}: reads a file of yours (dataset.path), nothing to fetch")
+    for name, base in computed.items():
+        if not quiet:
+            print(f"{name}: computed from {base} (dpfl data fetch {base}), by: dpfl data features {name}")
     failures = []
     with _progress(quiet) as progress:
         for name in wanted:
@@ -143,6 +171,44 @@ def _fetch(names: list[str], quiet: bool) -> int:
             progress.note(f"{name}: {len(found.files)} files, {_size(found.size)}, verified, in {_where(found)}")
     if failures:
         raise DataError("; ".join(failures))
+    return 0
+
+
+class _Watched:
+    """Steps of a preparation, each with a bar on a terminal and plain lines elsewhere."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+
+    def stage(self, title: str, total: int) -> Steps:
+        from dpfl_cli.simulation.progress import Progress
+
+        return Progress(title, total, quiet=self.quiet)
+
+
+def _features(args: argparse.Namespace) -> int:
+    from dpfl_cli.config.component import lookup, parse_settings
+    from dpfl_cli.config.errors import ConfigError, nearest
+    from dpfl_cli.simulation.execute import keep_freed_memory
+    from dpfl_cli.simulation.plan import load_components
+
+    load_components()
+    if args.name not in _computed():
+        raise ConfigError(f"{args.name}: not a data set of features; {nearest(args.name, _computed())}")
+    found = lookup("dataset", args.name)
+    asked = {name: getattr(args, name) for name in found.settings.model_fields if getattr(args, name, None) is not None}
+    settings = parse_settings(found.settings, asked, "dataset")
+    keep_freed_memory()
+    info = found.target.info(settings)
+    begun = time.monotonic()
+    made = found.target.prepare(settings, _Watched(args.quiet))
+    if not args.quiet:
+        seconds = time.monotonic() - begun
+        new = f"{made} images looked at in {seconds:.1f} s ({made / seconds:.1f} images/s)" if made else "nothing to compute"
+        standin = " (stand-in)" if info.source == "standin" else ""
+        print(
+            f"{args.name}: {info.details['backbone']}{standin}, {info.feature_shape[0]} values a record; {new}; in {found.target.folder(settings)}"
+        )
     return 0
 
 

@@ -20,9 +20,14 @@ CONFIG_ERRORS = (HydraException, OmegaConfBaseException)
 
 
 def register_resolvers() -> None:
-    """`default_noise`: a default noise level, or null where a target epsilon will determine it."""
+    """`default_noise`: a default noise level, or null where a target epsilon will determine it.
+
+    `under`: (trust model of the run, another one, default where it is that one, default elsewhere).
+    """
     if not OmegaConf.has_resolver("default_noise"):
         OmegaConf.register_new_resolver("default_noise", lambda target, noise: None if target is not None else noise)
+    if not OmegaConf.has_resolver("under"):
+        OmegaConf.register_new_resolver("under", lambda trust, which, there, elsewhere: there if trust == which else elsewhere)
 
 
 def compose_config(overrides: Sequence[str]) -> dict[str, Any]:

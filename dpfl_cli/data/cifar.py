@@ -51,9 +51,7 @@ class Cifar10:
         for field, records in held.items():
             wanted = getattr(settings, field)
             if wanted is not None and wanted > records:
-                raise ConfigError(
-                    f"dataset.{field}={wanted}: cifar10 has {records} of them; write at most that, or null for all"
-                )
+                raise ConfigError(f"dataset.{field}={wanted}: cifar10 has {records} of them; write at most that, or null for all")
         return DatasetInfo(
             name="cifar10",
             source="real",

@@ -1,6 +1,7 @@
 """Published files computed from other files of the same data: the same bytes, which the catalogue's checksums confirm.
 
-LIBSVM's files of UCI data come from the UCI files, CIFAR-10's binary batches from lossless pictures of them. Which column and value becomes which feature is a fact about the published files; `derivations/*.json` states it.
+LIBSVM's files of UCI data come from the UCI files, CIFAR-10's binary batches from lossless pictures of them.
+Which column and value becomes which feature is a fact about the published files; `derivations/*.json` states it.
 """
 
 from __future__ import annotations

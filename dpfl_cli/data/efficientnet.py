@@ -3,7 +3,8 @@
 The network is EfficientNet-B0 (Tan, Le 2019, arXiv 1905.11946, table 1) as its authors shrank it for phones: no squeeze-and-excite,
 ReLU6 in place of swish. A stem of 32 channels, sixteen inverted bottlenecks (Sandler et al. 2018, arXiv 1801.04381), a head of 1280.
 The weights were trained in TensorFlow, whose padding puts the odd row and column at the end ("same"), with a batch norm epsilon
-of 1e-3. Batch norm is folded into the convolutions in float64, so that a block is two or three convolutions and nothing else.
+of 1e-3, on pixels (p - 127) / 128: the stem's running variances say so, and the known predictions are surer than under the
+means and stds that torchvision's networks take.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dpfl_cli.config.errors import DataError
+from dpfl_cli.data.convolution import Convolution, WeightsOf
 
 SIDE = 224  # pixels, of the pictures it was trained on
+PIXEL_MEAN, PIXEL_STD = 127 / 255, 128 / 255  # of every channel, pixels in [0, 1]
 WIDTH = 1280  # of the features
 PARAMETERS = 4_652_008  # with the classifier; batch norm's running moments are not counted
 BATCH_NORM_EPSILON = 1e-3
@@ -32,23 +34,6 @@ STAGES = (
     (3, 1, 6, 320, 1),
 )
 STEM = 32
-
-
-@dataclass(frozen=True)
-class Convolution:
-    """A convolution with the batch norm after it folded in: weight [out, in / groups, k, k], bias [out]."""
-
-    weight: Tensor
-    bias: Tensor
-    stride: int = 1
-    groups: int = 1
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [B, in, H, W] -> [B, out, ceil(H / stride), ceil(W / stride)]."""
-        kernel = self.weight.shape[-1]
-        if self.stride == 1:  # an odd kernel: as much on either side
-            return F.conv2d(x, self.weight, self.bias, padding=kernel // 2, groups=self.groups)
-        return F.conv2d(padded(x, kernel, self.stride), self.weight, self.bias, stride=self.stride, groups=self.groups)
 
 
 @dataclass(frozen=True)
@@ -87,43 +72,14 @@ class EfficientNetLite0:
         return F.linear(features, *self.classifier)
 
 
-def padded(x: Tensor, kernel: int, stride: int) -> Tensor:
-    """TensorFlow's "same": zeros so that ceil(n / stride) outputs fit, the odd one at the end.
-
-    >>> [tuple(padded(torch.zeros(1, 1, n, n), 3, 2).shape[2:]) for n in (7, 8)]
-    [(9, 9), (9, 9)]
-    """
-    sides = [max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in (x.shape[3], x.shape[2])]
-    return F.pad(x, [part for total in sides for part in (total // 2, total - total // 2)])
-
-
 def efficientnet_lite0(weights: Mapping[str, Tensor]) -> EfficientNetLite0:
     """The network from a state dict with keys as `_conv_stem.weight`, `_blocks.0._bn1.running_var`.
 
     Raises:
       DataError: a tensor is absent, has another shape, or is one too many.
     """
-    left = {name: value for name, value in weights.items() if not name.endswith("num_batches_tracked")}
-
-    def take(name: str, *shape: int) -> Tensor:
-        value = left.pop(name, None)
-        if value is None or tuple(value.shape) != shape:
-            found = "absent" if value is None else f"of shape {tuple(value.shape)}"
-            raise DataError(f"the weights are not EfficientNet-Lite0's: {name} is {found} where {shape} is needed")
-        return value
-
-    def convolution(
-        prefix: str, norm: str, inside: int, out: int, kernel: int = 1, stride: int = 1, groups: int = 1
-    ) -> Convolution:
-        weight = take(f"{prefix}.weight", out, inside // groups, kernel, kernel).double()
-        gain, shift, mean, variance = (
-            take(f"{norm}.{part}", out).double() for part in ("weight", "bias", "running_mean", "running_var")
-        )
-        scale = gain / (variance + BATCH_NORM_EPSILON).sqrt()
-        folded = (weight * scale[:, None, None, None]).float().contiguous(memory_format=torch.channels_last)
-        return Convolution(folded, (shift - mean * scale).float(), stride, groups)
-
-    stem = convolution("_conv_stem", "_bn0", 3, STEM, 3, 2)
+    of = WeightsOf("EfficientNet-Lite0", weights, BATCH_NORM_EPSILON)
+    stem = of.convolution("_conv_stem", "_bn0", 3, STEM, 3, 2)
     blocks: list[Block] = []
     inside = STEM
     for kernel, first_stride, expansion, out, count in STAGES:
@@ -132,14 +88,13 @@ def efficientnet_lite0(weights: Mapping[str, Tensor]) -> EfficientNetLite0:
             stride = first_stride if number == 0 else 1
             blocks.append(
                 Block(
-                    convolution(f"{at}._expand_conv", f"{at}._bn0", inside, wide) if expansion > 1 else None,
-                    convolution(f"{at}._depthwise_conv", f"{at}._bn1", wide, wide, kernel, stride, groups=wide),
-                    convolution(f"{at}._project_conv", f"{at}._bn2", wide, out),
+                    of.convolution(f"{at}._expand_conv", f"{at}._bn0", inside, wide) if expansion > 1 else None,
+                    of.convolution(f"{at}._depthwise_conv", f"{at}._bn1", wide, wide, kernel, stride, groups=wide),
+                    of.convolution(f"{at}._project_conv", f"{at}._bn2", wide, out),
                 )
             )
             inside = out
-    head = convolution("_conv_head", "_bn1", inside, WIDTH)
-    classifier = (take("_fc.weight", 1000, WIDTH), take("_fc.bias", 1000))
-    if left:
-        raise DataError(f"the weights are not EfficientNet-Lite0's: {min(left)} is one too many")
+    head = of.convolution("_conv_head", "_bn1", inside, WIDTH)
+    classifier = (of.take("_fc.weight", 1000, WIDTH), of.take("_fc.bias", 1000))
+    of.check_all_taken()
     return EfficientNetLite0(stem, tuple(blocks), head, classifier)

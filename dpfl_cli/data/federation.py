@@ -30,11 +30,12 @@ class DatasetInfo:
     records: int  # in the training pool
     clients: int | None  # number of natural clients, where the data has any
     details: Mapping[str, Any] = field(default_factory=dict)
+    target_shape: tuple[int, ...] = ()  # of a record's target, where it is more than one class or number
 
 
 @dataclass(frozen=True)
 class Records:
-    """features [N, ...] and targets [N] (integer classes, or real values), as numpy arrays."""
+    """features [N, ...] and targets [N, *target_shape] (integer classes, or real values), as numpy arrays."""
 
     features: np.ndarray
     targets: np.ndarray
@@ -50,6 +51,7 @@ class Dataset:
     Attributes:
       natural: [N] client number of each training record where the data comes with clients, else None.
       truth: public facts for diagnostics, such as the generating parameter `optimum` [d] of a synthetic problem.
+      test_natural: [N_test] client number of each test record, where the clients have test records of their own.
     """
 
     info: DatasetInfo
@@ -57,6 +59,7 @@ class Dataset:
     test: Records | None
     natural: np.ndarray | None = None
     truth: Mapping[str, np.ndarray] = field(default_factory=dict)
+    test_natural: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from dpfl_cli.config.errors import DataError
@@ -416,13 +416,16 @@ def _from_archive(source: Archive, files: list[SourceFile], folder: Path, progre
         archive, unpacked = Path(name) / source.url.rsplit("/", 1)[-1], Path(name) / "unpacked"
         unpacked.mkdir()
         md5 = hashlib.md5(usedforsecurity=False)
-        with open(archive, "xb") as stream:
-            for chunk in _downloaded(source.url, progress):
-                stream.write(chunk)
-                md5.update(chunk)
+        try:
+            with open(archive, "xb") as stream:
+                for chunk in _downloaded(source.url, progress):
+                    stream.write(chunk)
+                    md5.update(chunk)
+        except OSError as error:
+            raise _SourceFailed(f"{archive.name}: {_reason(error)}") from error
         if source.md5 not in (None, md5.hexdigest()):
             raise _SourceFailed(f"{archive.name}: wrong checksum: md5 {md5.hexdigest()}, published {source.md5}")
-        _unpack(archive, unpacked, frozenset(f"{source.folder}/{file.name}{source.form}" for file in files))
+        _unpack(archive, unpacked, frozenset(str(PurePosixPath(source.folder, file.name + source.form)) for file in files))
         for file in files:
             path = _inside(unpacked, source.folder, file.name + source.form, "archive")
             _publish(_copied(path, progress), file, source.form, folder)
@@ -431,7 +434,7 @@ def _from_archive(source: Archive, files: list[SourceFile], folder: Path, progre
 def _inside(unpacked: Path, folder: str, name: str, what: str) -> Path:
     path = unpacked / folder / name
     if not path.is_file():
-        raise _SourceFailed(f"the {what} has no {folder}/{name}")
+        raise _SourceFailed(f"the {what} has no {PurePosixPath(folder, name)}")
     return path
 
 

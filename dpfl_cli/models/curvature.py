@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +22,9 @@ from dpfl_cli.models.pairs import product, shared_product
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-6}  # relative residual at which conjugate gradients stop
 UNDERFLOW = {dtype: 1e4 * torch.finfo(dtype).tiny for dtype in TOLERANCE}  # sums of squares below it have lost digits
+PRECONDITIONED = 512  # rows of one product with a preconditioner
+LANCZOS_STEPS = 24
+ROUNDING = {dtype: 1e3 * torch.finfo(dtype).eps for dtype in TOLERANCE}  # times c: see `clippable_norms`
 SMALLEST_FACTOR = 16  # LAPACK factors matrices up to this size, larger ones are cut
 
 
@@ -41,6 +45,16 @@ def hessian_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
     return squared_norms * total.clamp_(min=UNDERFLOW[total.dtype]).sqrt_()
 
 
+def clippable_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
+    """`hessian_norms`, for clipping: at least `ROUNDING` c ||x||^2.
+
+    Solvers compute a record's curvature to a rounding error of about c eps ||x||^2. Where one class has nearly all the
+    probability, the curvature itself is smaller than that, and with a long x the error would pass any bound on the norm.
+    """
+    floor = ROUNDING[probabilities.dtype] * probabilities.shape[-2] * squared_norms
+    return torch.maximum(hessian_norms(probabilities, squared_norms), floor)
+
+
 def hessian_by_conjugate_gradients(
     features: Tensor, probabilities: Tensor, shares: Tensor, right: Tensor, damping: Tensor
 ) -> Tensor:
@@ -53,17 +67,57 @@ def hessian_by_conjugate_gradients(
       right: [S, B, c, q].
       damping: [S, 1, 1, 1].
     """
+    product_with = hessian_product(features, probabilities, shares)
+    return conjugate_gradients(lambda direction: product_with(direction).addcmul_(direction, damping), right)
+
+
+def hessian_product(features: Tensor, probabilities: Tensor, shares: Tensor) -> Callable[[Tensor], Tensor]:
+    """[S, B, c, q] -> H of it, written into the same memory every time. Args: as for `hessian_by_conjugate_gradients`."""
     weighted = probabilities * shares.unsqueeze(-2)
-    fitted, turned, applied = torch.empty_like(weighted), torch.empty_like(weighted), torch.empty_like(right)
+    fitted, turned = torch.empty_like(weighted), torch.empty_like(weighted)
+    applied = weighted.new_empty(*weighted.shape[:-1], features.shape[-1])
 
     def apply(direction: Tensor) -> Tensor:
         """w P (Z - sum(P Z)), the same as w (P Z - P sum(P Z)), between two products with X."""
         shared_product(direction, features.mT, fitted)
         torch.mul(fitted, probabilities, out=turned)
         fitted.sub_(turned.sum(dim=-2, keepdim=True)).mul_(weighted)
-        return shared_product(fitted, features, applied).addcmul_(direction, damping)
+        return shared_product(fitted, features, applied)
 
-    return conjugate_gradients(apply, right)
+    return apply
+
+
+def covariance_product(features: Tensor, shares: Tensor) -> Callable[[Tensor], Tensor]:
+    """[S, B, c, q] -> X^T diag(w) X of every class. Args: as for `hessian_by_conjugate_gradients`."""
+    weights = shares.unsqueeze(-2)
+    return lambda direction: shared_product(shared_product(direction, features.mT).mul_(weights), features)
+
+
+def largest_eigenvalue(apply: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+    """[S, B] the largest eigenvalue of a positive semidefinite A of every pair, from below, by `LANCZOS_STEPS` steps of Lanczos.
+
+    The largest eigenvalue of the tridiagonal matrix is the largest Rayleigh quotient in the Krylov space of the first vector, which
+    is the same for every pair; that rounding makes later vectors lose their orthogonality only repeats it.
+
+    Args:
+      apply: [S, B, c, q] -> A of it; may write its result into the same memory every time.
+      like: [S, B, c, q].
+    """
+    start = np.random.default_rng(0).standard_normal(like.shape[2:])
+    current = torch.from_numpy(start / np.linalg.norm(start)).to(like).expand_as(like)
+    before, length = torch.zeros_like(like), torch.zeros_like(like[..., :1, :1])
+    diagonal, beside = [], []
+    for _ in range(min(LANCZOS_STEPS, start.size)):
+        applied = apply(current)
+        along = _inner(current, applied)
+        diagonal.append(along[..., 0, 0])
+        rest = applied - along * current - length * before
+        length = _inner(rest, rest).sqrt()
+        beside.append(length[..., 0, 0])
+        before, current = current, torch.where(length > 0, rest / length, 0.0)  # the space is exhausted: zeros follow
+    off = torch.stack(beside[:-1], dim=-1) if len(beside) > 1 else like.new_zeros(*like.shape[:2], 0)
+    matrix = torch.diag_embed(torch.stack(diagonal, dim=-1)) + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
+    return torch.linalg.eigvalsh(matrix)[..., -1]
 
 
 def conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor) -> Tensor:
@@ -191,7 +245,65 @@ def inverse_factor(matrices: Tensor) -> Tensor:
     return inverse
 
 
-def covariance_inverse(features: Tensor, shares: Tensor, damping: float) -> Tensor:
+def packed(matrices: Tensor, size: int) -> Tensor:
+    """[..., p (p + 1) / 2] upper triangles, row by row, of the leading p x p parts of matrices [..., q, q]."""
+    rows, columns = torch.triu_indices(size, size, device=matrices.device)
+    return matrices.flatten(-2).index_select(-1, rows * matrices.shape[-1] + columns)
+
+
+def unpacked(triangles: Tensor, size: int) -> Tensor:
+    """[..., p, p] the symmetric matrices with these upper triangles [..., p (p + 1) / 2]."""
+    rows, columns = torch.triu_indices(size, size, device=triangles.device)
+    matrices = triangles.new_empty(*triangles.shape[:-1], size, size)
+    matrices[..., rows, columns] = triangles
+    matrices[..., columns, rows] = triangles
+    return matrices
+
+
+def damped_inverse(matrices: Tensor, damping: Tensor, floor: bool) -> Tensor:
+    """(A + gamma I)^-1 of symmetric matrices, in float64.
+
+    Args:
+      matrices: [R, p, p] A; noise may have made them indefinite.
+      damping: [R] gamma.
+      floor: eigenvalues of A + gamma I below gamma count as gamma.
+
+    Returns:
+      [R, p, p] in the matrices' type; NaN where A is not finite.
+    """
+    result = torch.empty_like(matrices)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more would round otherwise
+    try:
+        for one, gamma, out in zip(matrices.double(), damping.double(), result, strict=True):
+            usable = torch.isfinite(one).all()
+            values, vectors = torch.linalg.eigh(torch.where(usable, one, 0.0))
+            shifted = (values.clamp(min=0.0) if floor else values) + gamma
+            out.copy_(torch.where(usable, (vectors / shifted) @ vectors.mT, torch.nan))
+    finally:
+        torch.set_num_threads(threads)
+    return result
+
+
+def precondition(values: Tensor, matrices: Tensor, width: int) -> Tensor:
+    """P v for every part of length p of v, at most `PRECONDITIONED` parts to a product.
+
+    Args:
+      values: [R, ..., d] plain values, d a multiple of p = `width`.
+      matrices: [R, p, p] symmetric P.
+    """
+    rows = values.reshape(len(values), -1, width)
+    result = torch.empty_like(rows)
+    for own, matrix, out in zip(rows, matrices.to(values.dtype), result, strict=True):
+        whole = len(own) // PRECONDITIONED * PRECONDITIONED
+        for part in (slice(0, whole), slice(whole, len(own))):
+            left = own[part].reshape(-1, min(PRECONDITIONED, max(len(own[part]), 1)), width)
+            if len(left):
+                product(left, matrix.expand(len(left), -1, -1), out[part].view_as(left))
+    return result.view(values.shape)
+
+
+def covariance_inverse(features: Tensor, shares: Tensor, damping: float | Tensor) -> Tensor:
     """What `covariance_solve` needs of K = X^T diag(w) X: (damping I + G)^-1, G = K or, where n < q, the smaller X_w X_w^T.
 
     Args:
@@ -209,7 +321,7 @@ def covariance_inverse(features: Tensor, shares: Tensor, damping: float) -> Tens
     return product(inverse.mT, inverse)
 
 
-def covariance_solve(features: Tensor, shares: Tensor, inverse: Tensor, right: Tensor, damping: float) -> Tensor:
+def covariance_solve(features: Tensor, shares: Tensor, inverse: Tensor, right: Tensor, damping: float | Tensor) -> Tensor:
     """(K + damping I)^-1 for every class; by Woodbury, (g - X_w^T (damping I + X_w X_w^T)^-1 X_w g) / damping, where n < q.
 
     Args:

@@ -7,6 +7,7 @@ record never leaves the span of that record (and of its drift), so its whole loc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -25,7 +26,12 @@ from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 class LinearRegressionSettings(Settings):
     """Settings of `linear_regression`."""
 
+    later: ClassVar[frozenset[str]] = frozenset({"init", "objective", "gradient_quantiles"})
+
     loss_factor: float = Field(0.5, gt=0, allow_inf_nan=False)
+    init: Literal["zeros", "normal"] = "zeros"
+    objective: bool = False
+    gradient_quantiles: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ class _Span:
 
 @component("model", "linear_regression", revision=1, settings=LinearRegressionSettings)
 class LinearRegression(SingleOutput):
-    """Linear regression with squared loss, float64, started at zero.
+    """Linear regression with squared loss, float64, started at zero (unless init says otherwise).
 
     Reference: Takakura, Liew, Hasegawa (2025), section 5 (the factor 1/2 of the loss is what its step sizes imply).
     """
@@ -65,7 +71,7 @@ class LinearRegression(SingleOutput):
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__(settings, federations, index, device)
-        self.dimension = self.dimension_of(settings, federations[0].dataset.info)
+        self.features = self.dimension = self.dimension_of(settings, federations[0].dataset.info)
         self.kernel_scale = settings.loss_factor
         self._groups = groups_of(federations, index, self.dtype, self.device)
         self._optima = [optimum_of(federation, self.dtype, self.device) for federation in federations]
@@ -73,7 +79,7 @@ class LinearRegression(SingleOutput):
     @classmethod
     def dimension_of(cls, settings: LinearRegressionSettings, info: DatasetInfo) -> int:
         """d, the length of a record's feature vector."""
-        if info.classes is not None or len(info.feature_shape) != 1:
+        if info.classes is not None or len(info.feature_shape) != 1 or info.target_shape:
             raise ConfigError(
                 f"model=linear_regression: needs feature vectors with real targets, but dataset={info.name} has features of "
                 f"shape {list(info.feature_shape)} and {info.classes or 'no'} classes; choose dataset=synthetic or another model"
@@ -81,8 +87,16 @@ class LinearRegression(SingleOutput):
         return info.feature_shape[0]
 
     def initial(self, streams: Streams) -> Tensor:
-        """[R, d] zeros."""
-        return torch.zeros(self.runs, self.dimension, dtype=self.dtype, device=self.device)
+        """[R, d] zeros, or N(0, I)."""
+        values = np.zeros((self.runs, self.dimension))
+        if self.settings.init == "normal":
+            for run in range(self.runs):
+                values[run] = streams.generator(run, "init").standard_normal(self.dimension)
+        return torch.from_numpy(values).to(self.device)
+
+    def unreleased(self) -> frozenset[str]:
+        """As the contract, with `objective`."""
+        return super().unreleased() | (frozenset({"objective"}) if self.settings.objective else frozenset())
 
     def encoded(self, targets: np.ndarray) -> np.ndarray:
         """y itself."""
@@ -95,6 +109,10 @@ class LinearRegression(SingleOutput):
     def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """2 loss_factor (x . v - y)."""
         return 2 * self.settings.loss_factor * (outputs - targets)
+
+    def second_derivative(self, outputs: Tensor) -> Tensor:
+        """2 loss_factor."""
+        return torch.full_like(outputs, 2 * self.settings.loss_factor)
 
     def local_descent(self, start: Tensor, learning_rate: Tensor, steps: int, drift: Tensor | None = None) -> ClientValues:
         """As the definition; clients with one record take the recursion in its span."""
@@ -119,7 +137,8 @@ class LinearRegression(SingleOutput):
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
         """`distance` ||w - w*|| and `relative_distance` ||w - w*|| / ||w*|| (where the optimum w* is known), and `train_loss`
-        (1/M) sum_i mean_j (x_ij . w - y_ij)^2, each [R]."""
+        (1/M) sum_i mean_j (x_ij . w - y_ij)^2, each [R]; where settings ask for them `objective`, (1/M) sum_i f_i, which is
+        loss_factor times that, and `gradient_quantiles`."""
         loss = parameters.new_zeros(self.runs)
         optimum = torch.zeros_like(parameters)
         for group, known in zip(self._groups, self._optima, strict=True):
@@ -132,13 +151,16 @@ class LinearRegression(SingleOutput):
             loss[group.runs] = total / self.clients
             if known is not None:
                 optimum[group.runs] = known
+        more = {"objective": self.settings.loss_factor * loss} if self.settings.objective else {}
+        more |= self.asked_quantiles(parameters)
         if any(known is None for known in self._optima):
-            return {"train_loss": loss}
+            return {"train_loss": loss, **more}
         distance = torch.linalg.vector_norm(parameters - optimum, dim=-1)
         return {
             "distance": distance,
             "relative_distance": distance / torch.linalg.vector_norm(optimum, dim=-1),
             "train_loss": loss,
+            **more,
         }
 
     def _gradient(

@@ -35,8 +35,11 @@ from dpfl_cli.privacy.client_values import opened
 class LogisticSettings(PenaltySettings):
     """Settings of `logistic_regression`."""
 
+    later: ClassVar[frozenset[str]] = frozenset({"gradient_quantiles"})
+
     l2: float = Field(ge=0, allow_inf_nan=False)  # theta_2, lambda
     init: Literal["zeros", "normal"]
+    gradient_quantiles: bool = False
 
 
 @component("model", "logistic_regression", revision=1, settings=LogisticSettings)
@@ -50,7 +53,7 @@ class LogisticRegression(SingleOutput):
         self, settings: LogisticSettings, federations: list[Federation], index: np.ndarray, device: torch.device | str = "cpu"
     ) -> None:
         super().__init__(settings, federations, index, device)
-        self.dimension = self.dimension_of(settings, federations[0].dataset.info)
+        self.features = self.dimension = self.dimension_of(settings, federations[0].dataset.info)
         self.l2 = settings.l2
         self.penalty = penalty_of(settings)
 
@@ -85,6 +88,10 @@ class LogisticRegression(SingleOutput):
         """-y / (1 + exp(y z))."""
         return -targets * torch.sigmoid(-targets * outputs)
 
+    def second_derivative(self, outputs: Tensor) -> Tensor:
+        """sigmoid(z) sigmoid(-z)."""
+        return torch.sigmoid(outputs) * torch.sigmoid(-outputs)
+
     def prox(self, values: Tensor, step: Tensor) -> Tensor:
         """As the contract, for the penalty g."""
         return self.penalty.prox(values, step.reshape(-1, *[1] * (values.dim() - 1)))
@@ -93,10 +100,10 @@ class LogisticRegression(SingleOutput):
         """Each [R]: `train_loss`, F = (1/M) sum_i f_i + g with g on its domain (a model outside is not infinitely bad); with
         l2 > 0, of the minimiser x* of F, `squared_error` ||x - x*||^2 / ||x*||^2 (unless x* = 0, which a large l1 weight makes)
         and `suboptimality` F(x) - F(x*); and where there is a test split, `accuracy` in percent and `test_loss`, the mean of
-        ln(1 + exp(-y a . x)).
+        ln(1 + exp(-y a . x)); and `gradient_quantiles`, where settings ask for them.
         """
         loss = self._objective(parameters)
-        found = {"train_loss": loss}
+        found = {"train_loss": loss, **self.asked_quantiles(parameters)}
         if self._best is not None:
             best, least, away_from_zero = self._best
             if away_from_zero:

@@ -76,11 +76,14 @@ DERIVATIVES: dict[Activation, Callable[[Tensor, Tensor], object]] = {
 class MlpSettings(PenaltySettings):
     """Settings of `mlp`."""
 
+    later: ClassVar[frozenset[str]] = frozenset({"gradient_quantiles"})
+
     hidden: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
     activation: Activation
     average_pool: int = Field(ge=1)
     l2: float = Field(ge=0, allow_inf_nan=False)
     precision: Literal["float32", "float64"]
+    gradient_quantiles: bool = False
 
 
 @dataclass(frozen=True)
@@ -352,7 +355,7 @@ class Mlp(Objective):
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
         """`train_loss`, (1/M) sum_i of the clients' mean cross-entropy, and on the test split, where there is one, `accuracy` in
-        percent and `test_loss` (mean cross-entropy), each [R]."""
+        percent and `test_loss` (mean cross-entropy), each [R]; and `gradient_quantiles`, where settings ask for them."""
         everywhere = parameters.unsqueeze(1).expand(-1, self.clients, -1)
         losses = parameters.new_zeros(self.runs, self.clients)
         for block in self._blocks(None):
@@ -361,7 +364,7 @@ class Mlp(Objective):
                 cross_entropy(self._passes.forward(chunk.features), chunk.labels) * chunk.weights for chunk in chunks_of(block)
             ]
             block.put(losses, torch.cat(each, dim=-1).sum(dim=-1))
-        found = {"train_loss": losses.sum(dim=-1) / self.clients}
+        found = {"train_loss": losses.sum(dim=-1) / self.clients, **self.asked_quantiles(parameters)}
         if any(test is None for test in self._tests):
             return found
         accuracy, loss = torch.empty_like(parameters[:, 0]), torch.empty_like(parameters[:, 0])

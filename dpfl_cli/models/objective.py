@@ -18,6 +18,7 @@ from torch import Tensor
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.streams import Streams
+from dpfl_cli.models.quantiles import QUANTILES, gradient_quantiles
 from dpfl_cli.privacy.bounded import Bounded, Constant, Side, joined_side, solved_mean
 from dpfl_cli.privacy.client_values import ClientValues, Unreleased, client_values, opened
 
@@ -44,11 +45,13 @@ class Objective(ABC):
       host: calls a function with plain tensors or arrays and returns the tensors that it gives. What an objective computes beside
         torch in a round (a compiled kernel on a tensor's memory) passes through it, so that the engine can repeat the round.
       provides: which of the optional methods it has, among "clipped_gradient", "squared_gradient_norms", "damped_solve",
-        "covariance" (both kinds).
+        "covariance" (both kinds of it, and `precondition`).
+      features: p, the number of features that the model's linear layer sees, where it provides "covariance".
     """
 
     dtype: torch.dtype
     dimension: int
+    features: int
     host: Callable[..., Any] = staticmethod(lambda function, *args: function(*args))
     provides: ClassVar[frozenset[str]] = frozenset()
     unreleased_metrics: ClassVar[frozenset[str]] = frozenset()
@@ -80,6 +83,11 @@ class Objective(ABC):
         """
         return 0
 
+    @classmethod
+    def features_of(cls, settings: Any, info: DatasetInfo) -> int:
+        """p, `features`, before anything is read."""
+        raise NotImplementedError
+
     @abstractmethod
     def initial(self, streams: Streams) -> Tensor:
         """[R, d] initial global parameters (stream "init")."""
@@ -94,6 +102,17 @@ class Objective(ABC):
     @abstractmethod
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
         """Diagnostics of global parameters [R, d]: name -> [R], on the device, never read by an algorithm."""
+
+    def unreleased(self) -> frozenset[str]:
+        """Names of this batch's metrics that look at clients' records: `unreleased_metrics`, and what settings ask for."""
+        return self.unreleased_metrics | (QUANTILES if getattr(self.settings, "gradient_quantiles", False) else frozenset())
+
+    def asked_quantiles(self, parameters: Tensor) -> dict[str, Tensor]:
+        """`gradient_quantiles` at global parameters [R, d], where the model has a setting of this name that asks for them."""
+        if not getattr(self.settings, "gradient_quantiles", False):
+            return {}
+        everywhere = parameters.unsqueeze(1).expand(-1, self.clients, -1)
+        return gradient_quantiles(self.squared_gradient_norms(everywhere), self.records)
 
     def clipped_gradient(self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None) -> Bounded:
         """Mean over records of the clipped gradients of their losses, without the regulariser, which depends on no data.
@@ -137,6 +156,15 @@ class Objective(ABC):
         """
         raise NotImplementedError
 
+    def largest_curvature(
+        self, parameters: Tensor, curvature: Curvature = "hessian", clip_norm: Tensor | None = None
+    ) -> ClientValues:
+        """[R, M] the largest eigenvalue of the H_i of `damped_solve`; 0 for a client without records. For display.
+
+        Args: as for `damped_solve`.
+        """
+        raise NotImplementedError
+
     def newton_direction(
         self,
         parameters: Tensor,
@@ -170,16 +198,27 @@ class Objective(ABC):
         return solved_mean(direction, *clips, damping, self.records, how, constant)
 
     def covariance(self) -> ClientValues:
-        """[R, M, p (p + 1) / 2] (1 / n_i) sum_j x_j x_j^T of the features that the model's linear layer sees; as `packed`."""
+        """[R, M, p (p + 1) / 2] (1 / n_i) sum_j x_j x_j^T of the features that the model's linear layer sees.
+
+        Packed (`curvature.packed`): the upper triangle row by row, every entry once and as it is. A record that is not finite
+        counts as zero; a client without records has the zero matrix.
+        """
         raise NotImplementedError
 
     def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
-        """The same of features clipped to C: one record moves it by C^2 / n_i, or sqrt(2) C^2 / n_i when it is replaced.
-
-        (||x x^T - y y^T||_F^2 = ||x||^4 + ||y||^4 - 2 (x . y)^2 <= 2 C^4.)
+        """The same of features clipped to C, as `bounded.record_covariance`.
 
         Args:
           clip_norm: [R], C, the L2 bound of a record's features.
+        """
+        raise NotImplementedError
+
+    def precondition(self, values: Tensor, matrices: Tensor) -> Tensor:
+        """(I_c (x) P) v: a symmetric matrix P over features, applied to the part of every class.
+
+        Args:
+          values: [R, d], public, or [R, M, d] client values, which stay what they are.
+          matrices: [R, p, p], public.
         """
         raise NotImplementedError
 
@@ -247,6 +286,11 @@ class ClientSide:
     @property
     def dimension(self) -> int:
         return self.__objective.dimension
+
+    @property
+    def features(self) -> int:
+        """p, as `Objective.features`."""
+        return self.__objective.features
 
     @property
     def dtype(self) -> torch.dtype:
@@ -320,6 +364,14 @@ class ClientSide:
         clips = clip_norm, side_clip_norm, curvature_clip_norm
         return self.__objective.newton_direction(*own, *clips, damping, curvature, how, constant)
 
+    def largest_curvature(
+        self, parameters: Tensor, curvature: Curvature = "hessian", clip_norm: Tensor | None = None
+    ) -> ClientValues:
+        """As `Objective.largest_curvature`."""
+        if clip_norm is not None:
+            self._public("clip_norm", clip_norm, (self.runs,))
+        return client_values(self.__objective.largest_curvature(self._own("parameters", parameters), curvature, clip_norm))
+
     def covariance(self) -> ClientValues:
         """As `Objective.covariance`."""
         return client_values(self.__objective.covariance())
@@ -328,6 +380,14 @@ class ClientSide:
         """As `Objective.clipped_covariance`."""
         self._public("clip_norm", clip_norm, (self.runs,))
         return self.__objective.clipped_covariance(clip_norm)
+
+    def precondition(self, values: Tensor, matrices: Tensor) -> Tensor:
+        """As `Objective.precondition`."""
+        self._public("matrices", matrices, (self.runs, self.features, self.features))
+        if isinstance(values, Unreleased) or values.dim() != 2:
+            return client_values(self.__objective.precondition(self._own("values", values), matrices))
+        self._public("values", values, (self.runs, self.dimension))
+        return self.__objective.precondition(values, matrices)
 
     def regulariser_gradient(self, parameters: Tensor) -> Tensor:
         """As `Objective.regulariser_gradient`."""

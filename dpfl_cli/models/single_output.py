@@ -5,9 +5,10 @@ With s_j = dl/dz at z_j = a_j . v, a record's gradient is s_j a_j and its norm |
     mean of gradients          (1/n) A^T s
     mean of clipped gradients  (1/n) A^T (s min(1, C / (|s| ||a||)))
 
-and no gradient of a single record is ever made. A record whose gradient is not finite counts as zero where it is clipped. A
-compiled kernel computes this on CPUs (`single_output_kernel`); stacked tensor operations serve other devices, and where the
-kernel cannot be built. The two are tested equal.
+and no gradient of a single record is ever made. With the loss's second derivative l'' a record's Hessian is l'' a a^T, of norm
+|l''| ||a||^2, and a client's is A^T diag(w) A. A record whose gradient or matrix is not finite counts as zero where it is clipped. A
+compiled kernel computes gradients on CPUs (`single_output_kernel`); stacked tensor operations serve other devices, and where
+the kernel cannot be built. The two are tested equal.
 
 Reference: Goodfellow, "Efficient per-example gradient computations", 2015, arXiv:1510.01799.
 """
@@ -16,19 +17,28 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpfl_cli.data.federation import Federation
-from dpfl_cli.models.objective import Objective
-from dpfl_cli.models.pairs import LARGEST_NORM, divisors, product
+from dpfl_cli.data.federation import DatasetInfo, Federation
+from dpfl_cli.models.curvature import (
+    covariance_inverse,
+    covariance_product,
+    covariance_solve,
+    largest_eigenvalue,
+    packed,
+    precondition,
+)
+from dpfl_cli.models.objective import Curvature, Objective
+from dpfl_cli.models.pairs import CPU_BLOCK, LARGEST_NORM, bounded_shares, divisors, product
 from dpfl_cli.models.stacks import RUN_BLOCK, filled, index_of, put
-from dpfl_cli.privacy.bounded import Bounded, record_mean
+from dpfl_cli.privacy.bounded import Bounded, record_covariance, record_mean
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
 if TYPE_CHECKING:
@@ -96,7 +106,7 @@ class SingleOutput(Objective):
     """
 
     dtype = torch.float64
-    provides: ClassVar[frozenset[str]] = frozenset({"clipped_gradient", "squared_gradient_norms"})
+    provides: ClassVar[frozenset[str]] = frozenset({"clipped_gradient", "squared_gradient_norms", "covariance", "damped_solve"})
     unreleased_metrics: ClassVar[frozenset[str]] = frozenset({"train_loss"})
     kernel_loss: ClassVar[str]
     kernel_scale = 1.0
@@ -114,6 +124,10 @@ class SingleOutput(Objective):
     def derivative(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """s = dl/dz, elementwise."""
 
+    @abstractmethod
+    def second_derivative(self, outputs: Tensor) -> Tensor:
+        """l'' = d^2 l / dz^2 >= 0, elementwise; of these losses it does not depend on y."""
+
     def gradient(self, parameters: Tensor) -> ClientValues:
         """[R, M, d] grad f_i(v_i) = (1 / n_i) A_i^T s + l2 v_i; 0 for a client without records."""
         return client_values(self._computed("gradient", opened(parameters)))
@@ -128,6 +142,56 @@ class SingleOutput(Objective):
     def squared_gradient_norms(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
         """[R, M, b] s^2 ||a||^2; infinite for a record whose gradient is not finite."""
         return client_values(self._computed("norms", opened(parameters), None, batch))
+
+    def damped_solve(
+        self,
+        parameters: Tensor,
+        right: Tensor,
+        damping: Tensor,
+        curvature: Curvature = "hessian",
+        clip_norm: Tensor | None = None,
+    ) -> ClientValues:
+        """As the contract, by a factor of A^T diag(w) A + damping I, or where n < d of the smaller matrix of Woodbury's identity.
+
+        A record's matrix that is not finite counts as zero; a client without records divides by the damping.
+        """
+        sides, shifts = opened(right), damping.to(self.device, self.dtype)
+        result = sides / shifts.reshape(-1, 1, 1)
+        for run, clients, features, shares in self._curvatures(opened(parameters), curvature, clip_norm):
+            inverse = covariance_inverse(features, shares, shifts[run])
+            side = sides[run, clients].unsqueeze(1)
+            result[run, clients] = covariance_solve(features, shares, inverse, side, shifts[run]).squeeze(1)
+        return client_values(result)
+
+    def largest_curvature(
+        self, parameters: Tensor, curvature: Curvature = "hessian", clip_norm: Tensor | None = None
+    ) -> ClientValues:
+        """As the contract, by Lanczos."""
+        values = opened(parameters)
+        result = values.new_zeros(self.runs, self.clients)
+        for run, clients, features, shares in self._curvatures(values, curvature, clip_norm):
+            like = values[run, clients][None, :, None]
+            result[run, clients] = largest_eigenvalue(covariance_product(features, shares.unsqueeze(0)), like)[0]
+        return client_values(result)
+
+    @classmethod
+    def features_of(cls, settings: Any, info: DatasetInfo) -> int:
+        """d: there is one output."""
+        return cls.dimension_of(settings, info)
+
+    def covariance(self) -> ClientValues:
+        """As the contract."""
+        return client_values(self._covariance(torch.full((self.runs,), torch.inf, dtype=self.dtype, device=self.device)))
+
+    def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
+        """As the contract."""
+        limit = clip_norm.to(self.device, self.dtype)
+        return record_covariance(client_values(self._covariance(limit.square())), limit, divisors(self.records, None))
+
+    def precondition(self, values: Tensor, matrices: Tensor) -> Tensor:
+        """As the contract."""
+        applied = precondition(opened(values), matrices, self.dimension)
+        return client_values(applied) if isinstance(values, ClientValues) else applied
 
     def regulariser_gradient(self, parameters: Tensor) -> Tensor:
         """l2 x."""
@@ -193,6 +257,47 @@ class SingleOutput(Objective):
         numbers = None if batch is None else batch.numpy()
         for shard in self._shards:
             kernel.compute(mode, *loss, shard.layout, shard.runs, given, out, limits, numbers, torch.get_num_threads())
+        return result
+
+    def _curvatures(
+        self, values: Tensor, curvature: Curvature, clip_norm: Tensor | None
+    ) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+        """Blocks of one run's clients [k] that have records: (run, clients, rows A [k, n, d], shares w [k, n])."""
+        limits = values.new_full((self.runs,), torch.inf) if clip_norm is None else clip_norm.to(self.device, self.dtype)
+        for shard in self._shards:
+            for bucket in shard.buckets:
+                held = bucket[shard.counts[bucket] > 0]
+                height = int(shard.counts[held].max())
+                size = max(1, CPU_BLOCK // (self.dtype.itemsize * height * (2 * self.dimension + 4)))
+                for start in range(0, len(held), size):
+                    some = held[start : start + size]
+                    numbers = np.broadcast_to(np.arange(height), (len(some), height))
+                    places = torch.from_numpy(shard.places(some, numbers)).to(self.device)
+                    clients = torch.from_numpy(some).to(self.device)
+                    features, squared = shard.rows[places], shard.norms[places].square()
+                    squared = torch.where(shard.targets[places].isfinite(), squared, torch.inf)  # records that count as zero
+                    weights = shard.weights[places] * self.clients
+                    for run in shard.runs.tolist():
+                        curved = torch.ones_like(weights)
+                        if curvature == "hessian":
+                            curved = self.second_derivative(product(features, values[run, clients].unsqueeze(-1)).squeeze(-1))
+                        shares = bounded_shares(weights, curved * squared, limits[run])
+                        yield run, clients, features, shares * curved.nan_to_num(0.0, 0.0, 0.0)
+
+    def _covariance(self, limits: Tensor) -> Tensor:
+        """[R, M, d (d + 1) / 2] means of a a^T, each clipped to a Frobenius norm [R]."""
+        result = torch.zeros(self.runs, self.clients, self.dimension * (self.dimension + 1) // 2, dtype=self.dtype)
+        result = result.to(self.device)
+        for shard in self._shards:
+            for clients in shard.buckets:
+                counts = shard.counts[clients]
+                numbers = np.broadcast_to(np.arange(counts.max()), (len(clients), counts.max()))
+                places = torch.from_numpy(shard.places(clients, numbers)).to(self.device)
+                rows, squared = shard.rows[places], shard.norms[places].square()
+                weights = torch.from_numpy(1.0 / np.maximum(counts, 1)).to(rows).unsqueeze(-1)
+                for run in shard.runs.tolist():
+                    shares = bounded_shares(weights, squared, limits[run])
+                    result[run, clients] = packed(product((rows * shares.unsqueeze(-1)).mT, rows), self.dimension)
         return result
 
     # The torch path.

@@ -27,11 +27,16 @@ from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams, stream_generator
 from dpfl_cli.models.classifier import DTYPES, EVALUATION_ROWS, cross_entropy, evaluation_splits
 from dpfl_cli.models.curvature import (
+    clippable_norms,
     covariance_inverse,
+    covariance_product,
     covariance_solve,
     hessian_by_cholesky,
     hessian_by_conjugate_gradients,
-    hessian_norms,
+    hessian_product,
+    largest_eigenvalue,
+    packed,
+    precondition,
 )
 from dpfl_cli.models.objective import Curvature, Objective
 from dpfl_cli.models.pairs import (
@@ -45,7 +50,7 @@ from dpfl_cli.models.pairs import (
     product,
     shared_product,
 )
-from dpfl_cli.privacy.bounded import Bounded, record_mean
+from dpfl_cli.privacy.bounded import Bounded, record_covariance, record_mean
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
 KEPT_FACTORS = 1 << 30  # bytes of factored covariances that are kept from round to round; others are factored every time
@@ -57,6 +62,8 @@ _mapped: dict[tuple[object, ...], tuple[weakref.ref[np.ndarray], Tensor]] = {}
 class SoftmaxSettings(Settings):
     """Settings of `softmax_regression`."""
 
+    later: ClassVar[frozenset[str]] = frozenset({"gradient_quantiles"})
+
     bias: bool
     l2: float = Field(ge=0, allow_inf_nan=False)
     init: Literal["zeros", "normal", "uniform"]
@@ -67,6 +74,7 @@ class SoftmaxSettings(Settings):
     precision: Literal["float32", "float64"]
     solver: Literal["cg", "cholesky"]
     solver_precision: Literal["float32", "float64"]
+    gradient_quantiles: bool = False
 
 
 @component("model", "softmax_regression", revision=1, settings=SoftmaxSettings)
@@ -77,7 +85,7 @@ class SoftmaxRegression(Objective):
     cross-entropy of client i's records, + l2 / 2 ||w||^2.
     """
 
-    provides: ClassVar[frozenset[str]] = frozenset({"clipped_gradient", "squared_gradient_norms", "damped_solve"})
+    provides: ClassVar[frozenset[str]] = frozenset({"clipped_gradient", "squared_gradient_norms", "damped_solve", "covariance"})
     unreleased_metrics: ClassVar[frozenset[str]] = frozenset({"train_loss"})
 
     def __init__(
@@ -88,7 +96,7 @@ class SoftmaxRegression(Objective):
         self.dtype = DTYPES[settings.precision]
         self.dimension = self.dimension_of(settings, info)
         self._classes = classes_of(info)
-        self._width = self.dimension // self._classes  # features of a record, the bias among them
+        self.features = self._width = self.dimension // self._classes  # of a record, the bias among them
         self._row = -(-self._width // ALIGNMENT) * ALIGNMENT
         self._solver_dtype = DTYPES[settings.solver_precision]
         self._minus_one = torch.full((), -1.0, dtype=self.dtype, device=self.device)
@@ -101,6 +109,11 @@ class SoftmaxRegression(Objective):
         """d = c p, or c (p + 1) with a bias; p is the number of features, or the width of the frozen layer."""
         inputs = int(np.prod(info.feature_shape)) if settings.frozen_width is None else settings.frozen_width
         return classes_of(info) * (inputs + settings.bias)
+
+    @classmethod
+    def features_of(cls, settings: SoftmaxSettings, info: DatasetInfo) -> int:
+        """p, or p + 1 with a bias."""
+        return cls.dimension_of(settings, info) // classes_of(info)
 
     @classmethod
     def workspace(cls, settings: SoftmaxSettings, info: DatasetInfo, clients: int) -> int:
@@ -190,19 +203,54 @@ class SoftmaxRegression(Objective):
                 block.put(result, solved[..., : self._width].flatten(-2).to(result.dtype))
         return client_values(result)
 
+    def covariance(self) -> ClientValues:
+        """As the contract."""
+        return client_values(self._covariance(torch.full((self.runs,), torch.inf, dtype=self.dtype, device=self.device)))
+
+    def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
+        """As the contract, by ||x x^T||_F = ||x||^2: every record's share is cut."""
+        limit = clip_norm.to(self.device, self.dtype)
+        return record_covariance(client_values(self._covariance(limit.square())), limit, divisors(self.records, None))
+
+    def precondition(self, values: Tensor, matrices: Tensor) -> Tensor:
+        """As the contract."""
+        applied = precondition(opened(values), matrices, self._width)
+        return client_values(applied) if isinstance(values, ClientValues) else applied
+
+    def largest_curvature(
+        self, parameters: Tensor, curvature: Curvature = "hessian", clip_norm: Tensor | None = None
+    ) -> ClientValues:
+        """As the contract, by Lanczos in `solver_precision`."""
+        values, dtype = opened(parameters), self._solver_dtype
+        limits = torch.full((self.runs,), torch.inf) if clip_norm is None else clip_norm
+        limits = limits.to(self.device, dtype)
+        result = values.new_zeros(self.runs, self.clients)
+        for block in self._pool.blocks(None, self._hessian_bytes):
+            features = block.features.to(dtype)
+            if curvature == "hessian":
+                probabilities, shares = self._curvature(block, values, features, limits[block.runs])
+                apply = hessian_product(features, probabilities, shares)
+            else:
+                norms = block.squared_norms.to(dtype).unsqueeze(0)
+                shares = bounded_shares(block.weights.to(dtype), norms, limits[block.runs][:, None, None])
+                apply = covariance_product(features, shares)
+            found = largest_eigenvalue(apply, self._by_class(block.of(values)).to(dtype))
+            block.put(result, found.to(result.dtype))
+        return client_values(result)
+
     def regulariser_gradient(self, parameters: Tensor) -> Tensor:
         """l2 w."""
         return self.settings.l2 * parameters
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
         """`train_loss`, (1/M) sum_i of the clients' mean cross-entropy, and on the test split, where there is one, `accuracy` in
-        percent and `test_loss` (mean cross-entropy), each [R]."""
+        percent and `test_loss` (mean cross-entropy), each [R]; and `gradient_quantiles`, where settings ask for them."""
         everywhere = parameters.unsqueeze(1).expand(-1, self.clients, -1)
         losses = parameters.new_zeros(self.runs, self.clients)
         for block in self._pool.blocks(None, self._pair_bytes):
             each = cross_entropy(self._logits(block, everywhere), block.labels)
             block.put(losses, (each * block.weights).sum(dim=-1))
-        found = {"train_loss": losses.sum(dim=-1) / self.clients}
+        found = {"train_loss": losses.sum(dim=-1) / self.clients, **self.asked_quantiles(parameters)}
         if any(test is None for test in self._tests):
             return found
         accuracy, loss = torch.empty_like(parameters[:, 0]), torch.empty_like(parameters[:, 0])
@@ -268,12 +316,8 @@ class SoftmaxRegression(Objective):
 
     def _solve_hessian(self, block: Block, values: Tensor, right: Tensor, damping: Tensor, limit: Tensor) -> Tensor:
         """[S, B, c, q] with damping and limit [S]."""
-        dtype = self._solver_dtype
-        features, squared_norms = block.features.to(dtype), block.squared_norms.to(dtype)
-        probabilities = class_probabilities(shared_product(self._by_class(block.of(values)).to(dtype), features.mT))
-        norms = hessian_norms(probabilities, squared_norms)
-        shares = bounded_shares(block.weights.to(dtype), norms, limit[:, None, None])
-        probabilities.nan_to_num_(0.0)  # of records that count as zero
+        features = block.features.to(self._solver_dtype)
+        probabilities, shares = self._curvature(block, values, features, limit)
         if self.settings.solver == "cg":
             return hessian_by_conjugate_gradients(features, probabilities, shares, right, damping[:, None, None, None])
         solved = [
@@ -281,6 +325,15 @@ class SoftmaxRegression(Objective):
             for parts in zip(probabilities, shares, right, damping, strict=True)  # one run at a time: its matrices are large
         ]
         return torch.stack(solved)
+
+    def _curvature(self, block: Block, values: Tensor, features: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
+        """Probabilities [S, B, c, n] and the records' shares [S, B, n], each Hessian bounded by limit [S]."""
+        dtype = features.dtype
+        probabilities = class_probabilities(shared_product(self._by_class(block.of(values)).to(dtype), features.mT))
+        norms = clippable_norms(probabilities, block.squared_norms.to(dtype))
+        shares = bounded_shares(block.weights.to(dtype), norms, limit[:, None, None])
+        probabilities.nan_to_num_(0.0)  # of records that count as zero
+        return probabilities, shares
 
     def _solve_covariance(self, block: Block, right: Tensor, numbers: list[tuple[float, float]]) -> Tensor:
         """[S, B, c, q] with a damping and a bound for each run."""
@@ -292,6 +345,22 @@ class SoftmaxRegression(Objective):
             inverse = self._factor((block.key, damping, limit), features, shares, damping)
             solved.append(covariance_solve(features, shares, inverse, side, damping))
         return torch.stack(solved)
+
+    def _covariance(self, limits: Tensor) -> Tensor:
+        """[R, M, p (p + 1) / 2] means of x x^T, each clipped to a Frobenius norm [R]."""
+        size = self.features * (self.features + 1) // 2
+        result = torch.zeros(self.runs, self.clients, size, dtype=self.dtype, device=self.device)
+        for block in self._pool.blocks(None, self._moment_bytes):
+            means: list[Tensor] = []
+            for run in block.numbers:
+                shares = bounded_shares(block.weights, block.squared_norms, limits[run])
+                means.append(packed(product((block.features * shares.unsqueeze(-1)).mT, block.features), self.features))
+            block.put(result, torch.stack(means))
+        return result
+
+    def _moment_bytes(self, records: int) -> int:
+        """Bytes that a covariance of one pair works on."""
+        return self.dtype.itemsize * (2 * records * self._row + 2 * self._row**2)
 
     def _factor(self, key: tuple[object, ...], features: Tensor, shares: Tensor, damping: float) -> Tensor:
         """`covariance_inverse`, kept while there is room."""

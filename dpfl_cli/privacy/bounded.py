@@ -90,6 +90,12 @@ def clip(values: Tensor, clip_norm: Tensor) -> Bounded:
       values: [R, M, d] client values.
       clip_norm: [R], C; infinite to leave the values as they are. Public: settings, or a function of past releases.
     """
+    norms = vector_norms(opened(values)) if values.dim() == 3 else values
+    return _clipped(values, norms, clip_norm, "clipped to the ball of radius C: 2C under replace_one, C otherwise")
+
+
+def _clipped(values: Tensor, lengths: Tensor, clip_norm: Tensor, proof: str) -> Bounded:
+    """`clip` by given norms, float64 [R, M], which no two values' distance and no value's L2 norm exceed."""
     if isinstance(clip_norm, Unreleased) or isinstance(values, Diagnostic):
         raise PrivacyError(
             "clip takes client values and a public clip norm: a setting, or computed from releases, never from client values or "
@@ -100,7 +106,7 @@ def clip(values: Tensor, clip_norm: Tensor) -> Bounded:
         raise PrivacyError(
             f"clip takes values [runs, clients, d] and one clip norm a run, not {list(inside.shape)} and {list(clip_norm.shape)}"
         )
-    norms = vector_norms(inside).unsqueeze(-1)
+    norms = lengths.unsqueeze(-1)
     finite = norms <= math.sqrt(torch.finfo(inside.dtype).max)  # false for NaN
     bound = clip_norm.to(inside.dtype)
     limit = bound.reshape(-1, 1, 1)
@@ -112,7 +118,7 @@ def clip(values: Tensor, clip_norm: Tensor) -> Bounded:
         replace_one=2 * bound,
         zero_out=bound,
         unit="client",
-        proof="clipped to the ball of radius C: 2C under replace_one, C otherwise",
+        proof=proof,
         repaired=diagnostic((~finite).sum(dim=(1, 2))),
         maker=_MAKER,
     )
@@ -174,21 +180,75 @@ def record_mean(values: Tensor, clip_norm: Tensor, records: Tensor) -> Bounded:
     )
 
 
+def record_covariance(values: Tensor, clip_norm: Tensor, records: Tensor) -> Bounded:
+    """Means over a client's records of x x^T with x clipped to C, as packed triangles; what objectives make of clipped features.
+
+    A record's matrix has the Frobenius norm ||x||^2 <= C^2, and ||x x^T - y y^T||_F^2 = ||x||^4 + ||y||^4 - 2 (x . y)^2 <= 2 C^4.
+    So the mean, divided by the public m, moves by C^2 / m when a record is left out and by sqrt(2) C^2 / m when it is replaced.
+    The upper triangle holds every entry of the matrix once: its norms and distances are no larger than Frobenius'.
+
+    Args:
+      values: [R, M, p (p + 1) / 2] upper triangles, row by row.
+      clip_norm: [R], C.
+      records: [M] or [R, M], m_i, at least 1; public and fixed, whatever neighbour the client holds.
+    """
+    if isinstance(clip_norm, Unreleased) or isinstance(records, Unreleased) or isinstance(values, Diagnostic):
+        raise PrivacyError("the clip norm and the number of records that a mean is divided by are public, never client values")
+    inside = opened(values)
+    bound = clip_norm.to(inside.dtype).square()
+    if inside.dim() != 3 or bound.shape != inside.shape[:1]:
+        raise PrivacyError(f"covariances are [runs, clients, p (p + 1) / 2] with one clip norm a run, not {list(inside.shape)}")
+    moved = (bound.unsqueeze(-1) / records.to(inside.dtype)).expand(inside.shape[:2])
+    return Bounded(
+        values=client_values(inside),
+        bound=bound,
+        replace_one=math.sqrt(2.0) * moved,
+        zero_out=moved,
+        unit="record",
+        proof="mean over m records of x x^T, x clipped to C: sqrt(2) C^2 / m under replace_one, C^2 / m otherwise",
+        repaired=diagnostic(torch.zeros_like(bound)),
+        maker=_MAKER,
+    )
+
+
+def clip_symmetric(values: Tensor, clip_norm: Tensor) -> Bounded:
+    """Symmetric matrices clipped to the Frobenius norm C, as packed upper triangles: A min(1, C / ||A||_F).
+
+    Matrices differ by at most 2C (replace_one), one from nothing by at most C, and so do their triangles, which hold every entry
+    once. A matrix that is not finite, or whose squared norm is not, counts as zero, as in `clip`.
+
+    Args:
+      values: [R, M, p (p + 1) / 2] client values, upper triangles, row by row.
+      clip_norm: [R], C, as in `clip`.
+    """
+    size = math.isqrt(2 * values.shape[-1])
+    if values.dim() != 3 or size * (size + 1) != 2 * values.shape[-1]:
+        raise PrivacyError(f"symmetric matrices are packed as [runs, clients, p (p + 1) / 2], not {list(values.shape)}")
+    ends = torch.arange(size, 0, -1).cumsum(0)
+    diagonal = torch.cat((ends.new_zeros(1), ends[:-1])).to(values.device)
+    triangle = opened(values)
+    own = vector_norms(triangle.index_select(-1, diagonal)).square()
+    # every entry beside the diagonal stands for two; a triangle's own norm is at most the matrix's
+    norms = (2 * vector_norms(triangle).square() - own).clamp(min=0.0).sqrt()
+    return _clipped(values, norms, clip_norm, "clipped to the Frobenius norm C: 2C under replace_one, C otherwise")
+
+
 def scaled(bounded: Bounded, factors: Tensor) -> Bounded:
     """Bounded values times public numbers, such as record counts; bounds and sensitivities grow with them.
 
     Args:
-      factors: [R] or [R, M], positive; public.
+      factors: [R] or [R, M]; public.
     """
     if isinstance(factors, Unreleased) or bounded.quantity:
         raise PrivacyError("bounded values are scaled by public numbers, and squared norms are not scaled")
     inside = bounded.checked()
     numbers = factors.to(inside.dtype).reshape(*factors.shape, *[1] * (2 - factors.dim())).expand(inside.shape[:2])
+    sizes = numbers.abs()
     return Bounded(
         values=client_values(inside * numbers.reshape(*numbers.shape, *[1] * (inside.dim() - 2))),
-        bound=bounded.bound * numbers.amax(dim=1),
-        replace_one=_per_client(bounded.replace_one) * numbers,
-        zero_out=_per_client(bounded.zero_out) * numbers,
+        bound=bounded.bound * sizes.amax(dim=1),
+        replace_one=_per_client(bounded.replace_one) * sizes,
+        zero_out=_per_client(bounded.zero_out) * sizes,
         unit=bounded.unit,
         proof=f"{bounded.proof}; times public numbers",
         repaired=bounded.repaired,
@@ -206,7 +266,7 @@ def shrunk(vectors: Bounded, factors: Tensor) -> Bounded:
     if isinstance(factors, Unreleased) or not vectors.is_vector or vectors.quantity:
         raise PrivacyError("bounded vectors [R, M, d] are shrunk by public numbers")
     inside = vectors.checked()
-    if factors.shape != inside.shape[-1:] or bool((factors.abs() > 1).any()):
+    if factors.shape != inside.shape[-1:] or not bool((factors.abs() <= 1).all()):  # NaN among the refused
         raise PrivacyError(f"vectors [R, M, {inside.shape[-1]}] are shrunk by as many numbers in [-1, 1]")
     return _same_bounds(vectors, inside * factors.to(inside.dtype), f"{vectors.proof}; no coordinate grew")
 
@@ -249,6 +309,8 @@ def solve_sensitivity(
       replace_one and zero_out, [R, M] each.
     """
     first, second, limit, gamma = (one.unsqueeze(-1) for one in (gradient_clip, side_clip, matrix_clip, damping))
+    if constant == "xi_safe" and bool((first >= second).any()):
+        raise PrivacyError("the constant xi_safe needs a gradient clip below that of the right side (C1 < C2)")
     if constant == "paper":
         if bool((gamma * records <= limit).any()):
             raise PrivacyError(
@@ -270,24 +332,31 @@ def joined_side(gradient: Bounded, auxiliary: Tensor, gradient_clip: Tensor, sid
     "xi" (Krouka et al., Lemma 4): where ||g + b|| > C2, g + xi b with the larger root xi of ||g + xi b|| = C2, which lies in
       [0, 1) while ||g|| <= C2. It depends on g, and near ||g|| = C2 its slope has no bound.
 
+    A vector b_i that is not finite, or whose norm is beyond half of what `clip` takes, is of a run that diverged and counts as
+    zero. That is asked of b_i alone: asked of g + b it would depend on g, and near the threshold v would jump with one record.
+
     Args:
       gradient: [R, M, d] record means, each clipped to C1 <= C2.
       auxiliary: [R, M, d] b_i.
       gradient_clip, side_clip: [R] C1, C2.
     """
+    if how != "project" and bool((gradient_clip > side_clip).any()):
+        raise PrivacyError(f"a right side by {how} needs a gradient clip of at most that of the right side (C1 <= C2)")
     own, other = gradient.checked(), opened(auxiliary).to(gradient.values.dtype)
+    length = vector_norms(other).unsqueeze(-1)
+    usable = length <= math.sqrt(torch.finfo(own.dtype).max) / 2  # false for NaN
+    other, length = torch.where(usable, other, 0.0), torch.where(usable, length, 0.0).to(own.dtype)
     limit = side_clip.to(own.dtype).reshape(-1, 1, 1)
     if how == "clip_auxiliary":
-        return client_values(own + _to_ball(other, limit - gradient_clip.to(own.dtype).reshape(-1, 1, 1)))
+        return client_values(own + _to_ball(other, (side_clip - gradient_clip).to(own.dtype).reshape(-1, 1, 1)))
     together = own + other
     if how == "project":
         return client_values(_to_ball(together, limit))
-    length = torch.linalg.vector_norm(other, dim=-1, keepdim=True)
     along = (own * other).sum(dim=-1, keepdim=True) / length  # s
     # never negative while ||g|| <= C2, but for rounding
     root = (along.square() + limit.square() - own.square().sum(dim=-1, keepdim=True)).clamp(min=0.0).sqrt()
     xi = ((root - along) / length).clamp(0.0, 1.0)
-    far = torch.linalg.vector_norm(together, dim=-1, keepdim=True) > limit
+    far = vector_norms(together).unsqueeze(-1) > limit
     return client_values(_to_ball(torch.where(far & (length > 0), own + xi * other, together), limit))
 
 
@@ -333,9 +402,9 @@ def solved_mean(
 
 
 def _to_ball(values: Tensor, limit: Tensor) -> Tensor:
-    """v min(1, C / ||v||) over the last axis."""
-    norms = torch.linalg.vector_norm(values, dim=-1, keepdim=True)
-    return values * torch.where(norms > limit, limit / norms, torch.ones_like(norms))
+    """v min(1, C / ||v||) over the last axis, of vectors with finite norms."""
+    norms = vector_norms(values).unsqueeze(-1)
+    return values * torch.where(norms > limit, limit / norms, torch.ones_like(norms)).to(values.dtype)
 
 
 def _per_client(numbers: Tensor) -> Tensor:

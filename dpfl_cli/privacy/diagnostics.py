@@ -6,9 +6,21 @@ what was reported with this mark, because no epsilon covers it.
 from __future__ import annotations
 
 from dpfl_cli.privacy.bounded import Bounded, vector_norms
-from dpfl_cli.privacy.client_values import Diagnostic, diagnostic, opened
+from dpfl_cli.privacy.client_values import ClientValues, Diagnostic, diagnostic, opened
 
 _AT_THE_BOUND = 1 - 1e-4  # clipping leaves a norm of C up to rounding, also in float32
+
+
+def curvature_diagnostics(largest: ClientValues) -> dict[str, Diagnostic]:
+    """A DIAGNOSTIC, not private: it looks at client values without a release. For display only.
+
+    Args:
+      largest: [R, M] largest eigenvalues of the clients' curvatures.
+
+    Returns:
+      largest_curvature: [R] their mean over clients.
+    """
+    return {"largest_curvature": diagnostic(opened(largest).mean(dim=-1))}
 
 
 def update_diagnostics(update: Bounded) -> dict[str, Diagnostic]:

@@ -85,7 +85,7 @@ class LocalGaussian(_Gaussian):
     """
 
     trusts: ClassVar[frozenset[str]] = frozenset({"local"})
-    shapes: ClassVar[frozenset[str]] = frozenset({"vector"})
+    shapes: ClassVar[frozenset[str]] = frozenset({"vector", "matrix"})
     _scope: ClassVar[Scope] = "client"
 
     def release(self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None) -> Release:

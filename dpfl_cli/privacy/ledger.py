@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Kind = Literal["gaussian", "pure", "nonprivate"]
 Scope = Literal["client", "federation"]
 Quantity = Literal["", "squared_norms"]
+Shape = Literal["vector", "scalar", "matrix"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class LedgerEntry:
       name: the release, such as "update".
       group: entries with the same non-empty group are functions of the same contributions in the same round.
       kind: "gaussian" (noise_multiplier), "pure" (epsilon) or "nonprivate".
-      shape: "vector" or "scalar", what a contribution is.
+      shape: what a contribution is: a "vector" as long as the model, a "scalar" or a packed "matrix".
       quantity: what was released of the group's contributions: "" themselves, "squared_norms" theirs.
       count: number of releases composed.
       parameter: noise multiplier = std / sensitivity, or pure epsilon; a list of `count` of them where it changes over
@@ -54,7 +55,7 @@ class LedgerEntry:
     unit: str
     scope: Scope
     group: str = ""
-    shape: Literal["vector", "scalar"] = "vector"
+    shape: Shape = "vector"
     quantity: Quantity = ""
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.bounded import Bounded, Relation
 from dpfl_cli.privacy.client_values import ClientValues, versions
-from dpfl_cli.privacy.ledger import BatchLedger, LedgerEntry, Quantity
+from dpfl_cli.privacy.ledger import BatchLedger, LedgerEntry, Quantity, Shape
 
 Trust = Literal["none", "local", "central", "secure_aggregation"]
 
@@ -31,7 +31,7 @@ class ReleaseSpec:
 
     Attributes:
       name: its name in the ledger.
-      shape: "vector" or "scalar" contributions.
+      shape: "vector" contributions as long as the model, a "scalar", or a "matrix": a packed one, of any length.
       per_round: how often in a round.
       group: releases of one group are functions of the same contributions and may be priced jointly.
       quantity: what is released of the group's contributions: "" themselves, or "squared_norms".
@@ -49,7 +49,7 @@ class ReleaseSpec:
     """
 
     name: str
-    shape: Literal["vector", "scalar"] = "vector"
+    shape: Shape = "vector"
     per_round: int = 1
     group: str = ""
     quantity: Quantity = ""
@@ -106,7 +106,7 @@ class Site:
     Attributes:
       specs: the declared releases of every run by name; runs of a batch declare the same names, with numbers of their own.
       horizons: [R] number of rounds T of every run.
-      sound: whether bounds that are only claimed are refused (dp.mode=sound).
+      sound: whether bounds that are only claimed are refused (dp.mode=sound); so they are unless somebody says otherwise.
       host: calls a function with arguments: what is done on the host in every round, beside torch, passes through it.
     """
 
@@ -119,7 +119,7 @@ class Site:
     clients: int
     streams: Streams
     ledger: BatchLedger
-    sound: bool = False
+    sound: bool = True
     host: Callable[..., Any] = lambda function, *args: function(*args)
 
 
@@ -147,7 +147,7 @@ class Mechanism(ABC):
 
     trusts: ClassVar[frozenset[str]]  # the trust models under which it makes sense
     relations: ClassVar[frozenset[str]] = frozenset({"replace_one", "add_or_remove", "zero_out"})
-    shapes: ClassVar[frozenset[str]] = frozenset({"vector", "scalar"})  # of contributions it can release
+    shapes: ClassVar[frozenset[str]] = frozenset({"vector", "scalar", "matrix"})  # of contributions it can release
     noise_field: ClassVar[str | None] = None  # the setting that calibration solves for
     needs_bound: ClassVar[bool] = True  # whether contributions must be clipped
 
@@ -222,10 +222,12 @@ class Mechanism(ABC):
             raise PrivacyError(f"release '{name}' was not declared: add a ReleaseSpec to the algorithm's releases")
         if type(values) is not Bounded:
             raise PrivacyError(f"release '{name}' got a {type(values).__name__}, not bounded values: clip them first")
-        if site.sound and not values.proved:
+        if site.sound and site.trust != "none" and not values.proved:
             raise PrivacyError(f"release '{name}': its bound is claimed, not proved ({values.proof}); dp.mode=paper runs it")
         contributions = values.checked()
-        shape = "vector" if values.is_vector else "scalar"
+        shape: Shape = "scalar"
+        if values.is_vector:
+            shape = "matrix" if spec.shape == "matrix" else "vector"
         if shape != spec.shape or values.unit != site.unit:
             raise PrivacyError(
                 f"release '{name}' was declared as a {spec.shape} per {site.unit}, but got a {shape} per {values.unit}"
@@ -234,6 +236,8 @@ class Mechanism(ABC):
             raise PrivacyError(f"release '{name}' was declared as {spec.quantity}: give it {spec.quantity}(bounded values)")
         if shape not in self.shapes:
             raise PrivacyError(f"release '{name}': {type(self).__name__} cannot release a {shape}")
+        if shape == "vector" and contributions.shape[-1] != site.dimension:
+            raise PrivacyError(f"release '{name}' has {contributions.shape[-1]} coordinates, the model {site.dimension}")
         runs = len(self.settings)
         if contributions.shape[:2] != (runs, site.clients) or rounds.shape != (runs,):
             raise PrivacyError(

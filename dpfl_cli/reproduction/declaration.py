@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.paths import conf_dir
@@ -134,21 +134,24 @@ class Use(Part):
     where: Where = {}
 
 
+TIMES = ("first", "last", "final", "min", "max", "series")  # of a run that a measure may be taken at, beside a round
+
+
 class Measure(Part):
     """A number of every group of runs.
 
     Exactly one of:
       metric: a metric of metrics.csv, taken `at` its first, last, final (mean of the last evaluations), min or max value, at a
-        round (a number), or as a series over rounds; or a dotted path into result.json, such as timing.seconds_per_round. One that
-        leads to a mapping of rounds (timing.compute) is taken in the same ways; a text or a yes or no is shown as it is.
+        round (a number), or as a series over rounds; or a dotted path into result.json, such as timing.seconds_per_round. One
+        that leads to a mapping of rounds (timing.compute) is taken in the same ways; a text or a yes or no is shown as it is.
       price: epsilon of the planned ledger under an accountant (with `options`), or under the run's own ("run"); `part` all, or
         what the paper's convention prices. No training.
       fact: a dotted path into what a plan knows: config keys, clients, dimension, records, and problem.* (its optimum, found
         by solving it); a number or a text. No training.
       formula: arithmetic over such facts, as 2 * fact("clients") * fact("dimension"). No training.
       layers: "parameters" or "outputs" of every layer of the model. No training.
-      derived: a number computed from other rows, in the language of predicates. There is one for every combination of the labels in
-        `per` that the rows with `where` have; functions on rows take those labels, if they do not name them themselves.
+      derived: a number computed from other rows, in the language of predicates. There is one for every combination of the labels
+        in `per` that the rows with `where` have; functions on rows take those labels, if they do not name them themselves.
 
     Attributes:
       rounds: the rounds that a series is taken at; all evaluated ones if empty.
@@ -165,7 +168,7 @@ class Measure(Part):
 
     metric: str | None = None
     plus: list[str] = []
-    at: Literal["first", "last", "final", "min", "max", "series"] | Annotated[int, Field(ge=0)] = "final"
+    at: str | int = "final"
     rounds: list[Annotated[int, Field(ge=0)]] = []
     seeds: Literal["mean", "min", "max"] = "mean"
     price: str | None = None
@@ -183,6 +186,13 @@ class Measure(Part):
     title: str = ""
     unit: str = ""
     where: Where = {}
+
+    @field_validator("at")
+    @classmethod
+    def _a_time(cls, at: str | int) -> str | int:
+        if at not in TIMES and not (isinstance(at, int) and at >= 0):
+            raise ValueError(f"{at} is none of {', '.join(TIMES)}, and no round (0, 1, ...)")
+        return at
 
     @model_validator(mode="after")
     def _one_source(self) -> Measure:
@@ -370,7 +380,7 @@ class Declaration(Part):
             raise ValueError(f"`scales` must say what {', '.join(SCALES)} are")
         if len({m.layers is None for m in self.measures.values()}) > 1:
             raise ValueError(
-                "measures of layers stand alone: none of runs (metric), plans (price, fact, formula) or rows (derived) beside them"
+                "measures of layers stand alone: none of runs (metric), plans (price, fact, formula), rows (derived) beside them"
             )
         return self
 
@@ -552,6 +562,8 @@ def _kind_at(kind: Any, part: int | str) -> Any:
 
 def _check(artifact: Artifact) -> None:
     """Refuses names that nothing defines: labels, measures, functions of predicates."""
+    from dpfl_cli.reproduction.rows import COLUMNS  # which is made of declarations
+
     declaration, labels = artifact.declaration, [*artifact.labels, BEST, MEASURE]
     where = f"artifact {artifact.name}"
 
@@ -561,9 +573,11 @@ def _check(artifact: Artifact) -> None:
                 raise ConfigError(f"{where}: {place}: no {what} '{name}'; {nearest(name, among)}")
 
     for number, block in enumerate(declaration.runs):
-        reserved = [name for name in block.label_names if name in (BEST, MEASURE, ROUND, RANK)]
+        reserved = [name for name in block.label_names if name in (*COLUMNS, ROUND, RANK)]
         if reserved:
-            raise ConfigError(f"{where}: runs.{number}: a label cannot be called {reserved[0]}, which has a meaning of its own")
+            raise ConfigError(
+                f"{where}: runs.{number}: a label cannot be called {reserved[0]}, which is a column of table.csv; rename it"
+            )
         if block.exclusive and not artifact.trains:
             raise ConfigError(f"{where}: runs.{number}.exclusive: nothing is run here; it needs a measure with a `metric`")
         for table in block.zip:
@@ -595,7 +609,9 @@ def _check(artifact: Artifact) -> None:
                 "`rounds`, for a choice at each of them"
             )
         if chosen.derived is not None or chosen.of_chosen:
-            raise ConfigError(f"{where}: best.measure={rule.measure} is known only after the choice; choose by a measure of all cells")
+            raise ConfigError(
+                f"{where}: best.measure={rule.measure} is known only after the choice; choose by a measure of all cells"
+            )
         if chosen.better is None:
             raise ConfigError(f"{where}: best.measure={rule.measure}: say which is better, as better: lower")
         if {BEST, RANK} & set(rule.where):
@@ -608,7 +624,9 @@ def _check(artifact: Artifact) -> None:
             raise ConfigError(f"{where}: measures.{name}.where: nothing is chosen here; it needs a `best` rule")
         if measure.derived is not None:
             try:
-                check_expression(measure.derived, [one for one in artifact.measures if one not in names[names.index(name) :]], labels)
+                check_expression(
+                    measure.derived, [one for one in artifact.measures if one not in names[names.index(name) :]], labels
+                )
             except ConfigError as error:
                 raise ConfigError(f"{where}: measures.{name}.derived: {error}") from None
         if measure.formula is not None:

@@ -15,8 +15,8 @@ Others:
   between(low, high)             as the value of a label: a range, ends included
   choices("label")               the label's values in order
   increasing(list, slack), decreasing(list, slack)   each step may fall short by `slack`
-  crossing(list, level, places)  place of the first value at or above the level, infinite if there is none; places are the positions
-                                 0, 1, ..., if not given, or a list as long: rounds(...), or values("seconds", ...)
+  crossing(list, level, places)  place of the first value at or above the level, infinite if there is none; places are a list as
+                                 long, such as rounds(...) or values("seconds", ...), or else the positions 0, 1, ...
   r2(xs, ys)                     of the least-squares line
   abs, all, any, exp, len, log, max, mean, min, sorted, sqrt, sum, zip
 
@@ -32,6 +32,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from dpfl_cli.config.errors import ConfigError, nearest
@@ -168,8 +169,11 @@ def compute(text: str, fact: Callable[[str], Any]) -> float:
         raise ConfigError(f"formula {text!r}: {error}") from error
 
 
-def number_of(text: str, numbers: Numbers) -> float:
+def number_of(text: str, numbers: Numbers, labels: Mapping[str, Any]) -> float:
     """The number that an expression over rows gives, such as values("seconds")[-1] / values("seconds", method="FedAvg")[-1].
+
+    Args:
+      labels: what functions on rows ask for where they do not name these labels themselves.
 
     Raises:
       ConfigError: it is outside the language, or not a number.
@@ -178,15 +182,15 @@ def number_of(text: str, numbers: Numbers) -> float:
     tree = _parse(text)
     _check(tree, frozenset(), None, None)
     try:
-        return float(_number(_value(tree, {}, {**FUNCTIONS, **_row_functions(numbers)})))
+        return float(_number(_value(tree, {}, {**FUNCTIONS, **_row_functions(numbers, labels)})))
     except ZeroDivisionError:
         raise Untestable("division by zero") from None
     except (TypeError, ValueError, IndexError, OverflowError) as error:
         raise ConfigError(f"expression {text!r}: {error}") from error
 
 
-def _row_functions(numbers: Numbers) -> dict[str, Callable[..., Any]]:
-    return {name: getattr(numbers, name) for name in (*ROW_FUNCTIONS, "choices")}
+def _row_functions(numbers: Numbers, labels: Mapping[str, Any]) -> dict[str, Callable[..., Any]]:
+    return {name: partial(getattr(numbers, name), **labels) for name in ROW_FUNCTIONS} | {"choices": numbers.choices}
 
 
 def evaluate(text: str, numbers: Numbers, compared: Callable[[Any, Any], None] | None = None) -> bool:
@@ -201,7 +205,7 @@ def evaluate(text: str, numbers: Numbers, compared: Callable[[Any, Any], None] |
     """
     tree = _parse(text)
     _check(tree, frozenset(), None, None)
-    functions = {**FUNCTIONS, **_row_functions(numbers)}
+    functions = {**FUNCTIONS, **_row_functions(numbers, {})}
     if compared is not None:
         functions[_COMPARED] = compared
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import re
 import textwrap
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
+import matplotlib.colors
 import matplotlib.patches
 import numpy as np
 from matplotlib.axes import Axes
@@ -40,21 +42,24 @@ STYLE: Any = {
     "figure.dpi": 160,
 }
 PAPER, DIVERGED = "paper", "diverged"  # legend entries that come last
+LIGHTEST = 0.45  # share of its colour that the first value of `style` keeps
+NARROWEST = 0.13  # inches of a bar, up to a width of the panel
 MARKED = 16  # lines with at most this many points get markers
 
 
 def draw(artifact: Artifact, scale: str, rows: Rows) -> dict[str, bytes]:
     """figure.png and figure.pdf: one figure, or several below one another."""
     drawn = [_Drawing(artifact, spec, rows) for spec in artifact.declaration.figures]
+    looks = _looks(rows, drawn)
     with mpl.rc_context(STYLE):
         width, heights = max(one.size[0] for one in drawn), [one.size[1] for one in drawn]
         figure = Figure(figsize=(width, sum(heights)), layout="constrained")
         if len(drawn) == 1:
-            drawn[0].fill(figure)
+            drawn[0].fill(figure, looks)
         else:
             parts = figure.subfigures(len(drawn), 1, height_ratios=heights, squeeze=False)[:, 0]
             for one, part in zip(drawn, parts, strict=True):
-                one.fill(part)
+                one.fill(part, looks)
                 if one.spec.title:
                     part.suptitle(one.spec.title, fontsize=9)
         figure.suptitle(_title(artifact, scale, drawn), fontsize=10)
@@ -85,18 +90,24 @@ class _Drawing:
         elif panels:
             self.down, self.across = len(panels[0]) or 1, len(panels[1]) or 1
             self.keys = [(a, b) for a in panels[0] for b in panels[1]]
-        heat = spec.kind == "heatmap"
-        self.size = (
-            (2.7 * self.across + 1.6, 2.1 * self.down + 1.0) if heat else (max(4.8, 3.3 * self.across), 2.7 * self.down + 1.1)
+        self.names = (
+            _values(rows, self.found, spec.series) if spec.series else spec.measures if len(spec.measures) > 1 else [None]
         )
+        self.styles = _values(rows, self.found, spec.style) if spec.style else [None]
+        if spec.kind == "heatmap":
+            self.size = 2.7 * self.across + 1.6, 2.1 * self.down + 1.0
+        else:
+            bars = len({row.get(spec.x) for row in self.found}) * len(self.names) if spec.kind == "bars" else 0
+            self.size = (
+                max(4.8, max(3.3, min(NARROWEST * bars + 0.8, 7.5)) * self.across),
+                ((2.7 if spec.style is None else 3.6) * self.down + 1.1),
+            )
 
-    def fill(self, figure: Any) -> None:
+    def fill(self, figure: Any, looks: Mapping[tuple[Any, Any], int]) -> None:
         """Draws into a figure or a part of one."""
         spec, artifact = self.spec, self.artifact
         axes = figure.subplots(self.down, self.across, squeeze=False, sharey=spec.share_y)
-        names = (
-            _values(self.rows, self.found, spec.series) if spec.series else spec.measures if len(spec.measures) > 1 else [None]
-        )
+        names = {name: looks[spec.series, name] for name in self.names}
         cut = {name: _cut(spec, self.found, name) for name in names}
         for position, (axis, key) in enumerate(zip(axes.flat, self.keys, strict=False)):
             inside = [row for row in self.found if tuple(row.get(name) for name in spec.panels) == key]
@@ -111,7 +122,7 @@ class _Drawing:
                     bar.set_label(_axis_title(artifact, spec.measures))
                 continue
             if spec.kind == "lines":
-                _lines(artifact, spec, axis, _placed(artifact, spec, inside, self.rows), names, cut)
+                _lines(artifact, spec, axis, _placed(artifact, spec, inside, self.rows), names, self.styles, cut)
             else:
                 _bars(artifact, spec, axis, inside, names)
             if not spec.share_y or position % self.across == 0:
@@ -119,6 +130,16 @@ class _Drawing:
         for axis in axes.flat[len(self.keys) :]:
             axis.set_visible(False)
         _legend(spec, figure, axes, self.size[0])
+
+
+def _looks(rows: Rows, drawn: Sequence[_Drawing]) -> dict[tuple[Any, Any], int]:
+    """(label, value) -> number of its colour: what one label tells apart looks the same in all figures of an artifact."""
+    found: dict[tuple[Any, Any], int] = {}
+    for label in dict.fromkeys(one.spec.series for one in drawn):
+        names = [name for one in drawn if one.spec.series == label for name in one.names]
+        order = names if label is None else [name for name in rows.choices(label) if name in names]
+        found |= {(label, name): number for number, name in enumerate(dict.fromkeys(order))}
+    return found
 
 
 def _legend(spec: FigureSpec, figure: Any, axes: Any, width: float) -> None:
@@ -196,21 +217,36 @@ def _lines(
     spec: FigureSpec,
     axis: Axes,
     inside: Sequence[tuple[float, Row]],
-    names: Sequence[Any],
+    names: Mapping[Any, int],
+    styles: Sequence[Any],
     cut: Mapping[Any, str],
 ) -> None:
-    for position, name in enumerate(names):
+    for (name, look), (number, second) in itertools.product(names.items(), enumerate(styles)):
         wanted = {id(row) for row in _of(spec, [row for _, row in inside], name)}
-        placed = sorted((pair for pair in inside if id(pair[1]) in wanted), key=lambda pair: pair[0])
+        placed = [(x, row) for x, row in inside if id(row) in wanted and (spec.style is None or row.get(spec.style) == second)]
+        placed.sort(key=lambda pair: pair[0])
         if not placed:
             continue
         mine = [row for _, row in placed]
         xs = np.array([x for x, _ in placed])
         ys = np.array([row.value for row in mine])
-        colour, style = COLOURS[position % len(COLOURS)], STYLES[position % len(STYLES)]
-        marker = MARKERS[position % len(MARKERS)] if len(mine) <= MARKED else None
+        colour, marker = COLOURS[look % len(COLOURS)], MARKERS[look % len(MARKERS)]
+        style = STYLES[look % len(STYLES)] if spec.style is None else _dashes(number, len(styles))
+        every: Any = 1 if len(mine) <= MARKED else None
         label = None if name is None else artifact.title_of(name) + cut.get(name, "")
-        axis.plot(xs, ys, color=colour, linestyle=style, marker=marker, markersize=4, linewidth=1.6, label=label)
+        if spec.style is not None:
+            colour, every, label = _shade(colour, number, len(styles)), (number, max(1, len(mine) // 6)), None
+        axis.plot(
+            xs,
+            ys,
+            color=colour,
+            linestyle=style,
+            marker=None if every is None else marker,
+            markevery=every,
+            markersize=4,
+            linewidth=1.6,
+            label=label,
+        )
         if spec.spread and any(row.std is not None for row in mine):
             spread = np.array([row.std or 0.0 for row in mine])
             low = ys - spread
@@ -218,7 +254,15 @@ def _lines(
                 low = np.where(low > 0, low, ys.min() * 0.5)
             if spec.spread_floor is not None:
                 low = np.maximum(low, spec.spread_floor)
-            axis.fill_between(xs, low, ys + spread, color=colour, alpha=0.18, linewidth=0)
+            axis.fill_between(xs, low, ys + spread, color=colour, alpha=0.18 / len(styles) ** 0.5, linewidth=0)
+    if spec.style is not None:  # the legend names either label once, not every pair
+        for name, look in names.items():
+            shown = artifact.title_of(name) + cut.get(name, "")
+            axis.plot([], [], color=COLOURS[look % len(COLOURS)], marker=MARKERS[look % len(MARKERS)], markersize=4, label=shown)
+        for number, second in enumerate(styles):
+            grey = _shade("#000000", number, len(styles))
+            shown = _panel_title(artifact, spec.style, second)
+            axis.plot([], [], color=grey, linestyle=_dashes(number, len(styles)), linewidth=1.6, label=shown)
     for mark in spec.marks:
         axis.axvline(mark.at, color="#666666", linewidth=1, linestyle=":", label=mark.title)
     if "x" in spec.log:
@@ -227,13 +271,25 @@ def _lines(
         axis.set_yscale("log")
     if spec.y_range:
         axis.set_ylim(*spec.y_range)
-    axis.set_xlabel(spec.x_title or artifact.title_of(spec.x))
+    axis.set_xlabel(spec.x_title or _axis_title(artifact, [spec.x]))
 
 
-def _bars(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row], names: Sequence[Any]) -> None:
+def _shade(colour: str, number: int, count: int) -> str:
+    """The colour for value `number` of `count` values of a second label: from light to itself."""
+    share = 1.0 if count == 1 else LIGHTEST + (1 - LIGHTEST) * number / (count - 1)
+    red, green, blue = (1 - share * (1 - part) for part in mpl.colors.to_rgb(colour))
+    return mpl.colors.to_hex((red, green, blue))
+
+
+def _dashes(number: int, count: int) -> Any:
+    """The line style for value `number` of `count` values of a second label; the last one is solid."""
+    return STYLES[(count - 1 - number) % len(STYLES)]
+
+
+def _bars(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row], names: Mapping[Any, int]) -> None:
     groups = list(dict.fromkeys(row.get(spec.x) for row in inside))
     width = 0.8 / max(len(names), 1)
-    for position, name in enumerate(names):
+    for position, (name, look) in enumerate(names.items()):
         offset = (position - (len(names) - 1) / 2) * width
         mine = {row.get(spec.x): row for row in _of(spec, inside, name)}
         lost = [index + offset for index, group in enumerate(groups) if group in mine and math.isinf(mine[group].value)]
@@ -251,8 +307,8 @@ def _bars(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row
             width * 0.92,
             yerr=errors,
             capsize=2,
-            color=COLOURS[position % len(COLOURS)],
-            hatch=HATCHES[position % len(HATCHES)],
+            color=COLOURS[look % len(COLOURS)],
+            hatch=HATCHES[look % len(HATCHES)],
             edgecolor="white",
             label=label,
             error_kw={"linewidth": 1},
@@ -276,16 +332,18 @@ def _bars(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row
     names_of_groups = [
         textwrap.fill(artifact.title_of(group), 24 if crowded else 40 // len(groups), break_long_words=False) for group in groups
     ]
+    turned = crowded and max(len(name) for name in names_of_groups) > 5
     axis.set_xticks(
-        range(len(groups)), names_of_groups, rotation=30 if crowded else 0, ha="right" if crowded else "center", fontsize=7.5
+        range(len(groups)), names_of_groups, rotation=30 if turned else 0, ha="right" if turned else "center", fontsize=7.5
     )
     axis.grid(axis="x", visible=False)
     if "y" in spec.log:
         axis.set_yscale("log")
     if spec.y_range:
         axis.set_ylim(*spec.y_range)
-    if spec.x_title:
-        axis.set_xlabel(spec.x_title)
+    numeric = all(isinstance(group, int | float) for group in groups)
+    if spec.x_title or numeric:
+        axis.set_xlabel(spec.x_title or artifact.title_of(spec.x))
 
 
 def _mark_diverged(axis: Axes, places: Sequence[float], width: float) -> None:

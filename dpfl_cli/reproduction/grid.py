@@ -20,12 +20,13 @@ from dpfl_cli.simulation.plan import Plan, make_plan, with_values
 
 @dataclass(frozen=True)
 class Request:
-    """One run as declared: labels, seed, the overrides to compose and the values to set after them."""
+    """One run as declared: labels, seed, the overrides to compose, the values to set after them, whether it is run alone."""
 
     labels: dict[str, Label]
     seed: int
     overrides: tuple[str, ...]
     values: dict[str, Scalar] = field(default_factory=dict)
+    exclusive: bool = False
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -39,11 +40,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Cell:
-    """A run that an artifact needs."""
+    """A run that an artifact needs; an exclusive one alone and anew, for its times."""
 
     labels: dict[str, Label]
     seed: int
     plan: Plan
+    exclusive: bool = False
 
 
 @lru_cache(maxsize=512)
@@ -63,7 +65,7 @@ def requests(artifact: Artifact, scale: str) -> list[Request]:
         shared = {**block.set, **size.set, **block.at.get(scale, {})}
         try:
             for labels, overrides, values in _combinations(block, size):
-                found += [Request(labels, seed, overrides, {**shared, **values}) for seed in seeds]
+                found += [Request(labels, seed, overrides, {**shared, **values}, block.exclusive) for seed in seeds]
         except ConfigError as error:
             raise ConfigError(f"artifact {artifact.name}: runs.{number}: {error}") from None
     if artifact.used is not None:
@@ -79,7 +81,9 @@ def cells(artifact: Artifact, scale: str) -> list[Cell]:
     Raises:
       ConfigError, DataError: with the artifact's name and the labels of the run in front.
     """
-    return [Cell(request.labels, request.seed, _plan(artifact, request)) for request in requests(artifact, scale)]
+    return [
+        Cell(request.labels, request.seed, _plan(artifact, request), request.exclusive) for request in requests(artifact, scale)
+    ]
 
 
 def _plan(artifact: Artifact, request: Request) -> Plan:

@@ -27,6 +27,7 @@ class Entry:
     complete: bool
     page: str
     damage: str = ""
+    edges: str = ""
 
     @property
     def artifact(self) -> str:
@@ -65,14 +66,15 @@ def _entry(folder: Path) -> Entry:
     """One folder; what is wrong with it is said in the entry, so that one bad folder does not stop a pass."""
     try:
         claims = json.loads((folder / "claims.json").read_text())["claims"]
-        complete = json.loads((folder / "manifest.json").read_text())["complete"]
+        manifest = json.loads((folder / "manifest.json").read_text())
+        complete, edges = manifest["complete"], str(manifest.get("edges", ""))
         page = (folder / "table.md").read_text()
         missing = sorted({key for claim in claims for key in _CLAIM_KEYS - set(claim)})
         if missing:
             raise ValueError(f"claims.json without {', '.join(missing)}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         return Entry(folder, [], False, "", f"{type(error).__name__}: {error}")
-    return Entry(folder, claims, bool(complete), page)
+    return Entry(folder, claims, bool(complete), page, edges=edges)
 
 
 def complete_before(folder: Path) -> bool:
@@ -117,6 +119,9 @@ def _summary(found: list[Entry]) -> list[str]:
             verdicts.append([entry.name, named, str(claim["text"]), str(claim["expected"]), f"{claim['verdict']}{reason}"])
     columns = ["artifact", "hold", "do not hold", "not testable", "invariants that hold", "against expectation", "complete"]
     parts = [markdown(columns, lines)]
+    edges = [f"- [{entry.name}](#{entry.anchor}): {entry.edges}" for entry in found if entry.edges]
+    if edges:
+        parts += ["Best points at the edge of their grid, beyond which nothing was tried:", "\n".join(edges)]
     if verdicts:
         parts += ["## Verdicts", markdown(["artifact", "claim", "what it says", "expected", "found"], verdicts)]
     return parts

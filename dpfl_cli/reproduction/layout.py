@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from dpfl_cli.reproduction.declaration import MEASURE, ROUND, Artifact, TableSpe
 from dpfl_cli.reproduction.rows import Row, Rows, rounded_up
 
 DASH = "–"
+EDGE = " (edge)"  # beside a chosen cell on the edge of its grid
 
 
 def page(artifact: Artifact, scale: str, rows: Rows, verdicts: Sequence[ClaimVerdict], gaps: Sequence[str]) -> str:
@@ -29,6 +31,8 @@ def page(artifact: Artifact, scale: str, rows: Rows, verdicts: Sequence[ClaimVer
     for spec in declaration.tables:
         parts += [f"**{spec.caption}**"] if spec.caption else []
         parts += [table(artifact, spec, rows)]
+        edges = edges_text(artifact, rows.where(spec.where, spec.cells))
+        parts += [f"{EDGE.strip()}: the chosen point lies at the end of what was searched: {edges}."] if edges else []
         parts += spec.notes
     parts += ["![figure](figure.png)"]
     parts += [f"- {note}" for note in declaration.notes]
@@ -87,6 +91,15 @@ def table(artifact: Artifact, spec: TableSpec, rows: Rows) -> str:
     return markdown(header, lines)
 
 
+def edges_text(artifact: Artifact, rows: Sequence[Row]) -> str:
+    """Where chosen cells lie on the edge of their grid, each place once, with how many there are; "" where none does."""
+    counts = Counter(edge for row in rows if row.edge for edge in row.edge.split("; "))
+    places = [(edge.partition("="), count) for edge, count in counts.items()]
+    return ", ".join(
+        f"{artifact.title_of(name)} {value}" + (f" in {count} cells" if count > 1 else "") for (name, _, value), count in places
+    )
+
+
 def _heading(artifact: Artifact, name: str, value: Any) -> str:
     if name == ROUND:
         return f"round {value}"
@@ -110,7 +123,7 @@ def number_text(artifact: Artifact, measure: str, value: float) -> str:
     if math.isnan(value):
         return DASH
     if math.isinf(value):
-        return "diverged"
+        return "never" if known is not None and known.derived is not None else "diverged"
     if decimals is None:
         return f"{value:.4g}"
     return f"{value:.{decimals}f}" if value == 0 or abs(value) >= 0.5 * 10**-decimals else f"{value:.1e}"
@@ -118,7 +131,7 @@ def number_text(artifact: Artifact, measure: str, value: float) -> str:
 
 def _ours(artifact: Artifact, row: Row) -> str:
     if row.text:
-        return row.text
+        return row.text + (EDGE if row.edge else "")
     text = number_text(artifact, row.measure, row.value)
     if text == DASH and row.note and not row.labels.get(ROUND):
         return f"{DASH} ({row.note})"
@@ -128,8 +141,8 @@ def _ours(artifact: Artifact, row: Row) -> str:
         text += f" ({row.diverged} of {row.n} diverged)"
     if 0 < row.n < row.seeds:
         text += f" ({row.n} of {row.seeds} seeds)"
-    if "edge of the grid" in row.note:
-        text += " (edge)"
+    if row.edge or "edge of the grid" in row.note:
+        text += EDGE
     return text
 
 
@@ -195,22 +208,22 @@ def _short(artifact: Artifact, entry: Mapping[str, Any]) -> str:
 def privacy_table(artifact: Artifact, rows: Rows) -> str:
     """Every distinct privacy statement of the rows, with the labels of the runs that it belongs to; empty where there is none."""
     names = [name for name in rows.labels if name != ROUND]
+    targets = any(row.privacy.get("epsilon_target") is not None for row in rows.rows)
+    columns = ("epsilon_target", *_PRIVACY_COLUMNS) if targets else _PRIVACY_COLUMNS
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows.rows:
         if row.privacy:
-            key = tuple(str(row.privacy.get(name)) for name in _PRIVACY_COLUMNS)
+            key = tuple(str(row.privacy.get(name)) for name in columns)
             groups.setdefault(key, []).append(row)
     lines = []
     for members in groups.values():
         privacy = members[0].privacy
-        lines.append([_who(artifact, members, names), *(_privacy_text(privacy, name) for name in _PRIVACY_COLUMNS)])
+        lines.append([_who(artifact, members, names), *(_privacy_text(privacy, name) for name in columns)])
     if not lines:
         return ""
     uncovered = [str(item) for row in rows.rows for item in row.privacy.get("not_covered") or []]
     note = f"Every epsilon above: {'; '.join(dict.fromkeys(uncovered))}." if uncovered else ""
-    return markdown(["runs", *(_PRIVACY_TITLES.get(name, name) for name in _PRIVACY_COLUMNS)], lines) + (
-        f"\n\n{note}" if note else ""
-    )
+    return markdown(["runs", *(_PRIVACY_TITLES.get(name, name) for name in columns)], lines) + (f"\n\n{note}" if note else "")
 
 
 _PRIVACY_COLUMNS = (
@@ -225,7 +238,10 @@ _PRIVACY_COLUMNS = (
     "epsilon_paper",
     "guarantee",
 )
-_PRIVACY_TITLES = {"epsilon_paper": "epsilon under the paper's convention (rounded up)"}
+_PRIVACY_TITLES = {
+    "epsilon_target": "target epsilon of the noise",
+    "epsilon_paper": "epsilon under the paper's convention (rounded up)",
+}
 
 
 def _who(artifact: Artifact, members: Sequence[Row], names: Sequence[str]) -> str:

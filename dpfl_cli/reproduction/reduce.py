@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ import numpy as np
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.accountants import accountant, price
 from dpfl_cli.privacy.conventions import priced_part
-from dpfl_cli.reproduction.declaration import BEST, RANK, ROUND, Artifact, Best, Measure
-from dpfl_cli.reproduction.expression import ROW_FUNCTIONS, Untestable, compute, number_of
+from dpfl_cli.reproduction.declaration import BEST, RANK, ROUND, Artifact, Best, Measure, Where
+from dpfl_cli.reproduction.expression import Untestable, compute, number_of
 from dpfl_cli.reproduction.grid import Cell, Request
 from dpfl_cli.reproduction.layers import layer_sizes
 from dpfl_cli.reproduction.paper_numbers import PaperNumbers
@@ -44,7 +45,10 @@ def reduce_runs(artifact: Artifact, cells: Sequence[Cell], records: Mapping[str,
       records: run id -> record, of the runs that ended (done or diverged).
     """
     groups = _groups(cells, records)
-    return _finished(artifact, lambda names: [row for group in groups for row in _of_group(artifact, group, names)])
+    return _finished(
+        artifact,
+        lambda names, which: [row for group in groups if which(group.labels) for row in _of_group(artifact, group, names)],
+    )
 
 
 def _of_group(artifact: Artifact, group: Group, names: Iterable[str]) -> list[Row]:
@@ -72,10 +76,11 @@ def _of_group(artifact: Artifact, group: Group, names: Iterable[str]) -> list[Ro
 def reduce_plans(artifact: Artifact, cells: Sequence[Cell]) -> Rows:
     """Rows of an artifact of prices and facts: nothing is trained."""
 
-    def rows(names: Iterable[str]) -> list[Row]:
+    def rows(names: Iterable[str], which: Callable[[Mapping[str, Any]], bool]) -> list[Row]:
         return [
             replace(_planned(name, measure, cell.labels, cell.plan), extras=_extras(artifact, cell.plan))
             for cell in cells
+            if which(cell.labels)
             for name, measure in artifact.declaration.measures.items()
             if name in names and _applies(measure, cell.labels)
         ]
@@ -93,7 +98,7 @@ def reduce_layers(artifact: Artifact, asked: Sequence[Request]) -> Rows:
             for name, measure in artifact.declaration.measures.items():
                 assert measure.layers is not None
                 rows.append(Row(labels, name, float(getattr(layer, measure.layers))))
-    return _finished(artifact, lambda names: [row for row in rows if row.measure in names])
+    return _finished(artifact, lambda names, which: [row for row in rows if row.measure in names and which(row.labels)])
 
 
 def _applies(measure: Measure, labels: Mapping[str, Any]) -> bool:
@@ -336,14 +341,21 @@ def _planned(name: str, measure: Measure, labels: Mapping[str, Any], plan: Plan)
 # --- best cells, the paper's numbers --------------------------------------------------------------------------------
 
 
-def _finished(artifact: Artifact, reduced: Callable[[Iterable[str]], list[Row]]) -> Rows:
-    """All rows of an artifact, from the rows of some of its measures: first those that cells are chosen by, then what is left."""
+def _finished(artifact: Artifact, reduced: Callable[[Iterable[str], Callable[[Mapping[str, Any]], bool]], list[Row]]) -> Rows:
+    """All rows of an artifact: those that cells are chosen by, those of chosen cells, those derived from others.
+
+    Args:
+      reduced: the rows of measures with these names, of the runs whose labels pass.
+    """
     measures, labels = artifact.declaration.measures, list(artifact.labels)
-    rows = reduced([name for name, measure in measures.items() if not measure.of_chosen and measure.derived is None])
+    of_all = [name for name, measure in measures.items() if not measure.of_chosen and measure.derived is None]
     of_chosen = [name for name, measure in measures.items() if measure.of_chosen]
+    rows = reduced(of_all, lambda labels: True)
     choices = [_choice(artifact, rule, rows, labels) for rule in artifact.declaration.best]
-    more = _chosen_only(reduced(of_chosen), choices, measures) if of_chosen else []
-    rows = [_marked(row, choices) for row in rows] + more + [row for choice in choices for row in choice.added]
+    more = reduced(of_chosen, lambda labels: any(choice.has(labels) for choice in choices)) if of_chosen else []
+    rows, more = [_marked(row, choices) for row in rows], [_marked(row, choices) for row in more]
+    rows += [row for row in more if row.matches(measures[row.measure].where)]
+    rows += [row for choice in choices for row in choice.added]
     for name, measure in measures.items():
         if measure.derived is not None:
             rows += _derived(artifact, name, measure, Rows(rows, labels))
@@ -384,6 +396,15 @@ class Choice:
         if not row.matches(self.rule.where):
             return None
         return self.ranks.get((*(row.get(name) for name in self.kept), *(row.get(name) for name in self.rule.over)))
+
+    def has(self, labels: Mapping[str, Any]) -> bool:
+        """Whether the runs with these labels are a chosen cell, at some round."""
+        return tuple(labels.get(name, "") for name in (*self.kept, *self.rule.over) if name != ROUND) in self._cells
+
+    @cached_property
+    def _cells(self) -> set[tuple[Any, ...]]:
+        names = (*self.kept, *self.rule.over)
+        return {tuple(value for name, value in zip(names, key, strict=True) if name != ROUND) for key in self.ranks}
 
 
 def _choice(artifact: Artifact, rule: Best, rows: Sequence[Row], labels: Sequence[str]) -> Choice:
@@ -429,7 +450,7 @@ def _edge(name: str, winner: Row, found: Sequence[Row]) -> str:
 
 
 def _marked(row: Row, choices: Sequence[Choice]) -> Row:
-    """The row with what the rules chose: its rank where several are chosen, and the grid's edge (of a series: at chosen rounds)."""
+    """The row with what the rules chose: its rank where several are, and the grid's edge (of a series: at chosen rounds)."""
     for choice in choices:
         found = choice.of(row)
         if found is not None:
@@ -440,34 +461,19 @@ def _marked(row: Row, choices: Sequence[Choice]) -> Row:
     return row
 
 
-def _chosen_only(rows: Sequence[Row], choices: Sequence[Choice], measures: Mapping[str, Measure]) -> list[Row]:
-    """The rows, marked, of measures that are taken of chosen cells only."""
-    marked = [_marked(row, choices) for row in rows]
-    return [row for row in marked if row.matches(measures[row.measure].where)]
-
-
 # --- numbers from other rows ----------------------------------------------------------------------------------------
 
 
-class _Cell:
-    """Rows as a derived measure of one cell sees them: functions take the cell's labels, if they do not name them themselves."""
+@dataclass(frozen=True)
+class _Asked(Rows):
+    """Rows that remember which of them were asked for."""
 
-    def __init__(self, rows: Rows, labels: Mapping[str, Any]) -> None:
-        self.rows, self.labels = rows, labels
-        self.asked: list[Row] = []
+    asked: list[Row] = field(default_factory=list)
 
-    def _of(self, what: str, measure: str, labels: Mapping[str, Any]) -> Any:
-        full = {**self.labels, **labels}
-        self.asked += self.rows.where(full, [measure])
-        return getattr(self.rows, what)(measure, **full)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in ROW_FUNCTIONS:
-            raise AttributeError(name)
-        return lambda measure, **labels: self._of(name, measure, labels)
-
-    def choices(self, label: str) -> list[Any]:
-        return self.rows.choices(label)
+    def where(self, where: Where | Mapping[str, Any], measures: Iterable[str] | None = None) -> list[Row]:
+        found = super().where(where, measures)
+        self.asked.extend(found)
+        return found
 
 
 def _derived(artifact: Artifact, name: str, measure: Measure, rows: Rows) -> list[Row]:
@@ -479,14 +485,16 @@ def _derived(artifact: Artifact, name: str, measure: Measure, rows: Rows) -> lis
         if "" in key:
             continue
         labels = dict(zip(measure.per, key, strict=True))
-        cell = _Cell(rows, labels)
+        known = _Asked(rows.rows, rows.labels)
         try:
-            value, note = number_of(measure.derived, cell), ""
+            value, note = number_of(measure.derived, known, labels), ""
         except Untestable as missing:
             value, note = math.nan, str(missing)
         except ConfigError as error:
             raise ConfigError(f"artifact {artifact.name}: measures.{name}.derived: {error}") from None
-        fewest = min(cell.asked, key=lambda row: row.n - row.seeds, default=Row({}, "", 0.0))  # as complete as what it is made from
+        fewest = min(
+            known.asked, key=lambda row: row.n - row.seeds, default=Row({}, "", 0.0)
+        )  # as complete as what it is made from
         best = measure.where.get(BEST) is True
         made.append(Row(labels, name, value, n=fewest.n, seeds=fewest.seeds, best=best, note=note))
     return made

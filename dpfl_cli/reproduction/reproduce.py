@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,11 @@ from dpfl_cli.reproduction.declaration import SCALES, Artifact
 from dpfl_cli.reproduction.figure import draw
 from dpfl_cli.reproduction.grid import Cell, Request, cells, requests
 from dpfl_cli.reproduction.index import complete_before, write_index
-from dpfl_cli.reproduction.layout import page
+from dpfl_cli.reproduction.layout import edges_text, page
 from dpfl_cli.reproduction.publish import artifact_folder, publish
 from dpfl_cli.reproduction.reduce import reduce_layers, reduce_plans, reduce_runs
 from dpfl_cli.reproduction.rows import Rows
-from dpfl_cli.simulation.execute import Outcome, execute
+from dpfl_cli.simulation.execute import Outcome, execute, execute_alone
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.store import RunRecord, RunStore, json_text
 
@@ -46,6 +46,11 @@ class Job:
         """The runs to be trained, each once."""
         return list(dict.fromkeys(cell.plan.id for cell in self.cells)) if self.artifact.trains else []
 
+    @property
+    def exclusive_ids(self) -> list[str]:
+        """Those of them that are run alone and anew, for their times."""
+        return list(dict.fromkeys(cell.plan.id for cell in self.cells if cell.exclusive)) if self.artifact.trains else []
+
 
 @dataclass(frozen=True)
 class Produced:
@@ -53,6 +58,7 @@ class Produced:
 
     Attributes:
       gaps: runs that failed, one line each; empty where it is complete.
+      edges: where chosen cells lie on the edge of their grid.
       kept: the folder holds a complete one from before, which this incomplete one did not replace.
     """
 
@@ -61,6 +67,7 @@ class Produced:
     verdicts: Sequence[ClaimVerdict]
     gaps: Sequence[str]
     new: int
+    edges: str = ""
     kept: bool = False
 
     @property
@@ -92,11 +99,14 @@ def prepare(artifacts: Sequence[Artifact], scale: str) -> list[Job]:
 def estimate(jobs: Sequence[Job], store: RunStore, force: bool = False) -> str:
     """How much is to be done, in one line; a run that several artifacts share counts once."""
     seen: set[str] = set()
+    alone: set[str] = set()
     minutes, missing = 0.0, 0
     for job in jobs:
         ids = job.run_ids
-        new = {run for run in ids if run not in seen and (force or not _finished(store, run))}
+        timed = set(job.exclusive_ids) - alone
+        new = {run for run in ids if run in timed or (run not in seen and (force or not _finished(store, run)))}
         seen |= new
+        alone |= timed
         missing += len(new)
         minutes += _minutes(job.artifact, job.scale) * len(new) / len(ids) if ids else 0.0
     total = len({run for job in jobs for run in job.run_ids})
@@ -104,7 +114,8 @@ def estimate(jobs: Sequence[Job], store: RunStore, force: bool = False) -> str:
     cost = f"about {minutes:.0f} minutes" if minutes >= 1.5 else f"about {max(60 * minutes, 1):.0f} seconds"
     if not missing:
         return f"{which} at scale={jobs[0].scale}: {total} runs, all finished" if total else f"{which}: nothing to train"
-    return f"{which} at scale={jobs[0].scale}: {total} runs, {missing} to do, {cost} on two cores"
+    anew = f" ({len(alone)} alone and anew, for their times)" if alone else ""
+    return f"{which} at scale={jobs[0].scale}: {total} runs, {missing} to do{anew}, {cost} on two cores"
 
 
 def _minutes(artifact: Artifact, scale: str) -> float:
@@ -121,14 +132,23 @@ def _finished(store: RunStore, run: str) -> bool:
     return record is not None and record.status in ("done", "diverged")
 
 
-def produce(job: Job, store: RunStore, quiet: bool = False, force: bool = False, forced: set[str] | None = None) -> Produced:
-    """Runs what an artifact misses and writes its folder.
+@dataclass(frozen=True)
+class Pass:
+    """What a pass over several artifacts has run again, by id, so that nothing is twice: forced, and alone for its times."""
+
+    forced: set[str] = field(default_factory=set)
+    alone: set[str] = field(default_factory=set)
+
+
+def produce(job: Job, store: RunStore, quiet: bool = False, force: bool = False, before: Pass | None = None) -> Produced:
+    """Runs what an artifact misses, and its exclusive runs anew, and writes its folder.
 
     Args:
-      force: run again even what is finished, but nothing in `forced` (what this pass has run already), which is added to.
+      force: run again even what is finished.
+      before: what this pass has run again already, which is added to.
     """
     artifact = job.artifact
-    outcomes = _executed(job, store, quiet, force, set() if forced is None else forced)
+    outcomes = _executed(job, store, quiet, force, before or Pass())
     ended = {run: outcome.record for run, outcome in outcomes.items() if outcome.status != "failed"}
     table = _rows(job, ended).to_csv(artifact.name, job.scale)
     rows = Rows.from_csv(table, "table.csv")  # so that page and verdicts are what the published table gives
@@ -140,29 +160,35 @@ def produce(job: Job, store: RunStore, quiet: bool = False, force: bool = False,
     verdicts = judge(artifact, job.scale, rows)
     folder = artifact_folder(store.outputs, artifact.name, job.scale)
     new = sum(not outcome.cached for outcome in outcomes.values())
+    edges = edges_text(artifact, [row for row in rows.rows if row.measure.startswith("best.")])
     if gaps and complete_before(folder):
-        return Produced(job, folder, verdicts, gaps, new, kept=True)
+        return Produced(job, folder, verdicts, gaps, new, edges, kept=True)
     files: dict[str, str | bytes] = {
         "table.csv": table,
         "table.md": page(artifact, job.scale, rows, verdicts, gaps),
         **draw(artifact, job.scale, rows),
         "claims.json": claims_json(artifact, job.scale, verdicts),
-        "manifest.json": json_text(_manifest(job, outcomes, gaps)),
+        "manifest.json": json_text(_manifest(job, outcomes, gaps, edges)),
     }
     publish(folder, files)
-    return Produced(job, folder, verdicts, gaps, new)
+    return Produced(job, folder, verdicts, gaps, new, edges)
 
 
-def _executed(job: Job, store: RunStore, quiet: bool, force: bool, forced: set[str]) -> dict[str, Outcome]:
+def _executed(job: Job, store: RunStore, quiet: bool, force: bool, before: Pass) -> dict[str, Outcome]:
     plans = list({cell.plan.id: cell.plan for cell in job.cells}.values()) if job.artifact.trains else []
     if not plans:
         return {}
     with Progress(job.artifact.name, sum(plan.rounds for plan in plans), quiet=quiet) as progress:
-        again = [plan for plan in plans if force and plan.id not in forced]
+        exclusive = set(job.exclusive_ids)
+        alone = [plan for plan in plans if plan.id in exclusive - before.alone]
+        again = [plan for plan in plans if force and plan.id not in before.forced | exclusive]
+        rest = [plan for plan in plans if plan not in again and plan not in alone]
         outcomes = execute(again, store, progress, force=True) if again else []
-        forced.update(plan.id for plan in again)
-        rest = [plan for plan in plans if plan not in again]
+        before.forced.update(plan.id for plan in again)
         outcomes += execute(rest, store, progress) if rest else []
+        outcomes += execute_alone(alone, store, progress) if alone else []
+        before.alone.update(plan.id for plan in alone)
+        before.forced.update(plan.id for plan in alone)  # a later artifact's batch would cost it its times
     return {outcome.plan.id: outcome for outcome in outcomes}
 
 
@@ -172,10 +198,11 @@ def _rows(job: Job, ended: Mapping[str, RunRecord]) -> Rows:
     return reduce_plans(job.artifact, job.cells) if job.cells else reduce_layers(job.artifact, job.requests)
 
 
-def _manifest(job: Job, outcomes: Mapping[str, Outcome], gaps: Sequence[str]) -> dict[str, Any]:
+def _manifest(job: Job, outcomes: Mapping[str, Outcome], gaps: Sequence[str], edges: str) -> dict[str, Any]:
     """What the artifact was made from; no dates, so that making it again gives the same file."""
     runs = [
         {"id": cell.plan.id, "labels": cell.labels, "seed": cell.seed, "status": outcomes[cell.plan.id].status}
+        | ({"exclusive": True} if cell.exclusive else {})
         for cell in job.cells
         if cell.plan.id in outcomes
     ]
@@ -184,6 +211,7 @@ def _manifest(job: Job, outcomes: Mapping[str, Outcome], gaps: Sequence[str]) ->
         "scale": job.scale,
         "complete": not gaps,
         "gaps": list(gaps),
+        **({"edges": edges} if edges else {}),
         "declaration_sha256": hashlib.sha256(job.artifact.path.read_bytes()).hexdigest(),
         "runs_of": job.artifact.used.name
         if job.artifact.used is not None and not job.artifact.declaration.runs
@@ -214,9 +242,9 @@ def reproduce(
     store.prepare()
     say(estimate(jobs, store, force))
     made: list[Produced] = []
-    forced: set[str] = set()
+    before = Pass()
     for number, job in enumerate(jobs, start=1):
-        one = produce(job, store, quiet, force, forced)
+        one = produce(job, store, quiet, force, before)
         made.append(one)
         say(f"[{number}/{len(jobs)}] {_line(one)}")
         with contextlib.suppress(StoreError):  # the one at the end counts
@@ -230,6 +258,8 @@ def _line(one: Produced) -> str:
     parts = [f"{runs} runs ({one.new} new)"] if runs else ["no training"]
     if one.verdicts:
         parts.append(count_verdicts(one.verdicts))
+    if one.edges:
+        parts.append(f"best at the edge of the grid: {one.edges}")
     if not one.complete:
         parts.append(f"INCOMPLETE: {one.gaps[0]}" + (f" and {len(one.gaps) - 1} more" if len(one.gaps) > 1 else ""))
     if one.kept:

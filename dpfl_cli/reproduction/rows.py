@@ -18,6 +18,7 @@ from dpfl_cli.reproduction.grid import same
 PRIVACY = (
     "epsilon",
     "epsilon_reason",
+    "epsilon_target",
     "delta",
     "accountant",
     "unit",
@@ -31,6 +32,7 @@ PRIVACY = (
     "not_covered",
 )
 _NUMBERS = ("value", "text", "std", "n", "seeds", "diverged", "paper", "paper_std", "paper_note", "best", "edge", "note")
+COLUMNS = ("artifact", "scale", MEASURE, *_NUMBERS, *PRIVACY)  # of table.csv, beside the labels
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,7 @@ def _privacy(cells: Mapping[str, str]) -> dict[str, Any]:
     if not any(cells.get(name) for name in PRIVACY):
         return {}
     found: dict[str, Any] = {name: cells.get(name) or None for name in PRIVACY}
-    for name in ("epsilon", "delta", "epsilon_paper"):
+    for name in ("epsilon", "epsilon_target", "delta", "epsilon_paper"):
         found[name] = None if found[name] is None else float(found[name])
     found["releases"] = None if found["releases"] is None else int(found["releases"])
     found["vacuous"] = None if found["vacuous"] is None else found["vacuous"] == "true"

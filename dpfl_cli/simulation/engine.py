@@ -45,6 +45,8 @@ class Member:
       recent: [k] the last models, newest last, as many as the evaluation averages over.
       rows: one mapping per evaluated round.
       seconds: time spent on it, shared evenly among the members of a batch.
+      computed: that part of them in which the algorithm computed (its setup and its rounds, no evaluation).
+      compute_at: evaluated round -> `computed` until then.
       unreleased: names of reported metrics that look at client data without a release.
     """
 
@@ -56,6 +58,8 @@ class Member:
     rows: list[Row] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Ledger)
     seconds: float = 0.0
+    computed: float = 0.0
+    compute_at: dict[int, float] = field(default_factory=dict)
     unreleased: list[str] = field(default_factory=list)
     diverged: str | None = None
 
@@ -77,6 +81,8 @@ class Member:
             "rows": self.rows,
             "ledger": self.ledger.to_json(),
             "seconds": self.seconds,
+            "computed": self.computed,
+            "compute_at": list(self.compute_at.items()),
             "unreleased": self.unreleased,
         }
         torch.save({**tensors, "facts": json.dumps(facts)}, buffer)
@@ -113,6 +119,8 @@ class Member:
             rows=facts["rows"],
             ledger=Ledger.from_json(facts["ledger"]),
             seconds=facts["seconds"],
+            computed=facts.get("computed", 0.0),  # a checkpoint of an earlier dpfl has none
+            compute_at=dict(facts.get("compute_at", [])),
             unreleased=facts["unreleased"],
         )
 
@@ -209,6 +217,7 @@ class Batch:
         first = plans[0]
         self.rounds = np.array([member.round for member in self.members])
         self._horizons = np.array([plan.rounds for plan in plans])
+        self._computing = 0.0  # seconds of algorithm's work that no member has got yet
         self.device = pick_device(first.runtime.device)
         self.algorithm = first.algorithm.target(stacked([plan.algorithm.settings for plan in plans], self.device))
         self.replay = Replay(int((self._horizons - self.rounds).min()), self.algorithm)
@@ -245,7 +254,10 @@ class Batch:
 
     def _restore(self) -> State:
         fresh = [member for member in self.members if member.server is None]
+        began = time.perf_counter()
         initial = self.algorithm.init(self.clients_view, self.streams) if fresh else None
+        self._settle()
+        self._computing += time.perf_counter() - began
         if initial is not None:
             self._check(initial)
             for run, member in enumerate(self.members):
@@ -269,6 +281,7 @@ class Batch:
 
     def step(self, shown: bool = True) -> Mapping[str, Tensor]:
         """One round of every member; returns the algorithm's diagnostics (perhaps none unless `shown`)."""
+        began = time.perf_counter()
         self.rounds += 1  # in place: a replayed round finds its numbers here
         try:
             self.state, diagnostics = self.replay.round(self._round, self.state, self.rounds, shown)
@@ -280,7 +293,15 @@ class Batch:
             model = model.clone()  # the next round is written over it
         self.recent = [*self.recent[1:], model]
         self._known = np.minimum(self._known + 1, len(self.recent))
+        if shown:
+            self._settle()
+        self._computing += time.perf_counter() - began
         return diagnostics
+
+    def _settle(self) -> None:
+        """Waits for the GPU, so that a clock can be read."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def _round(self, before: State, rounds: np.ndarray) -> tuple[State, Mapping[str, Tensor]]:
         """One round of the algorithm, with what it may not do checked."""
@@ -291,7 +312,7 @@ class Batch:
         if versions(held) != unchanged:
             raise PrivacyError(f"{type(self.algorithm).__name__} changed its state in place: return a new State with new tensors")
         marked = {name for name, value in diagnostics.items() if isinstance(value, Diagnostic)}
-        self._unreleased = sorted(marked | self.objective.unreleased_metrics)
+        self._unreleased = sorted(marked | self.objective.unreleased())
         return state, {name: shown(value) for name, value in diagnostics.items()}
 
     def until_event(self) -> int:
@@ -300,12 +321,14 @@ class Batch:
         return int(np.minimum(every - self.rounds % every, self._horizons - self.rounds).min())
 
     def write_back(self, seconds: float = 0.0) -> None:
-        """Gives every member what it knows of its rounds: their number, the unreleased diagnostics, its share of the seconds."""
+        """Gives every member what it knows of its rounds: their number, the unreleased diagnostics, its share of the times."""
         for member, round_ in zip(self.members, self.rounds.tolist(), strict=True):
             if round_ > member.round:
                 member.unreleased = self._unreleased
             member.round = round_
             member.seconds += seconds / len(self.members)
+            member.computed += self._computing / len(self.members)
+        self._computing = 0.0
 
     def _check(self, state: State) -> None:
         for name, value in state.server.items():
@@ -341,6 +364,7 @@ class Batch:
             row: Row = {"round": member.round}
             row.update({name: float(table[number, run]) for number, name in enumerate(values, start=1)})
             member.rows.append(row)
+            member.compute_at[member.round] = member.computed
             bad = [name for name in metrics if not np.isfinite(row[name])]
             if table[0, run] == 0.0:
                 member.diverged = f"the model is not finite after round {member.round}"

@@ -23,6 +23,7 @@ from dpfl_cli.simulation.store import RunRecord, RunStore
 MOST_RUNS = 256  # in a batch: each holds a lock, which is an open file
 LARGEST_BATCH = 2 << 30  # bytes: larger batches gain nothing on a CPU and fall out of its caches
 COPIES = 8  # arrays of the size of all clients' parameters that a round may hold at once
+COVARIANCES = 4  # the same of clients' covariances, where a method releases them
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,10 @@ def execute(
       KeyboardInterrupt: after a checkpoint of the runs in flight.
     """
     store.prepare()
-    _keep_freed_memory()
+    keep_freed_memory()
     progress = progress or Progress("runs", 0, quiet=True)
     outcomes, waiting = settled([_forced(plan) for plan in plans] if force else plans, store, progress)
+    prepare_data(waiting, progress)
     busy: list[str] = []
     with deferred_interrupt(progress) if stop is None else contextlib.nullcontext(stop) as stopping:
         for batch in batches(waiting):
@@ -83,6 +85,24 @@ def execute(
     return [outcomes[plan.id] for plan in plans]
 
 
+def execute_alone(plans: Sequence[Plan], store: RunStore, progress: Progress) -> list[Outcome]:
+    """As `execute`, for their times: finished ones too are run again, one after another, each the only run of its batch.
+
+    Two rounds of each are done beforehand and thrown away, so that compiling and filling caches is in nobody's time.
+    """
+    store.prepare()
+    outcomes = []
+    for plan in plans:
+        with store.lock(plan.id) as held:
+            if held:
+                store.begin_forced(plan.id)  # from its beginning: what a checkpoint holds may have been computed in company
+        with contextlib.suppress(Exception):  # what is wrong is recorded when the run itself is made
+            for _ in run_members([Member(replace(plan, rounds=min(plan.rounds, 2)))], lambda member: None, lambda active: None):
+                pass
+        outcomes += execute([plan], store, progress, force=True)
+    return outcomes
+
+
 def settled(plans: Sequence[Plan], store: RunStore, progress: Progress) -> tuple[dict[str, Outcome], list[Plan]]:
     """(the outcomes of what the store holds finished, by id; the plans that are to be run, each id once)."""
     outcomes: dict[str, Outcome] = {}
@@ -95,6 +115,15 @@ def settled(plans: Sequence[Plan], store: RunStore, progress: Progress) -> tuple
         else:
             waiting.setdefault(plan.id, plan)
     return outcomes, list(waiting.values())
+
+
+def prepare_data(plans: Sequence[Plan], progress: Progress) -> None:
+    """Lets the data sets of the plans compute what takes long and is kept (features of images), each once, where it is seen."""
+    distinct = {(plan.dataset.name, plan.dataset.settings.model_dump_json()): plan.dataset for plan in plans}
+    for part in distinct.values():
+        prepare = getattr(part.target, "prepare", None)
+        if prepare is not None:
+            prepare(part.settings, progress)
 
 
 def _finished(plan: Plan, store: RunStore) -> Outcome | None:
@@ -114,7 +143,7 @@ def _forced(plan: Plan) -> Plan:
     return replace(plan, runtime=plan.runtime.model_copy(update={"force": True}))
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Tells glibc to keep freed memory: a round takes the same large arrays again, and fresh pages cost more than arithmetic."""
     try:
         libc = ctypes.CDLL(None)
@@ -157,6 +186,9 @@ def bytes_per_run(plan: Plan) -> int:
     model = plan.model.target
     dtype = getattr(model, "dtype", torch.float64)  # the larger one where its settings decide
     values = COPIES * dtype.itemsize * plan.clients * max(plan.dimension, 1)
+    if "covariance" in getattr(plan.algorithm.target, "needs", ()):  # clients' triangles, and the server's matrices in float64
+        size = model.features_of(plan.model.settings, plan.info)
+        values += COVARIANCES * dtype.itemsize * (plan.clients * size * (size + 1) // 2 + size**2)
     return int(values + model.workspace(plan.model.settings, plan.info, plan.clients))
 
 
@@ -200,7 +232,7 @@ def _run_batch(plans: list[Plan], store: RunStore, progress: Progress, stop: Cal
 def _failed(member: Member, store: RunStore, reason: str) -> Outcome:
     """Records a failure with what the run had done. A finished result is never replaced by it, and its checkpoint stays."""
     known = store.find(member.plan.id)
-    if known is not None and known.status == "done":
+    if known is not None and known.status in ("done", "diverged"):
         return Outcome(member.plan, "failed", known, f"{reason} (the finished result of before is kept)")
     record = store.publish(member.plan.id, run_files(member, "failed", reason), keep_checkpoint=True)
     return Outcome(member.plan, "failed", record, reason)

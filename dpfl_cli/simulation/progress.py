@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -61,6 +63,24 @@ class Progress:
                 file=self.stream,
                 flush=True,
             )
+
+    @contextlib.contextmanager
+    def stage(self, title: str, total: int) -> Iterator[Progress]:
+        """A step before what is counted here, with a bar or lines of its own."""
+        begun = time.monotonic()
+        step = Progress(title, total, self.quiet, self.stream)
+        self.say(f"{title}: {total} to do")
+        step._bar = self._bar
+        if self._bar is not None:
+            step._task = self._bar.add_task(title, total=total, rate="", note="")  # type: ignore[attr-defined]
+        try:
+            yield step
+        finally:
+            if self._bar is not None:
+                self._bar.remove_task(step._task)  # type: ignore[attr-defined]
+            seconds = time.monotonic() - begun
+            self._start += seconds  # the rate is of what is counted
+            self.say(f"{title}: {step.done} done in {seconds:.1f} s, {step.done / max(seconds, 1e-9):.1f}/s")
 
     def say(self, line: str) -> None:
         """One line of news, unless quiet."""

@@ -89,7 +89,11 @@ def _result(member: Member, status: str, reason: str | None) -> dict[str, Any]:
         "diagnostics": member.unreleased,  # reported metrics that look at client data without a release
         "privacy": privacy_report(plan, member.ledger, failed=status == "failed"),
         "data": {"name": plan.info.name, "source": plan.info.source, "sha256": plan.info.sha256, "clients": plan.clients},
-        "timing": {"seconds": member.seconds, "seconds_per_round": member.seconds / max(member.round, 1)},
+        "timing": {
+            "seconds": member.seconds,
+            "seconds_per_round": member.seconds / max(member.round, 1),
+            "compute": {str(number): seconds for number, seconds in member.compute_at.items()},  # until each evaluated round
+        },
         "environment": environment(plan),
     }
     if reason is not None:

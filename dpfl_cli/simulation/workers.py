@@ -142,11 +142,13 @@ def execute_on_workers(
       WorkerError: a worker process died.
       StoreError, KeyboardInterrupt: as `execute`, when every worker has ended.
     """
-    from dpfl_cli.simulation.execute import Outcome, deferred_interrupt, groups, settled
+    from dpfl_cli.simulation.execute import Outcome, deferred_interrupt, groups, keep_freed_memory, prepare_data, settled
 
     store.prepare()
     outcomes, waiting = settled(plans, store, progress)
     if waiting:
+        keep_freed_memory()
+        prepare_data(waiting, progress)  # here, so that every worker finds it done
         composed = {plan.id: config for plan, config in zip(plans, configs, strict=True)}
         workers = min(backend.workers or len(cores_of_this_process()), len(waiting))
         dealt = deal(groups(waiting), workers)

@@ -12,14 +12,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfl_cli.algorithms import fedavg, fedavg_record, fedexp, isrl_dp, primal_dual, scaffold, scaffold_record
+from dpfl_cli.algorithms import (
+    fedavg,
+    fedavg_record,
+    fedexp,
+    fedfc,
+    fedfc_record,
+    fednew,
+    fednew_record,
+    isrl_dp,
+    primal_dual,
+    scaffold,
+    scaffold_record,
+)
 from dpfl_cli.algorithms.base import State
 from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.data.federation import Dataset, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.data.synthetic import Synthetic, SyntheticSettings
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
-from dpfl_cli.models.objective import ClientSide
+from dpfl_cli.models.objective import ClientSide, Objective
 from dpfl_cli.privacy.client_values import shown
 from dpfl_cli.privacy.gaussian import (
     CentralGaussian,
@@ -38,6 +50,10 @@ METHODS = (  # their import registers them
     fedavg.FedAvg,
     fedavg_record.FedAvgRecord,
     fedexp.FedExp,
+    fedfc.FedFC,
+    fedfc_record.FedFCRecord,
+    fednew.FedNew,
+    fednew_record.FedNewRecord,
     isrl_dp.IsrlDp,
     primal_dual.PrimalDual,
     scaffold.Scaffold,
@@ -66,7 +82,16 @@ SETTINGS: dict[str, Any] = {
     "secure_aggregation": SharedSettings,
 }
 DEFAULTS: dict[str, Any] = {"local_steps": 4, "local_lr": 0.01, "clip_norm": 0.3, "strong_convexity": 0.1}
-STEPS = {"isrl_dp": {"step": 0.01}, "primal_dual": {"step": 0.25}}
+FEDFC = {
+    "server_lr": 0.5,
+    "damping": 0.1,
+    "feature_clip_norm": 1.5,
+    "cov_norm": "mean",
+    "psd_floor": "damping",
+    "budget": "equal_sigma",
+    "covariance_share": 0.1,
+}
+STEPS = {"fedfc": FEDFC, "fedfc_record": FEDFC, "isrl_dp": {"step": 0.01}, "primal_dual": {"step": 0.25}}
 HORIZON = 10_000  # rounds that a run is planned for
 
 
@@ -101,6 +126,10 @@ def hyper_of(settings: Any, runs: int) -> SimpleNamespace:
         for name, value in values.items()
     }
     return SimpleNamespace(**stacked)
+
+
+def linear_regression(federations: list[Federation], index: np.ndarray) -> Objective:
+    return LinearRegression(LinearRegressionSettings(), federations, index)
 
 
 @dataclass
@@ -143,6 +172,8 @@ def play(
     horizon: int = HORIZON,
     mechanism_options: dict[str, Any] | None = None,
     change: Callable[[Any], None] = lambda hyper: None,
+    model: Callable[[list[Federation], np.ndarray], Objective] = linear_regression,
+    sound: bool = True,
 ) -> Play:
     """A method before round 1. Run r has seeds[r] and federations[r] (by default that seed's); trust may be "privunit"."""
     seeds = [0] if seeds is None else seeds
@@ -150,7 +181,7 @@ def play(
     federations = [known[seed] for seed in seeds] if federations is None else federations
     distinct = list({id(one): one for one in federations}.values())
     index = np.array([[one is item for item in distinct].index(True) for one in federations])
-    objective = LinearRegression(LinearRegressionSettings(), distinct, index)
+    objective = model(distinct, index)
 
     found = lookup("algorithm", name)
     defaults = {key: value for key, value in DEFAULTS.items() if key in found.settings.model_fields and key not in settings}
@@ -169,6 +200,7 @@ def play(
         clients=objective.clients,
         streams=streams,
         ledger=BatchLedger(len(seeds)),
+        sound=sound,
     )
     if trust == "privunit":
         one = parse_settings(lookup("mechanism", "privunit").settings, PRIVUNIT, "mechanism")

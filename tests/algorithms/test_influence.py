@@ -30,6 +30,15 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("fedavg_record", {"local_steps": 1}),
     ("scaffold_record", {}),
     ("scaffold_record", {"local_steps": 1}),
+    ("scaffold", {"control": "clipped", "warm_start": True}),
+    ("scaffold_record", {"local_steps": 1, "warm_start": True, "warm_idle_rounds": 1, "extra_inv_n": True}),
+    ("fedfc", {}),
+    ("fedfc", {"cov_norm": "paper", "budget": "fraction"}),
+    ("fedfc_record", {}),
+    ("fedfc_record", {"cov_norm": "paper", "psd_floor": "none", "budget": "fraction"}),
+    *(("fednew", {"dual": dual, "inner": inner}) for dual in ("off", "own_update", "paper") for inner in (1, 2)),
+    *(("fednew_record", {"dual": dual}) for dual in ("off", "paper")),
+    ("fednew_record", {"bound_aux": "xi", "sensitivity": "xi_safe", "side_clip_norm": 2.0, "spectrum": True}),
     ("isrl_dp", {"average": "linear", "radius": 1.0}),
     ("primal_dual", {}),
     ("primal_dual", {"schedule": "static", "report": "messages"}),
@@ -40,8 +49,9 @@ def makes_sense(name: str, settings: dict[str, Any], trust: str) -> bool:
     method = components("algorithm")[name].target
     record = "record" in method.units
     if trust == "privunit":
-        return "local" in method.trusts and not record
-    if record and trust == "central" and settings.get("local_steps", 4) > 1 and name.endswith("_record"):
+        return "local" in method.trusts and not record and name != "fedfc"  # which releases a matrix
+    stepping = "local_steps" in components("algorithm")[name].settings.model_fields
+    if record and trust == "central" and stepping and settings.get("local_steps", 4) > 1:
         return False
     return trust in method.trusts and (settings.get("step") != "naive" or trust == "local")
 

@@ -7,10 +7,12 @@ import pytest
 from federated import D, clipped, grouped_federation, noise_of, play
 
 from dpfl_cli.algorithms.isrl_dp import original_multiplier
+from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.client_values import opened
+from dpfl_cli.simulation.plan import make_plan
 
 C, LR, STEPS, Z = 0.3, 0.01, 3, 0.35
 SIZES = [4, 1, 7, 2]
@@ -25,10 +27,19 @@ def clipped_mean(federation: Federation, client: int, v: np.ndarray, c: float = 
     return sum(clipped((x @ v - y) * x, c) for x, y in zip(train.features[rows], train.targets[rows], strict=True)) / len(rows)
 
 
-def received(trust: str, seed: int, gradients: np.ndarray, round_: int, number: int = 0, per_round: int = 1, echo: bool = True):
+def received(
+    trust: str,
+    seed: int,
+    gradients: np.ndarray,
+    round_: int,
+    number: int = 0,
+    per_round: int = 1,
+    echo: bool = True,
+    name: str = "gradient",
+):
     """What every client and the server have of the gradients after a release: own messages [M, d] and their mean [d]."""
     address = round_ * per_round + number
-    noise = noise_of(seed, "gradient", address, M if trust == "local" or (trust == "secure_aggregation" and echo) else None)
+    noise = noise_of(seed, name, address, M if trust == "local" or (trust == "secure_aggregation" and echo) else None)
     if trust == "none":
         return gradients, gradients.mean(axis=0)
     if trust == "local":
@@ -91,6 +102,59 @@ def test_a_warm_start_is_one_release_more() -> None:
     own = opened(played.states[1].clients["control"])[0].numpy()
     np.testing.assert_allclose(own, noisy, rtol=1e-8, atol=1e-10)  # and in the new control of one local step
     assert not np.allclose(own, controls)
+
+
+@pytest.mark.parametrize("trust", ["none", "local", "secure_aggregation"])
+@pytest.mark.parametrize(("idle", "inverse"), [(2, False), (0, True), (2, True)])
+def test_idle_rounds_and_the_extra_division_are_the_models_only(trust: str, idle: int, inverse: bool) -> None:
+    federation, rounds = grouped_federation(3, SIZES), 5
+    settings = {"warm_start": True, "warm_idle_rounds": idle, "extra_inv_n": inverse, "local_steps": STEPS, "server_lr": 0.5}
+    played = play("scaffold_record", trust, settings, seeds=[3], federations=[federation], noise=Z).go(rounds)
+
+    def released(v: np.ndarray, name: str, round_: int, number: int = 0, per_round: int = 1):
+        gradients = np.array([clipped_mean(federation, i, v[i]) for i in range(M)])
+        return received(trust, 3, gradients, round_, number, per_round, name=name)
+
+    w = np.zeros(D)
+    own_c, c = released(np.tile(w, (M, 1)), "warm_start", 1)
+    for t in range(1, rounds + 1):
+        v, means = np.tile(w, (M, 1)), []
+        for k in range(STEPS):
+            own, mean = released(v, "gradient", t, k, STEPS)
+            v = v - LR * (own + c - own_c)
+            means.append(mean)
+        own_c = own_c - c + (w - v) / (STEPS * LR)
+        c = np.mean(means, axis=0)
+        if t > idle:
+            w = w - 0.5 / (M if inverse else 1) * LR * np.sum(means, axis=0)
+        state = played.states[t]
+        np.testing.assert_allclose(state.server["model"][0], w, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(state.server["control"][0], c, rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(opened(state.clients["control"])[0], own_c, rtol=1e-8, atol=1e-10)
+    assert {name: entry.count for name, entry in played.ledger().items()} == {"warm_start": 1, "gradient": rounds * STEPS}
+
+
+@pytest.mark.parametrize("name", ["fedavg_record", "scaffold_record"])
+@pytest.mark.parametrize("warm", [False, True])
+def test_gradient_descent_is_pooled_where_clients_hold_equally_many_records(name: str, warm: bool) -> None:
+    federation, eta = grouped_federation(3, [3, 3, 3, 3]), 0.7
+    options = {"warm_start": warm} if name == "scaffold_record" else {}
+    settings = {"local_steps": 1, "local_lr": 1.0, "server_lr": eta, **options}
+    models = play(name, "none", settings, federations=[federation]).go(5).models()[:, 0]
+    train, w = federation.dataset.train, np.zeros(D)
+    for t in range(1, 6):
+        pooled = [clipped((x @ w - y) * x, C) for x, y in zip(train.features, train.targets, strict=True)]
+        w = w - eta * np.mean(pooled, axis=0)
+        np.testing.assert_allclose(models[t], w, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("preset", "component", "dp"), [("fedgd", "fedavg", "cdp"), ("fedgd_record", "fedavg_record", "record")])
+def test_fedgd_is_what_it_presets(preset: str, component: str, dp: str) -> None:
+    words = [f"dp={dp}", "dataset.clients=12", "dataset.dimension=5", "dataset.records_per_client=3"]
+    ours = make_plan(compose_config([*words, f"algorithm={preset}"]))
+    written = [f"algorithm={component}", "algorithm.local_steps=1", "algorithm.local_lr=1.0"]
+    assert ours.id == make_plan(compose_config([*words, *written])).id
+    assert (ours.algorithm.settings.local_steps, ours.algorithm.settings.local_lr) == (1, 1.0)
 
 
 def test_one_local_step_of_both_is_gradient_descent() -> None:

@@ -2,43 +2,63 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from federated import D, M, clipped, federation_of, local_update, noise_of, play
 
+from dpfl_cli.config.compose import compose_config
+from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.client_values import ClientValues, opened
+from dpfl_cli.simulation.plan import gap, make_plan, with_values
 
 C, LR, STEPS, Z = 0.3, 0.01, 4, 0.35
 LENGTH = STEPS * LR  # tau eta_l
 
 
-@pytest.mark.parametrize("trust", ["none", "local", "central"])
+def received(bounded: np.ndarray, seed: int, name: str, t: int, trust: str, z: float, echo: bool):
+    """What every client and the server have of a release: own messages [M, d] and their mean [d]."""
+    if trust == "local" or (trust == "secure_aggregation" and echo):
+        share = 1.0 if trust == "local" else 1 / np.sqrt(M)
+        own = bounded + share * z * 2 * C * noise_of(seed, name, t, M)
+        return own, own.mean(axis=0)
+    noise = 0.0 if trust == "none" else z * 2 * C / M * noise_of(seed, name, t, None)
+    return bounded, bounded.mean(axis=0) + noise
+
+
+@pytest.mark.parametrize("trust", ["none", "local", "central", "secure_aggregation"])
 @pytest.mark.parametrize("release", ["single", "double"])
 @pytest.mark.parametrize("control", ["sent", "clipped", "raw"])
-def test_equals_its_lines(trust: str, release: str, control: str) -> None:
+@pytest.mark.parametrize("later", [{}, {"warm_start": True, "server_lr": 0.5}])
+def test_equals_its_lines(trust: str, release: str, control: str, later: dict[str, Any]) -> None:
     seeds, rounds = [3, 4], 4
-    played = play("scaffold", trust, {"control": control, "release": release}, seeds=seeds, noise=Z).go(rounds)
+    played = play("scaffold", trust, {"control": control, "release": release, **later}, seeds=seeds, noise=Z).go(rounds)
     z = Z * np.sqrt(2) if release == "double" else Z
     names = ["update", "control"] if release == "double" else ["update"]
     for run, seed in enumerate(seeds):
         federation, w, c, h = federation_of(seed), np.zeros(D), np.zeros(D), np.zeros((M, D))
+        if later:
+            gradients = np.array([local_update(federation, i, w, -1.0, 1) for i in range(M)])
+            bounded = np.array([clipped(v, C) for v in gradients])
+            sent, c = received(bounded, seed, "warm_start", 1, trust, Z, control == "sent")
+            h = {"sent": sent, "clipped": bounded, "raw": gradients}[control]
         for t in range(1, rounds + 1):
             raw = np.array([local_update(federation, i, w, LR, STEPS, c - h[i]) for i in range(M)])
             bounded = np.array([clipped(v, C) for v in raw])
             sent, means = bounded, {}
             for name in names:
-                sent = bounded + z * 2 * C * noise_of(seed, name, t, M) if trust == "local" else bounded
-                extra = z * 2 * C / M * noise_of(seed, name, t, None) if trust == "central" else 0.0
-                means[name] = sum(sent) / M + extra
+                sent, means[name] = received(bounded, seed, name, t, trust, z, control == "sent")
             memory = {"sent": sent, "clipped": bounded, "raw": raw}[control]
             h = h - c - memory / LENGTH
-            w = w + means["update"]
+            w = w + later.get("server_lr", 1.0) * means["update"]
             c = -means[names[-1]] / LENGTH
             state = played.states[t]
             np.testing.assert_allclose(state.server["model"][run], w, rtol=1e-9, atol=1e-12)
             np.testing.assert_allclose(state.server["control"][run], c, rtol=1e-9, atol=1e-10)
             np.testing.assert_allclose(opened(state.clients["control"])[run], h, rtol=1e-9, atol=1e-10)
-    assert list(played.ledger()) == names
+    counts = {name: entry.count for name, entry in played.ledger().items()}
+    assert counts == {**({"warm_start": 1} if later else {}), **dict.fromkeys(names, rounds)}
 
 
 @pytest.mark.parametrize(("trust", "holds"), [("none", True), ("local", True), ("central", False)])
@@ -78,6 +98,36 @@ def test_a_client_that_diverges_spoils_nobody(control: str) -> None:
     assert all(int(entry["repaired"]) > 0 for entry in played.diagnostics)
     assert np.isfinite(played.models()).all()
     assert bool(opened(played.states[-1].clients["control"]).isfinite().all())
+
+
+SHARED = ["algorithm=scaffold", "dp=secure_aggregation", "dataset.clients=12", "dataset.dimension=5"]
+
+
+def test_secure_aggregation_takes_controls_that_hold_no_share_of_the_noise() -> None:
+    plan = make_plan(compose_config(SHARED))  # the default runs as it is
+    assert plan.algorithm.settings.control == "clipped"
+    assert gap(plan.algorithm, plan.mechanism, "secure_aggregation") is None
+    assert make_plan(compose_config([*SHARED, "algorithm.control=raw"])).ledger().releases == 50
+    with pytest.raises(ConfigError, match=r"algorithm\.control=clipped is proved.*dp\.mode=paper runs it"):
+        make_plan(compose_config([*SHARED, "algorithm.control=sent"]))
+    assert make_plan(compose_config([*SHARED, "algorithm.control=sent", "dp.mode=paper"])).ledger().releases == 50
+    for trust in ("ldp", "cdp", "none"):
+        assert compose_config(["algorithm=scaffold", f"dp={trust}"])["algorithm"]["control"] == "sent"
+
+
+def test_whole_noise_protects_what_is_sent_and_the_messages_are_priced() -> None:
+    words = [*SHARED, "mechanism.noise_multiplier=4.0", "mechanism.noise_share=false"]
+    (messages,) = make_plan(compose_config([*words, "algorithm.control=sent"])).ledger().entries
+    assert (messages.scope, messages.parameter) == ("client", 4.0)
+    (sums,) = make_plan(compose_config(words)).ledger().entries
+    assert (sums.scope, sums.parameter) == ("federation", pytest.approx(4.0 * np.sqrt(12)))
+
+
+def test_options_that_came_later_leave_identities_alone() -> None:
+    config = compose_config(["algorithm=scaffold", "dp=ldp", "dataset.clients=12", "dataset.dimension=5"])
+    known = {"name", "revision", "local_steps", "local_lr", "clip_norm", "control", "release"}
+    assert set(make_plan(config).identity["algorithm"]) == known
+    assert make_plan(with_values(config, {"algorithm.server_lr": 0.5})).id != make_plan(config).id
 
 
 def test_client_controls_stay_with_the_clients() -> None:

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 
 import dpfl_cli.algorithms
 from dpfl_cli.config.component import components, lookup, parse_settings
+from dpfl_cli.config.compose import register_resolvers
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.client_values import ClientValues, opened
@@ -125,7 +126,9 @@ def test_options_in_conf_are_the_components_settings(path: Path) -> None:
     assert lines[0].startswith("# ")
     assert all("# " in line for line in lines[2:])
     hints = {"local_steps": 10, "local_lr": 0.1, "clip_norm": 1.0}
-    values: Any = OmegaConf.to_container(OmegaConf.create({"hints": hints, "it": OmegaConf.load(path)}), resolve=True)
+    register_resolvers()
+    composed = {"hints": hints, "dp": {"trust": "local"}, "it": OmegaConf.load(path)}
+    values: Any = OmegaConf.to_container(OmegaConf.create(composed), resolve=True)
     found = lookup("algorithm", values["it"].pop("name"))
     assert set(values["it"]) == set(found.settings.model_fields)
     settings = parse_settings(found.settings, values["it"], "algorithm")

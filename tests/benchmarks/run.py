@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpfl_cli.config.paths import outputs_dir
-from dpfl_cli.simulation.execute import _keep_freed_memory
+from dpfl_cli.simulation.execute import keep_freed_memory
 from dpfl_cli.simulation.plan import load_components
 from dpfl_cli.simulation.store import json_text, write_atomically
 from tests.benchmarks import convex, images, linear, record_level, second_order
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if facts["load"] > BUSY:
         print(f"other work runs on this machine (load {facts['load']:.1f}): times are too long, ratios rough", file=sys.stderr)
     load_components()
-    _keep_freed_memory()  # as in every run of dpfl
+    keep_freed_memory()  # as in every run of dpfl
     rows = measured([case for case in every if case.key in wanted], args.repeats)
     started = start_up(min(args.repeats, 3)) if START_UP in wanted else {}
     Console(width=150).print(table(rows, args.repeats))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfl_cli.data.catalogue import DatasetEntry, Download, Package, SourceFile
+from dpfl_cli.data.catalogue import DatasetEntry, Source, SourceFile
 
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
@@ -39,7 +39,7 @@ def image_files(train: int = 40, test: int = 12, seed: int = 0) -> dict[str, byt
 
 
 def entry_of(
-    files: Mapping[str, bytes], name: str = "mnist", sources: Sequence[Download | Package] = (), folder: str | None = None
+    files: Mapping[str, bytes], name: str = "mnist", sources: Sequence[Source] = (), folder: str | None = None
 ) -> DatasetEntry:
     """A catalogue entry that publishes these files."""
     listed = tuple(SourceFile(key, len(data), hashlib.md5(data).hexdigest()) for key, data in files.items())

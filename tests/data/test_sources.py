@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import http.server
 import io
 import os
@@ -23,7 +24,7 @@ from idx_files import TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, entry_of, image_f
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data import sources
-from dpfl_cli.data.catalogue import CATALOGUE, Download, Package
+from dpfl_cli.data.catalogue import CATALOGUE, Archive, Download, Package
 from dpfl_cli.data.sources import cache_dir, content_sha256, fetch, locate, status
 
 FILES = image_files()
@@ -198,8 +199,6 @@ def test_a_cache_that_cannot_be_written_or_is_spoilt_does_not_hinder_reading(pub
 
 
 def test_the_checksum_of_the_content_can_be_computed_by_hand_and_ignores_compression(publish, data):
-    import hashlib
-
     publish()
     put(data, FILES)
     listing = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in FILES.items())
@@ -381,6 +380,83 @@ def test_a_cache_that_cannot_be_written_is_named(publish, server, tmp_path, monk
     refused(lambda: fetch("mnist"), str(tmp_path / "file" / "mnist"), "cannot be written", "set DPFL_CACHE")
 
 
+# --- archives behind a URL --------------------------------------------------------------------------------------------
+
+
+def served(server: Server, tmp_path: Path, name: str, members: dict[str, bytes], **options) -> Archive:
+    """An archive of the members on the server, its files below data/."""
+    path = archive(tmp_path, "made.whl" if name.endswith(".zip") else name, members)  # a wheel is a zip
+    server.pages[f"/{name}"] = (200, path.stat().st_size, path.read_bytes())
+    return Archive(f"http://127.0.0.1:{server.server.server_port}/{name}", "data", **options)
+
+
+@pytest.mark.parametrize("prefix", ["", "./"])
+@pytest.mark.parametrize(("name", "form"), [("all.tar.gz", ""), ("all.zip", ".gz"), ("all.tar.gz", ".gz")])
+def test_files_come_out_of_an_archive(publish, server, tmp_path, name, form, prefix):
+    if name.endswith(".zip") and prefix:
+        pytest.skip("zip archives name no members so")
+    pack = gzip.compress if form else bytes
+    members = {f"{prefix}data/{file}{form}": pack(content) for file, content in FILES.items()}
+    publish(served(server, tmp_path, name, {"README": b"hello", "data/other": b"x", **members}, form=form))
+    notes = Notes()
+    assert fetch("mnist", notes) == {file: cache_dir() / "mnist" / (file + form) for file in FILES}
+    assert notes.bytes[name] == (len(server.pages[f"/{name}"][2]),) * 2
+    assert server.asked == [f"/{name}"]
+    assert_nothing_left_over()
+
+
+def test_an_archive_is_verified_and_files_without_a_checksum_need_the_right_size(publish, server, tmp_path, monkeypatch):
+    members = {f"data/{file}": content for file, content in FILES.items()}
+    good = served(server, tmp_path, "all.zip", members)
+    md5 = hashlib.md5(server.pages["/all.zip"][2]).hexdigest()
+    unchecked = replace(entry_of(FILES), files=tuple(replace(file, md5=None) for file in entry_of(FILES).files))
+
+    def offer(source: Archive) -> None:
+        monkeypatch.setitem(CATALOGUE, "mnist", replace(unchecked, sources=(source,)))
+
+    offer(replace(good, md5="0" * 32))
+    refused(lambda: fetch("mnist"), f"{good} (all.zip: wrong checksum: md5 {md5}, published {'0' * 32})")
+    assert_nothing_left_over()
+    offer(replace(good, md5=md5))
+    assert len(fetch("mnist")) == len(FILES)
+    path = cache_dir() / "mnist" / TEST_LABELS
+    path.write_bytes(FILES[TEST_LABELS] + b"x")
+    refused(lambda: locate("mnist"), f"{path}: 21 bytes, published 20; run: dpfl data fetch mnist")
+    path.write_bytes(FILES[TEST_LABELS][:-1])
+    refused(lambda: locate("mnist"), f"{path}: truncated: 19 of 20 bytes")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda members: members.pop(f"data/{TEST_LABELS}"), f"the archive has no data/{TEST_LABELS}"),
+        (lambda members: members.update({f"data/{TEST_LABELS}": b"no"}), f"{TEST_LABELS}: truncated: 2 of 20 bytes"),
+    ],
+)
+def test_an_archive_of_something_else_is_rejected(publish, server, tmp_path, spoil, says):
+    members = {f"data/{file}": content for file, content in FILES.items()}
+    spoil(members)
+    source = served(server, tmp_path, "all.tar.gz", members)
+    publish(source)
+    refused(lambda: fetch("mnist"), f"no source gave a good {TEST_LABELS}; tried {source} ({says}")
+    assert_nothing_left_over()
+    publish(source, server.offer("good", FILES))
+    assert fetch("mnist")[TEST_LABELS].name == f"{TEST_LABELS}.gz"
+
+
+@pytest.mark.parametrize(
+    ("body", "length", "says"), [(b"\x1f\x8b nothing", 10, "all.tar.gz: "), (b"abc", 9, "all.tar.gz: truncated: 3 of 9 bytes")]
+)
+def test_a_damaged_archive_is_rejected(publish, server, tmp_path, body, length, says):
+    source = served(server, tmp_path, "all.tar.gz", {})
+    server.pages["/all.tar.gz"] = (200, length, body)
+    publish(source)
+    refused(lambda: fetch("mnist"), f"tried {source} ({says}")
+    server.pages.clear()
+    refused(lambda: fetch("mnist"), f"tried {source} (all.tar.gz: HTTP 404")
+    assert_nothing_left_over()
+
+
 # --- registry packages ------------------------------------------------------------------------------------------------
 
 STUB = """#!{python}
@@ -527,7 +603,16 @@ def test_every_entry_is_complete():
         assert entry.citation
         assert entry.sources
         assert len({file.name for file in entry.files}) == len(entry.files)
-        assert all(len(file.md5) == 32 and set(file.md5) <= set("0123456789abcdef") for file in entry.files)
+        archives = [source.md5 for source in entry.sources if isinstance(source, Archive)]
+        for md5 in [file.md5 or only(archives) for file in entry.files]:  # no file is fetched without a checksum
+            assert len(md5) == 32
+            assert set(md5) <= set("0123456789abcdef")
+
+
+def only(values: list[str | None]) -> str:
+    (value,) = values
+    assert value is not None
+    return value
 
 
 @pytest.mark.data

@@ -405,3 +405,22 @@ def test_a_kernel_that_cannot_be_built_is_said_once(monkeypatch: pytest.MonkeyPa
         ]
     finally:
         single_output.compiled_kernel.cache_clear()
+
+
+def test_covariances_equal_loops_over_records() -> None:
+    objective = make_objective([5, 0, 17, 1], [0, 0])
+    limits = torch.tensor([0.5, 2.0], dtype=torch.float64)
+    plain, bounded = opened(objective.covariance()), opened(objective.clipped_covariance(limits).values)
+    rows, columns = np.triu_indices(objective.features)
+    for run in range(2):
+        for client in range(objective.clients):
+            features, _ = records_of(objective, run, client)
+            for values, limit in ((plain, torch.inf), (bounded, float(limits[run]))):
+                whole = torch.zeros(objective.features, objective.features, dtype=torch.float64)
+                for x in features:
+                    x = x * min(1.0, limit / float(x.norm()))
+                    whole += torch.outer(x, x) / len(features)
+                torch.testing.assert_close(values[run, client], whole[rows, columns])
+    matrices = plain.new_ones(2, objective.dimension, objective.dimension)
+    model = torch.arange(2.0 * objective.dimension, dtype=torch.float64).view(2, -1)
+    torch.testing.assert_close(objective.precondition(model, matrices), model.sum(dim=1, keepdim=True).expand_as(model))

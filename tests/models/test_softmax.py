@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.config.compose import compose_config
-from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models import pairs, softmax
@@ -339,3 +339,66 @@ def test_no_record_is_left_unclipped_where_its_residual_underflows(precision: st
     assert bool((norms[0, :3] > 0.99e-4).all())
     assert not bool(norms[:, 3:].any())
     assert not bool(torch.isfinite(opened(objective.gradient(where))[:, 3:]).any(dim=-1).all())
+
+
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES.keys())
+@pytest.mark.parametrize("bias", [False, True])
+def test_covariances_equal_loops_over_records(index: list[int], bias: bool) -> None:
+    objective = make_objective(index, precision="float64", bias=bias)
+    limits = torch.tensor([0.5 + run for run in range(len(index))], dtype=torch.float64)
+    plain, bounded = opened(objective.covariance()), objective.clipped_covariance(limits)
+    size = objective.features
+    assert size == 6 + bias == objective.features_of(objective.settings, make_info())
+    rows, columns = np.triu_indices(size)
+    for run in range(len(index)):
+        for client in range(objective.clients):
+            features, _ = records_of(objective, run, client)
+            found = plain[run, client], opened(bounded.values)[run, client]
+            for values, limit in zip(found, (torch.inf, limits[run]), strict=True):
+                own = [x * min(1.0, float(limit / x.norm())) for x in features]
+                whole = sum(torch.outer(x, x) for x in own) / max(len(own), 1) if own else torch.zeros(size, size).double()
+                torch.testing.assert_close(values, whole[rows, columns])
+        torch.testing.assert_close(bounded.zero_out[run], limits[run] ** 2 / objective.records[run].clamp(min=1))
+
+
+def test_covariances_and_preconditioning_have_the_same_bits_alone_and_in_company() -> None:
+    federations, limits = [make_federation(COUNTS, seed) for seed in range(3)], torch.tensor([0.5, 3.0, 0.5, 1.0]).double()
+    index, generator = [0, 1, 2, 0], torch.Generator().manual_seed(0)
+    together = SoftmaxRegression(make_settings(), federations, np.array(index))
+    values = torch.randn(4, len(COUNTS), together.dimension, generator=generator)
+    matrices = torch.randn(4, 6, 6, generator=generator)
+    for run, number in enumerate(index):
+        alone = SoftmaxRegression(make_settings(), [federations[number]], np.array([0]))
+        one = opened(alone.clipped_covariance(limits[run : run + 1]).values)[0]
+        assert torch.equal(opened(together.clipped_covariance(limits).values)[run], one)
+        applied = opened(alone.precondition(client_values(values[run : run + 1]), matrices[run : run + 1]))[0]
+        assert torch.equal(opened(together.precondition(client_values(values), matrices))[run], applied)
+        by_class = values[run].unflatten(-1, (10, 6)) @ matrices[run]
+        torch.testing.assert_close(applied, by_class.flatten(-2))
+
+
+def test_a_record_that_is_not_finite_has_no_covariance() -> None:
+    federation = make_federation(COUNTS)
+    clean = opened(SoftmaxRegression(make_settings(), [federation], np.array([0])).covariance())[0, 0]
+    numbers = federation.partition.indices[:2]
+    own = torch.from_numpy(federation.dataset.train.features[numbers]).float()
+    federation.dataset.train.features[numbers] = np.array([[np.nan], [1e200]])
+    spoiled = opened(SoftmaxRegression(make_settings(), [federation], np.array([0])).covariance())[0, 0]
+    rows, columns = np.triu_indices(6)
+    torch.testing.assert_close(spoiled, clean - (own.mT @ own)[rows, columns] / COUNTS[0])
+
+
+def test_what_preconditions_is_public_and_of_the_right_size() -> None:
+    side = ClientSide(make_objective([0]))
+    matrices, model = torch.eye(6).expand(1, 6, 6), torch.zeros(1, 60)
+    own = client_values(torch.zeros(1, len(COUNTS), 60))
+    assert isinstance(side.precondition(own, matrices), ClientValues)
+    assert not isinstance(side.precondition(model, matrices), ClientValues)
+    for values, given in (
+        (own, client_values(matrices)),
+        (model, matrices[:, :5]),
+        (own[:, 0:1], matrices),
+        (model[:, :6], matrices),
+    ):
+        with pytest.raises(PrivacyError):
+            side.precondition(values, given)

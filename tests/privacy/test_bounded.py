@@ -13,7 +13,8 @@ import torch
 from hypothesis import given, settings
 
 from dpfl_cli.config.errors import PrivacyError
-from dpfl_cli.privacy.bounded import Bounded, clip, squared_norms, vector_norms
+from dpfl_cli.models.curvature import packed, unpacked
+from dpfl_cli.privacy.bounded import Bounded, clip, clip_symmetric, record_covariance, squared_norms, vector_norms
 from dpfl_cli.privacy.client_values import client_values, opened, shown
 
 RELATIONS = ("replace_one", "add_or_remove", "zero_out")
@@ -207,3 +208,109 @@ def test_one_clip_norm_a_run(shape):
 def test_squared_norms_are_of_vectors(clipped):
     with pytest.raises(PrivacyError, match="vectors"):
         squared_norms(squared_norms(clipped(torch.ones(1, 2, 3))))
+
+
+COVARIANCES = {  # level -> (contribution of a client's records, how far one privacy unit may move it under a relation)
+    "record": (
+        lambda x, c: record_covariance(client_values(_mean_product(_in_ball(x, c))), _limit(c), torch.tensor([len(x)])),
+        lambda c, m: {"replace_one": math.sqrt(2) * c**2 / m, "zero_out": c**2 / m, "add_or_remove": c**2 / m},
+    ),
+    "client": (
+        lambda x, c: clip_symmetric(client_values(_mean_product(x)), _limit(c)),
+        lambda c, m: {"replace_one": 2 * c, "zero_out": c, "add_or_remove": c},
+    ),
+}
+
+
+def _limit(c: float) -> torch.Tensor:
+    return torch.tensor([c], dtype=torch.float64)
+
+
+def _in_ball(x: np.ndarray, c: float) -> np.ndarray:
+    norms = np.linalg.norm(x, axis=-1, keepdims=True)
+    return x * np.minimum(1.0, c / np.maximum(norms, 1e-300))
+
+
+def _mean_product(x: np.ndarray) -> torch.Tensor:
+    """[1, 1, p (p + 1) / 2] upper triangle of (1/m) sum x x^T."""
+    whole = torch.from_numpy(x.T @ x / len(x))
+    return packed(whole[None, None], x.shape[1])
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "zero_out", "add_or_remove"])
+@pytest.mark.parametrize("level", list(COVARIANCES))
+@settings(max_examples=200)
+@given(data=st.data())
+def test_covariances_move_by_their_sensitivity_at_most(level, relation, data):
+    make, sensitivity = COVARIANCES[level]
+    m, p = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 5))
+    numbers = st.floats(-1e3, 1e3)
+    one = data.draw(arrays.arrays(np.float64, (m, p), elements=numbers))
+    other = data.draw(arrays.arrays(np.float64, (m, p), elements=numbers))
+    c = data.draw(st.floats(0.01, 100))
+    if level == "record":  # neighbours differ in the first record
+        other[1:] = one[1:]
+    if relation != "replace_one":  # it is left out, m stays: a record of zeros
+        other[: len(one) if level == "client" else 1] = 0.0
+    first, second = make(one, c), make(other, c)
+    moved = float((opened(first.values) - opened(second.values)).norm())
+    whole = float((unpacked(opened(first.values), p) - unpacked(opened(second.values), p)).norm())
+    bound = sensitivity(c, m)[relation]
+    assert moved <= whole * (1 + 1e-12) + 1e-300
+    assert whole <= bound * (1 + 1e-9)
+    assert float(first.sensitivity(relation).max()) == pytest.approx(bound)
+    assert first.unit == level
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "zero_out"])
+@pytest.mark.parametrize("level", list(COVARIANCES))
+def test_ascent_reaches_the_sensitivity_of_a_covariance(level, relation):
+    """Of the whole matrix; the triangle's own distance is the same for matrices along the diagonal."""
+    make, sensitivity = COVARIANCES[level]
+    c, m, p = 0.7, 3, 4
+    generator = np.random.default_rng(0)
+    best = 0.0
+    for _ in range(300):
+        one, other = generator.standard_normal((2, m, p)) * 10
+        if level == "record":
+            other[1:] = one[1:]
+        if relation != "replace_one":
+            other[: m if level == "client" else 1] = 0.0
+        first, second = make(one, c), make(other, c)
+        best = max(best, float((unpacked(opened(first.values), p) - unpacked(opened(second.values), p)).norm()))
+    bound = sensitivity(c, m)[relation]
+    assert best <= bound * (1 + 1e-12)
+    axes = np.zeros((2, m, p))
+    axes[:, 0] = 10 * np.eye(p)[:2]  # orthogonal records
+    if relation != "replace_one":
+        axes[1] = 0.0
+    first, second = make(axes[0], c), make(axes[1], c)
+    reached = float((opened(first.values) - opened(second.values)).norm())
+    if level == "record" or relation != "replace_one":
+        assert reached == pytest.approx(bound, rel=1e-12)
+    else:  # covariances have no negative eigenvalues: two of them are at most sqrt(2) C apart, matrices 2 C
+        assert reached == pytest.approx(math.sqrt(2) * c, rel=1e-12)
+        triangle = torch.from_numpy(generator.standard_normal((1, 1, 10))) * 10
+        opposite = [opened(clip_symmetric(client_values(sign * triangle), _limit(c)).values) for sign in (1, -1)]
+        apart = float((unpacked(opposite[0], p) - unpacked(opposite[1], p)).norm())
+        assert apart == pytest.approx(bound, rel=1e-12)
+
+
+def test_symmetric_matrices_are_clipped_by_their_frobenius_norm():
+    generator = torch.Generator().manual_seed(0)
+    triangles = torch.randn(2, 3, 15, generator=generator, dtype=torch.float64)
+    limits = torch.tensor([1.0, torch.inf], dtype=torch.float64)
+    bounded = clip_symmetric(client_values(triangles), limits)
+    whole = unpacked(triangles, 5)
+    norms = torch.linalg.matrix_norm(whole)
+    assert bool((norms[0] > 1).all())
+    torch.testing.assert_close(unpacked(opened(bounded.values), 5)[0], whole[0] / norms[0, :, None, None])
+    assert torch.equal(opened(bounded.values)[1], triangles[1])
+    triangles[0, 0, 3], triangles[0, 1, 0] = torch.nan, 1e200
+    spoiled = clip_symmetric(client_values(triangles), limits)
+    assert bool((opened(spoiled.values)[0, :2] == 0).all())
+    assert shown(spoiled.repaired).tolist() == [2, 0]
+    with pytest.raises(PrivacyError, match="packed"):
+        clip_symmetric(client_values(triangles[..., :14]), limits)
+    with pytest.raises(PrivacyError, match="public"):
+        record_covariance(client_values(triangles), limits, client_values(torch.ones(2, 3)))

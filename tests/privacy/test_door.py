@@ -472,9 +472,9 @@ class _Work:
 def test_algorithms_reach_neither_records_nor_metrics():
     side = ClientSide(_Work())
     reached = {name for name in dir(side) if not name.startswith("_")}
-    sizes = {"runs", "clients", "dimension", "records", "dtype", "device"}
+    sizes = {"runs", "clients", "dimension", "features", "records", "dtype", "device"}
     computed = {"gradient", "local_descent", "clipped_gradient", "squared_gradient_norms"}
-    computed |= {"damped_solve", "newton_direction", "covariance", "clipped_covariance"}
+    computed |= {"damped_solve", "largest_curvature", "newton_direction", "covariance", "clipped_covariance", "precondition"}
     assert reached == sizes | computed | {"initial", "regulariser_gradient", "prox"}
     for name in ("federations", "metrics", "settings", "index", "objective", "_objective"):
         with pytest.raises(AttributeError):

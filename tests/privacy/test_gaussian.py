@@ -229,3 +229,16 @@ def test_a_release_is_for_the_unit_that_was_declared(build, clipped):
         build("local_gaussian", 3, 5).release("update", record_means(1, [1, 2, 3], 5, 1.0), ROUND)
     with pytest.raises(PrivacyError, match="per record, but got a vector per client"):
         build("local_gaussian", 3, 5, unit="record").release("update", clipped(torch.ones(1, 3, 5)), ROUND)
+
+
+@pytest.mark.parametrize("name", ["local_gaussian", "central_gaussian", "shared_gaussian"])
+def test_a_matrix_may_be_of_another_size_than_the_model_and_a_vector_may_not(build, clipped, name):
+    specs = [ReleaseSpec("covariance", shape="matrix"), ReleaseSpec("update")]
+    mechanism = build(name, 5, 40, specs=specs)
+    values = clipped(directions(1, 5, 100), [1.0])
+    release = mechanism.release("covariance", values, ROUND)
+    assert release.mean.shape == (1, 100)
+    (entry,) = mechanism.site.ledger.of_run(0).entries
+    assert (entry.name, entry.shape, entry.kind) == ("covariance", "matrix", "gaussian")
+    with pytest.raises(PrivacyError, match="has 100 coordinates, the model 40"):
+        mechanism.release("update", values, ROUND)

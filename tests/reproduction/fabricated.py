@@ -102,7 +102,12 @@ def publish_run(cell: Cell, store: RunStore, rows: Sequence[Mapping[str, float]]
         "metrics": summary([dict(row) for row in rows], plan.evaluation.final_window),
         "privacy": privacy_report(plan, plan.ledger()),
         "data": {"name": plan.info.name, "source": plan.info.source, "sha256": plan.info.sha256, "clients": plan.clients},
-        "timing": {"seconds": 1.5, "seconds_per_round": 0.5},
+        "communication": {"uplink_floats": 40.0 * (len(rows) - 1), "uses_curvature": plan.algorithm.name == "fedexp"},
+        "timing": {
+            "seconds": 1.5,
+            "seconds_per_round": 0.5,
+            "compute": {str(int(row["round"])): 0.25 + 0.5 * row["round"] for row in rows},
+        },
     }
     return store.publish(
         plan.id,

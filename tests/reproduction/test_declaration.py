@@ -135,6 +135,30 @@ def _changed(path: list[Any], value: Any) -> dict[str, Any]:
         (["runs", 0, "at"], {"quick": {"algorithm.local_lr": 0.1}}, "scales.quick sets algorithm.local_lr"),
         (["best", 0, "measure"], "curve", "is a series"),
         (["measures", "distance", "better"], "least", "'lower' or 'higher'"),
+        (["measures", "distance", "better"], None, "best.measure=distance: say which is better"),
+        (
+            ["measures", "distance", "at"],
+            -1,
+            "measures.distance.at: -1 is none of first, last, final, min, max, series, and no round",
+        ),
+        (["measures", "distance", "at"], "lest", "measures.distance.at: lest is none of first, last"),
+        (["measures", "distance", "rounds"], [1, 2], "`rounds` is for a series"),
+        (["measures", "distance", "per"], ["method"], "`per` is for a derived measure"),
+        (["measures", "distance", "where"], {"best": True}, "best.measure=distance is known only after the choice"),
+        (["measures", "late"], {"derived": "value('later')"}, "measures.late.derived: no measure 'later'"),
+        (["measures", "late"], {"derived": "value('late')"}, "measures.late.derived: no measure 'late'"),
+        (["measures", "late"], {"derived": "1 +"}, "measures.late.derived: predicate '1 +' cannot be read"),
+        (["measures", "late"], {"derived": "1", "per": ["metod"]}, "measures.late.per: no label 'metod'; did you mean method?"),
+        (["best"], [{"over": ["round"], "measure": "distance"}], "best.over: no label 'round'"),
+        (["best"], [{"over": [], "measure": "distance"}], "best.0.over"),
+        (["best", 0, "top"], 0, "greater than or equal to 1"),
+        (["best", 0, "where"], {"best": True}, "best.where: a choice among chosen cells"),
+        (["best", 0, "where"], {"metod": "FedAvg"}, "best.where: no label 'metod'; did you mean method?"),
+        (["runs", 0, "labels"], {"rank": 1}, "a label cannot be called rank"),
+        (["runs", 0, "labels"], {"epsilon": 1}, "runs.0: a label cannot be called epsilon, which is a column of table.csv"),
+        (["runs", 0, "exclusive"], "yes", "runs.0.exclusive"),
+        (["figure", "style"], "method", "`style` is a second label, beside `series`, of a figure of lines"),
+        (["figure", "style"], "lr", "figure: no label 'lr'"),
         (["measures", "distance", "price"], "gdp", "exactly one of"),
         (["tables", 0, "rows"], ["metod"], "no label 'metod'; did you mean method?"),
         (["tables", 0, "cells"], ["distanse"], "did you mean distance?"),
@@ -158,6 +182,18 @@ def test_a_wrong_declaration_is_one_line(tmp_path: Path, path: list[Any], value:
     assert says in message
     assert "\n" not in message
     assert message.startswith("artifact local/wrong: ")
+
+
+def test_what_needs_a_choice_or_runs_is_refused_without_them(tmp_path: Path) -> None:
+    measures = {**SMALL["measures"], "chosen": {"metric": "distance", "where": {"best": True}}}
+    with pytest.raises(ConfigError, match=r"measures.chosen.where: nothing is chosen here; it needs a `best` rule"):
+        declared(tmp_path, measures=measures, best=[])
+    runs = copy.deepcopy(SMALL["runs"])
+    runs[0]["exclusive"] = True
+    figure = {"kind": "bars", "x": "local_lr", "measures": ["clients"], "series": "method"}
+    tables = [{"rows": ["method"], "cells": ["clients"]}]
+    with pytest.raises(ConfigError, match=r"runs.0.exclusive: nothing is run here"):
+        declared(tmp_path, runs=runs, measures={"clients": {"fact": "clients"}}, best=[], claims=[], tables=tables, figure=figure)
 
 
 def test_a_config_key_that_does_not_exist_is_refused_with_the_artifact(tmp_path: Path) -> None:
@@ -212,6 +248,7 @@ def test_no_measure_is_declared_for_nothing(name: str) -> None:
     used = {measure for spec in declaration.tables for measure in spec.cells} | {rule.measure for rule in declaration.best}
     used |= {measure for spec in declaration.figures for measure in [*spec.measures, spec.x]}
     predicates = " ".join(claim.predicate for claim in declaration.claims)
+    predicates += " ".join(measure.derived for measure in declaration.measures.values() if measure.derived)
     assert [measure for measure in declaration.measures if measure not in used and f'"{measure}"' not in predicates] == []
 
 

@@ -21,8 +21,9 @@ ROWS = Rows(
         *(Row({"method": "B", "clients": m}, "loss", loss) for m, loss in ((1000, 4.0), (10, 6.0), (100, 5.0))),
         Row({"method": "C", "clients": 10}, "loss", float("inf"), n=2, diverged=2),
         Row({"method": "D", "clients": 10}, "loss", float("nan"), n=2, diverged=1),
+        *(Row({"round": number}, "accuracy", value) for number, value in ((10, 0.9), (0, 0.1), (5, 0.6))),
     ],
-    ["method", "clients"],
+    ["method", "clients", "round"],
 )
 
 
@@ -46,6 +47,9 @@ ROWS = Rows(
         ('value("loss", method="A", clients=10) < value("loss", method="C", clients=10)', True),
         ('diverged("loss", method="C", clients=10) == 2', True),
         ('crossing(sorted(values("loss", method="A")), 2) == 1', True),
+        ('crossing(sorted(values("loss", method="A")), 2, choices("clients")) == 100', True),
+        ('crossing(values("loss", method="A"), 9, choices("clients")) > 1000000', True),
+        ('rounds("accuracy") == [0, 5, 10] and crossing(values("accuracy"), 0.5, rounds("accuracy")) == 5', True),
         ('r2(choices("clients"), [2 * m + 1 for m in choices("clients")]) > 0.999', True),
         ('all(a < b for a, b in zip(values("loss", method="A"), values("loss", method="B")))', True),
         ("max(1, 2) == 2 and min([3, 4]) == 3 and -sqrt(4) == -2 and sum([1, 2]) == 3", True),
@@ -122,6 +126,7 @@ def test_a_wrong_name_gets_the_nearest_one(text: str, says: str) -> None:
         ('paper("loss", method="B", clients=10) < 1', "the paper gives no number"),
         ('all(m > 1 for m in choices("clients") if m > 5000)', "no numbers to take"),
         ('value("loss", method="A", clients=10) / (1 - 1) > 0', "division by zero"),
+        ('crossing(values("loss", method="A"), 2, [1, 2]) == 1', "crossing of 3 numbers at 2 places"),
     ],
 )
 def test_a_missing_number_is_untestable_never_true(text: str, says: str) -> None:
@@ -139,6 +144,7 @@ def test_a_missing_number_is_untestable_never_true(text: str, says: str) -> None
         '"a" * 1000000000 == 1',
         'value("loss", method="A", clients=10) < "a"',
         'values("loss", method="A")[7] == 1',
+        'rounds("loss", method="A") == [1]',
         'not value("loss", method="A", clients=10)',
     ],
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpfl_cli.reproduction.declaration import Artifact, load_artifact
@@ -130,6 +132,56 @@ def test_a_diverged_bar_and_a_cut_line_are_in_the_legend(tmp_path: Path, monkeyp
     assert legends.pop() == ["FedEXP (continues below the axis)", "FedAvg"]
 
 
+def _drawn_lines(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The colour, line style and label of every line that is drawn from now on."""
+    drawn: list[dict[str, Any]] = []
+    plot = Axes.plot
+
+    def kept(self: Any, xs: Any, ys: Any, **options: Any) -> Any:
+        drawn.append({"points": len(xs), **options})
+        return plot(self, xs, ys, **options)
+
+    monkeypatch.setattr(Axes, "plot", kept)
+    return drawn
+
+
+def test_a_method_keeps_its_colour_over_panels_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    present = {0.001: ("A", "B", "C"), 0.003: ("B", "C"), 0.01: ("C", "A")}
+    points = [
+        Row({"method": method, "local_lr": rate, "round": number}, "curve", 1.0 + number)
+        for rate, methods in present.items()
+        for method in methods
+        for number in range(3)
+    ]
+    lines = {"kind": "lines", "x": "round", "measures": ["curve"], "series": "method"}
+    figures = [{**lines, "panels": ["local_lr"], "where": {"local_lr": [0.01, 0.003]}}, {**lines, "where": {"local_lr": 0.001}}]
+    drawn = _drawn_lines(monkeypatch)
+    draw(declared(tmp_path, figure=figures), "quick", Rows(points, ["method", "local_lr", "round"]))
+    colours: dict[str, set[str]] = {}
+    for line in drawn:
+        colours.setdefault(line["label"], set()).add(line["color"])
+    assert [len(colours[method]) for method in "ABC"] == [1, 1, 1]
+    assert len(set.union(*colours.values())) == 3
+
+
+def test_a_second_label_is_told_apart_by_line_style_and_lightness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [
+        Row({"method": method, "local_lr": rate, "round": number}, "curve", 1.0 + number)
+        for method in ("A", "B")
+        for rate in (0.001, 0.003, 0.01)
+        for number in range(3)
+    ]
+    figure = {"kind": "lines", "x": "round", "measures": ["curve"], "series": "method", "style": "local_lr"}
+    drawn = _drawn_lines(monkeypatch)
+    draw(declared(tmp_path, figure=figure), "quick", Rows(points, ["method", "local_lr", "round"]))
+    lines = [line for line in drawn if line["points"]]
+    assert len({line["color"] for line in lines}) == len(lines) == 6
+    assert [line["linestyle"] for line in lines[:3]] == [line["linestyle"] for line in lines[3:]]
+    assert len({str(line["linestyle"]) for line in lines}) == 3
+    legend = [line["label"] for line in drawn if not line["points"]]
+    assert legend == ["A", "B", "local_lr 0.001", "local_lr 0.003", "local_lr 0.01"]
+
+
 def test_rows_without_privacy_have_dashes(tmp_path: Path) -> None:
     runs = [{**SMALL["runs"][0], "overrides": [*SMALL["runs"][0]["overrides"], "dp=none"]}]
     artifact = declared(tmp_path, runs=runs)
@@ -141,6 +193,16 @@ def test_rows_without_privacy_have_dashes(tmp_path: Path) -> None:
     assert "none: values are released as they are" in text
     assert text.splitlines()[2].count("| – ") == 8
     assert "tuning" not in text
+
+
+def test_a_target_epsilon_stands_beside_what_was_spent(tmp_path: Path) -> None:
+    artifact, _, rows = _small(tmp_path)
+    assert "target" not in privacy_table(artifact, rows)
+    aimed = Rows([replace(row, privacy={**row.privacy, "epsilon_target": 8.0}) for row in rows.rows], rows.labels)
+    back = Rows.from_csv(aimed.to_csv("local/small", "quick"), "table.csv")
+    lines = privacy_table(artifact, back).splitlines()
+    assert lines[0].startswith("| runs | target epsilon of the noise | epsilon |")
+    assert "| 8 | " in lines[2]
 
 
 def test_one_rounding_of_epsilon_on_the_page_of_table1() -> None:

@@ -284,6 +284,89 @@ def test_shared_runs_are_run_once_and_force_runs_them_again_once(
     assert all(path.stat().st_mtime_ns > moment for path, moment in before.items())
 
 
+def test_exclusive_runs_are_made_anew_and_alone_whenever_the_artifact_is(
+    outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    runs: list[Any] = json.loads(json.dumps([SMALL["runs"][0], SMALL["runs"][0]]))
+    del runs[1]["axes"]["local_lr"]
+    runs[0]["labels"] = {"what": "search"}
+    runs[1] |= {"labels": {"what": "timed", "local_lr": 0.003}, "set": {"algorithm.local_lr": 0.003}, "exclusive": True}
+    figure = {"kind": "lines", "x": "seconds", "measures": ["curve"], "series": "method", "where": {"what": "timed"}}
+    measures = {
+        **SMALL["measures"],
+        "seconds": {"metric": "timing.compute", "at": "series", "where": {"what": "timed"}},
+        "ratio": {
+            "derived": 'values("seconds")[-1] / values("seconds", method="FedAvg")[-1]',
+            "per": ["method"],
+            "where": {"what": "timed"},
+        },
+    }
+    claims = [
+        {
+            "id": "ratio",
+            "text": "a method takes as long as itself",
+            "source": "a test",
+            "scale": "smoke",
+            "predicate": 'value("ratio", method="FedAvg") == 1 and increasing(values("seconds", method="FedEXP"))',
+            "expected": "holds",
+        }
+    ]
+    best = [{"over": ["local_lr"], "measure": "distance", "where": {"what": "search"}}]
+    changes: dict[str, Any] = {"runs": runs, "measures": measures, "figure": figure, "claims": claims, "best": best}
+    artifact = declared(tmp_path / "own", **changes)
+    other = declared(tmp_path / "own", "other", **changes)
+    alone: list[list[str]] = []
+    execute_alone = module.execute_alone
+    monkeypatch.setattr(
+        module, "execute_alone", lambda plans, *rest: alone.append([plan.id for plan in plans]) or execute_alone(plans, *rest)
+    )
+    assert main(["reproduce", str(artifact.path), "scale=smoke"]) == 0
+    error = capsys.readouterr().err
+    assert "12 runs, 12 to do (4 alone and anew, for their times)" in error
+    assert "12 runs (12 new)" in error
+    folder = outputs / "artifacts" / "local" / "small" / "smoke"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    timed = [run["id"] for run in manifest["runs"] if run.get("exclusive")]
+    assert alone == [timed]
+    assert {run["labels"]["what"] for run in manifest["runs"] if run["id"] in timed} == {"search", "timed"}
+    assert json.loads((folder / "claims.json").read_text())["claims"][0]["verdict"] == "holds"
+    results = {path: path.read_bytes() for path in outputs.glob("runs/*/result.json")}
+    metrics = {path: path.read_bytes() for path in outputs.glob("runs/*/metrics.csv")}
+    assert main(["reproduce", str(artifact.path), str(other.path), "scale=smoke"]) == 0
+    error = capsys.readouterr().err
+    assert "12 runs, 4 to do (4 alone" in error
+    assert "local/small: 12 runs (4 new)" in error
+    assert "local/other: 12 runs (0 new)" in error  # once a pass
+    assert sorted(path.parent.name for path, bytes_ in results.items() if path.read_bytes() != bytes_) == sorted(timed)
+    assert {path: path.read_bytes() for path in metrics} == metrics
+    assert main(["reproduce", str(artifact.path), "scale=smoke", "--force"]) == 0
+    assert "12 runs (12 new)" in capsys.readouterr().err
+    assert alone == [timed] * 3
+    whole, original = hashes(folder), FedAvg.round
+
+    def broken(self: Any, *arguments: Any) -> Any:
+        raise RuntimeError("no memory left")
+
+    monkeypatch.setattr(FedAvg, "round", broken)
+    assert main(["reproduce", str(artifact.path), "scale=smoke"]) == 3
+    assert "the complete one from before was kept" in capsys.readouterr().err
+    assert hashes(folder) == whole
+    assert all(json.loads(path.read_text())["status"] == "done" for path in results)
+    monkeypatch.setattr(FedAvg, "round", original)
+    assert main(["reproduce", str(artifact.path), "scale=smoke"]) == 0
+
+
+def test_the_edge_of_a_grid_is_said_by_command_page_and_index(outputs: Path, tmp_path: Path, capsys: Any) -> None:
+    artifact = declared(tmp_path / "own", tables=[{"rows": ["method"], "cells": ["best.local_lr"]}])
+    assert main(["reproduce", str(artifact.path), "scale=smoke"]) == 0
+    folder = outputs / "artifacts" / "local" / "small" / "smoke"
+    said = json.loads((folder / "manifest.json").read_text())["edges"]
+    assert "(largest of 3)" in said or "(smallest of 3)" in said
+    assert f"best at the edge of the grid: {said}" in capsys.readouterr().err
+    assert "(edge): the chosen point lies at the end of what was searched" in (folder / "table.md").read_text()
+    assert f"- [local/small (smoke)](#local-small-smoke): {said}" in (outputs / "artifacts" / "index.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -161,6 +162,37 @@ def test_rounds_are_counted_at_events_and_a_round_that_broke_is_not_done(monkeyp
         alone.step()
     alone.collect()
     assert alone.members[0].round == 1
+
+
+def test_the_algorithms_own_seconds_are_known_at_every_evaluated_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that only init (32 s), rounds (4 s) and evaluations (1000 s) move; two members share what their batch takes."""
+    now = [0.0]
+    monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def taking(seconds: float, original: Any) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            now[0] += seconds
+            return original(*args, **kwargs)
+
+        return wrapped
+
+    monkeypatch.setattr(FedExp, "init", taking(32.0, FedExp.init))
+    monkeypatch.setattr(FedExp, "round", taking(4.0, FedExp.round))
+    monkeypatch.setattr(Batch, "evaluate", taking(1000.0, Batch.evaluate))
+    plans = plans_of("evaluation.every=2", "rounds=5", seeds=2)
+    alone = finish(plans[:1])[plans[0].id]
+    assert alone.compute_at == {0: 32.0, 2: 40.0, 4: 48.0, 5: 52.0}
+    assert finish(plans)[plans[1].id].compute_at == {number: seconds / 2 for number, seconds in alone.compute_at.items()}
+    batch = Batch([Member(plans[0])])
+    batch.evaluate({})
+    for _ in range(3):
+        batch.evaluate(batch.step())
+    batch.collect()
+    (half,) = batch.members
+    rest = Batch([Member.from_bytes(plans[0], half.to_bytes())])
+    for _ in range(2):
+        rest.evaluate(rest.step())
+    assert rest.members[0].compute_at == alone.compute_at
 
 
 def test_progress_and_interruption_are_looked_at_often_enough(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,9 @@ from dpfl_cli.config.errors import ConfigError, StoreError
 from dpfl_cli.simulation import engine
 from dpfl_cli.simulation import execute as execute_module
 from dpfl_cli.simulation import store as store_module
-from dpfl_cli.simulation.execute import batches, execute
+from dpfl_cli.simulation.execute import batches, execute, execute_alone
 from dpfl_cli.simulation.plan import Plan, make_plan, with_values
+from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.store import RunStore
 
 SMALL = ["dataset.clients=60", "dataset.dimension=6", "rounds=12", "runtime.checkpoint_every=1e-9"]
@@ -145,6 +146,59 @@ def test_a_forced_rerun_never_costs_the_result_it_repeats(tmp_path: Path, monkey
     assert started[0] == 7
     assert contents(store) == before
     assert not store.is_forced(plan.id)
+
+
+def test_runs_alone_are_run_anew_one_by_one_and_never_cost_a_finished_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = [plan for plan in grid() if plan.algorithm.name == "fedavg" and plan.rounds == 12][:2]
+    store = RunStore(tmp_path)
+    execute(plans, store)
+    before = contents(store)
+    sizes: list[tuple[int, int]] = []
+    original = FedAvg.round
+
+    def watching(self: Any, state: Any, objective: Any, mechanism: Any, streams: Any, rounds: Any) -> Any:
+        sizes.append((state.server["model"].shape[0], int(rounds[0])))
+        return original(self, state, objective, mechanism, streams, rounds)
+
+    monkeypatch.setattr(FedAvg, "round", watching)
+    outcomes = execute_alone(plans, store, Progress("", 0, quiet=True))
+    assert [(outcome.status, outcome.cached) for outcome in outcomes] == [("done", False)] * len(plans)
+    one = [(1, number) for number in (1, 2, *range(1, 13))]  # two rounds to warm up, then all of them
+    assert sizes == one * len(plans)
+    assert contents(store) == before
+    times = outcomes[0].record.result["timing"]["compute"]
+    assert list(times) == [str(int(row["round"])) for row in outcomes[0].record.rows]
+    assert sorted(times.values()) == list(times.values())
+
+    def failing(self: Any, state: Any, objective: Any, mechanism: Any, streams: Any, rounds: Any) -> Any:
+        if int(rounds[0]) == 7:
+            raise RuntimeError("broken")
+        return watching(self, state, objective, mechanism, streams, rounds)
+
+    monkeypatch.setattr(FedAvg, "round", failing)
+    assert execute_alone(plans[:1], store, Progress("", 0, quiet=True))[0].status == "failed"
+    assert contents(store) == before
+    sizes.clear()
+    monkeypatch.setattr(FedAvg, "round", watching)
+    assert execute_alone(plans[:1], store, Progress("", 0, quiet=True))[0].status == "done"
+    assert sizes == one  # from the beginning, not from the checkpoint of what failed
+
+
+def test_a_diverged_result_is_a_finished_one_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    overrides = ["dataset=synthetic", "dataset.clients=4", "dataset.dimension=3", "algorithm=fedavg", "dp=none", "rounds=400"]
+    plan = make_plan(compose_config([*overrides, "algorithm.local_lr=90"]))
+    store = RunStore(tmp_path)
+    assert execute([plan], store)[0].status == "diverged"
+    before = contents(store)
+
+    def failing(*_: Any) -> Any:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(FedAvg, "round", failing)
+    assert execute([plan], store, force=True)[0].status == "failed"
+    assert contents(store) == before
 
 
 def test_a_failed_run_keeps_what_it_had_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,78 @@
+"""Data sets that come as a folder of many files: finding the folder, its checksum, and what was decoded from it.
+
+A folder is looked for by name below the folders of `DPFL_DATA` and then below the cache; it is never fetched. No checksum of such
+a folder is published: the loader verifies the structure of the files that it reads, and the sha256 of their content is part of a
+run's identity. Decoding thousands of files takes minutes, so that its result is kept in the cache under that checksum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import secrets
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from dpfl_cli.config.errors import DataError
+from dpfl_cli.data.sources import cache_dir, content_sha256, search_path
+
+logger = logging.getLogger("dpfl")
+Arrays = dict[str, np.ndarray]
+
+
+def find_folder(name: str, layout: str) -> Path:
+    """The first folder of this name below DPFL_DATA or the cache.
+
+    Args:
+      layout: what the folder holds, in words, for the error.
+
+    Raises:
+      DataError: there is none; says where it was looked for and what to put there.
+    """
+    for base in (*search_path(), cache_dir()):
+        if (base / name).is_dir():
+            return base / name
+    given = os.environ.get("DPFL_DATA")
+    places = f"DPFL_DATA={given} or the cache {cache_dir()}" if given else f"the cache {cache_dir()} (DPFL_DATA is not set)"
+    raise DataError(f"{name}: no folder {name} in {places}; it is not fetched: put {layout} there, or use dataset={name}_synth")
+
+
+def files_below(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:
+    """The files below a folder whose names end so (in any case), by relative name and in its order; hidden ones are left out."""
+    found = (path for path in folder.rglob("*") if path.name.lower().endswith(endings) and path.is_file())
+    named = {path.relative_to(folder).as_posix(): path for path in found}
+    return {name: named[name] for name in sorted(named) if not any(part.startswith(".") for part in name.split("/"))}
+
+
+def decoded(what: str, files: Mapping[str, Path], key: str, decode: Callable[[], Arrays]) -> tuple[str, Arrays]:
+    """sha256 of the content of all files, and the arrays decoded from them, which the cache keeps.
+
+    Args:
+      what: name of the data set.
+      files: all files that the arrays come from.
+      key: what else the arrays depend on: settings, and a number that changes with the code.
+      decode: makes the arrays.
+    """
+    sha256 = content_sha256(files)
+    address = hashlib.sha256(f"{sha256}\n{key}".encode()).hexdigest()[:32]
+    path = cache_dir() / "decoded" / f"{what}-{address}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as kept:
+            return sha256, {name: kept[name] for name in kept.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        pass
+    logger.info("%s: decoding %d files", what, len(files))
+    arrays = decode()
+    try:  # a cache that cannot be written only means that the files are decoded again next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        with temporary.open("wb") as stream:
+            np.savez(stream, **arrays)  # type: ignore[arg-type]
+        os.replace(temporary, path)
+    except OSError:
+        pass
+    return sha256, arrays

@@ -1,0 +1,100 @@
+"""Networks whose test metrics are means over clients, each on its own test records, and the names of the metrics.
+
+Reference: arXiv 2304.05127, section 5, averages the clients' test errors with equal weight.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from torch import Tensor
+
+from dpfl_cli.config.component import Settings
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.federation import DatasetInfo, Federation
+from dpfl_cli.models.network import Network
+
+
+class ClientMeanSettings(Settings):
+    """How test metrics are averaged.
+
+    `clients`: over the test records of each client that takes part, then over these clients with equal weight. Where the
+    clients are not the dataset's own (partitioner=iid, say), or it has no test records of each client, over all test records,
+    as `pooled`.
+    """
+
+    average: Literal["clients", "pooled"] = "clients"
+
+
+class ClientMeanNetwork(Network):
+    """A network with `ClientMeanSettings`; metrics accuracy and test_error = 100 - accuracy in percent, and test_loss.
+
+    Attributes:
+      test_metrics: names of the metrics that look at test records, which belong to clients where the dataset says whose they are.
+    """
+
+    test_metrics: ClassVar[frozenset[str]] = frozenset({"accuracy", "test_error", "test_loss"})
+
+    def unreleased(self) -> frozenset[str]:
+        owned = any(federation.dataset.test_natural is not None for federation in self.federations)
+        return super().unreleased() | (self.test_metrics if owned else frozenset())
+
+    def test_weights(self, federation: Federation) -> np.ndarray:
+        return test_weights(federation, self.settings.average, self.test_sizes(federation))
+
+    def test_sizes(self, federation: Federation) -> np.ndarray:
+        """[N] how much a test record counts in its client's mean; all alike."""
+        assert federation.dataset.test is not None
+        return np.ones(len(federation.dataset.test))
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        found = super().scores(outputs, targets)
+        return {**found, "test_error": 100.0 - found["accuracy"]}
+
+
+def test_weights(federation: Federation, average: str, sizes: np.ndarray) -> np.ndarray:
+    """[N] weights of the test records, whose sum is 1.
+
+    Args:
+      average: as `ClientMeanSettings.average`.
+      sizes: [N] how much each counts in the mean of its client, or of all.
+    """
+    owners = own_clients(federation)
+    natural = federation.dataset.test_natural
+    if average == "pooled" or owners is None or natural is None:
+        return sizes / sizes.sum()
+    totals = np.bincount(natural, sizes, minlength=int(owners.max()) + 1)
+    counted = owners[totals[owners] > 0]
+    if not len(counted):
+        return sizes / sizes.sum()
+    shares = np.zeros(len(totals))
+    shares[counted] = 1.0 / totals[counted] / len(counted)
+    return sizes * shares[natural]
+
+
+test_weights.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a test where it is imported
+
+
+def own_clients(federation: Federation) -> np.ndarray | None:
+    """[M] which of the dataset's own clients each client is; None where they are others."""
+    natural, partition = federation.dataset.natural, federation.partition
+    if natural is None or not len(partition.indices) or (partition.counts == 0).any():
+        return None
+    owners = natural[partition.indices]
+    first = owners[partition.offsets[:-1]]
+    own = len(np.unique(first)) == len(first) and np.array_equal(owners, np.repeat(first, partition.counts))
+    return first if own else None
+
+
+def image_classes(model: str, info: DatasetInfo, smallest: int) -> tuple[int, int, int, int]:
+    """channels, height, width and classes of a dataset of images; a ConfigError where it is none, or they are too small."""
+    shape = info.feature_shape if len(info.feature_shape) == 3 else (1, *info.feature_shape)
+    if len(shape) != 3 or info.classes is None or info.target_shape or min(shape[1:]) < smallest:
+        kind = "no classes" if info.classes is None else f"{info.classes} classes"
+        raise ConfigError(
+            f"model={model}: needs images [channels, height, width] or [height, width] of at least {smallest}x{smallest} with "
+            f"classes, but dataset={info.name} has records of shape {list(info.feature_shape)} and {kind}; choose another model"
+        )
+    channels, height, width = shape
+    return channels, height, width, info.classes

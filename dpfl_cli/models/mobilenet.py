@@ -1,0 +1,128 @@
+"""MobileNet, versions 1 and 2, with group normalisation: under batch normalisation a record has no gradient of its own.
+
+Version 2 is a 3x3 convolution, seventeen inverted residual blocks (widened by a 1x1 convolution, a 3x3 convolution of every
+channel for itself, narrowed by a 1x1 convolution without activation; added to the input where the shapes agree), a 1x1
+convolution, the mean over positions and a linear layer. Version 1 is a 3x3 convolution and thirteen pairs of a 3x3 convolution
+of every channel for itself and a 1x1 convolution, the mean and a linear layer. Every convolution is followed by a normalisation,
+and, but for the narrowing ones, by ReLU6 (version 1: ReLU). There is no dropout.
+
+References:
+  Howard et al., "MobileNets: efficient convolutional neural networks for mobile vision applications", 2017, arXiv:1704.04861.
+  Sandler, Howard, Zhu, Zhmoginov, Chen, "MobileNetV2: inverted residuals and linear bottlenecks", 2018, arXiv:1801.04381.
+  Wu, He, "Group normalization", 2018, arXiv:1803.08494.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+
+from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.federation import DatasetInfo
+from dpfl_cli.models.network import Network
+
+UNIT = 8  # numbers of channels are multiples of it
+# version 2: widening, channels, blocks and stride of the first of them
+INVERTED = (
+    (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
+)  # fmt: skip
+# version 1: channels and stride
+SEPARABLE = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
+FIRST, LAST = 32, 1280
+
+
+class MobileNetSettings(Settings):
+    """Settings of `mobilenet`."""
+
+    version: Literal["v2", "v1"]
+    width: float = Field(gt=0, allow_inf_nan=False)
+    groups: int = Field(ge=1)
+    first_stride: Literal[1, 2]
+    gradient_quantiles: bool
+
+    @field_validator("groups")
+    @classmethod
+    def _divides(cls, groups: int) -> int:
+        if UNIT % groups:
+            raise ValueError(f"numbers of channels are multiples of {UNIT}, so it must be 1, 2, 4 or 8")
+        return groups
+
+
+@component("model", "mobilenet", revision=1, settings=MobileNetSettings)
+class MobileNet(Network):
+    """MobileNet, version 2 or 1, with group normalisation and cross-entropy; on images, grey or in colour."""
+
+    @classmethod
+    def network(cls, settings: MobileNetSettings, info: DatasetInfo) -> nn.Module:
+        """The network for images [height, width] or [channels, height, width] with classes."""
+        if info.classes is None or info.target_shape or len(info.feature_shape) not in (2, 3):
+            raise ConfigError(
+                f"model=mobilenet: needs images with classes, but dataset={info.name} has records of shape "
+                f"{list(info.feature_shape)} and {info.classes or 'no'} classes; choose dataset=mnist or another model"
+            )
+        inputs = 1 if len(info.feature_shape) == 2 else info.feature_shape[0]
+        layers = version_1(settings, inputs) if settings.version == "v1" else version_2(settings, inputs)
+        outputs = next(layer.num_channels for layer in reversed(list(layers.modules())) if isinstance(layer, nn.GroupNorm))
+        return nn.Sequential(layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(outputs, info.classes))
+
+    def inputs(self, features: Tensor) -> Tensor:
+        """[n, channels, height, width]; grey images get their channel."""
+        return features.unsqueeze(1) if features.dim() == 3 else features
+
+
+class Inverted(nn.Module):
+    """An inverted residual block."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, widening: int, groups: int) -> None:
+        super().__init__()
+        wide = inputs * widening
+        layers = [convolution(inputs, wide, 1, 1, groups, nn.ReLU6())] if widening > 1 else []
+        layers.append(convolution(wide, wide, 3, stride, groups, nn.ReLU6(), separate=True))
+        self.layers = nn.Sequential(*layers, convolution(wide, outputs, 1, 1, groups))
+        self.residual = stride == 1 and inputs == outputs
+
+    def forward(self, values: Tensor) -> Tensor:
+        """[n, outputs, height / stride, width / stride]."""
+        return values + self.layers(values) if self.residual else self.layers(values)
+
+
+def convolution(
+    inputs: int, outputs: int, size: int, stride: int, groups: int, activation: nn.Module | None = None, separate: bool = False
+) -> nn.Sequential:
+    """Convolution without bias, group normalisation, activation; `separate`: every channel for itself."""
+    part = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=inputs if separate else 1, bias=False)
+    return nn.Sequential(part, nn.GroupNorm(groups, outputs), *([] if activation is None else [activation]))
+
+
+def version_1(settings: MobileNetSettings, inputs: int) -> nn.Sequential:
+    """All but the classifier."""
+    channels, groups = scaled(FIRST, settings.width), settings.groups
+    layers = [convolution(inputs, channels, 3, settings.first_stride, groups, nn.ReLU())]
+    for wanted, stride in SEPARABLE:
+        outputs = scaled(wanted, settings.width)
+        layers.append(convolution(channels, channels, 3, stride, groups, nn.ReLU(), separate=True))
+        layers.append(convolution(channels, outputs, 1, 1, groups, nn.ReLU()))
+        channels = outputs
+    return nn.Sequential(*layers)
+
+
+def version_2(settings: MobileNetSettings, inputs: int) -> nn.Sequential:
+    """All but the classifier; its last convolution is not narrowed with a width below 1."""
+    channels, groups = scaled(FIRST, settings.width), settings.groups
+    layers: list[nn.Module] = [convolution(inputs, channels, 3, settings.first_stride, groups, nn.ReLU6())]
+    for widening, wanted, blocks, stride in INVERTED:
+        outputs = scaled(wanted, settings.width)
+        for block in range(blocks):
+            layers.append(Inverted(channels, outputs, 1 if block else stride, widening, groups))
+            channels = outputs
+    layers.append(convolution(channels, scaled(LAST, max(1.0, settings.width)), 1, 1, groups, nn.ReLU6()))
+    return nn.Sequential(*layers)
+
+
+def scaled(channels: int, width: float) -> int:
+    """width * channels to the nearest multiple of `UNIT`, up rather than down by more than a tenth."""
+    nearest = max(UNIT, int(channels * width + UNIT / 2) // UNIT * UNIT)
+    return nearest + UNIT if nearest < 0.9 * channels * width else nearest

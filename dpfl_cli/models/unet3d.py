@@ -1,0 +1,134 @@
+"""The 3-D U-Net of FLamby's Fed-IXI (arXiv 2210.04620; F. Perez-Garcia's `unet`), with group for batch normalisation.
+
+Batch normalisation would let records of a pass meet, and has a state that no release covers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dpfl_cli.config.component import component
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.federation import DatasetInfo, Federation
+from dpfl_cli.models.client_mean import ClientMeanNetwork, ClientMeanSettings
+
+EPSILON = 1e-9  # of the loss's denominator
+Width = Annotated[int, Field(ge=1)]
+
+
+class Unet3dSettings(ClientMeanSettings):
+    """Output channels of the first convolution, and groups of a normalisation, which must divide twice as many."""
+
+    channels: Width
+    groups: Width
+
+
+def _block(into: int, out: int, groups: int | None) -> nn.Sequential:
+    """A 3x3x3 convolution, normalisation (groups None: none, and a bias in its place) and PReLU."""
+    convolution = nn.Conv3d(into, out, 3, padding=1, bias=groups is None)
+    normalisation = [] if groups is None else [nn.GroupNorm(groups, out)]
+    return nn.Sequential(convolution, *normalisation, nn.PReLU())
+
+
+class Unet(nn.Module):
+    """Two levels down and up, with c-2c, 2c-4c and 4c-8c channels; logits [n, labels, x, y, z] of volumes [n, 1, x, y, z]."""
+
+    def __init__(self, channels: int, groups: int, labels: int) -> None:
+        super().__init__()
+        c, g = channels, groups
+        self.down = nn.ModuleList(
+            [
+                nn.Sequential(_block(1, c, None), _block(c, 2 * c, g)),
+                nn.Sequential(_block(2 * c, 2 * c, g), _block(2 * c, 4 * c, g)),
+            ]
+        )
+        self.bottom = nn.Sequential(_block(4 * c, 4 * c, g), _block(4 * c, 8 * c, g))
+        self.up = nn.ModuleList(
+            [
+                nn.Sequential(_block(12 * c, 4 * c, g), _block(4 * c, 4 * c, g)),
+                nn.Sequential(_block(6 * c, 2 * c, g), _block(2 * c, 2 * c, g)),
+            ]
+        )
+        self.classifier = nn.Conv3d(2 * c, labels, 1)
+
+    def forward(self, volumes: Tensor) -> Tensor:
+        skipped = []
+        for block in self.down:
+            volumes = block(volumes)
+            skipped.append(volumes)
+            volumes = functional.max_pool3d(volumes, 2)
+        volumes = self.bottom(volumes)
+        for block, skip in zip(self.up, reversed(skipped), strict=True):
+            size = skip.shape[-3:]  # twice the side, or one more where it was odd
+            larger = functional.interpolate(volumes, size, mode="trilinear", align_corners=False)
+            volumes = block(torch.cat((skip, larger), dim=1))
+        return self.classifier(volumes)
+
+
+@component("model", "unet3d", revision=1, settings=Unet3dSettings)
+class Unet3d(ClientMeanNetwork):
+    """3-D U-Net with group normalisation and PReLU; loss 1 - soft Dice, mean of the labels. Metrics: dice, test_error, test_loss.
+
+    Soft Dice of a volume and label: sum p g / (half the sum of p + g), p the softmax's probability, g 1 at the label's voxels;
+    1 where both are zero everywhere. `dice` is its mean over labels, in percent, `test_error` 100 - dice.
+    """
+
+    test_metrics: ClassVar[frozenset[str]] = frozenset({"dice", "test_error", "test_loss"})
+    gradient_records: ClassVar[int] = 1
+    evaluation_records: ClassVar[int] = 2
+
+    def __init__(
+        self, settings: Any, federations: list[Federation], index: np.ndarray, device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__(settings, federations, index, device)
+        self._clipped_records = self.gradient_records  # what a volume's pass holds is far more than its gradient
+
+    @classmethod
+    def network(cls, settings: Unet3dSettings, info: DatasetInfo) -> nn.Module:
+        labels = info.details.get("labels")
+        if labels is None or len(info.feature_shape) != 4 or info.feature_shape[0] != 1 or min(info.feature_shape[1:]) < 4:
+            raise ConfigError(
+                f"model=unet3d: needs volumes [1, x, y, z] of at least 4x4x4 with labels for all voxels, but dataset={info.name} "
+                f"has records of shape {list(info.feature_shape)}; choose dataset=fed_ixi or ixi_synth, or another model"
+            )
+        if (2 * settings.channels) % settings.groups:
+            raise ConfigError(
+                f"model.groups={settings.groups}: does not divide {2 * settings.channels}, twice model.channels; write a divisor"
+            )
+        return Unet(settings.channels, settings.groups, labels)
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """[n] 1 - the mean over labels of 2 tp / (2 tp + fp + fn + 1e-9), from logits [n, labels, ...] and labels [n, ...]."""
+        overlap, total = _sums(outputs, targets)
+        return 1.0 - (2.0 * overlap / (total + EPSILON)).mean(dim=1)
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        overlap, total = _sums(outputs, targets)
+        dice = 100.0 * torch.where(total > 0, 2.0 * overlap / total, 1.0).mean(dim=1)
+        return {"dice": dice, "test_error": 100.0 - dice, "test_loss": self.losses(outputs, targets)}
+
+    @classmethod
+    def workspace(cls, settings: Unet3dSettings, info: DatasetInfo, clients: int) -> int:
+        """And the outputs of the layers, for the backward pass; nine tenths are those of the highest level."""
+        outputs = 24 * settings.channels * int(np.prod(info.feature_shape)) * cls.gradient_records
+        return super().workspace(settings, info, clients) + cls.dtype.itemsize * torch.get_num_threads() * outputs
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        """Masks stay in bytes."""
+        if values.dtype != np.uint8:
+            return super()._tensor(values)
+        return torch.from_numpy(np.require(values, requirements=["C", "W"])).to(self.device)
+
+
+def _sums(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """[n, labels] sums over voxels of p g and of p + g."""
+    probabilities = torch.softmax(outputs, dim=1)
+    labels = torch.arange(outputs.shape[1], device=outputs.device).reshape(-1, 1, 1, 1)
+    truth = (targets.unsqueeze(1) == labels).to(outputs.dtype)
+    return (probabilities * truth).sum(dim=(2, 3, 4)), (probabilities + truth).sum(dim=(2, 3, 4))

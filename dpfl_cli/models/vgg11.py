@@ -1,0 +1,59 @@
+"""VGG-11 without batch normalisation (Simonyan, Zisserman 2015, arXiv 1409.1556, configuration A), as torchvision has it.
+
+Dropout of the fully connected layers is left out: a pass draws nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from dpfl_cli.config.component import component
+from dpfl_cli.data.federation import DatasetInfo
+from dpfl_cli.models.client_mean import ClientMeanNetwork, ClientMeanSettings, image_classes
+
+LAYERS = ((1,), (2,), (4, 4), (8, 8), (8, 8))  # output channels in multiples of the first's; pooling after each group
+
+
+class Vgg11Settings(ClientMeanSettings):
+    """Width of the first convolution, and of the two hidden fully connected layers (None: one layer on means over all places)."""
+
+    width: Annotated[int, Field(ge=1)]
+    hidden: Annotated[int, Field(ge=1)] | None
+
+
+@component("model", "vgg11", revision=1, settings=Vgg11Settings)
+class Vgg11(ClientMeanNetwork):
+    """Eight 3x3 convolutions with ReLU and five max-poolings, fully connected layers, cross-entropy."""
+
+    gradient_records: ClassVar[int] = 8
+    evaluation_records: ClassVar[int] = 16
+
+    @classmethod
+    def network(cls, settings: Vgg11Settings, info: DatasetInfo) -> nn.Module:
+        into, _, _, classes = image_classes("vgg11", info, 32)
+        layers: list[nn.Module] = []
+        for group in LAYERS:
+            for multiple in group:
+                layers += [nn.Conv2d(into, multiple * settings.width, 3, padding=1), nn.ReLU()]
+                into = multiple * settings.width
+            layers.append(nn.MaxPool2d(2))
+        hidden = settings.hidden
+        if hidden is None:
+            return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(into, classes))
+        connected = [nn.Linear(49 * into, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, classes)]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(7), nn.Flatten(), *connected)
+
+    def inputs(self, features: Tensor) -> Tensor:
+        """[n, channels, height, width]; grey images have one channel."""
+        return features if features.ndim == 4 else features.unsqueeze(1)
+
+    @classmethod
+    def workspace(cls, settings: Vgg11Settings, info: DatasetInfo, clients: int) -> int:
+        """And the outputs of the layers, for the backward pass; those of the first are half of all."""
+        _, height, width, _ = image_classes("vgg11", info, 32)
+        outputs = 6 * settings.width * height * width * cls.gradient_records
+        return super().workspace(settings, info, clients) + cls.dtype.itemsize * torch.get_num_threads() * outputs
