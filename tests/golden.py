@@ -65,6 +65,14 @@ MOBILENET = [*DEALT[:-1], "rounds=1", "algorithm=fedavg_record", "dp=record", "h
 TINY_MOBILENET = [*MOBILENET, "partitioner.clients=2", "partitioner.records_per_client=3", "dataset.test_records=4"]
 NAMED = {"ijcnn1": "false", "a6a": "false", "a9a": "false", "mushrooms": "true"}  # with the other value of `normalise`
 
+BRIEF = ["algorithm=fedavg", "dp=cdp", "algorithm.local_steps=2", "algorithm.local_lr=0.1", "algorithm.clip_norm=0.03", "rounds=2"]
+FEMNIST = [*BRIEF, "model=cnn_femnist", "model.channels=[2,3]", "model.hidden=8"]
+TOKENS = [*BRIEF, "model=lstm2", "model.embedding=4", "model.hidden=8"]
+VOLUMES = [*BRIEF, "model=unet3d", "model.channels=2", "model.groups=2"]
+SMALL_VOLUMES = ["dataset=ixi_synth", "dataset.shape=[8,9,8]", "dataset.train_records=[3,2,1]", "dataset.test_records=[2,1,1]"]
+FUNDI = [*BRIEF, "model=vgg11_small", "model.width=2"]
+SMALL_FUNDI = ["dataset=messidor_synth", "dataset.side=32", "dataset.train_records=6", "dataset.test_records=4"]
+
 
 def named(name: str) -> list[str]:
     return [f"dataset={name}", "dataset.records=200", "partitioner.clients=4", "rounds=2", "algorithm=fedavg"]
@@ -211,6 +219,41 @@ RUNS: dict[str, list[str]] = {
         "algorithm.noise=original",
         "algorithm.original_epsilon=1.0",
     ],
+    "fednew": [*LIBSVM, "algorithm=fednew", "dp=none", "algorithm.clip_norm=null", "algorithm.dual=paper", "algorithm.inner=2"],
+    "fednew linear": [*GROUPED, "algorithm=fednew", "dp=cdp", "algorithm.dual=own_update"],
+    "fednew softmax": [*DEALT, "algorithm=fednew", "dp=secure_aggregation", "model=softmax", "algorithm.curvature=covariance"],
+    "fednew messages": [*LIBSVM, "algorithm=fednew", "dp=ldp", "algorithm.dual=paper", "algorithm.damping=0.3"],
+    **{f"fednew_record {dp}": [*LIBSVM, "algorithm=fednew_record", *RECORD[dp]] for dp in RECORD},
+    "fednew_record as the paper": [
+        *DEALT,
+        "algorithm=fednew_record",
+        *RECORD["secure_aggregation"],
+        "dp.mode=paper",
+        "model=softmax",
+        "model.feature_norm=l2",
+        "algorithm.dual=paper",
+        "algorithm.bound_aux=xi",
+        "algorithm.sensitivity=paper",
+        "algorithm.spectrum=true",
+    ],
+    "fednew_record xi_safe": [
+        *LIBSVM,
+        "algorithm=fednew_record",
+        "dp=record",
+        "algorithm.curvature=covariance",
+        "algorithm.bound_aux=xi",
+        "algorithm.sensitivity=xi_safe",
+        "algorithm.side_clip_norm=1.5",
+    ],
+    "fednew_record clip_auxiliary": [
+        *LIBSVM,
+        "algorithm=fednew_record",
+        "dp=record",
+        "algorithm.dual=paper",
+        "algorithm.bound_aux=clip_auxiliary",
+        "algorithm.clip_norm=0.5",
+        "algorithm.curvature_clip_norm=0.2",
+    ],
     "primal_dual": [*LIBSVM, "algorithm=primal_dual", "dp=record"],
     "primal_dual none": [*LIBSVM, "algorithm=primal_dual", "dp=none", "model.penalty=ball", "model.radius=0.1"],
     "primal_dual static": [*LIBSVM, "algorithm=primal_dual", "dp=record", "algorithm.schedule=static", "model.penalty=box"],
@@ -262,9 +305,28 @@ RUNS: dict[str, list[str]] = {
     ],
     "bank without a test": [*BANK, "dataset.test=none", "dataset.train_records=40", *MLP[:2], "model.gradient_quantiles=true"],
     "quadratic": [*QUADRATIC, "algorithm=fedavg_record", "dp=record", "model.gradient_quantiles=true"],
-    "mobilenet": [*TINY_MOBILENET, "model.width=0.1", "model.first_stride=2", "model.gradient_quantiles=true"],
-    "mobilenet v1": [*TINY_MOBILENET, "model.width=0.1", "model.version=v1", "model.groups=4"],
+    "mobilenet": [*TINY_MOBILENET, "model.width=0.1", "model.groups=2", "model.gradient_quantiles=true"],
+    "mobilenet v1": [*TINY_MOBILENET, "model.width=0.1", "model.version=v1", "model.groups=1", "model.first_stride=2"],
     "fashion standardised": [*FASHION, "algorithm=fedavg", "dataset.standardise=true"],
+    "femnist": [*FEMNIST, "dataset=femnist", "dataset.share=0.001"],
+    "femnist iid": [*FEMNIST, "dataset=femnist", "dataset.share=0.001", "dataset.split=iid", "model.average=pooled"],
+    "femnist stand-in": [*FEMNIST, "dataset=femnist_synth", "dataset.train_records=20", "dataset.test_records=10"],
+    "reddit": [*TOKENS, "dataset=reddit", "dataset.vocabulary=200", "dataset.train_records=20", "dataset.test_records=10"],
+    "reddit stand-in": [*TOKENS, "dataset=reddit_synth", "dataset.train_records=20", "dataset.test_records=10"],
+    "reddit stand-in pooled": [
+        *TOKENS,
+        "dataset=reddit_synth",
+        "dataset.train_records=20",
+        "dataset.test_records=10",
+        "model.average=pooled",
+    ],
+    "fed_ixi": [*VOLUMES, "dataset=fed_ixi"],
+    "ixi stand-in": [*VOLUMES, *SMALL_VOLUMES],
+    "ixi stand-in pooled": [*VOLUMES, *SMALL_VOLUMES, "model.average=pooled"],
+    "messidor": [*FUNDI, "dataset=messidor", "dataset.side=32"],
+    "messidor from grade 2": [*FUNDI, "dataset=messidor", "dataset.side=32", "dataset.positive_grade=2"],
+    "messidor stand-in": [*FUNDI, *SMALL_FUNDI, "model.hidden=4"],
+    "messidor stand-in pooled": [*FUNDI, *SMALL_FUNDI, "model.average=pooled"],
 }
 # Runs that share a batch, differing in what may differ: seeds, rounds, numbers. Each must come out as it does alone.
 BATCHES: dict[str, tuple[list[str], list[list[str]]]] = {
@@ -288,6 +350,14 @@ BATCHES: dict[str, tuple[list[str], list[list[str]]]] = {
         [*SCAFFOLD, "dp=cdp", "algorithm.release=double"],
         [["seed=1"], ["algorithm.local_lr=0.001", "rounds=5"], ["algorithm.clip_norm=0.1"]],
     ),
+    "fednew_record": (
+        [*LIBSVM, "algorithm=fednew_record", *RECORD["secure_aggregation"], "algorithm.spectrum=true"],
+        [
+            ["seed=1", "algorithm.damping=0.5"],
+            ["algorithm.penalty=0.2", "rounds=1", "algorithm.side_clip_norm=2.0"],
+            ["algorithm.clip_norm=0.3", "algorithm.curvature_clip_norm=0.1", "algorithm.server_lr=0.5"],
+        ],
+    ),
     "cnn cdp": (
         [*DEALT, "algorithm=fedavg", "dp=cdp"],
         [["seed=1"], ["algorithm.local_lr=0.05", "rounds=1"], ["algorithm.clip_norm=0.1", "algorithm.server_lr=0.5"]],
@@ -298,9 +368,13 @@ TOLERANCE = {  # relative: what another processor may round otherwise
     "linear_regression": 1e-9,
     "logistic_regression": 1e-9,
     "cnn": 1e-4,
+    "cnn5x5": 1e-4,
+    "lstm2": 1e-4,
     "mlp": 1e-4,
     "mobilenet": 1e-3,
     "softmax_regression": 1e-4,
+    "unet3d": 1e-4,
+    "vgg11": 1e-4,
 }
 
 

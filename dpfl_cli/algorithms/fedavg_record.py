@@ -71,6 +71,6 @@ class FedAvgRecord:
         self, state: State, objective: ClientSide, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
     ) -> tuple[State, Diagnostics]:
         model = state.server["model"]  # w
-        _, mean = noisy_steps(objective, mechanism, self.hyper, model, rounds)  # mean_i v_i
+        _, mean = noisy_steps(objective, mechanism, self.hyper, model, rounds, streams)  # mean_i v_i
         model = model + per_run(self.hyper.server_lr, model) * (mean - model)
         return State({"model": model}, {}), {}

@@ -26,6 +26,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
+from torch import Tensor
 
 from dpfl_cli.algorithms.base import Diagnostics, State
 from dpfl_cli.algorithms.local import per_run
@@ -78,7 +79,7 @@ class FedFC:
 
     def _covariance(self, objective: ClientSide) -> Bounded:
         """[R, M, p (p + 1) / 2] every client's covariance, clipped as a whole."""
-        own = objective.covariance()
+        own: Tensor = objective.covariance()
         if self.hyper.cov_norm == "paper":
             own = own * objective.records.to(own.dtype).unsqueeze(-1)
         return clip_symmetric(own, feature_clip(self.hyper, objective))

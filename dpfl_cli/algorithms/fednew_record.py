@@ -14,23 +14,24 @@ Round, with gamma = alpha + rho, a regulariser h that depends on no data, duals 
     y         = what the mechanism makes of mean_i yhat_i
     lambda_i <- lambda_i + rho (Y_i - y)
     theta    <- theta - eta y
-`bound_aux` (`bounded.joined_side`): `project` g_i + b_i onto the ball of radius C2; `clip_auxiliary` g_i + CLIP(b_i, C2 - C1); `xi`
-g_i + xi b_i with the paper's xi, where g_i + b_i is too long. Y_i, with `dual=paper`, is what the client sent: its message where it
-adds noise itself, yhat_i where it does not; `dual=off` keeps lambda_i = 0. The curvature of h is left to the damping.
+`bound_aux` (`bounded.joined_side`): `project` g_i + b_i onto the ball of radius C2; `clip_auxiliary` g_i + CLIP(b_i, C2 - C1);
+`xi` g_i + xi b_i with the paper's xi, where g_i + b_i is too long. Y_i, with `dual=paper`, is what the client sent: its message
+where it adds noise itself, yhat_i where it does not; `dual=off` keeps lambda_i = 0. The curvature of h is left to the damping.
 
-Releases: "direction", yhat_i without a clip of its own. With m the client's public, fixed number of records, one record that is left
-  out moves it by at most C1 / (gamma m) + D C2 / (gamma (gamma m + D)), one that is replaced by
-  2 C1 / (gamma m) + D C2 / (gamma (gamma m + D)); derived in `bounded.solve_sensitivity`. That is `sensitivity=tight`. `paper` is Lemma
-  3's larger constant, which needs gamma m > D; `xi_safe` is tight with C1 times C2 / sqrt(C2^2 - C1^2), the slope of g + xi(g) b.
+Releases: "direction", yhat_i without a clip of its own. With m the client's public, fixed number of records, one record that is
+  left out moves it by at most C1 / (gamma m) + D C2 / (gamma (gamma m + D)), one that is replaced by at most
+  2 C1 / (gamma m) + D C2 / (gamma (gamma m + D)); derived in `bounded.solve_sensitivity`. That is `sensitivity=tight`. `paper` is
+  Lemma 3's larger constant, which needs gamma m > D; `xi_safe` is tight with C1 times C2 / sqrt(C2^2 - C1^2), the slope of
+  g + xi(g) b. Under shared noise it is the largest among the clients, that of the smallest m, which scales the noise.
   For I (x) K_i the same holds with the d_x x d_x matrix, because ||A G||_F <= ||A||_2 ||G||_F.
 
-Proved: the bound, for b_i that stay the same on both neighbours, with `project` and `clip_auxiliary`, whose v_i move no further than
-g_i does. With `xi` only for `xi_safe`: xi is a function of g_i, and near ||g_i|| = C2 its slope has no bound (C1 = C2 = 1, m = 500,
-gamma = 1.01: yhat_i moves 15.9 times the paper's constant).
+Proved: the bound, for b_i that stay the same on both neighbours, with `project` and `clip_auxiliary`, whose v_i move no further
+than g_i does. With `xi` only for `xi_safe`: xi is a function of g_i, and near ||g_i|| = C2 its slope has no bound (C1 = C2 = 1,
+m = 500, gamma = 1.01: yhat_i moves 15.9 times the paper's constant).
 The composition, by `dual`:
   off    Under every trust model: b_i is a function of y and theta, which are functions of releases.
-  paper  Under local trust: lambda_i is a function of the client's past messages and of y, all released, so b_i stays the same given
-         past releases. Under secure aggregation where each message carries the whole noise: the messages protect by themselves,
+  paper  Under local trust: lambda_i is a function of the client's past messages and of y, all released, so b_i stays the same
+         given past releases. Under secure aggregation where each message carries the whole noise: messages protect by themselves,
          everything after is computed from them, and it is they that are priced (`sums_suffice`). Not under central trust, where
          lambda_i is made of the client's own directions without noise, nor where clients add shares of it, which no sum
          shows: lambda_i then depends on the record beyond what is released, and the bound, for b_i held fixed, does not cover it.
@@ -52,9 +53,11 @@ from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import ClientSide
+from dpfl_cli.privacy.bounded import solve_sensitivity
 from dpfl_cli.privacy.client_values import client_values
 from dpfl_cli.privacy.diagnostics import curvature_diagnostics
 from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
+from dpfl_cli.privacy.worst_cases import turned_side, unequal_shares
 
 NOTE = {
     "tight": "sensitivity C1 / (gamma m) + D C2 / (gamma (gamma m + D)), the first term twice under replace_one",
@@ -92,14 +95,14 @@ class FedNewRecord:
         """See the docstring of the file."""
         if settings.bound_aux == "xi" and settings.sensitivity != "xi_safe":
             return (
-                f"algorithm.bound_aux=xi with algorithm.sensitivity={settings.sensitivity}: the scaling depends on the records, which "
-                "the constant does not cover"
+                f"algorithm.bound_aux=xi with algorithm.sensitivity={settings.sensitivity}: the scaling depends on the records, "
+                "which the constant does not cover"
             )
-        if settings.dual == "paper" and not whole_noise:
+        if settings.dual == "paper" and (trust == "central" or not whole_noise):
             held = "without noise" if trust == "central" else "with its share of the noise only"
             return (
-                f"algorithm.dual=paper: a client's dual holds its past directions {held}, so that it depends on a record beyond what "
-                "was released"
+                f"algorithm.dual=paper: a client's dual holds its past directions {held}, so that it depends on a record beyond "
+                "what was released"
             )
         return None
 
@@ -109,6 +112,20 @@ class FedNewRecord:
         note = f"damped direction of clipped records: {NOTE[settings.sensitivity]}"
         kept = settings.dual == "paper"
         return [ReleaseSpec("direction", sums_suffice=not kept, echo=kept, note=note)]
+
+    @staticmethod
+    def attack(settings: FedNewRecordSettings, rounds: int, counts: list[int], sens_scale: str) -> float:
+        """How much further a record that is left out moves a sum than claimed, in a round with the worst auxiliary vector."""
+        clips = settings.clip_norm, settings.side_clip_norm, settings.curvature_clip_norm
+        gamma = settings.damping + settings.penalty
+        numbers = [torch.tensor([one], dtype=torch.float64) for one in (*clips, gamma)]
+        each = torch.tensor([counts], dtype=torch.float64)
+        claimed = solve_sensitivity(*numbers, each, settings.sensitivity)[1][0].tolist()
+        moved = max(
+            turned_side(settings.bound_aux, *clips[:2], gamma, records) / one
+            for records, one in dict(zip(counts, claimed, strict=True)).items()
+        )
+        return max(moved, 1.0) * (unequal_shares(claimed) if sens_scale == "own" else 1.0)
 
     def init(self, objective: ClientSide, streams: Streams) -> State:
         model = objective.initial(streams)
@@ -148,11 +165,13 @@ def _check_clips(settings: FedNewRecordSettings) -> None:
     first, second = settings.clip_norm, settings.side_clip_norm
     both = f"algorithm.clip_norm={first:g} and algorithm.side_clip_norm={second:g}"
     if first > second:
-        raise ConfigError(f"{both}: a gradient may be longer than what bounds it with its auxiliary vector; give clip_norm <= side_clip_norm")
+        raise ConfigError(
+            f"{both}: a gradient may be longer than the bound of it and its auxiliary vector; give clip_norm <= side_clip_norm"
+        )
     if first == second and settings.bound_aux == "clip_auxiliary":
         raise ConfigError(
-            f"{both}: algorithm.bound_aux=clip_auxiliary leaves side_clip_norm - clip_norm = 0 for the auxiliary vector; give a larger "
-            "side_clip_norm, or write algorithm.bound_aux=project"
+            f"{both}: algorithm.bound_aux=clip_auxiliary leaves side_clip_norm - clip_norm = 0 for the auxiliary vector; give a "
+            "larger side_clip_norm, or write algorithm.bound_aux=project"
         )
     if first == second and settings.sensitivity == "xi_safe":
         raise ConfigError(

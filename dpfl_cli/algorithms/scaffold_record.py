@@ -99,7 +99,7 @@ class ScaffoldRecord:
         if hyper.warm_start and (rounds == 1).any():
             control, own = self._warm_start(model, control, own, objective, mechanism, rounds)
         drift = control.unsqueeze(1) - own  # c - c_i
-        local, mean = noisy_steps(objective, mechanism, hyper, model, rounds, drift)  # v_i and mean_i v_i
+        local, mean = noisy_steps(objective, mechanism, hyper, model, rounds, streams, drift)  # v_i and mean_i v_i
         length = hyper.local_steps * hyper.local_lr  # K eta_l
         own = (model.unsqueeze(1) - local) / per_run(length, local) - drift
         control = (model - mean) / per_run(length, mean)

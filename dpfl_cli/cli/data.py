@@ -92,7 +92,7 @@ def _own_files() -> dict[str, str]:
 
 
 def _computed() -> dict[str, tuple[str, str]]:
-    """Registered data sets that are computed from the images of another one: name -> first line of the docstring, that one's name."""
+    """Registered data sets computed from the images of another one: name -> first line of the docstring, that one's name."""
     import dpfl_cli.data.features  # noqa: F401
     from dpfl_cli.config.component import components
 
@@ -190,9 +190,7 @@ def _features(args: argparse.Namespace) -> int:
     from dpfl_cli.config.component import lookup, parse_settings
     from dpfl_cli.config.errors import ConfigError, nearest
     from dpfl_cli.simulation.execute import keep_freed_memory
-    from dpfl_cli.simulation.plan import load_components
 
-    load_components()
     if args.name not in _computed():
         raise ConfigError(f"{args.name}: not a data set of features; {nearest(args.name, _computed())}")
     found = lookup("dataset", args.name)
@@ -206,9 +204,8 @@ def _features(args: argparse.Namespace) -> int:
         seconds = time.monotonic() - begun
         new = f"{made} images looked at in {seconds:.1f} s ({made / seconds:.1f} images/s)" if made else "nothing to compute"
         standin = " (stand-in)" if info.source == "standin" else ""
-        print(
-            f"{args.name}: {info.details['backbone']}{standin}, {info.feature_shape[0]} values a record; {new}; in {found.target.folder(settings)}"
-        )
+        print(f"{args.name}: {info.details['backbone']}{standin}, {info.feature_shape[0]} values a record; {new}")
+        print(found.target.folder(settings))
     return 0
 
 

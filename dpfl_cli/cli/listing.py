@@ -25,7 +25,7 @@ def execute(args: argparse.Namespace) -> int:
     plugged = _plugged(args.plugin)
     if args.option is None:
         for group in [args.group] if args.group else GROUPS:
-            options = {**{path.stem: summary_of(path) for path in option_files(group)}, **plugged.get(group, {})}
+            options = {**{path.stem: _line_of(group, path) for path in option_files(group)}, **plugged.get(group, {})}
             print(f"{group}=")
             width = max(map(len, options), default=0)
             for name, summary in options.items():
@@ -49,6 +49,18 @@ def summary_of(path: Path) -> str:
         if line.startswith("#") and "@package" not in line:
             return line.lstrip("# ").strip()
     return ""
+
+
+def preset_of(group: str, path: Path) -> str | None:
+    """The option whose component this one sets otherwise, where it is another one: the component's namesake."""
+    name = next((value for key, value, _ in documented(path) if key in ("name", f"{group}.name")), path.stem)
+    return name if name != path.stem and (path.parent / f"{name}.yaml").exists() else None
+
+
+def _line_of(group: str, path: Path) -> str:
+    """What an option is, and of what it is a preset."""
+    found = preset_of(group, path)
+    return summary_of(path) + (f" [preset of {group}={found}]" if found else "")
 
 
 def documented(path: Path) -> list[tuple[str, str, str]]:
@@ -87,7 +99,7 @@ def describe(group: str, option: str, path: Path | None) -> None:
         if group in ("algorithm", "mechanism", "accountant", "dataset", "partitioner", "model")
         else None
     )
-    print(f"{group}={option}: {summary_of(path) if path else found.summary if found else ''}")
+    print(f"{group}={option}: {_line_of(group, path) if path else found.summary if found else ''}")
     if path is None and found is not None:
         rows = [(key, _default(info), str(info.annotation)) for key, info in found.settings.model_fields.items()]
     hidden = ("name", f"{group}.name", "_target_")

@@ -129,10 +129,13 @@ def _caption(reports: Sequence[dict[str, Any]]) -> str:
 
 
 def epsilon_text(privacy: dict[str, Any]) -> str:
-    """Epsilon in a table cell: a number, marked where it is vacuous, or why there is none."""
+    """Epsilon in a table cell: a number, marked where it is vacuous or not what it was calibrated to, or why there is none."""
     if privacy["epsilon"] is None:
         return str(privacy.get("epsilon_reason") or "none")
-    return f"{privacy['epsilon']:.4f}" + (" (vacuous)" if privacy["vacuous"] else "")
+    target = privacy.get("epsilon_target")
+    missed = target is not None and abs(privacy["epsilon"] - target) > 1e-3 * target
+    marks = (f" (target {target:g})" if missed else "") + (" (vacuous)" if privacy["vacuous"] else "")
+    return f"{privacy['epsilon']:.4f}{marks}"
 
 
 def notes(outcomes: Sequence[Outcome]) -> list[str]:
@@ -148,7 +151,20 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
         if "epsilon_paper" in privacy and privacy["epsilon_paper"]["value"] is not None:
             stated = privacy["epsilon_paper"]
             lines.append(f"Under the paper's convention ({stated['convention']}) epsilon is {stated['value']:.4f}.")
+        if "collusion" in privacy:
+            lines.append(_collusion_text(privacy["collusion"], outcome.record.result["data"]["clients"]))
     return lines
+
+
+def _collusion_text(collusion: str | list[dict[str, Any]], clients: int) -> str:
+    """What the largest coalition would see, in one line."""
+    if isinstance(collusion, str):
+        return f"Colluding clients: {collusion}."
+    if not collusion:
+        return "Colluding clients: there is one client only."
+    largest = collusion[-1]
+    epsilon = "none" if largest["epsilon"] is None else f"{largest['epsilon']:.4f}"
+    return f"Against {largest['colluding']} of {clients} colluding clients: epsilon {epsilon}."
 
 
 def _algorithm(config: dict[str, Any]) -> str:

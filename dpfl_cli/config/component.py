@@ -35,7 +35,8 @@ class Settings(BaseModel):
     def identity(self) -> dict[str, Any]:
         """The settings as a run's identity holds them."""
         values = self.model_dump()
-        defaults = {name: type(self).model_fields[name].default for name in self.later}
+        later = frozenset().union(*(vars(base).get("later", ()) for base in type(self).__mro__))
+        defaults = {name: type(self).model_fields[name].default for name in later}
         return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -104,18 +105,16 @@ def _efficientnet(weights: Weights, public: Tensor) -> Extractor:
 
 def _resnet50(weights: Weights, public: Tensor) -> Extractor:
     try:
-        from torchvision.models import resnet50
+        models = import_module("torchvision.models")
     except (ImportError, RuntimeError) as error:  # RuntimeError: it was built for another torch
-        raise ConfigError(
-            f"dataset.backbone=resnet50_imagenet: torchvision cannot be imported here ({error}); {INSTALL}"
-        ) from error
-    network = resnet50(weights=None)
+        reason = " ".join(str(error).split())[:120]
+        raise ConfigError(f"dataset.backbone=resnet50_imagenet: torchvision cannot be imported ({reason}); {INSTALL}") from error
+    network = models.resnet50(weights=None)
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:
-        raise DataError(
-            f"the weights are not those of torchvision's resnet50: {str(error).splitlines()[1].strip()[:120]}"
-        ) from error
+        reason = str(error).splitlines()[1].strip()[:120]
+        raise DataError(f"the weights are not those of torchvision's resnet50: {reason}") from error
     network.fc = torch.nn.Identity()
     network.eval()
     return lambda images: network(network_input(images, 224, *IMAGENET))

@@ -180,6 +180,9 @@ def _read(path: Path, size: int, changed: int) -> BankRecords:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError(f"{path}: line {line}: byte {content[error.start]:#04x} is no UTF-8 text") from error
+    head = next((line for line in text.splitlines() if line.strip()), "")
+    if ";" not in head and (mark := next((mark for mark in (",", "\t", "|") if mark in head), None)):
+        raise DataError(f"{path}: line 1: no ';', between which columns stand in this format; the file seems to have {mark!r}")
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=";", strict=True)
     rows, lines = [], []
     try:
@@ -210,8 +213,6 @@ def _places(path: Path, line: int, names: list[str]) -> dict[str, int]:
     """Column name -> its place, for all columns and no others."""
     wanted = [*COLUMNS, TARGET]
     where = f"{path}: line {line}"
-    if len(names) == 1 and (found := next((mark for mark in (",", "\t", "|") if mark in names[0]), None)):
-        raise DataError(f"{where}: one field only: columns stand between ';' in this format, not between {found!r}")
     for name in wanted:
         if name not in names:
             raise DataError(f"{where}: no column '{name}'; the columns are {', '.join(wanted)}")

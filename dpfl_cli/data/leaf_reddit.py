@@ -140,7 +140,9 @@ def _sequences(user: User) -> Iterator[tuple[list[str], list[str], list[Any]]]:
         targets = labels.get("target_tokens") if isinstance(labels, dict) else None
         if not isinstance(comment, list) or not isinstance(targets, list) or len(comment) != len(targets):
             raise DataError(f"{where}: needs a list of sequences x and as many target_tokens in y")
-        counts = labels.get("count_tokens") or [[token != "<PAD>" for token in x] for x in comment]
+        counts = labels.get("count_tokens")
+        if counts is None and all(isinstance(x, list) for x in comment):
+            counts = [[token != "<PAD>" for token in x] for x in comment]
         if not isinstance(counts, list) or len(counts) != len(comment):
             raise DataError(f"{where}: count_tokens is not one list for each of its {len(comment)} sequences")
         for x, y, count in zip(comment, targets, counts, strict=True):

@@ -23,7 +23,7 @@ from dpfl_cli.models.pairs import product, shared_product
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-6}  # relative residual at which conjugate gradients stop
 UNDERFLOW = {dtype: 1e4 * torch.finfo(dtype).tiny for dtype in TOLERANCE}  # sums of squares below it have lost digits
 PRECONDITIONED = 512  # rows of one product with a preconditioner
-LANCZOS_STEPS = 24
+LANCZOS_STEPS = 16
 ROUNDING = {dtype: 1e3 * torch.finfo(dtype).eps for dtype in TOLERANCE}  # times c: see `clippable_norms`
 SMALLEST_FACTOR = 16  # LAPACK factors matrices up to this size, larger ones are cut
 
@@ -96,8 +96,8 @@ def covariance_product(features: Tensor, shares: Tensor) -> Callable[[Tensor], T
 def largest_eigenvalue(apply: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
     """[S, B] the largest eigenvalue of a positive semidefinite A of every pair, from below, by `LANCZOS_STEPS` steps of Lanczos.
 
-    The largest eigenvalue of the tridiagonal matrix is the largest Rayleigh quotient in the Krylov space of the first vector, which
-    is the same for every pair; that rounding makes later vectors lose their orthogonality only repeats it.
+    The largest eigenvalue of the tridiagonal matrix is the largest Rayleigh quotient in the Krylov space of the first vector,
+    which is the same for every pair; that rounding makes later vectors lose their orthogonality only repeats it.
 
     Args:
       apply: [S, B, c, q] -> A of it; may write its result into the same memory every time.
@@ -108,13 +108,13 @@ def largest_eigenvalue(apply: Callable[[Tensor], Tensor], like: Tensor) -> Tenso
     before, length = torch.zeros_like(like), torch.zeros_like(like[..., :1, :1])
     diagonal, beside = [], []
     for _ in range(min(LANCZOS_STEPS, start.size)):
-        applied = apply(current)
-        along = _inner(current, applied)
+        rest = apply(current)
+        along = _inner(current, rest)
         diagonal.append(along[..., 0, 0])
-        rest = applied - along * current - length * before
+        rest.addcmul_(along, current, value=-1).addcmul_(length, before, value=-1)
         length = _inner(rest, rest).sqrt()
         beside.append(length[..., 0, 0])
-        before, current = current, torch.where(length > 0, rest / length, 0.0)  # the space is exhausted: zeros follow
+        before, current = current, rest * torch.where(length > 0, 1 / length, 0.0)  # zeros where the space is exhausted
     off = torch.stack(beside[:-1], dim=-1) if len(beside) > 1 else like.new_zeros(*like.shape[:2], 0)
     matrix = torch.diag_embed(torch.stack(diagonal, dim=-1)) + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
     return torch.linalg.eigvalsh(matrix)[..., -1]

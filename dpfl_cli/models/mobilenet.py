@@ -14,8 +14,10 @@ References:
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Literal
 
+import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
@@ -63,6 +65,7 @@ class MobileNet(Network):
                 f"model=mobilenet: needs images with classes, but dataset={info.name} has records of shape "
                 f"{list(info.feature_shape)} and {info.classes or 'no'} classes; choose dataset=mnist or another model"
             )
+        check_groups(settings, info)
         inputs = 1 if len(info.feature_shape) == 2 else info.feature_shape[0]
         layers = version_1(settings, inputs) if settings.version == "v1" else version_2(settings, inputs)
         outputs = next(layer.num_channels for layer in reversed(list(layers.modules())) if isinstance(layer, nn.GroupNorm))
@@ -71,6 +74,13 @@ class MobileNet(Network):
     def inputs(self, features: Tensor) -> Tensor:
         """[n, channels, height, width]; grey images get their channel."""
         return features.unsqueeze(1) if features.dim() == 3 else features
+
+
+class Normalisation(nn.GroupNorm):
+    """Group normalisation, also of one record at one position, which nn.GroupNorm refuses even for groups of many channels."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return torch.group_norm(values, self.num_groups, self.weight, self.bias, self.eps)
 
 
 class Inverted(nn.Module):
@@ -94,7 +104,7 @@ def convolution(
 ) -> nn.Sequential:
     """Convolution without bias, group normalisation, activation; `separate`: every channel for itself."""
     part = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=inputs if separate else 1, bias=False)
-    return nn.Sequential(part, nn.GroupNorm(groups, outputs), *([] if activation is None else [activation]))
+    return nn.Sequential(part, Normalisation(groups, outputs), *([] if activation is None else [activation]))
 
 
 def version_1(settings: MobileNetSettings, inputs: int) -> nn.Sequential:
@@ -120,6 +130,22 @@ def version_2(settings: MobileNetSettings, inputs: int) -> nn.Sequential:
             channels = outputs
     layers.append(convolution(channels, scaled(LAST, max(1.0, settings.width)), 1, 1, groups, nn.ReLU6()))
     return nn.Sequential(*layers)
+
+
+def check_groups(settings: MobileNetSettings, info: DatasetInfo) -> None:
+    """Refuses groups of a single number, which normalisation would make zero: of one channel at one position."""
+    size = [ceil(side / settings.first_stride) for side in info.feature_shape[-2:]]
+    channels = scaled(FIRST, settings.width)
+    steps = SEPARABLE if settings.version == "v1" else [(outputs, stride) for _, outputs, _, stride in INVERTED]
+    for outputs, stride in steps:
+        size = [ceil(side / stride) for side in size]
+        least = min(channels, scaled(outputs, settings.width))
+        if size == [1, 1] and least == settings.groups:
+            raise ConfigError(
+                f"model.groups={settings.groups}: images of {list(info.feature_shape)} shrink to one position, where at this "
+                f"model.width a layer has {least} channels and a group would be a single number; write model.groups=1"
+            )
+        channels = scaled(outputs, settings.width)
 
 
 def scaled(channels: int, width: float) -> int:

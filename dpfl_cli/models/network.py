@@ -10,6 +10,8 @@ which tasks are added, do not depend on how many threads there are or who else i
 
 from __future__ import annotations
 
+import copy
+import threading
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -62,7 +64,7 @@ class Network(Objective):
 
     Attributes:
       module: the network, in evaluation mode. The values of its trainable parameters mean nothing: they are replaced in every
-        pass. Those that need no gradient, and buffers, are public constants.
+        pass. Those that need no gradient, and buffers, are public constants. Every thread sees a copy of its own.
       gradient_records: records in one pass of a plain gradient.
       evaluation_records: records in one pass of an evaluation.
     """
@@ -78,14 +80,20 @@ class Network(Objective):
     ) -> None:
         super().__init__(settings, federations, index, device)
         with torch.random.fork_rng(devices=[]):  # layers draw initial values that nobody uses
-            self.module = self.network(settings, federations[0].dataset.info).to(self.device, self.dtype).eval()
-        named = _trainable(self.module)
+            module = self.network(settings, federations[0].dataset.info).to(self.device, self.dtype).eval()
+        self._modules, self._own = [module], threading.local()
+        named = _trainable(module)
         self._shapes = {name: parameter.shape for name, parameter in named.items()}
         ends = list(accumulate(shape.numel() for shape in self._shapes.values()))
         self._parts = [slice(end - shape.numel(), end) for end, shape in zip(ends, self._shapes.values(), strict=True)]
         self.dimension = ends[-1]
         self._clipped_records = clipped_records(self.dimension)
         self._pools: dict[int, tuple[Tensor, Tensor]] = {}  # by identity of the records: runs share the bytes
+
+    @property
+    def module(self) -> nn.Module:
+        module: nn.Module = getattr(self._own, "module", self._modules[0])
+        return module
 
     # What a subclass gives.
 
@@ -268,10 +276,11 @@ class Network(Objective):
         """
         threads = torch.get_num_threads()
         workers = threads if self.device.type == "cpu" else 1
+        modules = self._copies(workers)
         waiting: deque[tuple[Item, Future[Result]]] = deque()
         torch.set_num_threads(1)  # the new threads take it over
         try:
-            with ThreadPoolExecutor(workers) as pool:
+            with ThreadPoolExecutor(workers, initializer=lambda: setattr(self._own, "module", next(modules))) as pool:
                 try:
                     for item in items:
                         if len(waiting) == AHEAD * workers:
@@ -284,6 +293,13 @@ class Network(Objective):
                     pool.shutdown(wait=False, cancel_futures=True)  # an interrupt ends the other threads after their task
         finally:
             torch.set_num_threads(threads)
+
+    def _copies(self, number: int) -> Iterator[nn.Module]:
+        """So many copies of the network, which share its tensors: a pass puts other parameters into their places for a while."""
+        shared = {id(tensor): tensor for tensor in (*self._modules[0].parameters(), *self._modules[0].buffers())}
+        while len(self._modules) < number:
+            self._modules.append(copy.deepcopy(self._modules[0], dict(shared)))
+        return iter(self._modules[:number])
 
     # Passes.
 

@@ -19,10 +19,11 @@ from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.quantiles import QUANTILES, gradient_quantiles
-from dpfl_cli.privacy.bounded import Bounded, Constant, Side, joined_side, solved_mean
+from dpfl_cli.privacy.bounded import Bounded, Constant, Side, joined_side, solved_mean, unproved
 from dpfl_cli.privacy.client_values import ClientValues, Unreleased, client_values, opened
 
 Curvature = Literal["hessian", "covariance"]
+BATCHES = "a batch is public record numbers [runs, clients, b], drawn from the run's streams"
 
 
 class Objective(ABC):
@@ -320,10 +321,18 @@ class ClientSide:
         own = None if drift is None else self._own("drift", drift)
         return client_values(self.__objective.local_descent(start, learning_rate, steps, own))
 
-    def clipped_gradient(self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None) -> Bounded:
-        """As `Objective.clipped_gradient`."""
+    def clipped_gradient(
+        self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None, repeats: bool = False
+    ) -> Bounded:
+        """As `Objective.clipped_gradient`; with `repeats` batches may hold a record several times, and the bound is a claim."""
         self._public("clip_norm", clip_norm, (self.runs,))
-        return self.__objective.clipped_gradient(self._own("parameters", parameters), clip_norm, self._batch(batch))
+        own = self._own("parameters", parameters)
+        if repeats:
+            if batch is None or isinstance(batch, Unreleased) or batch.shape[:2] != (self.runs, self.clients):
+                raise PrivacyError(BATCHES)
+            mean = self.__objective.clipped_gradient(own, clip_norm, batch)
+            return unproved(mean, "a batch drawn with replacement may hold a record several times")
+        return self.__objective.clipped_gradient(own, clip_norm, self._batch(batch))
 
     def squared_gradient_norms(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
         """As `Objective.squared_gradient_norms`."""
@@ -400,7 +409,7 @@ class ClientSide:
 
     def _batch(self, batch: Tensor | None) -> Tensor | None:
         if batch is not None and (isinstance(batch, Unreleased) or batch.shape[:2] != (self.runs, self.clients)):
-            raise PrivacyError("a batch is public record numbers [runs, clients, b], drawn from the run's streams")
+            raise PrivacyError(BATCHES)
         if batch is not None and bool((batch.sort(dim=-1).values.diff(dim=-1) == 0).any()):
             raise PrivacyError("a batch holds a record twice, so that it would count twice: draw it with Streams.subset")
         return batch

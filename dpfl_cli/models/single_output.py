@@ -6,9 +6,9 @@ With s_j = dl/dz at z_j = a_j . v, a record's gradient is s_j a_j and its norm |
     mean of clipped gradients  (1/n) A^T (s min(1, C / (|s| ||a||)))
 
 and no gradient of a single record is ever made. With the loss's second derivative l'' a record's Hessian is l'' a a^T, of norm
-|l''| ||a||^2, and a client's is A^T diag(w) A. A record whose gradient or matrix is not finite counts as zero where it is clipped. A
-compiled kernel computes gradients on CPUs (`single_output_kernel`); stacked tensor operations serve other devices, and where
-the kernel cannot be built. The two are tested equal.
+|l''| ||a||^2, and a client's is A^T diag(w) A. A record whose gradient or matrix is not finite counts as zero where it is
+clipped. A compiled kernel computes gradients on CPUs (`single_output_kernel`); stacked tensor operations serve other devices, and
+where the kernel cannot be built. The two are tested equal.
 
 Reference: Goodfellow, "Efficient per-example gradient computations", 2015, arXiv:1510.01799.
 """

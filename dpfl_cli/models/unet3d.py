@@ -29,9 +29,26 @@ class Unet3dSettings(ClientMeanSettings):
     groups: Width
 
 
+class Convolution(nn.Conv3d):
+    """A 3x3x3 convolution with padding 1. On a CPU, a single volume goes as two halves that share a plane on either side.
+
+    PyTorch takes its fast kernels only for two or more records, or large ones: a step on 24x30x24 is then twice as fast.
+    """
+
+    def forward(self, volumes: Tensor) -> Tensor:
+        if len(volumes) > 1 or volumes.device.type != "cpu":
+            return super().forward(volumes)
+        depth = volumes.shape[2]
+        half = -(-depth // 2)
+        padded = functional.pad(volumes, (0, 0, 0, 0, 1, 1 + 2 * half - depth))
+        halves = torch.cat((padded[:, :, : half + 2], padded[:, :, half:]))
+        outputs = functional.conv3d(halves, self.weight, self.bias, padding=(0, 1, 1))
+        return torch.cat(outputs.split(1), dim=2)[:, :, :depth]
+
+
 def _block(into: int, out: int, groups: int | None) -> nn.Sequential:
     """A 3x3x3 convolution, normalisation (groups None: none, and a bias in its place) and PReLU."""
-    convolution = nn.Conv3d(into, out, 3, padding=1, bias=groups is None)
+    convolution = Convolution(into, out, 3, padding=1, bias=groups is None)
     normalisation = [] if groups is None else [nn.GroupNorm(groups, out)]
     return nn.Sequential(convolution, *normalisation, nn.PReLU())
 

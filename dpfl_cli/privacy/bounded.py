@@ -286,6 +286,81 @@ def _same_bounds(bounded: Bounded, values: Tensor, proof: str) -> Bounded:
     )
 
 
+def number_mean(values: Tensor, limit: Tensor, records: Tensor, factor: float = 1.0) -> Bounded:
+    """Means over a client's records of one number per record, each clipped to [0, B].
+
+    One record's number moves within [0, B] and is divided by m: B / m under every relation. A number that is not finite counts as
+    B where it is too large, as 0 where it is none.
+
+    Args:
+      values: [R, M, n] client values, such as squared gradient norms; entries beyond a client's records are 0.
+      limit: [R], B; public.
+      records: [M] or [R, M], m_i, at least 1; public and fixed.
+      factor: at least 1, on the sensitivity (a paper's looser constant).
+    """
+    if isinstance(limit, Unreleased) or isinstance(records, Unreleased) or isinstance(values, Diagnostic):
+        raise PrivacyError("the limit of numbers and the record counts that a mean is divided by are public, never client values")
+    inside = opened(values)
+    bound = limit.to(inside.dtype)
+    if inside.dim() != 3 or bound.shape != inside.shape[:1] or factor < 1:
+        raise PrivacyError(f"number means take values [runs, clients, n] and one limit a run, not {list(inside.shape)}")
+    numbers = torch.minimum(inside.nan_to_num(0.0, posinf=torch.inf).clamp(min=0.0), bound.reshape(-1, 1, 1))
+    divisor = records.to(inside.dtype)
+    moved = factor * (bound.unsqueeze(-1) / divisor).expand(inside.shape[:2])
+    return Bounded(
+        values=client_values(torch.minimum(numbers.sum(dim=-1) / divisor, bound.unsqueeze(-1))),
+        bound=bound,
+        replace_one=moved,
+        zero_out=moved,
+        unit="record",
+        proof="mean over m records of numbers clipped to [0, B]: B / m",
+        repaired=diagnostic(torch.zeros_like(bound)),
+        maker=_MAKER,
+    )
+
+
+def mean_clipped(mean: Bounded, clip_norm: Tensor, records: Tensor) -> Bounded:
+    """A mean over records that was not clipped per record, clipped as a whole, with the claim that one record moves it by 2C / m.
+
+    NOT private at that claim: one record can move the clipped mean by 2C. What some code does in place of clipping records;
+    for diagnosis under dp.mode=paper.
+
+    Args:
+      mean: [R, M, d] as `record_mean` with an infinite clip norm.
+      clip_norm: [R], C.
+      records: [M] or [R, M], m.
+    """
+    own, bound = mean.checked(), clip_norm.to(mean.values.dtype)
+    claimed = (bound.unsqueeze(-1) / records.to(bound.dtype)).expand(own.shape[:2])
+    return Bounded(
+        values=client_values(_to_ball(own, bound.reshape(-1, 1, 1))),
+        bound=bound,
+        replace_one=2 * claimed,
+        zero_out=claimed,
+        unit="record",
+        proof="mean clipped as a whole, sensitivity as if records were clipped (claimed)",
+        repaired=mean.repaired,
+        proved=False,
+        maker=_MAKER,
+    )
+
+
+def unproved(bounded: Bounded, why: str) -> Bounded:
+    """The same, as a claim only."""
+    return Bounded(
+        values=bounded.values,
+        bound=bounded.bound,
+        replace_one=bounded.replace_one,
+        zero_out=bounded.zero_out,
+        unit=bounded.unit,
+        proof=why,
+        repaired=bounded.repaired,
+        quantity=bounded.quantity,
+        proved=False,
+        maker=_MAKER,
+    )
+
+
 def solve_sensitivity(
     gradient_clip: Tensor, side_clip: Tensor, matrix_clip: Tensor, damping: Tensor, records: Tensor, constant: Constant
 ) -> tuple[Tensor, Tensor]:

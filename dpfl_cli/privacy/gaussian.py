@@ -85,16 +85,16 @@ class LocalGaussian(_Gaussian):
     """
 
     trusts: ClassVar[frozenset[str]] = frozenset({"local"})
-    shapes: ClassVar[frozenset[str]] = frozenset({"vector", "matrix"})
     _scope: ClassVar[Scope] = "client"
 
     def release(self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None) -> Release:
-        """Messages [R, M, d]; a client's echo is its own message. Noise stream `noise/<name>`, per client."""
+        """Messages [R, M, d] or [R, M]; a client's echo is its own message. Noise stream `noise/<name>`, per client."""
         contributions, multipliers, address = self._begin(name, values, rounds, charged)
         sensitivity = values.sensitivity(self.site.relation)
         std = self._per_run(multipliers, sensitivity) * sensitivity
-        _, clients, size = contributions.shape
+        clients, size = contributions.shape[1], contributions.shape[-1] if values.is_vector else 1
         noise = self.site.streams.normal(f"noise/{name}", address, clients, size, contributions.dtype, contributions.device)
+        noise = noise.reshape(contributions.shape)
         received = noise.mul_(self._per_run(std, noise)).add_(contributions)
         received = self._charged_only(received, charged)
         return Release(received, received.mean(dim=1), client_values(received), values.bound, std)

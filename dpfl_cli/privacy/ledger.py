@@ -42,6 +42,10 @@ class LedgerEntry:
         time; None for nonprivate.
       sensitivity: L2 sensitivity under `relation`, of one contribution to the released quantity before averaging; None where it
         changes over time, or is not bounded (nonprivate). Epsilon does not depend on it: `parameter` is relative to it.
+      rate: the share of a client's records that a fresh uniform batch without replacement holds, of the client with the fewest;
+        None where the release is of all of them. Accountants that know no amplification price it as if it were not there.
+      disjoint: so many consecutive releases are of disjoint parts of a client's records, which cost together what one does.
+      floats: how many numbers one client sent with these releases: counted as they were made, no part of their price.
       scope: "client": each client's own sequence of messages is seen, and clients hold disjoint data (parallel composition,
         the worst client counts); "federation": one quantity computed from all clients.
     """
@@ -57,10 +61,20 @@ class LedgerEntry:
     group: str = ""
     shape: Shape = "vector"
     quantity: Quantity = ""
+    rate: float | None = None
+    disjoint: int = 1
+    floats: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.parameter, tuple) and len(self.parameter) != self.count:
             raise PrivacyError(f"release {self.name}: {len(self.parameter)} parameters for {self.count} releases")
+        if self.disjoint > 1 and isinstance(self.parameter, tuple):
+            raise PrivacyError(f"release {self.name}: noise that changes over releases of disjoint parts cannot be priced")
+
+    @property
+    def charges(self) -> int:
+        """How many releases it costs as much as: their count, or fewer where parts are disjoint."""
+        return -(-self.count // self.disjoint)
 
     def parameters(self) -> np.ndarray:
         """[count] the noise multiplier (or pure epsilon) of every release."""
@@ -74,7 +88,7 @@ class LedgerEntry:
         """The entry as a dp-accounting event (composition of its releases)."""
         from dpfl_cli.privacy.events import composed
 
-        return composed(self.kind, self.parameter, self.count)
+        return composed(self.kind, self.parameter, self.charges)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; noise that changes over time becomes a list."""
@@ -104,14 +118,15 @@ class Ledger:
             if known.name != entry.name:
                 continue
             before, now = (replace(one, count=0, parameter=None, sensitivity=None) for one in (known, entry))
+            floats = known.floats + entry.floats
             if before != now:
                 raise PrivacyError(f"release {entry.name} changed its kind, shape, relation, unit or scope during a run")
             sensitivity = known.sensitivity if known.sensitivity == entry.sensitivity else None
             if known.parameter == entry.parameter and not isinstance(known.parameter, tuple):
-                merged = replace(known, count=known.count + entry.count, sensitivity=sensitivity)
+                merged = replace(known, count=known.count + entry.count, sensitivity=sensitivity, floats=floats)
             else:
                 both = tuple(float(value) for value in (*known.parameters(), *entry.parameters()))
-                merged = replace(known, count=len(both), parameter=both, sensitivity=sensitivity)
+                merged = replace(known, count=len(both), parameter=both, sensitivity=sensitivity, floats=floats)
             return Ledger((*self.entries[:position], merged, *self.entries[position + 1 :]))
         return Ledger((*self.entries, entry))
 
@@ -119,6 +134,11 @@ class Ledger:
     def releases(self) -> int:
         """Number of releases composed, over all names."""
         return sum(entry.count for entry in self.entries)
+
+    @property
+    def floats(self) -> int:
+        """How many numbers one client sent, over all names."""
+        return sum(entry.floats for entry in self.entries)
 
     def to_json(self) -> list[dict[str, Any]]:
         return [entry.to_json() for entry in self.entries]
@@ -137,6 +157,7 @@ class _Log:
         self._parameters = np.empty((8, runs))
         self._counts = np.zeros((8, runs), np.int64)
         self._last = b""  # the parameters of the last stretch
+        self._floats = np.zeros(runs, np.int64)
         self._sensitivity: tuple[Tensor | None, Tensor | None] | None = None  # smallest and largest; None before the first
         self._seen: tuple[Tensor | None, tuple[int, ...]] = (None, ())  # the sensitivity of the last release, and its version
 
@@ -150,8 +171,9 @@ class _Log:
         """[stretches, R] number of releases in each."""
         return self._counts[: self.stretches]
 
-    def add(self, parameters: np.ndarray, charged: np.ndarray | None) -> None:
-        """One release."""
+    def add(self, parameters: np.ndarray, charged: np.ndarray | None, floats: np.ndarray | int) -> None:
+        """One release, for which each client sent `floats` numbers."""
+        self._floats += floats if charged is None else floats * charged
         now = parameters.tobytes()
         if now != self._last:
             if self.stretches == len(self._counts):
@@ -161,6 +183,10 @@ class _Log:
             self.stretches += 1
             self._last = now
         self._counts[self.stretches - 1] += 1 if charged is None else charged
+
+    def floats(self, run: int) -> int:
+        """How many numbers a client of this run sent."""
+        return int(self._floats[run])
 
     def widen(self, sensitivity: Tensor | None) -> None:
         """Notes the sensitivity [R] or [R, M] of a release."""
@@ -200,7 +226,12 @@ class BatchLedger:
         self._log: dict[str, _Log] = {}
 
     def charge(
-        self, entry: LedgerEntry, sensitivity: Tensor | None, parameters: np.ndarray, charged: np.ndarray | None = None
+        self,
+        entry: LedgerEntry,
+        sensitivity: Tensor | None,
+        parameters: np.ndarray,
+        charged: np.ndarray | None = None,
+        floats: np.ndarray | int = 0,
     ) -> None:
         """Writes one release for every run (or those of the mask `charged` [R]).
 
@@ -210,12 +241,13 @@ class BatchLedger:
             nothing waits for a device; or None.
           parameters: [R] noise multiplier or pure epsilon of this release.
           charged: [R] booleans, None for all.
+          floats: numbers that each client sends for it, [R] where runs differ.
         """
         log = self._log.get(entry.name)
         if log is None:
             log = self._log[entry.name] = _Log(entry, self.runs)
         log.widen(sensitivity)
-        log.add(parameters, charged)
+        log.add(parameters, charged, floats)
 
     def of_run(self, run: int) -> Ledger:
         """The ledger of one run so far."""
@@ -228,5 +260,6 @@ class BatchLedger:
             if log.entry.kind != "nonprivate":
                 parameter = float(values[0]) if (values == values[0]).all() else tuple(values.tolist())
             sensitivity = log.sensitivity(run)
-            ledger = ledger.charged(replace(log.entry, count=len(values), parameter=parameter, sensitivity=sensitivity))
+            told = {"count": len(values), "parameter": parameter, "sensitivity": sensitivity, "floats": log.floats(run)}
+            ledger = ledger.charged(replace(log.entry, **told))  # type: ignore[arg-type]
         return ledger

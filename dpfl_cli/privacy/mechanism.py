@@ -40,6 +40,8 @@ class ReleaseSpec:
       schedule: (number of rounds T, number of clients) -> [T] factors on the noise multiplier of rounds 1 to T, for noise that
         changes over time; None for noise that does not.
       occurs: (seed, T) -> [T] booleans, in which rounds it is made: a public schedule, drawn before the run; None for all.
+      rate, disjoint: as in the ledger's entry; what a run's data decide, `settle` sets.
+      settle: (this spec, number of rounds T, records of the client with the fewest) -> the spec of a run, once these are known.
       one_message: whether the `per_round` releases of a round are steps that leave a client as one message, counted as sent once.
       sums_suffice: whether releases of the sums cover the method under secure aggregation. They do not where a client goes on
         from its own message, which holds only its share of the noise; then only messages with the whole noise do.
@@ -56,6 +58,9 @@ class ReleaseSpec:
     multiplier: Callable[[float, int, int], float] | None = None
     schedule: Callable[[int, int], np.ndarray] | None = None
     occurs: Callable[[int, int], np.ndarray] | None = None
+    rate: float | None = None
+    disjoint: int = 1
+    settle: Callable[[ReleaseSpec, int, int], ReleaseSpec] | None = None
     one_message: bool = False
     sums_suffice: bool = True
     echo: bool = False
@@ -244,13 +249,17 @@ class Mechanism(ABC):
                 f"release '{name}' got contributions {list(contributions.shape)} of rounds {list(rounds.shape)}, "
                 f"but serves {runs} runs of {site.clients} clients"
             )
-        parameters, address = site.host(self._charge, spec, values.bound, values.sensitivity(site.relation), rounds, charged)
+        size = contributions.shape[-1] if values.is_vector else 1
+        told = values.bound, values.sensitivity(site.relation), rounds, charged, size
+        parameters, address = site.host(self._charge, spec, *told)
         return contributions, parameters, address
 
     def _charge(
-        self, spec: ReleaseSpec, bound: Tensor, sensitivity: Tensor, rounds: np.ndarray, charged: np.ndarray | None
+        self, spec: ReleaseSpec, bound: Tensor, sensitivity: Tensor, rounds: np.ndarray, charged: np.ndarray | None, size: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What a release does in every round beside computing: it checks its bound and its round, and charges the ledger.
+        """What a release of contributions of `size` numbers does in every round beside computing.
+
+        It checks its bound and its round, charges the ledger and counts what was sent.
 
         Returns:
           The [R] ledger parameters, and the [R] numbers that address this release's noise.
@@ -272,7 +281,8 @@ class Mechanism(ABC):
                     f"release '{name}' was made against its public schedule: give its spec `occurs`, and `charged`"
                 )
         address = self._address(spec, rounds, charged)
-        self.site.ledger.charge(plan.entry, sensitivity, parameters, charged)
+        sent = np.where(address == rounds * spec.per_round, size, 0) if spec.one_message else size
+        self.site.ledger.charge(plan.entry, sensitivity, parameters, charged, sent)
         return parameters, address
 
     def _check_bound(self, name: str, bound: Tensor) -> None:
@@ -294,6 +304,7 @@ class Mechanism(ABC):
         entries, parameters, masks = [], [], []
         for one, specs, seed, horizon in zip(self.settings, site.specs, site.streams.seeds, site.horizons, strict=True):
             entry = self.entry(one, specs[name], site.relation, site.unit, site.dimension, site.clients)
+            entry = replace(entry, rate=specs[name].rate, disjoint=specs[name].disjoint)
             base = np.nan if entry.parameter is None else float(np.asarray(entry.parameter))
             entries.append(replace(entry, parameter=None, count=1, quantity=specs[name].quantity))
             values, made = specs[name].parameters(base, seed, horizon, site.clients)
@@ -320,7 +331,8 @@ class Mechanism(ABC):
         horizon: int,
     ) -> LedgerEntry | None:
         """The ledger entry of `spec` after the first `rounds` of `horizon` rounds; None where nothing was released."""
-        entry = replace(cls.entry(settings, spec, relation, unit, dimension, clients), quantity=spec.quantity)
+        whole = cls.entry(settings, spec, relation, unit, dimension, clients)
+        entry = replace(whole, quantity=spec.quantity, rate=spec.rate, disjoint=spec.disjoint)
         base = np.nan if entry.parameter is None else float(np.asarray(entry.parameter))
         values, made = spec.parameters(base, seed, horizon, clients)
         kept = np.repeat(values[:rounds][made[:rounds]], spec.per_round)
@@ -335,6 +347,11 @@ class Mechanism(ABC):
     def trust(self) -> Trust:
         """The trust model of the runs it serves."""
         return self.site.trust
+
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        """[R] the number of rounds T of every run."""
+        return tuple(self.site.horizons)
 
     def _address(self, spec: ReleaseSpec, rounds: np.ndarray, charged: np.ndarray | None) -> np.ndarray:
         """[R] numbers, one per release of `spec` that a run may make; no charged run gets one twice."""

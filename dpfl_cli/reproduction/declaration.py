@@ -146,8 +146,8 @@ class Measure(Part):
         that leads to a mapping of rounds (timing.compute) is taken in the same ways; a text or a yes or no is shown as it is.
       price: epsilon of the planned ledger under an accountant (with `options`), or under the run's own ("run"); `part` all, or
         what the paper's convention prices. No training.
-      fact: a dotted path into what a plan knows: config keys, clients, dimension, records, and problem.* (its optimum, found
-        by solving it); a number or a text. No training.
+      fact: a dotted path into what a plan knows: config keys, clients, dimension, records, problem.* (its optimum, found by
+        solving it) and attack.* (what its releases cost on the worst data known); a number or a text. No training.
       formula: arithmetic over such facts, as 2 * fact("clients") * fact("dimension"). No training.
       layers: "parameters" or "outputs" of every layer of the model. No training.
       derived: a number computed from other rows, in the language of predicates. There is one for every combination of the labels

@@ -31,7 +31,7 @@ def page(artifact: Artifact, scale: str, rows: Rows, verdicts: Sequence[ClaimVer
     for spec in declaration.tables:
         parts += [f"**{spec.caption}**"] if spec.caption else []
         parts += [table(artifact, spec, rows)]
-        edges = edges_text(artifact, rows.where(spec.where, spec.cells))
+        edges = edges_text(artifact, rows.where(spec.where, spec.cells), [*spec.rows, *spec.columns])
         parts += [f"{EDGE.strip()}: the chosen point lies at the end of what was searched: {edges}."] if edges else []
         parts += spec.notes
     parts += ["![figure](figure.png)"]
@@ -91,9 +91,15 @@ def table(artifact: Artifact, spec: TableSpec, rows: Rows) -> str:
     return markdown(header, lines)
 
 
-def edges_text(artifact: Artifact, rows: Sequence[Row]) -> str:
-    """Where chosen cells lie on the edge of their grid, each place once, with how many there are; "" where none does."""
-    counts = Counter(edge for row in rows if row.edge for edge in row.edge.split("; "))
+def edges_text(artifact: Artifact, rows: Sequence[Row], names: Sequence[str]) -> str:
+    """Where chosen cells lie on the edge of their grid, each place once, with in how many cells; "" where none does.
+
+    Args:
+      names: the labels that tell cells apart; several measures of a cell count once.
+    """
+    names = [name for name in names if name != MEASURE]
+    cells = {(edge, *(row.get(name) for name in names)): edge for row in rows if row.edge for edge in row.edge.split("; ")}
+    counts = Counter(cells.values())
     places = [(edge.partition("="), count) for edge, count in counts.items()]
     return ", ".join(
         f"{artifact.title_of(name)} {value}" + (f" in {count} cells" if count > 1 else "") for (name, _, value), count in places

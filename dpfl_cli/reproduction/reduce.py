@@ -13,6 +13,7 @@ import numpy as np
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.accountants import accountant, price
 from dpfl_cli.privacy.conventions import priced_part
+from dpfl_cli.reproduction.attacks import attack_facts
 from dpfl_cli.reproduction.declaration import BEST, RANK, ROUND, Artifact, Best, Measure, Where
 from dpfl_cli.reproduction.expression import Untestable, compute, number_of
 from dpfl_cli.reproduction.grid import Cell, Request
@@ -287,7 +288,9 @@ def facts(plan: Plan) -> dict[str, Any]:
 
 
 def _fact(plan: Plan, path: str, where: str) -> Any:
-    node: Any = {"problem": problem_facts(plan)} if path.startswith("problem.") else facts(plan)
+    known = {"problem": problem_facts, "attack": attack_facts}
+    first = path.partition(".")[0]
+    node: Any = {first: known[first](plan)} if first in known else facts(plan)
     for part in path.split("."):
         if not isinstance(node, Mapping) or part not in node:
             raise ConfigError(f"{where}: {path}: nothing that a run knows; try clients, dimension, records or a config key")

@@ -160,7 +160,7 @@ def produce(job: Job, store: RunStore, quiet: bool = False, force: bool = False,
     verdicts = judge(artifact, job.scale, rows)
     folder = artifact_folder(store.outputs, artifact.name, job.scale)
     new = sum(not outcome.cached for outcome in outcomes.values())
-    edges = edges_text(artifact, [row for row in rows.rows if row.measure.startswith("best.")])
+    edges = edges_text(artifact, [row for row in rows.rows if row.measure.startswith("best.")], rows.labels)
     if gaps and complete_before(folder):
         return Produced(job, folder, verdicts, gaps, new, edges, kept=True)
     files: dict[str, str | bytes] = {

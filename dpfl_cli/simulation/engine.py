@@ -132,6 +132,7 @@ def batch_key(plan: Plan) -> str:
         "mechanism": _without_numbers(plan.mechanism),
         "dp": [plan.dp.trust, plan.dp.unit, plan.dp.relation, plan.dp.mode],
         "data": [plan.info.sha256, *(part.identity() for part in (plan.dataset, plan.partitioner, plan.model))],
+        "releases": [[spec.name, spec.rate, spec.disjoint] for spec in plan.specs],
         "clients": plan.clients,
         "dimension": plan.dimension,
         "evaluation": plan.evaluation.model_dump(),

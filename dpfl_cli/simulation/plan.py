@@ -166,6 +166,9 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     clients = parts["partitioner"].target.clients(parts["partitioner"].settings, info)
     dimension = parts["model"].target.dimension_of(parts["model"].settings, info)
     specs = tuple(parts["algorithm"].target.releases(parts["algorithm"].settings, dp.trust))
+    if any(spec.settle is not None for spec in specs):
+        fewest = _fewest_records(parts["dataset"], parts["partitioner"], root.seed)
+        specs = tuple(spec if spec.settle is None else spec.settle(spec, root.rounds, fewest) for spec in specs)
     plan = Plan(
         seed=root.seed,
         rounds=root.rounds,
@@ -206,6 +209,12 @@ def parse_root(values: dict[str, Any]) -> RootSettings:
         return parse_settings(RootSettings, values, "root")
     except ConfigError as error:
         raise ConfigError(str(error).replace("root.", "")) from None
+
+
+def _fewest_records(dataset: Part, partitioner: Part, seed: int) -> int:
+    """Records of the client with the fewest, at least 1 (the engine refuses empty ones)."""
+    counts = partitioner.target.partition(partitioner.settings, dataset.target.load(dataset.settings, seed), seed).counts
+    return max(int(counts.min()), 1)
 
 
 def _part(group: str, values: Any) -> Part:

@@ -14,11 +14,14 @@ import torch
 import dpfl_cli
 from dpfl_cli.config.errors import DpflError
 from dpfl_cli.privacy.accountants import price
+from dpfl_cli.privacy.collusion import collusion
 from dpfl_cli.privacy.conventions import priced_part
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.simulation.engine import Member, Row, federation_of, pick_device
 from dpfl_cli.simulation.plan import Plan, gap
 from dpfl_cli.simulation.store import SCHEMA_VERSION, json_text, metrics_csv, yaml_text
+
+_CURVATURE = frozenset({"damped_solve", "newton_direction", "covariance", "clipped_covariance"})  # of an algorithm's `needs`
 
 
 def run_files(member: Member, status: str, reason: str | None = None) -> dict[str, str | bytes]:
@@ -63,6 +66,8 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str
         part, words = priced_part(convention, ledger)
         value = price(part, accountant, plan.dp.delta).epsilon if part.releases else None
         report["epsilon_paper"] = {"value": value, "convention": words}
+    if plan.dp.trust == "secure_aggregation" and ledger.releases and plan.mechanism.target.gap(plan.mechanism.settings) is None:
+        report["collusion"] = collusion(ledger, plan.clients, accountant, plan.dp.delta)
     return report
 
 
@@ -77,6 +82,12 @@ def _guarantee(plan: Plan, ledger: Ledger) -> str:
     return f"(epsilon, delta)-DP per {plan.dp.unit} under {plan.dp.relation}, {plan.dp.trust} trust: proved"
 
 
+def communication(plan: Plan, ledger: Ledger) -> dict[str, Any]:
+    """What one client sent over the run, in numbers as they were released, and whether the method looks at second derivatives."""
+    needs = getattr(plan.algorithm.target, "needs", frozenset())
+    return {"uplink_floats": ledger.floats, "uses_curvature": bool(needs & _CURVATURE)}
+
+
 def _result(member: Member, status: str, reason: str | None) -> dict[str, Any]:
     plan = member.plan
     result: dict[str, Any] = {
@@ -88,6 +99,7 @@ def _result(member: Member, status: str, reason: str | None) -> dict[str, Any]:
         "metrics": summary(member.rows, plan.evaluation.final_window),
         "diagnostics": member.unreleased,  # reported metrics that look at client data without a release
         "privacy": privacy_report(plan, member.ledger, failed=status == "failed"),
+        "communication": communication(plan, member.ledger),
         "data": {"name": plan.info.name, "source": plan.info.source, "sha256": plan.info.sha256, "clients": plan.clients},
         "timing": {
             "seconds": member.seconds,

@@ -26,6 +26,7 @@ from dpfl_cli.data.mnist import Mnist
 from dpfl_cli.data.sources import cache_dir, digest
 from dpfl_cli.simulation.plan import make_plan
 
+RUN = ["dataset=mnist_features", "algorithm=fedavg", "dp=cdp", "dataset.fit_records=10", "partitioner.clients=5", "rounds=1"]
 BLOCK, BATCH = 8, 4
 ARRAYS = image_arrays()
 PIXELS = ARRAYS[TRAIN_IMAGES].reshape(40, -1).astype(np.float32) / 255
@@ -379,7 +380,7 @@ def test_another_base_another_fit_or_other_weights_have_a_cache_of_their_own(loo
 def test_a_cache_that_cannot_be_written_is_one_line(looked, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DPFL_CACHE", str(tmp_path / "file"))
-    with pytest.raises(DataError, match="cannot be written .*set DPFL_CACHE to a folder that can be"):
+    with pytest.raises(DataError, match=r"cannot be written .*set DPFL_CACHE to a folder that can be"):
         MnistFeatures.load(settings(), 0)
 
 
@@ -399,15 +400,7 @@ def test_the_command_says_what_it_did(capsys):
 
 
 def test_a_run_computes_what_is_missing_before_its_first_round(capsys):
-    words = [
-        "run",
-        "dataset=mnist_features",
-        "algorithm=fedavg",
-        "dp=cdp",
-        "dataset.fit_records=10",
-        "partitioner.clients=5",
-        "rounds=1",
-    ]
+    words = ["run", *RUN]
     assert main(words) == 0
     first = capsys.readouterr()
     assert "features of mnist by rcf, images: 52 done" in first.err
@@ -430,17 +423,9 @@ class Workers:
 
 
 def test_a_grid_computes_them_in_the_parent_before_any_worker_starts(capsys):
-    words = [
-        "dataset=mnist_features",
-        "algorithm=fedavg",
-        "dp=cdp",
-        "dataset.fit_records=10",
-        "partitioner.clients=5",
-        "rounds=1",
-    ]
     grid = [["seed=0"], ["seed=1"], ["dataset.components=4"], ["dataset.train_records=12"]]
     with pytest.raises(Started):
-        execute_configs([compose_config([*words, *point]) for point in grid], Workers())
+        execute_configs([compose_config([*RUN, *point]) for point in grid], Workers())
     assert capsys.readouterr().err.count("features of mnist by rcf, images: 52 done") == 1
     assert MnistFeatures.prepare(settings(backbone="rcf"), Steps()) == 0
 

@@ -418,8 +418,7 @@ def test_covariances_equal_loops_over_records() -> None:
             for values, limit in ((plain, torch.inf), (bounded, float(limits[run]))):
                 whole = torch.zeros(objective.features, objective.features, dtype=torch.float64)
                 for x in features:
-                    x = x * min(1.0, limit / float(x.norm()))
-                    whole += torch.outer(x, x) / len(features)
+                    whole += torch.outer(x, x) * min(1.0, limit / float(x.norm())) ** 2 / len(features)
                 torch.testing.assert_close(values[run, client], whole[rows, columns])
     matrices = plain.new_ones(2, objective.dimension, objective.dimension)
     model = torch.arange(2.0 * objective.dimension, dtype=torch.float64).view(2, -1)

@@ -44,14 +44,10 @@ def mean_matrix(objective: SingleOutput, run: int, client: int, v: np.ndarray, k
         if not np.isfinite(a).all() or np.linalg.norm(a) > 1e150:
             continue
         z = a @ v
-        second = {"linear_regression": 2 * LOSS_FACTOR, "logistic_regression": 1 / (2 + np.exp(z) + np.exp(-z))}[model_of(objective)]
+        second = 2 * LOSS_FACTOR if objective.kernel_loss == "squared" else 1 / (2 + np.exp(z) + np.exp(-z))
         matrix = np.outer(a, a) * (second if kind == "hessian" else 1.0)
         total += matrix * min(1.0, bound / np.linalg.norm(matrix)) / len(rows)
     return total
-
-
-def model_of(objective: SingleOutput) -> str:
-    return {"squared": "linear_regression", "logistic": "logistic_regression"}[objective.kernel_loss]
 
 
 def operands(objective: SingleOutput) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -66,7 +62,9 @@ def operands(objective: SingleOutput) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 @each_kind
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES.keys())
-def test_damped_solves_and_eigenvalues_equal_dense_matrices(name: str, kind: Curvature, sizes: list[int], index: list[int]) -> None:
+def test_damped_solves_and_eigenvalues_equal_dense_matrices(
+    name: str, kind: Curvature, sizes: list[int], index: list[int]
+) -> None:
     objective = MODELS[name](sizes, index)
     values, right, damping, bound = operands(objective)
     view = ClientSide(objective)
@@ -92,7 +90,7 @@ def test_a_run_and_a_block_get_the_same_bits_in_any_company(name: str, kind: Cur
     values, right, damping, bound = operands(MODELS[name](sizes, index))
 
     def solved(runs: list[int]) -> Tensor:
-        objective = MODELS[name](sizes, [index[run] for run in runs] if max(index[run] for run in runs) else [0] * len(runs))
+        objective = MODELS[name](sizes, [index[run] for run in runs])
         return opened(objective.damped_solve(values[runs], right[runs], damping[runs], kind, bound[runs]))
 
     together = solved([0, 1, 2, 3, 4])

@@ -301,7 +301,7 @@ def test_algorithms_reach_it_through_the_client_side() -> None:
     objective = make_objective([4, 3], [0, 0])
     view = ClientSide(objective)
     values = client_values(points(objective))
-    assert objective.provides == {"clipped_gradient", "squared_gradient_norms", "damped_solve"}
+    assert objective.provides == {"clipped_gradient", "squared_gradient_norms", "damped_solve", "covariance"}
     assert view.clipped_gradient(values, torch.ones(2), torch.zeros(2, 2, 1, dtype=torch.int64)).is_vector
     assert isinstance(view.damped_solve(values, values, torch.ones(2)), ClientValues)
     assert type(objective).local_descent is Objective.local_descent
@@ -344,7 +344,7 @@ def test_no_record_is_left_unclipped_where_its_residual_underflows(precision: st
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES.keys())
 @pytest.mark.parametrize("bias", [False, True])
 def test_covariances_equal_loops_over_records(index: list[int], bias: bool) -> None:
-    objective = make_objective(index, precision="float64", bias=bias)
+    objective = make_objective(COUNTS, index, precision="float64", bias=bias)
     limits = torch.tensor([0.5 + run for run in range(len(index))], dtype=torch.float64)
     plain, bounded = opened(objective.covariance()), objective.clipped_covariance(limits)
     size = objective.features
@@ -389,7 +389,7 @@ def test_a_record_that_is_not_finite_has_no_covariance() -> None:
 
 
 def test_what_preconditions_is_public_and_of_the_right_size() -> None:
-    side = ClientSide(make_objective([0]))
+    side = ClientSide(make_objective(COUNTS, [0]))
     matrices, model = torch.eye(6).expand(1, 6, 6), torch.zeros(1, 60)
     own = client_values(torch.zeros(1, len(COUNTS), 60))
     assert isinstance(side.precondition(own, matrices), ClientValues)
@@ -397,7 +397,7 @@ def test_what_preconditions_is_public_and_of_the_right_size() -> None:
     for values, given in (
         (own, client_values(matrices)),
         (model, matrices[:, :5]),
-        (own[:, 0:1], matrices),
+        (client_values(torch.zeros(1, 1, 60)), matrices),
         (model[:, :6], matrices),
     ):
         with pytest.raises(PrivacyError):

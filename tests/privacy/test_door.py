@@ -575,14 +575,16 @@ def test_the_shipped_option_is_valid_and_documented(name):
 
 
 def test_each_mechanism_says_what_it_is_for():
-    known = {name: components("mechanism")[name].target for name in NAMES}
+    every = [*NAMES, "shared_gaussian"]
+    known = {name: components("mechanism")[name].target for name in every}
     assert {name: set(target.trusts) for name, target in known.items()} == {
         "none": {"none"},
         "local_gaussian": {"local"},
         "central_gaussian": {"central"},
         "privunit": {"local"},
+        "shared_gaussian": {"secure_aggregation"},
     }
-    for first, second in itertools.pairwise(NAMES):
+    for first, second in itertools.pairwise(every):
         assert components("mechanism")[first].summary != components("mechanism")[second].summary
     with pytest.raises(ConfigError, match="unknown option; did you mean noise_multiplier"):
         parse_settings(

@@ -242,3 +242,75 @@ def test_a_matrix_may_be_of_another_size_than_the_model_and_a_vector_may_not(bui
     assert (entry.name, entry.shape, entry.kind) == ("covariance", "matrix", "gaussian")
     with pytest.raises(PrivacyError, match="has 100 coordinates, the model 40"):
         mechanism.release("update", values, ROUND)
+
+
+@pytest.mark.parametrize("sums_suffice", [True, False])
+@pytest.mark.parametrize("echo", [False, True])
+def test_whole_noise_in_every_message(build, clipped, echo, sums_suffice):
+    """Each message holds N(0, std^2), the sum sqrt(M) times as much; the ledger prices the one that covers the method."""
+    clients, dimension, std = 25, 20_000, 2.5 * 2 * 0.3
+    specs = [ReleaseSpec("update", echo=echo, sums_suffice=sums_suffice)]
+    mechanism = build("shared_gaussian", clients, dimension, specs=specs, changes=[{"noise_share": False}])
+    values = clipped(directions(1, clients, dimension), 0.3)
+    release = mechanism.release("update", values, ROUND)
+    assert_normal(release.received - opened(values.values).mean(dim=1), std / math.sqrt(clients))
+    assert float(release.noise_std[0]) == pytest.approx(std / math.sqrt(clients))
+    if echo:
+        assert_normal(opened(release.echo) - opened(values.values), std)
+    (entry,) = mechanism.site.ledger.of_run(0).entries
+    wanted = (2.5 * 5, "federation") if sums_suffice else (2.5, "client")
+    assert (entry.parameter, entry.scope) == (pytest.approx(wanted[0]), wanted[1])
+    assert type(mechanism).whole_noise(mechanism.settings[0])
+    shares = type(mechanism).as_calibrated(mechanism.settings[0])
+    assert (shares.noise_share, shares.noise_multiplier) == (True, 2.5)
+
+
+def test_whole_noise_of_a_scheduled_or_derived_multiplier(build, clipped):
+    specs = [
+        ReleaseSpec("fading", schedule=lambda rounds, clients: 1.0 + np.arange(rounds), sums_suffice=False),
+        ReleaseSpec("norm", "scalar", multiplier=lambda z, dimension, clients: 3 * z),
+    ]
+    changes = [{"noise_share": False}] * 4000
+    mechanism = build("shared_gaussian", 9, 4, seeds=range(4000), specs=specs, changes=changes)
+    values = clipped(torch.zeros(4000, 9, 4, dtype=torch.float64), 1.0)
+    release = mechanism.release("fading", values, np.full(4000, 3))
+    assert_normal(release.received, 3 * 2.5 * 2 * 3 / 9)  # third factor, z, sensitivity, sqrt(M) of the sum, mean
+    norm = mechanism.release("norm", squared_norms(values), np.full(4000, 3))
+    assert_normal(norm.received, 3 * 2.5 * 1 * 3 / 9)
+    fading, scalar = mechanism.site.ledger.of_run(7).entries
+    assert (fading.parameter, fading.scope) == (7.5, "client")
+    assert (scalar.parameter, scalar.scope) == (pytest.approx(22.5), "federation")
+
+
+@pytest.mark.parametrize("noise_share", [True, False])
+@pytest.mark.parametrize("echo", [False, True])
+def test_shares_for_a_clients_own_sensitivity(build, echo, noise_share):
+    counts, dimension = [10, 40, 4], 40_000
+    own = np.array([2.5 * 2 * 0.5 / count for count in counts]) / (math.sqrt(3) if noise_share else 1.0)
+    changes = [{"sens_scale": "own", "noise_share": noise_share}]
+    specs = [ReleaseSpec("update", echo=echo)]
+    mechanism = build("shared_gaussian", 3, dimension, unit="record", specs=specs, changes=changes)
+    release = mechanism.release("update", record_means(1, counts, dimension, 0.5), ROUND)
+    total = math.sqrt(np.square(own).sum())
+    assert_normal(release.received, total / 3)
+    assert float(release.noise_std[0]) == pytest.approx(total / 3)
+    for client in range(3) if echo else []:
+        assert_normal(opened(release.echo)[0, client], own[client])
+    assert "moves it by the largest" in type(mechanism).gap(mechanism.settings[0])
+
+
+def test_a_target_is_that_of_shares_and_what_is_added_beyond_shows():
+    """dp.epsilon calibrates shares; whole noise at that level has sqrt(M) times the multiplier on the sum."""
+    from dpfl_cli.config.compose import compose_config
+    from dpfl_cli.simulation.plan import make_plan
+    from dpfl_cli.simulation.results import privacy_report
+
+    words = ["algorithm=fedavg", "dataset.clients=16", "dataset.dimension=5", "rounds=6", "dp=secure_aggregation", "dp.epsilon=1"]
+    shares, whole = (make_plan(compose_config([*words, *more])) for more in ([], ["mechanism.noise_share=false"]))
+    assert shares.mechanism.settings.noise_multiplier == whole.mechanism.settings.noise_multiplier
+    (one,), (other,) = shares.ledger().entries, whole.ledger().entries
+    assert other.parameter == pytest.approx(4 * one.parameter)
+    told = [privacy_report(plan, plan.ledger()) for plan in (shares, whole)]
+    assert told[0]["epsilon"] == pytest.approx(1.0, rel=1e-5)
+    assert told[1]["epsilon"] < 0.3
+    assert told[1]["epsilon_target"] == 1.0

@@ -352,7 +352,9 @@ def test_the_edge_of_an_axis_with_three_values_is_flagged(tmp_path: Path) -> Non
     assert back.one("last", {**cell, "best": True}).edge == said
     layout = artifact.declaration.tables[0].model_copy(update={"where": {"best": True}})
     assert "| FedEXP | 0.01 ± 0 (edge)" in table(artifact, layout, back)
-    artifact = declared(tmp_path / "outer", **{**GRID, "tables": [layout.model_dump()]})
+    artifact = declared(
+        tmp_path / "outer", **{**GRID, "tables": [layout.model_copy(update={"cells": ["last", "tuned"]}).model_dump()]}
+    )
     assert "(edge): the chosen point lies at the end of what was searched: local_lr 0.01 (largest of 3) in 2 cells." in page(
         artifact, "quick", back, [], []
     )

@@ -1,0 +1,45 @@
+"""Worst cases of second-order methods whose guarantee is claimed: how far data that a neighbour may hold move their releases.
+
+Krouka, Koskela, Kulkarni (PoPETs 2025(1)) claim that one privacy unit moves each released sum by at most the sensitivity. Each
+function gives the factor by which data move it further: exact, for data that tests play through the methods themselves. Privacy
+is for all data; ordinary data, with clips that do not bind, lose less. Releases of multiplier z that are moved by a factor f are
+releases of multiplier z / f.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def wound_up_dual(rounds: int, damping: float, penalty: float) -> float:
+    """sqrt(mean_k s_k^2) with s_k = 1 + (k - 1) rho / (alpha + rho): a hidden dual of a client whose clip binds in every round.
+
+    The duals sum to zero, so the other clients' hold minus this client's: each sum shows, beside its clipped direction, all its
+    past ones times rho / (alpha + rho) (no curvature; M to infinity, which leaves out its own share of the noise).
+    """
+    slope = penalty / (damping + penalty)
+    return math.sqrt(math.fsum((1 + slope * k) ** 2 for k in range(rounds)) / rounds)
+
+
+def turned_side(how: str, gradient_clip: float, side_clip: float, gamma: float, records: int) -> float:
+    """How far (v - v') / gamma is when one of m equal records, with gradients of norm C1 and no curvature, is left out.
+
+    The auxiliary vector b is public, across the gradients, and of the length that moves v furthest: g + b turns. For `xi` the
+    rest of v is sqrt(C2^2 - ||g||^2) along b, whose slope has no bound as ||g|| approaches C2.
+    """
+    own, other = gradient_clip, gradient_clip * (1 - 1 / records)
+    if how == "clip_auxiliary":
+        return (own - other) / gamma
+    if how == "xi":
+        rise = math.sqrt(side_clip**2 - other**2) - math.sqrt(max(side_clip**2 - own**2, 0.0))
+        return math.hypot(own - other, rise) / gamma
+    if own < side_clip:
+        return (own - other) / gamma  # with b = 0 nothing is cut
+    length = math.sqrt(own * other)  # of b, for which the angle between g + b and g' + b is largest
+    angle = math.atan2(own, length) - math.atan2(other, length)
+    return max(2 * side_clip * math.sin(angle / 2), own - other) / gamma
+
+
+def unequal_shares(sensitivities: list[float]) -> float:
+    """max / rms: shares for the clients' own sensitivities, while one record moves the sum by the largest of them."""
+    return max(sensitivities) / math.sqrt(math.fsum(one**2 for one in sensitivities) / len(sensitivities))

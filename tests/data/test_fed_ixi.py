@@ -1,0 +1,160 @@
+"""NIfTI-1 volumes and Fed-IXI's folders, from small files written here by the format's description."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpfl_cli.config.errors import ConfigError, DataError
+from dpfl_cli.data import fed_ixi
+from dpfl_cli.data.fed_ixi import SHAPE, FedIxi, FedIxiSettings
+from dpfl_cli.data.nifti import TYPES, read_nifti
+
+CODES = {np.dtype(kind): code for code, kind in TYPES.items()}
+
+
+def nifti(volume: np.ndarray, order: str = "<", slope: float = 0.0, inter: float = 0.0, offset: int = 352) -> bytearray:
+    """A .nii file, field by field."""
+    kind = volume.dtype.newbyteorder("=")
+    header = bytearray(offset)
+    struct.pack_into(f"{order}i", header, 0, 348)
+    struct.pack_into(f"{order}8h", header, 40, 3, *volume.shape, 1, 1, 1, 1)
+    struct.pack_into(f"{order}2h", header, 70, CODES[kind], 8 * kind.itemsize)
+    struct.pack_into(f"{order}8f", header, 76, *[1.0] * 8)
+    struct.pack_into(f"{order}3f", header, 108, offset, slope, inter)
+    header[344:348] = b"n+1\0"
+    return header + volume.astype(kind.newbyteorder(order)).tobytes(order="F")
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(bytes(content), mtime=0) if path.suffix == ".gz" else bytes(content))
+    return path
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("kind", sorted(TYPES.values()))
+def test_every_type_in_both_byte_orders(tmp_path, order, kind) -> None:
+    values = np.arange(2 * 3 * 4).reshape(2, 3, 4).astype(kind)
+    path = write(tmp_path / f"a.nii{'.gz' if order == '<' else ''}", nifti(values, order))
+    found = read_nifti(path)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, values)
+
+
+def test_slope_and_intercept_apply_unless_the_slope_is_zero(tmp_path) -> None:
+    values = np.arange(8, dtype="i2").reshape(2, 2, 2)
+    np.testing.assert_allclose(read_nifti(write(tmp_path / "a.nii", nifti(values, slope=0.5, inter=-3))), values * 0.5 - 3)
+    np.testing.assert_allclose(read_nifti(write(tmp_path / "b.nii", nifti(values, slope=0, inter=-3))), values)
+    np.testing.assert_allclose(read_nifti(write(tmp_path / "c.nii", nifti(values, offset=400))), values)
+
+
+@pytest.mark.parametrize(
+    ("place", "form", "value", "said"),
+    [
+        (0, "<i", 540, "not NIfTI-1"),
+        (344, "4s", b"xxxx", "not NIfTI-1"),
+        (344, "4s", b"ni1\0", "without its image"),
+        (40, "<h", 2, "not of one 3-D volume"),
+        (42, "<h", -1, "not of one 3-D volume"),
+        (40, "<5h", (4, 2, 2, 2, 5), "not of one 3-D volume"),
+        (70, "<h", 128, "datatype 128"),
+        (72, "<h", 32, "bitpix 32"),
+        (108, "<f", 10.0, "vox_offset 10"),
+        (42, "<h", 3, "truncated"),
+        (112, "<2f", (1.0, float("nan")), "scl_inter"),
+    ],
+)
+def test_a_damaged_header_is_named(tmp_path, place, form, value, said) -> None:
+    content = nifti(np.zeros((2, 2, 2), "i2"))
+    struct.pack_into(form, content, place, *(value if isinstance(value, tuple) else (value,)))
+    with pytest.raises(DataError, match=said) as error:
+        read_nifti(write(tmp_path / "a.nii", content))
+    assert "a.nii" in str(error.value)
+
+
+def test_short_compressed_and_not_finite_files_are_named(tmp_path) -> None:
+    with pytest.raises(DataError, match="truncated: 100 bytes"):
+        read_nifti(write(tmp_path / "a.nii", bytes(100)))
+    whole = gzip.compress(bytes(nifti(np.zeros((2, 2, 2), "f4"))))
+    (tmp_path / "b.nii.gz").write_bytes(whole[:-12])
+    with pytest.raises(DataError, match=r"b\.nii\.gz: truncated"):
+        read_nifti(tmp_path / "b.nii.gz")
+    with pytest.raises(DataError, match="not finite"):
+        read_nifti(write(tmp_path / "c.nii", nifti(np.full((2, 2, 2), np.nan, "f4"))))
+
+
+NAMES = [f"IXI{k:03d}-{('Guys', 'HH', 'IOP')[k % 3]}-{700 + k:04d}" for k in range(2, 32)]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Ten subjects of each hospital; a volume is its subject's number + 1 at the mask and noise elsewhere."""
+    monkeypatch.setenv("DPFL_DATA", str(tmp_path / "data"))
+    fed_ixi.load_ixi.cache_clear()
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "data" / "fed_ixi"
+    for name in NAMES:
+        shape = SHAPE if name == NAMES[0] else (6, 5, 4)
+        volume = rng.normal(size=shape).astype("f4")
+        mask = np.zeros(shape, "u1")
+        mask[: shape[0] // 2] = 1
+        volume += 5 * mask
+        base = folder / "7kd5wj7v7p-3" / "IXI_sample" / name
+        write(base / "T1" / f"{name}_image.nii.gz", nifti(volume))
+        write(base / "T2" / f"{name}_image.nii.gz", nifti(volume))  # another modality
+        write(base / "label" / f"{name}_label.nii.gz", nifti(mask))
+    return folder
+
+
+def test_subjects_masks_and_hospitals(folder) -> None:
+    data = FedIxi.load(FedIxiSettings(), seed=0)
+    assert data.train.features.shape == (24, 1, *SHAPE)
+    assert data.train.targets.shape == (24, *SHAPE)
+    assert (data.train.targets.dtype, set(np.unique(data.train.targets))) == (np.uint8, {0, 1})
+    assert np.bincount(data.natural).tolist() == [8, 8, 8]
+    assert np.bincount(data.test_natural).tolist() == [2, 2, 2]
+    flat = data.train.features.reshape(24, -1).astype(float)
+    np.testing.assert_allclose(flat.mean(axis=1), 0, atol=1e-5)
+    np.testing.assert_allclose(flat.std(axis=1), 1, atol=1e-5)
+    np.testing.assert_array_equal(data.train.targets[:, : SHAPE[0] // 2], 1)
+    np.testing.assert_array_equal(data.train.targets[:, SHAPE[0] // 2 :], 0)
+    assert (data.info.classes, data.info.target_shape, data.info.clients) == (None, SHAPE, 3)
+    again = FedIxi.load(FedIxiSettings(data_seed=1), seed=0)
+    assert not np.array_equal(again.test.features, data.test.features)
+
+
+def test_flambys_table_says_who_is_for_testing(folder) -> None:
+    numbers = [int(name[3:6]) for name in NAMES]
+    lines = [f"{n},0,{'test' if n % 5 == 0 else 'train'}" for n in numbers]
+    write(folder / "metadata_tiny.csv", "\n".join(["Patient ID,Manufacturer,Split", *lines]).encode())
+    before = FedIxi.load(FedIxiSettings(data_seed=3), seed=0)
+    assert len(before.test) == sum(n % 5 == 0 for n in numbers)
+    fed_ixi.load_ixi.cache_clear()
+    write(folder / "metadata_tiny.csv", "\n".join(["Patient ID,Manufacturer,Split", *lines[1:]]).encode())
+    with pytest.raises(DataError, match=rf"neither train nor test of subject {NAMES[0]}"):
+        FedIxi.info(FedIxiSettings())
+
+
+def test_what_does_not_fit_is_named(folder) -> None:
+    def refused(said: str, **settings: float) -> None:
+        fed_ixi.load_ixi.cache_clear()
+        with pytest.raises((DataError, ConfigError), match=said) as error:
+            FedIxi.info(FedIxiSettings(**settings))
+        assert "\n" not in str(error.value)
+
+    refused(r"dataset\.test_fraction=0\.01: leaves no", test_fraction=0.01)
+    base = folder / "7kd5wj7v7p-3" / "IXI_sample" / NAMES[3]
+    label = base / "label" / f"{NAMES[3]}_label.nii.gz"
+    write(label, nifti(np.zeros((6, 5, 3), "u1")))
+    refused(r"_label\.nii\.gz: shape \[6, 5, 3\], but its image has \[6, 5, 4\]")
+    write(label, nifti(np.full((6, 5, 4), 2, "u1")))
+    refused("not a mask of zeros and ones")
+    label.unlink()
+    refused(rf"subject {NAMES[3]} has no {NAMES[3]}_label")
+    write(folder / "IXI999-Nowhere-1" / "T1" / "IXI999-Nowhere-1_image.nii.gz", nifti(np.zeros((6, 5, 4), "u1")))
+    refused("hospital Nowhere is none of Guys, HH, IOP")

@@ -1,0 +1,302 @@
+"""The networks of the ScaffNew paper: sizes, losses and metrics by hand, gradients against differences, means over clients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dpfl_cli.config.component import lookup, parse_settings
+from dpfl_cli.config.compose import compose_config
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.fed_ixi import volumes_info
+from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
+from dpfl_cli.data.leaf_reddit import IGNORED, sequences_info
+from dpfl_cli.data.streams import Streams
+from dpfl_cli.models.client_mean import own_clients, test_weights
+from dpfl_cli.models.cnn5x5 import Cnn5x5, Cnn5x5Settings
+from dpfl_cli.models.lstm2 import Lstm2, Lstm2Settings, PlainLstm
+from dpfl_cli.models.unet3d import Convolution, Unet3d, Unet3dSettings
+from dpfl_cli.models.vgg11 import Vgg11, Vgg11Settings
+from dpfl_cli.privacy.client_values import client_values, opened
+from dpfl_cli.simulation.plan import load_components
+
+RNG = np.random.default_rng(0)
+CIFAR = DatasetInfo("cifar10", "real", "", (3, 32, 32), 10, 50_000, None)
+FEMNIST = DatasetInfo("femnist", "real", "", (28, 28), 62, 36_774, 6)
+MESSIDOR = DatasetInfo("messidor", "real", "", (3, 224, 224), 2, 900, 3)
+IXI = volumes_info("fed_ixi", "real", "", (48, 60, 48), 453, 3)
+
+
+def reddit(vocabulary: int) -> DatasetInfo:
+    return sequences_info("reddit", "real", "", vocabulary, 86_250, 3)
+
+
+@pytest.mark.parametrize(
+    ("option", "info", "parameters"),
+    [  # SPEC of arXiv 2304.05127, section 6
+        ("cnn_cifar", CIFAR, 2_156_490),
+        ("cnn_cifar_small", CIFAR, 34_538),
+        ("cnn_femnist", FEMNIST, 1_690_046),
+        ("vgg11", MESSIDOR, 128_774_530),
+        ("vgg11_small", replace(MESSIDOR, feature_shape=(3, 64, 64)), 577_378),
+        ("unet3d", IXI, 246_156),
+        ("lstm2", reddit(10_000), 6_182_672),
+        ("lstm2", reddit(200), 1_155_272),
+    ],
+)
+def test_numbers_of_parameters(option, info, parameters) -> None:
+    load_components()
+    values = compose_config([f"model={option}"])["model"]
+    found = lookup("model", values.pop("name"))
+    assert found.target.dimension_of(parse_settings(found.settings, values, "model"), info) == parameters
+
+
+def settings_of(kind, **values):
+    return {
+        Cnn5x5: lambda: Cnn5x5Settings(channels=[2, 3], hidden=4, **values),
+        Vgg11: lambda: Vgg11Settings(width=2, hidden=None, **values),
+        Unet3d: lambda: Unet3dSettings(channels=2, groups=2, **values),
+        Lstm2: lambda: Lstm2Settings(embedding=3, hidden=4, **values),
+    }[kind]()
+
+
+def federation_of(kind, counts: list[int], tests: list[int]) -> Federation:
+    """Small data of a model's kind: clients with so many training and test records."""
+
+    def records(n: int) -> Records:
+        if kind is Cnn5x5:
+            return Records(RNG.normal(size=(n, 8, 8)).astype("f4"), RNG.integers(0, 3, n))
+        if kind is Vgg11:
+            return Records(RNG.normal(size=(n, 3, 32, 32)).astype("f4"), RNG.integers(0, 2, n))
+        if kind is Unet3d:
+            return Records(RNG.normal(size=(n, 1, 5, 4, 6)).astype("f4"), RNG.integers(0, 2, (n, 5, 4, 6)).astype("u1"))
+        targets = RNG.integers(0, 12, (n, 10))
+        targets[:, 7:] = IGNORED
+        targets[::3, 2:] = IGNORED
+        return Records(RNG.integers(0, 12, (n, 10)), targets)
+
+    info = {
+        Cnn5x5: DatasetInfo("images", "synthetic", "", (8, 8), 3, sum(counts), len(counts)),
+        Vgg11: DatasetInfo("images", "synthetic", "", (3, 32, 32), 2, sum(counts), len(counts)),
+        Unet3d: volumes_info("volumes", "synthetic", "", (5, 4, 6), sum(counts), len(counts)),
+        Lstm2: sequences_info("tokens", "synthetic", "", 12, sum(counts), len(counts)),
+    }[kind]
+    natural, test_natural = (np.repeat(np.arange(len(counts)), part) for part in (counts, tests))
+    dataset = Dataset(info, records(sum(counts)), records(sum(tests)), natural, test_natural=test_natural)
+    return Federation(dataset, Partition.from_lists([np.flatnonzero(natural == client) for client in range(len(counts))]))
+
+
+KINDS = [Cnn5x5, Vgg11, Unet3d, Lstm2]
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
+def objective(request):
+    return request.param(settings_of(request.param), [federation_of(request.param, [3, 2], [4, 1])], np.array([0, 0]))
+
+
+def points(objective) -> torch.Tensor:
+    return objective.initial(Streams([1, 2])).unsqueeze(1).repeat(1, objective.clients, 1)
+
+
+def mean_loss(objective, values: torch.Tensor, client: int, numbers: list[int]) -> torch.Tensor:
+    """The mean loss of some records of a client, in float64, by the module itself."""
+    federation = objective.federations[0]
+    rows = federation.partition.indices[federation.partition.offsets[client] :][numbers]
+    features, targets = (
+        torch.from_numpy(part[rows]) for part in (federation.dataset.train.features, federation.dataset.train.targets)
+    )
+    features = features.double() if features.is_floating_point() else features
+    named, start = {}, 0
+    for name, parameter in objective.module.named_parameters():
+        named[name] = values[start : start + parameter.numel()].view(parameter.shape)
+        start += parameter.numel()
+    outputs = torch.func.functional_call(objective.module.double(), named, (objective.inputs(features),))
+    return objective.losses(outputs, targets).mean()
+
+
+def test_gradients_of_batches_are_differences_of_the_mean_loss(objective) -> None:
+    at = points(objective)
+    batch = torch.tensor([[[0, 2], [1, 0]], [[1, 2], [0, 1]]])
+    found = opened(objective.gradient(client_values(at), batch))
+    for run, client in ((0, 0), (1, 1)):
+        values = at[run, client].double().requires_grad_()
+        expected = torch.autograd.grad(mean_loss(objective, values, client, batch[run, client].tolist()), values)[0]
+        torch.testing.assert_close(found[run, client].double(), expected, rtol=1e-3, atol=1e-5)
+        direction = torch.from_numpy(RNG.normal(size=len(values)))
+        direction *= 1e-5 / direction.norm()
+        with torch.no_grad():
+            after, before = (
+                mean_loss(objective, values + sign * direction, client, batch[run, client].tolist()) for sign in (1, -1)
+            )
+        torch.testing.assert_close(after - before, 2 * expected @ direction, rtol=1e-2, atol=1e-11)
+
+
+def test_clipped_gradients_are_means_of_each_records_own(objective) -> None:
+    at = points(objective)
+    batch = torch.tensor([[[0, 1], [1, 0]]] * 2)
+    wide = objective.clipped_gradient(client_values(at), torch.tensor([1e9, 1e9]), batch)
+    plain = opened(objective.gradient(client_values(at), batch))
+    torch.testing.assert_close(opened(wide.values), plain, rtol=1e-3, atol=1e-6)
+    tight = opened(objective.clipped_gradient(client_values(at), torch.tensor([1e-3, 1e-3]), batch).values)
+    assert (tight.norm(dim=-1) <= 1e-3 * (1 + 1e-5)).all()
+
+
+def test_runs_do_not_depend_on_their_batch(objective) -> None:
+    start = objective.initial(Streams([1, 2]))
+    rates = torch.tensor([0.1, 0.2])
+    together = opened(objective.local_descent(start, rates, 2))
+    alone = type(objective)(objective.settings, objective.federations, np.array([0]))
+    assert torch.equal(opened(alone.local_descent(start[1:], rates[1:], 2))[0], together[1])
+    for name, value in alone.metrics(start[1:]).items():
+        assert torch.equal(value[0], objective.metrics(start)[name][1]), name
+    assert torch.equal(alone.initial(Streams([2])), start[1:])
+
+
+def test_metrics_on_clients_own_records_are_marked(objective) -> None:
+    found = objective.metrics(objective.initial(Streams([0, 1])))
+    assert set(found) == objective.unreleased()
+    main = "dice" if isinstance(objective, Unet3d) else "accuracy"
+    torch.testing.assert_close(found["test_error"], 100 - found[main])
+    assert set(found) == {"train_loss", "test_loss", "test_error", main}
+
+
+def test_initial_values_are_pytorchs_in_law() -> None:
+    federation = federation_of(Unet3d, [1], [1])
+    values = Unet3d(settings_of(Unet3d), [federation], np.array([0])).initial(Streams([0]))[0]
+    module, start = Unet3d.network(settings_of(Unet3d), federation.dataset.info), 0
+    slopes = 0
+    for layer in module.modules():
+        for name, parameter in layer.named_parameters(recurse=False):
+            own = values[start : start + parameter.numel()]
+            start += parameter.numel()
+            if isinstance(layer, nn.Conv3d):
+                bound = (layer.weight[0].numel()) ** -0.5
+                assert own.abs().max() <= bound
+                assert own.numel() < 100 or own.abs().max() > 0.9 * bound
+            elif isinstance(layer, nn.PReLU):
+                assert own.tolist() == [0.25]
+                slopes += 1
+            else:
+                assert (own == float(name == "weight")).all()
+    assert (start, slopes) == (len(values), 10)
+
+
+# Means over clients
+
+
+def test_weights_are_means_over_clients_then_over_records() -> None:
+    federation = federation_of(Cnn5x5, [3, 2, 1], [4, 1, 2])
+    ones = np.ones(7)
+    np.testing.assert_allclose(test_weights(federation, "clients", ones), np.repeat([1 / 12, 1 / 3, 1 / 6], [4, 1, 2]))
+    np.testing.assert_allclose(test_weights(federation, "pooled", ones), 1 / 7)
+    sizes = np.array([1, 2, 3, 0, 5, 1, 1.0])
+    np.testing.assert_allclose(
+        test_weights(federation, "clients", sizes), np.array([1 / 6, 2 / 6, 3 / 6, 0, 1, 1 / 2, 1 / 2]) / 3
+    )
+    some = replace(federation, partition=Partition.from_lists([np.array([5]), np.array([0, 1, 2])]))  # clients 2 and 0 take part
+    assert own_clients(some).tolist() == [2, 0]
+    np.testing.assert_allclose(test_weights(some, "clients", ones), np.repeat([1 / 8, 0, 1 / 4], [4, 1, 2]))
+    dealt = replace(federation, partition=Partition.from_lists([np.array([0, 5]), np.array([1, 2, 3, 4])]))
+    assert own_clients(dealt) is None
+    np.testing.assert_allclose(test_weights(dealt, "clients", ones), 1 / 7)
+    without = replace(federation, dataset=replace(federation.dataset, test_natural=None))
+    np.testing.assert_allclose(test_weights(without, "clients", ones), 1 / 7)
+
+
+def test_accuracy_is_the_mean_of_the_clients() -> None:
+    federation = federation_of(Cnn5x5, [3, 2], [40, 10])
+    test = federation.dataset.test
+    found = {}
+    for average in ("clients", "pooled"):
+        objective = Cnn5x5(settings_of(Cnn5x5, average=average), [federation], np.array([0]))
+        at = objective.initial(Streams([3]))
+        found[average] = objective.metrics(at)["accuracy"].item()
+    named, start = {}, 0
+    for name, parameter in objective.module.named_parameters():
+        named[name] = at[0, start : start + parameter.numel()].view(parameter.shape)
+        start += parameter.numel()
+    outputs = torch.func.functional_call(objective.module, named, (torch.from_numpy(test.features).unsqueeze(1),))
+    right = (outputs.argmax(dim=1).numpy() == test.targets).astype(float)
+    assert found["clients"] == pytest.approx(100 * (right[:40].mean() + right[40:].mean()) / 2, rel=1e-5)
+    assert found["pooled"] == pytest.approx(100 * right.mean(), rel=1e-5)
+    assert right[:40].mean() != right[40:].mean()
+
+
+# Each network's own
+
+
+def test_the_lstm_is_pytorchs() -> None:
+    torch.manual_seed(0)
+    layer = PlainLstm(3, 5, 2, batch_first=True)
+    inputs = torch.randn(4, 10, 3)
+    torch.testing.assert_close(layer(inputs), nn.LSTM.forward(layer, inputs)[0])
+
+
+def test_next_tokens_are_right_where_they_count_and_are_known() -> None:
+    model = Lstm2(settings_of(Lstm2), [federation_of(Lstm2, [2], [2])], np.array([0]))
+    predicted = torch.tensor([[5, 6, 0, 1, 7, 2, 2, 2, 2, 2], [3, 3, 3, 3, 3, 3, 3, 3, 3, 3]])
+    targets = torch.tensor([[5, 7, 0, 1, 7, *[IGNORED] * 5], [IGNORED] * 10])
+    outputs = 4.0 * functional.one_hot(predicted, 12).float()
+    scores = model.scores(outputs, targets)
+    assert scores["accuracy"].tolist() == pytest.approx([40.0, 0.0])  # 5 and 7; padding, unknown and 6 for 7 are wrong
+    right = -np.log(np.exp(4) / (np.exp(4) + 11))
+    assert model.losses(outputs, targets).tolist() == pytest.approx([right + 4 / 5, 0.0])
+
+
+def test_accuracy_of_tokens_is_by_position() -> None:
+    federation = federation_of(Lstm2, [2], [3])
+    model = Lstm2(settings_of(Lstm2), [federation], np.array([0]))
+    counted = (federation.dataset.test.targets != IGNORED).sum(axis=1)
+    assert counted.tolist() == [2, 7, 7]
+    np.testing.assert_allclose(model.test_weights(federation), counted / 16)
+
+
+def test_dice_by_hand() -> None:
+    model = Unet3d(settings_of(Unet3d), [federation_of(Unet3d, [1], [1])], np.array([0]))
+    targets = torch.tensor([[1, 1, 0, 0]]).reshape(1, 2, 2, 1)
+    p = torch.tensor([0.9, 0.6, 0.2, 0.1])  # probability of label 1
+    outputs = torch.stack([torch.log(1 - p), torch.log(p)]).reshape(1, 2, 2, 2, 1)
+    one, zero = 2 * 1.5 / (1.8 + 2), 2 * 1.7 / (2.2 + 2)
+    assert model.scores(outputs, targets)["dice"].item() == pytest.approx(100 * (one + zero) / 2)
+    assert model.losses(outputs, targets).item() == pytest.approx(1 - (one + zero) / 2)
+    sure = torch.tensor([200.0, -200.0]).reshape(1, 2, 1, 1, 1).expand(1, 2, 2, 2, 1)
+    assert model.scores(sure, torch.zeros_like(targets))["dice"].item() == pytest.approx(
+        100.0
+    )  # label 1: nowhere, and found nowhere
+
+
+@pytest.mark.parametrize("shape", [(5, 6, 7), (8, 3, 4), (1, 3, 3)])
+def test_a_convolution_in_halves_is_the_whole_one(shape) -> None:
+    layer = Convolution(2, 3, 3, padding=1)
+    volume = torch.randn(1, 2, *shape)
+    torch.testing.assert_close(layer(volume), nn.Conv3d.forward(layer, volume))
+
+
+@pytest.mark.parametrize(
+    ("kind", "info", "said"),
+    [
+        (Cnn5x5, IXI, "model=cnn5x5: needs images"),
+        (Cnn5x5, reddit(200), "model=cnn5x5: needs images"),
+        (Vgg11, FEMNIST, "at least 32x32"),
+        (Unet3d, CIFAR, "model=unet3d: needs volumes"),
+        (Lstm2, CIFAR, "model=lstm2: needs sequences"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(kind, info, said) -> None:
+    with pytest.raises(ConfigError, match=said) as error:
+        kind.dimension_of(settings_of(kind), info)
+    assert "\n" not in str(error.value)
+
+
+def test_groups_must_divide_and_regression_refuses_sequences() -> None:
+    with pytest.raises(ConfigError, match=r"model\.groups=3"):
+        Unet3d.dimension_of(Unet3dSettings(channels=2, groups=3), IXI)
+    load_components()
+    linear = lookup("model", "linear_regression")
+    with pytest.raises(ConfigError, match="linear_regression: needs feature vectors"):
+        linear.target.dimension_of(linear.settings(), reddit(200))

@@ -1,0 +1,63 @@
+"""The closed forms of attacks against the paper's numbers; `test_second_order_privacy` plays the same data through the methods."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from dpfl_cli.privacy.bounded import joined_side, record_mean, solve_sensitivity
+from dpfl_cli.privacy.client_values import client_values, opened
+from dpfl_cli.privacy.worst_cases import turned_side, unequal_shares, wound_up_dual
+
+
+@pytest.mark.parametrize(("rounds", "factor"), [(1, 1.0), (10, 5.7), (70, 37.2)])
+def test_a_hidden_dual_winds_up(rounds, factor):
+    assert wound_up_dual(rounds, 0.1, 1.0) == pytest.approx(factor, abs=0.05)
+    assert wound_up_dual(rounds, 1.0, 0.0) == 1.0  # without a penalty there is no dual
+
+
+def claimed(clips: tuple[float, float, float], gamma: float, records: int, constant: str) -> float:
+    numbers = [torch.tensor([one], dtype=torch.float64) for one in (*clips, gamma)]
+    return float(solve_sensitivity(*numbers, torch.tensor([[records]]), constant)[1])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("gamma", "records", "limit", "factor"),
+    [(1.01, 500, 1.0, 15.9), (1.1, 500, 1.0, 16.6), (1.1, 3000, 0.1, 71.0), (1.1, 61, 1.0, 5.7)],
+)
+def test_the_papers_scaling(gamma, records, limit, factor):
+    moved = turned_side("xi", 1.0, 1.0, gamma, records) / claimed((1.0, 1.0, limit), gamma, records, "paper")
+    assert moved == pytest.approx(factor, abs=0.06)
+
+
+@pytest.mark.parametrize("how", ["project", "clip_auxiliary", "xi"])
+@pytest.mark.parametrize("first", [0.4, 0.7, 0.99, 1.0])
+def test_no_length_of_the_auxiliary_vector_moves_the_side_further(how, first):
+    """And one of the lengths tried comes near."""
+    records, gamma = 50, 1.1
+    lengths = torch.cat([torch.logspace(-3, 3, 800, dtype=torch.float64), torch.tensor([first * math.sqrt(1 - 1 / records)])])
+    gradients, across = torch.zeros(2, len(lengths), 2, dtype=torch.float64), torch.zeros(2, len(lengths), 2, dtype=torch.float64)
+    gradients[0, :, 0], gradients[1, :, 0] = first, first * (1 - 1 / records)
+    across[..., 1] = lengths
+    clips = torch.full((2,), first, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    bounded = record_mean(client_values(gradients), clips[0], torch.full((2, len(lengths)), records))
+    sides = opened(joined_side(bounded, client_values(across), *clips, how))  # type: ignore[arg-type]
+    moved = float((sides[0] - sides[1]).norm(dim=-1).max()) / gamma
+    stated = turned_side(how, first, 1.0, gamma, records)
+    assert moved <= stated * (1 + 1e-9)
+    assert moved >= 0.99 * stated
+
+
+def test_what_holds_is_not_exceeded():
+    for how, constant in (("project", "tight"), ("clip_auxiliary", "tight"), ("xi", "xi_safe")):
+        for first in (0.3, 0.9, 0.99):
+            assert turned_side(how, first, 1.0, 1.1, 80) <= claimed((first, 1.0, 0.1), 1.1, 80, constant)
+
+
+def test_unequal_shares():
+    for counts, factor in (([100] * 49 + [20], 4.2), ([500] * 9 + [50], 3.0)):
+        each = [claimed((1.0, 1.0, 1.0), 1.1, count, "paper") for count in counts]
+        assert unequal_shares(each) == pytest.approx(factor, abs=0.05)
+    assert unequal_shares([0.3] * 7) == pytest.approx(1.0)
