@@ -65,7 +65,14 @@ MOBILENET = [*DEALT[:-1], "rounds=1", "algorithm=fedavg_record", "dp=record", "h
 TINY_MOBILENET = [*MOBILENET, "partitioner.clients=2", "partitioner.records_per_client=3", "dataset.test_records=4"]
 NAMED = {"ijcnn1": "false", "a6a": "false", "a9a": "false", "mushrooms": "true"}  # with the other value of `normalise`
 
-BRIEF = ["algorithm=fedavg", "dp=cdp", "algorithm.local_steps=2", "algorithm.local_lr=0.1", "algorithm.clip_norm=0.03", "rounds=2"]
+BRIEF = [
+    "algorithm=fedavg",
+    "dp=cdp",
+    "algorithm.local_steps=2",
+    "algorithm.local_lr=0.1",
+    "algorithm.clip_norm=0.03",
+    "rounds=2",
+]
 FEMNIST = [*BRIEF, "model=cnn_femnist", "model.channels=[2,3]", "model.hidden=8"]
 TOKENS = [*BRIEF, "model=lstm2", "model.embedding=4", "model.hidden=8"]
 VOLUMES = [*BRIEF, "model=unet3d", "model.channels=2", "model.groups=2"]

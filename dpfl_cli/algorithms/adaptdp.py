@@ -85,8 +85,6 @@ class AdaptDp:
 
     @staticmethod
     def releases(settings: AdaptDpSettings, trust: str) -> list[ReleaseSpec]:
-        if settings.clip_norm is None:
-            raise ConfigError("algorithm.clip_norm=null: adaptdp needs the cap of its radius; give a positive clip norm")
         steps = gradient_release(settings, trust)
         radius = ReleaseSpec(
             "radius", "scalar", sums_suffice=steps.sums_suffice, settle=partial(_settled_radius, settings, steps), note=RADIUS
@@ -133,7 +131,7 @@ class AdaptDp:
         if mechanism.trust == "local":
             squares = squares / clients
         failure = self.hyper.offset_failure.to(squares.dtype)
-        horizons = torch.tensor(mechanism.rounds, dtype=squares.dtype, device=squares.device)
+        horizons = torch.as_tensor(mechanism.rounds).to(squares)
         return (2 * squares).sqrt() * (2 * clients * horizons / failure).log().sqrt()
 
 

@@ -17,6 +17,7 @@ Round, with gamma = alpha + rho, a regulariser h that depends on no data, duals 
 `bound_aux` (`bounded.joined_side`): `project` g_i + b_i onto the ball of radius C2; `clip_auxiliary` g_i + CLIP(b_i, C2 - C1);
 `xi` g_i + xi b_i with the paper's xi, where g_i + b_i is too long. Y_i, with `dual=paper`, is what the client sent: its message
 where it adds noise itself, yhat_i where it does not; `dual=off` keeps lambda_i = 0. The curvature of h is left to the damping.
+Without privacy `clip_norm=null` lifts all three bounds.
 
 Releases: "direction", yhat_i without a clip of its own. With m the client's public, fixed number of records, one record that is
   left out moves it by at most C1 / (gamma m) + D C2 / (gamma (gamma m + D)), one that is replaced by at most
@@ -47,13 +48,13 @@ from pydantic import Field
 from torch import Tensor
 
 from dpfl_cli.algorithms.base import Diagnostics, State
-from dpfl_cli.algorithms.local import per_run
+from dpfl_cli.algorithms.local import check_clip_norm, per_run
 from dpfl_cli.algorithms.second_order import SecondOrderSettings, auxiliary, dual_step
 from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import ClientSide
-from dpfl_cli.privacy.bounded import solve_sensitivity
+from dpfl_cli.privacy.bounded import Constant, solve_sensitivity
 from dpfl_cli.privacy.client_values import client_values
 from dpfl_cli.privacy.diagnostics import curvature_diagnostics
 from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
@@ -69,7 +70,7 @@ NOTE = {
 class FedNewRecordSettings(SecondOrderSettings):
     """Settings of `fednew_record`."""
 
-    clip_norm: float = Field(1.0, gt=0, allow_inf_nan=False)  # C1
+    clip_norm: float | None = Field(1.0, gt=0, allow_inf_nan=False)  # C1
     side_clip_norm: float = Field(1.0, gt=0, allow_inf_nan=False)  # C2
     curvature_clip_norm: float = Field(1.0, gt=0, allow_inf_nan=False)  # D
     dual: Literal["off", "paper"] = "off"
@@ -108,6 +109,7 @@ class FedNewRecord:
 
     @staticmethod
     def releases(settings: FedNewRecordSettings, trust: str) -> list[ReleaseSpec]:
+        check_clip_norm(settings, trust, "a gradient")
         _check_clips(settings)
         note = f"damped direction of clipped records: {NOTE[settings.sensitivity]}"
         kept = settings.dual == "paper"
@@ -118,8 +120,8 @@ class FedNewRecord:
         """How much further a record that is left out moves a sum than claimed, in a round with the worst auxiliary vector."""
         clips = settings.clip_norm, settings.side_clip_norm, settings.curvature_clip_norm
         gamma = settings.damping + settings.penalty
-        numbers = [torch.tensor([one], dtype=torch.float64) for one in (*clips, gamma)]
-        each = torch.tensor([counts], dtype=torch.float64)
+        numbers = [torch.full((1,), one, dtype=torch.float64) for one in (*clips, gamma)]
+        each = torch.as_tensor([counts], dtype=torch.float64)
         claimed = solve_sensitivity(*numbers, each, settings.sensitivity)[1][0].tolist()
         moved = max(
             turned_side(settings.bound_aux, *clips[:2], gamma, records) / one
@@ -143,9 +145,9 @@ class FedNewRecord:
         dual: Tensor | None = state.clients.get("dual")  # lambda_i
         start = model.unsqueeze(1).expand(objective.runs, objective.clients, objective.dimension)
         side = auxiliary(objective, hyper, direction, dual) + objective.regulariser_gradient(start)  # b_i
-        clips = hyper.clip_norm, hyper.side_clip_norm, hyper.curvature_clip_norm
-        damping, how = hyper.damping + hyper.penalty, (hyper.curvature, hyper.bound_aux, hyper.sensitivity)
-        update = objective.newton_direction(start, side, *clips, damping, *how)  # yhat_i
+        constant: Constant = "tight" if mechanism.trust == "none" else hyper.sensitivity  # without noise there is none to scale
+        clips, damping = self._clips(), hyper.damping + hyper.penalty
+        update = objective.newton_direction(start, side, *clips, damping, hyper.curvature, hyper.bound_aux, constant)  # yhat_i
         release = mechanism.release("direction", update, rounds)
         direction = release.mean
         if dual is not None:
@@ -154,15 +156,23 @@ class FedNewRecord:
         clients = {} if dual is None else {"dual": dual}
         return State({"model": model, "direction": direction}, clients), self._diagnostics(objective, start)
 
+    def _clips(self) -> tuple[Tensor, Tensor, Tensor]:
+        """[R] C1, C2, D; all infinite where C1 is (clip_norm=null): nothing is bounded then."""
+        hyper, free = self.hyper, torch.isinf(self.hyper.clip_norm)
+        bounds = (torch.where(free, torch.inf, one) for one in (hyper.side_clip_norm, hyper.curvature_clip_norm))
+        return hyper.clip_norm, *bounds
+
     def _diagnostics(self, objective: ClientSide, start: Tensor) -> Diagnostics:
         if not self.hyper.spectrum:
             return {}
-        return curvature_diagnostics(objective.largest_curvature(start, self.hyper.curvature, self.hyper.curvature_clip_norm))
+        return curvature_diagnostics(objective.largest_curvature(start, self.hyper.curvature, self._clips()[2]))
 
 
 def _check_clips(settings: FedNewRecordSettings) -> None:
     """Refuses clip norms for which `bound_aux` or the constant makes no sense."""
     first, second = settings.clip_norm, settings.side_clip_norm
+    if first is None:
+        return
     both = f"algorithm.clip_norm={first:g} and algorithm.side_clip_norm={second:g}"
     if first > second:
         raise ConfigError(

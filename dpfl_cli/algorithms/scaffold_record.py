@@ -106,7 +106,7 @@ class ScaffoldRecord:
         step = per_run(hyper.server_lr, model) * (mean - model)
         if hyper.extra_inv_n:
             step = step / objective.clients
-        if (rounds <= hyper.warm_idle_rounds).any():
+        if hyper.warm_idle_rounds and (rounds <= hyper.warm_idle_rounds).any():
             idle = torch.as_tensor(rounds <= hyper.warm_idle_rounds, device=model.device)
             step = torch.where(idle.reshape(-1, 1), 0.0, step)
         return State({"model": model + step, "control": control}, {"control": own}), {}

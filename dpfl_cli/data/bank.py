@@ -24,6 +24,7 @@ from pydantic import Field
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError, DataError
+from dpfl_cli.data.catalogue import catalogue_entry
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.sources import locate, read_uncompressed
 from dpfl_cli.data.streams import stream_generator
@@ -61,7 +62,8 @@ class BankSettings(Settings):
 
     `test`: `holdout20` holds out a fifth of the records at random; `bank_csv` tests on the published sample of 4,521 of the
     training records, as the adaptdp paper seems to; `none`. `train_records`: so many of the others at random; None: all.
-    `path`, `test_path`: files of yours in the published format, whose content, not their place, is in a run's identity.
+    `path`, `test_path`: files of yours in the published format, whose content, not their place, is in a run's identity;
+    without a `test_path` the sample is bank.csv beside the training file.
     """
 
     test: Literal["holdout20", "bank_csv", "none"] = "holdout20"
@@ -79,12 +81,18 @@ class BankRecords:
     Attributes:
       columns: [N, 16] float64, numbers as written, words as their places; in the order of `COLUMNS`.
       targets: [N] int64, 1 for yes.
+      lines: [N] line of the file, counted from 1.
       sha256: of the uncompressed content.
     """
 
     columns: np.ndarray
     targets: np.ndarray
+    lines: Sequence[int]
     sha256: str
+
+    def whole(self) -> np.ndarray:
+        """[N, 17] columns and targets."""
+        return np.column_stack((self.columns, self.targets))
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -139,13 +147,22 @@ def _files(settings: BankSettings) -> tuple[BankRecords, BankRecords | None]:
             f"dataset.test_path={settings.test_path}: dataset.test={settings.test} uses no file of test records; "
             "write dataset.test=bank_csv, or drop it"
         )
-    if settings.path is not None and settings.test == "bank_csv" and settings.test_path is None:
-        raise ConfigError("dataset.test=bank_csv: name the sample of your dataset.path, as dataset.test_path=FILE")
-    train = Path(settings.path).expanduser() if settings.path else locate("bank")["bank-full.csv"]
+    path = Path(settings.path).expanduser() if settings.path else locate("bank")["bank-full.csv"]
+    train = read_bank(path)
     if settings.test != "bank_csv":
-        return read_bank(train), None
-    test = Path(settings.test_path).expanduser() if settings.test_path else locate("bank_csv")["bank.csv"]
-    return read_bank(train), read_bank(test)
+        return train, None
+    sample = Path(settings.test_path).expanduser() if settings.test_path else path.with_name("bank.csv")
+    if settings.test_path is None and not sample.exists():
+        (archive,) = catalogue_entry("bank").sources
+        raise DataError(
+            f"dataset.test=bank_csv: no bank.csv beside {path}; take it from {archive}, or name it, as dataset.test_path=FILE"
+        )
+    test = read_bank(sample)
+    known = {row.tobytes() for row in train.whole()}
+    strange = next((line for row, line in zip(test.whole(), test.lines, strict=True) if row.tobytes() not in known), None)
+    if strange is not None:  # no checksum of the sample is published: this is what is known of it
+        raise DataError(f"{sample}: line {strange}: a record that is none of {path}, of which the sample is a part")
+    return train, test
 
 
 def _held_out(settings: BankSettings, train: BankRecords) -> int:
@@ -206,7 +223,7 @@ def _read(path: Path, size: int, changed: int) -> BankRecords:
         column = fields[places[name]]
         columns[:, number] = _numbers(path, lines, name, column) if words is None else _codes(path, lines, name, column, words)
     targets = _codes(path, lines, TARGET, fields[places[TARGET]], _YES_NO).astype(np.int64)
-    return BankRecords(columns, targets, hashlib.sha256(content).hexdigest())
+    return BankRecords(columns, targets, lines, hashlib.sha256(content).hexdigest())
 
 
 def _places(path: Path, line: int, names: list[str]) -> dict[str, int]:

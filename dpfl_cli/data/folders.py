@@ -24,11 +24,12 @@ logger = logging.getLogger("dpfl")
 Arrays = dict[str, np.ndarray]
 
 
-def find_folder(name: str, layout: str) -> Path:
+def find_folder(name: str, layout: str, standin: str) -> Path:
     """The first folder of this name below DPFL_DATA or the cache.
 
     Args:
       layout: what the folder holds, in words, for the error.
+      standin: the dataset that can be used in its place.
 
     Raises:
       DataError: there is none; says where it was looked for and what to put there.
@@ -38,7 +39,7 @@ def find_folder(name: str, layout: str) -> Path:
             return base / name
     given = os.environ.get("DPFL_DATA")
     places = f"DPFL_DATA={given} or the cache {cache_dir()}" if given else f"the cache {cache_dir()} (DPFL_DATA is not set)"
-    raise DataError(f"{name}: no folder {name} in {places}; it is not fetched: put {layout} there, or use dataset={name}_synth")
+    raise DataError(f"{name}: no folder {name} in {places}; it is not fetched: put {layout} there, or use dataset={standin}")
 
 
 def files_below(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:

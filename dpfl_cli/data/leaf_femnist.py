@@ -49,12 +49,12 @@ class Femnist:
     @staticmethod
     def info(settings: FemnistSettings) -> DatasetInfo:
         """Reads the files, or what the cache keeps of them; the checksum covers all files."""
-        return load_femnist(find_folder("femnist", LAYOUT), settings).info
+        return load_femnist(find_folder("femnist", LAYOUT, "femnist_synth"), settings).info
 
     @staticmethod
     def load(settings: FemnistSettings, seed: int) -> Dataset:
         """Images [N, 28, 28] float32 in [0, 1] and labels [N] int64; they do not depend on the run's seed."""
-        return load_femnist(find_folder("femnist", LAYOUT), settings)
+        return load_femnist(find_folder("femnist", LAYOUT, "femnist_synth"), settings)
 
 
 @lru_cache(maxsize=2)

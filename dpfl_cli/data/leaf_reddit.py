@@ -58,12 +58,12 @@ class Reddit:
     @staticmethod
     def info(settings: RedditSettings) -> DatasetInfo:
         """Reads the files, or what the cache keeps of them; the checksum covers all files."""
-        return load_reddit(find_folder("reddit", LAYOUT), settings).info
+        return load_reddit(find_folder("reddit", LAYOUT, "reddit_synth"), settings).info
 
     @staticmethod
     def load(settings: RedditSettings, seed: int) -> Dataset:
         """Tokens [N, 10] int64 and next tokens [N, 10] int64, -1 where none counts; they do not depend on the run's seed."""
-        return load_reddit(find_folder("reddit", LAYOUT), settings)
+        return load_reddit(find_folder("reddit", LAYOUT, "reddit_synth"), settings)
 
 
 def sequences_info(name: str, source: Any, sha256: str, vocabulary: int, records: int, clients: int) -> DatasetInfo:

@@ -55,12 +55,12 @@ class Messidor:
     @staticmethod
     def info(settings: MessidorSettings) -> DatasetInfo:
         """Reads the files, or what the cache keeps of them; the checksum covers all that are used."""
-        return load_messidor(find_folder("messidor", LAYOUT), settings).info
+        return load_messidor(find_folder("messidor", LAYOUT, "messidor_synth"), settings).info
 
     @staticmethod
     def load(settings: MessidorSettings, seed: int) -> Dataset:
         """Images [N, 3, side, side] float32 and labels [N] int64; they do not depend on the run's seed."""
-        return load_messidor(find_folder("messidor", LAYOUT), settings)
+        return load_messidor(find_folder("messidor", LAYOUT, "messidor_synth"), settings)
 
 
 def normalised(images: np.ndarray) -> np.ndarray:

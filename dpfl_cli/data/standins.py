@@ -12,7 +12,7 @@ from typing import Annotated
 
 import numpy as np
 from numpy.random import Generator
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError, DataError
@@ -243,12 +243,6 @@ class IxiSynthSettings(Settings):
     test_records: Counts = Field(default=[62, 36, 15])
     data_seed: int = Field(default=0, ge=0, lt=2**63)
 
-    @model_validator(mode="after")
-    def _hospitals(self) -> IxiSynthSettings:
-        if len(self.train_records) != len(self.test_records) or len(self.train_records) > len(GAIN):
-            raise ValueError(f"train_records and test_records are of the same hospitals, {len(GAIN)} at most")
-        return self
-
 
 @component("dataset", "ixi_synth", revision=1, settings=IxiSynthSettings)
 class IxiSynth:
@@ -265,6 +259,11 @@ class IxiSynth:
     def info(settings: IxiSynthSettings) -> DatasetInfo:
         """Known from the settings alone; there is no content to hash."""
         records, hospitals = sum(settings.train_records), len(settings.train_records)
+        if hospitals != len(settings.test_records) or hospitals > len(GAIN):
+            raise ConfigError(
+                f"dataset.train_records={settings.train_records} and dataset.test_records={settings.test_records}: one number "
+                f"for each hospital, as many in both and {len(GAIN)} at most"
+            )
         return volumes_info("ixi_synth", "standin", "", tuple(settings.shape), records, hospitals)
 
     @staticmethod
@@ -276,13 +275,13 @@ class IxiSynth:
 @lru_cache(maxsize=2)
 def _ixi(dumped: str) -> Dataset:
     settings = IxiSynthSettings.model_validate_json(dumped)
-    train, test = [], []
+    info, train, test = IxiSynth.info(settings), [], []
     for hospital, (first, rest) in enumerate(zip(settings.train_records, settings.test_records, strict=True)):
         generator = stream_generator(settings.data_seed, "data", hospital)
         volumes, masks = _brains(hospital, first + rest, tuple(settings.shape), generator)
         train.append(Records(volumes[:first], masks[:first]))
         test.append(Records(volumes[first:], masks[first:]))
-    return _dataset(IxiSynth.info(settings), train, test)
+    return _dataset(info, train, test)
 
 
 def _brains(hospital: int, count: int, shape: tuple[int, ...], generator: Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -38,7 +38,8 @@ CLIPPED_RECORDS = 25  # records whose gradients are made at once, at most
 CLIPPED_VALUES = 1 << 25  # as many numbers as their gradients may have together, where they are more than one
 AHEAD = 2  # tasks that wait for their turn to be added, of every thread
 
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 _UNIFORM = (nn.Linear, nn.modules.conv._ConvNd)
 _AFFINE = (nn.GroupNorm, nn.LayerNorm, nn.modules.batchnorm._NormBase)
 
@@ -248,10 +249,13 @@ class Network(Objective):
         result = torch.zeros(self.runs, self.clients, self.dimension, dtype=self.dtype, device=self.device)
         shares = 1.0 / divisors(self.records, batch).cpu().numpy()
 
+        def computed(chunk: Chunk) -> Tensor:
+            return work(chunk, float(shares[chunk.run, chunk.client]))
+
         def add(chunk: Chunk, part: Tensor) -> None:
             result[chunk.run, chunk.client] += part
 
-        self._each(lambda chunk: work(chunk, shares[chunk.run, chunk.client]), self._chunks(batch, size), add)
+        self._each(computed, self._chunks(batch, size), add)
         return result
 
     def _chunks(
@@ -334,8 +338,8 @@ class Network(Objective):
         of: Callable[[Tensor, Tensor], dict[str, Tensor]],
     ) -> dict[str, Tensor]:
         """Weighted sums, in float64, of what `of` says of the outputs on some records."""
-        named, sums = self._named(parameters), {}
-        pool = self._pool(records)
+        named, pool = self._named(parameters), self._pool(records)
+        sums: dict[str, Tensor] = {}
 
         def evaluated(start: int) -> dict[str, Tensor]:
             part = slice(start, start + self.evaluation_records)
@@ -346,7 +350,7 @@ class Network(Objective):
 
         def add(_: int, found: dict[str, Tensor]) -> None:
             for name, value in found.items():
-                sums[name] = sums.get(name, 0.0) + value
+                sums[name] = sums[name] + value if name in sums else value
 
         self._each(evaluated, range(0, len(numbers), self.evaluation_records), add)
         return sums

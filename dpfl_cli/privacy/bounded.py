@@ -257,35 +257,6 @@ def scaled(bounded: Bounded, factors: Tensor) -> Bounded:
     )
 
 
-def shrunk(vectors: Bounded, factors: Tensor) -> Bounded:
-    """Bounded vectors with every coordinate times a public number in [-1, 1]: no norm and no distance grows.
-
-    Args:
-      factors: [d]; public.
-    """
-    if isinstance(factors, Unreleased) or not vectors.is_vector or vectors.quantity:
-        raise PrivacyError("bounded vectors [R, M, d] are shrunk by public numbers")
-    inside = vectors.checked()
-    if factors.shape != inside.shape[-1:] or not bool((factors.abs() <= 1).all()):  # NaN among the refused
-        raise PrivacyError(f"vectors [R, M, {inside.shape[-1]}] are shrunk by as many numbers in [-1, 1]")
-    return _same_bounds(vectors, inside * factors.to(inside.dtype), f"{vectors.proof}; no coordinate grew")
-
-
-def _same_bounds(bounded: Bounded, values: Tensor, proof: str) -> Bounded:
-    """The bounds of `bounded` for values whose norms and distances are no larger."""
-    return Bounded(
-        values=client_values(values),
-        bound=bounded.bound,
-        replace_one=bounded.replace_one,
-        zero_out=bounded.zero_out,
-        unit=bounded.unit,
-        proof=proof,
-        repaired=bounded.repaired,
-        proved=bounded.proved,
-        maker=_MAKER,
-    )
-
-
 def number_mean(values: Tensor, limit: Tensor, records: Tensor, factor: float = 1.0) -> Bounded:
     """Means over a client's records of one number per record, each clipped to [0, B].
 

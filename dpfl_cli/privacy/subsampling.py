@@ -31,16 +31,18 @@ def gaussian_rdp(orders: np.ndarray, noise_multiplier: float) -> np.ndarray:
 
 
 @lru_cache(maxsize=1 << 14)
-def without_replacement_rdp(order: int, rate: float, noise_multiplier: float) -> float:
+def without_replacement_rdp(order: int, rate: float, noise_multiplier: float, capped: bool = True) -> float:
     """S(a) of a Gaussian release on a fresh uniform batch without replacement.
 
     Args:
       order: a, an integer of at least 2.
       rate: g = b / n in (0, 1]; at 1 there is no batch to hide in, and the mechanism's own curve is returned.
       noise_multiplier: z = std / sensitivity of the release on its batch, positive.
+      capped: never above the mechanism's own curve, which bounds the mixture over batches too (Renyi divergence is jointly
+        quasi-convex). Without it the terms from j = 3 on do not vanish as the noise grows: the theorem as printed has a floor.
 
     Returns:
-      The bound at this order, never above the mechanism's own.
+      The bound at this order.
     """
     from scipy.special import gammaln, logsumexp
 
@@ -57,7 +59,7 @@ def without_replacement_rdp(order: int, rate: float, noise_multiplier: float) ->
     terms = np.log(2.0) + j * np.log(rate) + chosen + (j - 1.0) * gaussian_rdp(j, noise_multiplier)
     pairs = 2.0 * np.log(rate) + np.log(order * (order - 1.0) / 2.0) + factor
     bound = float(logsumexp(np.concatenate(([0.0, pairs], terms)))) / (order - 1.0)
-    return min(bound, own)
+    return min(bound, own) if capped else bound
 
 
 def balanced_multiplier(
@@ -70,17 +72,21 @@ def balanced_multiplier(
       other_rate: the rate of the one that is sought.
 
     Returns:
-      The smallest such multiplier, to 12 digits; 1e12 where no noise makes it so cheap (the bound has a floor).
+      The smallest such multiplier by the theorem as printed, to 12 digits; 1e12 where no noise makes it so cheap.
     """
-    goal = releases * without_replacement_rdp(order, rate or 1.0, noise_multiplier)
+    goal = releases * without_replacement_rdp(order, rate or 1.0, noise_multiplier, capped=False)
     low, high = 1e-12, 1e12
-    if without_replacement_rdp(order, other_rate or 1.0, high) > goal:
+
+    def fits(other: float) -> bool:
+        return without_replacement_rdp(order, other_rate or 1.0, other, capped=False) <= goal
+
+    if not fits(high):
         return high
     while high / low > 1 + 1e-12:
         middle = math.sqrt(low * high)
         if not low < middle < high:
             break
-        low, high = (low, middle) if without_replacement_rdp(order, other_rate or 1.0, middle) <= goal else (middle, high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
     return high
 
 
@@ -89,7 +95,7 @@ class WangRdpSettings(Settings):
 
     Attributes:
       order: an integer, "optimised" over integers, or "paper": 1 + ceil(2 ln(1 / delta) / epsilon) at the epsilon that comes out,
-        with half of it for the releases and half for the conversion.
+        with half of it for the releases, by the theorem as printed, and half for the conversion.
     """
 
     order: int | Literal["optimised", "paper"] = Field("optimised")
@@ -116,8 +122,8 @@ class WangRdpAccountant(Accountant):
         for entry in ledger.entries:
             if entry.count and entry.rate is not None and entry.relation != "replace_one":
                 return (
-                    f"wang_rdp amplifies batches without replacement under replace_one, but release '{entry.name}' is priced under "
-                    f"{entry.relation}: use dp.relation=replace_one, or accountant=gdp"
+                    f"wang_rdp amplifies batches without replacement under replace_one, but release '{entry.name}' is priced "
+                    f"under {entry.relation}: use dp.relation=replace_one, or accountant=gdp"
                 )
         if isinstance(self.settings.order, int) and self.settings.order < 2:
             return f"accountant.order={self.settings.order}: orders are integers of at least 2"
@@ -140,7 +146,7 @@ class WangRdpAccountant(Accountant):
         """
 
         def fits(order: int) -> bool:
-            return order == 2 or rdp_of(entries, order) < toll / (order - 2)
+            return order == 2 or rdp_of(entries, order, capped=False) < toll / (order - 2)
 
         low, high = 2, 4
         while fits(high) and high < LARGEST_ORDER:
@@ -148,7 +154,7 @@ class WangRdpAccountant(Accountant):
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
-        return max(2 * rdp_of(entries, low), 2 * toll / (low - 1))
+        return max(2 * rdp_of(entries, low, capped=False), 2 * toll / (low - 1))
 
     @staticmethod
     def _smallest(entries: list[LedgerEntry], toll: float) -> float:
@@ -172,7 +178,7 @@ class WangRdpAccountant(Accountant):
         return best
 
 
-def rdp_of(entries: list[LedgerEntry], order: int) -> float:
+def rdp_of(entries: list[LedgerEntry], order: int, capped: bool = True) -> float:
     """Renyi divergence of Gaussian releases at an integer order, added up."""
     total = []
     for entry in entries:
@@ -181,5 +187,5 @@ def rdp_of(entries: list[LedgerEntry], order: int) -> float:
         else:
             levels, counts = np.array([entry.parameters()[0]]), np.array([entry.charges])
         for level, count in zip(levels.tolist(), counts.tolist(), strict=True):
-            total.append(count * without_replacement_rdp(order, entry.rate or 1.0, level))
+            total.append(count * without_replacement_rdp(order, entry.rate or 1.0, level, capped))
     return math.fsum(total)

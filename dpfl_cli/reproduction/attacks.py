@@ -16,18 +16,19 @@ def attack_facts(plan: Plan) -> dict[str, float]:
     The factor is the method's own (`attack`); 1 where the guarantee holds. Epsilons are of exact Gaussian composition.
 
     Raises:
-      ConfigError: the method states no attack, or a release is not Gaussian.
+      ConfigError: the method states no attack, or its clients add no shares of noise.
     """
     attack = getattr(plan.algorithm.target, "attack", None)
     entries = plan.ledger().entries
-    if attack is None or any(entry.kind != "gaussian" for entry in entries):
+    mechanism = plan.mechanism
+    shares = plan.dp.trust == "secure_aggregation" and not mechanism.target.whole_noise(mechanism.settings)
+    if attack is None or not shares:
         raise ConfigError(
-            f"algorithm={plan.algorithm.name} under mechanism={plan.mechanism.name}: facts of an attack need fednew or "
-            "fednew_record with Gaussian noise"
+            f"algorithm={plan.algorithm.name} under mechanism={mechanism.name}: facts of an attack are of algorithm=fednew or "
+            "fednew_record with shares of noise (dp=secure_aggregation, mechanism.noise_share=true)"
         )
     counts = federation_of(plan).partition.counts.tolist()
-    scale = getattr(plan.mechanism.settings, "sens_scale", "max")
-    factor = attack(plan.algorithm.settings, plan.rounds, counts, scale)
+    factor = attack(plan.algorithm.settings, plan.rounds, counts, getattr(mechanism.settings, "sens_scale", "max"))
     mu = math.sqrt(math.fsum(float((entry.parameters() ** -2.0).sum()) for entry in entries))
     return {
         "factor": factor,

@@ -245,6 +245,7 @@ class PaperTable(Part):
       columns: our label -> the CSV's column; values are compared by their titles.
       names: our value -> the CSV's word, where that is not its title.
       note: CSV column with a remark on each number.
+      factor: what the CSV's values are multiplied by, such as 100 for shares that we give in percent.
       where: only our rows with these labels get numbers.
     """
 
@@ -253,6 +254,7 @@ class PaperTable(Part):
     columns: dict[str, str]
     names: dict[str, str] = {}
     note: str | None = None
+    factor: float = 1.0
     where: Where = {}
 
 

@@ -46,7 +46,8 @@ class PaperNumbers:
             key = (measure, *(line[column] for column in self.table.columns.values()))
             spread = line.get("std") or ""
             note = line[self.table.note] if self.table.note else ""
-            self._known[key] = PaperNumber(float(line["value"]), float(spread) if spread else None, note)
+            factor = self.table.factor
+            self._known[key] = PaperNumber(factor * float(line["value"]), factor * float(spread) if spread else None, note)
 
     def find(self, measure: str, labels: Mapping[str, Any]) -> PaperNumber | None:
         """The number, or None where the paper gives none."""

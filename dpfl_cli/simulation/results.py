@@ -84,7 +84,7 @@ def _guarantee(plan: Plan, ledger: Ledger) -> str:
 
 def communication(plan: Plan, ledger: Ledger) -> dict[str, Any]:
     """What one client sent over the run, in numbers as they were released, and whether the method looks at second derivatives."""
-    needs = getattr(plan.algorithm.target, "needs", frozenset())
+    needs: frozenset[str] = getattr(plan.algorithm.target, "needs", frozenset())
     return {"uplink_floats": ledger.floats, "uses_curvature": bool(needs & _CURVATURE)}
 
 

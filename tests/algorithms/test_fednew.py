@@ -240,6 +240,17 @@ def test_many_passes_are_a_damped_pooled_newton_step() -> None:
 
 
 @pytest.mark.parametrize("dual", ["off", "paper"])
+@pytest.mark.parametrize("how", ["project", "clip_auxiliary", "xi"])
+@pytest.mark.parametrize("kind", ["tight", "paper", "xi_safe"])
+def test_without_bounds_both_levels_are_one_method(dual: str, how: str, kind: str) -> None:
+    common: dict[str, Any] = {"seeds": [4], "federations": toys([4]), "model": softmax}
+    options = {**COMMON, "clip_norm": None, "dual": dual}
+    whole = play("fednew", "none", options, **common).go(5)
+    record = play("fednew_record", "none", {**options, "bound_aux": how, "sensitivity": kind, "spectrum": True}, **common).go(5)
+    np.testing.assert_allclose(record.models(), whole.models(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dual", ["off", "paper"])
 def test_the_noise_of_sum_and_shares(dual: str) -> None:
     runs, federation = 600, federation_of(0)
     common = {"seeds": list(range(runs)), "federations": [federation] * runs, "relation": "add_or_remove", "noise": Z}
@@ -321,6 +332,7 @@ SMALL = ["dataset.clients=6", "dataset.dimension=3", "rounds=2"]
         ([*RECORD, "dp=cdp", "algorithm.dual=paper"], "without noise"),
         ([*RECORD, "dp=cdp", "algorithm.bound_aux=xi"], "the scaling depends on the records"),
         (["algorithm=fednew", "dp=cdp", "algorithm.clip_norm=null"], "a direction without a bound has no sensitivity"),
+        ([*RECORD, "dp=cdp", "algorithm.clip_norm=null"], "a gradient without a bound has no sensitivity"),
         ([*RECORD, "dp=cdp", "algorithm.clip_norm=2"], "give clip_norm <= side_clip_norm"),
         ([*RECORD, "dp=cdp", "algorithm.bound_aux=clip_auxiliary"], "= 0 for the auxiliary vector"),
         ([*RECORD, "dp=cdp", "algorithm.bound_aux=xi", "algorithm.sensitivity=xi_safe"], "xi_safe is infinite"),

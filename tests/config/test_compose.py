@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpfl_cli.cli.listing import GROUPS, describe, documented, option_files
+from dpfl_cli.cli.listing import GROUPS, describe, documented, option_files, preset_of
 from dpfl_cli.config.component import components, lookup
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, nearest
@@ -208,3 +208,12 @@ def test_every_method_lists_its_releases(algorithm: str, capsys: pytest.CaptureF
     releases = capsys.readouterr().out.split("releases:")[1]
     assert "per round)" in releases
     assert "input should" not in releases
+
+
+def test_an_option_that_sets_another_ones_component_is_listed_as_its_preset() -> None:
+    found = {path.stem: preset_of("algorithm", path) for path in option_files("algorithm")}
+    presets = {"fedgd": "fedavg", "fedgd_record": "fedavg_record", "fedexp_naive": "fedexp"}
+    assert {name: of for name, of in found.items() if name in presets} == presets
+    assert not any(found[name] for name in ("fedavg", "fedfc", "scaffold_record"))
+    assert preset_of("model", conf_dir() / "model" / "softmax.yaml") is None  # its component bears a name of no option
+    assert preset_of("dp", conf_dir() / "dp" / "cdp.yaml") is None

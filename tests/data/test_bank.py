@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.data.bank import COLUMNS, Bank, BankSettings, read_bank
-from dpfl_cli.data.catalogue import CATALOGUE, Archive
+from dpfl_cli.data.catalogue import CATALOGUE
 
 FILE, SAMPLE = (Path(__file__).with_name(name) for name in ("small_bank.csv", "small_bank_sample.csv"))
 NUMBERS = [number for number, words in enumerate(COLUMNS.values()) if words is None]
@@ -94,17 +95,16 @@ def test_the_sample_is_labelled_as_leakage() -> None:
     assert Bank.info(settings).sha256 != Bank.info(settings_of(test="none")).sha256 == Bank.info(settings_of()).sha256
 
 
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ({"test_path": str(SAMPLE)}, "dataset.test=holdout20 uses no file of test records; write dataset.test=bank_csv"),
-        ({"test": "bank_csv"}, "dataset.test=bank_csv: name the sample of your dataset.path, as dataset.test_path=FILE"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(values: dict, says: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        Bank.info(settings_of(**values))
-    assert says in str(refused.value)
+def test_a_file_of_test_records_that_nothing_uses_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"dataset\.test=holdout20 uses no file of test records; write dataset\.test=bank_csv"):
+        Bank.info(settings_of(test_path=str(SAMPLE)))
+
+
+def test_a_sample_of_other_records_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.csv"
+    path.write_text(SAMPLE.read_text().replace(";1417;", ";1418;"))
+    with pytest.raises(DataError, match=rf"{path}: line 2: a record that is none of {FILE}"):
+        Bank.info(settings_of(test="bank_csv", test_path=str(path)))
 
 
 def test_the_identity_has_the_content_and_not_the_place() -> None:
@@ -186,14 +186,14 @@ def test_columns_may_stand_in_another_order_and_lines_end_as_they_like(tmp_path:
 
 def test_the_published_names_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPFL_DATA", str(tmp_path))
-    files = {"bank-full.csv": FILE.read_bytes()}, {"bank.csv": SAMPLE.read_bytes()}
-    for name, held in zip(("bank", "bank_csv"), files, strict=True):
-        monkeypatch.setitem(CATALOGUE, name, entry_of(held, name, folder="bank"))
-    put(tmp_path / "bank", files[0])
+    monkeypatch.setitem(
+        CATALOGUE, "bank", replace(CATALOGUE["bank"], files=entry_of({"bank-full.csv": FILE.read_bytes()}, "bank").files)
+    )
+    put(tmp_path / "bank", {"bank-full.csv": FILE.read_bytes()})
     assert Bank.info(BankSettings()).records == 48
-    with pytest.raises(DataError, match=r"bank_csv: not found .*; run: dpfl data fetch bank_csv"):
+    with pytest.raises(DataError, match=r"no bank\.csv beside .*bank-full\.csv; take it from https://.*bank\.zip, or name it"):
         Bank.info(BankSettings(test="bank_csv"))
-    put(tmp_path / "bank", files[1])
+    put(tmp_path / "bank", {"bank.csv": SAMPLE.read_bytes()})
     assert len(Bank.load(BankSettings(test="bank_csv"), 0).test) == 12
 
 
@@ -206,10 +206,3 @@ def test_the_real_file() -> None:
     np.testing.assert_array_equal(data.train.features[:, -4:].sum(axis=1), 1.0)  # poutcome
     whole = Bank.load(BankSettings(test="none"), 0)
     assert (whole.info.records, whole.test) == (45_211, None)
-
-
-@pytest.mark.parametrize("name", ["bank", "bank_csv"])
-def test_the_catalogue_has_no_package_source(name: str) -> None:
-    (source,) = CATALOGUE[name].sources
-    assert isinstance(source, Archive)
-    assert (CATALOGUE[name].folder, source.folder, source.form) == ("bank", "", "")

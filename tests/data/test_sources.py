@@ -405,6 +405,14 @@ def test_files_come_out_of_an_archive(publish, server, tmp_path, name, form, pre
     assert_nothing_left_over()
 
 
+def test_files_at_the_top_of_an_archive(publish, server, tmp_path):
+    publish(replace(served(server, tmp_path, "all.zip", FILES), folder=""))
+    assert fetch("mnist") == {file: cache_dir() / "mnist" / file for file in FILES}
+    publish(replace(served(server, tmp_path, "all.zip", {}), folder=""))
+    (cache_dir() / "mnist" / TEST_LABELS).unlink()
+    refused(lambda: fetch("mnist"), f"the archive has no {TEST_LABELS}")
+
+
 def test_an_archive_is_verified_and_files_without_a_checksum_need_the_right_size(publish, server, tmp_path, monkeypatch):
     members = {f"data/{file}": content for file, content in FILES.items()}
     good = served(server, tmp_path, "all.zip", members)

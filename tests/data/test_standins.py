@@ -120,8 +120,9 @@ def test_only_sick_eyes_have_spots() -> None:
 
 
 def test_three_hospitals_at_most_are_drawn() -> None:
-    with pytest.raises(ConfigError, match="3 at most"):
-        parse_settings(IxiSynthSettings, {"train_records": [1] * 4, "test_records": [1] * 4}, "dataset")
+    for train, test in ((4, 4), (2, 3)):
+        with pytest.raises(ConfigError, match="3 at most"):
+            IxiSynth.info(IxiSynthSettings(train_records=[1] * train, test_records=[1] * test))
     with pytest.raises(ConfigError, match=r"dataset\.clients"):
         parse_settings(MessidorSynthSettings, {"clients": 4}, "dataset")
 

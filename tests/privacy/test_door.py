@@ -94,9 +94,8 @@ def test_shape_unit_and_size_are_those_declared(build, clipped, name):
         record.release("update", clipped(updates(1, 4, 3)), ROUND)
 
 
-@pytest.mark.parametrize("name", ["local_gaussian", "privunit"])
-def test_local_mechanisms_release_vectors_only(build, clipped, name):
-    mechanism = build(name, 4, 3, specs=[ReleaseSpec("norm", "scalar")])
+def test_privunit_releases_vectors_only(build, clipped):
+    mechanism = build("privunit", 4, 3, specs=[ReleaseSpec("norm", "scalar")])
     with pytest.raises(PrivacyError, match="cannot release a scalar"):
         mechanism.release("norm", squared_norms(clipped(updates(1, 4, 3))), ROUND)
 
@@ -183,7 +182,7 @@ def test_the_plan_and_the_ledger_are_the_same_entry(build, clipped, name):
     mechanism.release("update", clipped(updates(1, 4, 3)), ROUND)
     (written,) = mechanism.site.ledger.of_run(0).entries
     known = {**vars(written), "sensitivity": None}
-    assert known == vars(planned)
+    assert {**known, "floats": 0} == vars(planned)  # what was sent is counted, not planned
 
 
 @pytest.mark.parametrize("name", NAMES)

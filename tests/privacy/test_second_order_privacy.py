@@ -27,7 +27,6 @@ from dpfl_cli.privacy.bounded import (
     joined_side,
     record_mean,
     scaled,
-    shrunk,
     solve_sensitivity,
     solved_mean,
     squared_norms,
@@ -159,7 +158,7 @@ def test_hostile_neighbours_come_near_the_sensitivity(how, constant, curvature):
 def test_climbing_on_the_data_does_not_pass_the_sensitivity(how, constant):
     """Pairs of clients are neighbours; whatever moved a contribution further is kept, mutated and tried again."""
     generator = np.random.default_rng(5)
-    pairs, records, width, classes, damping, clips = 150, 4, 3, 3, 0.8, (0.6, 1.0, 1.0)
+    pairs, records, width, classes, damping, clips = 40, 3, 2, 2, 0.8, (0.6, 1.0, 1.0)
     dimension = classes * width
     found = {
         "shared": generator.standard_normal((pairs, records, width)),
@@ -170,8 +169,8 @@ def test_climbing_on_the_data_does_not_pass_the_sensitivity(how, constant):
     labels = generator.integers(classes, size=(pairs, 2, records))
     labels[:, 1, 1:] = labels[:, 0, 1:]
     best, began = np.zeros(pairs), 0.0
-    for step in range(120):
-        size = 0.5 * 0.97**step
+    for step in range(50):
+        size = 0.5 * 0.95**step
         tried = {name: one * np.exp(size * generator.standard_normal(one.shape)) for name, one in found.items()}
         tried = {name: one + size * generator.standard_normal(one.shape) for name, one in tried.items()}
         features = np.repeat(tried["shared"][:, None], 2, axis=1)
@@ -310,7 +309,7 @@ def test_a_bound_that_is_only_claimed_needs_paper_mode(build, proved):
     for how, constant in [("xi", "tight"), ("xi", "paper")] if not proved else SOUND:
         made = solved_mean(zeros, 0.5 * one, one, one, one, counts, how, constant)
         assert made.proved == proved
-        for derived in (made, scaled(made, 2 * one), shrunk(made, torch.ones(3)), squared_norms(made)):
+        for derived in (made, scaled(made, 2 * one), squared_norms(made)):
             assert derived.proved == proved
         for name in ("local_gaussian", "central_gaussian", "shared_gaussian"):
             sound, paper = build(name, 4, 3, unit="record"), build(name, 4, 3, unit="record")
@@ -345,9 +344,6 @@ def test_public_factors_of_either_sign_keep_bounds_positive(clipped):
     made = scaled(bounded, factors)
     assert made.replace_one.tolist() == [pytest.approx([4.0, 1.0, 0.2])]
     assert made.bound.tolist() == [2.0]
-    for factor in (1.5, -1.5, math.nan):
-        with pytest.raises(PrivacyError, match=r"in \[-1, 1\]"):
-            shrunk(bounded, torch.tensor([1.0, factor, 0.0, -1.0]))
 
 
 # The hidden dual of client-level FedNew.

@@ -1,4 +1,4 @@
-"""The closed forms of attacks against the paper's numbers; `test_second_order_privacy` plays the same data through the methods."""
+"""Closed forms of attacks against the paper's numbers; `test_second_order_privacy` plays the same data through the methods."""
 
 from __future__ import annotations
 
