@@ -15,6 +15,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@$(BIN)/dpfl data fetch --quiet efficientnet_lite0 || echo "no ImageNet weights: tests and features that need them do without"
 	@touch $(READY)
 
 run: setup  ## the main job: DP-FedEXP against DP-FedAvg under local DP, with progress, epsilon and a plot

@@ -40,6 +40,7 @@ The composition, by `dual`:
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -54,11 +55,11 @@ from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import ClientSide
-from dpfl_cli.privacy.bounded import Constant, solve_sensitivity
+from dpfl_cli.privacy.bounded import Constant
 from dpfl_cli.privacy.client_values import client_values
 from dpfl_cli.privacy.diagnostics import curvature_diagnostics
 from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
-from dpfl_cli.privacy.worst_cases import turned_side, unequal_shares
+from dpfl_cli.privacy.worst_cases import moved_record, unequal_shares
 
 NOTE = {
     "tight": "sensitivity C1 / (gamma m) + D C2 / (gamma (gamma m + D)), the first term twice under replace_one",
@@ -118,16 +119,9 @@ class FedNewRecord:
     @staticmethod
     def attack(settings: FedNewRecordSettings, rounds: int, counts: list[int], sens_scale: str) -> float:
         """How much further a record that is left out moves a sum than claimed, in a round with the worst auxiliary vector."""
-        clips = settings.clip_norm, settings.side_clip_norm, settings.curvature_clip_norm
-        gamma = settings.damping + settings.penalty
-        numbers = [torch.full((1,), one, dtype=torch.float64) for one in (*clips, gamma)]
-        each = torch.as_tensor([counts], dtype=torch.float64)
-        claimed = solve_sensitivity(*numbers, each, settings.sensitivity)[1][0].tolist()
-        moved = max(
-            turned_side(settings.bound_aux, *clips[:2], gamma, records) / one
-            for records, one in dict(zip(counts, claimed, strict=True)).items()
-        )
-        return max(moved, 1.0) * (unequal_shares(claimed) if sens_scale == "own" else 1.0)
+        clips = settings.clip_norm or inf, settings.side_clip_norm, settings.curvature_clip_norm
+        factor = moved_record(clips, settings.damping + settings.penalty, counts, settings.bound_aux, settings.sensitivity)
+        return factor * (unequal_shares(counts) if sens_scale == "own" else 1.0)
 
     def init(self, objective: ClientSide, streams: Streams) -> State:
         model = objective.initial(streams)

@@ -10,6 +10,10 @@ from __future__ import annotations
 
 import math
 
+import torch
+
+from dpfl_cli.privacy.bounded import Constant, Side, solve_sensitivity
+
 
 def wound_up_dual(rounds: int, damping: float, penalty: float) -> float:
     """sqrt(mean_k s_k^2) with s_k = 1 + (k - 1) rho / (alpha + rho): a hidden dual of a client whose clip binds in every round.
@@ -40,6 +44,22 @@ def turned_side(how: str, gradient_clip: float, side_clip: float, gamma: float, 
     return max(2 * side_clip * math.sin(angle / 2), own - other) / gamma
 
 
-def unequal_shares(sensitivities: list[float]) -> float:
-    """max / rms: shares for the clients' own sensitivities, while one record moves the sum by the largest of them."""
-    return max(sensitivities) / math.sqrt(math.fsum(one**2 for one in sensitivities) / len(sensitivities))
+def moved_record(clips: tuple[float, float, float], gamma: float, counts: list[int], how: Side, constant: Constant) -> float:
+    """How much further than claimed a record that is left out moves a sum, in a round with the worst auxiliary vector; at least 1.
+
+    Args:
+      clips: C1, C2, D.
+      counts: the clients' numbers of records.
+    """
+    first, second, limit, shift = torch.tensor([*clips, gamma], dtype=torch.float64).unsqueeze(-1)
+    records = sorted(set(counts))
+    held = torch.tensor([records], dtype=torch.float64)
+    claimed = solve_sensitivity(first, second, limit, shift, held, constant)[1][0].tolist()
+    moved = [turned_side(how, clips[0], clips[1], gamma, m) / one for m, one in zip(records, claimed, strict=True)]
+    return max(*moved, 1.0)
+
+
+def unequal_shares(counts: list[int]) -> float:
+    """max / rms of 1 / m: shares for the clients' own sensitivities, while one record moves the sum by the largest of them."""
+    inverse = [1 / count for count in counts]
+    return max(inverse) / math.sqrt(math.fsum(one**2 for one in inverse) / len(inverse))

@@ -58,6 +58,5 @@ def test_what_holds_is_not_exceeded():
 
 def test_unequal_shares():
     for counts, factor in (([100] * 49 + [20], 4.2), ([500] * 9 + [50], 3.0)):
-        each = [claimed((1.0, 1.0, 1.0), 1.1, count, "paper") for count in counts]
-        assert unequal_shares(each) == pytest.approx(factor, abs=0.05)
-    assert unequal_shares([0.3] * 7) == pytest.approx(1.0)
+        assert unequal_shares(counts) == pytest.approx(factor, abs=0.05)
+    assert unequal_shares([3] * 7) == pytest.approx(1.0)
