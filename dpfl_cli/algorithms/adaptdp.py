@@ -45,6 +45,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.bounded import number_mean, vector_norms
+from dpfl_cli.privacy.diagnostics import record_diagnostics
 from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
 from dpfl_cli.privacy.subsampling import balanced_multiplier
 
@@ -99,28 +100,30 @@ class AdaptDp:
     ) -> tuple[State, Diagnostics]:
         hyper = self.hyper
         model = state.server["model"]  # x
-        radius = self._radius(model, objective, mechanism, streams, rounds)  # C_r
+        radius, clipped = self._radius(model, objective, mechanism, streams, rounds)  # C_r
         _, mean = noisy_steps(objective, mechanism, hyper, model, rounds, streams, clip_norm=radius)
         if hyper.projection_radius is not None:
             mean = mean * (hyper.projection_radius / vector_norms(mean)).clamp(max=1.0).to(mean.dtype).unsqueeze(-1)
-        return State({"model": mean}, {}), {"radius": radius}
+        return State({"model": mean}, {}), {"radius": radius, **clipped}
 
-    def _radius(self, model: Tensor, objective: ClientSide, mechanism: Mechanism, streams: Streams, rounds: np.ndarray) -> Tensor:
-        """[R] C_r, from one release."""
+    def _radius(
+        self, model: Tensor, objective: ClientSide, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
+    ) -> tuple[Tensor, Diagnostics]:
+        """[R] C_r, from one release; and the share of the radius's batch that it clips at x, a diagnostic."""
         hyper, cap = self.hyper, self.hyper.clip_norm
         start = model.unsqueeze(1).expand(objective.runs, objective.clients, objective.dimension)
         size = hyper.radius_batch_size
         batch, divisor = None, objective.records
         if size is not None:
-            held = objective.records.cpu().numpy()
-            batch = streams.subset("radius batch", rounds, objective.clients, held, size, objective.device)
+            batch = streams.subset("radius batch", rounds, objective.clients, objective.held, size, objective.device)
             divisor = torch.full_like(objective.records, size)
         norms = objective.squared_gradient_norms(start, batch)
         factor = 2.0 if hyper.sensitivity == "paper" else 1.0
         release = mechanism.release("radius", number_mean(norms, cap.square(), divisor, factor), rounds)
         level = 2 * hyper.radius_multiplier * (release.mean + self._offset(release.noise_std, mechanism, objective.clients))
         radius = level.clamp(min=0.0).sqrt()
-        return torch.minimum(torch.maximum(radius, hyper.radius_floor.to(radius.dtype)), cap.to(radius.dtype))
+        radius = torch.minimum(torch.maximum(radius, hyper.radius_floor.to(radius.dtype)), cap.to(radius.dtype))
+        return radius, record_diagnostics(norms, radius, divisor)
 
     def _offset(self, std: Tensor | None, mechanism: Mechanism, clients: int) -> Tensor | float:
         """nu [R]; the noise of one client's number has the standard deviation std [R] or [R, M], that of their mean 1 / P of it

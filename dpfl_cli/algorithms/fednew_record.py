@@ -153,8 +153,8 @@ class FedNewRecord:
     def _clips(self) -> tuple[Tensor, Tensor, Tensor]:
         """[R] C1, C2, D; all infinite where C1 is (clip_norm=null): nothing is bounded then."""
         hyper, free = self.hyper, torch.isinf(self.hyper.clip_norm)
-        bounds = (torch.where(free, torch.inf, one) for one in (hyper.side_clip_norm, hyper.curvature_clip_norm))
-        return hyper.clip_norm, *bounds
+        side, curvature = hyper.side_clip_norm, hyper.curvature_clip_norm
+        return hyper.clip_norm, torch.where(free, torch.inf, side), torch.where(free, torch.inf, curvature)
 
     def _diagnostics(self, objective: ClientSide, start: Tensor) -> Diagnostics:
         if not self.hyper.spectrum:

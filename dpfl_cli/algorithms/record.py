@@ -88,7 +88,7 @@ def batches_of(objective: ClientSide, streams: Streams, hyper: RecordHyper, roun
     size, steps = hyper.batch_size, hyper.local_steps
     if size is None:
         return lambda step: None
-    held = objective.records.cpu().numpy()
+    held = objective.held
     clients, device = objective.clients, objective.device
     if hyper.sampling == "without_replacement":
         return lambda step: streams.subset("batch", rounds * steps + step, clients, held, size, device)
@@ -104,9 +104,9 @@ def batches_of(objective: ClientSide, streams: Streams, hyper: RecordHyper, roun
             draws = streams.uniform("batch", rounds * steps + number, clients, int(held.max()), device=device)
             absent = torch.arange(draws.shape[-1], device=device) >= objective.records.unsqueeze(-1)
             orders.clear()
-            orders[number] = draws.masked_fill(absent, 2.0).argsort(dim=-1)
-        start = step % epoch * size
-        return orders[number][..., start : start + size]
+            order = draws.masked_fill(absent, 2.0).argsort(dim=-1)[..., : epoch * size]
+            orders[number] = order.unflatten(-1, (epoch, size)).sort(dim=-1).values  # parts, ascending as subsets are
+        return orders[number][..., step % epoch, :]
 
     return part
 

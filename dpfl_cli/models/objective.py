@@ -41,6 +41,7 @@ class Objective(ABC):
     Attributes:
       runs, clients, dimension: R, M, d.
       records: [R, M] int64 number of records of every client.
+      held: the same on the host.
       dtype: float64 for convex problems, float32 for networks.
       unreleased_metrics: names of the metrics that look at clients' records, and so are covered by no epsilon.
       host: calls a function with plain tensors or arrays and returns the tensors that it gives. What an objective computes beside
@@ -69,7 +70,8 @@ class Objective(ABC):
         if any(federation.clients != self.clients for federation in federations):
             raise ValueError("runs of a batch need the same number of clients")
         counts = np.stack([federation.partition.counts for federation in federations])
-        self.records = torch.as_tensor(counts[index], device=self.device)
+        self.held = counts[index]
+        self.records = torch.as_tensor(self.held, device=self.device)
 
     @classmethod
     @abstractmethod
@@ -271,10 +273,11 @@ class ClientSide:
       dtype, device: of parameters.
     """
 
-    __slots__ = ("__objective",)
+    __slots__ = ("__checked", "__objective")
 
     def __init__(self, objective: Objective) -> None:
         self.__objective = objective
+        self.__checked = False
 
     @property
     def runs(self) -> int:
@@ -305,6 +308,11 @@ class ClientSide:
     def records(self) -> Tensor:
         """[R, M] int64 number of records n_i of every client; public."""
         return self.__objective.records
+
+    @property
+    def held(self) -> np.ndarray:
+        """[R, M] the same on the host, where batches are drawn."""
+        return self.__objective.held
 
     def initial(self, streams: Streams) -> Tensor:
         """As `Objective.initial`."""
@@ -408,10 +416,17 @@ class ClientSide:
         return self.__objective.prox(values, step)
 
     def _batch(self, batch: Tensor | None) -> Tensor | None:
-        if batch is not None and (isinstance(batch, Unreleased) or batch.shape[:2] != (self.runs, self.clients)):
+        """Refuses a batch that holds a record twice. Read on the host where that costs nothing, else once."""
+        if batch is None:
+            return None
+        if isinstance(batch, Unreleased) or batch.shape[:2] != (self.runs, self.clients):
             raise PrivacyError(BATCHES)
-        if batch is not None and bool((batch.sort(dim=-1).values.diff(dim=-1) == 0).any()):
+        if batch.device.type != "cpu" and self.__checked:
+            return batch
+        ascending = bool((batch[..., 1:] > batch[..., :-1]).all())  # as streams draw them
+        if not ascending and bool((batch.sort(dim=-1).values.diff(dim=-1) == 0).any()):
             raise PrivacyError("a batch holds a record twice, so that it would count twice: draw it with Streams.subset")
+        self.__checked = True
         return batch
 
     def _own(self, name: str, values: Tensor) -> Tensor:

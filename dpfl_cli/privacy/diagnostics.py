@@ -5,6 +5,8 @@ what was reported with this mark, because no epsilon covers it.
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from dpfl_cli.privacy.bounded import Bounded, vector_norms
 from dpfl_cli.privacy.client_values import ClientValues, Diagnostic, diagnostic, opened
 
@@ -21,6 +23,22 @@ def curvature_diagnostics(largest: ClientValues) -> dict[str, Diagnostic]:
       largest_curvature: [R] their mean over clients.
     """
     return {"largest_curvature": diagnostic(opened(largest).mean(dim=-1))}
+
+
+def record_diagnostics(squared_norms: ClientValues, clip_norm: Tensor, records: Tensor) -> dict[str, Diagnostic]:
+    """A DIAGNOSTIC, not private: it looks at client values without a release. For display only.
+
+    Args:
+      squared_norms: [R, M, n] of the records' gradients; 0 beyond a client's records.
+      clip_norm: [R], C.
+      records: [R, M] how many of the n count.
+
+    Returns:
+      clipped_fraction: [R] the part of the records, over all clients, whose gradient is longer than C.
+    """
+    norms = opened(squared_norms)
+    longer = norms > clip_norm.to(norms.dtype).square().reshape(-1, 1, 1)
+    return {"clipped_fraction": diagnostic(longer.sum(dim=(1, 2)).to(norms.dtype) / records.sum(dim=1))}
 
 
 def update_diagnostics(update: Bounded) -> dict[str, Diagnostic]:

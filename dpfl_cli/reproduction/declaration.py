@@ -147,7 +147,8 @@ class Measure(Part):
       price: epsilon of the planned ledger under an accountant (with `options`), or under the run's own ("run"); `part` all, or
         what the paper's convention prices. No training.
       fact: a dotted path into what a plan knows: config keys, clients, dimension, records, problem.* (its optimum, found by
-        solving it) and attack.* (what its releases cost on the worst data known); a number or a text. No training.
+        solving it), ledger.* (its releases) and attack.* (what they cost on the worst data known); a number or a text. No
+        training.
       formula: arithmetic over such facts, as 2 * fact("clients") * fact("dimension"). No training.
       layers: "parameters" or "outputs" of every layer of the model. No training.
       derived: a number computed from other rows, in the language of predicates. There is one for every combination of the labels
@@ -241,7 +242,7 @@ class PaperTable(Part):
 
     Attributes:
       file: CSV in paper_numbers/<paper>/.
-      measures: the CSV's word in column `metric` -> our measure.
+      measures: the CSV's word in column `metric` -> our measure, or several that have other rows.
       columns: our label -> the CSV's column; values are compared by their titles.
       names: our value -> the CSV's word, where that is not its title.
       note: CSV column with a remark on each number.
@@ -250,12 +251,17 @@ class PaperTable(Part):
     """
 
     file: str
-    measures: dict[str, str]
+    measures: dict[str, str | list[str]]
     columns: dict[str, str]
     names: dict[str, str] = {}
     note: str | None = None
     factor: float = 1.0
     where: Where = {}
+
+    def measures_of(self, word: str) -> list[str]:
+        """Our measures of the CSV's word; none where it is not among them."""
+        found = self.measures.get(word, [])
+        return [found] if isinstance(found, str) else found
 
 
 class TableSpec(Part):
@@ -648,7 +654,8 @@ def _check(artifact: Artifact) -> None:
         known(list(declaration.use.where), labels, "label", "use.where")
     if declaration.paper_numbers is not None:
         known(list(declaration.paper_numbers.columns), labels, "label", "paper_numbers.columns")
-        known(list(declaration.paper_numbers.measures.values()), artifact.measures, "measure", "paper_numbers.measures")
+        ours = [name for word in declaration.paper_numbers.measures for name in declaration.paper_numbers.measures_of(word)]
+        known(ours, artifact.measures, "measure", "paper_numbers.measures")
     identifiers = [claim.id for claim in declaration.claims]
     for claim in declaration.claims:
         if identifiers.count(claim.id) > 1:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpfl_cli.reproduction.claims import ClaimVerdict
-from dpfl_cli.reproduction.declaration import MEASURE, ROUND, Artifact, TableSpec
+from dpfl_cli.reproduction.declaration import MEASURE, RANK, ROUND, Artifact, TableSpec
 from dpfl_cli.reproduction.rows import Row, Rows, rounded_up
 
 DASH = "–"
@@ -113,13 +113,21 @@ def _heading(artifact: Artifact, name: str, value: Any) -> str:
 
 
 def _combinations(found: Sequence[Row], names: Sequence[str]) -> list[tuple[Any, ...]]:
-    """The combinations of these labels that occur, grouped by the first, then the second, ..., as they first appear."""
+    """The combinations of these labels that occur, grouped by the first, then the second, ..., as they first appear.
+
+    Rounds and ranks, which no axis orders, are in order of size.
+    """
     keys = list(dict.fromkeys(tuple(row.get(name) for name in names) for row in found))
     first: dict[tuple[Any, ...], int] = {}
     for position, key in enumerate(keys):
         for length in range(1, len(names) + 1):
             first.setdefault(key[:length], position)
-    return sorted(keys, key=lambda key: tuple(first[key[:length]] for length in range(1, len(names) + 1)))
+
+    def place(key: tuple[Any, ...], length: int) -> int:
+        value = key[length - 1]
+        return int(value or 0) if names[length - 1] in (ROUND, RANK) else first[key[:length]]
+
+    return sorted(keys, key=lambda key: tuple(place(key, length) for length in range(1, len(names) + 1)))
 
 
 def number_text(artifact: Artifact, measure: str, value: float) -> str:

@@ -40,14 +40,14 @@ class PaperNumbers:
             if lines and column not in lines[0]:
                 raise ConfigError(f"artifact {artifact.name}: {path.name} has no column '{column}'; {nearest(column, lines[0])}")
         for line in lines:
-            measure = self.table.measures.get(line["metric"])
-            if measure is None or not line["value"]:
+            if not line["value"]:
                 continue
-            key = (measure, *(line[column] for column in self.table.columns.values()))
+            words = [line[column] for column in self.table.columns.values()]
             spread = line.get("std") or ""
             note = line[self.table.note] if self.table.note else ""
             factor = self.table.factor
-            self._known[key] = PaperNumber(factor * float(line["value"]), factor * float(spread) if spread else None, note)
+            number = PaperNumber(factor * float(line["value"]), factor * float(spread) if spread else None, note)
+            self._known |= {(measure, *words): number for measure in self.table.measures_of(line["metric"])}
 
     def find(self, measure: str, labels: Mapping[str, Any]) -> PaperNumber | None:
         """The number, or None where the paper gives none."""

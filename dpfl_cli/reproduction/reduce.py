@@ -287,8 +287,16 @@ def facts(plan: Plan) -> dict[str, Any]:
     }
 
 
+def ledger_facts(plan: Plan) -> dict[str, Any]:
+    """What its releases will be, by name: count, noise multiplier, and the share of the records that a batch holds."""
+    return {
+        entry.name: {"count": entry.count, "noise_multiplier": entry.parameter, "rate": entry.rate}
+        for entry in plan.ledger().entries
+    }
+
+
 def _fact(plan: Plan, path: str, where: str) -> Any:
-    known = {"problem": problem_facts, "attack": attack_facts}
+    known = {"problem": problem_facts, "attack": attack_facts, "ledger": ledger_facts}
     first = path.partition(".")[0]
     node: Any = {first: known[first](plan)} if first in known else facts(plan)
     for part in path.split("."):

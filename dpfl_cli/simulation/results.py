@@ -100,7 +100,13 @@ def _result(member: Member, status: str, reason: str | None) -> dict[str, Any]:
         "diagnostics": member.unreleased,  # reported metrics that look at client data without a release
         "privacy": privacy_report(plan, member.ledger, failed=status == "failed"),
         "communication": communication(plan, member.ledger),
-        "data": {"name": plan.info.name, "source": plan.info.source, "sha256": plan.info.sha256, "clients": plan.clients},
+        "data": {
+            "name": plan.info.name,
+            "source": plan.info.source,
+            "sha256": plan.info.sha256,
+            "clients": plan.clients,
+            **plan.info.details,
+        },
         "timing": {
             "seconds": member.seconds,
             "seconds_per_round": member.seconds / max(member.round, 1),
