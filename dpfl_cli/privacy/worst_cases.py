@@ -45,7 +45,7 @@ def turned_side(how: str, gradient_clip: float, side_clip: float, gamma: float, 
 
 
 def moved_record(clips: tuple[float, float, float], gamma: float, counts: list[int], how: Side, constant: Constant) -> float:
-    """How much further than claimed a record that is left out moves a sum, in a round with the worst auxiliary vector; at least 1.
+    """How much further than claimed a record that is left out moves a sum, with the worst auxiliary vector; at least 1.
 
     Args:
       clips: C1, C2, D.

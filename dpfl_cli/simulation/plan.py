@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
@@ -22,6 +23,7 @@ import dpfl_cli.privacy
 from dpfl_cli.config.component import Component, Settings, components, lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import content_id
+from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.config.schema import DpSettings, EvaluationSettings, LauncherSettings, RootSettings, RuntimeSettings
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.privacy.conventions import CONVENTIONS
@@ -288,8 +290,19 @@ def _check_runtime(runtime: RuntimeSettings, dp: DpSettings) -> None:
 
 
 def _alternatives(group: str, fits: Any) -> str:
-    names = sorted(name for name, found in components(group).items() if fits(found.target))
+    fitting = {name for name, found in components(group).items() if fits(found.target)}
+    names = sorted(option for name in fitting for option in options_of(group, name))
     return f"write {group}={' or '.join(names)}" if names else f"no {group} fits"
+
+
+def options_of(group: str, name: str) -> list[str]:
+    """The config options that choose a component as it is: the one of its name, else all that name it; itself for a plugin's."""
+    found = []
+    for path in sorted((conf_dir() / group).glob("*.yaml")):
+        named = re.search(r"^ *name: *(\S+)", path.read_text(), re.MULTILINE)
+        if named is not None and named.group(1) == name:
+            found.append(path.stem)
+    return [name] if name in found or not found else found
 
 
 def _with_noise(plan: Plan) -> Plan:
