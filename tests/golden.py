@@ -216,6 +216,65 @@ RUNS: dict[str, list[str]] = {
         "algorithm.warm_idle_rounds=1",
         "algorithm.extra_inv_n=true",
     ],
+    **{
+        f"{algorithm} batches, {sampling}": [
+            *QUADRATIC,
+            f"algorithm={algorithm}",
+            "dp=record",
+            "algorithm.local_steps=3",
+            "algorithm.batch_size=2",
+            f"algorithm.sampling={sampling}",
+            *(["dp.mode=paper"] if sampling == "with_replacement" else ["accountant=wang_rdp"]),
+        ]
+        for algorithm in ("fedavg_record", "scaffold_record", "adaptdp")
+        for sampling in ("without_replacement", "epoch_permutation", "with_replacement")
+    },
+    **{
+        f"{algorithm} clipped mean": [
+            *QUADRATIC,
+            f"algorithm={algorithm}",
+            "dp=record",
+            "dp.mode=paper",
+            "algorithm.local_steps=2",
+            "algorithm.batch_size=3",
+            "algorithm.clipping=batch_mean",
+        ]
+        for algorithm in ("fedavg_record", "scaffold_record", "adaptdp")
+    },
+    **{f"adaptdp {dp}": [*QUADRATIC, "algorithm=adaptdp", *RECORD[dp]] for dp in RECORD if dp != "none"},
+    "adaptdp none": [*QUADRATIC, "algorithm=adaptdp", "dp=none", "algorithm.clip_norm=null", "algorithm.radius_multiplier=0.5"],
+    "adaptdp as the paper": [
+        *QUADRATIC,
+        "algorithm=adaptdp",
+        "dp=record",
+        "algorithm.local_steps=3",
+        "algorithm.batch_size=2",
+        "algorithm.radius_batch_size=3",
+        "algorithm.sensitivity=paper",
+        "algorithm.radius_noise_multiplier=0.2",
+    ],
+    "adaptdp calibrated": [
+        *QUADRATIC,
+        "algorithm=adaptdp",
+        "dp=record",
+        "dp.epsilon=8",
+        "accountant=wang_rdp",
+        "algorithm.batch_size=2",
+        "algorithm.radius_batch_size=2",
+        "algorithm.offset=none",
+        "algorithm.radius_floor=0.1",
+        "algorithm.projection_radius=2.0",
+    ],
+    "adaptdp softmax": [
+        *DEALT,
+        "algorithm=adaptdp",
+        "dp=record",
+        "model=frozen_mlp",
+        "model.frozen_width=16",
+        "algorithm.local_steps=2",
+        "algorithm.batch_size=4",
+        "algorithm.radius_batch_size=5",
+    ],
     "scaffold_record warm": [*GROUPED, "algorithm=scaffold_record", "dp=record", "algorithm.warm_start=true"],
     "isrl_dp uniform": [*GROUPED, "algorithm=isrl_dp", "dp=record", "algorithm.average=uniform", "algorithm.radius=0.1"],
     "isrl_dp linear": [*GROUPED, "algorithm=isrl_dp", "dp=record", "algorithm.average=linear"],

@@ -72,13 +72,14 @@ def balanced_multiplier(
       other_rate: the rate of the one that is sought.
 
     Returns:
-      The smallest such multiplier by the theorem as printed, to 12 digits; 1e12 where no noise makes it so cheap.
+      The smallest such multiplier, to 12 digits and at most 1e12. Of the bounds that do not exceed a release's own curve: by the
+      theorem as printed, whose terms from j = 3 on stay, it would not grow with the noise of the other ones.
     """
-    goal = releases * without_replacement_rdp(order, rate or 1.0, noise_multiplier, capped=False)
+    goal = releases * without_replacement_rdp(order, rate or 1.0, noise_multiplier)
     low, high = 1e-12, 1e12
 
     def fits(other: float) -> bool:
-        return without_replacement_rdp(order, other_rate or 1.0, other, capped=False) <= goal
+        return without_replacement_rdp(order, other_rate or 1.0, other) <= goal
 
     if not fits(high):
         return high

@@ -15,6 +15,7 @@ import torch
 
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.simulation.engine import Member, batch_key, run_members
+from dpfl_cli.simulation.memory import reset_peak
 from dpfl_cli.simulation.plan import Plan
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.results import failure_reason, run_files
@@ -88,7 +89,8 @@ def execute(
 def execute_alone(plans: Sequence[Plan], store: RunStore, progress: Progress) -> list[Outcome]:
     """As `execute`, for their times: finished ones too are run again, one after another, each the only run of its batch.
 
-    Two rounds of each are done beforehand and thrown away, so that compiling and filling caches is in nobody's time.
+    Two rounds of each are done beforehand and thrown away, so that compiling and filling caches is in nobody's time; the peak of
+    memory begins anew after them.
     """
     store.prepare()
     outcomes = []
@@ -99,6 +101,7 @@ def execute_alone(plans: Sequence[Plan], store: RunStore, progress: Progress) ->
         with contextlib.suppress(Exception):  # what is wrong is recorded when the run itself is made
             for _ in run_members([Member(replace(plan, rounds=min(plan.rounds, 2)))], lambda member: None, lambda active: None):
                 pass
+        reset_peak()
         outcomes += execute([plan], store, progress, force=True)
     return outcomes
 

@@ -18,6 +18,7 @@ from dpfl_cli.privacy.collusion import collusion
 from dpfl_cli.privacy.conventions import priced_part
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.simulation.engine import Member, Row, federation_of, pick_device
+from dpfl_cli.simulation.memory import peak_bytes, peak_device_bytes
 from dpfl_cli.simulation.plan import Plan, gap
 from dpfl_cli.simulation.store import SCHEMA_VERSION, json_text, metrics_csv, yaml_text
 
@@ -110,6 +111,8 @@ def _result(member: Member, status: str, reason: str | None) -> dict[str, Any]:
         "timing": {
             "seconds": member.seconds,
             "seconds_per_round": member.seconds / max(member.round, 1),
+            "peak_bytes": peak_bytes(),  # of the process; the run's own where it was made alone, for its times
+            "peak_device_bytes": peak_device_bytes(),
             "compute": {str(number): seconds for number, seconds in member.compute_at.items()},  # until each evaluated round
         },
         "environment": environment(plan),

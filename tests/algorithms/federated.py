@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.algorithms import (
+    adaptdp,
     fedavg,
     fedavg_record,
     fedexp,
@@ -47,6 +48,7 @@ from dpfl_cli.privacy.mechanism import Mechanism, Site
 from dpfl_cli.privacy.privunit import PrivUnit
 
 METHODS = (  # their import registers them
+    adaptdp.AdaptDp,
     fedavg.FedAvg,
     fedavg_record.FedAvgRecord,
     fedexp.FedExp,
@@ -189,9 +191,11 @@ def play(
     hyper = hyper_of(parsed, len(seeds))
     change(hyper)
     streams = Streams(seeds)
+    specs = found.target.releases(parsed, "local" if trust == "privunit" else trust)
+    fewest = max(int(objective.records.min()), 1)
+    specs = [spec if spec.settle is None else spec.settle(spec, horizon, fewest) for spec in specs]
     site = Site(
-        specs=[{spec.name: spec for spec in found.target.releases(parsed, "local" if trust == "privunit" else trust)}]
-        * len(seeds),
+        specs=[{spec.name: spec for spec in specs}] * len(seeds),
         horizons=[horizon] * len(seeds),
         trust="local" if trust == "privunit" else trust,  # type: ignore[arg-type]
         relation=relation,  # type: ignore[arg-type]

@@ -14,7 +14,18 @@ from hypothesis import given, settings
 
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.models.curvature import packed, unpacked
-from dpfl_cli.privacy.bounded import Bounded, clip, clip_symmetric, record_covariance, squared_norms, vector_norms
+from dpfl_cli.privacy.bounded import (
+    Bounded,
+    clip,
+    clip_symmetric,
+    mean_clipped,
+    number_mean,
+    record_covariance,
+    record_mean,
+    squared_norms,
+    unproved,
+    vector_norms,
+)
 from dpfl_cli.privacy.client_values import client_values, opened, shown
 
 RELATIONS = ("replace_one", "add_or_remove", "zero_out")
@@ -314,3 +325,51 @@ def test_symmetric_matrices_are_clipped_by_their_frobenius_norm():
         clip_symmetric(client_values(triangles[..., :14]), limits)
     with pytest.raises(PrivacyError, match="public"):
         record_covariance(client_values(triangles), limits, client_values(torch.ones(2, 3)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from([32, 64]).flatmap(anything), st.integers(0, 3), st.floats(1e-3, 1e3), st.floats(1.0, 4.0), st.data())
+def test_no_record_moves_a_mean_of_numbers_by_more_than_it_says(values, client, limit, factor, data):
+    """Any record may become any number at all, be left out, or be zeroed."""
+    record = data.draw(st.integers(0, values.shape[2] - 1))
+    other = values.copy()
+    other[:, client % values.shape[1], record] = data.draw(st.sampled_from([0.0, math.inf, math.nan, -1e30, 1e30]) | st.floats(0, 10))
+    bound = torch.full((2,), limit, dtype=torch.float64)
+    records = torch.full(values.shape[1:2], values.shape[2])
+    before, after = (number_mean(client_values(torch.as_tensor(one)), bound, records, factor) for one in (values, other))
+    slack = 1 + 4 * float(np.finfo(values.dtype).eps) * values.shape[2] ** 2
+    for one in (before, after):
+        inside = opened(one.values).double().numpy()
+        assert ((inside >= 0) & (inside <= limit * slack)).all()
+    moved = np.abs(opened(before.values).double().numpy() - opened(after.values).double().numpy())
+    for relation in RELATIONS:
+        assert (moved <= before.sensitivity(relation).double().numpy() / factor * slack).all()
+        np.testing.assert_allclose(before.sensitivity(relation).numpy(), factor * limit / values.shape[2], rtol=1e-6)
+
+
+def test_a_mean_of_numbers_is_the_mean_and_its_sensitivity_is_reached():
+    values = torch.tensor([[[0.5, 3.0, 0.0], [1.0, 9.0, 2.0]]], dtype=torch.float64)
+    bounded = number_mean(client_values(values), torch.tensor([2.0], dtype=torch.float64), torch.tensor([2, 3]))
+    np.testing.assert_allclose(opened(bounded.values).numpy(), [[(0.5 + 2.0) / 2, (1.0 + 2.0 + 2.0) / 3]])
+    np.testing.assert_allclose(bounded.sensitivity("replace_one").numpy(), [[1.0, 2 / 3]])
+    low, high = (
+        number_mean(client_values(torch.tensor([[[0.0, x]]])), torch.tensor([2.0]), torch.tensor([2])) for x in (0.0, 1e9)
+    )
+    assert float(opened(high.values) - opened(low.values)) == float(low.sensitivity("replace_one"))
+    for wrong in ({"values": values[0]}, {"factor": 0.5}, {"limit": client_values(torch.tensor([2.0]))}):
+        given = {"values": values, "limit": torch.tensor([2.0]), "records": torch.tensor([2, 3])} | wrong
+        with pytest.raises(PrivacyError):
+            number_mean(client_values(given["values"]), given["limit"], given["records"], given.get("factor", 1.0))
+
+
+def test_a_mean_clipped_as_a_whole_is_a_claim_that_one_record_breaks():
+    def mean(last: float) -> Bounded:
+        records = torch.tensor([[[0.1, last]]], dtype=torch.float64).mean(dim=-1, keepdim=True)
+        whole = record_mean(client_values(records), torch.full((1,), torch.inf, dtype=torch.float64), torch.tensor([[2]]))
+        return mean_clipped(whole, torch.ones(1, dtype=torch.float64), torch.tensor([[2]]))
+
+    low, high = mean(-100.0), mean(100.0)
+    assert float((opened(high.values) - opened(low.values)).norm()) == 2.0 > float(low.sensitivity("replace_one")) == 1.0
+    assert not low.proved
+    kept = unproved(clip(client_values(torch.ones(1, 1, 2)), torch.ones(1)), "because")
+    assert not kept.proved and kept.proof == "because"

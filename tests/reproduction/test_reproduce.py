@@ -41,16 +41,29 @@ figure: {kind: bars, x: clients, measures: [distance], series: method}
 """
 
 
-REAL = ("mnist", "ijcnn1", "a6a")
+REAL = {  # dataset=... -> what has to be on the machine; features at smoke are principal components, which need no weights
+    **{data: (data,) for data in ("mnist", "ijcnn1", "a6a", "a9a")},
+    **{f"{data}_features": (data,) for data in ("mnist", "fashion_mnist", "cifar10")},
+    "emnist_digits_features": ("mnist",),
+    "emnist_balanced": ("mnist", "fashion_mnist"),
+}
 
 
-def needs_data(name: str) -> bool:
+def needed_data(name: str) -> set[str]:
     words = {word for request in requests(load_artifact(name), "smoke") for word in request.overrides}
-    return any(f"dataset={data}" in words for data in REAL)
+    return {file for data, files in REAL.items() if f"dataset={data}" in words for file in files}
 
 
-SYNTHETIC = [name for name in artifact_names() if not needs_data(name)]
-WITH_DATA = [name for name in artifact_names() if needs_data(name)]
+def is_here(data: str) -> bool:
+    try:
+        locate(data)
+    except DataError:
+        return False
+    return True
+
+
+SYNTHETIC = [name for name in artifact_names() if not needed_data(name)]
+WITH_DATA = [name for name in artifact_names() if needed_data(name)]
 
 
 @pytest.fixture
@@ -114,16 +127,15 @@ def test_an_artifact_of_ones_own_is_a_short_file(outputs: Path, tmp_path: Path, 
 
 @pytest.mark.data
 def test_every_artifact_on_real_data_at_smoke(outputs: Path) -> None:
-    try:
-        for data in REAL:
-            locate(data)
-    except DataError as error:
-        pytest.skip(str(error))
-    assert main(["reproduce", *WITH_DATA, "scale=smoke", "--quiet"]) == 0
-    check_folders(outputs, WITH_DATA)
+    absent = {data for name in WITH_DATA for data in needed_data(name) if not is_here(data)}
+    names = [name for name in WITH_DATA if not needed_data(name) & absent]
+    if not {"fedexp/table4", "fedexp/fig2_right", "fedexp/fig3_right"} <= set(names):
+        pytest.skip(f"not here: {', '.join(sorted(absent))}")
+    assert main(["reproduce", *names, "scale=smoke", "--quiet"]) == 0
+    check_folders(outputs, names)
     runs = {
         name: {run["id"] for run in json.loads((outputs / "artifacts" / name / "smoke/manifest.json").read_text())["runs"]}
-        for name in WITH_DATA
+        for name in names
     }
     assert runs["fedexp/fig2_right"] == runs["fedexp/fig3_right"] < runs["fedexp/table4"]
     assert len(list((outputs / "runs").glob("*/result.json"))) == len(set().union(*runs.values()))
