@@ -60,6 +60,7 @@ ALPHA_BETA = [
 ]
 SMALL_BANK, SMALL_SAMPLE = (SMALL_FILE.with_name(name) for name in ("small_bank.csv", "small_bank_sample.csv"))
 BANK = ["dataset=bank", f"dataset.path={SMALL_BANK}", "partitioner.clients=3", "rounds=2", "algorithm=fedavg_record", "dp=record"]
+BELOW_ITS_CAP = ["algorithm=adaptdp", "algorithm.clip_norm=4.0", "algorithm.radius_multiplier=0.02"]
 QUADRATIC = [*["dataset=quadratic", "dataset.clients=3", "dataset.records_per_client=6", "dataset.dimension=5"], "rounds=3"]
 MOBILENET = [*DEALT[:-1], "rounds=1", "algorithm=fedavg_record", "dp=record", "hints.local_steps=1", "model=mobilenet"]
 TINY_MOBILENET = [*MOBILENET, "partitioner.clients=2", "partitioner.records_per_client=3", "dataset.test_records=4"]
@@ -241,11 +242,11 @@ RUNS: dict[str, list[str]] = {
         ]
         for algorithm in ("fedavg_record", "scaffold_record", "adaptdp")
     },
-    **{f"adaptdp {dp}": [*QUADRATIC, "algorithm=adaptdp", *RECORD[dp]] for dp in RECORD if dp != "none"},
+    **{f"adaptdp {dp}": [*QUADRATIC, *BELOW_ITS_CAP, *RECORD[dp]] for dp in RECORD if dp != "none"},
     "adaptdp none": [*QUADRATIC, "algorithm=adaptdp", "dp=none", "algorithm.clip_norm=null", "algorithm.radius_multiplier=0.5"],
     "adaptdp as the paper": [
         *QUADRATIC,
-        "algorithm=adaptdp",
+        *BELOW_ITS_CAP,
         "dp=record",
         "algorithm.local_steps=3",
         "algorithm.batch_size=2",
@@ -255,7 +256,7 @@ RUNS: dict[str, list[str]] = {
     ],
     "adaptdp calibrated": [
         *QUADRATIC,
-        "algorithm=adaptdp",
+        *BELOW_ITS_CAP,
         "dp=record",
         "dp.epsilon=8",
         "accountant=wang_rdp",

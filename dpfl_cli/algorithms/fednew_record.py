@@ -61,6 +61,7 @@ from dpfl_cli.privacy.diagnostics import curvature_diagnostics
 from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
 from dpfl_cli.privacy.worst_cases import moved_record, unequal_shares
 
+SMALLEST_SHIFT = 1e-3  # gamma / D: eight thousand times what float32 resolves
 NOTE = {
     "tight": "sensitivity C1 / (gamma m) + D C2 / (gamma (gamma m + D)), the first term twice under replace_one",
     "paper": "sensitivity C1 / (gamma m) + D C2 / (gamma^2 m - gamma D), twice that under replace_one",
@@ -167,6 +168,13 @@ def _check_clips(settings: FedNewRecordSettings) -> None:
     first, second = settings.clip_norm, settings.side_clip_norm
     if first is None:
         return
+    shift = settings.damping + settings.penalty
+    if shift < SMALLEST_SHIFT * settings.curvature_clip_norm:
+        raise ConfigError(
+            f"algorithm.damping + algorithm.penalty = {shift:g}: beside curvatures of up to "
+            f"curvature_clip_norm={settings.curvature_clip_norm:g} the solve would lose its digits, and with them its bound; "
+            f"give at least {SMALLEST_SHIFT * settings.curvature_clip_norm:g}"
+        )
     both = f"algorithm.clip_norm={first:g} and algorithm.side_clip_norm={second:g}"
     if first > second:
         raise ConfigError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
 from pydantic import Field
 from torch import Tensor
 
@@ -54,3 +55,8 @@ def check_clip_norm(settings: Any, trust: str, what: str = "an update") -> None:
             f"algorithm.clip_norm=null under dp.trust={trust}: {what} without a bound has no sensitivity; "
             "give a positive clip norm, or write dp=none"
         )
+
+
+def first_round(seed: int, rounds: int) -> np.ndarray:
+    """When a release is made that is made once, at the start (`ReleaseSpec.occurs`)."""
+    return np.arange(rounds) == 0

@@ -52,7 +52,7 @@ from pydantic import Field
 from torch import Tensor
 
 from dpfl_cli.algorithms.base import Diagnostics, State
-from dpfl_cli.algorithms.local import LocalSettings, check_clip_norm, per_run
+from dpfl_cli.algorithms.local import LocalSettings, check_clip_norm, first_round, per_run
 from dpfl_cli.config.component import component
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import ClientSide
@@ -70,10 +70,6 @@ class ScaffoldSettings(LocalSettings):
     release: Literal["single", "double"] = "single"
     server_lr: float = Field(1.0, gt=0, allow_inf_nan=False)  # eta_g
     warm_start: bool = False
-
-
-def _first_round(seed: int, rounds: int) -> np.ndarray:
-    return np.arange(rounds) == 0
 
 
 def _split(noise_multiplier: float, dimension: int, clients: int) -> float:
@@ -108,7 +104,7 @@ class Scaffold:
         sent = settings.control == "sent"
         spec = partial(ReleaseSpec, echo=sent, sums_suffice=not sent)
         note = "clipped to C: sensitivity 2C (replace_one), C (zero_out, add_or_remove)"
-        first = [spec("warm_start", occurs=_first_round, note=f"once, at the start: client gradient {note}")]
+        first = [spec("warm_start", occurs=first_round, note=f"once, at the start: client gradient {note}")]
         first = first if settings.warm_start else []
         if settings.release == "single":
             return [*first, spec("update", note=f"client update {note}")]

@@ -38,7 +38,7 @@ from pydantic import Field
 from torch import Tensor
 
 from dpfl_cli.algorithms.base import Diagnostics, State
-from dpfl_cli.algorithms.local import per_run
+from dpfl_cli.algorithms.local import first_round, per_run
 from dpfl_cli.algorithms.record import GRADIENT, RecordSettings, gradient_release, local_steps_gap, noisy_steps
 from dpfl_cli.config.component import component
 from dpfl_cli.data.streams import Streams
@@ -55,10 +55,6 @@ class ScaffoldRecordSettings(RecordSettings):
     warm_start: bool = False
     warm_idle_rounds: int = Field(0, ge=0)
     extra_inv_n: bool = False
-
-
-def _first_round(seed: int, rounds: int) -> np.ndarray:
-    return np.arange(rounds) == 0
 
 
 @component("algorithm", "scaffold_record", revision=1, settings=ScaffoldRecordSettings)
@@ -82,7 +78,7 @@ class ScaffoldRecord:
     def releases(settings: ScaffoldRecordSettings, trust: str) -> list[ReleaseSpec]:
         steps = gradient_release(settings, trust)
         note = f"once, at the start: {GRADIENT}"
-        first = ReleaseSpec("warm_start", occurs=_first_round, echo=True, sums_suffice=steps.sums_suffice, note=note)
+        first = ReleaseSpec("warm_start", occurs=first_round, echo=True, sums_suffice=steps.sums_suffice, note=note)
         return [first, steps] if settings.warm_start else [steps]
 
     def init(self, objective: ClientSide, streams: Streams) -> State:

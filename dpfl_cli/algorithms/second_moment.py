@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dpfl_cli.algorithms.local import check_clip_norm
+from dpfl_cli.algorithms.local import check_clip_norm, first_round
 from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.models.curvature import damped_inverse, unpacked
@@ -51,7 +51,7 @@ def releases(settings: SecondMomentSettings, trust: str, gradient: str, covarian
     share = settings.covariance_share if settings.budget == "fraction" else None
     first, later = _factors(share)
     return [
-        ReleaseSpec("covariance", shape="matrix", occurs=_first_round, schedule=first, note=f"once, at the start: {covariance}"),
+        ReleaseSpec("covariance", shape="matrix", occurs=first_round, schedule=first, note=f"once, at the start: {covariance}"),
         ReleaseSpec("gradient", schedule=later, note=gradient),
     ]
 
@@ -71,10 +71,6 @@ def _factors(share: float | None) -> tuple[Factors | None, Factors | None]:
         return np.full(rounds, math.sqrt(rounds / ((1.0 - share) * (rounds + 1))))
 
     return first, later
-
-
-def _first_round(seed: int, rounds: int) -> np.ndarray:
-    return np.arange(rounds) == 0
 
 
 def blank(objective: ClientSide) -> Tensor:

@@ -41,7 +41,10 @@ class DatasetComponent(Protocol):
         ...
 
     def load(self, settings: Any, seed: int) -> Dataset:
-        """The dataset of a run with this seed; kept in the process, so callers must not write to its arrays."""
+        """The dataset of a run with this seed; kept in the process, so callers must not write to its arrays.
+
+        A dataset whose features take long to compute has `outline` besides, with the same arguments: the labels alone.
+        """
         ...
 
 

@@ -135,6 +135,11 @@ class FeatureDataset:
     name: ClassVar[str]
     base: ClassVar[str]  # the data set of the images
 
+    @staticmethod
+    def not_covered(settings: FeatureSettings) -> list[str]:
+        """The records that count as public."""
+        return [f"the first {settings.fit_records} training records, which count as public (what is fitted on them is no secret)"]
+
     @classmethod
     def info(cls, settings: FeatureSettings) -> DatasetInfo:
         """Finds and verifies the images' files and the weights; no image is looked at."""
@@ -174,6 +179,14 @@ class FeatureDataset:
     def folder(cls, settings: FeatureSettings) -> Path:
         """Where the features are kept."""
         return resolve(cls.name, cls.base, settings).cache.folder
+
+    @classmethod
+    def outline(cls, settings: FeatureSettings, seed: int) -> Dataset:
+        """The training records' labels, with features of no width: enough to deal them, and nothing is computed."""
+        found = resolve(cls.name, cls.base, settings)
+        first, last = found.train
+        labels = found.records(last, 1)[0].targets[first:last]
+        return Dataset(cls.info(settings), Records(np.empty((len(labels), 0), np.float32), labels), None)
 
     @classmethod
     def load(cls, settings: FeatureSettings, seed: int) -> Dataset:

@@ -46,6 +46,7 @@ class Objective(ABC):
       unreleased_metrics: names of the metrics that look at clients' records, and so are covered by no epsilon.
       host: calls a function with plain tensors or arrays and returns the tensors that it gives. What an objective computes beside
         torch in a round (a compiled kernel on a tensor's memory) passes through it, so that the engine can repeat the round.
+      solver_residual: relative residual at which `damped_solve` stops, where that is not small beside everything else (float32).
       provides: which of the optional methods it has, among "clipped_gradient", "squared_gradient_norms", "damped_solve",
         "covariance" (both kinds of it, and `precondition`).
       features: p, the number of features that the model's linear layer sees, where it provides "covariance".
@@ -55,6 +56,7 @@ class Objective(ABC):
     dimension: int
     features: int
     host: Callable[..., Any] = staticmethod(lambda function, *args: function(*args))
+    solver_residual: float = 0.0
     provides: ClassVar[frozenset[str]] = frozenset()
     unreleased_metrics: ClassVar[frozenset[str]] = frozenset()
 
@@ -198,7 +200,7 @@ class Objective(ABC):
         side = joined_side(gradient, auxiliary, clip_norm, side_clip_norm, how)
         direction = self.damped_solve(parameters, side, damping, curvature, curvature_clip_norm)
         clips = clip_norm, side_clip_norm, curvature_clip_norm
-        return solved_mean(direction, *clips, damping, self.records, how, constant)
+        return solved_mean(direction, *clips, damping, self.records, how, constant, self.solver_residual)
 
     def covariance(self) -> ClientValues:
         """[R, M, p (p + 1) / 2] (1 / n_i) sum_j x_j x_j^T of the features that the model's linear layer sees.

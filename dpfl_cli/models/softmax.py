@@ -27,6 +27,7 @@ from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams, stream_generator
 from dpfl_cli.models.classifier import DTYPES, EVALUATION_ROWS, cross_entropy, evaluation_splits
 from dpfl_cli.models.curvature import (
+    TOLERANCE,
     clippable_norms,
     covariance_inverse,
     covariance_product,
@@ -99,6 +100,7 @@ class SoftmaxRegression(Objective):
         self.features = self._width = self.dimension // self._classes  # of a record, the bias among them
         self._row = -(-self._width // ALIGNMENT) * ALIGNMENT
         self._solver_dtype = DTYPES[settings.solver_precision]
+        self.solver_residual = TOLERANCE[torch.float32] if settings.solver_precision == "float32" else 0.0
         self._minus_one = torch.full((), -1.0, dtype=self.dtype, device=self.device)
         self._pool = Pool(federations, index, self._rows, self._row, self.dtype, self.device)
         self._factors: dict[tuple[object, ...], Tensor] = {}

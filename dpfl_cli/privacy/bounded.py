@@ -415,16 +415,20 @@ def solved_mean(
     records: Tensor,
     how: Side,
     constant: Constant,
+    residual: float = 0.0,
 ) -> Bounded:
     """(H_i + gamma I)^-1 v_i of clipped records; what objectives make of damped solves. Sensitivities: `solve_sensitivity`.
 
     They hold for auxiliary vectors b_i that are public, or made of the client's own past messages where those were released.
+    A solver that stops at a residual of r ||v_i|| is off by at most r C2 / gamma on either side, which is added where r is told.
+    What no exact solve could give, a value that is not finite or one beyond C2 / gamma, is brought back (to 0, to the ball).
 
     Args:
       values: [R, M, d].
       gradient_clip, side_clip, matrix_clip, damping: [R] C1, C2, D, gamma; public.
       records: [R, M] m_i, at least 1; public and fixed, whatever neighbour the client holds.
       how: how v_i was made; the bound is proved for "project" and "clip_auxiliary", and for "xi" with the constant "xi_safe".
+      residual: r; 0 for a solver that is exact to rounding.
     """
     public = (gradient_clip, side_clip, matrix_clip, damping, records)
     if any(isinstance(one, Unreleased) for one in public) or isinstance(values, Diagnostic):
@@ -434,8 +438,14 @@ def solved_mean(
     replaced, left_out = solve_sensitivity(
         gradient_clip.double(), side_clip.double(), matrix_clip.double(), damping.double(), records.double(), constant
     )
+    largest = side_clip.double() / damping.double()
+    if residual:
+        replaced, left_out = (one + 2 * residual * largest.unsqueeze(-1) for one in (replaced, left_out))
+    # rounding may leave an exact solve this far outside
+    limit = ((1 + 1e-5) * largest).to(kind).reshape(-1, 1, 1)
+    finite = torch.isfinite(vector_norms(inside)).unsqueeze(-1)
     return Bounded(
-        values=client_values(inside),
+        values=client_values(_to_ball(torch.where(finite | torch.isinf(limit), inside, 0.0), limit)),
         bound=(side_clip / damping).to(kind),
         replace_one=replaced.to(kind),
         zero_out=left_out.to(kind),

@@ -207,7 +207,7 @@ class SharedGaussian(_Gaussian):
         """
         contributions, multipliers, address = self._begin(name, values, rounds, charged)
         sensitivity = values.sensitivity(self.site.relation)
-        spec, settings, clients = self.site.specs[0][name], self.settings[0], contributions.shape[1]
+        spec, settings, clients = self.site.specs[0][name], self.settings[0], contributions.shape[1]  # one choice in a batch
         if not settings.noise_share and not spec.sums_suffice:
             multipliers = multipliers * math.sqrt(clients)  # the ledger's are of messages
         largest = sensitivity if sensitivity.dim() == 1 else sensitivity.amax(dim=1)

@@ -253,6 +253,8 @@ def _averaged(labels: Mapping[str, Any], name: str, values: Sequence[float], div
     finite = all(math.isfinite(value) for value in values)
     mean = math.fsum(values) / len(values) if finite else float(np.sum(values))
     std = float(np.std(values, ddof=1)) if finite and len(values) > 1 else None
+    if len(values) > 1 and all(value == values[0] for value in values):
+        std = 0.0  # not what rounding leaves of it
     return Row(labels, name, mean, std, len(values), diverged=diverged)
 
 

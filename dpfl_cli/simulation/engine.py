@@ -131,7 +131,7 @@ def batch_key(plan: Plan) -> str:
         "algorithm": _without_numbers(plan.algorithm),
         "mechanism": _without_numbers(plan.mechanism),
         "dp": [plan.dp.trust, plan.dp.unit, plan.dp.relation, plan.dp.mode],
-        "data": [plan.info.sha256, *(part.identity() for part in (plan.dataset, plan.partitioner, plan.model))],
+        "data": [plan.identity["dataset"], plan.partitioner.identity(), plan.model.identity()],
         "releases": [[spec.name, spec.rate, spec.disjoint] for spec in plan.specs],
         "clients": plan.clients,
         "dimension": plan.dimension,
@@ -177,7 +177,7 @@ _KEPT_FEDERATIONS = 64
 def federation_of(plan: Plan) -> Federation:
     """The plan's data, dealt to its clients; cached while the process lives."""
 
-    key = canonical_json([plan.dataset.identity(), plan.partitioner.identity(), plan.info.sha256, plan.seed])
+    key = canonical_json([plan.identity["dataset"], plan.partitioner.identity(), plan.seed])
     if key not in _federations:
         dataset = plan.dataset.target.load(plan.dataset.settings, plan.seed)
         partition = plan.partitioner.target.partition(plan.partitioner.settings, dataset, plan.seed)

@@ -22,7 +22,7 @@ import dpfl_cli.models
 import dpfl_cli.privacy
 from dpfl_cli.config.component import Component, Settings, components, lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, nearest
-from dpfl_cli.config.identity import content_id
+from dpfl_cli.config.identity import canonical_json, content_id
 from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.config.schema import DpSettings, EvaluationSettings, LauncherSettings, RootSettings, RuntimeSettings
 from dpfl_cli.data.federation import DatasetInfo
@@ -38,6 +38,7 @@ _WITHOUT_COMPONENTS = (  # slow to import, needed by few commands
     "dpfl_cli.models.cnn_kernel",
     "dpfl_cli.models.single_output_kernel",
 )
+_fewest: dict[str, int] = {}  # records of the client with the fewest, by data, partition and seed
 _IGNORED = ("hints", "scale")  # they act on other keys while the config is composed
 
 
@@ -169,8 +170,16 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     dimension = parts["model"].target.dimension_of(parts["model"].settings, info)
     specs = tuple(parts["algorithm"].target.releases(parts["algorithm"].settings, dp.trust))
     if any(spec.settle is not None for spec in specs):
-        fewest = _fewest_records(parts["dataset"], parts["partitioner"], root.seed)
+        key = canonical_json([parts["dataset"].identity(), info.sha256, parts["partitioner"].identity(), root.seed])
+        if key not in _fewest:
+            _fewest[key] = _fewest_records(parts["dataset"], parts["partitioner"], root.seed)
+        fewest = _fewest[key]
         specs = tuple(spec if spec.settle is None else spec.settle(spec, root.rounds, fewest) for spec in specs)
+    if dp.relation == "add_or_remove" and any(spec.rate is not None or spec.disjoint > 1 for spec in specs):
+        raise ConfigError(
+            "dp.relation=add_or_remove: where a record is gone, a batch holds another one in its place, so that batches have the "
+            "sensitivity of replacing; write dp.relation=replace_one or zero_out"
+        )
     plan = Plan(
         seed=root.seed,
         rounds=root.rounds,
@@ -214,8 +223,9 @@ def parse_root(values: dict[str, Any]) -> RootSettings:
 
 
 def _fewest_records(dataset: Part, partitioner: Part, seed: int) -> int:
-    """Records of the client with the fewest, at least 1 (the engine refuses empty ones)."""
-    counts = partitioner.target.partition(partitioner.settings, dataset.target.load(dataset.settings, seed), seed).counts
+    """Records of the client with the fewest, at least 1 (the engine refuses empty ones); from labels where features take long."""
+    load = getattr(dataset.target, "outline", dataset.target.load)
+    counts = partitioner.target.partition(partitioner.settings, load(dataset.settings, seed), seed).counts
     return max(int(counts.min()), 1)
 
 

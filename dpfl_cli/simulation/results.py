@@ -67,7 +67,8 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str
         part, words = priced_part(convention, ledger)
         value = price(part, accountant, plan.dp.delta).epsilon if part.releases else None
         report["epsilon_paper"] = {"value": value, "convention": words}
-    if plan.dp.trust == "secure_aggregation" and ledger.releases and plan.mechanism.target.gap(plan.mechanism.settings) is None:
+    proved = gap(plan.algorithm, plan.mechanism, plan.dp.trust) is None
+    if plan.dp.trust == "secure_aggregation" and ledger.releases and proved:
         report["collusion"] = collusion(ledger, plan.clients, accountant, plan.dp.delta)
     return report
 

@@ -225,7 +225,8 @@ def test_without_noise_and_offset_the_radius_and_the_loss_vanish() -> None:
     radii = [float(one["radius"]) for one in played.diagnostics]
     assert radii[0] == 1.0
     assert radii[-1] < 1e-6
-    assert losses(played, federation)[-1] < 1e-13 < 1e-3 < losses(played, federation)[0]
+    assert losses(played, federation)[0] > 1e-3
+    assert losses(played, federation)[-1] < 1e-13
     assert min(radii) >= 1e-9
 
 
@@ -312,19 +313,20 @@ def test_the_planned_ledger() -> None:
     assert {entry.name: entry.rate for entry in whole.ledger().entries} == {"radius": 50 / 1500, "gradient": None}
 
 
-@pytest.mark.parametrize("options", [[], ["accountant.order=paper"]])
+@pytest.mark.parametrize("paper", [[], ["accountant.order=paper"]])
 @pytest.mark.parametrize("method", ["adaptdp", "fedavg_record"])
-def test_epsilon_grows_with_rounds(method: str, options: list[str]) -> None:
-    plan = make_plan(compose_config(words("accountant=wang_rdp", "mechanism.noise_multiplier=2", *options, method=method)))
+def test_epsilon_grows_with_rounds(method: str, paper: list[str]) -> None:
+    options = ["accountant=wang_rdp", "mechanism.noise_multiplier=2", *paper]
+    plan = make_plan(compose_config(words(*options, method=method)))
     prices = [plan.accountant_object().epsilon(plan.ledger(rounds), 1e-4) for rounds in (1, 5, 10, 20, 30)]
-    if options:  # the paper's order changes in steps, and between them epsilon may stay
-        assert all(one <= other for one, other in pairwise(prices)) and prices[0] < prices[-1]
+    if paper:  # the paper's order changes in steps, and between them epsilon may stay
+        assert all(one <= other for one, other in pairwise(prices))
+        assert prices[0] < prices[-1]
     else:
         assert all(one < other for one, other in pairwise(prices))
-    with_radius = make_plan(compose_config(words("accountant=wang_rdp", "mechanism.noise_multiplier=2", *options)))
-    alone = make_plan(compose_config(words("accountant=wang_rdp", "mechanism.noise_multiplier=2", *options, method="fedavg_record")))
+    with_radius, alone = (make_plan(compose_config(words(*options, method=name))) for name in ("adaptdp", "fedavg_record"))
     price = with_radius.accountant_object().epsilon
-    assert price(with_radius.ledger(), 1e-4) >= price(alone.ledger(), 1e-4) * (1 if options else 1 + 1e-9)
+    assert price(with_radius.ledger(), 1e-4) >= price(alone.ledger(), 1e-4) * (1 if paper else 1 + 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -333,8 +335,8 @@ def test_epsilon_grows_with_rounds(method: str, options: list[str]) -> None:
         (["algorithm.batch_size=1501"], r"algorithm\.batch_size=1501: a client holds only 1500 records"),
         (["algorithm.radius_batch_size=1501"], r"algorithm\.radius_batch_size=1501: a client holds only 1500 records"),
         (["algorithm.sampling=epoch_permutation"], r"algorithm\.local_steps=20 with sampling=epoch_permutation: an epoch has 15"),
-        (["algorithm.sampling=with_replacement"], r"several times, so that no sensitivity is proved\): dp\.mode=sound refuses it"),
-        (["algorithm.clipping=batch_mean"], r"can move the clipped mean by 2C, not 2C / m\): dp\.mode=sound refuses it"),
+        (["algorithm.sampling=with_replacement"], r"several times, so that no sensitivity is proved\): dp\.mode=sound"),
+        (["algorithm.clipping=batch_mean"], r"can move the clipped mean by 2C, not 2C / m\): dp\.mode=sound"),
         (["dp.relation=zero_out", "accountant=wang_rdp"], "use dp.relation=replace_one"),
         (["dp.epsilon=1", "accountant=wang_rdp", "accountant.order=paper"], "no noise reaches epsilon 1"),
         (["algorithm.radius_noise_multiplier=0"], r"algorithm\.radius_noise_multiplier"),

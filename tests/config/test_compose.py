@@ -217,3 +217,22 @@ def test_an_option_that_sets_another_ones_component_is_listed_as_its_preset() ->
     assert not any(found[name] for name in ("fedavg", "fedfc", "scaffold_record"))
     assert preset_of("model", conf_dir() / "model" / "softmax.yaml") is None  # its component bears a name of no option
     assert preset_of("dp", conf_dir() / "dp" / "cdp.yaml") is None
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg_record", "scaffold_record"])
+def test_batches_are_refused_where_a_record_may_be_gone(algorithm):
+    """Another record takes its place in the batch: that moves a mean by 2C / b, where add_or_remove states C / b."""
+    words = [f"algorithm={algorithm}", "dp=record", "dataset.records_per_client=4", "algorithm.batch_size=2", "rounds=2"]
+    for sampling in ("without_replacement", "epoch_permutation"):
+        chosen = [*words, f"algorithm.sampling={sampling}", "algorithm.local_steps=2"]
+        with pytest.raises(ConfigError, match="holds another one in its place"):
+            make_plan(compose_config([*chosen, "dp.relation=add_or_remove"]))
+        for relation in ("replace_one", "zero_out"):
+            make_plan(compose_config([*chosen, f"dp.relation={relation}"]))
+
+
+def test_a_damped_solve_without_damping_is_refused():
+    words = ["algorithm=fednew_record", "dp=secure_aggregation", "dp.unit=record", "algorithm.penalty=0"]
+    with pytest.raises(ConfigError, match="would lose its digits"):
+        make_plan(compose_config([*words, "algorithm.damping=1e-7"]))
+    make_plan(compose_config([*words, "algorithm.damping=1e-2"]))

@@ -24,6 +24,7 @@ from dpfl_cli.data.catalogue import CATALOGUE
 from dpfl_cli.data.features import FeatureSettings, MnistFeatures, principal_components
 from dpfl_cli.data.mnist import Mnist
 from dpfl_cli.data.sources import cache_dir, digest
+from dpfl_cli.simulation.engine import batch_key, federation_of
 from dpfl_cli.simulation.plan import make_plan
 
 RUN = ["dataset=mnist_features", "algorithm=fedavg", "dp=cdp", "dataset.fit_records=10", "partitioner.clients=5", "rounds=1"]
@@ -463,3 +464,27 @@ def test_what_cannot_be_done_is_refused_in_one_line(looked, monkeypatch, values,
 def test_wrong_use_of_the_command_is_one_line(words, capsys):
     assert main(["data", "features", *words]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_runs_on_other_features_of_the_same_images_are_kept_apart(looked, monkeypatch):
+    """In one batch, or from one federation, a run would get the numbers of another backbone."""
+
+    def doubled(weights, public):
+        return lambda images: 2.0 * images.flatten(1) + images.flatten(1).flip(1)
+
+    monkeypatch.setitem(BACKBONES, "doubled", Backbone("doubled", "", 1, "real", None, False, prod, doubled))
+    plans = [make_plan(compose_config([*RUN, f"dataset.backbone={name}"])) for name in ("pixels", "doubled")]
+    assert plans[0].id != plans[1].id
+    assert plans[0].info.sha256 == plans[1].info.sha256
+    assert batch_key(plans[0]) != batch_key(plans[1])
+    one, other = (federation_of(plan).dataset.train.features for plan in plans)
+    assert one.shape == other.shape
+    assert not np.allclose(one, other)
+
+
+def test_batches_are_planned_from_labels_alone(looked):
+    words = [word for word in RUN if not word.startswith(("algorithm", "dp"))]
+    config = compose_config([*words, "algorithm=fedavg_record", "dp=record", "algorithm.batch_size=2", "dataset.backbone=pixels"])
+    plan = make_plan(config)
+    assert looked.batches == []
+    assert plan.specs[0].rate == 2 / 6

@@ -451,3 +451,22 @@ def test_calibration_gives_the_papers_noise_to_the_printed_digits(records, steps
 def test_calibration_at_all_targets(records):
     for epsilon, sigma in zip(TARGETS, MORE[records], strict=True):
         assert calibrated(records, 70, epsilon) == pytest.approx(sigma, rel=5e-6)
+
+
+def test_what_no_exact_solve_gives_is_brought_back_and_a_told_residual_is_added():
+    one = torch.ones(1)
+    values = torch.zeros(1, 4, 3)
+    values[0, 0] = float("nan")
+    values[0, 1] = 1e4
+    values[0, 2, 0] = 0.5
+    exact, loose = (
+        solved_mean(client_values(values), one, one, one, 2 * one, torch.full((1, 4), 50), "project", "tight", residual)
+        for residual in (0.0, 1e-3)
+    )
+    inside = opened(exact.values)[0]
+    assert inside[0].tolist() == [0.0, 0.0, 0.0]
+    assert float(inside[1].norm()) == pytest.approx(0.5, rel=2e-5)  # C2 / gamma
+    assert inside[2].tolist() == [0.5, 0.0, 0.0]
+    for relation in ("replace_one", "zero_out"):
+        more = loose.sensitivity(relation) - exact.sensitivity(relation)
+        assert more.tolist() == [pytest.approx([1e-3] * 4, rel=1e-3)]  # 2 r C2 / gamma
