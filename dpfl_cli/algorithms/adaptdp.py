@@ -23,7 +23,7 @@ Releases:
 Noise of the radius: `radius_noise_multiplier`, std over sensitivity; null makes the radius releases of all rounds cost, at order
 1 + ceil(2 ln(1 / delta) / epsilon) of the target, as much as all gradient releases (the paper's split of its budget).
 
-Diagnostics: `radius`, C_r, which is released; `clipped_fraction`, the share of the radius's batch that C_r clips at x: not released.
+Diagnostics: `radius`, C_r, which is released; `clipped_fraction`, the share of the radius's batch that C_r clips at x: not.
 
 Proved as `fedavg_record` is: under local trust for any K, under central trust and secure aggregation for K = 1.
 """

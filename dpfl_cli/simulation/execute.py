@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 
 from dpfl_cli.config.errors import StoreError
-from dpfl_cli.simulation.engine import Member, batch_key, run_members
+from dpfl_cli.simulation.engine import Batch, Member, batch_key, run_members
 from dpfl_cli.simulation.memory import reset_peak
 from dpfl_cli.simulation.plan import Plan
 from dpfl_cli.simulation.progress import Progress
@@ -89,8 +89,8 @@ def execute(
 def execute_alone(plans: Sequence[Plan], store: RunStore, progress: Progress) -> list[Outcome]:
     """As `execute`, for their times: finished ones too are run again, one after another, each the only run of its batch.
 
-    Two rounds of each are done beforehand and thrown away, so that compiling and filling caches is in nobody's time; the peak of
-    memory begins anew after them.
+    Two rounds of each are done beforehand and thrown away, so that compiling and filling caches is in nobody's time, and the
+    floating-point operations of torch's products and convolutions are counted in them; the peak of memory begins anew after them.
     """
     store.prepare()
     outcomes = []
@@ -98,12 +98,24 @@ def execute_alone(plans: Sequence[Plan], store: RunStore, progress: Progress) ->
         with store.lock(plan.id) as held:
             if held:
                 store.begin_forced(plan.id)  # from its beginning: what a checkpoint holds may have been computed in company
+        counted = plan
         with contextlib.suppress(Exception):  # what is wrong is recorded when the run itself is made
-            for _ in run_members([Member(replace(plan, rounds=min(plan.rounds, 2)))], lambda member: None, lambda active: None):
-                pass
+            counted = replace(plan, flops_per_round=_flops_per_round(plan))
         reset_peak()
-        outcomes += execute([plan], store, progress, force=True)
+        outcomes += execute([counted], store, progress, force=True)
     return outcomes
+
+
+def _flops_per_round(plan: Plan) -> float:
+    """Operations of a run's first two rounds (or one) over their number, without compiled kernels and elementwise functions."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    rounds = min(plan.rounds, 2)
+    batch = Batch([Member(replace(plan, rounds=rounds))])
+    with FlopCounterMode(display=False) as counter:
+        for _ in range(rounds):
+            batch.step()
+    return counter.get_total_flops() / rounds
 
 
 def settled(plans: Sequence[Plan], store: RunStore, progress: Progress) -> tuple[dict[str, Outcome], list[Plan]]:

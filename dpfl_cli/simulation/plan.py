@@ -89,6 +89,7 @@ class Plan:
     clients: int
     dimension: int
     specs: tuple[ReleaseSpec, ...]
+    flops_per_round: float | None = None  # as counted beforehand, of a run that is made for its times; no part of its identity
 
     @cached_property
     def identity(self) -> dict[str, Any]:

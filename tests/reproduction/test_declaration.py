@@ -258,6 +258,16 @@ def test_an_expectation_is_open_only_where_nothing_was_measured(name: str) -> No
         assert claim.expected_at("paper" if claim.scale == "paper" else "quick") != "either", claim.id
 
 
+def test_a_word_of_the_paper_may_be_several_measures() -> None:
+    numbers = PaperNumbers(load_artifact("adaptdp/table2"))
+    labels = {"level": 1, "method": "AdaptDP"}
+    first, second = numbers.find("objective", {"task": "T1", **labels}), numbers.find("loss", {"task": "T3", **labels})
+    assert first is not None
+    assert second is not None
+    assert (first.value, first.std, second.value) == (3.34e-7, 4.3e-8, 4.25e-5)
+    assert numbers.find("accuracy", {"task": "T1", **labels}) is None
+
+
 SEARCH = Path(expression.__file__).parent / "searches" / "fedexp_table4.csv"
 
 
