@@ -107,9 +107,9 @@ class FedNew:
         ]
 
     @staticmethod
-    def attack(settings: FedNewSettings, rounds: int, counts: list[int], sens_scale: str) -> float:
-        """How much further the worst data known move the sums than claimed, under shares of noise."""
-        return wound_up_dual(rounds, settings.damping, settings.penalty) if settings.dual == "paper" else 1.0
+    def attack(settings: FedNewSettings, rounds: int, counts: list[int], sens_scale: str) -> tuple[float, float] | None:
+        """How much further than claimed the worst data known move the sums, shares being equal; None of a proved variant."""
+        return (wound_up_dual(rounds, settings.damping, settings.penalty), 1.0) if settings.dual == "paper" else None
 
     def init(self, objective: ClientSide, streams: Streams) -> State:
         model = objective.initial(streams)

@@ -40,6 +40,8 @@ The composition, by `dual`:
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any, ClassVar, Literal
 
@@ -59,7 +61,7 @@ from dpfl_cli.privacy.bounded import Constant
 from dpfl_cli.privacy.client_values import client_values
 from dpfl_cli.privacy.diagnostics import curvature_diagnostics
 from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
-from dpfl_cli.privacy.worst_cases import moved_record, unequal_shares
+from dpfl_cli.privacy.worst_cases import claimed_sensitivities, moved_record, unequal_shares
 
 SMALLEST_SHIFT = 1e-3  # gamma / D: eight thousand times what float32 resolves
 NOTE = {
@@ -115,14 +117,18 @@ class FedNewRecord:
         _check_clips(settings)
         note = f"damped direction of clipped records: {NOTE[settings.sensitivity]}"
         kept = settings.dual == "paper"
-        return [ReleaseSpec("direction", sums_suffice=not kept, echo=kept, note=note)]
+        spec = ReleaseSpec("direction", sums_suffice=not kept, echo=kept, note=note)
+        limited = settings.sensitivity == "paper" and trust != "none"  # without noise there is no constant
+        return [replace(spec, settle=partial(_settled, settings)) if limited else spec]
 
     @staticmethod
-    def attack(settings: FedNewRecordSettings, rounds: int, counts: list[int], sens_scale: str) -> float:
-        """How much further a record that is left out moves a sum than claimed, in a round with the worst auxiliary vector."""
+    def attack(settings: FedNewRecordSettings, rounds: int, counts: list[int], sens_scale: str) -> tuple[float, float]:
+        """How much further than claimed a record moves its client's share at the worst auxiliary vector; `unequal_shares`."""
         clips = settings.clip_norm or inf, settings.side_clip_norm, settings.curvature_clip_norm
-        factor = moved_record(clips, settings.damping + settings.penalty, counts, settings.bound_aux, settings.sensitivity)
-        return factor * (unequal_shares(counts) if sens_scale == "own" else 1.0)
+        gamma = settings.damping + settings.penalty
+        claimed = claimed_sensitivities(clips, gamma, counts, settings.sensitivity)
+        factor = moved_record(clips, gamma, counts, settings.bound_aux, claimed)
+        return factor, unequal_shares(claimed) if sens_scale == "own" else 1.0
 
     def init(self, objective: ClientSide, streams: Streams) -> State:
         model = objective.initial(streams)
@@ -161,6 +167,18 @@ class FedNewRecord:
         if not self.hyper.spectrum:
             return {}
         return curvature_diagnostics(objective.largest_curvature(start, self.hyper.curvature, self._clips()[2]))
+
+
+def _settled(settings: FedNewRecordSettings, spec: ReleaseSpec, rounds: int, records: int) -> ReleaseSpec:
+    """The spec as it is, or a ConfigError where the paper's constant does not exist for the client with the fewest records."""
+    shift, limit = settings.damping + settings.penalty, settings.curvature_clip_norm
+    if shift * records > limit:
+        return spec
+    raise ConfigError(
+        f"algorithm.sensitivity=paper: its constant needs (algorithm.damping + algorithm.penalty) times a client's records above "
+        f"algorithm.curvature_clip_norm; the client with the fewest has {records}, and {shift:g} * {records} <= {limit:g}; raise "
+        "damping, lower curvature_clip_norm, deal more records, or write algorithm.sensitivity=tight"
+    )
 
 
 def _check_clips(settings: FedNewRecordSettings) -> None:

@@ -19,6 +19,8 @@ from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
 
+SHARE = 0.1  # of the covariance, where nothing else is said
+
 
 class SecondMomentSettings(Settings):
     """Settings of a method that is preconditioned by the covariance of features."""
@@ -30,7 +32,7 @@ class SecondMomentSettings(Settings):
     cov_norm: Literal["mean", "paper"]
     psd_floor: Literal["damping", "none"]
     budget: Literal["equal_sigma", "fraction"]
-    covariance_share: float = Field(gt=0, lt=1)  # phi
+    covariance_share: float = Field(SHARE, gt=0, lt=1)  # phi
 
 
 def releases(settings: SecondMomentSettings, trust: str, gradient: str, covariance: str) -> list[ReleaseSpec]:
@@ -47,6 +49,11 @@ def releases(settings: SecondMomentSettings, trust: str, gradient: str, covarian
         raise ConfigError(
             f"algorithm.feature_clip_norm=null under dp.trust={trust}: a covariance without a bound has no sensitivity; give a "
             "positive clip norm, or write dp=none"
+        )
+    if settings.budget == "equal_sigma" and settings.covariance_share != SHARE:
+        raise ConfigError(
+            f"algorithm.covariance_share={settings.covariance_share:g}: algorithm.budget=equal_sigma has no shares and would "
+            "ignore it; write algorithm.budget=fraction, or drop covariance_share"
         )
     share = settings.covariance_share if settings.budget == "fraction" else None
     first, later = _factors(share)

@@ -16,8 +16,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from rich.table import Table
 
-    from dpfl_cli.cli.report import wide_console
-    from dpfl_cli.privacy.accountants import price_all
+    from dpfl_cli.cli.report import collusion_text, is_claimed, wide_console
+    from dpfl_cli.privacy.accountants import accountant, price_all
+    from dpfl_cli.privacy.collusion import collusion
     from dpfl_cli.simulation.plan import load_components
     from dpfl_cli.simulation.store import RunStore
 
@@ -35,7 +36,7 @@ def execute(args: argparse.Namespace) -> int:
         for column in ("accountant", "epsilon", "remark"):
             table.add_column(column)
         for priced in price_all(record.ledger, delta):
-            text = "" if priced.epsilon is None else f"{priced.epsilon:.6f}"
+            text = "" if priced.epsilon is None else f"{priced.epsilon:.6f}" + (" (claimed)" if is_claimed(privacy) else "")
             remark = priced.reason or ("vacuous: above 20" if priced.vacuous else "")
             table.add_row(priced.accountant, text, remark)
         console.print(table)
@@ -45,6 +46,12 @@ def execute(args: argparse.Namespace) -> int:
                 f"sensitivity {entry.sensitivity}",
                 markup=False,
             )
+        console.print(f"  guarantee: {privacy['guarantee']}", markup=False)
+        if "collusion" in privacy:
+            clients = record.result["data"]["clients"]
+            options = {key: value for key, value in record.config["accountant"].items() if key not in ("name", "revision")}
+            seen = collusion(record.ledger, clients, accountant(privacy["accountant"], options), delta)
+            console.print(f"  {privacy['accountant']}: {collusion_text(seen, clients).removesuffix('.')}", markup=False)
         console.print(f"  not covered: {'; '.join(privacy['not_covered'])}", markup=False)
     return 0
 

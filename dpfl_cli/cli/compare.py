@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfl_cli.cli.files import write_output
+from dpfl_cli.cli.report import is_claimed
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import content_id, flat
 from dpfl_cli.config.paths import outputs_dir
@@ -54,7 +55,8 @@ def plot_comparison(records: Sequence[RunRecord], metric: str | None = None, pat
             values = np.array([[curve[round_] for round_ in rounds] for curve in curves])
             colour, style = COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)]
             privacy = group[0].result["privacy"]
-            epsilon = "not private" if privacy["epsilon"] is None else f"ε = {privacy['epsilon']:.3g}"
+            claimed = " claimed" if is_claimed(privacy) else ""
+            epsilon = "not private" if privacy["epsilon"] is None else f"ε = {privacy['epsilon']:.3g}{claimed}"
             seeds = f"{len(group)} seed{'s' if len(group) > 1 else ''}"
             axis.plot(rounds, values.mean(axis=0), color=colour, linestyle=style, label=f"{label} ({epsilon}, {seeds})")
             if len(group) > 1:

@@ -199,7 +199,10 @@ def _features(args: argparse.Namespace) -> int:
     keep_freed_memory()
     info = found.target.info(settings)
     begun = time.monotonic()
-    made = found.target.prepare(settings, _Watched(args.quiet))
+    try:
+        made = found.target.prepare(settings, _Watched(args.quiet))
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt("the same command goes on from the finished blocks") from stop
     if not args.quiet:
         seconds = time.monotonic() - begun
         new = f"{made} images looked at in {seconds:.1f} s ({made / seconds:.1f} images/s)" if made else "nothing to compute"

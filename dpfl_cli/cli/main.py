@@ -57,7 +57,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
     if isinstance(error, DpflError):
         return str(error), error.exit_code
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted; the same command goes on from the last checkpoint", EXIT_INTERRUPTED
+        return f"interrupted; {str(error) or 'the same command goes on from the last checkpoint'}", EXIT_INTERRUPTED
     text = " ".join(str(error).split()) or "no message"
     return f"{type(error).__name__}: {text}; --debug shows where", EXIT_BUG
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from dpfl_cli.simulation.store import CLAIMED
+
 if TYPE_CHECKING:
     from dpfl_cli.simulation.execute import Outcome
 
@@ -18,6 +21,7 @@ EXIT_RUNS_FAILED = 3
 COMMON = ("delta", "status", "dataset", "dp", "algorithm", "seed")  # what may be said once for all runs, in this order
 LEFT = ("run", "algorithm", "dp", "dataset", "seed", "status")
 SHOWN = ("accuracy", "relative_distance", "distance", "train_loss", "test_loss")
+SETTINGS_SAID = 4  # of a grid, each with a line about colluding clients
 
 
 def report_outcomes(outcomes: Sequence[Outcome], quiet: bool) -> int:
@@ -74,6 +78,8 @@ def print_results(console: Console, runs: Sequence[tuple[dict[str, Any], dict[st
     if common:
         console.print(", ".join(common), markup=False)
     console.print(_caption([result["privacy"] for _, result in runs]), markup=False)
+    for line in _guarantees([result["privacy"] for _, result in runs]):
+        console.print(line, markup=False)
 
 
 def _columns(runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, list[str]]:
@@ -128,13 +134,27 @@ def _caption(reports: Sequence[dict[str, Any]]) -> str:
     return f"epsilon: {', '.join(parts)}; tuning not included"
 
 
+def _guarantees(reports: Sequence[dict[str, Any]]) -> list[str]:
+    """Each guarantee that the runs have, once, with the number of its runs where they differ."""
+    counts = Counter(report["guarantee"] for report in reports if "guarantee" in report)
+    if len(counts) == 1:
+        return [f"Guarantee: {next(iter(counts))}."]
+    return [f"Guarantee of {count} of {len(reports)} runs: {text}." for text, count in counts.items()]
+
+
+def is_claimed(privacy: dict[str, Any]) -> bool:
+    """Whether the epsilon of a report is as a paper claims it, and not proved."""
+    return privacy["epsilon"] is not None and str(privacy.get("guarantee", "")).startswith(CLAIMED)
+
+
 def epsilon_text(privacy: dict[str, Any]) -> str:
-    """Epsilon in a table cell: a number, marked where it is vacuous or not what it was calibrated to, or why there is none."""
+    """Epsilon in a table cell: a number, marked where it is vacuous, only claimed or off its target, or why there is none."""
     if privacy["epsilon"] is None:
         return str(privacy.get("epsilon_reason") or "none")
     target = privacy.get("epsilon_target")
     missed = target is not None and abs(privacy["epsilon"] - target) > 1e-3 * target
     marks = (f" (target {target:g})" if missed else "") + (" (vacuous)" if privacy["vacuous"] else "")
+    marks += " (claimed)" if is_claimed(privacy) else ""
     return f"{privacy['epsilon']:.4f}{marks}"
 
 
@@ -147,16 +167,29 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
         lines.append(f"{which} finished before and not run again (runtime.force=true runs it again).")
     for outcome in outcomes if len(outcomes) == 1 else []:
         privacy = outcome.record.result["privacy"]
-        lines.append(f"Guarantee: {privacy['guarantee']}.")
         if "epsilon_paper" in privacy and privacy["epsilon_paper"]["value"] is not None:
             stated = privacy["epsilon_paper"]
             lines.append(f"Under the paper's convention ({stated['convention']}) epsilon is {stated['value']:.4f}.")
+    return lines + _collusion_lines([outcome.record.result for outcome in outcomes])
+
+
+def _collusion_lines(results: Sequence[dict[str, Any]]) -> list[str]:
+    """What colluding clients would see: a line for each setting that the runs differ in, the first few."""
+    said: dict[str, None] = {}
+    for result in results:
+        privacy = result["privacy"]
         if "collusion" in privacy:
-            lines.append(_collusion_text(privacy["collusion"], outcome.record.result["data"]["clients"]))
+            line = collusion_text(privacy["collusion"], result["data"]["clients"])
+            alone = len(results) == 1 or isinstance(privacy["collusion"], str) or privacy["epsilon"] is None
+            said[line if alone else f"{line.removesuffix('.')} in place of {privacy['epsilon']:.4f}."] = None
+    lines = list(said)
+    if len(lines) > SETTINGS_SAID:
+        left = len(lines) - SETTINGS_SAID
+        lines[SETTINGS_SAID:] = [f"... and for {left} more setting{'s' if left > 1 else ''}: dpfl account RUN tells."]
     return lines
 
 
-def _collusion_text(collusion: str | list[dict[str, Any]], clients: int) -> str:
+def collusion_text(collusion: str | list[dict[str, Any]], clients: int) -> str:
     """What the largest coalition would see, in one line."""
     if isinstance(collusion, str):
         return f"Colluding clients: {collusion}."

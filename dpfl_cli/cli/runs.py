@@ -131,7 +131,15 @@ def _list(records: Sequence[Any], args: argparse.Namespace) -> int:
 
 
 def _show(records: Sequence[Any], args: argparse.Namespace) -> int:
-    print(json.dumps([{"config": r.config, "result": r.result, "ledger": r.ledger.to_json()} for r in records], indent=2))
+    from dpfl_cli.cli.report import is_claimed
+
+    shown = []
+    for record in records:
+        result, privacy = record.result, record.result["privacy"]
+        if is_claimed(privacy):  # said beside the number, for `guarantee` is far below it
+            result = {**result, "privacy": {"epsilon": privacy["epsilon"], "epsilon_remark": "(claimed)", **privacy}}
+        shown.append({"config": record.config, "result": result, "ledger": record.ledger.to_json()})
+    print(json.dumps(shown, indent=2))
     return 0
 
 

@@ -26,7 +26,7 @@ import dpfl_cli.data.cifar
 import dpfl_cli.data.emnist
 import dpfl_cli.data.mnist  # noqa: F401  (the data sets of the images register themselves)
 from dpfl_cli.config.component import Component, Settings, component, lookup
-from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.errors import ConfigError, DataError, nearest
 from dpfl_cli.config.identity import content_id
 from dpfl_cli.data.backbones import BACKBONES, EFFICIENTNET, Backbone, Extractor, as_images, check_packages, read_weights
 from dpfl_cli.data.base import Stages
@@ -256,17 +256,20 @@ def _backbone(name: str, settings: FeatureSettings) -> tuple[Backbone, Path | No
             f"dataset.weights={given}: dataset.backbone={settings.backbone} takes no file of yours; "
             f"write dataset.backbone={needing}, or dataset.weights=null"
         )
+    file = None if given is None else Path(given).expanduser()
+    if file is not None and not file.is_file():
+        raise DataError(f"{file}: cannot be read (no such file); dataset.weights names the file of the weights")
     check_packages(chosen)
     if backbone.weights is None:
         return backbone, None
     if backbone.weights == "catalogue":
         return backbone, next(iter(locate(chosen).values()))
-    if given is None:
+    if file is None:
         raise ConfigError(
             f"dataset.weights=null: dataset.backbone={chosen} needs the file of its weights; write dataset.weights=PATH, or "
             "dataset.backbone=auto"
         )
-    return backbone, Path(given).expanduser()
+    return backbone, file
 
 
 @lru_cache(maxsize=16)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.idx import read_idx, read_shape
 from dpfl_cli.data.sources import content_sha256, locate
+from dpfl_cli.data.streams import stream_generator
 
 CLASSES = 10
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
@@ -21,17 +22,29 @@ TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
 class IdxImagesSettings(Settings):
-    """How many of the records are used (the first ones of the files; None: all), and the scale of the pixels."""
+    """Which records are used (None: all; tests are the first ones of the file), and the scale of the pixels."""
 
+    later: ClassVar[frozenset[str]] = frozenset({"subset", "subset_seed", "pixels"})
     train_records: int | None = Field(default=None, ge=1)
     test_records: int | None = Field(default=None, ge=1)
     standardise: bool = False
+    subset: Literal["first", "random", "stratified"] = "first"
+    subset_seed: int = Field(default=0, ge=0)
+    pixels: Literal["unit", "raw"] = "unit"
+
+    @model_validator(mode="after")
+    def _one_scale(self) -> IdxImagesSettings:
+        if self.standardise and self.pixels == "raw":
+            raise ValueError("pixels=raw are not standardised: drop one of the two")
+        return self
 
 
 class IdxImages:
-    """Images [N, 28, 28] float32 in [0, 1], or (x - mean) / std where standardised, and labels [N] int64 in 0..9.
+    """Images [N, 28, 28] float32 and labels [N] int64 in 0..9.
 
-    Mean and std are the usual published constants of the training images; they do not depend on the settings.
+    Pixels are in [0, 1], (x - mean) / std of that where standardised, or 0 to 255 where raw. A subset of the training records is
+    the first ones of the file, random ones, or random ones with equal shares of the classes (to one record); it is drawn from its
+    own seed, the same in all runs. Mean and std are the usual published constants of the training images.
     """
 
     name: ClassVar[str]
@@ -70,31 +83,66 @@ class IdxImages:
         """The records; they do not depend on the seed."""
         files = locate(cls.name)
         scale = (cls.mean, cls.std) if settings.standardise else (0.0, 1.0)
-        train, test = _records(cls.name, content_sha256(files), settings.train_records, settings.test_records, *scale)
+        unit = 255.0 if settings.pixels == "unit" else 1.0
+        chosen = (settings.subset, settings.subset_seed) if settings.train_records is not None else ("first", 0)
+        sizes = settings.train_records, settings.test_records
+        train, test = _records(cls.name, content_sha256(files), *sizes, *scale, unit, *chosen)
         return Dataset(cls.info(settings), train, test)
 
 
 @lru_cache(maxsize=2)
 def _records(
-    name: str, sha256: str, first: int | None, first_test: int | None, mean: float, std: float
+    name: str,
+    sha256: str,
+    first: int | None,
+    first_test: int | None,
+    mean: float,
+    std: float,
+    unit: float,
+    subset: str,
+    seed: int,
 ) -> tuple[Records, Records]:
     """Training and test records; kept by content, which is why the checksum is an argument."""
     files = locate(name)
-    train = _read(files[TRAIN[0]], files[TRAIN[1]], first, mean, std)
-    return train, _read(files[TEST[0]], files[TEST[1]], first_test, mean, std)
+    chosen = None
+    if subset != "first" and first is not None:
+        chosen = _subset(read_idx(files[TRAIN[1]]), first, subset == "stratified", seed)
+    train = _read(files[TRAIN[0]], files[TRAIN[1]], first, mean, std, unit, chosen)
+    return train, _read(files[TEST[0]], files[TEST[1]], first_test, mean, std, unit)
 
 
-def _read(images_path: Path, labels_path: Path, first: int | None, mean: float, std: float) -> Records:
-    """The first records of a pair of files (None: all), pixels shifted and scaled."""
+def _subset(labels: np.ndarray, size: int, stratified: bool, seed: int) -> np.ndarray:
+    """[size] numbers of the records of a random subset, ascending; stratified: classes as equal as they can be."""
+    order = stream_generator(seed, "subset").permutation(len(labels))
+    if stratified:
+        places = np.empty(len(labels), np.int64)  # how many of its class come before a record
+        for label in range(CLASSES):
+            own = order[labels[order] == label]
+            places[own] = np.arange(len(own))
+        order = order[np.argsort(places[order], kind="stable")]
+    return np.sort(order[:size])
+
+
+def _read(
+    images_path: Path,
+    labels_path: Path,
+    first: int | None,
+    mean: float,
+    std: float,
+    unit: float = 255.0,
+    chosen: np.ndarray | None = None,
+) -> Records:
+    """The chosen records of a pair of files, else the first ones (None: all), pixels over `unit`, shifted and scaled."""
     images, labels = read_idx(images_path), read_idx(labels_path)
     if images.ndim != 3 or labels.shape != images.shape[:1] or int(labels.max(initial=0)) >= CLASSES:
         raise DataError(f"{images_path} {images.shape} and {labels_path} {labels.shape}: not images and their labels 0..9")
-    features = images[:first].astype(np.float32)
-    features /= 255.0
+    taken = slice(first) if chosen is None else chosen
+    features = images[taken].astype(np.float32)
+    features /= unit
     if (mean, std) != (0.0, 1.0):
         features -= mean
         features /= std
-    return Records(features, labels[:first].astype(np.int64))
+    return Records(features, labels[taken].astype(np.int64))
 
 
 @component("dataset", "mnist", revision=1, settings=IdxImagesSettings)

@@ -44,22 +44,27 @@ def turned_side(how: str, gradient_clip: float, side_clip: float, gamma: float, 
     return max(2 * side_clip * math.sin(angle / 2), own - other) / gamma
 
 
-def moved_record(clips: tuple[float, float, float], gamma: float, counts: list[int], how: Side, constant: Constant) -> float:
-    """How much further than claimed a record that is left out moves a sum, with the worst auxiliary vector; at least 1.
+def moved_record(clips: tuple[float, float, float], gamma: float, counts: list[int], how: Side, claimed: list[float]) -> float:
+    """How much further a record that is left out moves its client's share than claimed, with the worst auxiliary vector.
+
+    Below 1 where data without curvature do not reach what is claimed for all data.
 
     Args:
       clips: C1, C2, D.
       counts: the clients' numbers of records.
+      claimed: their sensitivities, as `claimed_sensitivities`.
     """
+    held = dict(zip(counts, claimed, strict=True))
+    return max(turned_side(how, clips[0], clips[1], gamma, records) / one for records, one in held.items())
+
+
+def claimed_sensitivities(clips: tuple[float, float, float], gamma: float, counts: list[int], constant: Constant) -> list[float]:
+    """What a record that is left out is claimed to move each client's direction by: `solve_sensitivity` in float64."""
     first, second, limit, shift = torch.tensor([*clips, gamma], dtype=torch.float64).unsqueeze(-1)
-    records = sorted(set(counts))
-    held = torch.tensor([records], dtype=torch.float64)
-    claimed = solve_sensitivity(first, second, limit, shift, held, constant)[1][0].tolist()
-    moved = [turned_side(how, clips[0], clips[1], gamma, m) / one for m, one in zip(records, claimed, strict=True)]
-    return max(*moved, 1.0)
+    held = torch.tensor([counts], dtype=torch.float64)
+    return solve_sensitivity(first, second, limit, shift, held, constant)[1][0].tolist()
 
 
-def unequal_shares(counts: list[int]) -> float:
-    """max / rms of 1 / m: shares for the clients' own sensitivities, while one record moves the sum by the largest of them."""
-    inverse = [1 / count for count in counts]
-    return max(inverse) / math.sqrt(math.fsum(one**2 for one in inverse) / len(inverse))
+def unequal_shares(claimed: list[float]) -> float:
+    """max / rms of the clients' sensitivities: shares of noise for their own, while one record moves the sum by the largest."""
+    return max(claimed) / math.sqrt(math.fsum(one**2 for one in claimed) / len(claimed))

@@ -9,11 +9,16 @@ from dpfl_cli.privacy.accountants import gaussian_epsilon
 from dpfl_cli.simulation.engine import federation_of
 from dpfl_cli.simulation.plan import Plan
 
+PROVED = "rests on its proof"  # in place of a number: no data are known that a sound variant is measured by
 
-def attack_facts(plan: Plan) -> dict[str, float]:
-    """`factor`, how much further data move the plan's releases than claimed; `claimed` and `exact` epsilon of the whole run.
 
-    The factor is the method's own (`attack`); 1 where the guarantee holds. Epsilons are of exact Gaussian composition.
+def attack_facts(plan: Plan) -> dict[str, float | str]:
+    """What a plan's releases cost on the worst data known.
+
+    `factor`, how much further than claimed those data move a client's contribution (below 1 where they do not reach the claim),
+    and `shares`, how much smaller the noise is than for the largest of the clients' sensitivities (1: it is for that one), both
+    of the method's own `attack`; `claimed` and `exact`, epsilons of the whole run by exact Gaussian composition. PROVED where
+    the method states no such data.
 
     Raises:
       ConfigError: the method states no attack, or its clients add no shares of noise.
@@ -28,10 +33,15 @@ def attack_facts(plan: Plan) -> dict[str, float]:
             "fednew_record with shares of noise (dp=secure_aggregation, mechanism.noise_share=true)"
         )
     counts = federation_of(plan).partition.counts.tolist()
-    factor = attack(plan.algorithm.settings, plan.rounds, counts, getattr(mechanism.settings, "sens_scale", "max"))
+    found = attack(plan.algorithm.settings, plan.rounds, counts, getattr(mechanism.settings, "sens_scale", "max"))
     mu = math.sqrt(math.fsum(float((entry.parameters() ** -2.0).sum()) for entry in entries))
+    claimed = gaussian_epsilon(mu, plan.dp.delta)
+    if found is None:
+        return {"factor": PROVED, "shares": PROVED, "claimed": claimed, "exact": PROVED}
+    factor, unequal = found
     return {
         "factor": factor,
-        "claimed": gaussian_epsilon(mu, plan.dp.delta),
-        "exact": gaussian_epsilon(max(factor, 1.0) * mu, plan.dp.delta),
+        "shares": unequal,
+        "claimed": claimed,
+        "exact": gaussian_epsilon(factor * unequal * mu, plan.dp.delta),
     }

@@ -223,6 +223,8 @@ class Measure(Part):
 class Best(Part):
     """Choice of the best cell of a grid `over` some labels, by one measure: marks its rows, and adds rows best.<label>.
 
+    A chosen cell at an end of a numeric label with two or more values is flagged as on the edge of the grid.
+
     Attributes:
       over: the labels of the grid; rows that lack some of them (another method's) have a smaller grid. The choice is made
         separately for every combination of the other labels.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dpfl_cli.reproduction.claims import ClaimVerdict
@@ -64,6 +65,8 @@ def table(artifact: Artifact, spec: TableSpec, rows: Rows) -> str:
     down = _combinations(found, spec.rows)
     across = _combinations(found, spec.columns) if spec.columns else [()]
     by_measure = MEASURE in spec.columns or MEASURE in spec.rows
+    if any(name.startswith("best.") for name in spec.cells):  # the sign stands at the parameter that is at an end, and only there
+        found = [row if row.measure.startswith("best.") else replace(row, edge="") for row in found]
     printed: dict[tuple[Any, ...], list[Row]] = {}
     for row in found:
         printed.setdefault((*(row.get(name) for name in spec.rows), *(row.get(name) for name in spec.columns)), []).append(row)
@@ -143,6 +146,15 @@ def number_text(artifact: Artifact, measure: str, value: float) -> str:
     return f"{value:.{decimals}f}" if value == 0 or abs(value) >= 0.5 * 10**-decimals else f"{value:.1e}"
 
 
+def spread_text(artifact: Artifact, measure: str, value: float, spread: float) -> str:
+    """A number's spread, to the decimals that the number is shown to."""
+    known = artifact.declaration.measures.get(measure)
+    decimals = known.decimals if known is not None else None
+    if decimals is None or (value != 0 and abs(value) < 0.5 * 10**-decimals):
+        return number_text(artifact, measure, spread)
+    return f"{spread:.{decimals}f}"
+
+
 def _ours(artifact: Artifact, row: Row) -> str:
     if row.text:
         return row.text + (EDGE if row.edge else "")
@@ -150,7 +162,7 @@ def _ours(artifact: Artifact, row: Row) -> str:
     if text == DASH and row.note and not row.labels.get(ROUND):
         return f"{DASH} ({row.note})"
     if row.std is not None and math.isfinite(row.value):
-        text += f" ± {number_text(artifact, row.measure, row.std)}"
+        text += f" ± {spread_text(artifact, row.measure, row.value, row.std)}"
     if row.diverged:
         text += f" ({row.diverged} of {row.n} diverged)"
     if 0 < row.n < row.seeds:
@@ -171,7 +183,7 @@ def _paper(artifact: Artifact, cell: Sequence[Row]) -> str:
     texts = []
     for row in known:
         assert row.paper is not None
-        spread = f" ± {number_text(artifact, row.measure, row.paper_std)}" if row.paper_std is not None else ""
+        spread = f" ± {spread_text(artifact, row.measure, row.paper, row.paper_std)}" if row.paper_std is not None else ""
         texts.append(number_text(artifact, row.measure, row.paper) + spread)
     notes = list(dict.fromkeys(row.paper_note for row in known if row.paper_note))
     return ", ".join(texts) + (f" [{'/'.join(notes)}]" if notes else "")
@@ -215,8 +227,8 @@ def _short(artifact: Artifact, entry: Mapping[str, Any]) -> str:
             return "[" + ", ".join(inner if len(inner) <= 5 else [*inner[:2], "…", *inner[-2:]]) + "]"
         return number_text(artifact, entry["measure"], value) if isinstance(value, float) else str(value)
 
-    spread = f" ± {text(entry['std'])}" if entry.get("std") is not None else ""
-    return text(entry["number"]) + spread
+    number, std = entry["number"], entry.get("std")
+    return text(number) + (f" ± {spread_text(artifact, entry['measure'], number, std)}" if std is not None else "")
 
 
 def privacy_table(artifact: Artifact, rows: Rows) -> str:

@@ -453,12 +453,13 @@ def _choice(artifact: Artifact, rule: Best, rows: Sequence[Row], labels: Sequenc
 
 
 def _edge(name: str, winner: Row, found: Sequence[Row]) -> str:
-    """Where the winner is at an end of a numeric axis with at least 3 values; "" elsewhere."""
+    """Where the winner is at an end of a numeric axis with at least 2 values; "" elsewhere. Of 2 values either is an end."""
     values = {row.get(name) for row in found} - {""}
-    if len(values) < 3 or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+    if len(values) < 2 or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return ""
     value = winner.get(name)
-    which = "smallest" if value == min(values) else "largest" if value == max(values) else ""
+    ends = ("smaller", "larger") if len(values) == 2 else ("smallest", "largest")
+    which = ends[0] if value == min(values) else ends[1] if value == max(values) else ""
     return f"{name}={value:g} ({which} of {len(values)})" if which else ""
 
 

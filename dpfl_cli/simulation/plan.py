@@ -245,9 +245,17 @@ def _check_trust(parts: Mapping[str, Part], dp: DpSettings) -> None:
         defined = ", ".join(sorted(algorithm.target.trusts))
         raise ConfigError(f"algorithm={algorithm.name} is not defined under dp.trust={dp.trust}; it is under {defined}")
     if dp.unit not in algorithm.target.units:
+        own, others = algorithm.name.removesuffix("_record"), components("algorithm")
+        twin = own if dp.unit == "client" else f"{own}_record"  # the same method for the other unit
+        fits = twin in others and dp.unit in others[twin].target.units and dp.trust in others[twin].target.trusts
+        if dp.unit == "client":
+            hint = "dp.unit=record, or dp=record" + (f", or algorithm={twin} for whole clients" if fits else "")
+        else:
+            choices = "dp=ldp or dp=cdp, or " if dp.name == "record" else ""
+            hint = (f"algorithm={twin}, or " if fits else "") + f"{choices}dp.unit=client"
         raise ConfigError(
             f"algorithm={algorithm.name} protects a {'/'.join(sorted(algorithm.target.units))}, not a {dp.unit} (dp={dp.name}); "
-            + ("write dp=record, or dp.unit=record" if dp.unit == "client" else "write dp=ldp or dp=cdp, or dp.unit=client")
+            f"write {hint}"
         )
     if dp.trust not in mechanism.target.trusts:
         hint = _alternatives("mechanism", lambda target: dp.trust in target.trusts)

@@ -20,7 +20,7 @@ from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.simulation.engine import Member, Row, federation_of, pick_device
 from dpfl_cli.simulation.memory import peak_bytes, peak_device_bytes
 from dpfl_cli.simulation.plan import Plan, gap
-from dpfl_cli.simulation.store import SCHEMA_VERSION, json_text, metrics_csv, yaml_text
+from dpfl_cli.simulation.store import CLAIMED, SCHEMA_VERSION, json_text, metrics_csv, yaml_text
 
 _CURVATURE = frozenset({"damped_solve", "newton_direction", "covariance", "clipped_covariance"})  # of an algorithm's `needs`
 
@@ -80,7 +80,7 @@ def _guarantee(plan: Plan, ledger: Ledger) -> str:
         return "nothing was released"
     missing = gap(plan.algorithm, plan.mechanism, plan.dp.trust)
     if missing is not None:
-        return f"as claimed, not proved: {missing}"
+        return f"{CLAIMED}: {missing}"
     return f"(epsilon, delta)-DP per {plan.dp.unit} under {plan.dp.relation}, {plan.dp.trust} trust: proved"
 
 

@@ -31,6 +31,7 @@ from dpfl_cli.config.errors import StoreError
 from dpfl_cli.config.identity import ID_DIGITS, content_id
 
 SCHEMA_VERSION = 1
+CLAIMED = "as claimed, not proved"  # how a guarantee begins that is a paper's word only
 FILES = ("config.yaml", "metrics.csv", "ledger.json", "result.json")
 
 

@@ -208,6 +208,8 @@ def test_a_client_that_diverges_spoils_nobody() -> None:
         (["algorithm=fedfc", "dp=cdp", "algorithm.clip_norm=null"], r"algorithm\.clip_norm=null under dp\.trust=central"),
         (["algorithm=fedfc", "dp=ldp_privunit"], "releases a matrix .*; write mechanism=local_gaussian"),
         (["algorithm=fedfc_record", "dp=record", "algorithm.covariance_share=1.0"], r"algorithm\.covariance_share=1\.0"),
+        (["algorithm=fedfc", "dp=cdp", "algorithm.covariance_share=0.3"], "has no shares .* write algorithm.budget=fraction"),
+        (["algorithm=fedfc_record", "dp=record", "algorithm.covariance_share=0.3"], "algorithm.budget=equal_sigma has no shares"),
         (["algorithm=fedfc_record", "dp=record", "model=mlp"], "needs covariance, which model=mlp does not have; write model="),
     ],
 )

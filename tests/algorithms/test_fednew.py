@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dpfl_cli.algorithms.fednew import FedNew, FedNewSettings
 from dpfl_cli.algorithms.fednew_record import FedNewRecord, FedNewRecordSettings
 from dpfl_cli.config.compose import compose_config
-from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.models.softmax import SoftmaxRegression
 from dpfl_cli.privacy.bounded import joined_side, record_mean
@@ -338,7 +338,13 @@ SMALL = ["dataset.clients=6", "dataset.dimension=3", "rounds=2"]
         ([*RECORD, "dp=cdp", "algorithm.bound_aux=xi", "algorithm.sensitivity=xi_safe"], "xi_safe is infinite"),
         (["algorithm=fednew", "dp=cdp", "algorithm.penalty=-1"], "algorithm.penalty=-1"),
         (["algorithm=fednew", "dp=cdp", "algorithm.inner=0"], "algorithm.inner=0"),
-        (["algorithm=fednew", "dp=ldp", "dp.unit=record"], "protects a client"),
+        (["algorithm=fednew", "dp=ldp", "dp.unit=record"], "(dp=ldp); write algorithm=fednew_record, or dp.unit=client"),
+        (["algorithm=fednew", "dp=record"], "write algorithm=fednew_record, or dp=ldp or dp=cdp, or dp.unit=client"),
+        (
+            ["algorithm=fednew_record", "dp=secure_aggregation"],
+            "write dp.unit=record, or dp=record, or algorithm=fednew for whole clients",
+        ),
+        (["algorithm=isrl_dp", "dp=cdp"], "(dp=cdp); write dp.unit=record, or dp=record"),
     ],
 )
 def test_what_is_not_proved_or_makes_no_sense_is_refused_in_one_line(words: list[str], message: str) -> None:
@@ -346,6 +352,24 @@ def test_what_is_not_proved_or_makes_no_sense_is_refused_in_one_line(words: list
         make_plan(compose_config([*SMALL, *words]))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["tight", "paper"])
+def test_the_papers_constant_needs_enough_records_before_anything_runs(how: str) -> None:
+    """gamma m > D, with gamma = 1/4 + 1 and m = 3: up to D = 3.75."""
+    words = [*SMALL, *RECORD, "dp=cdp", "algorithm.damping=0.25", "algorithm.penalty=1.0", f"algorithm.sensitivity={how}"]
+    below = compose_config([*words, "algorithm.curvature_clip_norm=3.74"])
+    make_plan(below)
+    beyond = compose_config([*words, "algorithm.curvature_clip_norm=3.75"])
+    if how == "tight":
+        make_plan(beyond)
+        return
+    named = r"algorithm\.damping \+ algorithm\.penalty.*algorithm\.curvature_clip_norm.*has 3, and 1\.25 \* 3 <= 3\.75"
+    with pytest.raises(ConfigError, match=named) as caught:
+        make_plan(beyond)
+    assert "\n" not in str(caught.value)
+    without = [*(word for word in words if word not in ("dp=cdp", "dp.unit=record")), "dp=none"]
+    make_plan(compose_config([*without, "algorithm.curvature_clip_norm=3.75"]))
 
 
 @pytest.mark.parametrize(
@@ -375,9 +399,10 @@ def test_what_is_proved_composes(words: list[str]) -> None:
 
 
 def test_lemma_3_needs_damping_over_the_records() -> None:
-    played = play("fednew_record", "local", {"sensitivity": "paper", "penalty": 0.0}, federations=[grouped_federation(0, [3, 4])])
-    with pytest.raises(PrivacyError, match="sensitivity=tight"):
-        played.go(1)
+    """Of the client with the fewest; the bound itself refuses too (tests/privacy/test_second_order_privacy.py)."""
+    options = {"sensitivity": "paper", "penalty": 0.0}
+    with pytest.raises(ConfigError, match=r"has 3, .*sensitivity=tight"):
+        play("fednew_record", "local", options, federations=[grouped_federation(0, [3, 4])])
 
 
 def test_duals_stay_with_the_clients() -> None:

@@ -202,6 +202,54 @@ def test_list_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         assert word in out
 
 
+def test_what_is_only_claimed_says_so_wherever_runs_are_compared(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["algorithm=fednew", "algorithm.dual=off,paper", "dp=secure_aggregation", "dp.mode=paper", "seed=0,1", *SMALL]
+    code, grid, _ = dpfl(capsys, "run", "-m", *words)
+    assert code == 0
+    records = [json.loads((tmp_path / "outputs" / "runs" / line[-12:] / "result.json").read_text()) for line in folders(grid)]
+    claimed = [one for one in records if one["privacy"]["guarantee"].startswith("as claimed, not proved: algorithm.dual=paper")]
+    assert len(claimed) == 2
+    proved = [one for one in records if one not in claimed]
+    for out in (grid, dpfl(capsys, "runs", "list")[1], dpfl(capsys, "runs", "compare", *(one["id"] for one in records))[1]):
+        for one in records:
+            line = next(line for line in out.splitlines() if one["id"] in line)
+            assert (f"{one['privacy']['epsilon']:.4f} (claimed)" in line) == (one in claimed)
+        said = " ".join(out.split())
+        for one in (claimed[0], proved[0]):
+            assert said.count(f"Guarantee of 2 of 4 runs: {one['privacy']['guarantee']}.") == 1
+    largest = proved[0]["privacy"]["collusion"][-1]
+    line = f"Against 6 of 12 colluding clients: epsilon {largest['epsilon']:.4f}"
+    assert grid.count("colluding clients") == grid.count(f"{line} in place of {proved[0]['privacy']['epsilon']:.4f}.\n") == 1
+
+    code, out, _ = dpfl(capsys, "account", claimed[0]["id"])
+    assert f"{claimed[0]['privacy']['epsilon']:.6f} (claimed)" in out
+    assert "guarantee: as claimed, not proved: algorithm.dual=paper" in out
+    assert "colluding" not in out
+    code, out, _ = dpfl(capsys, "account", proved[0]["id"])
+    assert "(claimed)" not in out
+    assert f"gdp: {line}\n" in out
+    code, smaller, _ = dpfl(capsys, "account", proved[0]["id"], "--delta", "1e-3")
+    assert "6 of 12 colluding" in smaller
+    assert line not in smaller
+    shown = json.loads(dpfl(capsys, "runs", "show", claimed[0]["id"])[1])[0]["result"]["privacy"]
+    assert list(shown)[:2] == ["epsilon", "epsilon_remark"]
+    assert shown["epsilon_remark"] == "(claimed)"
+    assert "epsilon_remark" not in json.loads(dpfl(capsys, "runs", "show", proved[0]["id"])[1])[0]["result"]["privacy"]
+
+
+def test_a_grid_of_many_settings_says_a_few_lines_about_collusion(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["algorithm=fedavg", "dp=secure_aggregation", "mechanism.noise_multiplier=2,3,4,5,6,7", *SMALL]
+    code, out, _ = dpfl(capsys, "run", "-m", *words)
+    assert code == 0
+    assert out.count("Against 6 of 12 colluding clients") == 4
+    assert "... and for 2 more settings: dpfl account RUN tells." in out
+
+
+def folders(out: str) -> list[str]:
+    """The folders of runs that a command printed last."""
+    return [line for line in out.splitlines() if re.search(r"/[0-9a-f]{12}$", line)]
+
+
 def test_runs_account_and_prune(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     dpfl(capsys, "run", "-m", "algorithm=fedexp,fedavg", "dp=cdp", *SMALL)
     code, out, _ = dpfl(capsys, "runs", "list", "--where", "algorithm.name=fedexp")

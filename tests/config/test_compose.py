@@ -113,7 +113,7 @@ def test_record_level_methods_run_under_a_server_that_sees_sums(algorithm: str, 
     steps = [] if algorithm == "isrl_dp" else ["algorithm.local_steps=1"]
     plan = make_plan(compose_config([*words, "dp.unit=record", *steps]))
     assert plan.ledger().entries[0].unit == "record"
-    with pytest.raises(ConfigError, match=r"protects a record, not a client .*; write dp=record, or dp\.unit=record"):
+    with pytest.raises(ConfigError, match=r"protects a record, not a client .*; write dp\.unit=record, or dp=record"):
         make_plan(compose_config(words))
     if steps:
         with pytest.raises(ConfigError, match=r"local_steps=2 under dp\.trust=central|is not proved with these settings"):

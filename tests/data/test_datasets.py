@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from idx_files import (
     TEST_IMAGES,
     TEST_LABELS,
@@ -23,10 +25,12 @@ from idx_files import (
 from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.config.paths import conf_dir
+from dpfl_cli.data import mnist
 from dpfl_cli.data.catalogue import CATALOGUE
 from dpfl_cli.data.mnist import FashionMnist, IdxImagesSettings, Mnist
 from dpfl_cli.data.sources import locate
 from dpfl_cli.data.synthetic import Synthetic, SyntheticSettings
+from dpfl_cli.simulation.plan import load_components
 
 
 @pytest.fixture
@@ -236,8 +240,26 @@ def test_every_dataset_config_names_a_component_and_all_its_settings(path: Path)
     text = path.read_text()
     assert text.startswith("# @package _global_\n# ")  # Hydra reads the header from the first line only
     values = yaml.safe_load(text)["dataset"]
-    found = lookup("dataset", values.pop("name"))
+    name = values.pop("name")
+    load_components()
+    found = lookup("dataset", name)
     assert set(values) == set(found.settings.model_fields)
-    assert parse_settings(found.settings, values, "dataset") == found.settings()
+    settings = parse_settings(found.settings, values, "dataset")
+    assert (settings == found.settings()) == (path.stem == name)  # others are presets: the component with values of their own
     body = text.partition("\ndataset:\n")[2]
     assert all("#" in line for line in body.splitlines())
+
+
+@pytest.mark.parametrize("stratified", [False, True])
+@given(seed=st.integers(0, 5), size=st.integers(1, 200), counts=st.lists(st.integers(1, 40), min_size=10, max_size=10))
+def test_a_subset_is_random_without_repeats_and_stratified_where_asked(stratified, seed, size, counts):
+    labels = np.repeat(np.arange(10), counts)
+    size = min(size, len(labels))
+    chosen = mnist._subset(labels, size, stratified, seed)
+    assert len(np.unique(chosen)) == size == len(chosen)
+    assert (np.diff(chosen) > 0).all()
+    assert np.array_equal(chosen, mnist._subset(labels, size, stratified, seed))
+    if stratified:  # no class that has records left is more than one behind another
+        taken = np.bincount(labels[chosen], minlength=10)
+        left = taken < np.array(counts)
+        assert not left.any() or taken.max() <= taken[left].min() + 1

@@ -348,7 +348,7 @@ def test_an_interruption_keeps_what_is_finished(looked, capsys):
     looked.stop_after = 3
     words = ["data", "features", "mnist_features", "--backbone", "pixels", "--fit-records", "0", "--test-records", "8"]
     assert main(words) == 130
-    assert "interrupted" in capsys.readouterr().err
+    assert "interrupted; the same command goes on from the finished blocks" in capsys.readouterr().err
     assert blocks(settings()) == ["train-0000.block", "train-0001.block"]
     assert not list(MnistFeatures.folder(settings()).glob(".*.block"))
     looked.stop_after = 10**9
@@ -449,7 +449,8 @@ def test_a_grid_computes_them_in_the_parent_before_any_worker_starts(capsys):
         ),
         ({"backbone": "resnet44_cifar100", "weights": "/no/x.pt"}, "/no/x.pt: cannot be read"),
         ({"backbone": "efficientnet_lite0"}, "efficientnet_lite0: not found in"),
-        ({"backbone": "resnet50_imagenet", "weights": "x.pt"}, "torchvision is not installed; install the one that fits"),
+        ({"backbone": "resnet50_imagenet", "weights": "/no/x.pt"}, "/no/x.pt: cannot be read"),  # before packages are looked for
+        ({"backbone": "resnet50_imagenet", "weights": __file__}, "torchvision is not installed; install the one that fits"),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(looked, monkeypatch, values, says):

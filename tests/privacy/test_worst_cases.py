@@ -9,7 +9,7 @@ import torch
 
 from dpfl_cli.privacy.bounded import joined_side, record_mean, solve_sensitivity
 from dpfl_cli.privacy.client_values import client_values, opened
-from dpfl_cli.privacy.worst_cases import turned_side, unequal_shares, wound_up_dual
+from dpfl_cli.privacy.worst_cases import claimed_sensitivities, moved_record, turned_side, unequal_shares, wound_up_dual
 
 
 @pytest.mark.parametrize(("rounds", "factor"), [(1, 1.0), (10, 5.7), (70, 37.2)])
@@ -56,7 +56,19 @@ def test_what_holds_is_not_exceeded():
             assert turned_side(how, first, 1.0, 1.1, 80) <= claimed((first, 1.0, 0.1), 1.1, 80, constant)
 
 
+@pytest.mark.parametrize(("limit", "factor"), [(1.0, 0.55), (0.1, 0.92)])
+def test_projection_does_not_reach_what_is_claimed(limit, factor):
+    """(C1 / gamma) / (C1 / gamma + D C2 / gamma^2) to 1 / m: without curvature the constant's second term stays unused."""
+    clips, counts = (0.99, 1.0, limit), [400, 500, 400]
+    claimed_ = claimed_sensitivities(clips, 1.1, counts, "tight")
+    moved = moved_record(clips, 1.1, counts, "project", claimed_)
+    assert moved == pytest.approx(0.99 / (0.99 + limit / 1.1), rel=2e-3)
+    assert moved == pytest.approx(factor, abs=0.03)
+
+
 def test_unequal_shares():
     for counts, factor in (([100] * 49 + [20], 4.2), ([500] * 9 + [50], 3.0)):
-        assert unequal_shares(counts) == pytest.approx(factor, abs=0.05)
-    assert unequal_shares([3] * 7) == pytest.approx(1.0)
+        shares = unequal_shares(claimed_sensitivities((1.0, 1.0, 1.0), 1.1, counts, "paper"))
+        assert shares == pytest.approx(factor, abs=0.05)
+        assert shares > unequal_shares([1 / count for count in counts])  # the paper's constant is not in proportion to 1 / m
+    assert unequal_shares([3.0] * 7) == pytest.approx(1.0)

@@ -63,6 +63,19 @@ def test_best_pairs_are_one_cell_and_say_where_they_lie() -> None:
     )
 
 
+def test_the_edge_stands_at_parameters_and_spreads_have_the_numbers_decimals(tmp_path: Path) -> None:
+    artifact = declared(tmp_path, tables=[{"rows": ["method"], "columns": ["measure"], "cells": ["distance", "best.local_lr"]}])
+    labels, edge = {"method": "FedAvg"}, "local_lr=0.01 (largest of 3)"
+    found = Row(labels, "distance", 80.6, std=5.4e-06, n=2, seeds=2, best=True, edge=edge)
+    rows = Rows([found, Row(labels, "best.local_lr", 0.01, best=True, edge=edge)], ["method"])
+    layout = artifact.declaration.tables[0]
+    assert table(artifact, layout, rows).splitlines()[2] == "| FedAvg | 80.60 ± 0.00 | 0.01 (edge) |"
+    alone = layout.model_copy(update={"cells": ["distance"]})
+    assert table(artifact, alone, rows).splitlines()[2] == "| FedAvg | 80.60 ± 0.00 (edge) |"
+    small = Rows([replace(found, value=1.2e-4, edge="")], ["method"])
+    assert table(artifact, alone, small).splitlines()[2] == "| FedAvg | 1.2e-04 ± 5.4e-06 |"
+
+
 def _small(folder: Path) -> tuple[Artifact, RunStore, Rows]:
     artifact = declared(folder)
     store = RunStore(folder / "outputs")

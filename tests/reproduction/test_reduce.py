@@ -333,14 +333,15 @@ def test_a_series_of_chosen_cells_reads_no_other_run(tmp_path: Path, monkeypatch
     assert len(set(read)) == 2 * 2 * 3  # methods x epsilons x seeds, of 2 x 8 cells
 
 
-def test_the_edge_of_an_axis_with_three_values_is_flagged(tmp_path: Path) -> None:
+def test_the_edge_of_a_numeric_axis_is_flagged(tmp_path: Path) -> None:
     artifact, rows = grid_rows(tmp_path / "inner")
-    assert {row.edge for row in rows.rows} == {""}  # clip_norm has two values, local_lr is inside, steps are no numbers
+    assert {row.edge for row in rows.rows} == {"", "clip_norm=1 (larger of 2)"}  # local_lr is inside, steps are no numbers
+    axes = {**GRID["runs"][0]["axes"], "clip_norm": {"key": "algorithm.clip_norm", "values": [1.0]}}  # one value is no search
 
     def largest(labels: Any, seed: int, number: int) -> dict[str, float]:
         return {"accuracy": labels.get("local_lr", 0.5)}
 
-    artifact, rows = grid_rows(tmp_path / "outer", largest)
+    artifact, rows = grid_rows(tmp_path / "outer", largest, runs=[{**GRID["runs"][0], "axes": axes}, GRID["runs"][1]])
     cell = {"method": "FedEXP", "budget": 1.0}
     said = "local_lr=0.01 (largest of 3)"
     assert rows.one("last", {**cell, "best": True}).edge == said

@@ -35,7 +35,8 @@ from tests import golden
 SHARED = sorted(name for name, words in golden.RUNS.items() if "dp=secure_aggregation" in words)
 CLIENTS = 7  # no other size of these runs
 SIZES = {
-    word: f"{word.split('=')[0]}={CLIENTS}" for word in ("dataset.clients=12", "partitioner.clients=4", "partitioner.clients=6")
+    word: f"{word.split('=')[0]}={CLIENTS}"
+    for word in ("dataset.clients=3", "dataset.clients=12", "partitioner.clients=4", "partitioner.clients=6")
 }
 SMALL = ["dataset.clients=7", "dataset.dimension=5", "rounds=6"]
 
