@@ -126,7 +126,7 @@ def local_steps_gap(settings: RecordSettings, whole_noise: bool) -> str | None:
         return batching_gap(settings)
     return (
         f"the later ones of {settings.local_steps} local steps start where the client holds only its share of the noise, "
-        "which no release of the sum covers"
+        "which no release of the sum covers; take algorithm.local_steps=1, or dp=record"
     )
 
 
