@@ -46,18 +46,16 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from dpfl_cli.algorithms.base import Diagnostics, State
 from dpfl_cli.algorithms.local import check_clip_norm, per_run
-from dpfl_cli.algorithms.second_order import SecondOrderSettings, auxiliary, dual_step
+from dpfl_cli.algorithms.second_order import SecondOrderSettings, auxiliary, dual_step, start_state
 from dpfl_cli.config.component import component
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.bounded import clip
-from dpfl_cli.privacy.client_values import client_values
 from dpfl_cli.privacy.diagnostics import update_diagnostics
 from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
 from dpfl_cli.privacy.worst_cases import wound_up_dual
@@ -112,12 +110,7 @@ class FedNew:
         return (wound_up_dual(rounds, settings.damping, settings.penalty), 1.0) if settings.dual == "paper" else None
 
     def init(self, objective: ClientSide, streams: Streams) -> State:
-        model = objective.initial(streams)
-        server = {"model": model, "direction": torch.zeros_like(model)}
-        if self.hyper.dual == "off":
-            return State(server, {})
-        own = model.new_zeros(objective.runs, objective.clients, objective.dimension)
-        return State(server, {"dual": client_values(own)})
+        return start_state(objective, streams, dual=self.hyper.dual != "off")
 
     def round(
         self, state: State, objective: ClientSide, mechanism: Mechanism, streams: Streams, rounds: np.ndarray

@@ -1,15 +1,19 @@
-"""What FedNew's two forms share: settings, the auxiliary vector b_i and the step of a client's dual variable."""
+"""What FedNew's two forms share: settings, the start, the auxiliary vector b_i and the step of a client's dual variable."""
 
 from __future__ import annotations
 
 from typing import Literal, Protocol
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
+from dpfl_cli.algorithms.base import State
 from dpfl_cli.algorithms.local import per_run
 from dpfl_cli.config.component import Settings
+from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import ClientSide
+from dpfl_cli.privacy.client_values import client_values
 
 
 class SecondOrderSettings(Settings):
@@ -26,6 +30,16 @@ class SecondOrderHyper(Protocol):
 
     damping: Tensor
     penalty: Tensor
+
+
+def start_state(objective: ClientSide, streams: Streams, dual: bool) -> State:
+    """theta from the model, y = 0, and lambda_i = 0 where there are duals."""
+    model = objective.initial(streams)
+    server = {"model": model, "direction": torch.zeros_like(model)}
+    if not dual:
+        return State(server, {})
+    own = model.new_zeros(objective.runs, objective.clients, objective.dimension)
+    return State(server, {"dual": client_values(own)})
 
 
 def auxiliary(objective: ClientSide, hyper: SecondOrderHyper, direction: Tensor, dual: Tensor | None) -> Tensor:
