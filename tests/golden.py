@@ -36,6 +36,9 @@ FEDEXP, SCAFFOLD = [*SYNTHETIC, "algorithm=fedexp"], [*SYNTHETIC, "algorithm=sca
 RELATIONS = ("replace_one", "zero_out", "add_or_remove")
 SHARES = ["algorithm=fedavg", "dp=secure_aggregation"]
 GROUPED = [*SYNTHETIC, "dataset.records_per_client=3"]
+SCAFFNEW = [*SYNTHETIC, "rounds=5", "algorithm=scaffnew", "algorithm.local_steps=2"]
+BATCHED = ("fedavg", "fedexp", "fedexp_naive", "scaffold")  # methods of whole clients whose local steps may take minibatches
+NOMINAL = ["dp=ldp", "dp.relation=zero_out", "dp.epsilon=3.3"]
 RECORD = {
     "none": ["dp=none"],
     "record": ["dp=record"],
@@ -167,6 +170,52 @@ RUNS: dict[str, list[str]] = {
     ],
     **{f"fedavg secure aggregation {one}": [*SYNTHETIC, *SHARES, f"dp.relation={one}"] for one in RELATIONS},
     "fedavg secure aggregation calibrated": [*SYNTHETIC, *SHARES, "dp.epsilon=8"],
+    **{
+        f"fedavg noise by {one}": [*SYNTHETIC, "algorithm=fedavg", "dp=ldp", "dp.epsilon=8", f"dp.calibration={one}"]
+        for one in ("zcdp", "analytic")
+    },
+    "fedavg noise by lemma1": [*SYNTHETIC, "algorithm=fedavg", *NOMINAL, "dp.calibration=lemma1", "dp.v=0.01"],
+    "fedavg noise by record_heuristic": [*GROUPED, "algorithm=fedavg", *NOMINAL, "dp.calibration=record_heuristic"],
+    "scaffnew noise for the expected releases": [
+        *SYNTHETIC,
+        "rounds=8",
+        "algorithm=scaffnew",
+        "algorithm.local_steps=2.5",
+        "algorithm.schedule=bernoulli",
+        "dp=ldp",
+        "dp.epsilon=8",
+        "dp.releases=expected",
+    ],
+    **{f"scaffnew {dp}": [*SCAFFNEW, f"dp={dp}"] for dp in ("none", "ldp", "ldp_privunit", "cdp", "secure_aggregation")},
+    "scaffnew by coins, shares kept": [
+        *SCAFFNEW,
+        "dp=secure_aggregation",
+        "dp.mode=paper",
+        "algorithm.control=sent",
+        "algorithm.schedule=bernoulli",
+        "algorithm.local_steps=1.6",
+        "algorithm.final_release=true",
+        "algorithm.watched_client=3",
+    ],
+    "scaffnew by coins, batches": [
+        *LIBSVM,
+        "algorithm=scaffnew",
+        "dp=ldp",
+        "dp.relation=zero_out",
+        "dp.epsilon=8",
+        "rounds=6",
+        "algorithm.schedule=bernoulli",
+        "algorithm.local_steps=1.5",
+        "algorithm.batch_size=4",
+    ],
+    "scaffnew without a bound": [*SCAFFNEW, "dp=none", "algorithm.clip_norm=null", "algorithm.local_steps=1"],
+    "fedavg_scheduled ldp": [*SCAFFNEW[:-2], "algorithm=fedavg_scheduled", "dp=ldp", "algorithm.local_steps=2"],
+    "fedavg_scheduled batches": [
+        *[*CIFAR[:2], "dataset.test_records=60", "partitioner.clients=3", "model=softmax", "rounds=4"],
+        *["algorithm=fedavg_scheduled", "dp=cdp", "algorithm.local_steps=3", "algorithm.final_release=true"],
+        "algorithm.batch_size=6",
+    ],
+    **{f"{algorithm} batches": [*GROUPED, f"algorithm={algorithm}", "dp=ldp", "algorithm.batch_size=2"] for algorithm in BATCHED},
     "fedavg_record whole noise": [
         *GROUPED,
         "algorithm=fedavg_record",
@@ -343,6 +392,7 @@ RUNS: dict[str, list[str]] = {
         "dataset.test_fraction=0.25",
     ],
     "libsvm sorted": [*LIBSVM, "algorithm=fedavg", "dataset.order=sorted", "dataset.records=20"],
+    "libsvm condition": [*LIBSVM, "algorithm=fedavg", "model.condition=50"],
     **{f"{name} features": features(name) for name in ("mnist", "fashion_mnist", "cifar10", "emnist_digits")},
     "features of pixels, components": [*features("mnist"), "dataset.backbone=pca", "dataset.components=16"],
     "features, components": [*features("fashion_mnist"), "dataset.components=8"],
@@ -398,6 +448,7 @@ RUNS: dict[str, list[str]] = {
     "messidor from grade 2": [*FUNDI, "dataset=messidor", "dataset.side=32", "dataset.positive_grade=2"],
     "messidor stand-in": [*FUNDI, *SMALL_FUNDI, "model.hidden=4"],
     "messidor stand-in pooled": [*FUNDI, *SMALL_FUNDI, "model.average=pooled"],
+    "messidor stand-in kaiming": [*FUNDI, *SMALL_FUNDI, "model.init=kaiming", "model.watched_client=2"],
 }
 # Runs that share a batch, differing in what may differ: seeds, rounds, numbers. Each must come out as it does alone.
 BATCHES: dict[str, tuple[list[str], list[list[str]]]] = {
@@ -421,6 +472,18 @@ BATCHES: dict[str, tuple[list[str], list[list[str]]]] = {
         [*SCAFFOLD, "dp=cdp", "algorithm.release=double"],
         [["seed=1"], ["algorithm.local_lr=0.001", "rounds=5"], ["algorithm.clip_norm=0.1"]],
     ),
+    "scaffnew ldp": (
+        [*GROUPED, "algorithm=scaffnew", "dp=ldp", "algorithm.batch_size=2"],
+        [
+            ["seed=1", "algorithm.local_steps=2"],
+            ["algorithm.local_steps=3", "rounds=7", "algorithm.clip_norm=0.1"],
+            ["algorithm.local_steps=1", "rounds=4", "algorithm.local_lr=0.001", "mechanism.noise_multiplier=2.0"],
+        ],
+    ),
+    "scaffnew by coins": (
+        [*SCAFFNEW, "dp=cdp", "algorithm.schedule=bernoulli"],
+        [["algorithm.local_steps=1.5"], ["seed=1", "rounds=9"], ["seed=2", "algorithm.local_steps=3", "rounds=1"]],
+    ),
     "fednew_record": (
         [*LIBSVM, "algorithm=fednew_record", *RECORD["secure_aggregation"], "algorithm.spectrum=true"],
         [
@@ -428,6 +491,10 @@ BATCHES: dict[str, tuple[list[str], list[list[str]]]] = {
             ["algorithm.penalty=0.2", "rounds=1", "algorithm.side_clip_norm=2.0"],
             ["algorithm.clip_norm=0.3", "algorithm.curvature_clip_norm=0.1", "algorithm.server_lr=0.5"],
         ],
+    ),
+    "logistic condition": (
+        [*LIBSVM, "partitioner=iid", "algorithm=fedavg", "dp=cdp", "model.condition=50"],  # l2 differs between the runs
+        [["seed=1"], ["algorithm.local_lr=0.05", "rounds=1"], ["seed=2", "algorithm.clip_norm=0.1"]],
     ),
     "cnn cdp": (
         [*DEALT, "algorithm=fedavg", "dp=cdp"],
@@ -513,8 +580,10 @@ def uncovered() -> list[str]:
             for relation in getattr(found.target, "relations", ()):
                 if relation not in [config["dp"]["relation"] for config in used]:
                     missing.append(f"{group}={name} dp.relation={relation}")
-    relations = get_args(DpSettings.model_fields["relation"].annotation)
-    return missing + [f"dp.relation={one}" for one in relations if one not in [c["dp"]["relation"] for c in configs]]
+    for field in ("relation", "calibration", "releases"):
+        used = [config["dp"][field] for config in configs]
+        missing += [f"dp.{field}={one}" for one in _choices(DpSettings.model_fields[field].annotation) if one not in used]
+    return missing
 
 
 def _settings(group: str, name: str, config: dict[str, Any]) -> Any:

@@ -28,7 +28,7 @@ import numpy as np
 from pydantic import Field
 
 from dpfl_cli.algorithms.base import Diagnostics, State
-from dpfl_cli.algorithms.local import LocalSettings, bounded_local_update, check_clip_norm, per_run
+from dpfl_cli.algorithms.local import LocalSettings, batches_fit, bounded_local_update, check_clip_norm, per_run
 from dpfl_cli.config.component import component
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import ClientSide
@@ -57,9 +57,8 @@ class FedAvg:
     @staticmethod
     def releases(settings: FedAvgSettings, trust: str) -> list[ReleaseSpec]:
         check_clip_norm(settings, trust)
-        return [
-            ReleaseSpec("update", note="client update clipped to C: sensitivity 2C (replace_one), C (zero_out, add_or_remove)")
-        ]
+        note = "client update clipped to C: sensitivity 2C (replace_one), C (zero_out, add_or_remove)"
+        return [ReleaseSpec("update", settle=batches_fit(settings.batch_size), note=note)]
 
     def init(self, objective: ClientSide, streams: Streams) -> State:
         return State(server={"model": objective.initial(streams)}, clients={})
@@ -68,7 +67,7 @@ class FedAvg:
         self, state: State, objective: ClientSide, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
     ) -> tuple[State, Diagnostics]:
         model = state.server["model"]  # w
-        update = bounded_local_update(objective, model, self.hyper)  # Delta_i
+        update = bounded_local_update(objective, model, self.hyper, streams, rounds)  # Delta_i
         mean = mechanism.release("update", update, rounds).mean  # cbar
         model = model + per_run(self.hyper.server_lr, model) * mean
         return State({"model": model}, {}), {"server_step": self.hyper.server_lr, **update_diagnostics(update)}

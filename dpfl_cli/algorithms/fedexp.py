@@ -47,7 +47,7 @@ from pydantic import Field
 from torch import Tensor
 
 from dpfl_cli.algorithms.base import Diagnostics, State
-from dpfl_cli.algorithms.local import LocalSettings, bounded_local_update, check_clip_norm, per_run
+from dpfl_cli.algorithms.local import LocalSettings, batches_fit, bounded_local_update, check_clip_norm, per_run
 from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.streams import Streams
@@ -94,7 +94,7 @@ class FedExp:
                     "algorithm.squared_norm_noise: under local trust the squared norms are estimated from the messages, "
                     "not released; leave it null"
                 )
-            return [ReleaseSpec("update", note=update)]
+            return [ReleaseSpec("update", settle=batches_fit(settings.batch_size), note=update)]
         if settings.step == "naive":
             raise ConfigError(
                 f"algorithm.step=naive under dp.trust={trust}: it needs every client's noisy message; "
@@ -103,7 +103,7 @@ class FedExp:
         given = settings.squared_norm_noise
         multiplier: Callable[[float, int, int], float] = _paper_rule if given is None else lambda z, d, M: given
         return [
-            ReleaseSpec("update", group="update", note=update),
+            ReleaseSpec("update", group="update", settle=batches_fit(settings.batch_size), note=update),
             ReleaseSpec(
                 "squared_norm",
                 shape="scalar",
@@ -121,7 +121,7 @@ class FedExp:
         self, state: State, objective: ClientSide, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
     ) -> tuple[State, Diagnostics]:
         model = state.server["model"]  # w
-        update = bounded_local_update(objective, model, self.hyper)  # Delta_i
+        update = bounded_local_update(objective, model, self.hyper, streams, rounds)  # Delta_i
         release = mechanism.release("update", update, rounds)
         mean = release.mean  # cbar
         steps: dict[str, Tensor] = {}

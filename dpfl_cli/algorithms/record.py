@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dpfl_cli.algorithms.local import check_clip_norm, per_run
+from dpfl_cli.algorithms.local import check_batch, check_clip_norm, per_run
 from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.streams import Streams
@@ -66,10 +66,7 @@ def _settled(settings: RecordSettings, spec: ReleaseSpec, rounds: int, records: 
       records: of the client with the fewest.
     """
     size = settings.batch_size or records
-    if size > records:
-        raise ConfigError(
-            f"algorithm.batch_size={size}: a client holds only {records} records; take at most that many, or deal it more records"
-        )
+    check_batch(size, records)
     if settings.sampling == "epoch_permutation":
         epoch = records // size  # steps that are of disjoint parts
         if settings.local_steps > epoch and settings.local_steps % epoch:

@@ -52,7 +52,15 @@ from pydantic import Field
 from torch import Tensor
 
 from dpfl_cli.algorithms.base import Diagnostics, State
-from dpfl_cli.algorithms.local import LocalSettings, check_clip_norm, first_round, per_run
+from dpfl_cli.algorithms.local import (
+    LocalSettings,
+    batches_fit,
+    check_clip_norm,
+    first_round,
+    kept_share_gap,
+    local_update,
+    per_run,
+)
 from dpfl_cli.config.component import component
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import ClientSide
@@ -91,18 +99,13 @@ class Scaffold:
     @staticmethod
     def gap(settings: ScaffoldSettings, trust: str, whole_noise: bool) -> str | None:
         """See the docstring of the file."""
-        if settings.control != "sent" or trust != "secure_aggregation" or whole_noise:
-            return None
-        return (
-            "algorithm.control=sent keeps each client's share of the noise, which no release of the sum covers; "
-            "algorithm.control=clipped is proved"
-        )
+        return kept_share_gap(settings.control, trust, whole_noise)
 
     @staticmethod
     def releases(settings: ScaffoldSettings, trust: str) -> list[ReleaseSpec]:
         check_clip_norm(settings, trust)
         sent = settings.control == "sent"
-        spec = partial(ReleaseSpec, echo=sent, sums_suffice=not sent)
+        spec = partial(ReleaseSpec, echo=sent, sums_suffice=not sent, settle=batches_fit(settings.batch_size))
         note = "clipped to C: sensitivity 2C (replace_one), C (zero_out, add_or_remove)"
         first = [spec("warm_start", occurs=first_round, note=f"once, at the start: client gradient {note}")]
         first = first if settings.warm_start else []
@@ -129,7 +132,7 @@ class Scaffold:
         if hyper.warm_start and (rounds == 1).any():
             control, own = self._warm_start(model, control, own, objective, mechanism, rounds)
         drift = control.unsqueeze(1) - own  # c - h_i
-        raw = objective.local_descent(model, hyper.local_lr, hyper.local_steps, drift)
+        raw = local_update(objective, model, hyper, streams, rounds, drift)
         update = clip(raw, hyper.clip_norm)  # Delta_i
         release = mechanism.release("update", update, rounds)
         settled = mechanism.release("control", update, rounds) if hyper.release == "double" else release

@@ -16,9 +16,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from rich.table import Table
 
-    from dpfl_cli.cli.report import collusion_text, is_claimed, wide_console
-    from dpfl_cli.privacy.accountants import accountant, price_all
+    from dpfl_cli.cli.report import collusion_text, epsilon_number, is_claimed, is_nominal, wide_console
+    from dpfl_cli.privacy.accountants import accountant, price, price_all
     from dpfl_cli.privacy.collusion import collusion
+    from dpfl_cli.privacy.mean_alone import mean_alone
     from dpfl_cli.simulation.plan import load_components
     from dpfl_cli.simulation.store import RunStore
 
@@ -46,11 +47,21 @@ def execute(args: argparse.Namespace) -> int:
                 f"sensitivity {entry.sensitivity}",
                 markup=False,
             )
+        if "calibration" in privacy:
+            aim = f"{'nominal' if is_nominal(privacy) else 'target'} epsilon {privacy['epsilon_target']:g}"
+            console.print(f"  noise by {privacy['calibration']}; {aim} at delta {privacy['delta']:g}", markup=False)
         console.print(f"  guarantee: {privacy['guarantee']}", markup=False)
+        clients = record.result["data"]["clients"]
+        options = {key: value for key, value in record.config["accountant"].items() if key not in ("name", "revision")}
+        own = accountant(privacy["accountant"], options)
+        if "epsilon_central" in privacy:
+            seen_alone = mean_alone(record.ledger, clients)
+            assert seen_alone is not None
+            found = price(seen_alone, own, delta)
+            worth = f"none ({found.reason})" if found.epsilon is None else epsilon_number(found.epsilon)
+            console.print(f"  {own.label}: epsilon {worth}, {privacy['epsilon_central']['reading']}", markup=False)
         if "collusion" in privacy:
-            clients = record.result["data"]["clients"]
-            options = {key: value for key, value in record.config["accountant"].items() if key not in ("name", "revision")}
-            seen = collusion(record.ledger, clients, accountant(privacy["accountant"], options), delta)
+            seen = collusion(record.ledger, clients, own, delta)
             console.print(f"  {privacy['accountant']}: {collusion_text(seen, clients).removesuffix('.')}", markup=False)
         console.print(f"  not covered: {'; '.join(privacy['not_covered'])}", markup=False)
     return 0

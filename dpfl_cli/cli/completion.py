@@ -13,7 +13,7 @@ _dpfl() {
         current="${COMP_WORDS[COMP_CWORD-2]}=$current"
     fi
     local words
-    words=$(dpfl completion --words "${COMP_WORDS[1]}" "$current" 2>/dev/null)
+    words=$(dpfl completion --words "${COMP_WORDS[1]}" " $current" 2>/dev/null) # the space: a word with a dash is no option
     COMPREPLY=($(compgen -W "$words" -- "$current"))
     case "$current" in *=*) COMPREPLY=("${COMPREPLY[@]#*=}") ;; esac
     case "${COMPREPLY[0]}" in *=) compopt -o nospace ;; esac
@@ -29,7 +29,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     if args.words:
-        print("\n".join(words(*args.words)))
+        command, current = args.words
+        print("\n".join(words(command, current.strip())))
     else:
         print(SCRIPT)
     return 0
@@ -37,6 +38,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def words(command: str, current: str) -> list[str]:
     """What the word under the cursor can become."""
+    from dpfl_cli.cli.calculate import CALCULATORS, FLAGS
     from dpfl_cli.cli.listing import GROUPS, documented, option_files
     from dpfl_cli.cli.main import COMMANDS
     from dpfl_cli.config.paths import conf_dir
@@ -52,7 +54,9 @@ def words(command: str, current: str) -> list[str]:
         return list(GROUPS)
     if command == "runs":
         return ["list", "show", "compare", "export", "prune"]
-    if command not in ("run", "calibrate"):
+    if command == "calculate" and current.startswith("-"):
+        return [*FLAGS, "--plugin", "--help"]
+    if command not in ("run", "calibrate", "calculate"):
         return []
     group, equals, _ = current.partition("=")
     if equals and group in GROUPS:
@@ -63,4 +67,7 @@ def words(command: str, current: str) -> list[str]:
             rows = documented(path)
             prefix = "" if "@package _global_" in path.read_text() else f"{name.replace('/', '.')}."
             keys += [f"{prefix}{key}=" for key, _, _ in rows if not key.endswith(("name", "_target_"))]
-    return [*(f"{name}=" for name in GROUPS), *sorted(set(keys)), "-m", "--help", "--cfg", "--plugin", "--quiet", "--debug"]
+    overrides = [*(f"{name}=" for name in GROUPS), *sorted(set(keys))]
+    if command == "calculate":
+        return [*CALCULATORS, *FLAGS, *overrides, "--plugin", "--help"]
+    return [*overrides, "-m", "--help", "--cfg", "--plugin", "--quiet", "--debug"]

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from dpfl_cli.cli.calculate import CALCULATORS
 from dpfl_cli.cli.plugins import load_plugins
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.paths import conf_dir
@@ -114,6 +115,8 @@ def describe(group: str, option: str, path: Path | None) -> None:
     if found is not None:
         _facts(found.target, found.settings, group, option if path is not None else None)
         print(f"component: {found.name}, revision {found.revision}, from {found.origin}")
+        if group == "algorithm" and found.name in CALCULATORS:
+            print(f"in closed form: dpfl calculate {found.name}")
 
 
 def _default(info: Any) -> str:

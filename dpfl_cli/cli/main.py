@@ -21,6 +21,7 @@ COMMANDS = {
     "runs": ("runs", "list, show, compare, export and prune finished runs"),
     "account": ("account", "price runs under every accountant that supports their ledger"),
     "calibrate": ("calibrate", "the noise that meets a target epsilon and delta"),
+    "calculate": ("calculate", "what a paper's closed forms advise: local steps, iterations and rounds (scaffnew)"),
     "data": ("data", "what data there is, and fetching it"),
     "list": ("listing", "every option of every group, with its parameters"),
     "doctor": ("doctor", "what this machine has and whether dpfl works on it"),
@@ -86,7 +87,7 @@ def _dispatch(words: list[str]) -> int:
         return int(module.run(rest))
     parser = _Parser(prog=f"dpfl {name}", description=COMMANDS[name][1])
     module.configure(parser)
-    return int(module.execute(parser.parse_args(rest)))
+    return int(module.execute(parser.parsed(rest)))
 
 
 def command_module(name: str) -> ModuleType:
@@ -95,9 +96,17 @@ def command_module(name: str) -> ModuleType:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse whose errors are one line, like all others."""
+    """argparse whose errors are one line, like all others, and whose options may stand anywhere."""
+
+    def parsed(self, words: list[str]) -> argparse.Namespace:
+        """The arguments, options mixed with others unless the command has actions with options of their own."""
+        return self.parse_args(words) if self._subparsers is not None else self.parse_intermixed_args(words)
 
     def error(self, message: str) -> None:  # type: ignore[override]
+        unknown = message.removeprefix("unrecognized arguments: ").split()[0]
+        flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        if unknown.startswith("--") and message.startswith("unrecognized"):
+            raise ConfigError(f"{self.prog}: {unknown.partition('=')[0]}: no such option; {nearest(unknown, flags)}")
         raise ConfigError(f"{self.prog}: {message}; {self.prog} --help")
 
 
@@ -116,6 +125,8 @@ def usage() -> str:
             "  dpfl run algorithm=fedexp dp=ldp            one run",
             "  dpfl run -m algorithm=fedexp,fedavg dp=ldp  a grid",
             "  dpfl reproduce fedexp/table4                a table of a paper",
+            "  dpfl calculate scaffnew dataset=mushrooms dp.epsilon=3.3",
+            "                                              local steps and iterations, in closed form",
             "",
             "Exit codes: 0 done, 1 a bug in dpfl, 2 wrong use or config, 3 some runs failed or diverged, 130 interrupted.",
             "--debug shows the traceback of an error.",

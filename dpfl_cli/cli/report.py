@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from dpfl_cli.privacy.nominal import NOMINAL_SIGN
 from dpfl_cli.simulation.store import CLAIMED
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def print_results(console: Console, runs: Sequence[tuple[dict[str, Any], dict[st
     if common:
         console.print(", ".join(common), markup=False)
     console.print(_caption([result["privacy"] for _, result in runs]), markup=False)
-    for line in _guarantees([result["privacy"] for _, result in runs]):
+    reports = [result["privacy"] for _, result in runs]
+    for line in (*_calibrations(reports), *_guarantees(reports)):
         console.print(line, markup=False)
 
 
@@ -142,6 +144,28 @@ def _guarantees(reports: Sequence[dict[str, Any]]) -> list[str]:
     return [f"Guarantee of {count} of {len(reports)} runs: {text}." for text, count in counts.items()]
 
 
+def _calibrations(reports: Sequence[dict[str, Any]]) -> list[str]:
+    """What set the noise where it was not the run's accountant: each once, with the number of its runs where they differ."""
+    counts = Counter(report["calibration"] for report in reports if "calibration" in report)
+    if len(counts) == 1 and sum(counts.values()) == len(reports):
+        return [f"Noise by {next(iter(counts))}."]
+    return [f"Noise of {count} of {len(reports)} runs by {text}." for text, count in counts.items()]
+
+
+def is_nominal(privacy: dict[str, Any]) -> bool:
+    """Whether the target of a report is nominal: no theorem says that the noise meets it."""
+    return str(privacy.get("calibration", "")).endswith(NOMINAL_SIGN)
+
+
+def epsilon_number(value: float) -> str:
+    """An epsilon to 4 decimals; from a million on, where it says no more than that, to 5 digits.
+
+    >>> epsilon_number(15.658124), epsilon_number(500004264889.8)
+    ('15.6581', '5.0000e+11')
+    """
+    return f"{value:.4f}" if value < 1e6 else f"{value:.4e}"
+
+
 def is_claimed(privacy: dict[str, Any]) -> bool:
     """Whether the epsilon of a report is as a paper claims it, and not proved."""
     return privacy["epsilon"] is not None and str(privacy.get("guarantee", "")).startswith(CLAIMED)
@@ -153,9 +177,10 @@ def epsilon_text(privacy: dict[str, Any]) -> str:
         return str(privacy.get("epsilon_reason") or "none")
     target = privacy.get("epsilon_target")
     missed = target is not None and abs(privacy["epsilon"] - target) > 1e-3 * target
-    marks = (f" (target {target:g})" if missed else "") + (" (vacuous)" if privacy["vacuous"] else "")
+    aim = f" (nominal {target:g})" if is_nominal(privacy) else f" (target {target:g})" if missed else ""
+    marks = aim + (" (vacuous)" if privacy["vacuous"] else "")
     marks += " (claimed)" if is_claimed(privacy) else ""
-    return f"{privacy['epsilon']:.4f}{marks}"
+    return f"{epsilon_number(privacy['epsilon'])}{marks}"
 
 
 def notes(outcomes: Sequence[Outcome]) -> list[str]:

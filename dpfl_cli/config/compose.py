@@ -23,9 +23,12 @@ def register_resolvers() -> None:
     """`default_noise`: a default noise level, or null where a target epsilon will determine it.
 
     `under`: (trust model of the run, another one, default where it is that one, default elsewhere).
+    `unless`: (another option, default): the default, or null where the other option is given, from which this one follows.
     """
     if not OmegaConf.has_resolver("default_noise"):
         OmegaConf.register_new_resolver("default_noise", lambda target, noise: None if target is not None else noise)
+    if not OmegaConf.has_resolver("unless"):
+        OmegaConf.register_new_resolver("unless", lambda other, default: None if other is not None else default)
     if not OmegaConf.has_resolver("under"):
         OmegaConf.register_new_resolver("under", lambda trust, which, there, elsewhere: there if trust == which else elsewhere)
 

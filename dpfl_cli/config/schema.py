@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -11,8 +11,16 @@ from dpfl_cli.config.component import Settings
 
 
 class DpSettings(Settings):
-    """The trust model, what is protected, and how epsilon is stated."""
+    """The trust model, what is protected, how epsilon is stated, and how noise is set from a target.
 
+    Attributes:
+      calibration: what sets the noise for the target: "accountant" the run's own; "zcdp" and "analytic" proved closed forms;
+        "lemma1" and "record_heuristic" formulas of papers under which the target is nominal.
+      v: the constant of lemma1.
+      releases: how many the noise is for: those of the run's own schedule, or as many as a random schedule makes on average.
+    """
+
+    later: ClassVar[frozenset[str]] = frozenset({"calibration", "v", "releases"})
     name: str
     trust: Literal["none", "local", "central", "secure_aggregation"]
     unit: Literal["client", "record"]
@@ -21,6 +29,9 @@ class DpSettings(Settings):
     epsilon: float | None = Field(gt=0)
     convention: str | None
     delta: float = Field(gt=0, lt=1)
+    calibration: Literal["accountant", "zcdp", "analytic", "lemma1", "record_heuristic"] = "accountant"
+    v: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    releases: Literal["realised", "expected"] = "realised"
 
 
 class EvaluationSettings(Settings):

@@ -91,6 +91,25 @@ class Streams:
         """
         return self._draw("normal", name, rounds, clients, size, dtype).to(device)
 
+    def noisy(self, name: str, rounds: np.ndarray, values: Tensor, std: Tensor) -> Tensor:
+        """Values plus Gaussian noise, std times what `normal` draws at this address.
+
+        On a CPU the threads that draw also scale and add, while their numbers are at hand.
+
+        Args:
+          name, rounds: the address, as in `normal`.
+          values: [R, M, d].
+          std: [R] or [R, M] standard deviations, of the values' type.
+
+        Returns:
+          [R, M, d]; new memory, the caller's own.
+        """
+        clients, size = values.shape[1:]
+        if values.device.type == "cpu":
+            return self._draw("normal", name, rounds, clients, size, values.dtype, values, std)
+        noise = self.normal(name, rounds, clients, size, values.dtype, values.device)
+        return noise.mul_(std.reshape(*std.shape, *[1] * (3 - std.dim()))).add_(values)
+
     def uniform(
         self,
         name: str,
@@ -145,21 +164,39 @@ class Streams:
                 chosen[run, mine] = _subsets(stream_generator(seed, name, round_, tile), held[run, mine], size)
         return torch.from_numpy(chosen).to(device)
 
-    def _draw(self, law: Law, name: str, rounds: np.ndarray, clients: int | None, size: int, dtype: torch.dtype) -> Tensor:
+    def _draw(
+        self,
+        law: Law,
+        name: str,
+        rounds: np.ndarray,
+        clients: int | None,
+        size: int,
+        dtype: torch.dtype,
+        values: Tensor | None = None,
+        scale: Tensor | None = None,
+    ) -> Tensor:
+        """The draws [R, M, d], or where values [R, M, d] are given these plus scale [R] or [R, M] times the draws."""
         total = 1 if clients is None else clients
         out = np.empty((len(self.seeds), total, size), np.float32 if dtype == torch.float32 else np.float64)
+        onto = None
+        if values is not None and scale is not None:
+            onto = values.numpy(), np.broadcast_to(scale.numpy().reshape(len(out), -1, 1), (*out.shape[:2], 1))
         jobs: list[Callable[[], None]] = []
         for tile, start in enumerate(range(0, total, CLIENT_TILE)):
-            place = out[:, start : start + CLIENT_TILE]
+            rows = slice(start, start + CLIENT_TILE)
+            place = out[:, rows]
             depth = max(1, min(MAX_TILE_ROUNDS, TILE_VALUES // max(1, place.shape[1] * size)))
             if depth > 1:
                 place[...] = self._from_rounds(law, name, tile, depth, rounds, place)
+                if onto is not None:
+                    _scaled(place, place, onto[1][:, rows], onto[0][:, rows])
                 continue
             for (seed, round_), runs in self._sharing(rounds).items():
-                jobs.append(partial(_fill, law, [place[run] for run in runs], seed, name, round_, tile))
+                targets = None if onto is None else [(onto[1][run, rows], onto[0][run, rows]) for run in runs]
+                jobs.append(partial(_fill, law, [place[run] for run in runs], seed, name, round_, tile, targets=targets))
         in_threads(jobs, usable_threads() if out.size >= THREAD_VALUES else 1)
-        values = torch.from_numpy(out)
-        return values[:, 0] if clients is None else values
+        drawn = torch.from_numpy(out)
+        return drawn[:, 0] if clients is None else drawn
 
     def _from_rounds(self, law: Law, name: str, tile: int, depth: int, rounds: np.ndarray, like: np.ndarray) -> np.ndarray:
         """The values [R, rows, size] of a tile that spans `depth` rounds."""
@@ -194,13 +231,31 @@ class Streams:
         return runs
 
 
-def _fill(law: Law, places: Sequence[np.ndarray], seed: int, name: str, *key: int) -> None:
-    """Draws into the first of the places, which are contiguous; the others get a copy."""
+def _fill(
+    law: Law,
+    places: Sequence[np.ndarray],
+    seed: int,
+    name: str,
+    *key: int,
+    targets: Sequence[tuple[np.ndarray, np.ndarray]] | None = None,
+) -> None:
+    """Draws into the first of the places, which are contiguous; the others get a copy. With targets (scale, values) for each of
+    them it gets values plus scale times the draw."""
     generator = stream_generator(seed, name, *key)
     draw = generator.standard_normal if law == "normal" else generator.random
     draw(out=places[0], dtype=places[0].dtype)
-    for place in places[1:]:
-        place[...] = places[0]
+    if targets is None:
+        for place in places[1:]:
+            place[...] = places[0]
+        return
+    for place, (scale, values) in reversed(list(zip(places, targets, strict=True))):  # the first, which holds the draw, at last
+        _scaled(place, places[0], scale, values)
+
+
+def _scaled(place: np.ndarray, draws: np.ndarray, scale: np.ndarray, values: np.ndarray) -> None:
+    """place <- values + scale * draws."""
+    np.multiply(draws, scale, out=place)
+    np.add(place, values, out=place)
 
 
 def _subsets(generator: np.random.Generator, populations: np.ndarray, size: int) -> np.ndarray:

@@ -10,13 +10,12 @@ from typing import ClassVar, Literal
 import numpy as np
 from torch import Tensor
 
-from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation
-from dpfl_cli.models.network import Network
+from dpfl_cli.models.network import Network, NetworkSettings
 
 
-class ClientMeanSettings(Settings):
+class ClientMeanSettings(NetworkSettings):
     """How test metrics are averaged.
 
     `clients`: over the test records of each client that takes part, then over these clients with equal weight. Where the

@@ -1,7 +1,9 @@
 """Logistic regression on two classes, without a bias, in float64: f_i(x) = mean_j ln(1 + exp(-y_ij a_ij . x)) + l2 / 2 ||x||^2.
 
 The problem is min_x (1/M) sum_i f_i(x) + g(x), with g one of `prox`. With l2 > 0 it has one minimiser x*, which is computed once
-(`optimum`), and metrics say how far a model is from it.
+(`optimum`), and metrics say how far a model is from it. l2 is given, or follows from a condition number kappa = L / mu: with
+L_i = L0_i + l2, L0_i = lambda_max(A_i^T A_i) / (4 n_i), and mu = l2, it is l2 = max_i L0_i / (kappa - 1), which looks at all
+records without a release.
 
 References:
   Zhang, Fay, Johansson 2023, arXiv:2308.01139, section 5 (l2 = 0.1; g none, or a weighted l1 norm on a box).
@@ -10,6 +12,7 @@ References:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +20,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -29,17 +32,28 @@ from dpfl_cli.models.optimum import LogisticProblem, minimiser, smoothness
 from dpfl_cli.models.prox import PenaltySettings, penalty_of
 from dpfl_cli.models.single_output import ROW_UNIT, Shard, SingleOutput
 from dpfl_cli.models.stacks import by_blocks
-from dpfl_cli.privacy.client_values import opened
+from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
 
 class LogisticSettings(PenaltySettings):
     """Settings of `logistic_regression`."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"gradient_quantiles"})
+    later: ClassVar[frozenset[str]] = frozenset({"gradient_quantiles", "condition"})
 
-    l2: float = Field(ge=0, allow_inf_nan=False)  # theta_2, lambda
+    l2: float | None = Field(ge=0, allow_inf_nan=False)  # theta_2, lambda
     init: Literal["zeros", "normal"]
     gradient_quantiles: bool = False
+    condition: float | None = Field(None, gt=1, allow_inf_nan=False, validate_default=True)  # kappa
+
+    @field_validator("condition")
+    @classmethod
+    def _one_regularisation(cls, value: float | None, known: ValidationInfo) -> float | None:
+        weight = known.data.get("l2", 0.0)  # absent where it was refused itself
+        if value is not None and weight is not None:
+            raise ValueError(f"model.l2={weight:g} is given as well, which follows from a condition; write model.l2=null")
+        if value is None and weight is None:
+            raise ValueError("model.l2 is null as well, and one of the two is needed; write model.l2=0.1, or model.condition=100")
+        return value
 
 
 @component("model", "logistic_regression", revision=1, settings=LogisticSettings)
@@ -54,8 +68,13 @@ class LogisticRegression(SingleOutput):
     ) -> None:
         super().__init__(settings, federations, index, device)
         self.features = self.dimension = self.dimension_of(settings, federations[0].dataset.info)
-        self.l2 = settings.l2
+        self.l2 = settings.l2 or 0.0  # what all runs share; l2 from a condition number is that of a run's own data
         self.penalty = penalty_of(settings)
+
+    @staticmethod
+    def not_covered(settings: LogisticSettings) -> list[str]:
+        """What the model looks at without a release."""
+        return [] if settings.condition is None else ["the regularisation model.l2, set from the records by model.condition"]
 
     @classmethod
     def dimension_of(cls, settings: LogisticSettings, info: DatasetInfo) -> int:
@@ -92,6 +111,20 @@ class LogisticRegression(SingleOutput):
         """sigmoid(z) sigmoid(-z)."""
         return torch.sigmoid(outputs) * torch.sigmoid(-outputs)
 
+    def gradient(self, parameters: Tensor) -> ClientValues:
+        """As for all models with one output, with the run's own l2."""
+        found = super().gradient(parameters)
+        if self.settings.condition is None:
+            return found
+        held = (self.records > 0).unsqueeze(-1).to(self.dtype)
+        return client_values(opened(found) + held * self.regulariser_gradient(opened(parameters)))
+
+    def regulariser_gradient(self, parameters: Tensor) -> Tensor:
+        """l2 x."""
+        if self.settings.condition is None:
+            return super().regulariser_gradient(parameters)
+        return self._weights.reshape(-1, *[1] * (parameters.dim() - 1)) * parameters
+
     def prox(self, values: Tensor, step: Tensor) -> Tensor:
         """As the contract, for the penalty g."""
         return self.penalty.prox(values, step.reshape(-1, *[1] * (values.dim() - 1)))
@@ -124,6 +157,7 @@ class LogisticRegression(SingleOutput):
 
         Returns:
           initial_distance: sum_i ||start - x*||^2 over the clients.
+          optimum_gradients: sum_i ||grad f_i(x*)||^2, 0 where all clients have one minimiser.
           dual_norm: sum_i ||Lambda_i*||^2 of the primal-dual method, Lambda_i* = (mean_j grad f_j(x*) - grad f_i(x*)) / M, by
             the stationarity of its messages at x*.
           optimum_norm: ||x*||.
@@ -136,16 +170,32 @@ class LogisticRegression(SingleOutput):
         duals = (gradients.mean(dim=0) - gradients) / self.clients
         return {
             "initial_distance": self.clients * float((start - best[0]).square().sum()),
+            "optimum_gradients": float(gradients.square().sum()),
             "dual_norm": float(duals.square().sum()),
             "optimum_norm": float(torch.linalg.vector_norm(best[0])),
-            "smoothness": float(smoothness(self.federations[int(self.index[0])], self.l2).max()),
-            "strong_convexity": self.l2,
+            "smoothness": float(smoothness(self.federations[int(self.index[0])], float(self._weights[0])).max()),
+            "strong_convexity": float(self._weights[0]),
         }
 
     def _objective(self, model: Tensor) -> Tensor:
         """[R] F at models [R, d]."""
-        smooth = self.mean_losses(model).sum(dim=-1) / self.clients + self.l2 / 2 * model.square().sum(dim=-1)
+        weight: float | Tensor = self.l2 if self.settings.condition is None else self._weights
+        smooth = self.mean_losses(model).sum(dim=-1) / self.clients + weight / 2 * model.square().sum(dim=-1)
         return smooth + self.penalty.value(model)
+
+    @cached_property
+    def _weights(self) -> Tensor:
+        """[R] l2 of every run."""
+        kappa = self.settings.condition
+        if kappa is None:
+            return torch.full((self.runs,), self.l2, dtype=self.dtype, device=self.device)
+        found = [float(smoothness(federation, 0.0).max()) / (kappa - 1.0) for federation in self.federations]
+        if not all(0.0 < weight < math.inf for weight in found):
+            raise ConfigError(
+                f"model.condition={kappa:g}: the records of dataset={self.federations[0].dataset.info.name} have no curvature "
+                "that l2 could follow from (all features are zero, or too large); write model.condition=null, and model.l2"
+            )
+        return torch.tensor(found, dtype=self.dtype)[torch.from_numpy(self.index)].to(self.device)
 
     @cached_property
     def _best(self) -> tuple[Tensor, Tensor, bool] | None:
@@ -161,9 +211,10 @@ class LogisticRegression(SingleOutput):
         """x* [d] of a federation's problem, where it is known."""
         used = shard.weights > 0
         rows, signs, weights = (part[used].cpu() for part in (shard.rows, shard.targets, shard.weights))
-        if not self.l2 or not bool(torch.isfinite(signs).all()):
+        weight = float(self._weights[int(shard.runs[0])])
+        if not weight or not bool(torch.isfinite(signs).all()):
             return None
-        return minimiser(LogisticProblem(rows, signs, weights, self.l2, self.penalty))
+        return minimiser(LogisticProblem(rows, signs, weights, weight, self.penalty))
 
     @cached_property
     def _tests(self) -> list[_Weighted | None]:

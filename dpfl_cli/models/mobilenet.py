@@ -15,16 +15,16 @@ References:
 from __future__ import annotations
 
 from math import ceil
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo
-from dpfl_cli.models.network import Network
+from dpfl_cli.models.network import Network, NetworkSettings
 
 UNIT = 8  # numbers of channels are multiples of it
 # version 2: widening, channels, blocks and stride of the first of them
@@ -36,7 +36,7 @@ SEPARABLE = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 
 FIRST, LAST = 32, 1280
 
 
-class MobileNetSettings(Settings):
+class MobileNetSettings(NetworkSettings):
     """Settings of `mobilenet`."""
 
     version: Literal["v2", "v1"]
@@ -56,6 +56,8 @@ class MobileNetSettings(Settings):
 @component("model", "mobilenet", revision=1, settings=MobileNetSettings)
 class MobileNet(Network):
     """MobileNet, version 2 or 1, with group normalisation and cross-entropy; on images, grey or in colour."""
+
+    batch_records: ClassVar[int] = 50  # its layers' outputs are many
 
     @classmethod
     def network(cls, settings: MobileNetSettings, info: DatasetInfo) -> nn.Module:

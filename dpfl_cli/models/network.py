@@ -5,12 +5,18 @@ trainable ones, flat, in the order in which the module names them. A gradient of
 chunk at a time: it is clipped, added to its client's mean, and gone.
 
 Runs, clients and chunks of records are tasks that threads take, one thread to a task: what a task computes, and the order in
-which tasks are added, do not depend on how many threads there are or who else is in the batch.
+which tasks are added, do not depend on how many threads there are or who else is in the batch. A minibatch is one pass where it
+fits, and of a local run a thread takes all steps.
+
+Clients and runs are not stacked: one pass is arithmetic enough for a core, and stacked it is no faster. A minibatch gradient by
+vmap over four runs' clients takes 1.1 (lstm2), 1.3 (vgg11_small), 1.8 (unet3d), 1.9 (cnn_femnist), 3.0 (cnn_cifar) and 5.1 times
+(cnn_cifar_small) as long on two cores, and lstm2 written with stacked products 1.1 times (`make bench`, workload H).
 """
 
 from __future__ import annotations
 
 import copy
+import os
 import threading
 from abc import abstractmethod
 from collections import deque
@@ -19,14 +25,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod, sqrt
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from dpfl_cli.config.component import Settings
+from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import Objective
@@ -42,6 +51,22 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 _UNIFORM = (nn.Linear, nn.modules.conv._ConvNd)
 _AFFINE = (nn.GroupNorm, nn.LayerNorm, nn.modules.batchnorm._NormBase)
+WATCHED = "watched_train_loss"
+
+
+class NetworkSettings(Settings):
+    """What all networks can be asked.
+
+    `watched_client`: the number of a client (from 0) whose own mean train loss at the global model is a metric,
+    `watched_train_loss`. It looks at that client's records, and no epsilon covers it.
+    `train_loss_records`: train losses are means over the first so many records of every client, not over all; an evaluation on
+    all of them can take longer than a short run of minibatches.
+    """
+
+    later: ClassVar[frozenset[str]] = frozenset({"watched_client", "train_loss_records"})
+
+    watched_client: Annotated[int, Field(ge=0)] | None = None
+    train_loss_records: Annotated[int, Field(ge=1)] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +91,8 @@ class Network(Objective):
     Attributes:
       module: the network, in evaluation mode. The values of its trainable parameters mean nothing: they are replaced in every
         pass. Those that need no gradient, and buffers, are public constants. Every thread sees a copy of its own.
-      gradient_records: records in one pass of a plain gradient.
+      gradient_records: records in one pass of a plain gradient of all records.
+      batch_records: records in one pass of a minibatch's gradient, at most.
       evaluation_records: records in one pass of an evaluation.
     """
 
@@ -74,6 +100,7 @@ class Network(Objective):
     provides: ClassVar[frozenset[str]] = frozenset({"clipped_gradient", "squared_gradient_norms"})
     unreleased_metrics: ClassVar[frozenset[str]] = frozenset({"train_loss"})
     gradient_records: ClassVar[int] = 50
+    batch_records: ClassVar[int] = 128
     evaluation_records: ClassVar[int] = 250
 
     def __init__(
@@ -82,7 +109,15 @@ class Network(Objective):
         super().__init__(settings, federations, index, device)
         with torch.random.fork_rng(devices=[]):  # layers draw initial values that nobody uses
             module = self.network(settings, federations[0].dataset.info).to(self.device, self.dtype).eval()
+        self._watched: int | None = getattr(settings, "watched_client", None)
+        self._loss_records: int | None = getattr(settings, "train_loss_records", None)
+        if self._watched is not None and self._watched >= self.clients:
+            raise ConfigError(
+                f"model.watched_client={self._watched}: there are {self.clients} clients, numbered from 0; "
+                f"write at most {self.clients - 1}, or null"
+            )
         self._modules, self._own = [module], threading.local()
+        self._workers: _Workers | None = None
         named = _trainable(module)
         self._shapes = {name: parameter.shape for name, parameter in named.items()}
         ends = list(accumulate(shape.numel() for shape in self._shapes.values()))
@@ -149,9 +184,18 @@ class Network(Objective):
             rows[run] = self.initial_values(streams.generator(run, "init"))
         return torch.from_numpy(rows).to(self.device, self.dtype)
 
+    def unreleased(self) -> frozenset[str]:
+        return super().unreleased() | (frozenset() if self._watched is None else {WATCHED})
+
     def gradient(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
         """[R, M, d] gradients of mean losses of all records, or of a batch [R, M, b] of them; 0 for a client without records."""
-        return client_values(self.host(self._gradients, opened(parameters), batch))
+        if batch is not None:
+            return self.minibatch_gradient(parameters, batch)
+        return client_values(self.host(self._gradients, opened(parameters)))
+
+    def minibatch_gradient(self, parameters: Tensor, batch: Tensor) -> ClientValues:
+        """As the contract. A number in a batch that is none of the client's records counts as a record of gradient zero."""
+        return client_values(self.host(self._batch_gradients, opened(parameters), batch))
 
     def clipped_gradient(self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None) -> Bounded:
         """As the contract. A number in a batch that is none of the client's records counts as a record of gradient zero."""
@@ -165,18 +209,27 @@ class Network(Objective):
     def local_descent(self, start: Tensor, learning_rate: Tensor, steps: int, drift: Tensor | None = None) -> ClientValues:
         """As the definition, client after client: a thread takes all steps of a client."""
         shift = None if drift is None else opened(drift)
-        return client_values(self.host(self._descents, start, learning_rate.to(self.device, self.dtype), steps, shift))
+        return client_values(self.host(self._descents, start, learning_rate.to(self.device, self.dtype), steps, shift, None))
+
+    def minibatch_descent(
+        self, start: Tensor, learning_rate: Tensor, batches: Tensor, drift: Tensor | None = None
+    ) -> ClientValues:
+        """As the definition, client after client: a thread takes all steps of a client."""
+        shift, rates = None if drift is None else opened(drift), learning_rate.to(self.device, self.dtype)
+        return client_values(self.host(self._descents, start, rates, batches.shape[2], shift, batches))
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
         """Each [R]: `train_loss`, (1/M) sum_i of the clients' mean losses; `scores` of the test split, where there is one; and
-        `gradient_quantiles`, where settings ask for them."""
+        `watched_train_loss`, the watched client's mean loss, and `gradient_quantiles`, where settings ask for them."""
         found = {"train_loss": torch.empty_like(parameters[:, 0])}
         for run, number in enumerate(self.index):
             federation = self.federations[number]
-            counts = federation.partition.counts
+            numbers, counts = self._loss_numbers(federation)
             weights = np.repeat(1.0 / np.maximum(counts, 1) / self.clients, counts)
-            records = federation.dataset.train, federation.partition.indices, weights
+            records = federation.dataset.train, numbers, weights
             found["train_loss"][run] = self._evaluated(parameters[run], *records, self._train_loss)["train_loss"]
+        if self._watched is not None:
+            found[WATCHED] = self._watched_losses(parameters, self._watched)
         found |= self.asked_quantiles(parameters)
         if any(federation.dataset.test is None for federation in self.federations):
             return found
@@ -199,8 +252,18 @@ class Network(Objective):
 
     # Tasks.
 
-    def _gradients(self, values: Tensor, batch: Tensor | None) -> Tensor:
-        return self._sums(lambda chunk, share: self._gradient(self._named(values[chunk.run, chunk.client]), chunk, share), batch)
+    def _gradients(self, values: Tensor) -> Tensor:
+        return self._sums(lambda chunk, share: self._gradient(self._named(values[chunk.run, chunk.client]), chunk, share), None)
+
+    def _batch_gradients(self, values: Tensor, batch: Tensor) -> Tensor:
+        result = torch.empty(self.runs, self.clients, self.dimension, dtype=self.dtype, device=self.device)
+        drawn = batch.cpu().numpy()
+
+        def computed(pair: tuple[int, int]) -> None:
+            self._batch_gradient(values[pair], *pair, drawn[pair], result[pair])
+
+        self._each(computed, np.ndindex(self.runs, self.clients), lambda pair, nothing: None)
+        return result
 
     def _clipped_means(self, values: Tensor, limits: Tensor, batch: Tensor | None) -> Tensor:
         def clipped(chunk: Chunk, share: float) -> Tensor:
@@ -226,22 +289,24 @@ class Network(Objective):
         self._each(squared, self._chunks(batch, self._clipped_records), put)
         return result
 
-    def _descents(self, start: Tensor, rates: Tensor, steps: int, drift: Tensor | None) -> Tensor:
+    def _descents(self, start: Tensor, rates: Tensor, steps: int, drift: Tensor | None, batches: Tensor | None) -> Tensor:
         result = torch.empty(self.runs, self.clients, self.dimension, dtype=self.dtype, device=self.device)
-        pairs = [(run, client) for run in range(self.runs) for client in range(self.clients)]
-        counts = self.records.cpu().numpy()
+        drawn = None if batches is None else batches.cpu().numpy()
 
-        def descended(pair: tuple[int, int]) -> Tensor:
+        def descended(pair: tuple[int, int]) -> None:
             (run, client), rate = pair, rates[pair[0]]
-            own = start[run].clone()
-            for _ in range(steps):
-                slope = torch.zeros_like(own)
-                for chunk in self._chunks(None, self.gradient_records, [pair]):
-                    slope += self._gradient(self._named(own), chunk, 1.0 / counts[run, client])
-                own = own - rate * (slope if drift is None else slope + drift[run, client])
-            return own - start[run]
+            own, slope = start[run].clone(), torch.empty_like(start[run])
+            for step in range(steps):
+                if drawn is not None:
+                    self._batch_gradient(own, run, client, drawn[run, client, step], slope)
+                else:
+                    slope.zero_()
+                    for chunk in self._chunks(None, self.gradient_records, [pair]):
+                        slope += self._gradient(self._named(own), chunk, 1.0 / self.held[run, client])
+                own -= rate * (slope if drift is None else slope + drift[run, client])
+            torch.sub(own, start[run], out=result[pair])
 
-        self._each(descended, pairs, lambda pair, update: result[pair].copy_(update))
+        self._each(descended, np.ndindex(self.runs, self.clients), lambda pair, nothing: None)
         return result
 
     def _sums(self, work: Callable[[Chunk, float], Tensor], batch: Tensor | None, size: int | None = None) -> Tensor:
@@ -279,31 +344,33 @@ class Network(Objective):
         caller's, whose modes of torch (the recording of a round) have no rules for what happens here.
         """
         threads = torch.get_num_threads()
-        workers = threads if self.device.type == "cpu" else 1
-        modules = self._copies(workers)
+        number = threads if self.device.type == "cpu" else 1
         waiting: deque[tuple[Item, Future[Result]]] = deque()
         torch.set_num_threads(1)  # the new threads take it over
         try:
-            with ThreadPoolExecutor(workers, initializer=lambda: setattr(self._own, "module", next(modules))) as pool:
-                try:
-                    for item in items:
-                        if len(waiting) == AHEAD * workers:
-                            first, result = waiting.popleft()
-                            take(first, result.result())
-                        waiting.append((item, pool.submit(work, item)))
-                    for item, result in waiting:
-                        take(item, result.result())
-                finally:
-                    pool.shutdown(wait=False, cancel_futures=True)  # an interrupt ends the other threads after their task
+            if self._workers is None or (self._workers.number, self._workers.process) != (number, os.getpid()):
+                self._workers = _Workers(number, self._copies(number), self._own)
+            try:
+                for item in items:
+                    if len(waiting) == AHEAD * number:
+                        first, result = waiting.popleft()
+                        take(first, result.result())
+                    waiting.append((item, self._workers.pool.submit(work, item)))
+                for item, result in waiting:
+                    take(item, result.result())
+            except BaseException:  # an error or an interrupt: the threads end after their task, and the next call has new ones
+                workers, self._workers = self._workers, None
+                workers.pool.shutdown(wait=True, cancel_futures=True)
+                raise
         finally:
             torch.set_num_threads(threads)
 
-    def _copies(self, number: int) -> Iterator[nn.Module]:
+    def _copies(self, number: int) -> list[nn.Module]:
         """So many copies of the network, which share its tensors: a pass puts other parameters into their places for a while."""
         shared = {id(tensor): tensor for tensor in (*self._modules[0].parameters(), *self._modules[0].buffers())}
         while len(self._modules) < number:
             self._modules.append(copy.deepcopy(self._modules[0], dict(shared)))
-        return iter(self._modules[:number])
+        return self._modules[:number]
 
     # Passes.
 
@@ -312,12 +379,28 @@ class Network(Objective):
         parts = zip(self._shapes.items(), self._parts, strict=True)
         return {name: values[part].clone().view(shape) for (name, shape), part in parts}
 
-    def _gradient(self, parameters: dict[str, Tensor], chunk: Chunk, share: float) -> Tensor:
+    def _gradient(self, parameters: dict[str, Tensor], chunk: Chunk, share: float, out: Tensor | None = None) -> Tensor:
         """[d] gradient of share times the sum of the records' losses."""
         own = {name: value.requires_grad_() for name, value in parameters.items()}
         inputs, targets = self._records_of(chunk)
         total = self.losses(functional_call(self.module, own, (inputs,)), targets).sum() * share
-        return torch.cat([part.flatten() for part in torch.autograd.grad(total, list(own.values()))])
+        parts = [part.flatten() for part in torch.autograd.grad(total, list(own.values()))]
+        return torch.cat(parts) if out is None else torch.cat(parts, out=out)
+
+    def _batch_gradient(self, values: Tensor, run: int, client: int, numbers: np.ndarray, out: Tensor) -> None:
+        """Writes the gradient at values [d] of the mean loss of the client's records `numbers` [b] to out [d]."""
+        partition = self.federations[self.index[run]].partition
+        own = partition.indices[partition.offsets[client] : partition.offsets[client + 1]]
+        rows, size = own[numbers[(numbers >= 0) & (numbers < len(own))]], self.batch_records
+        if not len(rows):
+            out.zero_()
+        for begin in range(0, len(rows), size):
+            some = rows[begin : begin + size]
+            chunk = Chunk(run, client, some, np.arange(begin, begin + len(some)))
+            if begin:
+                out += self._gradient(self._named(values), chunk, 1.0 / len(numbers))
+            else:
+                self._gradient(self._named(values), chunk, 1.0 / len(numbers), out)
 
     def _record_gradients(self, values: Tensor, chunk: Chunk) -> tuple[list[Tensor], Tensor]:
         """`record_gradients` at values [R, M, d], and their norms [k] in float64, infinite or NaN where they are not finite."""
@@ -325,6 +408,27 @@ class Network(Objective):
             each = self.record_gradients(self._named(values[chunk.run, chunk.client]), *self._records_of(chunk))
             norms = torch.stack([vector_norms(part.flatten(1)) for part in each])
             return each, torch.linalg.vector_norm(norms, dim=0)
+
+    def _watched_losses(self, parameters: Tensor, client: int) -> Tensor:
+        """[R] the client's mean train loss at global parameters [R, d]; 0 where it has no records."""
+        found = torch.zeros_like(parameters[:, 0])
+        for run, number in enumerate(self.index):
+            federation = self.federations[number]
+            numbers, counts = self._loss_numbers(federation)
+            held, begin = int(counts[client]), int(counts[:client].sum())
+            if held:
+                records = numbers[begin : begin + held], np.full(held, 1.0 / held)
+                found[run] = self._evaluated(parameters[run], federation.dataset.train, *records, self._train_loss)["train_loss"]
+        return found
+
+    def _loss_numbers(self, federation: Federation) -> tuple[np.ndarray, np.ndarray]:
+        """[sum of counts] the records that train losses are means over, client after client, and [M] how many are each one's."""
+        partition = federation.partition
+        if self._loss_records is None:
+            return partition.indices, partition.counts
+        counts = np.minimum(partition.counts, self._loss_records)
+        places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return partition.indices[np.repeat(partition.offsets[:-1], counts) + places], counts
 
     def _train_loss(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         return {"train_loss": self.losses(outputs, targets)}
@@ -371,6 +475,33 @@ class Network(Objective):
         whole = np.issubdtype(values.dtype, np.integer)
         plain = torch.from_numpy(np.require(values, requirements=["C", "W"]))
         return plain.to(self.device, torch.int64 if whole else self.dtype)
+
+
+class _Workers:
+    """Threads that stay from one call to the next, each with a copy of the network; as they begin, torch has one thread.
+
+    Attributes:
+      number: of threads.
+      process: where they live: a fork of it has none of them.
+    """
+
+    def __init__(self, number: int, modules: Sequence[nn.Module], own: threading.local) -> None:
+        self.number, self.process = number, os.getpid()
+        copies, ready = iter(modules), threading.Barrier(number + 1)
+
+        def begin() -> None:
+            torch.set_num_threads(1)
+            own.module = next(copies)
+            ready.wait()
+
+        self.pool = ThreadPoolExecutor(number, thread_name_prefix="dpfl-network", initializer=begin)
+        try:
+            for _ in range(number):
+                self.pool.submit(int)  # starts one
+            ready.wait()  # until all have begun: one that began later would set the number of threads in the middle of other work
+        except BaseException:
+            ready.abort()
+            raise
 
 
 def clipped_records(dimension: int) -> int:

@@ -240,6 +240,25 @@ class Objective(ABC):
         """
         return values
 
+    def minibatch_gradient(self, parameters: Tensor, batch: Tensor) -> ClientValues:
+        """[R, M, d] gradient at [R, M, d] of the mean loss of a batch [R, M, b] of every client's records (its distinct numbers).
+
+        For models that provide "clipped_gradient"; those that have a cheaper way override this one.
+        """
+        free = torch.full((self.runs,), torch.inf, dtype=torch.float64, device=parameters.device)
+        mean = opened(self.clipped_gradient(parameters, free, batch).values)
+        return client_values(mean + self.regulariser_gradient(opened(parameters)))
+
+    def minibatch_descent(
+        self, start: Tensor, learning_rate: Tensor, batches: Tensor, drift: Tensor | None = None
+    ) -> ClientValues:
+        """As `local_descent`, where step j looks at the records `batches[:, :, j]` of every client.
+
+        Args:
+          batches: [R, M, steps, b] record numbers, distinct within a step.
+        """
+        return self._descended(start, learning_rate, batches.shape[2], drift, batches)
+
     def local_descent(self, start: Tensor, learning_rate: Tensor, steps: int, drift: Tensor | None = None) -> ClientValues:
         """v - w after `steps` local steps v <- v - lr (grad f_i(v) + drift_i), from v = w.
 
@@ -252,12 +271,19 @@ class Objective(ABC):
         Returns:
           [R, M, d] raw local updates, not clipped.
         """
+        return self._descended(start, learning_rate, steps, drift, None)
+
+    def _descended(
+        self, start: Tensor, learning_rate: Tensor, steps: int, drift: Tensor | None, batches: Tensor | None
+    ) -> ClientValues:
+        """Step by step, as the definition says."""
         begin = start.unsqueeze(1).expand(self.runs, self.clients, self.dimension)
         rate = learning_rate.to(start.dtype).reshape(-1, 1, 1)
         parameters = begin.clone()
         shift = torch.zeros((), dtype=start.dtype, device=start.device) if drift is None else opened(drift)
-        for _ in range(steps):
-            parameters = parameters - rate * (opened(self.gradient(parameters)) + shift)
+        for step in range(steps):
+            slope = self.gradient(parameters) if batches is None else self.minibatch_gradient(parameters, batches[:, :, step])
+            parameters = parameters - rate * (opened(slope) + shift)
         return client_values(parameters - begin)
 
 
@@ -320,16 +346,30 @@ class ClientSide:
         """As `Objective.initial`."""
         return self.__objective.initial(streams)
 
-    def gradient(self, parameters: Tensor) -> ClientValues:
-        """As `Objective.gradient`."""
-        return client_values(self.__objective.gradient(self._own("parameters", parameters)))
+    def gradient(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
+        """As `Objective.gradient`, or `Objective.minibatch_gradient` of a batch."""
+        own = self._own("parameters", parameters)
+        if batch is None:
+            return client_values(self.__objective.gradient(own))
+        return client_values(self.__objective.minibatch_gradient(own, self._drawn(batch, 3)))
 
-    def local_descent(self, start: Tensor, learning_rate: Tensor, steps: int, drift: Tensor | None = None) -> ClientValues:
-        """As `Objective.local_descent`."""
+    def local_descent(
+        self,
+        start: Tensor,
+        learning_rate: Tensor,
+        steps: int,
+        drift: Tensor | None = None,
+        batches: Tensor | None = None,
+    ) -> ClientValues:
+        """As `Objective.local_descent`, or `Objective.minibatch_descent` over batches [R, M, steps, b]."""
         self._public("start", start, (self.runs, self.dimension))
         self._public("learning_rate", learning_rate, (self.runs,))
         own = None if drift is None else self._own("drift", drift)
-        return client_values(self.__objective.local_descent(start, learning_rate, steps, own))
+        if batches is None:
+            return client_values(self.__objective.local_descent(start, learning_rate, steps, own))
+        if batches.shape[2] != steps:
+            raise PrivacyError(f"{steps} local steps need as many batches, not {batches.shape[2]}")
+        return client_values(self.__objective.minibatch_descent(start, learning_rate, self._drawn(batches, 4), own))
 
     def clipped_gradient(
         self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None, repeats: bool = False
@@ -419,9 +459,11 @@ class ClientSide:
 
     def _batch(self, batch: Tensor | None) -> Tensor | None:
         """Refuses a batch that holds a record twice. Read on the host where that costs nothing, else once."""
-        if batch is None:
-            return None
-        if isinstance(batch, Unreleased) or batch.shape[:2] != (self.runs, self.clients):
+        return None if batch is None else self._drawn(batch, 3)
+
+    def _drawn(self, batch: Tensor, axes: int) -> Tensor:
+        """The same of [R, M, b], or of several batches [R, M, steps, b]."""
+        if isinstance(batch, Unreleased) or batch.dim() != axes or batch.shape[:2] != (self.runs, self.clients):
             raise PrivacyError(BATCHES)
         if batch.device.type != "cpu" and self.__checked:
             return batch

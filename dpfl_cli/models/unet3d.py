@@ -98,6 +98,7 @@ class Unet3d(ClientMeanNetwork):
 
     test_metrics: ClassVar[frozenset[str]] = frozenset({"dice", "test_error", "test_loss"})
     gradient_records: ClassVar[int] = 1
+    batch_records: ClassVar[int] = 1
     evaluation_records: ClassVar[int] = 2
 
     def __init__(

@@ -143,7 +143,10 @@ def _squared_mu(entry: LedgerEntry) -> float:
     """sum 1 / z^2 over the releases of a Gaussian entry."""
     if isinstance(entry.parameter, tuple):
         return float(np.sum(entry.parameters() ** -2.0))
-    return entry.charges * float(entry.parameters()[0]) ** -2.0
+    try:
+        return entry.charges * float(entry.parameters()[0]) ** -2.0
+    except OverflowError:
+        return math.inf
 
 
 def _total_squared_mu(entries: Iterable[LedgerEntry]) -> float:

@@ -111,7 +111,8 @@ def _clipped(values: Tensor, lengths: Tensor, clip_norm: Tensor, proof: str) -> 
     bound = clip_norm.to(inside.dtype)
     limit = bound.reshape(-1, 1, 1)
     scale = torch.where(norms > limit, limit / norms, torch.ones_like(norms))
-    clipped = torch.where(finite | torch.isinf(limit), inside * scale.to(inside.dtype), 0.0)
+    # what is not finite counts as zero, whatever its product with the scale is; a mask that spans rows costs no pass over memory
+    clipped = (inside * scale.to(inside.dtype)).masked_fill_(~(finite | torch.isinf(limit)), 0.0)
     return Bounded(
         values=client_values(clipped),
         bound=bound,

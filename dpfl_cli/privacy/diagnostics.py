@@ -5,6 +5,7 @@ what was reported with this mark, because no epsilon covers it.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from dpfl_cli.privacy.bounded import Bounded, vector_norms
@@ -23,6 +24,32 @@ def curvature_diagnostics(largest: ClientValues) -> dict[str, Diagnostic]:
       largest_curvature: [R] their mean over clients.
     """
     return {"largest_curvature": diagnostic(opened(largest).mean(dim=-1))}
+
+
+def drift_diagnostics(moved: Tensor, clip_norm: Tensor, watched: int | None = None) -> dict[str, Diagnostic]:
+    """DIAGNOSTICS, not private: they look at client values without a release. For display only.
+
+    Args:
+      moved: [R, M, d] client values, how far local models are from the model that clients last agreed on, before any clipping.
+      clip_norm: [R], C.
+      watched: a client, or None.
+
+    Returns:
+      update_norm: [R] (1/M) sum_i of their norms.
+      clipped_fraction: [R] the part of the clients whose norm is larger than C.
+      repaired: [R] the number of clients whose local model is not finite, and which would send zero.
+      watched_norm: [R] the watched client's norm.
+    """
+    norms = vector_norms(opened(moved))  # [R, M]
+    longer = norms > clip_norm.to(norms.dtype).unsqueeze(-1)
+    found = {
+        "update_norm": norms.mean(dim=-1),
+        "clipped_fraction": longer.to(norms.dtype).mean(dim=-1),
+        "repaired": (~torch.isfinite(norms)).sum(dim=-1),
+    }
+    if watched is not None:
+        found["watched_norm"] = norms[:, watched]
+    return {name: diagnostic(value) for name, value in found.items()}
 
 
 def record_diagnostics(squared_norms: ClientValues, clip_norm: Tensor, records: Tensor) -> dict[str, Diagnostic]:

@@ -75,6 +75,12 @@ class _Gaussian(Mechanism):
         kind: Kind = "gaussian"
         return LedgerEntry(spec.name, kind, 1, multiplier, None, relation, unit, cls._scope, spec.group, spec.shape)
 
+    def _with_noise(self, name: str, address: np.ndarray, contributions: Tensor, std: Tensor) -> Tensor:
+        """Every client's contribution [R, M, d] or [R, M] plus N(0, std^2) from the stream `noise/<name>`; std [R] or [R, M]."""
+        vectors = contributions if contributions.dim() == 3 else contributions.unsqueeze(-1)
+        noisy = self.site.streams.noisy(f"noise/{name}", address, vectors, std.to(device=vectors.device, dtype=vectors.dtype))
+        return noisy.reshape(contributions.shape)
+
 
 @component("mechanism", "local_gaussian", revision=1, settings=GaussianSettings)
 class LocalGaussian(_Gaussian):
@@ -92,11 +98,7 @@ class LocalGaussian(_Gaussian):
         contributions, multipliers, address = self._begin(name, values, rounds, charged)
         sensitivity = values.sensitivity(self.site.relation)
         std = self._per_run(multipliers, sensitivity) * sensitivity
-        clients, size = contributions.shape[1], contributions.shape[-1] if values.is_vector else 1
-        noise = self.site.streams.normal(f"noise/{name}", address, clients, size, contributions.dtype, contributions.device)
-        noise = noise.reshape(contributions.shape)
-        received = noise.mul_(self._per_run(std, noise)).add_(contributions)
-        received = self._charged_only(received, charged)
+        received = self._charged_only(self._with_noise(name, address, contributions, std), charged)
         return Release(received, received.mean(dim=1), client_values(received), values.bound, std)
 
     def squared_norms(self, release: Release) -> Tensor:
@@ -219,8 +221,7 @@ class SharedGaussian(_Gaussian):
         size = contributions.shape[-1] if values.is_vector else 1
         stream, kind, device = f"noise/{name}", contributions.dtype, contributions.device
         if spec.echo:
-            shares = self.site.streams.normal(stream, address, clients, size, kind, device).reshape(contributions.shape)
-            messages = shares.mul_(self._per_run(share, shares)).add_(contributions)
+            messages = self._with_noise(name, address, contributions, share)
             received = self._charged_only(messages.mean(dim=1), charged)
             return Release(received, received, client_values(self._charged_only(messages, charged)), values.bound, std / clients)
         mean = contributions.mean(dim=1)

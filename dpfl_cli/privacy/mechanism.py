@@ -40,6 +40,8 @@ class ReleaseSpec:
       schedule: (number of rounds T, number of clients) -> [T] factors on the noise multiplier of rounds 1 to T, for noise that
         changes over time; None for noise that does not.
       occurs: (seed, T) -> [T] booleans, in which rounds it is made: a public schedule, drawn before the run; None for all.
+      expected: T -> how many rounds it is made in on average, where that schedule is drawn at random; None where it is not. The
+        noise may be calibrated for so many (dp.releases=expected).
       rate, disjoint: as in the ledger's entry; what a run's data decide, `settle` sets.
       settle: (this spec, number of rounds T, records of the client with the fewest) -> the spec of a run, once these are known.
       one_message: whether the `per_round` releases of a round are steps that leave a client as one message, counted as sent once.
@@ -58,6 +60,7 @@ class ReleaseSpec:
     multiplier: Callable[[float, int, int], float] | None = None
     schedule: Callable[[int, int], np.ndarray] | None = None
     occurs: Callable[[int, int], np.ndarray] | None = None
+    expected: Callable[[int], float] | None = None
     rate: float | None = None
     disjoint: int = 1
     settle: Callable[[ReleaseSpec, int, int], ReleaseSpec] | None = None
@@ -352,6 +355,18 @@ class Mechanism(ABC):
     def rounds(self) -> tuple[int, ...]:
         """[R] the number of rounds T of every run."""
         return tuple(self.site.horizons)
+
+    def due(self, name: str, rounds: np.ndarray) -> np.ndarray:
+        """[R] booleans: whether a release is to be made in this round, by its public schedule (`ReleaseSpec.occurs`)."""
+        if name not in self.site.specs[0]:
+            raise PrivacyError(f"release '{name}' was not declared: add a ReleaseSpec to the algorithm's releases")
+        plan = self._plans.get(name)
+        if plan is None:
+            plan = self._plans[name] = self._planned(name)
+        if plan.made is None:
+            return np.ones(len(self.settings), bool)
+        made: np.ndarray = plan.made.take(self._places + rounds)
+        return made
 
     def _address(self, spec: ReleaseSpec, rounds: np.ndarray, charged: np.ndarray | None) -> np.ndarray:
         """[R] numbers, one per release of `spec` that a run may make; no charged run gets one twice."""

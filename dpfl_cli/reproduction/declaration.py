@@ -147,8 +147,8 @@ class Measure(Part):
       price: epsilon of the planned ledger under an accountant (with `options`), or under the run's own ("run"); `part` all, or
         what the paper's convention prices. No training.
       fact: a dotted path into what a plan knows: config keys, clients, dimension, records, problem.* (its optimum, found by
-        solving it), ledger.* (its releases) and attack.* (what they cost on the worst data known); a number or a text. No
-        training.
+        solving it), theory.* (what ScaffNew's closed forms advise for it: local_steps, iterations, rounds), sizes.* (its
+        clients' records: train.mean, train.std, test.mean, test.std), ledger.* (its releases) and attack.* (what they cost on the worst data known); a number or a text. No training.
       formula: arithmetic over such facts, as 2 * fact("clients") * fact("dimension"). No training.
       layers: "parameters" or "outputs" of every layer of the model. No training.
       derived: a number computed from other rows, in the language of predicates. There is one for every combination of the labels
@@ -278,9 +278,15 @@ class TableSpec(Part):
 
 
 class Mark(Part):
-    """A vertical line in a figure."""
+    """A vertical line in a figure.
 
-    at: float
+    Attributes:
+      at: a number, or a measure, whose values in a panel each get a line: in the colour of the series that they belong to, or in
+        grey where all series of the panel have the same one.
+      title: of all its lines in the legend.
+    """
+
+    at: float | str
     title: str
 
 
@@ -652,6 +658,9 @@ def _check(artifact: Artifact) -> None:
         named = [name for name in (drawn.y, drawn.series, drawn.style) if name] + [*drawn.panels, *drawn.where]
         known(named, labels, "label", "figure")
         known(drawn.measures, artifact.measures, "measure", "figure.measures")
+        known([mark.at for mark in drawn.marks if isinstance(mark.at, str)], artifact.measures, "measure", "figure.marks.at")
+        if drawn.marks and drawn.kind != "lines":
+            raise ConfigError(f"{where}: figure.marks: vertical lines are for a figure of lines, not of kind {drawn.kind}")
     if declaration.use is not None:
         known(list(declaration.use.where), labels, "label", "use.where")
     if declaration.paper_numbers is not None:

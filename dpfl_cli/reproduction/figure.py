@@ -41,6 +41,7 @@ STYLE: Any = {
     "savefig.dpi": 160,
     "figure.dpi": 160,
 }
+GREY = "#666666"  # of vertical lines that belong to no series
 PAPER, DIVERGED = "paper", "diverged"  # legend entries that come last
 LIGHTEST = 0.45  # share of its colour that the first value of `style` keeps
 NARROWEST = 0.13  # inches of a bar, up to a width of the panel
@@ -63,12 +64,16 @@ def draw(artifact: Artifact, scale: str, rows: Rows) -> dict[str, bytes]:
                 if one.spec.title:
                     part.suptitle(one.spec.title, fontsize=9)
         figure.suptitle(_title(artifact, scale, drawn), fontsize=10)
-        files = {}
-        # without dates and versions, so that equal rows give equal files
-        for kind, metadata in (("png", {"Software": None}), ("pdf", {"Creator": None, "Producer": None, "CreationDate": None})):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, metadata=metadata)
-            files[f"figure.{kind}"] = buffer.getvalue()
+        return saved(figure, "figure")
+
+
+def saved(figure: Figure, stem: str) -> dict[str, bytes]:
+    """<stem>.png and <stem>.pdf, without dates and versions, so that equal figures give equal files."""
+    files = {}
+    for kind, metadata in (("png", {"Software": None}), ("pdf", {"Creator": None, "Producer": None, "CreationDate": None})):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, metadata=metadata)
+        files[f"{stem}.{kind}"] = buffer.getvalue()
     return files
 
 
@@ -123,6 +128,7 @@ class _Drawing:
                 continue
             if spec.kind == "lines":
                 _lines(artifact, spec, axis, _placed(artifact, spec, inside, self.rows), names, self.styles, cut)
+                _marks(spec, axis, self.rows, {**spec.where, **dict(zip(spec.panels, key, strict=True))}, names)
             else:
                 _bars(artifact, spec, axis, inside, names)
             if not spec.share_y or position % self.across == 0:
@@ -263,8 +269,6 @@ def _lines(
             grey = _shade("#000000", number, len(styles))
             shown = _panel_title(artifact, spec.style, second)
             axis.plot([], [], color=grey, linestyle=_dashes(number, len(styles)), linewidth=1.6, label=shown)
-    for mark in spec.marks:
-        axis.axvline(mark.at, color="#666666", linewidth=1, linestyle=":", label=mark.title)
     if "x" in spec.log:
         axis.set_xscale("log")
     if "y" in spec.log:
@@ -272,6 +276,32 @@ def _lines(
     if spec.y_range:
         axis.set_ylim(*spec.y_range)
     axis.set_xlabel(spec.x_title or _axis_title(artifact, [spec.x]))
+
+
+def _marks(spec: FigureSpec, axis: Axes, rows: Rows, panel: Mapping[str, Any], names: Mapping[Any, int]) -> None:
+    """Vertical lines at numbers, and at the values of measures in this panel."""
+    for mark in spec.marks:
+        places = [(mark.at, GREY)] if isinstance(mark.at, float) else _values_at(spec, mark.at, rows, panel, names)
+        for place, colour in places:
+            axis.axvline(place, color=colour, linewidth=1.2, linestyle=":")
+        if places:  # the legend names all of them once
+            axis.plot([], [], color=GREY, linewidth=1.2, linestyle=":", label=mark.title)
+
+
+def _values_at(
+    spec: FigureSpec, measure: str, rows: Rows, panel: Mapping[str, Any], names: Mapping[Any, int]
+) -> list[tuple[float, str]]:
+    """(value, colour) of every different value of a measure among rows that have the panel's labels, or lack them."""
+    found: dict[tuple[float, Any], None] = {}
+    for row in rows.where({}, [measure]):
+        own = {name: wanted for name, wanted in panel.items() if name in row.labels}
+        series = row.labels.get(spec.series) if spec.series is not None else None
+        if row.matches(own) and math.isfinite(row.value) and (series is None or series in names):
+            found[float(f"{row.value:.6g}"), series] = None  # runs that differ in the last digits of their noise share a line
+    values = {value for value, _ in found}
+    if len(values) == 1:
+        return [(values.pop(), GREY)]
+    return [(value, GREY if name is None else COLOURS[names[name] % len(COLOURS)]) for value, name in found]
 
 
 def _shade(colour: str, number: int, count: int) -> str:

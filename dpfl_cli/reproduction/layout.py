@@ -234,8 +234,8 @@ def _short(artifact: Artifact, entry: Mapping[str, Any]) -> str:
 def privacy_table(artifact: Artifact, rows: Rows) -> str:
     """Every distinct privacy statement of the rows, with the labels of the runs that it belongs to; empty where there is none."""
     names = [name for name in rows.labels if name != ROUND]
-    targets = any(row.privacy.get("epsilon_target") is not None for row in rows.rows)
-    columns = ("epsilon_target", *_PRIVACY_COLUMNS) if targets else _PRIVACY_COLUMNS
+    some = [name for name in _PRIVACY_OF_SOME if any(row.privacy.get(name) is not None for row in rows.rows)]
+    columns = (*some, *_PRIVACY_COLUMNS)
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows.rows:
         if row.privacy:
@@ -252,6 +252,7 @@ def privacy_table(artifact: Artifact, rows: Rows) -> str:
     return markdown(["runs", *(_PRIVACY_TITLES.get(name, name) for name in columns)], lines) + (f"\n\n{note}" if note else "")
 
 
+_PRIVACY_OF_SOME = ("epsilon_target", "calibration")  # shown where some row has it
 _PRIVACY_COLUMNS = (
     "epsilon",
     "delta",
@@ -266,6 +267,7 @@ _PRIVACY_COLUMNS = (
 )
 _PRIVACY_TITLES = {
     "epsilon_target": "target epsilon of the noise",
+    "calibration": "noise by",
     "epsilon_paper": "epsilon under the paper's convention (rounded up)",
 }
 
@@ -284,7 +286,7 @@ def _privacy_text(privacy: Any, name: str) -> str:
     if name == "epsilon" and value is None:
         return DASH if privacy.get("trust") == "none" else f"{DASH} ({privacy.get('epsilon_reason') or 'not private'})"
     if name == "epsilon":
-        return f"{value:.6f}"
+        return f"{value:.6f}" if value < 1e6 else f"{value:.6e}"
     if name == "epsilon_paper":
         return DASH if value is None else f"{rounded_up(value, 3):.3f} ({privacy.get('epsilon_paper_convention')})"
     if isinstance(value, bool):

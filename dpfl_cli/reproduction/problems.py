@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.simulation.engine import federation_of
 from dpfl_cli.simulation.plan import Plan
@@ -21,13 +22,15 @@ def problem_facts(plan: Plan) -> dict[str, float]:
     Raises:
       ConfigError: the model does not know its optimum.
     """
-    if plan.id not in _known:
+    key = canonical_json([plan.identity["dataset"], plan.partitioner.identity(), plan.model.identity(), plan.seed])
+    if key not in _known:
         objective = plan.model.target(plan.model.settings, [federation_of(plan)], np.array([0]))
         describe = getattr(objective, "problem", None)
         facts = {} if describe is None else describe(objective.initial(Streams([plan.seed]))[0])
         if not facts:
             raise ConfigError(
-                f"model={plan.model.name}: its optimum is not known; facts of a problem need model=logistic with model.l2 > 0"
+                f"model={plan.model.name}: its optimum is not known; facts of a problem need model=logistic with model.l2 > 0 "
+                "or a model.condition"
             )
-        _known[plan.id] = facts
-    return _known[plan.id]
+        _known[key] = facts
+    return _known[key]

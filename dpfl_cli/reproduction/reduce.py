@@ -21,6 +21,8 @@ from dpfl_cli.reproduction.layers import layer_sizes
 from dpfl_cli.reproduction.paper_numbers import PaperNumbers
 from dpfl_cli.reproduction.problems import problem_facts
 from dpfl_cli.reproduction.rows import PRIVACY, Row, Rows, rounded_up
+from dpfl_cli.reproduction.sizes import size_facts
+from dpfl_cli.reproduction.theory import theory_facts
 from dpfl_cli.simulation.plan import Plan
 from dpfl_cli.simulation.results import privacy_report
 from dpfl_cli.simulation.store import RunRecord
@@ -298,7 +300,13 @@ def ledger_facts(plan: Plan) -> dict[str, Any]:
 
 
 def _fact(plan: Plan, path: str, where: str) -> Any:
-    known = {"problem": problem_facts, "attack": attack_facts, "ledger": ledger_facts}
+    known = {
+        "problem": problem_facts,
+        "attack": attack_facts,
+        "ledger": ledger_facts,
+        "theory": theory_facts,
+        "sizes": size_facts,
+    }
     first = path.partition(".")[0]
     node: Any = {first: known[first](plan)} if first in known else facts(plan)
     for part in path.split("."):

@@ -19,6 +19,7 @@ PRIVACY = (
     "epsilon",
     "epsilon_reason",
     "epsilon_target",
+    "calibration",
     "delta",
     "accountant",
     "unit",
@@ -177,13 +178,15 @@ class Rows:
     def to_csv(self, artifact: str, scale: str) -> str:
         """The table as CSV; floats with their shortest exact digits."""
         extras = list(dict.fromkeys(name for row in self.rows for name in row.extras))
+        calibrated = any(row.privacy.get("calibration") is not None for row in self.rows)
+        privacy = [name for name in PRIVACY if name != "calibration" or calibrated]
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["artifact", "scale", *self.labels, MEASURE, *_NUMBERS, *extras, *PRIVACY])
+        writer.writerow(["artifact", "scale", *self.labels, MEASURE, *_NUMBERS, *extras, *privacy])
         for row in self.rows:
             numbers = [getattr(row, name) for name in _NUMBERS]
             cells = [*(row.labels.get(name) for name in self.labels), row.measure, *numbers]
-            cells += [*(row.extras.get(name) for name in extras), *(row.privacy.get(name) for name in PRIVACY)]
+            cells += [*(row.extras.get(name) for name in extras), *(row.privacy.get(name) for name in privacy)]
             writer.writerow([artifact, scale, *(_cell(value) for value in cells)])
         return out.getvalue()
 

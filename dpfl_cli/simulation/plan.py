@@ -11,9 +11,8 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import dpfl_cli.algorithms
@@ -29,6 +28,7 @@ from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.privacy.conventions import CONVENTIONS
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.mechanism import ReleaseSpec
+from dpfl_cli.simulation.noise import check_calibration, planned_ledger, with_noise
 
 ENGINE_REVISION = 1  # raised when the engine, the streams or the evaluation change a run's numbers
 PARTS = ("algorithm", "mechanism", "accountant", "dataset", "partitioner", "model")
@@ -99,7 +99,7 @@ class Plan:
             "seed": self.seed,
             "rounds": self.rounds,
             "evaluation": self.evaluation.model_dump(),
-            "dp": self.dp.model_dump(),
+            "dp": self.dp.identity(),
             **{part: getattr(self, part).identity() for part in PARTS},
         }
         values["dataset"]["content"] = {"source": self.info.source, "sha256": self.info.sha256, **self.info.details}
@@ -132,16 +132,6 @@ class Plan:
         return list(dict.fromkeys(items))
 
 
-def planned_ledger(plan: Plan, mechanism_settings: Settings, rounds: int) -> Ledger:
-    """The ledger of `rounds` rounds under given mechanism settings."""
-    where = (plan.dp.relation, plan.dp.unit, plan.dimension, plan.clients, plan.seed)
-    entries = [
-        plan.mechanism.target.planned(mechanism_settings, spec, *where, rounds=rounds, horizon=max(rounds, plan.rounds))
-        for spec in plan.specs
-    ]
-    return Ledger(tuple(entry for entry in entries if entry is not None))
-
-
 def make_plan(config: Mapping[str, Any]) -> Plan:
     """Validates and resolves a composed config.
 
@@ -164,18 +154,15 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     if dp.trust == "none" and dp.unit not in parts["algorithm"].target.units:
         dp = dp.model_copy(update={"unit": min(parts["algorithm"].target.units)})  # nothing is protected, of neither unit
     _check_trust(parts, dp)
+    check_calibration(dp)
     _check_runtime(runtime, dp)
     _check_needs(parts["algorithm"], parts["model"])
     info = parts["dataset"].target.info(parts["dataset"].settings)
     clients = parts["partitioner"].target.clients(parts["partitioner"].settings, info)
     dimension = parts["model"].target.dimension_of(parts["model"].settings, info)
     specs = tuple(parts["algorithm"].target.releases(parts["algorithm"].settings, dp.trust))
-    if any(spec.settle is not None for spec in specs):
-        key = canonical_json([parts["dataset"].identity(), info.sha256, parts["partitioner"].identity(), root.seed])
-        if key not in _fewest:
-            _fewest[key] = _fewest_records(parts["dataset"], parts["partitioner"], root.seed)
-        fewest = _fewest[key]
-        specs = tuple(spec if spec.settle is None else spec.settle(spec, root.rounds, fewest) for spec in specs)
+    fewest = partial(_fewest_records, parts["dataset"], parts["partitioner"], info.sha256, root.seed)
+    specs = tuple(spec if spec.settle is None else spec.settle(spec, root.rounds, fewest()) for spec in specs)
     if dp.relation == "add_or_remove" and any(spec.rate is not None or spec.disjoint > 1 for spec in specs):
         raise ConfigError(
             "dp.relation=add_or_remove: where a record is gone, a batch holds another one in its place, so that batches have the "
@@ -206,7 +193,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
                 f"algorithm={plan.algorithm.name} releases a {spec.shape} ('{spec.name}') that "
                 f"mechanism={plan.mechanism.name} cannot release; {hint}"
             )
-    plan = _with_noise(plan)
+    plan = with_noise(plan, fewest)
     if dp.epsilon is None:
         plan.mechanism.target.check(plan.mechanism.settings, dimension)
     reason = plan.accountant_object().supports(plan.ledger())
@@ -223,11 +210,14 @@ def parse_root(values: dict[str, Any]) -> RootSettings:
         raise ConfigError(str(error).replace("root.", "")) from None
 
 
-def _fewest_records(dataset: Part, partitioner: Part, seed: int) -> int:
+def _fewest_records(dataset: Part, partitioner: Part, sha256: str, seed: int) -> int:
     """Records of the client with the fewest, at least 1 (the engine refuses empty ones); from labels where features take long."""
-    load = getattr(dataset.target, "outline", dataset.target.load)
-    counts = partitioner.target.partition(partitioner.settings, load(dataset.settings, seed), seed).counts
-    return max(int(counts.min()), 1)
+    key = canonical_json([dataset.identity(), sha256, partitioner.identity(), seed])
+    if key not in _fewest:
+        load = getattr(dataset.target, "outline", dataset.target.load)
+        counts = partitioner.target.partition(partitioner.settings, load(dataset.settings, seed), seed).counts
+        _fewest[key] = max(int(counts.min()), 1)
+    return _fewest[key]
 
 
 def _part(group: str, values: Any) -> Part:
@@ -272,7 +262,10 @@ def _check_trust(parts: Mapping[str, Part], dp: DpSettings) -> None:
 
 def _check_needs(algorithm: Part, model: Part) -> None:
     """Refuses a model that lacks what the method computes with (per-record clipping, second-order solves)."""
-    missing = sorted(getattr(algorithm.target, "needs", frozenset()) - model.target.provides)
+    needs: frozenset[str] = getattr(algorithm.target, "needs", frozenset())
+    if getattr(algorithm.settings, "batch_size", None) is not None:
+        needs |= {"clipped_gradient"}  # models that know single records take batches of them
+    missing = sorted(needs - model.target.provides)
     if missing:
         hint = _alternatives("model", lambda target: set(missing) <= target.provides)
         raise ConfigError(f"algorithm={algorithm.name} needs {missing[0]}, which model={model.name} does not have; {hint}")
@@ -322,59 +315,6 @@ def options_of(group: str, name: str) -> list[str]:
         if named is not None and named.group(1) == name:
             found.append(path.stem)
     return [name] if name in found or not found else found
-
-
-def _with_noise(plan: Plan) -> Plan:
-    """Calibrates the mechanism's noise to the target epsilon, or checks that a noise level is given."""
-    from dpfl_cli.privacy.calibration import calibrate
-
-    field = plan.mechanism.target.noise_field
-    target = plan.dp.epsilon
-    if target is None:
-        return plan
-    if plan.dp.trust == "none" or field is None:
-        raise ConfigError(
-            f"dp.epsilon={target}: mechanism={plan.mechanism.name} adds no noise to calibrate; choose dp=ldp or dp=cdp"
-        )
-    if getattr(plan.mechanism.settings, field) is not None:
-        raise ConfigError(
-            f"mechanism.{field} and dp.epsilon are both given: a noise level and a target exclude each other; drop one of them"
-        )
-
-    def settings_of(noise: float) -> Settings:
-        values = {**plan.mechanism.settings.model_dump(), field: noise}
-        return parse_settings(plan.mechanism.component.settings, values, "mechanism")
-
-    accountant = plan.accountant_object()
-    probe = planned_ledger(plan, settings_of(1.0), plan.rounds)
-    reason = accountant.supports(probe)
-    if reason is not None:
-        raise ConfigError(f"accountant={plan.accountant.name} cannot price this run: {reason}")
-    increasing = any(entry.kind == "pure" for entry in probe.entries)
-
-    def ledger_of(value: float) -> Ledger:
-        return planned_ledger(plan, plan.mechanism.target.as_calibrated(settings_of(value)), plan.rounds)
-
-    noise = towards_more_noise(calibrate(target, plan.dp.delta, accountant, ledger_of, increasing=increasing), increasing)
-    calibrated = replace(plan, mechanism=Part(plan.mechanism.component, settings_of(noise)))
-    try:
-        calibrated.mechanism.target.check(calibrated.mechanism.settings, plan.dimension)
-    except ConfigError as error:
-        raise ConfigError(
-            f"dp.epsilon={target:g}: mechanism={plan.mechanism.name} cannot be set up with {field}={noise:g}, which it takes "
-            f"({error}); choose another target"
-        ) from error
-    return calibrated
-
-
-def towards_more_noise(value: float, increasing: bool) -> float:
-    """The value to 7 significant digits, rounded so that epsilon does not grow: identities must not hang on the last bits.
-
-    >>> towards_more_noise(1.23456789, increasing=False), towards_more_noise(1.23456789, increasing=True)
-    (1.234568, 1.234567)
-    """
-    unit = Decimal(1).scaleb(Decimal(value).adjusted() - 6)
-    return float(Decimal(value).quantize(unit, rounding=ROUND_FLOOR if increasing else ROUND_CEILING))
 
 
 def with_values(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,8 +17,11 @@ from dpfl_cli.privacy.accountants import price
 from dpfl_cli.privacy.collusion import collusion
 from dpfl_cli.privacy.conventions import priced_part
 from dpfl_cli.privacy.ledger import Ledger
+from dpfl_cli.privacy.mean_alone import mean_alone
+from dpfl_cli.privacy.nominal import NOMINAL
 from dpfl_cli.simulation.engine import Member, Row, federation_of, pick_device
 from dpfl_cli.simulation.memory import peak_bytes, peak_device_bytes
+from dpfl_cli.simulation.noise import calibration_text
 from dpfl_cli.simulation.plan import Plan, gap
 from dpfl_cli.simulation.store import CLAIMED, SCHEMA_VERSION, json_text, metrics_csv, yaml_text
 
@@ -57,6 +60,9 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str
     }
     if plan.dp.epsilon is not None:
         report["epsilon_target"] = plan.dp.epsilon
+    set_by = calibration_text(plan.dp)
+    if set_by is not None:
+        report["calibration"] = set_by
     if honest.epsilon is None:
         report["epsilon_reason"] = honest.reason
     if failed:
@@ -67,6 +73,8 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str
         part, words = priced_part(convention, ledger)
         value = price(part, accountant, plan.dp.delta).epsilon if part.releases else None
         report["epsilon_paper"] = {"value": value, "convention": words}
+    if plan.dp.trust == "local":
+        report |= _central(plan, ledger)
     proved = gap(plan.algorithm, plan.mechanism, plan.dp.trust) is None
     if plan.dp.trust == "secure_aggregation" and ledger.releases and proved:
         report["collusion"] = collusion(ledger, plan.clients, accountant, plan.dp.delta)
@@ -79,9 +87,26 @@ def _guarantee(plan: Plan, ledger: Ledger) -> str:
     if not ledger.releases:
         return "nothing was released"
     missing = gap(plan.algorithm, plan.mechanism, plan.dp.trust)
+    stated = f"(epsilon, delta)-DP per {plan.dp.unit} under {plan.dp.relation}, {plan.dp.trust} trust: proved"
     if missing is not None:
-        return f"{CLAIMED}: {missing}"
-    return f"(epsilon, delta)-DP per {plan.dp.unit} under {plan.dp.relation}, {plan.dp.trust} trust: proved"
+        stated = f"{CLAIMED}: {missing}"
+    if plan.dp.epsilon is not None and plan.dp.calibration in NOMINAL:
+        by = plan.dp.calibration + (f" with v={plan.dp.v:g}" if plan.dp.v is not None else "")
+        stated += f"; this epsilon is the ledger's, dp.epsilon is nominal ({by})"
+    return stated
+
+
+def _central(plan: Plan, ledger: Ledger) -> dict[str, Any]:
+    """`epsilon_central`: what messages are worth against somebody who sees no more of them than their mean; {} if undefined."""
+    seen = mean_alone(ledger, plan.clients)
+    if seen is None or not seen.releases:
+        return {}
+    reading = "for information: against somebody who is shown the mean of the messages by a trusted party, and nothing else"
+    if not all(spec.sums_suffice for spec in plan.specs):
+        reading += "; not proved where clients go on from their own messages, as they do here"
+    found = price(seen, plan.accountant_object(), plan.dp.delta)
+    why = {} if found.reason is None else {"reason": found.reason}
+    return {"epsilon_central": {"value": found.epsilon, "reading": reading, **why}}
 
 
 def communication(plan: Plan, ledger: Ledger) -> dict[str, Any]:

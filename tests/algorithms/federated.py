@@ -23,6 +23,7 @@ from dpfl_cli.algorithms import (
     fednew_record,
     isrl_dp,
     primal_dual,
+    scaffnew,
     scaffold,
     scaffold_record,
 )
@@ -58,6 +59,7 @@ METHODS = (  # their import registers them
     fednew_record.FedNewRecord,
     isrl_dp.IsrlDp,
     primal_dual.PrimalDual,
+    scaffnew.ScaffNew,
     scaffold.Scaffold,
     scaffold_record.ScaffoldRecord,
 )
@@ -93,7 +95,21 @@ FEDFC = {
     "budget": "equal_sigma",
     "covariance_share": 0.1,
 }
-STEPS = {"fedfc": FEDFC, "fedfc_record": FEDFC, "isrl_dp": {"step": 0.01}, "primal_dual": {"step": 0.25}}
+SCAFFNEW = {
+    "local_steps": 2.0,
+    "batch_size": None,
+    "control": "sent",
+    "schedule": "deterministic",
+    "final_release": False,
+    "watched_client": None,
+}
+STEPS = {
+    "fedfc": FEDFC,
+    "fedfc_record": FEDFC,
+    "isrl_dp": {"step": 0.01},
+    "primal_dual": {"step": 0.25},
+    "scaffnew": SCAFFNEW,
+}
 HORIZON = 10_000  # rounds that a run is planned for
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federated import M, federation_of, play, reordered
+from federated import STEPS, M, federation_of, play, reordered
 from omegaconf import OmegaConf
 
 import dpfl_cli.algorithms
@@ -25,10 +25,15 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("fedexp", {}),
     ("scaffold", {}),
     ("scaffold", {"release": "double", "control": "raw"}),
+    ("fedavg", {"batch_size": 1}),
+    ("scaffnew", {}),
+    ("scaffnew", {"control": "none", "batch_size": 1}),
 ]
+DIAGNOSTICS = {"scaffnew": "drift_diagnostics"}  # of a method's file; "update_diagnostics" of the others
 CONF = Path(__file__).parents[2] / "conf" / "algorithm"
+FILES = ("fedavg", "fedexp", "fedexp_naive", "scaffold", "scaffnew", "fedavg_scheduled")
 each_method = pytest.mark.parametrize(
-    ("name", "settings"), METHODS, ids=[f"{n}{'-' * bool(s)}{'-'.join(s.values())}" for n, s in METHODS]
+    ("name", "settings"), METHODS, ids=[f"{n}{'-' * bool(s)}{'-'.join(map(str, s.values()))}" for n, s in METHODS]
 )
 each_trust = pytest.mark.parametrize("trust", ["none", "local", "central", "privunit"])
 
@@ -90,9 +95,10 @@ def test_a_round_leaves_its_state_alone_and_hands_the_server_released_values_onl
 def test_no_round_reads_a_diagnostic(name: str, settings: dict[str, Any], trust: str, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = play(name, trust, settings, seeds=[5]).go(3)
     module = importlib.import_module(f"dpfl_cli.algorithms.{name}")
-    genuine = module.update_diagnostics
-    spoiled = lambda update: {key: value * float("nan") for key, value in genuine(update).items()}  # noqa: E731
-    monkeypatch.setattr(module, "update_diagnostics", spoiled)
+    shown = DIAGNOSTICS.get(name, "update_diagnostics")
+    genuine = getattr(module, shown)
+    spoiled = lambda *args: {key: value * float("nan") for key, value in genuine(*args).items()}  # noqa: E731
+    monkeypatch.setattr(module, shown, spoiled)
     blind = play(name, trust, settings, seeds=[5]).go(3)
     assert bool(blind.diagnostics[-1]["clipped_fraction"].isnan().all())
     np.testing.assert_array_equal(blind.models(), honest.models())
@@ -118,9 +124,7 @@ def test_no_algorithm_opens_client_values() -> None:
         assert "opened" not in names, path.name
 
 
-@pytest.mark.parametrize(
-    "path", [CONF / f"{name}.yaml" for name in ("fedavg", "fedexp", "fedexp_naive", "scaffold")], ids=lambda p: p.stem
-)
+@pytest.mark.parametrize("path", [CONF / f"{name}.yaml" for name in FILES], ids=lambda p: p.stem)
 def test_options_in_conf_are_the_components_settings(path: Path) -> None:
     lines = path.read_text().splitlines()
     assert lines[0].startswith("# ")
@@ -143,10 +147,15 @@ def test_options_in_conf_are_the_components_settings(path: Path) -> None:
         ("fedexp", {"local_lr": "x"}, "algorithm.local_lr='x': input should be a valid number"),
         ("fedexp", {"halve": True}, "algorithm.halve: unknown option; did you mean half"),
         ("scaffold", {"control": "send"}, "algorithm.control='send': input should be 'sent', 'clipped' or 'raw'"),
+        ("scaffold", {"batch_size": 0}, "algorithm.batch_size=0: input should be greater than or equal to 1"),
+        ("scaffnew", {"control": "raw"}, "algorithm.control='raw': input should be 'sent', 'clipped' or 'none'"),
+        ("scaffnew", {"local_steps": 0.5}, "algorithm.local_steps=0.5: input should be greater than or equal to 1"),
+        ("scaffnew", {"local_steps": float("inf")}, "algorithm.local_steps=inf: input should be a finite number"),
+        ("scaffnew", {"schedule": "random"}, "algorithm.schedule='random': input should be 'deterministic' or 'bernoulli'"),
     ],
 )
 def test_bad_settings_are_one_line(name: str, change: dict[str, Any], message: str) -> None:
-    values = {"local_steps": 1, "local_lr": 0.1, "clip_norm": 1.0} | change
+    values = STEPS.get(name, {}) | {"local_steps": 1, "local_lr": 0.1, "clip_norm": 1.0} | change
     with pytest.raises(ConfigError) as caught:
         parse_settings(components("algorithm")[name].settings, values, "algorithm")
     assert str(caught.value).startswith(message)

@@ -14,13 +14,13 @@ from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.simulation.execute import keep_freed_memory
 from dpfl_cli.simulation.plan import load_components
 from dpfl_cli.simulation.store import json_text, write_atomically
-from tests.benchmarks import convex, images, linear, record_level, second_order
+from tests.benchmarks import convex, images, linear, networks, record_level, second_order
 from tests.benchmarks.command import start_up
 from tests.benchmarks.harness import Case, Row, machine, measure
 
 START_UP = "start"
 BUSY = 0.5  # load that is worth a warning
-MODULES = (linear, images, record_level, second_order, convex)
+MODULES = (linear, images, record_level, second_order, convex, networks)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.simulation.engine import Batch, Member, federation_of
-from tests.benchmarks import convex, harness, images, linear, record_level, run, second_order
+from tests.benchmarks import convex, harness, images, linear, networks, record_level, run, second_order
 from tests.benchmarks.harness import Case, Contender, Workload
 
 
@@ -92,6 +92,26 @@ def test_primal_dual_rounds_agree(tmp_path: Path) -> None:
         found = convex.loop(features, targets, *fixed, gradient)
         torch.testing.assert_close(found, done.server["local"], rtol=0, atol=1e-12)
     torch.testing.assert_close(convex.stacked(features, targets, *fixed), done.server["local"], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes"),
+    [
+        (("cnn_cifar_small", (3, 8, 8), 4, 2, 3), {"channels": [2, 3]}),
+        (("vgg11_small", (3, 32, 32), 2, 2, 2), {"width": 2}),
+        (("unet3d", (1, 6, 5, 4), None, 2, 1), {"channels": 2, "groups": 2}),
+        (("lstm2", (10,), None, 2, 3), {"embedding": 3, "hidden": 4}),
+    ],
+    ids=lambda part: part[0] if isinstance(part, tuple) else "",
+)
+def test_minibatch_gradients_of_networks_agree(shape, changes) -> None:
+    problem = networks.Problem(*shape)
+    objective = networks.objective_of(problem, changes)
+    at, batch = networks.points(objective), networks.drawn(objective, problem)
+    expected = networks.engine(objective, at, batch)
+    references = [networks.loop, networks.stacked] + [networks.stacked_lstm] * (problem.model == "lstm2")
+    for reference in references:
+        torch.testing.assert_close(reference(objective, at, batch), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_measured_row_has_every_number(monkeypatch: pytest.MonkeyPatch) -> None:

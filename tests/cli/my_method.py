@@ -44,7 +44,7 @@ class FedMomentum:
 
     def round(self, state, objective, mechanism, streams, rounds):
         model, velocity = state.server["model"], state.server["velocity"]
-        update = bounded_local_update(objective, model, self.hyper)
+        update = bounded_local_update(objective, model, self.hyper, streams, rounds)
         mean = mechanism.release("update", update, rounds).mean
         velocity = per_run(self.hyper.momentum, model) * velocity + mean
         return State({"model": model + velocity, "velocity": velocity}, {}), {}

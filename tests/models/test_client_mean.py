@@ -165,6 +165,85 @@ def test_metrics_on_clients_own_records_are_marked(objective) -> None:
     assert set(found) == {"train_loss", "test_loss", "test_error", main}
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_the_watched_clients_own_loss_is_a_metric_without_a_release(kind) -> None:
+    federation = federation_of(kind, [3, 2], [4, 1])
+    plain, watched = (kind(settings_of(kind, **one), [federation], np.array([0, 0])) for one in ({}, {"watched_client": 1}))
+    at = plain.initial(Streams([1, 2]))
+    found = watched.metrics(at)
+    assert watched.unreleased() == plain.unreleased() | {"watched_train_loss"} == set(found)
+    for run in range(2):
+        wanted = mean_loss(watched, at[run].double(), 1, [0, 1])
+        watched.module.float()
+        assert found["watched_train_loss"][run].item() == pytest.approx(float(wanted), rel=1e-4)
+    others = plain.metrics(at)
+    assert all(torch.equal(found[name], others[name]) for name in others)
+
+
+@pytest.mark.parametrize("counts", [[5, 3, 1], [2, 0, 4]])
+def test_train_losses_on_the_first_records_of_every_client(counts: list[int]) -> None:
+    federation = federation_of(Cnn5x5, counts, [1, 1, 1])
+    limited = Cnn5x5(settings_of(Cnn5x5, train_loss_records=2, watched_client=2), [federation], np.array([0]))
+    at = limited.initial(Streams([1]))
+    found = limited.metrics(at)
+    means = [float(mean_loss(limited, at[0].double(), i, list(range(min(n, 2))))) if n else 0.0 for i, n in enumerate(counts)]
+    assert found["train_loss"].item() == pytest.approx(sum(means) / 3, rel=1e-5)
+    assert found["watched_train_loss"].item() == pytest.approx(means[2], rel=1e-5)
+    whole = Cnn5x5(settings_of(Cnn5x5), [federation], np.array([0])).metrics(at)
+    assert found["train_loss"].item() != whole["train_loss"].item()
+    assert found["test_loss"].item() == whole["test_loss"].item()
+    wide = Cnn5x5(settings_of(Cnn5x5, train_loss_records=9), [federation], np.array([0])).metrics(at)
+    assert wide["train_loss"].item() == whole["train_loss"].item()
+
+
+def test_a_watched_client_without_records_or_that_is_none() -> None:
+    empty = federation_of(Cnn5x5, [3, 0], [1, 1])
+    model = Cnn5x5(settings_of(Cnn5x5, watched_client=1), [empty], np.array([0]))
+    assert model.metrics(model.initial(Streams([0])))["watched_train_loss"].tolist() == [0.0]
+    with pytest.raises(ConfigError, match=r"model\.watched_client=2: there are 2 clients, numbered from 0") as error:
+        Cnn5x5(settings_of(Cnn5x5, watched_client=2), [empty], np.array([0]))
+    assert "\n" not in str(error.value)
+    with pytest.raises(ConfigError, match="watched_client"):
+        parse_settings(Cnn5x5Settings, {"channels": [2, 3], "hidden": 4, "watched_client": -1}, "model")
+
+
+def test_later_options_at_their_defaults_are_no_part_of_the_identity() -> None:
+    assert Vgg11Settings(width=2, hidden=None).identity() == {"average": "clients", "width": 2, "hidden": None}
+    given = Vgg11Settings(width=2, hidden=None, init="kaiming", watched_client=0).identity()
+    assert (given["init"], given["watched_client"]) == ("kaiming", 0)
+
+
+@pytest.mark.parametrize("hidden", [None, 40])
+def test_vggs_other_initial_values_are_torchvisions_in_law(hidden: int | None) -> None:
+    federation = federation_of(Vgg11, [1], [1])
+    model = Vgg11(Vgg11Settings(width=8, hidden=hidden, init="kaiming"), [federation], np.array([0, 0]))
+    values, start = model.initial(Streams([0, 1]))[0], 0
+    reference = Vgg11.network(model.settings, federation.dataset.info)
+    for layer in reference.modules():  # torchvision/models/vgg.py
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+            nn.init.constant_(layer.bias, 0)
+        elif isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, 0, 0.01)
+            nn.init.constant_(layer.bias, 0)
+    for parameter in reference.parameters():
+        own = values[start : start + parameter.numel()].view(parameter.shape)
+        start += parameter.numel()
+        if own.dim() == 1:
+            assert (own == 0).all()
+            assert (parameter == 0).all()
+            continue
+        deviation = 0.01 if own.dim() == 2 else (2 / (9 * len(own))) ** 0.5
+        for drawn in (own, parameter.detach()):
+            error = 5 * drawn.numel() ** -0.5
+            assert abs(float(drawn.mean())) < error * deviation
+            assert float(drawn.std()) == pytest.approx(deviation, rel=error)
+        ordered = (own.flatten().sort().values / deviation)[[own.numel() // 4, 3 * own.numel() // 4]]
+        torch.testing.assert_close(ordered, torch.tensor([-0.6745, 0.6745]), rtol=0, atol=6 * own.numel() ** -0.5)  # normal
+    assert start == len(values)
+    assert not torch.equal(values, model.initial(Streams([0, 1]))[1])
+
+
 def test_initial_values_are_pytorchs_in_law() -> None:
     federation = federation_of(Unet3d, [1], [1])
     values = Unet3d(settings_of(Unet3d), [federation], np.array([0])).initial(Streams([0]))[0]

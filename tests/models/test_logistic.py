@@ -423,3 +423,70 @@ def test_covariances_equal_loops_over_records() -> None:
     matrices = plain.new_ones(2, objective.dimension, objective.dimension)
     model = torch.arange(2.0 * objective.dimension, dtype=torch.float64).view(2, -1)
     torch.testing.assert_close(objective.precondition(model, matrices), model.sum(dim=1, keepdim=True).expand_as(model))
+
+
+KAPPA = {"l2": None, "condition": 40.0}
+
+
+def test_l2_follows_from_a_condition_number(path: str) -> None:
+    """Every run has the l2 that gives its own data the condition number, and computes what it would with that l2 given."""
+    sizes = SIZES["several records"]
+    both = make_objective(sizes, [1, 0], **KAPPA)
+    points = points_of(both)
+    start, models = Streams([0, 0]), points[:, 0]
+    for run, which in enumerate([1, 0]):
+        federation = both.federations[which]
+        free = optimum.smoothness(federation, 0.0).max()
+        weight = float(free / 39.0)
+        assert (free + weight) / weight == pytest.approx(40.0)
+        alone = LogisticRegression(LogisticSettings(**(DEFAULTS | {"l2": weight})), [federation], np.array([0]))
+        own = points[run : run + 1]
+        close(opened(both.gradient(client_values(points)))[run], opened(alone.gradient(client_values(own)))[0])
+        close(both.regulariser_gradient(points)[run], alone.regulariser_gradient(own)[0])
+        wanted = alone.metrics(models[run : run + 1])
+        found = both.metrics(models)
+        assert set(found) == set(wanted)
+        for name in wanted:
+            close(found[name][run], wanted[name][0])
+    facts = both.problem(both.initial(start)[0])
+    assert facts["smoothness"] / facts["strong_convexity"] == pytest.approx(40.0)
+
+
+def test_a_problem_knows_how_far_clients_are_apart() -> None:
+    objective = make_objective(SIZES["several records"], [0])
+    facts = objective.problem(torch.zeros(D).double())
+    best = objective._best[0]  # type: ignore[index]
+    clients = range(objective.clients)
+    each = [torch.stack(record_gradients(objective, 0, i, best[0])).mean(dim=0) + 0.1 * best[0] for i in clients]
+    assert facts["optimum_gradients"] == pytest.approx(float(sum(gradient.square().sum() for gradient in each)))
+    assert facts["initial_distance"] == pytest.approx(objective.clients * facts["optimum_norm"] ** 2)
+    assert float(torch.stack(each).sum(dim=0).norm()) < 1e-10  # the client gradients at x* add up to zero
+
+
+def test_a_condition_is_no_part_of_older_runs_and_is_not_covered() -> None:
+    older, newer = LogisticSettings(**DEFAULTS), LogisticSettings(**(DEFAULTS | KAPPA))
+    assert "condition" not in older.identity()
+    assert newer.identity()["condition"] == 40.0
+    assert LogisticRegression.not_covered(older) == []
+    assert "model.condition" in LogisticRegression.not_covered(newer)[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"condition": 40.0}, "l2=0.1 is given as well"),
+        ({"l2": None}, "one of the two is needed"),
+        ({"l2": None, "condition": 1.0}, "greater than 1"),
+    ],
+)
+def test_l2_and_condition_exclude_each_other(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_settings(LogisticSettings, DEFAULTS | changes, "model")
+
+
+def test_records_without_curvature_have_no_condition() -> None:
+    federation = make_federation([3, 2], 0)
+    federation.dataset.train.features[:] = 0.0
+    objective = LogisticRegression(LogisticSettings(**(DEFAULTS | KAPPA)), [federation], np.array([0]))
+    with pytest.raises(ConfigError, match="no curvature"):
+        objective.regulariser_gradient(torch.zeros(1, 2, D).double())

@@ -53,7 +53,15 @@ def test_parameters(version: str, shape: tuple[int, ...], count: int) -> None:
 
 def test_the_conf_is_the_papers() -> None:
     assert lookup("model", "mobilenet").target is MobileNet
-    assert CONF == {"version": "v2", "width": 1.0, "groups": 8, "first_stride": 1, "gradient_quantiles": False}
+    assert CONF == {
+        "version": "v2",
+        "width": 1.0,
+        "groups": 8,
+        "first_stride": 1,
+        "gradient_quantiles": False,
+        "watched_client": None,
+        "train_loss_records": None,
+    }
 
 
 @pytest.mark.parametrize(("version", "side"), [("v2", 2), ("v1", 2)])

@@ -247,6 +247,7 @@ def test_no_measure_is_declared_for_nothing(name: str) -> None:
     declaration = load_artifact(name).declaration
     used = {measure for spec in declaration.tables for measure in spec.cells} | {rule.measure for rule in declaration.best}
     used |= {measure for spec in declaration.figures for measure in [*spec.measures, spec.x]}
+    used |= {mark.at for spec in declaration.figures for mark in spec.marks if isinstance(mark.at, str)}
     predicates = " ".join(claim.predicate for claim in declaration.claims)
     predicates += " ".join(measure.derived for measure in declaration.measures.values() if measure.derived)
     assert [measure for measure in declaration.measures if measure not in used and f'"{measure}"' not in predicates] == []

@@ -218,6 +218,46 @@ def test_a_target_epsilon_stands_beside_what_was_spent(tmp_path: Path) -> None:
     assert "| 8 | " in lines[2]
 
 
+def test_rows_with_nominal_noise_say_by_what_and_what_it_is_worth(tmp_path: Path) -> None:
+    private = ["dp.epsilon=3.3", "dp.relation=zero_out"]
+    runs = [
+        {
+            **SMALL["runs"][0],
+            "overrides": [*SMALL["runs"][0]["overrides"], *private],
+            "axes": {
+                **SMALL["runs"][0]["axes"],
+                "noise": {
+                    "cases": {
+                        "as proved": {"overrides": []},
+                        "as the paper": {"overrides": ["dp.calibration=lemma1", "dp.v=8e-8"]},
+                    }
+                },
+            },
+        }
+    ]
+    artifact = declared(tmp_path, runs=runs, claims=None, best=None, figure={**SMALL["figure"], "series": "noise"})
+    store = RunStore(tmp_path / "outputs")
+    found = publish_runs(artifact, "quick", store, lambda labels, seed, number: {"distance": 5.0})
+    rows = reduce_runs(artifact, found, {cell.plan.id: store.match(cell.plan.id) for cell in found})
+    told = {row.labels["noise"]: row.privacy for row in rows.rows if row.privacy}
+    assert told["as the paper"]["calibration"] == "lemma1 (v=8e-08): nominal"
+    assert told["as proved"]["calibration"] is None
+    assert told["as the paper"]["vacuous"]
+    assert not told["as proved"]["vacuous"]
+    back = Rows.from_csv(rows.to_csv("local/small", "quick"), "table.csv")
+    for one in (rows, back):
+        lines = privacy_table(artifact, one).splitlines()
+        assert lines[0].startswith("| runs | target epsilon of the noise | noise by | epsilon |")
+        (paper,) = (line for line in lines if "as the paper" in line and "FedAvg" in line)
+        assert f"| 3.3 | lemma1 (v=8e-08): nominal | {told['as the paper']['epsilon']:.6e} |" in paper
+        assert "| yes |" in paper
+        assert "dp.epsilon is nominal (lemma1 with v=8e-08)" in paper
+        (proved,) = (line for line in lines if "as proved" in line and "FedAvg" in line)
+        assert "| 3.3 | – | 3.29999" in proved
+    _, _, plain = _small(tmp_path / "plain")
+    assert "calibration" not in plain.to_csv("local/small", "quick").splitlines()[0]
+
+
 def test_one_rounding_of_epsilon_on_the_page_of_table1() -> None:
     artifact = load_artifact("fedexp/table1")
     text = page(artifact, "quick", reduce_plans(artifact, cells(artifact, "quick")), [], [])

@@ -300,7 +300,7 @@ def test_noise_may_follow_a_schedule_and_releases_a_public_calendar(monkeypatch:
         from dpfl_cli.algorithms.local import bounded_local_update
 
         shown = (rounds - 1 + np.array(streams.seeds)) % 2 == 0
-        update = bounded_local_update(objective, state.server["model"], self.hyper)
+        update = bounded_local_update(objective, state.server["model"], self.hyper, streams, rounds)
         release = mechanism.release("coin", update, rounds, charged=shown)
         assert not release.received[~torch.from_numpy(shown)].any()
         return original(self, state, objective, mechanism, streams, rounds)

@@ -155,7 +155,7 @@ class Changed(FedAvg):
 
     def round(self, state: State, objective: Any, mechanism: Any, streams: Any, rounds: Any) -> Any:
         model = type(self).what(self, state.server["model"], streams, rounds)
-        mean = mechanism.release("update", bounded_local_update(objective, model, self.hyper), rounds).mean
+        mean = mechanism.release("update", bounded_local_update(objective, model, self.hyper, streams, rounds), rounds).mean
         return State({"model": model + mean}, {}), {}
 
 
@@ -245,7 +245,7 @@ def test_releases_for_some_runs_only_are_not_replayed(monkeypatch: pytest.Monkey
     monkeypatch.setattr(FedAvg, "releases", staticmethod(lambda settings, trust: [spec]))
 
     def all_of_them(self: Any, state: State, objective: Any, mechanism: Any, streams: Any, rounds: Any) -> Any:
-        update = bounded_local_update(objective, state.server["model"], self.hyper)
+        update = bounded_local_update(objective, state.server["model"], self.hyper, streams, rounds)
         mean = mechanism.release("update", update, rounds, np.ones(rounds.shape, bool)).mean
         return State({"model": state.server["model"] + mean}, {}), {}
 

@@ -1,0 +1,318 @@
+"""`dpfl calculate scaffnew`: what a paper's closed forms advise, for numbers or for a composed run; table, plot and CSV."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.identity import content_id
+from dpfl_cli.config.paths import outputs_dir
+
+if TYPE_CHECKING:
+    from dpfl_cli.algorithms.scaffnew_bound import ScaffnewBound
+
+CALCULATORS = {
+    "scaffnew": "DP-ScaffNew (arXiv 2304.05127): step size, local steps, iterations and rounds that minimise its bound"
+}
+RELATIONS = ("zero_out", "add_or_remove", "replace_one")
+
+
+@dataclass(frozen=True)
+class _Number:
+    """An option that gives a number: its symbol, what it is, and whether it is needed."""
+
+    symbol: str
+    words: str
+    whole: bool = False
+    needed: bool = True
+
+
+NUMBERS = {
+    "--mu": _Number("mu", "strong convexity of every client's loss, > 0"),
+    "--smoothness": _Number("L", "smoothness of every client's loss, >= mu"),
+    "--epsilon": _Number("epsilon", "target epsilon over all releases, > 0"),
+    "--delta": _Number("delta", "target delta, between 0 and 1"),
+    "--clip-norm": _Number("C", "clip norm of the update, > 0"),
+    "--clients": _Number("N", "number of clients", whole=True),
+    "--dimension": _Number("d", "number of parameters", whole=True),
+    "--psi0": _Number("psi_0", "start: sum_i ||x_0 - x*||^2 + (eta/p)^2 sum_i ||grad f_i(x*)||^2, > 0"),
+    "--v": _Number("v", "constant of the noise, > 0 (default: that of zCDP, from epsilon and delta)", needed=False),
+}
+FLAGS = (*NUMBERS, "--relation")
+
+EPILOG = """\
+from numbers:
+  dpfl calculate scaffnew --mu 0.01 --smoothness 1 --epsilon 3.3 --delta 1e-5 --clip-norm 1e-3 \\
+      --clients 5 --dimension 112 --psi0 30
+from the records of a dataset, with overrides as of `dpfl run` (algorithm=scaffnew goes without saying):
+  dpfl calculate scaffnew dataset=mushrooms partitioner.clients=5 model.condition=100 dp.epsilon=3.3 dp.relation=zero_out
+  dpfl calculate scaffnew dataset=mushrooms model.condition=100 dp.epsilon=3.3 dp.calibration=lemma1 dp.v=1e-7
+Plot (PNG, PDF) and curves (CSV) are written to outputs/calculate/scaffnew/<id>/.
+"""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A question to the calculator.
+
+    Attributes:
+      bound: the problem and its noise.
+      inputs: (quantity, symbol, value, remark), as the table shows them.
+      setting: one line over the plot.
+      notes: what holds of the answer.
+      overrides: of a run of it.
+    """
+
+    bound: ScaffnewBound
+    inputs: Sequence[tuple[str, str, str, str]]
+    setting: str
+    notes: Sequence[str] = ()
+    overrides: Sequence[str] = field(default_factory=list)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "method", nargs="?", metavar="METHOD", help=f"one of {', '.join(CALCULATORS)}; without one: what there is"
+    )
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="as of `dpfl run`; dp.epsilon is needed")
+    parser.add_argument("--plugin", action="append", default=[], metavar="FILE", help="a Python file with your own components")
+    for flag, number in NUMBERS.items():
+        parser.add_argument(flag, type=int if number.whole else float, metavar=number.symbol, help=number.words)
+    parser.add_argument(
+        "--relation",
+        metavar="|".join(RELATIONS),
+        help="neighbouring relation: sensitivity C, 2C under replace_one (default: zero_out)",
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    if args.method is None:
+        for name, summary in CALCULATORS.items():
+            print(f"{name}  {summary}")
+        print("dpfl calculate METHOD --help shows how")
+        return 0
+    if args.method not in CALCULATORS:
+        hint = "write dpfl calculate scaffnew OVERRIDES" if "=" in args.method else nearest(args.method, CALCULATORS)
+        raise ConfigError(f"calculate {args.method}: no such calculator; {hint}")
+    given = [flag for flag in FLAGS if _value(args, flag) is not None]
+    if given and (args.overrides or args.plugin):
+        other = args.overrides[0] if args.overrides else "--plugin"
+        raise ConfigError(f"calculate: {given[0]} and {other} exclude each other: either numbers, or a run to take them from")
+    if not given and not args.overrides:
+        raise ConfigError(
+            "calculate: nothing to calculate with; give numbers (--mu --smoothness ...), or a run, as dataset=mushrooms "
+            "dp.epsilon=3.3; dpfl calculate --help shows both"
+        )
+    asked = _of_numbers(args) if given else _of_run(args.overrides, args.plugin)
+    _show(asked)
+    print(_published(asked))
+    return 0
+
+
+def _value(args: argparse.Namespace, flag: str) -> Any:
+    return getattr(args, flag.removeprefix("--").replace("-", "_"))
+
+
+# --- the two ways of asking -----------------------------------------------------------------------------------------
+
+
+def _of_numbers(args: argparse.Namespace) -> _Asked:
+    """A question in numbers."""
+    from dpfl_cli.algorithms.scaffnew_bound import ScaffnewBound, noise_per_release
+    from dpfl_cli.privacy.nominal import zcdp_v
+
+    missing = [flag for flag, number in NUMBERS.items() if number.needed and _value(args, flag) is None]
+    if missing:
+        number = NUMBERS[missing[0]]
+        rest = f" (and {', '.join(missing[1:])})" if missing[1:] else ""
+        raise ConfigError(f"calculate: {missing[0]} is missing{rest}; {missing[0]} is {number.symbol}: {number.words}")
+    for flag, number in NUMBERS.items():
+        value = _value(args, flag)
+        if value is not None and not 0 < value < (1 if flag == "--delta" else math.inf):
+            raise ConfigError(f"{flag} {value:g}: out of range; {flag} is {number.symbol}: {number.words}")
+    if args.smoothness < args.mu:
+        raise ConfigError(
+            f"--smoothness {args.smoothness:g} and --mu {args.mu:g}: L is at least mu (kappa = L / mu >= 1); swap the two?"
+        )
+    relation = args.relation or RELATIONS[0]
+    if relation not in RELATIONS:
+        raise ConfigError(f"--relation {relation}: {nearest(relation, RELATIONS)}")
+    sensitivity = 2 * args.clip_norm if relation == "replace_one" else args.clip_norm
+    proved = zcdp_v(args.epsilon, args.delta)
+    constant = proved if args.v is None else args.v
+    bound = ScaffnewBound(
+        strong_convexity=args.mu,
+        smoothness=args.smoothness,
+        clients=args.clients,
+        dimension=args.dimension,
+        potential=args.psi0,
+        noise=noise_per_release(constant, sensitivity, args.epsilon, args.delta),
+    )
+    origin = "--v" if args.v is not None else "that of zCDP: (sqrt(l + epsilon) + sqrt(l))^2 / (2 l), l = ln(1/delta)"
+    return _Asked(
+        bound=bound,
+        inputs=[
+            *_problem(bound, ""),
+            ("epsilon, delta", "", f"{args.epsilon:g}, {args.delta:g}", "over all messages of a client"),
+            ("sensitivity", "S", f"{sensitivity:g}", f"of a message clipped to C = {args.clip_norm:g}, {relation}"),
+            ("noise constant", "v", f"{constant:.4g}", origin),
+        ],
+        setting=f"{_shape(bound)}, epsilon {args.epsilon:g}, delta {args.delta:g}, S {sensitivity:g}, v {constant:.3g}",
+        notes=[f"v is below the zCDP constant {proved:.4g}: epsilon is nominal unless another proof covers it"]
+        if constant < proved
+        else [],
+    )
+
+
+def _of_run(overrides: Sequence[str], plugins: Sequence[str]) -> _Asked:
+    """A question about a run: its data, its model and its noise."""
+    from dpfl_cli.cli.plugins import load_plugins
+    from dpfl_cli.config.compose import compose_config
+    from dpfl_cli.privacy.nominal import NOMINAL
+    from dpfl_cli.reproduction.problems import problem_facts
+    from dpfl_cli.reproduction.theory import noise_of, scaffnew_bound
+    from dpfl_cli.simulation.plan import make_plan
+
+    load_plugins(list(plugins))
+    chosen = {word.partition("=")[0] for word in overrides}
+    if "algorithm" in chosen and "algorithm=scaffnew" not in overrides:
+        raise ConfigError("calculate scaffnew: another algorithm= was given; leave it out, or write algorithm=scaffnew")
+    config = compose_config([*overrides, *(["algorithm=scaffnew"] if "algorithm" not in chosen else [])])
+    if config["dp"]["epsilon"] is None and config["dp"]["trust"] != "none":
+        raise ConfigError(
+            "calculate: no target; add dp.epsilon=VALUE (and dp.delta=VALUE), or dp=none for a problem without noise"
+        )
+    plan = make_plan(config)
+    noise, bound, facts = noise_of(plan), scaffnew_bound(plan), problem_facts(plan)
+    parts = (
+        f"sum_i ||x_0 - x*||^2 = {facts['initial_distance']:.4g}, sum_i ||grad f_i(x*)||^2 = {facts['optimum_gradients']:.4g}, "
+        "at eta*, p*"
+    )
+    if noise is None:
+        private = [("noise", "", "none", "dp=none")]
+    else:
+        private = [
+            ("epsilon, delta", "", f"{plan.dp.epsilon:g}, {plan.dp.delta:g}", "over all messages of a client"),
+            ("sensitivity", "S", f"{noise.sensitivity:g}", f"of a clipped message, dp.relation={plan.dp.relation}"),
+            ("noise constant", "v", f"{noise.constant:.4g}", f"from {noise.origin}"),
+        ]
+    notes = ["diagnostic, not private: mu, L, x* and psi_0 are computed from the records, without a release that epsilon covers"]
+    if plan.dp.calibration in NOMINAL:
+        notes.append(f"dp.calibration={plan.dp.calibration} is nominal: a run shows the honest epsilon beside the target")
+    target = "without noise" if noise is None else f"epsilon {plan.dp.epsilon:g}, S {noise.sensitivity:g}, v {noise.constant:.3g}"
+    return _Asked(
+        bound=bound,
+        inputs=[*_problem(bound, parts), *private],
+        setting=f"{plan.dataset.name} ({plan.info.source}), {_shape(bound)}, {target}",
+        notes=notes,
+        overrides=[word for word in overrides if word.partition("=")[0] not in RUN_KEYS],
+    )
+
+
+RUN_KEYS = ("algorithm", "rounds", "algorithm.local_lr", "algorithm.local_steps")  # which the answer sets
+
+
+def _problem(bound: ScaffnewBound, start: str) -> list[tuple[str, str, str, str]]:
+    return [
+        ("strong convexity", "mu", f"{bound.strong_convexity:.4g}", "of every client's loss"),
+        ("smoothness", "L", f"{bound.smoothness:.4g}", f"the largest of the clients'; L / mu = {bound.condition:.4g}"),
+        ("clients", "N", f"{bound.clients}", "all take part in every communication"),
+        ("dimension", "d", f"{bound.dimension}", "parameters"),
+        ("start", "psi_0", f"{bound.potential:.4g}", start or "at x_0 and h_0 = 0"),
+    ]
+
+
+def _shape(bound: ScaffnewBound) -> str:
+    return f"N = {bound.clients}, d = {bound.dimension}, L/mu = {bound.condition:.4g}"
+
+
+# --- the answer -----------------------------------------------------------------------------------------------------
+
+
+def _show(asked: _Asked) -> None:
+    """Prints the table of inputs and answers, and what holds of them."""
+    from rich.table import Table
+
+    from dpfl_cli.cli.report import wide_console
+
+    bound = asked.bound
+    best, free = bound.iterations, math.isinf(bound.iterations)
+    value = 0.0 if free else float(bound.bound(best, bound.probability, bound.step))
+    std = math.sqrt(bound.noise * bound.rounds) if best and not free else 0.0
+    exact = "without noise the bound falls for ever" if free else f"real: {bound.best_time:.4g}"
+    answers = [
+        ("step size", "eta*", f"{bound.step:.6g}", "1 / L"),
+        ("communication probability", "p*", f"{bound.probability:.6g}", "sqrt(mu / L)"),
+        ("local steps", "1/p*", f"{bound.local_steps:.6g}", "expected iterations from one communication to the next"),
+        ("iterations", "T*", "no limit" if free else f"{best:.0f}", f"local steps in all; {exact}"),
+        ("rounds", "p* T*", "no limit" if free else f"{bound.rounds:.4g}", "expected communications"),
+        ("noise", "sigma", f"{std:.4g}", "std per coordinate of a message, for so many rounds"),
+        ("bound", "B", f"{value:.4g}", f"on E psi_T at T*; {value / bound.potential:.3g} of psi_0"),
+        (
+            "argument of T*",
+            "",
+            f"{bound.argument:.4g}",
+            "psi_0 r eps^2 / (v S^2 N d ln(1/delta)), r = -ln(1 - mu/L); T* > 0 above 1",
+        ),
+    ]
+    console = wide_console()
+    table = Table(title="DP-ScaffNew in closed form (arXiv 2304.05127)")
+    for name in ("quantity", "symbol", "value", "what it is"):
+        table.add_column(name)
+    for row in asked.inputs:
+        table.add_row(*row)
+    table.add_section()
+    for row in answers:
+        table.add_row(*row)
+    console.print(table, markup=False)
+    for line in [*_words(bound), *asked.notes]:
+        console.print(f"  {line}", markup=False)
+    if asked.overrides and best and not free:
+        steps = max(1, round(bound.local_steps))
+        words = [f"algorithm.local_lr={bound.step:.6g}", f"algorithm.local_steps={steps}", f"rounds={best:.0f}"]
+        console.print(
+            f"  to run it: dpfl run algorithm=scaffnew {' '.join([*asked.overrides, *words])}", markup=False, soft_wrap=True
+        )
+
+
+def _words(bound: ScaffnewBound) -> list[str]:
+    """What the answer means."""
+    if math.isinf(bound.iterations):
+        return ["without noise more iterations are always better; 1/p* is the largest number of local steps that costs no rate"]
+    if bound.iterations == 0:
+        return [
+            f"T* = 0: the argument of the logarithm is {bound.argument:.3g}, not above 1: by the bound, noise costs more than "
+            "training can gain, and the start is the best model",
+            "only a larger epsilon, a smaller clip norm, fewer parameters or a worse start raise it",
+        ]
+    return ["T* minimises a worst-case bound: expect the right order of magnitude in runs, not the very number"]
+
+
+def _published(asked: _Asked) -> Path:
+    """Writes plot and curves of a question into its own folder; the path of the PNG.
+
+    Raises:
+      ConfigError: the folder cannot be written.
+    """
+    from dataclasses import asdict
+
+    from dpfl_cli.reproduction.bound_figure import curves, curves_csv, draw_bound
+    from dpfl_cli.simulation.store import write_atomically
+
+    drawn = curves(asked.bound)
+    files = {**draw_bound(asked.bound, drawn, asked.setting), "bound.csv": curves_csv(asked.bound, drawn).encode()}
+    folder = outputs_dir() / "calculate" / "scaffnew" / content_id({**asdict(asked.bound), "setting": asked.setting})
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, payload in files.items():
+            write_atomically(folder / name, payload)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be written ({error.strerror}); set DPFL_OUTPUTS to a folder that can") from error
+    return folder / "bound.png"

@@ -1,0 +1,181 @@
+"""Minibatches in the local steps of client-level methods: fresh records in every step, against loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from federated import D, Play, clipped, grouped_federation, noise_of, play
+
+from dpfl_cli.config.compose import compose_config
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.streams import Streams
+from dpfl_cli.simulation.engine import Member, batch_key, run_members
+from dpfl_cli.simulation.plan import Plan, make_plan, with_values
+
+SIZES = [5, 3, 4, 8]  # records of the clients
+M, C, LR, STEPS, Z = len(SIZES), 0.3, 0.02, 3, 0.35
+FEDERATIONS = {seed: grouped_federation(seed, SIZES) for seed in (3, 4)}
+
+
+def raw_updates(seed: int, t: int, w: np.ndarray, size: int | None, drift: np.ndarray | float = 0.0) -> np.ndarray:
+    """[M, D] LOCAL(w, i) in round t: step j looks at the records that the stream "batch" gives to step (t - 1) tau + j."""
+    federation, streams = FEDERATIONS[seed], Streams([seed])
+    train, partition = federation.dataset.train, federation.partition
+    shift, updates = np.broadcast_to(drift, (M, D)), []
+    for i in range(M):
+        v, mine = w.copy(), partition.indices[partition.offsets[i] : partition.offsets[i + 1]]
+        for j in range(1, STEPS + 1):
+            chosen = np.arange(len(mine))
+            if size is not None:
+                address = np.array([(t - 1) * STEPS + j])
+                chosen = streams.subset("batch", address, M, np.array(SIZES), size)[0, i].numpy()
+                assert len(set(chosen.tolist())) == size
+            slope = sum((train.features[r] @ v - train.targets[r]) * train.features[r] for r in mine[chosen]) / len(chosen)
+            v = v - LR * (slope + shift[i])
+        updates.append(v - w)
+    return np.array(updates)
+
+
+def played(name: str, trust: str, size: int | None, **own: Any) -> Play:
+    values = {"local_steps": STEPS, "local_lr": LR, "clip_norm": C, "batch_size": size, **own}
+    return play(name, trust, values, seeds=list(FEDERATIONS), federations=list(FEDERATIONS.values()), noise=Z)
+
+
+def released(seed: int, t: int, bounded: np.ndarray, trust: str) -> tuple[np.ndarray, np.ndarray]:
+    """Messages [M, D] and their mean [D]."""
+    if trust == "local":
+        messages = bounded + Z * 2 * C * noise_of(seed, "update", t, M)
+        return messages, messages.mean(axis=0)
+    extra = 0.0 if trust == "none" else Z * 2 * C / M * noise_of(seed, "update", t, None)
+    return bounded, bounded.mean(axis=0) + extra
+
+
+each_size = pytest.mark.parametrize("size", [None, 1, 2, 3])
+
+
+@each_size
+@pytest.mark.parametrize("trust", ["none", "local", "central"])
+def test_fedavg_equals_its_lines(trust: str, size: int | None) -> None:
+    models = played("fedavg", trust, size, server_lr=0.7).go(4).models()
+    for run, seed in enumerate(FEDERATIONS):
+        w = np.zeros(D)
+        for t in range(1, 5):
+            bounded = np.array([clipped(v, C) for v in raw_updates(seed, t, w, size)])
+            w = w + 0.7 * released(seed, t, bounded, trust)[1]
+            np.testing.assert_allclose(models[t, run], w, rtol=1e-9, atol=1e-12)
+
+
+@each_size
+@pytest.mark.parametrize(("trust", "step"), [("none", "corrected"), ("local", "naive"), ("local", "corrected")])
+def test_fedexp_equals_its_lines(trust: str, step: str, size: int | None) -> None:
+    found = played("fedexp", trust, size, **({"step": "naive"} if step == "naive" else {})).go(4)
+    for run, seed in enumerate(FEDERATIONS):
+        w = np.zeros(D)
+        for t in range(1, 5):
+            bounded = np.array([clipped(v, C) for v in raw_updates(seed, t, w, size)])
+            messages, mean = released(seed, t, bounded, trust)
+            numerator = (messages**2).sum(axis=1).mean()
+            if (trust, step) == ("local", "corrected"):
+                numerator -= D * (Z * 2 * C) ** 2
+            w = w + max(1.0, numerator / (mean @ mean)) * mean
+            np.testing.assert_allclose(found.models()[t, run], w, rtol=1e-9, atol=1e-12)
+
+
+@each_size
+@pytest.mark.parametrize("trust", ["none", "local", "central"])
+@pytest.mark.parametrize("control", ["sent", "clipped", "raw"])
+def test_scaffold_equals_its_lines(trust: str, control: str, size: int | None) -> None:
+    models = played("scaffold", trust, size, control=control).go(4).models()
+    for run, seed in enumerate(FEDERATIONS):
+        w, c, h = np.zeros(D), np.zeros(D), np.zeros((M, D))
+        for t in range(1, 5):
+            raw = raw_updates(seed, t, w, size, c - h)
+            bounded = np.array([clipped(v, C) for v in raw])
+            messages, mean = released(seed, t, bounded, trust)
+            h = h - c - {"sent": messages, "clipped": bounded, "raw": raw}[control] / (STEPS * LR)
+            w, c = w + mean, -mean / (STEPS * LR)
+            np.testing.assert_allclose(models[t, run], w, rtol=1e-9, atol=1e-12)
+
+
+def test_every_local_step_takes_fresh_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[np.ndarray] = []
+    subset = Streams.subset
+    monkeypatch.setattr(Streams, "subset", lambda *args: drawn.append(subset(*args).numpy()) or subset(*args))
+    played("fedavg", "none", 2).go(4)
+    assert len(drawn) == 4 * STEPS
+    assert all(batch.shape == (2, M, 2) for batch in drawn)
+    assert len({batch.tobytes() for batch in drawn}) == len(drawn)
+    seen = np.concatenate([batch[:, 3] for batch in drawn])
+    assert len(np.unique(seen)) == SIZES[3]  # all records get their turn
+
+
+def test_a_batch_of_all_records_is_the_full_gradient() -> None:
+    """Of clients that hold as many."""
+    federation = grouped_federation(1, [3, 3, 3])
+    for name in ("fedavg", "scaffold", "fedexp"):
+        whole, batches = (
+            play(name, "none", {"batch_size": size, "clip_norm": None}, federations=[federation]).go(5).models()
+            for size in (None, 3)
+        )
+        np.testing.assert_allclose(batches, whole, rtol=1e-10, atol=1e-13)
+
+
+# As runs.
+
+DATA = ["dataset.clients=6", "dataset.dimension=5", "dataset.records_per_client=4", "rounds=6"]
+METHODS = ("fedavg", "fedexp", "fedexp_naive", "scaffold")
+
+
+def plan_of(*words: str, **changes: Any) -> Plan:
+    config = compose_config([*DATA, "dp=ldp", "hints.local_steps=3", *words])
+    return make_plan(with_values(config, {key.replace("__", "."): value for key, value in changes.items()}))
+
+
+def finish(plans: list[Plan]) -> dict[str, Member]:
+    return {member.plan.id: member for member in run_members([Member(plan) for plan in plans], lambda m: None, lambda m: None)}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_in_a_batch_is_the_run_alone(name: str) -> None:
+    plans = [plan_of(f"algorithm={name}", "algorithm.batch_size=2", seed=seed, rounds=T) for seed, T in ((1, 4), (2, 6), (2, 5))]
+    assert len({batch_key(plan) for plan in plans}) == 1
+    together = finish(plans)
+    for plan in plans:
+        assert finish([plan])[plan.id].rows == together[plan.id].rows
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_option_is_part_of_a_runs_identity_only_where_it_is_given(name: str) -> None:
+    without = plan_of(f"algorithm={name}")
+    assert "batch_size" not in without.identity["algorithm"]
+    assert plan_of(f"algorithm={name}", "algorithm.batch_size=null").id == without.id
+    given = plan_of(f"algorithm={name}", "algorithm.batch_size=2")
+    assert given.identity["algorithm"]["batch_size"] == 2
+    assert given.ledger() == without.ledger()  # a whole client is protected, whichever of its records it looks at
+    assert batch_key(given) != batch_key(without)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_batch_that_a_client_cannot_fill_is_refused_before_anything_runs(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"algorithm\.batch_size=5: a client holds only 4 records; take at most that many"):
+        plan_of(f"algorithm={name}", "algorithm.batch_size=5")
+    assert plan_of(f"algorithm={name}", "algorithm.batch_size=4")
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+@pytest.mark.parametrize("size", ["null", "2"])
+def test_a_diverging_run_ends_as_diverged(name: str, size: str) -> None:
+    """A record whose gradient is not finite counts as zero in a batch, which must not make a lost model a finite one."""
+    own = [
+        "dp=none",
+        f"algorithm={name}",
+        "algorithm.clip_norm=null",
+        f"algorithm.batch_size={size}",
+        "algorithm.local_lr=1000.0",
+    ]
+    plan = plan_of(*own, rounds=200)
+    member = finish([plan])[plan.id]
+    assert member.diverged is not None
+    assert member.round < 200

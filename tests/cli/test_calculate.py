@@ -1,0 +1,174 @@
+"""`dpfl calculate` as a user calls it: numbers or a run, a table, a plot and its curves, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from dpfl_cli.cli.main import main
+
+SMALL_FILE = Path(__file__).parent.parent / "data" / "small.libsvm"
+NUMBERS = {
+    "--mu": "0.01",
+    "--smoothness": "1",
+    "--epsilon": "3.3",
+    "--delta": "1e-5",
+    "--clip-norm": "0.001",
+    "--clients": "5",
+    "--dimension": "112",
+    "--psi0": "30",
+}
+RUN = ["dataset=libsvm", f"dataset.path={SMALL_FILE}", "partitioner.clients=4", "model.condition=25", "algorithm.clip_norm=0.5"]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPFL_CACHE", str(tmp_path / "cache"))
+
+
+def calculate(capsys: pytest.CaptureFixture[str], *words: str, **changes: str | None) -> tuple[int, str, str]:
+    numbers = {**NUMBERS, **{f"--{name.replace('_', '-')}": value for name, value in changes.items()}} if changes else {}
+    code = main(["calculate", *words, *(part for flag, value in numbers.items() if value is not None for part in (flag, value))])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def cell(out: str, symbol: str) -> str:
+    """The value in the row of a symbol."""
+    found = re.search(rf"│ +{re.escape(symbol)} +│ +(.*?) +│", out)
+    assert found, out
+    return found.group(1)
+
+
+def test_numbers_give_the_closed_forms_a_plot_and_its_curves(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = calculate(capsys, "scaffnew", v="2")
+    assert code == 0
+    wanted = {"eta*": "1", "p*": "0.1", "1/p*": "10", "N": "5", "d": "112", "S": "0.001", "v": "2"}
+    assert {symbol: cell(out, symbol) for symbol in wanted} == wanted
+    # ln(30 * 3.3^2 * r / (2 * 1e-6 * 5 * 112 * ln 1e5)) / r = 551.3 with r = -ln 0.99
+    assert cell(out, "T*") == "551"
+    assert cell(out, "p* T*") == "55.1"
+    assert "epsilon is nominal unless" in out  # 2 is below the zCDP constant
+    png = Path(out.strip().splitlines()[-1])
+    assert png.parent.parent == tmp_path / "outputs" / "calculate" / "scaffnew"
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert (png.parent / "bound.pdf").read_bytes().startswith(b"%PDF")
+    rows = list(csv.DictReader((png.parent / "bound.csv").open()))
+    assert {row["over"] for row in rows} == {"iterations", "probability"}
+    best = min(rows, key=lambda row: float(row["bound"]))
+    assert abs(int(best["iterations"]) - 551) < 10  # the best point drawn is next to T* and at p*
+    assert float(best["probability"]) == pytest.approx(0.1)
+
+    content = {path.name: path.read_bytes() for path in png.parent.iterdir()}
+    again = calculate(capsys, "scaffnew", v="2")
+    assert Path(again[1].strip().splitlines()[-1]) == png  # the same question has the same folder and the same files
+    assert {path.name: path.read_bytes() for path in png.parent.iterdir()} == content
+
+
+def test_the_constant_of_zcdp_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = calculate(capsys, "scaffnew", relation="replace_one")
+    assert code == 0
+    assert cell(out, "v") == "2.278"
+    assert "that of zCDP" in out
+    assert "nominal" not in out
+    assert cell(out, "S") == "0.002"
+
+
+def test_too_much_noise_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = calculate(capsys, "scaffnew", clip_norm="5")
+    assert code == 0
+    assert cell(out, "T*") == "0"
+    assert "T* = 0: the argument of the logarithm is 8.94e-06" in out
+    assert "the start is the best model" in out
+    assert Path(out.strip().splitlines()[-1]).is_file()
+
+
+def test_a_run_is_asked_for_its_own_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["scaffnew", *RUN, "dp.epsilon=2", "dp.calibration=lemma1", "dp.v=1e-6", "dp.relation=zero_out"]
+    code, out, _ = calculate(capsys, *words)
+    assert code == 0
+    assert cell(out, "1/p*") == "5"
+    assert cell(out, "v") == "1e-06"
+    assert "diagnostic, not private" in out
+    assert "dp.calibration=lemma1 is nominal" in out
+    command = next(line for line in out.splitlines() if "to run it: dpfl run" in line).split("dpfl run ")[1].split()
+    assert main(["run", *command, "--quiet", "runtime.device=cpu"]) == 0
+    assert f"rounds={cell(out, 'T*')}" in command
+    capsys.readouterr()
+
+    code, out, _ = calculate(capsys, "scaffnew", *RUN, "dp=none")
+    assert code == 0
+    assert cell(out, "T*") == cell(out, "p* T*") == "no limit"
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "expected"),
+    [
+        (["scafnew"], {"v": "2"}, "did you mean scaffnew?"),
+        (["dataset=mushrooms"], {}, "write dpfl calculate scaffnew OVERRIDES"),
+        (["scaffnew"], {}, "nothing to calculate with"),
+        (["scaffnew"], {"psi0": None}, "--psi0 is missing"),
+        (["scaffnew"], {"mu": None, "delta": None}, "--mu is missing (and --delta)"),
+        (["scaffnew"], {"epsilon": "0"}, "--epsilon 0: out of range"),
+        (["scaffnew"], {"delta": "1"}, "--delta 1: out of range"),
+        (["scaffnew"], {"psi0": "nan"}, "--psi0 nan: out of range"),
+        (["scaffnew"], {"clients": "2.5"}, "invalid int value: '2.5'"),
+        (["scaffnew"], {"mu": "2"}, "L is at least mu"),
+        (["scaffnew"], {"relation": "zero"}, "did you mean zero_out?"),
+        (["scaffnew"], {"clip_norm": "1e200"}, "noise s=inf"),
+        (["scaffnew", "--psy0", "3"], {}, "did you mean --psi0?"),
+        (["scaffnew", "dp.epsilon=2"], {"v": "2"}, "exclude each other"),
+        (["scaffnew", "--v", "2", *RUN], {}, "exclude each other"),
+        (["scaffnew", *RUN], {}, "no target"),
+        (["scaffnew", *RUN, "dp.epsilon=2", "algorithm=fedavg"], {}, "another algorithm="),
+        (["scaffnew", *RUN, "dp.epsilon=2", "dp=cdp"], {}, "write dp=ldp"),
+        (["scaffnew", *RUN, "dp.epsilon=2", "model.conditon=3"], {}, "did you mean condition?"),
+        (["scaffnew", *RUN, "dp.epsilon=2", "model.l2=0.1"], {}, "write model.l2=null"),
+        (["scaffnew", "dp.epsilon=2"], {}, "its optimum is not known"),
+    ],
+)
+def test_wrong_use_is_one_line_and_writes_nothing(
+    words: list[str], changes: dict[str, str | None], expected: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, out, err = calculate(capsys, *words, **changes)
+    assert code == 2
+    assert len(err.strip().splitlines()) == 1, err
+    assert expected in err
+    assert "Traceback" not in out + err
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    monkeypatch.setenv("DPFL_OUTPUTS", str(blocker))
+    code, _, err = calculate(capsys, "scaffnew", v="2")
+    assert code == 2
+    assert "cannot be written" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_it_can_be_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "scaffnew" in calculate(capsys)[1]
+    assert main(["list", "algorithm", "scaffnew"]) == 0
+    assert "dpfl calculate scaffnew" in capsys.readouterr().out
+    assert main(["completion", "--words", "calculate", ""]) == 0
+    offered = capsys.readouterr().out.split()
+    assert {"scaffnew", "--psi0", "dataset=", "model.condition="} <= set(offered)
+    assert main(["completion", "--words", "calculate", " --"]) == 0
+    assert {"--mu", "--relation"} <= set(capsys.readouterr().out.split())
+    assert main(["completion", "--words", "calculate", "dataset=mush"]) == 0
+    assert "dataset=mushrooms" in capsys.readouterr().out.split()
+
+
+def test_options_may_stand_anywhere(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    plugin = tmp_path / "empty.py"
+    plugin.write_text('"""Nothing."""\n')
+    code, out, _ = calculate(capsys, "scaffnew", RUN[0], "--plugin", str(plugin), *RUN[1:], "dp=none")
+    assert code == 0
+    assert cell(out, "1/p*") == "5"
