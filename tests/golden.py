@@ -206,6 +206,7 @@ RUNS: dict[str, list[str]] = {
         "rounds=6",
         "algorithm.schedule=bernoulli",
         "algorithm.local_steps=1.5",
+        "algorithm.final_release=false",
         "algorithm.batch_size=4",
     ],
     "scaffnew without a bound": [*SCAFFNEW, "dp=none", "algorithm.clip_norm=null", "algorithm.local_steps=1"],
@@ -448,6 +449,7 @@ RUNS: dict[str, list[str]] = {
     "messidor from grade 2": [*FUNDI, "dataset=messidor", "dataset.side=32", "dataset.positive_grade=2"],
     "messidor stand-in": [*FUNDI, *SMALL_FUNDI, "model.hidden=4"],
     "messidor stand-in pooled": [*FUNDI, *SMALL_FUNDI, "model.average=pooled"],
+    "messidor stand-in loss of few": [*FUNDI, *SMALL_FUNDI, "model.train_loss_records=2"],
     "messidor stand-in kaiming": [*FUNDI, *SMALL_FUNDI, "model.init=kaiming", "model.watched_client=2"],
 }
 # Runs that share a batch, differing in what may differ: seeds, rounds, numbers. Each must come out as it does alone.

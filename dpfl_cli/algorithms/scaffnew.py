@@ -1,8 +1,8 @@
 """DP-ScaffNew and DP-FedAvg, iteration by iteration: local steps, and now and then one clipped and noised communication.
 
 References:
-  DP-FedAvg and DP-ScaffNew under client-level local differential privacy, 2023, arXiv:2304.05127, Algorithm 2 (DP-ScaffNew), and
-    with `control=none` Algorithm 1 (DP-FedAvg).
+  Hou, Khirirat, Yaqub, Horvath, "Balancing privacy and performance for private federated learning algorithms", 2023,
+    arXiv:2304.05127, Algorithm 2 (DP-ScaffNew), and with `control=none` Algorithm 1 (DP-FedAvg).
   Mishchenko, Malinovsky, Stich, Richtarik, "ProxSkip: yes! local gradient steps provably lead to communication acceleration!
     Finally!", 2022, arXiv:2202.09357 (Scaffnew, without noise).
 
@@ -74,7 +74,7 @@ class ScaffNewSettings(Settings):
 
 
 def communicates(settings: ScaffNewSettings, seed: int, rounds: int) -> np.ndarray:
-    """[T] theta_1, ..., theta_T: in which iterations clients communicate.
+    """[T] theta_1, ..., theta_T: in which iterations clients communicate; with coins it may be none.
 
     Raises:
       ConfigError: there is no such iteration, and not by chance.

@@ -14,7 +14,7 @@ so more iterations come closer and cost more noise. B is smallest at (Corollary 
 
     eta* = 1 / L,    p* = sqrt(q),    T* = ln(psi_0 r / (N d s)) / r,    s = v S^2 ln(1 / delta) / epsilon^2
 
-and at T* = 0 where the logarithm's argument is at most 1: then the noise of the first message is worse than the start.
+and at T* = 0 where the argument is at most 1: then the first iterations already cost more noise than they come closer.
 At T > 0, p* is the only minimiser: a smaller p has the same noise and a slower rate, a larger one the same rate and more noise.
 psi_0 is held fixed while p varies, as the corollary does.
 

@@ -115,7 +115,9 @@ def calibrate(
 def _refuse_hopeless(ledger: Ledger, accountant: Accountant) -> None:
     """Refuses ledgers for which the noise does not matter."""
     if not ledger.releases:
-        raise PrivacyError("nothing is released, so there is no noise to calibrate: drop dp.epsilon")
+        raise PrivacyError(
+            "nothing is released, so there is no noise to calibrate: take more rounds or another schedule, or drop dp.epsilon"
+        )
     for entry in ledger.entries:
         if entry.kind == "nonprivate" and entry.count:
             raise PrivacyError(

@@ -148,7 +148,8 @@ class Measure(Part):
         what the paper's convention prices. No training.
       fact: a dotted path into what a plan knows: config keys, clients, dimension, records, problem.* (its optimum, found by
         solving it), theory.* (what ScaffNew's closed forms advise for it: local_steps, iterations, rounds), sizes.* (its
-        clients' records: train.mean, train.std, test.mean, test.std), ledger.* (its releases) and attack.* (what they cost on the worst data known); a number or a text. No training.
+        clients' records: train.mean, train.std, test.mean, test.std), ledger.* (its releases) and attack.* (what they cost on the
+        worst data known); a number or a text. No training.
       formula: arithmetic over such facts, as 2 * fact("clients") * fact("dimension"). No training.
       layers: "parameters" or "outputs" of every layer of the model. No training.
       derived: a number computed from other rows, in the language of predicates. There is one for every combination of the labels

@@ -12,7 +12,7 @@ import pkgutil
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import dpfl_cli.algorithms
@@ -42,6 +42,7 @@ _fewest: dict[str, int] = {}  # records of the client with the fewest, by data, 
 _IGNORED = ("hints", "scale")  # they act on other keys while the config is composed
 
 
+@cache
 def load_components() -> None:
     """Imports every module of the rooms that hold components, so that they are registered."""
     for room in (dpfl_cli.data, dpfl_cli.models, dpfl_cli.privacy, dpfl_cli.algorithms):

@@ -37,7 +37,9 @@ State_ = dict[str, np.ndarray]  # model [d], local and control [M, d] of a run a
 
 def plans_of(*words: str, variants: list[dict[str, Any]] | None = None) -> list[Plan]:
     """Runs of ScaffNew that differ in `variants`, by dotted keys; `algorithm=` in words gives another method."""
-    base = compose_config([*([] if words[0].startswith("algorithm=") else ["algorithm=scaffnew"]), *DATA, *words])
+    method = [] if words[0].startswith("algorithm=") else ["algorithm=scaffnew"]
+    plain = [] if words[0] in ("algorithm=fedavg", "algorithm=fedgd") else ["algorithm.final_release=false"]
+    base = compose_config([*method, *DATA, *plain, *words])
     return [make_plan(with_values(base, changes)) for changes in variants or [{}]]
 
 
@@ -283,11 +285,11 @@ def psi(played: Play, t: int, best: np.ndarray, gradients: np.ndarray, eta: floa
 
 
 @pytest.mark.parametrize("tau", [1.0, 3.0, 8.0])
-@pytest.mark.parametrize("std", [0.01, 0.2])
+@pytest.mark.parametrize("std", [0.01, 0.2, 2.0])
 def test_psi_stays_below_the_bound_of_theorem_1(tau: float, std: float) -> None:
     """E psi_T <= rho^T psi_0 + p N d sigma^2 / (1 - rho), for noise of std sigma in every message and no clipping."""
     federation, best, gradients, mu, smooth = quadratic(5)
-    clients, repetitions, rounds, eta, p, C = 4, 300, 40, 1 / smooth, 1 / tau, 1e6
+    clients, repetitions, rounds, eta, p, C = 4, 3000, 40, 1 / smooth, 1 / tau, 1e6
     own = {"local_steps": tau, "local_lr": eta, "clip_norm": C, "schedule": "bernoulli"}
     runs = {"seeds": list(range(repetitions)), "federations": [federation] * repetitions}
     played = play("scaffnew", "local", own, **runs, noise=std / C, relation="zero_out", horizon=rounds).go(rounds)
@@ -298,8 +300,9 @@ def test_psi_stays_below_the_bound_of_theorem_1(tau: float, std: float) -> None:
         bound = rho**t * first + p * clients * D * std**2 * (1 - rho**t) / (1 - rho)
         mean, error = found.mean(), found.std(ddof=1) / math.sqrt(repetitions)
         assert mean + 3 * error < bound, (t, mean, error, bound)
-    floor = p * clients * D * std**2  # one communication's noise in the models alone, on average over coins of the last step
-    assert psi(played, rounds, best, gradients, eta, p).mean() > 0.2 * floor  # the noise is there
+    if std == 2.0:  # where noise is nearly all there is, the bound is nearly reached
+        first_step = psi(played, 1, best, gradients, eta, p).mean()
+        assert first_step > 0.6 * (rho * first + p * clients * D * std**2)
 
 
 # The method without controls, and other methods.

@@ -30,7 +30,14 @@ from dpfl_cli.simulation.results import privacy_report
 DELTA = 1e-5
 SMALL = ["dataset.clients=5", "dataset.dimension=6", "dataset.records_per_client=4", "algorithm.clip_norm=10.0", "rounds=100"]
 FEDAVG = [*SMALL, "algorithm=fedavg", "dp=ldp", "dp.relation=zero_out"]
-COINS = [*SMALL, "algorithm=scaffnew", "dp=ldp", "algorithm.schedule=bernoulli", "algorithm.local_steps=7.0"]
+COINS = [
+    "algorithm.final_release=false",
+    *SMALL,
+    "algorithm=scaffnew",
+    "dp=ldp",
+    "algorithm.schedule=bernoulli",
+    "algorithm.local_steps=7.0",
+]
 
 
 def plan_of(words: list[str]) -> Plan:

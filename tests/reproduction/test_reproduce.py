@@ -42,10 +42,10 @@ figure: {kind: bars, x: clients, measures: [distance], series: method}
 
 
 REAL = {  # dataset=... -> what has to be on the machine; features at smoke are principal components, which need no weights
-    **{data: (data,) for data in ("mnist", "fashion_mnist", "bank", "ijcnn1", "a6a", "a9a", "mushrooms")},
+    **{data: (data,) for data in ("mnist", "fashion_mnist", "bank", "ijcnn1", "a6a", "a9a", "mushrooms", "cifar10")},
     **{f"{data}_features": (data,) for data in ("mnist", "fashion_mnist", "cifar10")},
     "emnist_digits_features": ("mnist",),
-    "emnist_balanced": ("mnist", "fashion_mnist"),
+    **{data: ("mnist", "fashion_mnist") for data in ("emnist_balanced", "femnist_synth", "femnist_synth_small")},
 }
 
 
