@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from dpfl_cli.reproduction.claims import ClaimVerdict
@@ -239,17 +240,31 @@ def privacy_table(artifact: Artifact, rows: Rows) -> str:
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows.rows:
         if row.privacy:
-            key = tuple(str(row.privacy.get(name)) for name in columns)
+            key = tuple(_in_common(row.privacy, name) or str(row.privacy.get(name)) for name in columns)
             groups.setdefault(key, []).append(row)
     lines = []
     for members in groups.values():
-        privacy = members[0].privacy
-        lines.append([_who(artifact, members, names), *(_privacy_text(privacy, name) for name in columns)])
+        texts = {name: _privacy_text(members[0].privacy, name) for name in columns}
+        counts = [row.privacy.get("releases") or 0 for row in members]
+        if min(counts) < max(counts):
+            texts["releases"] = f"{min(counts)} to {max(counts)}"
+        lines.append([_who(artifact, members, names), *texts.values()])
     if not lines:
         return ""
     uncovered = [str(item) for row in rows.rows for item in row.privacy.get("not_covered") or []]
     note = f"Every epsilon above: {'; '.join(dict.fromkeys(uncovered))}." if uncovered else ""
     return markdown(["runs", *(_PRIVACY_TITLES.get(name, name) for name in columns)], lines) + (f"\n\n{note}" if note else "")
+
+
+def _in_common(privacy: Any, name: str) -> str:
+    """What rows of one nominal target have in common whatever their number of releases, the noise of which grows with it: an
+    epsilon to four digits, rounded up, and any number of releases; empty for all else."""
+    if privacy.get("calibration") is None or privacy.get("epsilon") is None:
+        return ""
+    if name == "epsilon":
+        unit = Decimal(privacy["epsilon"]).adjusted() - 3
+        return f"{float(Decimal(privacy['epsilon']).quantize(Decimal(1).scaleb(unit), rounding=ROUND_CEILING)):.4g}"
+    return "any" if name == "releases" else ""
 
 
 _PRIVACY_OF_SOME = ("epsilon_target", "calibration")  # shown where some row has it
@@ -286,7 +301,7 @@ def _privacy_text(privacy: Any, name: str) -> str:
     if name == "epsilon" and value is None:
         return DASH if privacy.get("trust") == "none" else f"{DASH} ({privacy.get('epsilon_reason') or 'not private'})"
     if name == "epsilon":
-        return f"{value:.6f}" if value < 1e6 else f"{value:.6e}"
+        return _in_common(privacy, name) or (f"{value:.6f}" if value < 1e6 else f"{value:.6e}")
     if name == "epsilon_paper":
         return DASH if value is None else f"{rounded_up(value, 3):.3f} ({privacy.get('epsilon_paper_convention')})"
     if isinstance(value, bool):

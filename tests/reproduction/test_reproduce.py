@@ -45,7 +45,7 @@ REAL = {  # dataset=... -> what has to be on the machine; features at smoke are 
     **{data: (data,) for data in ("mnist", "fashion_mnist", "bank", "ijcnn1", "a6a", "a9a", "mushrooms", "cifar10")},
     **{f"{data}_features": (data,) for data in ("mnist", "fashion_mnist", "cifar10")},
     "emnist_digits_features": ("mnist",),
-    **{data: ("mnist", "fashion_mnist") for data in ("emnist_balanced", "femnist_synth", "femnist_synth_small")},
+    **dict.fromkeys(("emnist_balanced", "femnist_synth", "femnist_synth_small"), ("mnist", "fashion_mnist")),
 }
 
 
