@@ -187,6 +187,7 @@ RUNS: dict[str, list[str]] = {
         "dp.releases=expected",
     ],
     **{f"scaffnew {dp}": [*SCAFFNEW, f"dp={dp}"] for dp in ("none", "ldp", "ldp_privunit", "cdp", "secure_aggregation")},
+    "scaffnew clipped": [*SCAFFNEW, "dp=secure_aggregation", "algorithm.control=clipped"],
     "scaffnew by coins, shares kept": [
         *SCAFFNEW,
         "dp=secure_aggregation",

@@ -109,13 +109,13 @@ def check_clip_norm(settings: Any, trust: str, what: str = "an update") -> None:
         )
 
 
-def kept_share_gap(control: str, trust: str, whole_noise: bool) -> str | None:
+def kept_share_gap(control: str, trust: str, whole_noise: bool, instead: str) -> str | None:
     """Why controls that clients keep of their own messages are not proved, or None."""
     if control != "sent" or trust != "secure_aggregation" or whole_noise:
         return None
     return (
         "algorithm.control=sent keeps each client's share of the noise, which no release of the sum covers; "
-        "algorithm.control=clipped is proved"
+        f"algorithm.control={instead} is proved"
     )
 
 

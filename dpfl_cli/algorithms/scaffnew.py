@@ -18,7 +18,11 @@ h_i is zero for ever: DP-FedAvg with tau local steps a communication. It has a f
 which gives the same models; here runs of different tau are one tensor program.
 
 sum_i h_i = 0 for ever where the X_i average to m, clipped and noisy as they are (`sent` under local trust, secure aggregation).
-Elsewhere the noise of the mean stays in the controls, and every later communication adds it once more, as in `scaffold`.
+Elsewhere the noise of the mean stays in the controls: of `clipped` ones every later communication adds it once more, as in
+`scaffold`, so that the error grows with T. `apart` (ours, for central trust and secure aggregation) leaves what the control
+contributed out of the message: after L local steps since the last communication
+    Delta_i = CLIP(xhat_i - x - eta L h_i),  h_i <- h_i + (p / eta) (m - (Delta_i + eta L h_i))
+so that a communication's noise is in x once. Unclipped and without noise it is the paper's, for then sum_i h_i = 0.
 
 The coins depend on the seed alone and are drawn before the run, so that the releases that will really be made are known and
 priced. The model that counts is x, the last synchronised one; local steps after the last communication are lost
@@ -29,9 +33,9 @@ Release: "update", Delta_i in a ball of radius C, where theta_t shows. Replacing
 
 Proved under local and central trust: given the past releases, Delta_i depends on the client's own data and on no other's,
 whatever its local model and control are, and is clipped; theta depends on no data. So every communication is the mechanism
-applied to a quantity of known sensitivity, and adaptive composition applies. Under secure aggregation the same holds of `clipped`
-and `none`, given the sums that were released before; `sent` controls hold the client's share of the noise, which no release of
-the sum shows (not proved), unless every message carries the whole noise.
+applied to a quantity of known sensitivity, and adaptive composition applies. Under secure aggregation the same holds of
+`clipped`, `apart` and `none`, given the sums that were released before; `sent` controls hold the client's share of the noise,
+which no release of the sum shows (not proved), unless every message carries the whole noise.
 
 Diagnostics: `local_steps` and `communications` so far, which are public; of the local models before a communication would clip
 them `update_norm`, mean_i ||xhat_i - x||, `clipped_fraction` and `watched_norm`, which look at clients without a release.
@@ -67,7 +71,7 @@ class ScaffNewSettings(Settings):
     local_lr: float = Field(gt=0, allow_inf_nan=False)  # eta
     clip_norm: float | None = Field(gt=0, allow_inf_nan=False)  # C
     batch_size: int | None = Field(ge=1)  # b
-    control: Literal["sent", "clipped", "none"]
+    control: Literal["sent", "clipped", "apart", "none"]
     schedule: Literal["deterministic", "bernoulli"]
     final_release: bool
     watched_client: int | None = Field(ge=0)
@@ -112,7 +116,7 @@ class ScaffNew:
     @staticmethod
     def gap(settings: ScaffNewSettings, trust: str, whole_noise: bool) -> str | None:
         """See the docstring of the file."""
-        return kept_share_gap(settings.control, trust, whole_noise)
+        return kept_share_gap(settings.control, trust, whole_noise, instead="apart")
 
     @staticmethod
     def releases(settings: ScaffNewSettings, trust: str) -> list[ReleaseSpec]:
@@ -137,13 +141,11 @@ class ScaffNew:
         ]
 
     def init(self, objective: ClientSide, streams: Streams) -> State:
-        watched = self.hyper.watched_client
-        if watched is not None and watched >= objective.clients:
-            raise ConfigError(f"algorithm.watched_client={watched}: there are {objective.clients} clients, numbered from 0")
         model = objective.initial(streams)
         local = client_values(model.unsqueeze(1).repeat(1, objective.clients, 1))
         clients = {"local": local} if self.hyper.control == "none" else {"local": local, "control": torch.zeros_like(local)}
-        return State(server={"model": model, "communications": torch.zeros_like(model[:, 0])}, clients=clients)
+        counts = {name: torch.zeros_like(model[:, 0]) for name in ("communications", "since")}
+        return State(server={"model": model, **counts}, clients=clients)
 
     def round(
         self, state: State, objective: ClientSide, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
@@ -154,7 +156,12 @@ class ScaffNew:
         gradient = objective.gradient(clients["local"], batch)  # g_i(x_i)
         slope: Tensor = gradient if control is None else gradient - control
         clients["local"] = clients["local"] - per_run(hyper.local_lr, slope) * slope  # xhat_i
+        server["since"] = server["since"] + 1  # L
         moved = clients["local"] - model.unsqueeze(1)
+        inside: Tensor | float = 0.0  # eta L h_i, where it is left out of the message
+        if control is not None and hyper.control == "apart":
+            inside = per_run(server["since"] * hyper.local_lr, control) * control
+            moved = moved - inside
         told = drift_diagnostics(moved, hyper.clip_norm, hyper.watched_client)
 
         due = mechanism.due("update", rounds)  # theta_t
@@ -164,10 +171,11 @@ class ScaffNew:
             theta = torch.as_tensor(due, device=model.device)
             server["model"] = model + release.mean  # m is zero where clients do not communicate
             server["communications"] = server["communications"] + theta.to(model.dtype)
+            server["since"] = torch.where(theta, 0.0, server["since"])
             everywhere = theta.reshape(-1, 1, 1)
             if control is not None:
                 rate = per_run(1 / (hyper.local_steps * hyper.local_lr), control)  # p / eta
-                correction = rate * (release.mean.unsqueeze(1) - self._remembered(update, release))
+                correction = rate * (release.mean.unsqueeze(1) - (self._remembered(update, release) + inside))
                 clients["control"] = torch.where(everywhere, control + correction, control)
             clients["local"] = torch.where(everywhere, server["model"].unsqueeze(1), clients["local"])
         steps = torch.as_tensor(rounds, device=model.device).to(model.dtype)

@@ -99,7 +99,7 @@ class Scaffold:
     @staticmethod
     def gap(settings: ScaffoldSettings, trust: str, whole_noise: bool) -> str | None:
         """See the docstring of the file."""
-        return kept_share_gap(settings.control, trust, whole_noise)
+        return kept_share_gap(settings.control, trust, whole_noise, instead="clipped")
 
     @staticmethod
     def releases(settings: ScaffoldSettings, trust: str) -> list[ReleaseSpec]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +63,7 @@ class _Asked:
 
     Attributes:
       bound: the problem and its noise.
+      relation: what is neighbouring, and the sensitivity that this gives: the first line.
       inputs: (quantity, symbol, value, remark), as the table shows them.
       setting: one line over the plot.
       notes: what holds of the answer.
@@ -69,6 +71,7 @@ class _Asked:
     """
 
     bound: ScaffnewBound
+    relation: str
     inputs: Sequence[tuple[str, str, str, str]]
     setting: str
     notes: Sequence[str] = ()
@@ -88,7 +91,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--relation",
         metavar="|".join(RELATIONS),
-        help="neighbouring relation: sensitivity C, 2C under replace_one (default: zero_out)",
+        help="neighbouring relation: sensitivity S = C, 2C under replace_one (default: zero_out, the paper's; runs under dp=ldp: "
+        "replace_one)",
     )
 
 
@@ -145,8 +149,7 @@ def _of_numbers(args: argparse.Namespace) -> _Asked:
     if relation not in RELATIONS:
         raise ConfigError(f"--relation {relation}: {nearest(relation, RELATIONS)}")
     sensitivity = 2 * args.clip_norm if relation == "replace_one" else args.clip_norm
-    proved = zcdp_v(args.epsilon, args.delta)
-    constant = proved if args.v is None else args.v
+    constant = zcdp_v(args.epsilon, args.delta) if args.v is None else args.v
     bound = ScaffnewBound(
         strong_convexity=args.mu,
         smoothness=args.smoothness,
@@ -158,6 +161,7 @@ def _of_numbers(args: argparse.Namespace) -> _Asked:
     origin = "--v" if args.v is not None else "that of zCDP: (sqrt(l + epsilon) + sqrt(l))^2 / (2 l), l = ln(1/delta)"
     return _Asked(
         bound=bound,
+        relation=_relation(relation, sensitivity, "relation"),
         inputs=[
             *_problem(bound, ""),
             ("epsilon, delta", "", f"{args.epsilon:g}, {args.delta:g}", "over all messages of a client"),
@@ -165,9 +169,7 @@ def _of_numbers(args: argparse.Namespace) -> _Asked:
             ("noise constant", "v", f"{constant:.4g}", origin),
         ],
         setting=f"{_shape(bound)}, epsilon {args.epsilon:g}, delta {args.delta:g}, S {sensitivity:g}, v {constant:.3g}",
-        notes=[f"v is below the zCDP constant {proved:.4g}: epsilon is nominal unless another proof covers it"]
-        if constant < proved
-        else [],
+        notes=[_unclipped(args.clip_norm), *_nominal("lemma1", constant, args.epsilon, args.delta)],
     )
 
 
@@ -175,7 +177,6 @@ def _of_run(overrides: Sequence[str], plugins: Sequence[str]) -> _Asked:
     """A question about a run: its data, its model and its noise."""
     from dpfl_cli.cli.plugins import load_plugins
     from dpfl_cli.config.compose import compose_config
-    from dpfl_cli.privacy.nominal import NOMINAL
     from dpfl_cli.reproduction.problems import problem_facts
     from dpfl_cli.reproduction.theory import noise_of, scaffnew_bound
     from dpfl_cli.simulation.plan import make_plan
@@ -190,6 +191,11 @@ def _of_run(overrides: Sequence[str], plugins: Sequence[str]) -> _Asked:
             "calculate: no target; add dp.epsilon=VALUE (and dp.delta=VALUE), or dp=none for a problem without noise"
         )
     plan = make_plan(config)
+    if plan.algorithm.settings.control == "none":  # type: ignore[attr-defined]
+        raise ConfigError(
+            "algorithm.control=none: without control variates it is DP-FedAvg, which the bound is not about; write "
+            "algorithm.control=sent"
+        )
     noise, bound, facts = noise_of(plan), scaffnew_bound(plan), problem_facts(plan)
     parts = (
         f"sum_i ||x_0 - x*||^2 = {facts['initial_distance']:.4g}, sum_i ||grad f_i(x*)||^2 = {facts['optimum_gradients']:.4g}, "
@@ -204,19 +210,71 @@ def _of_run(overrides: Sequence[str], plugins: Sequence[str]) -> _Asked:
             ("noise constant", "v", f"{noise.constant:.4g}", f"from {noise.origin}"),
         ]
     notes = ["diagnostic, not private: mu, L, x* and psi_0 are computed from the records, without a release that epsilon covers"]
-    if plan.dp.calibration in NOMINAL:
-        notes.append(f"dp.calibration={plan.dp.calibration} is nominal: a run shows the honest epsilon beside the target")
+    notes += _uncovered(plan.algorithm.settings, noise is not None)
+    if noise is not None:
+        assert plan.dp.epsilon is not None
+        notes += _nominal(plan.dp.calibration, plan.dp.v, plan.dp.epsilon, plan.dp.delta)
     target = "without noise" if noise is None else f"epsilon {plan.dp.epsilon:g}, S {noise.sensitivity:g}, v {noise.constant:.3g}"
     return _Asked(
         bound=bound,
+        relation="" if noise is None else _relation(plan.dp.relation, noise.sensitivity, "dp.relation"),
         inputs=[*_problem(bound, parts), *private],
         setting=f"{plan.dataset.name} ({plan.info.source}), {_shape(bound)}, {target}",
         notes=notes,
-        overrides=[word for word in overrides if word.partition("=")[0] not in RUN_KEYS],
+        overrides=[
+            *(f"--plugin={name}" for name in plugins),
+            *(word for word in overrides if word.partition("=")[0] not in RUN_KEYS),
+        ],
     )
 
 
-RUN_KEYS = ("algorithm", "rounds", "algorithm.local_lr", "algorithm.local_steps")  # which the answer sets
+RUN_KEYS = ("algorithm", "rounds", "algorithm.local_lr", "algorithm.local_steps", "algorithm.final_release")  # the answer's
+
+
+def _relation(relation: str, sensitivity: float, option: str) -> str:
+    """The first line: what is neighbouring; numbers and runs start from different relations."""
+    own, times = " (the paper's)" if relation == "zero_out" else "", "C"
+    other = "runs under dp=ldp: replace_one, S = 2C, by default"
+    if relation == "replace_one":
+        times, other = "2C", "the paper's is zero_out, S = C"
+    return f"{option}={relation}{own}: sensitivity S = {times} = {sensitivity:g}; {other}"
+
+
+def _nominal(calibration: str, v: float | None, epsilon: float, delta: float) -> list[str]:
+    """That a target is nominal, where it is."""
+    from dpfl_cli.privacy.nominal import proved_from, why_nominal
+
+    why = why_nominal(calibration, v, epsilon, delta)
+    if why is None:
+        return []
+    known = f"lemma1 is proved from v={proved_from(epsilon, delta)} on"
+    return [f"epsilon is nominal ({why}; {known}): a run shows the honest epsilon beside it"]
+
+
+def _unclipped(clip_norm: float) -> str:
+    return (
+        f"Theorem 1 is for updates that are not clipped: C = {clip_norm:g} must exceed the norm of every one (a run shows "
+        "clipped_fraction)"
+    )
+
+
+def _uncovered(chosen: Any, noisy: bool) -> list[str]:
+    """What Theorem 1 does not cover of the settings of a run."""
+    lines = [] if chosen.clip_norm is None else [_unclipped(chosen.clip_norm)]
+    if chosen.batch_size is not None:
+        lines.append(
+            f"Theorem 1 is for exact gradients: the error of algorithm.batch_size={chosen.batch_size} is not in the bound"
+        )
+    if chosen.schedule != "bernoulli":
+        lines.append(
+            "Theorem 1 is for communications by coins (algorithm.schedule=bernoulli): "
+            f"algorithm.schedule={chosen.schedule} has as many, at equal distances"
+        )
+    if noisy and chosen.control != "sent":
+        lines.append(
+            f"Theorem 1 is for controls of what was sent (algorithm.control=sent), not for algorithm.control={chosen.control}"
+        )
+    return lines
 
 
 def _problem(bound: ScaffnewBound, start: str) -> list[tuple[str, str, str, str]]:
@@ -246,7 +304,11 @@ def _show(asked: _Asked) -> None:
     best, free = bound.iterations, math.isinf(bound.iterations)
     value = 0.0 if free else float(bound.bound(best, bound.probability, bound.step))
     std = math.sqrt(bound.noise * bound.rounds) if best and not free else 0.0
-    exact = "without noise the bound falls for ever" if free else f"real: {bound.best_time:.4g}"
+    exact = (
+        "without noise the bound falls for ever"
+        if free
+        else f"real: {bound.best_time:.4g}, of its neighbours that with the smaller B"
+    )
     answers = [
         ("step size", "eta*", f"{bound.step:.6g}", "1 / L"),
         ("communication probability", "p*", f"{bound.probability:.6g}", "sqrt(mu / L)"),
@@ -259,7 +321,7 @@ def _show(asked: _Asked) -> None:
             "argument of T*",
             "",
             f"{bound.argument:.4g}",
-            "psi_0 r eps^2 / (v S^2 N d ln(1/delta)), r = -ln(1 - mu/L); T* > 0 above 1",
+            "psi_0 r eps^2 / (v S^2 N d ln(1/delta)), r = -ln(1 - mu/L); real T*: its logarithm over r, or 0",
         ),
     ]
     console = wide_console()
@@ -271,15 +333,17 @@ def _show(asked: _Asked) -> None:
     table.add_section()
     for row in answers:
         table.add_row(*row)
+    if asked.relation:
+        console.print(asked.relation, markup=False)
     console.print(table, markup=False)
     for line in [*_words(bound), *asked.notes]:
         console.print(f"  {line}", markup=False)
     if asked.overrides and best and not free:
         steps = max(1, round(bound.local_steps))
         words = [f"algorithm.local_lr={bound.step:.6g}", f"algorithm.local_steps={steps}", f"rounds={best:.0f}"]
-        console.print(
-            f"  to run it: dpfl run algorithm=scaffnew {' '.join([*asked.overrides, *words])}", markup=False, soft_wrap=True
-        )
+        words.append("algorithm.final_release=true")  # no iteration is lost, also where T* is no multiple of the local steps
+        command = shlex.join(["dpfl", "run", "algorithm=scaffnew", *asked.overrides, *words])
+        console.print(f"  to run it: {command}", markup=False, soft_wrap=True)
 
 
 def _words(bound: ScaffnewBound) -> list[str]:
@@ -287,10 +351,11 @@ def _words(bound: ScaffnewBound) -> list[str]:
     if math.isinf(bound.iterations):
         return ["without noise more iterations are always better; 1/p* is the largest number of local steps that costs no rate"]
     if bound.iterations == 0:
+        one = float(bound.bound(1.0, bound.probability, bound.step))
         return [
-            f"T* = 0: the argument of the logarithm is {bound.argument:.3g}, not above 1: by the bound, noise costs more than "
+            f"T* = 0: B(1) = {one:.4g} is not below B(0) = psi_0 = {bound.potential:.4g}: by the bound, noise costs more than "
             "training can gain, and the start is the best model",
-            "only a larger epsilon, a smaller clip norm, fewer parameters or a worse start raise it",
+            "a larger epsilon, a smaller clip norm, fewer parameters or a worse start raise it",
         ]
     return ["T* minimises a worst-case bound: expect the right order of magnitude in runs, not the very number"]
 

@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from dpfl_cli.privacy.nominal import zcdp_v
+    from dpfl_cli.privacy.nominal import proved_from
     from dpfl_cli.simulation.plan import make_plan
     from dpfl_cli.simulation.results import privacy_report
 
@@ -45,7 +45,7 @@ def execute(args: argparse.Namespace) -> int:
         f"per {plan.dp.unit}, {plan.dp.relation}), {report['releases']} releases over {plan.rounds} rounds; tuning not included"
     )
     if "calibration" in report:
-        known = f"; lemma1 is proved from v={zcdp_v(plan.dp.epsilon, plan.dp.delta):.5g} on" if plan.dp.v is not None else ""
+        known = f"; lemma1 is proved from v={proved_from(plan.dp.epsilon, plan.dp.delta)} on" if plan.dp.v is not None else ""
         print(f"  noise by {report['calibration']}; dp.epsilon={plan.dp.epsilon:g}{known}")
     for entry in ledger.entries:
         print(f"  release {entry.name}: {entry.count} x {entry.kind}, parameter {entry.parameter}{_std(plan, entry)}")

@@ -226,7 +226,9 @@ def collusion_text(collusion: str | list[dict[str, Any]], clients: int) -> str:
 
 
 def _algorithm(config: dict[str, Any]) -> str:
-    return str(config["algorithm"]["name"]) + (" (naive)" if config["algorithm"].get("step") == "naive" else "")
+    chosen = config["algorithm"]
+    variant = " (naive)" if chosen.get("step") == "naive" else " (control=none)" if chosen.get("control") == "none" else ""
+    return f"{chosen['name']}{variant}"
 
 
 def _metrics(results: Sequence[dict[str, Any]]) -> list[str]:

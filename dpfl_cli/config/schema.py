@@ -15,7 +15,7 @@ class DpSettings(Settings):
 
     Attributes:
       calibration: what sets the noise for the target: "accountant" the run's own; "zcdp" and "analytic" proved closed forms;
-        "lemma1" and "record_heuristic" formulas of papers under which the target is nominal.
+        "lemma1" and "record_heuristic" formulas of papers, under which the target may be nominal (`privacy.nominal`).
       v: the constant of lemma1.
       releases: how many the noise is for: those of the run's own schedule, or as many as a random schedule makes on average.
     """

@@ -35,7 +35,6 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from dpfl_cli.config.component import Settings
-from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import Objective
@@ -111,11 +110,6 @@ class Network(Objective):
             module = self.network(settings, federations[0].dataset.info).to(self.device, self.dtype).eval()
         self._watched: int | None = getattr(settings, "watched_client", None)
         self._loss_records: int | None = getattr(settings, "train_loss_records", None)
-        if self._watched is not None and self._watched >= self.clients:
-            raise ConfigError(
-                f"model.watched_client={self._watched}: there are {self.clients} clients, numbered from 0; "
-                f"write at most {self.clients - 1}, or null"
-            )
         self._modules, self._own = [module], threading.local()
         self._workers: _Workers | None = None
         named = _trainable(module)

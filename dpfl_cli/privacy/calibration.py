@@ -63,7 +63,7 @@ def calibrate(
     least, most = (1 / upper, 1 / lower) if increasing else (lower, upper)
     noise = min(max(1.0, least), most)
     ledger = ledger_of(parameter(noise))
-    _refuse_hopeless(ledger, accountant)
+    refuse_hopeless(ledger, accountant)
 
     goal = f"epsilon {target_epsilon:g} at delta {delta:g} under accountant {accountant.label}"
     epsilon = epsilon_at(noise)
@@ -112,11 +112,12 @@ def calibrate(
     )
 
 
-def _refuse_hopeless(ledger: Ledger, accountant: Accountant) -> None:
+def refuse_hopeless(ledger: Ledger, accountant: Accountant) -> None:
     """Refuses ledgers for which the noise does not matter."""
     if not ledger.releases:
         raise PrivacyError(
-            "nothing is released, so there is no noise to calibrate: take more rounds or another schedule, or drop dp.epsilon"
+            "nothing is released, so there is no noise to calibrate: take more rounds or another schedule (one drawn at "
+            "random has a release for sure with algorithm.final_release=true), or drop dp.epsilon"
         )
     for entry in ledger.entries:
         if entry.kind == "nonprivate" and entry.count:

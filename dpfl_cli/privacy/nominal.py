@@ -1,10 +1,10 @@
 """Noise by the closed forms of papers: what a target epsilon means there, and from where on it is proved.
 
 Notation: C clip norm, R number of releases of one client's contribution, l = ln(1/delta), sigma the standard deviation of the
-noise in each coordinate, z = sigma / sensitivity the noise multiplier. Lemma 1 of the ScaffNew paper (arXiv 2304.05127) is for
-clients that are left out, so that its C is the sensitivity; under another relation the sensitivity takes its place and z stays.
+noise in each coordinate, S the sensitivity, z = sigma / S the noise multiplier. Lemma 1 of the ScaffNew paper (arXiv 2304.05127)
+is for clients that are left out, so that its C is the sensitivity; under another relation S takes its place and z stays.
 
-A target epsilon under `lemma1` or `record_heuristic` is nominal: no theorem says that this noise meets it. The epsilon of the
+A target epsilon is nominal where what set the noise does not prove that it meets it: see `why_nominal`. The epsilon of the
 ledger, which is priced as always, is what the noise is worth.
 """
 
@@ -13,11 +13,37 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from dpfl_cli.privacy.bounded import Relation
 
-NOMINAL = ("lemma1", "record_heuristic")
-NOMINAL_SIGN = ": nominal"  # how the name of such a calibration ends in reports
+FORMULAS = ("lemma1", "record_heuristic")  # of papers
+NOMINAL_SIGN = ": nominal"  # how the name of a calibration ends in reports where the target is
+EXCEEDED = "the expected number of releases, which this run exceeds"
+
+
+def why_nominal(calibration: str, v: float | None, epsilon: float, delta: float, planned: int = 1, made: int = 1) -> str | None:
+    """Why a target is nominal, or None where the noise is proved to meet it.
+
+    Noise of the constant v for R releases is proved for as many as v R / `zcdp_v` (see there), noise by an accountant or a proved
+    closed form for R. The heuristic of records speaks of no whole client, and is nominal even where it adds enough.
+
+    Args:
+      calibration: as `dp.calibration`.
+      v: the constant of lemma1.
+      planned: R, for how many releases the noise was set.
+      made: how many there are.
+
+    >>> why_nominal("lemma1", 1.0, 3.3, 1e-5), why_nominal("lemma1", 3.0, 3.3, 1e-5), why_nominal("zcdp", None, 3.3, 1e-5)
+    ('lemma1 with v=1', None, None)
+    """
+    if calibration == "record_heuristic":
+        return calibration
+    enough = 1.0 if v is None else v / zcdp_v(epsilon, delta)
+    if enough < 1:
+        return f"lemma1 with v={v:g}"
+    return f"noise for {EXCEEDED}" if made > enough * planned else None
 
 
 def zcdp_v(epsilon: float, delta: float) -> float:
@@ -34,8 +60,17 @@ def zcdp_v(epsilon: float, delta: float) -> float:
     return (math.sqrt(log + epsilon) + math.sqrt(log)) ** 2 / (2 * log)
 
 
+def proved_from(epsilon: float, delta: float) -> float:
+    """`zcdp_v` to four decimals, rounded up: from which v on Lemma 1 is proved, to be read and written.
+
+    >>> proved_from(3.3, 1e-5)
+    2.2777
+    """
+    return float(np.ceil(1e4 * zcdp_v(epsilon, delta)) / 1e4)
+
+
 def lemma1(epsilon: float, delta: float, releases: int, v: float) -> float:
-    """The noise multiplier of Lemma 1 (arXiv 2304.05127) as an equality: z^2 = v R l / epsilon^2, so sigma^2 = z^2 C^2.
+    """The noise multiplier of Lemma 1 (arXiv 2304.05127) as an equality: z^2 = v R l / epsilon^2, so sigma^2 = z^2 S^2.
 
     The paper leaves the constant v open. The target is proved from v = `zcdp_v` on, and nominal below it.
 

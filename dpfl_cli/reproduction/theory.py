@@ -13,6 +13,7 @@ from dpfl_cli.algorithms.scaffnew_bound import ScaffnewBound, initial_potential,
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.nominal import zcdp_v
 from dpfl_cli.reproduction.problems import problem_facts
+from dpfl_cli.simulation.noise import counted_ledger
 from dpfl_cli.simulation.plan import Plan
 
 UNLIMITED = "no limit without noise"  # in place of a number: the bound falls for ever
@@ -70,15 +71,9 @@ def _constant(plan: Plan) -> tuple[float, str]:
         return dp.v, "dp.v"
     if dp.calibration == "zcdp":
         return zcdp_v(dp.epsilon, dp.delta), "zCDP, in closed form"
-    entries = [entry for entry in plan.ledger().entries if entry.count]
-    spec = plan.specs[0]
-    if not entries:
-        raise ConfigError(f"seed={plan.seed}: clients never communicate, so there is no noise to read v from; take more rounds")
-    releases = entries[0].count
-    if dp.releases == "expected" and spec.expected is not None:
-        releases = max(1, math.ceil(spec.expected(plan.rounds) * (1 - 1e-12)))  # as its noise is calibrated
-    multiplier = float(entries[0].parameters()[0])
-    constant = multiplier**2 * dp.epsilon**2 / (releases * math.log(1 / dp.delta))
+    (entry,) = counted_ledger(plan).entries
+    multiplier = float(entry.parameters()[0])
+    constant = multiplier**2 * dp.epsilon**2 / (entry.count * math.log(1 / dp.delta))
     words = f"accountant={plan.accountant.name}" if dp.calibration == "accountant" else f"dp.calibration={dp.calibration}"
     return constant, f"the run's noise ({words})"
 

@@ -1,7 +1,6 @@
 """The noise of a planned run: from a target epsilon, by an accountant or by a paper's closed form, or as it was given.
 
-What the ledger is worth is the accountants' business whatever set the noise; a target is nominal where no theorem says that the
-noise meets it.
+What the ledger is worth is the accountants' business whatever set the noise; where a target is nominal `privacy.nominal` says.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpfl_cli.config.component import Settings, parse_settings
-from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.config.schema import DpSettings
 from dpfl_cli.privacy.accountants import Accountant, accountant
-from dpfl_cli.privacy.calibration import calibrate
+from dpfl_cli.privacy.calibration import calibrate, refuse_hopeless
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.mechanism import ReleaseSpec
-from dpfl_cli.privacy.nominal import NOMINAL, NOMINAL_SIGN, lemma1, record_heuristic, zcdp_v
+from dpfl_cli.privacy.nominal import EXCEEDED, FORMULAS, NOMINAL_SIGN, lemma1, proved_from, record_heuristic, why_nominal
 
 if TYPE_CHECKING:
     from dpfl_cli.simulation.plan import Plan
@@ -42,22 +41,38 @@ def check_calibration(dp: DpSettings) -> None:
                 raise ConfigError(f"dp.{name}={value}: {why} no noise to calibrate; {do}")
     elif dp.calibration == "lemma1" and dp.v is None:
         raise ConfigError(
-            f"dp.calibration=lemma1 needs its constant: give dp.v (with {zcdp_v(dp.epsilon, dp.delta):.5g} the target is proved)"
+            f"dp.calibration=lemma1 needs its constant: give dp.v (proved from {proved_from(dp.epsilon, dp.delta)} on)"
         )
     elif dp.calibration != "lemma1" and dp.v is not None:
         raise ConfigError(f"dp.v={dp.v:g}: dp.calibration={dp.calibration} has no constant; drop dp.v, or dp.calibration=lemma1")
 
 
-def calibration_text(dp: DpSettings) -> str | None:
-    """What set the noise, for tables and reports; None where the run's accountant did.
+def calibration_text(plan: Plan, ledger: Ledger) -> str | None:
+    """What set the noise of a run, for tables and reports; None where the run's accountant did.
 
-    It is the same for all seeds and targets, so that runs of a grid share it.
+    It names no numbers of seeds or targets, so that runs of a grid share it.
     """
+    dp = plan.dp
     if dp.epsilon is None or (dp.calibration == "accountant" and dp.releases == "realised"):
         return None
     text = dp.calibration + (f" (v={dp.v:g})" if dp.v is not None else "")
-    text += ", for the expected number of releases" if dp.releases == "expected" else ""
-    return text + (NOMINAL_SIGN if dp.calibration in NOMINAL else "")
+    if dp.releases == "expected":
+        exceeded = ledger.releases > counted_ledger(plan).releases
+        text += f", for {EXCEEDED}" if exceeded else ", for the expected number of releases"
+    return text + ("" if nominal_because(plan, ledger) is None else NOMINAL_SIGN)
+
+
+def nominal_because(plan: Plan, ledger: Ledger) -> str | None:
+    """Why the target of a run with this ledger is nominal; None where its noise is proved to meet it, or there is no target."""
+    dp = plan.dp
+    if dp.epsilon is None:
+        return None
+    return why_nominal(dp.calibration, dp.v, dp.epsilon, dp.delta, counted_ledger(plan).releases, ledger.releases)
+
+
+def counted_ledger(plan: Plan) -> Ledger:
+    """The ledger that the noise of a plan with a target is for: of its own releases, or of as many as expected."""
+    return planned_ledger(_as_counted(plan), plan.mechanism.settings, plan.rounds)
 
 
 def planned_ledger(plan: Plan, mechanism_settings: Settings, rounds: int) -> Ledger:
@@ -94,7 +109,7 @@ def with_noise(plan: Plan, fewest: Callable[[], int]) -> Plan:
         settings: Settings = parse_settings(plan.mechanism.component.settings, values, "mechanism")
         return settings
 
-    counted = plan if plan.dp.releases == "realised" else _as_expected(plan)
+    counted = _as_counted(plan)
     own = plan.accountant_object()
     probe = planned_ledger(counted, settings_of(1.0), plan.rounds)
     reason = own.supports(probe)
@@ -105,10 +120,13 @@ def with_noise(plan: Plan, fewest: Callable[[], int]) -> Plan:
     def ledger_of(value: float) -> Ledger:
         return planned_ledger(counted, plan.mechanism.target.as_calibrated(settings_of(value)), plan.rounds)
 
-    if plan.dp.calibration in NOMINAL:
-        noise = _nominal(plan, probe, fewest)
-    else:
-        noise = calibrate(target, plan.dp.delta, _calibrating(plan, own, probe), ledger_of, increasing=increasing)
+    try:
+        if plan.dp.calibration in FORMULAS:
+            noise = _by_formula(plan, probe, own, fewest)
+        else:
+            noise = calibrate(target, plan.dp.delta, _calibrating(plan, own, probe), ledger_of, increasing=increasing)
+    except PrivacyError as error:
+        raise PrivacyError(f"{plan.label}: {error}") from error  # one of a grid
     noise = towards_more_noise(noise, increasing)
     calibrated = replace(plan, mechanism=replace(plan.mechanism, settings=settings_of(noise)))
     try:
@@ -121,8 +139,11 @@ def with_noise(plan: Plan, fewest: Callable[[], int]) -> Plan:
     return calibrated
 
 
-def _as_expected(plan: Plan) -> Plan:
-    """The plan with releases of random schedules made as often as they are on average, in its first rounds."""
+def _as_counted(plan: Plan) -> Plan:
+    """The plan with the releases that its noise is for: its own, or as many as a random schedule makes on average, in the first
+    rounds."""
+    if plan.dp.releases == "realised":
+        return plan
     if all(spec.expected is None for spec in plan.specs):
         raise ConfigError(
             f"dp.releases=expected: algorithm={plan.algorithm.name} draws no schedule at random; write dp.releases=realised"
@@ -156,8 +177,8 @@ def _calibrating(plan: Plan, own: Accountant, probe: Ledger) -> Accountant:
     return chosen
 
 
-def _nominal(plan: Plan, probe: Ledger, fewest: Callable[[], int]) -> float:
-    """The noise multiplier of a nominal calibration; refused for what its formula does not speak of."""
+def _by_formula(plan: Plan, probe: Ledger, own: Accountant, fewest: Callable[[], int]) -> float:
+    """The noise multiplier by the formula of a paper; refused for what it does not speak of."""
     dp = plan.dp
     assert dp.epsilon is not None
     says = f"dp.calibration={dp.calibration}"
@@ -175,8 +196,7 @@ def _nominal(plan: Plan, probe: Ledger, fewest: Callable[[], int]) -> float:
             f"{says} is for one vector release per communication, all with the same noise, but algorithm={plan.algorithm.name} "
             f"releases {made}; write dp.calibration=accountant"
         )
-    if not probe.releases:
-        raise ConfigError(f"{says}: nothing is released, so there is no noise to calibrate; drop dp.epsilon and {says}")
+    refuse_hopeless(probe, own)
     if dp.calibration == "lemma1":
         assert dp.v is not None
         found = lemma1(dp.epsilon, dp.delta, probe.releases, dp.v)

@@ -125,8 +125,12 @@ class Plan:
     def not_covered(self) -> list[str]:
         """What the epsilon does not cover; components name their own items at their source."""
         items = ["choice of hyperparameters (tuning)", "reported diagnostics, such as the train loss"]
+        heuristic, batched = self.dp.calibration == "record_heuristic", getattr(self.algorithm.settings, "batch_size", None)
         if self.dp.unit == "record":
             items.append("numbers of records per client, which count as public and fixed")
+        elif heuristic or batched is not None:  # a client's own number is private where the whole client is
+            use = " and ".join(["sets the noise"] * heuristic + ["limits the batches"] * (batched is not None))
+            items.append(f"numbers of records per client, the smallest of which {use}")
         for part in PARTS:
             stated = getattr(getattr(self, part).target, "not_covered", ())
             items += stated(getattr(self, part).settings) if callable(stated) else stated
@@ -160,6 +164,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     _check_needs(parts["algorithm"], parts["model"])
     info = parts["dataset"].target.info(parts["dataset"].settings)
     clients = parts["partitioner"].target.clients(parts["partitioner"].settings, info)
+    _check_watched(parts, clients)
     dimension = parts["model"].target.dimension_of(parts["model"].settings, info)
     specs = tuple(parts["algorithm"].target.releases(parts["algorithm"].settings, dp.trust))
     fewest = partial(_fewest_records, parts["dataset"], parts["partitioner"], info.sha256, root.seed)
@@ -264,18 +269,29 @@ def _check_trust(parts: Mapping[str, Part], dp: DpSettings) -> None:
 def _check_needs(algorithm: Part, model: Part) -> None:
     """Refuses a model that lacks what the method computes with (per-record clipping, second-order solves)."""
     needs: frozenset[str] = getattr(algorithm.target, "needs", frozenset())
-    if getattr(algorithm.settings, "batch_size", None) is not None:
+    size = getattr(algorithm.settings, "batch_size", None)
+    asking = f"algorithm={algorithm.name}" if size is None else f"algorithm.batch_size={size}"
+    if size is not None:
         needs |= {"clipped_gradient"}  # models that know single records take batches of them
     missing = sorted(needs - model.target.provides)
     if missing:
         hint = _alternatives("model", lambda target: set(missing) <= target.provides)
-        raise ConfigError(f"algorithm={algorithm.name} needs {missing[0]}, which model={model.name} does not have; {hint}")
+        what = "gradients of single records" if missing[0] == "clipped_gradient" else missing[0]
+        raise ConfigError(f"{asking} needs {what}, which model={model.name} does not have; {hint}")
     penalty = getattr(model.settings, "penalty", "none")
     if penalty != "none" and not getattr(algorithm.target, "proximal", False):
         hint = _alternatives("algorithm", lambda target: getattr(target, "proximal", False))
         raise ConfigError(
             f"model.penalty={penalty}: algorithm={algorithm.name} takes no proximal steps and would ignore it; {hint}"
         )
+
+
+def _check_watched(parts: Mapping[str, Part], clients: int) -> None:
+    """Refuses a client to be watched that is not there."""
+    for group in ("algorithm", "model"):
+        watched = getattr(parts[group].settings, "watched_client", None)
+        if watched is not None and watched >= clients:
+            raise ConfigError(f"{group}.watched_client={watched}: there are {clients} clients, numbered from 0")
 
 
 def gap(algorithm: Part, mechanism: Part, trust: str) -> str | None:

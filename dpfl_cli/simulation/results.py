@@ -6,6 +6,7 @@ import io
 import platform
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,9 @@ from dpfl_cli.privacy.collusion import collusion
 from dpfl_cli.privacy.conventions import priced_part
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.mean_alone import mean_alone
-from dpfl_cli.privacy.nominal import NOMINAL
 from dpfl_cli.simulation.engine import Member, Row, federation_of, pick_device
 from dpfl_cli.simulation.memory import peak_bytes, peak_device_bytes
-from dpfl_cli.simulation.noise import calibration_text
+from dpfl_cli.simulation.noise import calibration_text, nominal_because
 from dpfl_cli.simulation.plan import Plan, gap
 from dpfl_cli.simulation.store import CLAIMED, SCHEMA_VERSION, json_text, metrics_csv, yaml_text
 
@@ -46,6 +46,8 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str
     """The privacy of a ledger, as every row that carries an epsilon states it; none is stated of a run that failed."""
     accountant = plan.accountant_object()
     honest = price(ledger, accountant, plan.dp.delta)
+    if plan.dp.trust == "none":  # also where nothing happened to be released
+        honest = replace(honest, epsilon=None, reason="not private", vacuous=False)
     report: dict[str, Any] = {
         "epsilon": honest.epsilon,
         "delta": plan.dp.delta,
@@ -60,7 +62,7 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str
     }
     if plan.dp.epsilon is not None:
         report["epsilon_target"] = plan.dp.epsilon
-    set_by = calibration_text(plan.dp)
+    set_by = calibration_text(plan, ledger)
     if set_by is not None:
         report["calibration"] = set_by
     if honest.epsilon is None:
@@ -90,9 +92,9 @@ def _guarantee(plan: Plan, ledger: Ledger) -> str:
     stated = f"(epsilon, delta)-DP per {plan.dp.unit} under {plan.dp.relation}, {plan.dp.trust} trust: proved"
     if missing is not None:
         stated = f"{CLAIMED}: {missing}"
-    if plan.dp.epsilon is not None and plan.dp.calibration in NOMINAL:
-        by = plan.dp.calibration + (f" with v={plan.dp.v:g}" if plan.dp.v is not None else "")
-        stated += f"; this epsilon is the ledger's, dp.epsilon is nominal ({by})"
+    why = nominal_because(plan, ledger)
+    if why is not None:
+        stated += f"; this epsilon is the ledger's, dp.epsilon is nominal ({why})"
     return stated
 
 

@@ -23,7 +23,7 @@ from dpfl_cli.models.lstm2 import Lstm2, Lstm2Settings, PlainLstm
 from dpfl_cli.models.unet3d import Convolution, Unet3d, Unet3dSettings
 from dpfl_cli.models.vgg11 import Vgg11, Vgg11Settings
 from dpfl_cli.privacy.client_values import client_values, opened
-from dpfl_cli.simulation.plan import load_components
+from dpfl_cli.simulation.plan import load_components, make_plan
 
 RNG = np.random.default_rng(0)
 CIFAR = DatasetInfo("cifar10", "real", "", (3, 32, 32), 10, 50_000, None)
@@ -200,8 +200,8 @@ def test_a_watched_client_without_records_or_that_is_none() -> None:
     empty = federation_of(Cnn5x5, [3, 0], [1, 1])
     model = Cnn5x5(settings_of(Cnn5x5, watched_client=1), [empty], np.array([0]))
     assert model.metrics(model.initial(Streams([0])))["watched_train_loss"].tolist() == [0.0]
-    with pytest.raises(ConfigError, match=r"model\.watched_client=2: there are 2 clients, numbered from 0") as error:
-        Cnn5x5(settings_of(Cnn5x5, watched_client=2), [empty], np.array([0]))
+    with pytest.raises(ConfigError, match=r"model\.watched_client=3: there are 3 clients, numbered from 0") as error:
+        make_plan(compose_config(["dataset=messidor_synth_small", "dp=none", "algorithm=fedavg", "model.watched_client=3"]))
     assert "\n" not in str(error.value)
     with pytest.raises(ConfigError, match="watched_client"):
         parse_settings(Cnn5x5Settings, {"channels": [2, 3], "hidden": 4, "watched_client": -1}, "model")

@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from dpfl_cli.cli.report import epsilon_text, is_nominal
 from dpfl_cli.config.compose import compose_config
-from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.privacy.accountants import accountant, price, price_all
 from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.gaussian import LocalGaussian
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 from dpfl_cli.privacy.mean_alone import mean_alone
 from dpfl_cli.privacy.mechanism import ReleaseSpec
-from dpfl_cli.privacy.nominal import lemma1, record_heuristic, zcdp_v
+from dpfl_cli.privacy.nominal import lemma1, proved_from, record_heuristic, why_nominal, zcdp_v
 from dpfl_cli.simulation.engine import Member, run_members
 from dpfl_cli.simulation.noise import calibration_text
 from dpfl_cli.simulation.plan import Plan, make_plan
@@ -77,6 +78,31 @@ def test_lemma1_with_the_constant_of_zcdp_is_zcdp(epsilon: float, delta: float, 
 def test_below_that_constant_nothing_is_proved(epsilon: float, delta: float, releases: int, share: float) -> None:
     z = lemma1(epsilon, delta, releases, share * zcdp_v(epsilon, delta))
     assert accountant("zcdp").epsilon(ledger(z, releases), delta) > epsilon
+    assert why_nominal("lemma1", share * zcdp_v(epsilon, delta), epsilon, delta) is not None
+
+
+@given(targets, deltas, st.integers(1, 1000), st.integers(1, 1000), st.floats(0.1, 10))
+def test_a_target_is_nominal_where_zcdp_does_not_prove_it(
+    epsilon: float, delta: float, planned: int, made: int, share: float
+) -> None:
+    """Noise for so many releases, and the price of those that are made."""
+    v = share * zcdp_v(epsilon, delta)
+    worth = accountant("zcdp").epsilon(ledger(lemma1(epsilon, delta, planned, v), made), delta)
+    assume(abs(worth / epsilon - 1) > 1e-6)
+    why = why_nominal("lemma1", v, epsilon, delta, planned, made)
+    assert (why is None) == (share >= 1 and worth < epsilon)
+    if why is not None:
+        assert why.startswith("lemma1 with v=") == (share < 1)
+    assert why_nominal("zcdp", None, epsilon, delta, planned, made) == (
+        None if made <= planned else "noise for the expected number of releases, which this run exceeds"
+    )
+    assert why_nominal("record_heuristic", None, epsilon, delta, planned, made) == "record_heuristic"
+
+
+@given(targets, deltas)
+def test_the_constant_that_is_named_is_proved(epsilon: float, delta: float) -> None:
+    assert zcdp_v(epsilon, delta) <= proved_from(epsilon, delta) <= zcdp_v(epsilon, delta) + 2e-4
+    assert why_nominal("lemma1", proved_from(epsilon, delta), epsilon, delta) is None
 
 
 @given(targets, deltas, st.integers(1, 100_000), st.floats(1e-9, 10), st.floats(1.5, 100))
@@ -194,7 +220,29 @@ def test_what_is_nominal_says_so_and_what_it_is_worth() -> None:
     assert report["epsilon"] == accountant("gdp").epsilon(plan.ledger(), DELTA) > 5e6
     plain = plan_of([*FEDAVG, "dp.epsilon=3.3"])
     assert "calibration" not in privacy_report(plain, plain.ledger())
-    assert calibration_text(plan_of(FEDAVG).dp) is None
+    bare = plan_of(FEDAVG)
+    assert calibration_text(bare, bare.ledger()) is None
+
+
+def test_lemma1_with_enough_noise_is_not_nominal() -> None:
+    plan = plan_of([*FEDAVG, "dp.epsilon=3.3", "dp.calibration=lemma1", "dp.v=3.0"])
+    report = privacy_report(plan, plan.ledger())
+    assert report["calibration"] == "lemma1 (v=3)"
+    assert report["guarantee"].endswith("trust: proved")
+    assert report["epsilon"] < 3.3
+
+
+def test_numbers_of_records_are_not_covered_where_they_are_used() -> None:
+    words = [*FEDAVG, "dp.epsilon=3.3"]
+    item = "numbers of records per client, the smallest of which "
+    for more, use in (
+        ([], None),
+        (["dp.calibration=record_heuristic"], "sets the noise"),
+        (["algorithm.batch_size=2"], "limits the batches"),
+        (["algorithm.batch_size=2", "dp.calibration=record_heuristic"], "sets the noise and limits the batches"),
+    ):
+        found = [one for one in plan_of([*words, *more]).not_covered() if "numbers of records" in one]
+        assert found == ([] if use is None else [item + use])
 
 
 def test_the_options_at_their_defaults_are_no_part_of_an_identity() -> None:
@@ -220,7 +268,11 @@ def test_noise_for_the_expected_number_is_priced_for_what_was_released() -> None
         assert report["releases"] == releases
         assert (report["epsilon"] > 3.3) == (releases > 15)
         assert report["epsilon_target"] == 3.3
-        assert report["calibration"] == "accountant, for the expected number of releases"
+        exceeded, clause = releases > 15, "; this epsilon is the ledger's, dp.epsilon is nominal (noise for the expected number"
+        more = ", which this run exceeds: nominal" if exceeded else ""
+        assert report["calibration"] == f"accountant, for the expected number of releases{more}"
+        assert (clause in report["guarantee"]) == is_nominal(report) == ("(nominal 3.3)" in epsilon_text(report)) == exceeded
+        assert report["guarantee"].endswith("proved") != exceeded
     for plan in plans:
         realised = plan_of([*COINS, "dp.epsilon=3.3", f"seed={plan.seed}"])
         assert realised.ledger().releases == plan.ledger().releases
@@ -232,9 +284,16 @@ def test_nominal_noise_for_the_expected_number() -> None:
     assert noise_of([*words, "dp.releases=expected"]) == pytest.approx(lemma1(3.3, DELTA, 15, 8e-8), rel=1e-6)
     plan = plan_of(words)
     assert noise_of(words) == pytest.approx(lemma1(3.3, DELTA, plan.ledger().releases, 8e-8), rel=1e-6)
-    assert calibration_text(plan_of([*words, "dp.releases=expected"]).dp) == (
-        "lemma1 (v=8e-08), for the expected number of releases: nominal"
-    )
+    for more, text in (
+        (["dp.v=8e-8"], "lemma1 (v=8e-08), for the expected number of releases{}: nominal"),
+        (["dp.v=3.0"], "lemma1 (v=3), for the expected number of releases{}"),
+    ):
+        for seed in range(6):
+            plan = plan_of([*words, "dp.releases=expected", f"seed={seed}", *more])
+            releases = plan.ledger().releases
+            sign = ": nominal" if "nominal" not in text and zcdp_v(3.3, DELTA) * releases > 3.0 * 15 else ""
+            expected = text.format(", which this run exceeds" if releases > 15 else "") + sign
+            assert calibration_text(plan, plan.ledger()) == expected
 
 
 def test_a_schedule_that_hardly_ever_comes_is_calibrated_for_one_release() -> None:
@@ -245,8 +304,12 @@ def test_a_schedule_that_hardly_ever_comes_is_calibrated_for_one_release() -> No
     assert plan.mechanism.settings.noise_multiplier == pytest.approx(  # type: ignore[attr-defined]
         calibrate(3.3, DELTA, accountant("gdp"), lambda z: ledger(z, 1)), rel=1e-6
     )
-    with pytest.raises(ConfigError, match="nothing is released"):
-        plan_of([*words, "dp.calibration=lemma1", "dp.v=1.0"])
+    for more in ([], ["dp.calibration=lemma1", "dp.v=1.0"]):
+        with pytest.raises(PrivacyError) as caught:
+            plan_of([*words, *more, "seed=1"])
+        assert str(caught.value).startswith("scaffnew ldp synthetic seed=1: nothing is released")
+        assert "algorithm.final_release=true" in str(caught.value)
+        assert plan_of([*words, *more, "seed=1", "algorithm.final_release=true"]).ledger().releases == 1
 
 
 # What is refused.
@@ -255,7 +318,7 @@ def test_a_schedule_that_hardly_ever_comes_is_calibrated_for_one_release() -> No
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["dp.calibration=lemma1"], "dp.calibration=lemma1 needs its constant: give dp.v (with 2.2776 the target is proved)"),
+        (["dp.calibration=lemma1"], "dp.calibration=lemma1 needs its constant: give dp.v (proved from 2.2777 on)"),
         (["dp.v=2.0"], "dp.v=2: dp.calibration=accountant has no constant"),
         (["dp.v=2.0", "dp.calibration=zcdp"], "dp.v=2: dp.calibration=zcdp has no constant"),
         (["dp.v=0.0", "dp.calibration=lemma1"], "dp.v=0"),
@@ -410,6 +473,9 @@ def test_every_place_that_shows_an_epsilon_says_what_is_nominal(capsys: pytest.C
     assert first.startswith(f"{folder.name},done,{privacy['epsilon']!r},3.3,lemma1")
     told = said("calibrate", *words)
     sigma = 10 * lemma1(3.3, DELTA, 4, 8e-8)
-    assert f"noise by {name}; dp.epsilon=3.3; lemma1 is proved from v=2.2776 on" in told
+    assert f"noise by {name}; dp.epsilon=3.3; lemma1 is proved from v=2.2777 on" in told
+    proved = said("calibrate", *words, "dp.v=3")
+    assert "noise by lemma1 (v=3); dp.epsilon=3.3; lemma1 is proved from v=2.2777 on" in proved
+    assert "nominal" not in proved
     assert f"std {sigma:.4g}"[:-1] in told
     assert "(vacuous)" in told
