@@ -126,7 +126,7 @@ def with_noise(plan: Plan, fewest: Callable[[], int]) -> Plan:
         else:
             noise = calibrate(target, plan.dp.delta, _calibrating(plan, own, probe), ledger_of, increasing=increasing)
     except PrivacyError as error:
-        raise PrivacyError(f"{plan.label}: {error}") from error  # one of a grid
+        raise ConfigError(f"{plan.label}: {error}") from error  # one of a grid
     noise = towards_more_noise(noise, increasing)
     calibrated = replace(plan, mechanism=replace(plan.mechanism, settings=settings_of(noise)))
     try:

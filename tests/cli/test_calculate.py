@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import csv
+import json
+import math
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dpfl_cli.cli.main import main
+from dpfl_cli.privacy.nominal import zcdp_v
 
 SMALL_FILE = Path(__file__).parent.parent / "data" / "small.libsvm"
 NUMBERS = {
@@ -51,7 +56,9 @@ def test_numbers_give_the_closed_forms_a_plot_and_its_curves(capsys: pytest.Capt
     # ln(30 * 3.3^2 * r / (2 * 1e-6 * 5 * 112 * ln 1e5)) / r = 551.3 with r = -ln 0.99
     assert cell(out, "T*") == "551"
     assert cell(out, "p* T*") == "55.1"
-    assert "epsilon is nominal unless" in out  # 2 is below the zCDP constant
+    assert "epsilon is nominal (lemma1 with v=2; lemma1 is proved from v=2.2777 on)" in out
+    assert "nominal" not in calculate(capsys, "scaffnew", v="3")[1]
+    assert "C = 0.001 must exceed the norm of every one" in out
     png = Path(out.strip().splitlines()[-1])
     assert png.parent.parent == tmp_path / "outputs" / "calculate" / "scaffnew"
     assert png.read_bytes().startswith(b"\x89PNG")
@@ -77,13 +84,61 @@ def test_the_constant_of_zcdp_is_the_default(capsys: pytest.CaptureFixture[str])
     assert cell(out, "S") == "0.002"
 
 
+def test_the_relation_is_the_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Numbers start from the paper's relation, runs from that of dp=ldp."""
+    for out, line in (
+        (
+            calculate(capsys, "scaffnew", v="2")[1],
+            "relation=zero_out (the paper's): sensitivity S = C = 0.001; runs under dp=ldp:",
+        ),
+        (
+            calculate(capsys, "scaffnew", relation="replace_one")[1],
+            "relation=replace_one: sensitivity S = 2C = 0.002; the paper's is zero_out, S = C",
+        ),
+        (
+            calculate(capsys, "scaffnew", *RUN, "dp.epsilon=2")[1],
+            "dp.relation=replace_one: sensitivity S = 2C = 1; the paper's is",
+        ),
+        (
+            calculate(capsys, "scaffnew", *RUN, "dp.epsilon=2", "dp.relation=add_or_remove")[1],
+            "dp.relation=add_or_remove: sensitivity S = C = 0.5; runs under dp=ldp: replace_one",
+        ),
+    ):
+        assert out.splitlines()[0].startswith(line)
+    assert "relation" not in calculate(capsys, "scaffnew", *RUN, "dp=none")[1].splitlines()[0]
+
+
 def test_too_much_noise_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = calculate(capsys, "scaffnew", clip_norm="5")
     assert code == 0
     assert cell(out, "T*") == "0"
-    assert "T* = 0: the argument of the logarithm is 8.94e-06" in out
+    cost = 5 * 112 * zcdp_v(3.3, 1e-5) * 25 * math.log(1e5) / 3.3**2
+    assert f"T* = 0: B(1) = {0.99 * 30 + cost:.4g} is not below B(0) = psi_0 = 30" in out
     assert "the start is the best model" in out
     assert Path(out.strip().splitlines()[-1]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("mu", "psi0", "cost", "argument"),
+    [
+        ("0.9", "1", 0.95, "2.424"),  # the real T* is 0.38: above 0, and 1 iteration is worse than none
+        ("1", "1", 1.5, "inf"),  # mu = L: one iteration is at the optimum but for the noise
+    ],
+)
+def test_no_iteration_is_best_where_one_is_worse(
+    mu: str, psi0: str, cost: float, argument: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """B(1) = (1 - mu) psi_0 + N d s; v so that N d s is the cost."""
+    v = cost / (5 * 112 * 1e-6 * math.log(1e5) / 3.3**2)
+    code, out, _ = calculate(capsys, "scaffnew", mu=mu, psi0=psi0, v=repr(v))
+    assert code == 0
+    assert cell(out, "T*") == "0"
+    assert f"│ {argument} " in next(line for line in out.splitlines() if "argument of T*" in line)
+    assert f"B(1) = {1 - float(mu) + cost:.4g} is not below B(0) = psi_0 = 1:" in out
+    assert "not above 1" not in out
+    better = calculate(capsys, "scaffnew", mu=mu, psi0=psi0, v=repr(v / 2))[1]
+    assert cell(better, "T*") == "1"
+    assert "B(1)" not in better
 
 
 def test_a_run_is_asked_for_its_own_problem(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,15 +148,59 @@ def test_a_run_is_asked_for_its_own_problem(capsys: pytest.CaptureFixture[str]) 
     assert cell(out, "1/p*") == "5"
     assert cell(out, "v") == "1e-06"
     assert "diagnostic, not private" in out
-    assert "dp.calibration=lemma1 is nominal" in out
-    command = next(line for line in out.splitlines() if "to run it: dpfl run" in line).split("dpfl run ")[1].split()
-    assert main(["run", *command, "--quiet", "runtime.device=cpu"]) == 0
-    assert f"rounds={cell(out, 'T*')}" in command
-    capsys.readouterr()
+    assert "epsilon is nominal (lemma1 with v=1e-06; lemma1 is proved from v=2.1703 on)" in out
+    assert "nominal" not in calculate(capsys, *words, "dp.v=3")[1]
 
     code, out, _ = calculate(capsys, "scaffnew", *RUN, "dp=none")
     assert code == 0
     assert cell(out, "T*") == cell(out, "p* T*") == "no limit"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [],
+        ["algorithm.final_release=false"],
+        ["algorithm.schedule=bernoulli", "dp.releases=expected", "seed=1"],
+        ["dp.v=0.0115"],  # T* is fewer than the local steps
+    ],
+)
+def test_the_run_that_is_advised_makes_all_iterations(
+    more: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plugin = tmp_path / "my plugin.py"
+    plugin.write_text('"""Nothing."""\n')
+    words = [*RUN, "dp.epsilon=2", "dp.calibration=lemma1", "dp.v=1e-6", "algorithm.local_steps=3", "rounds=9", *more]
+    code, out, _ = calculate(capsys, "scaffnew", "--plugin", str(plugin), *words)
+    assert code == 0
+    best = int(cell(out, "T*"))
+    assert best < 5 if "dp.v=0.0115" in more else best % 5 > 0
+    command = shlex.split(next(line for line in out.splitlines() if "to run it: dpfl run" in line).split("dpfl run ")[1])
+    assert main(["run", *command, "--quiet", "runtime.device=cpu"]) == 0
+    folder = Path(capsys.readouterr().out.split()[-1])
+    *_, last = csv.DictReader((folder / "metrics.csv").open())
+    assert int(last["round"]) == float(last["local_steps"]) == best
+    ledger = json.loads((folder / "ledger.json").read_text())
+    if "algorithm.schedule=bernoulli" not in more:
+        assert float(last["communications"]) == best // 5 + 1  # one of them after the last iteration
+    assert float(last["communications"]) == sum(entry["count"] for entry in ledger)
+    config = yaml.safe_load((folder / "config.yaml").read_text())["algorithm"]
+    assert (config["local_steps"], config["final_release"]) == (5, True)
+    assert config["local_lr"] == pytest.approx(float(cell(out, "eta*")))
+
+
+def test_what_the_theorem_does_not_cover_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    said = {
+        "algorithm.batch_size=2": "Theorem 1 is for exact gradients: the error of algorithm.batch_size=2 is not in the bound",
+        "algorithm.control=clipped": "not for algorithm.control=clipped",
+        "algorithm.schedule=deterministic": "algorithm.schedule=deterministic has as many, at equal distances",
+        "algorithm.clip_norm=0.25": "C = 0.25 must exceed the norm of every one",
+    }
+    plain = ["scaffnew", *RUN, "dp.epsilon=2", "algorithm.schedule=bernoulli"]
+    for word, line in said.items():
+        assert line in calculate(capsys, *plain, word)[1]
+        assert line not in calculate(capsys, *plain)[1]
+    assert "Theorem 1" not in calculate(capsys, "scaffnew", *RUN[:-1], "dp=none", "algorithm.schedule=bernoulli")[1]
 
 
 @pytest.mark.parametrize(
@@ -125,6 +224,7 @@ def test_a_run_is_asked_for_its_own_problem(capsys: pytest.CaptureFixture[str]) 
         (["scaffnew", *RUN], {}, "no target"),
         (["scaffnew", *RUN, "dp.epsilon=2", "algorithm=fedavg"], {}, "another algorithm="),
         (["scaffnew", *RUN, "dp.epsilon=2", "dp=cdp"], {}, "write dp=ldp"),
+        (["scaffnew", *RUN, "dp.epsilon=2", "algorithm.control=none"], {}, "DP-FedAvg, which the bound is not about"),
         (["scaffnew", *RUN, "dp.epsilon=2", "model.conditon=3"], {}, "did you mean condition?"),
         (["scaffnew", *RUN, "dp.epsilon=2", "model.l2=0.1"], {}, "write model.l2=null"),
         (["scaffnew", "dp.epsilon=2"], {}, "its optimum is not known"),

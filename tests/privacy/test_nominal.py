@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dpfl_cli.cli.report import epsilon_text, is_nominal
 from dpfl_cli.config.compose import compose_config
-from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.accountants import accountant, price, price_all
 from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.gaussian import LocalGaussian
@@ -305,7 +305,7 @@ def test_a_schedule_that_hardly_ever_comes_is_calibrated_for_one_release() -> No
         calibrate(3.3, DELTA, accountant("gdp"), lambda z: ledger(z, 1)), rel=1e-6
     )
     for more in ([], ["dp.calibration=lemma1", "dp.v=1.0"]):
-        with pytest.raises(PrivacyError) as caught:
+        with pytest.raises(ConfigError) as caught:
             plan_of([*words, *more, "seed=1"])
         assert str(caught.value).startswith("scaffnew ldp synthetic seed=1: nothing is released")
         assert "algorithm.final_release=true" in str(caught.value)
