@@ -117,7 +117,7 @@ class AdaptDp:
         size = hyper.radius_batch_size
         batch, divisor = None, objective.records
         if size is not None:
-            batch = streams.subset("radius batch", rounds, objective.clients, objective.held, size, objective.device)
+            batch = streams.subset("radius batch", rounds, objective.clients, objective.held, size, objective.batch_device)
             divisor = torch.full_like(objective.records, size)
         norms = objective.squared_gradient_norms(start, batch)
         factor = 2.0 if hyper.sensitivity == "paper" else 1.0

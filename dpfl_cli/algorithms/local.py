@@ -63,7 +63,7 @@ def local_update(
 
 def local_batch(objective: ClientSide, streams: Streams, size: int, steps: np.ndarray) -> Tensor:
     """[R, M, b] the records of every client's local step; `steps` [R] numbers the local steps of a run, from 1 in round 1."""
-    return streams.subset("batch", steps, objective.clients, objective.held, size, objective.device)
+    return streams.subset("batch", steps, objective.clients, objective.held, size, objective.batch_device)
 
 
 def bounded_local_update(

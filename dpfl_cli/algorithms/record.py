@@ -88,7 +88,7 @@ def batches_of(objective: ClientSide, streams: Streams, hyper: RecordHyper, roun
     held = objective.held
     clients, device = objective.clients, objective.device
     if hyper.sampling == "without_replacement":
-        return lambda step: streams.subset("batch", rounds * steps + step, clients, held, size, device)
+        return lambda step: streams.subset("batch", rounds * steps + step, clients, held, size, objective.batch_device)
     if hyper.sampling == "with_replacement":
         counts = objective.records.unsqueeze(-1)
         return lambda step: (streams.uniform("batch", rounds * steps + step, clients, size, device=device) * counts).long()

@@ -121,6 +121,11 @@ class Network(Objective):
         self._pools: dict[int, tuple[Tensor, Tensor]] = {}  # by identity of the records: runs share the bytes
 
     @property
+    def batch_device(self) -> torch.device:
+        """The host, where records are dealt to the tasks."""
+        return torch.device("cpu")
+
+    @property
     def module(self) -> nn.Module:
         module: nn.Module = getattr(self._own, "module", self._modules[0])
         return module
@@ -306,7 +311,7 @@ class Network(Objective):
     def _sums(self, work: Callable[[Chunk, float], Tensor], batch: Tensor | None, size: int | None = None) -> Tensor:
         """[R, M, d] sums over a client's chunks of work(chunk, share), with share one record's part of a mean."""
         result = torch.zeros(self.runs, self.clients, self.dimension, dtype=self.dtype, device=self.device)
-        shares = 1.0 / divisors(self.records, batch).cpu().numpy()
+        shares = 1.0 / (np.maximum(self.held, 1) if batch is None else np.full_like(self.held, batch.shape[-1]))
 
         def computed(chunk: Chunk) -> Tensor:
             return work(chunk, float(shares[chunk.run, chunk.client]))

@@ -75,6 +75,11 @@ class Objective(ABC):
         self.held = counts[index]
         self.records = torch.as_tensor(self.held, device=self.device)
 
+    @property
+    def batch_device(self) -> torch.device:
+        """Where it wants the record numbers of batches, which are drawn on the host."""
+        return self.device
+
     @classmethod
     @abstractmethod
     def dimension_of(cls, settings: Any, info: DatasetInfo) -> int:
@@ -331,6 +336,11 @@ class ClientSide:
     @property
     def device(self) -> torch.device:
         return self.__objective.device
+
+    @property
+    def batch_device(self) -> torch.device:
+        """As `Objective.batch_device`."""
+        return self.__objective.batch_device
 
     @property
     def records(self) -> Tensor:
