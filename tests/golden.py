@@ -431,7 +431,7 @@ RUNS: dict[str, list[str]] = {
     "mnist subset": [*DEALT, "algorithm=fedavg", "dp=cdp", "model=softmax", "dataset.subset=random", "dataset.pixels=raw"],
     "mnist stratified": [*DEALT, "algorithm=fedavg", "dp=cdp", "model=softmax", "dataset.subset=stratified"],
     "fashion standardised": [*FASHION, "algorithm=fedavg", "dataset.standardise=true"],
-    "femnist": [*FEMNIST, "dataset=femnist", "dataset.share=0.001"],
+    "femnist": [*FEMNIST, "dataset=femnist", "dataset.share=0.001", "dataset.split=writers"],
     "femnist iid": [*FEMNIST, "dataset=femnist", "dataset.share=0.001", "dataset.split=iid", "model.average=pooled"],
     "femnist stand-in": [*FEMNIST, "dataset=femnist_synth", "dataset.train_records=20", "dataset.test_records=10"],
     "reddit": [*TOKENS, "dataset=reddit", "dataset.vocabulary=200", "dataset.train_records=20", "dataset.test_records=10"],

@@ -37,8 +37,9 @@ applied to a quantity of known sensitivity, and adaptive composition applies. Un
 `clipped`, `apart` and `none`, given the sums that were released before; `sent` controls hold the client's share of the noise,
 which no release of the sum shows (not proved), unless every message carries the whole noise.
 
-Diagnostics: `local_steps` and `communications` so far, which are public; of the local models before a communication would clip
-them `update_norm`, mean_i ||xhat_i - x||, `clipped_fraction` and `watched_norm`, which look at clients without a release.
+Diagnostics: `local_steps` and `communications` so far, which are public; of what clients would communicate now, before clipping,
+`update_norm` (their mean length) and `watched_norm`; of what they communicated so far `longest_update` and `clipped_fraction`.
+These look at clients without a release.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.streams import Streams, stream_generator
 from dpfl_cli.models.objective import ClientSide
-from dpfl_cli.privacy.bounded import Bounded, clip
+from dpfl_cli.privacy.bounded import Bounded, clip, own_norms
 from dpfl_cli.privacy.client_values import client_values
 from dpfl_cli.privacy.diagnostics import drift_diagnostics
 from dpfl_cli.privacy.mechanism import Mechanism, Release, ReleaseSpec
@@ -102,7 +103,7 @@ def _expected(settings: ScaffNewSettings, rounds: int) -> float:
     return probability * rounds + (1 - probability) * settings.final_release
 
 
-@component("algorithm", "scaffnew", revision=1, settings=ScaffNewSettings)
+@component("algorithm", "scaffnew", revision=2, settings=ScaffNewSettings)
 class ScaffNew:
     """DP-ScaffNew: local steps with control variates, communication now and then (control=none: DP-FedAvg)."""
 
@@ -143,9 +144,12 @@ class ScaffNew:
     def init(self, objective: ClientSide, streams: Streams) -> State:
         model = objective.initial(streams)
         local = client_values(model.unsqueeze(1).repeat(1, objective.clients, 1))
-        clients = {"local": local} if self.hyper.control == "none" else {"local": local, "control": torch.zeros_like(local)}
-        counts = {name: torch.zeros_like(model[:, 0]) for name in ("communications", "since")}
-        return State(server={"model": model, **counts}, clients=clients)
+        control = {} if self.hyper.control == "none" else {"control": torch.zeros_like(local)}
+        nothing = client_values(torch.zeros(*local.shape[:2], dtype=torch.float64, device=model.device))
+        return State(
+            server={"model": model, "communications": torch.zeros_like(model[:, 0]), "since": torch.zeros_like(model[:, 0])},
+            clients={"local": local, "longest": nothing, "clipped": torch.zeros_like(nothing), **control},
+        )
 
     def round(
         self, state: State, objective: ClientSide, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
@@ -162,7 +166,7 @@ class ScaffNew:
         if control is not None and hyper.control == "apart":
             inside = per_run(server["since"] * hyper.local_lr, control) * control
             moved = moved - inside
-        told = drift_diagnostics(moved, hyper.clip_norm, hyper.watched_client)
+        lengths: Tensor = own_norms(moved)
 
         due = mechanism.due("update", rounds)  # theta_t
         if due.any():
@@ -173,12 +177,15 @@ class ScaffNew:
             server["communications"] = server["communications"] + theta.to(model.dtype)
             server["since"] = torch.where(theta, 0.0, server["since"])
             everywhere = theta.reshape(-1, 1, 1)
+            clients["longest"] = torch.where(everywhere[..., 0], torch.maximum(clients["longest"], lengths), clients["longest"])
+            clients["clipped"] = clients["clipped"] + everywhere[..., 0] * (lengths > hyper.clip_norm.unsqueeze(-1))
             if control is not None:
                 rate = per_run(1 / (hyper.local_steps * hyper.local_lr), control)  # p / eta
                 correction = rate * (release.mean.unsqueeze(1) - (self._remembered(update, release) + inside))
                 clients["control"] = torch.where(everywhere, control + correction, control)
             clients["local"] = torch.where(everywhere, server["model"].unsqueeze(1), clients["local"])
         steps = torch.as_tensor(rounds, device=model.device).to(model.dtype)
+        told = drift_diagnostics(lengths, clients["longest"], clients["clipped"], server["communications"], hyper.watched_client)
         return State(server, clients), {"local_steps": steps, "communications": server["communications"], **told}
 
     def _remembered(self, update: Bounded, release: Release) -> Tensor:

@@ -66,6 +66,7 @@ class _Asked:
       relation: what is neighbouring, and the sensitivity that this gives: the first line.
       inputs: (quantity, symbol, value, remark), as the table shows them.
       setting: one line over the plot.
+      private: sensitivity S and delta of the messages; None where they carry no noise.
       notes: what holds of the answer.
       overrides: of a run of it.
     """
@@ -74,6 +75,7 @@ class _Asked:
     relation: str
     inputs: Sequence[tuple[str, str, str, str]]
     setting: str
+    private: tuple[float, float] | None
     notes: Sequence[str] = ()
     overrides: Sequence[str] = field(default_factory=list)
 
@@ -158,18 +160,21 @@ def _of_numbers(args: argparse.Namespace) -> _Asked:
         potential=args.psi0,
         noise=noise_per_release(constant, sensitivity, args.epsilon, args.delta),
     )
+    nominal = _nominal("lemma1", constant, args.epsilon, args.delta)
+    aim = f"{args.epsilon:g}{_mark(nominal)}"
     origin = "--v" if args.v is not None else "that of zCDP: (sqrt(l + epsilon) + sqrt(l))^2 / (2 l), l = ln(1/delta)"
     return _Asked(
         bound=bound,
         relation=_relation(relation, sensitivity, "relation"),
         inputs=[
             *_problem(bound, ""),
-            ("epsilon, delta", "", f"{args.epsilon:g}, {args.delta:g}", "over all messages of a client"),
+            ("epsilon, delta", "", f"{aim}, {args.delta:g}", "over all messages of a client"),
             ("sensitivity", "S", f"{sensitivity:g}", f"of a message clipped to C = {args.clip_norm:g}, {relation}"),
             ("noise constant", "v", f"{constant:.4g}", origin),
         ],
-        setting=f"{_shape(bound)}, epsilon {args.epsilon:g}, delta {args.delta:g}, S {sensitivity:g}, v {constant:.3g}",
-        notes=[_unclipped(args.clip_norm), *_nominal("lemma1", constant, args.epsilon, args.delta)],
+        setting=f"{_shape(bound)}, epsilon {aim}, delta {args.delta:g}, S {sensitivity:g}, v {constant:.3g}",
+        private=(sensitivity, args.delta),
+        notes=[_unclipped(args.clip_norm), *nominal],
     )
 
 
@@ -201,26 +206,28 @@ def _of_run(overrides: Sequence[str], plugins: Sequence[str]) -> _Asked:
         f"sum_i ||x_0 - x*||^2 = {facts['initial_distance']:.4g}, sum_i ||grad f_i(x*)||^2 = {facts['optimum_gradients']:.4g}, "
         "at eta*, p*"
     )
+    nominal: list[str] = []
     if noise is None:
-        private = [("noise", "", "none", "dp=none")]
+        private, target = [("noise", "", "none", "dp=none")], "without noise"
     else:
+        assert plan.dp.epsilon is not None
+        nominal = _nominal(plan.dp.calibration, plan.dp.v, plan.dp.epsilon, plan.dp.delta)
+        aim = f"{plan.dp.epsilon:g}{_mark(nominal)}"
+        target = f"epsilon {aim}, S {noise.sensitivity:g}, v {noise.constant:.3g}"
         private = [
-            ("epsilon, delta", "", f"{plan.dp.epsilon:g}, {plan.dp.delta:g}", "over all messages of a client"),
+            ("epsilon, delta", "", f"{aim}, {plan.dp.delta:g}", "over all messages of a client"),
             ("sensitivity", "S", f"{noise.sensitivity:g}", f"of a clipped message, dp.relation={plan.dp.relation}"),
             ("noise constant", "v", f"{noise.constant:.4g}", f"from {noise.origin}"),
         ]
     notes = ["diagnostic, not private: mu, L, x* and psi_0 are computed from the records, without a release that epsilon covers"]
     notes += _uncovered(plan.algorithm.settings, noise is not None)
-    if noise is not None:
-        assert plan.dp.epsilon is not None
-        notes += _nominal(plan.dp.calibration, plan.dp.v, plan.dp.epsilon, plan.dp.delta)
-    target = "without noise" if noise is None else f"epsilon {plan.dp.epsilon:g}, S {noise.sensitivity:g}, v {noise.constant:.3g}"
     return _Asked(
         bound=bound,
         relation="" if noise is None else _relation(plan.dp.relation, noise.sensitivity, "dp.relation"),
         inputs=[*_problem(bound, parts), *private],
         setting=f"{plan.dataset.name} ({plan.info.source}), {_shape(bound)}, {target}",
-        notes=notes,
+        private=None if noise is None else (noise.sensitivity, plan.dp.delta),
+        notes=[*notes, *nominal],
         overrides=[
             *(f"--plugin={name}" for name in plugins),
             *(word for word in overrides if word.partition("=")[0] not in RUN_KEYS),
@@ -248,7 +255,14 @@ def _nominal(calibration: str, v: float | None, epsilon: float, delta: float) ->
     if why is None:
         return []
     known = f"lemma1 is proved from v={proved_from(epsilon, delta)} on"
-    return [f"epsilon is nominal ({why}; {known}): a run shows the honest epsilon beside it"]
+    if calibration == "record_heuristic":
+        known = "it speaks of records, and no theorem of a whole client's update"
+    return [f"epsilon is nominal ({why}; {known}): the row 'worth' is what such noise proves"]
+
+
+def _mark(nominal: Sequence[str]) -> str:
+    """What follows a target in the table and over the plot."""
+    return " (nominal)" if nominal else ""
 
 
 def _unclipped(clip_norm: float) -> str:
@@ -304,11 +318,13 @@ def _show(asked: _Asked) -> None:
     best, free = bound.iterations, math.isinf(bound.iterations)
     value = 0.0 if free else float(bound.bound(best, bound.probability, bound.step))
     std = math.sqrt(bound.noise * bound.rounds) if best and not free else 0.0
-    exact = (
-        "without noise the bound falls for ever"
-        if free
-        else f"real: {bound.best_time:.4g}, of its neighbours that with the smaller B"
-    )
+    argument = "psi_0 r eps^2 / (v S^2 N d ln(1/delta)), r = -ln(1 - mu/L); real T*: its logarithm over r, or 0"
+    exact = f"real: {bound.best_time:.4g}, of its neighbours that with the smaller B"
+    if free:
+        argument, exact = "no noise to divide by", "without noise the bound falls for ever"
+    elif math.isinf(bound.decay):
+        argument = "mu = L: one iteration ends at the optimum but for the noise, r = -ln(1 - mu/L) is infinite, and T* 0 or 1"
+        exact = "0 or 1, that with the smaller B"
     answers = [
         ("step size", "eta*", f"{bound.step:.6g}", "1 / L"),
         ("communication probability", "p*", f"{bound.probability:.6g}", "sqrt(mu / L)"),
@@ -316,13 +332,9 @@ def _show(asked: _Asked) -> None:
         ("iterations", "T*", "no limit" if free else f"{best:.0f}", f"local steps in all; {exact}"),
         ("rounds", "p* T*", "no limit" if free else f"{bound.rounds:.4g}", "expected communications"),
         ("noise", "sigma", f"{std:.4g}", "std per coordinate of a message, for so many rounds"),
+        *_worth(asked, std),
         ("bound", "B", f"{value:.4g}", f"on E psi_T at T*; {value / bound.potential:.3g} of psi_0"),
-        (
-            "argument of T*",
-            "",
-            f"{bound.argument:.4g}",
-            "psi_0 r eps^2 / (v S^2 N d ln(1/delta)), r = -ln(1 - mu/L); real T*: its logarithm over r, or 0",
-        ),
+        ("argument of T*", "", "infinite" if math.isinf(bound.argument) else f"{bound.argument:.4g}", argument),
     ]
     console = wide_console()
     table = Table(title="DP-ScaffNew in closed form (arXiv 2304.05127)")
@@ -344,6 +356,29 @@ def _show(asked: _Asked) -> None:
         words.append("algorithm.final_release=true")  # no iteration is lost, also where T* is no multiple of the local steps
         command = shlex.join(["dpfl", "run", "algorithm=scaffnew", *asked.overrides, *words])
         console.print(f"  to run it: {command}", markup=False, soft_wrap=True)
+
+
+def _worth(asked: _Asked, std: float) -> list[tuple[str, str, str, str]]:
+    """The row with the epsilon that a ledger of the answer's messages has, whatever set their noise.
+
+    Args:
+      std: sigma.
+    """
+    from dpfl_cli.cli.report import epsilon_number
+    from dpfl_cli.privacy.accountants import VACUOUS_EPSILON, gaussian_epsilon
+
+    if asked.private is None or math.isinf(asked.bound.iterations):
+        return []
+    if asked.bound.iterations == 0:
+        return [("worth", "epsilon", "0", "nothing is sent")]
+    sensitivity, delta = asked.private
+    sent = max(1, math.ceil(asked.bound.rounds * (1 - 1e-12)))  # p* T* is rounded
+    epsilon = gaussian_epsilon(math.sqrt(sent) * sensitivity / std, delta) if std > 0 else math.inf
+    vacuous = " (vacuous)" if epsilon > VACUOUS_EPSILON else ""
+    messages = f"{sent} message{'s' if sent > 1 else ''}"
+    return [
+        ("worth", "epsilon", epsilon_number(epsilon) + vacuous, f"of {messages} (p* T* rounded up) with this sigma: proved (gdp)")
+    ]
 
 
 def _words(bound: ScaffnewBound) -> list[str]:

@@ -60,8 +60,10 @@ def _console() -> Console:
 def _list() -> int:
     from rich.table import Table
 
-    from dpfl_cli.data.catalogue import CATALOGUE
-    from dpfl_cli.data.sources import status
+    from dpfl_cli.config.errors import DataError
+    from dpfl_cli.data.catalogue import CATALOGUE, FOLDERS
+    from dpfl_cli.data.folders import find_folder
+    from dpfl_cli.data.sources import cache_dir, status
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("name", "what", "licence", "sources", "where"):
@@ -71,8 +73,18 @@ def _list() -> int:
         found = status(name)
         sources = "\n".join(source.host for source in entry.sources)
         table.add_row(name, entry.what, entry.licence, sources, _where(found), _size(found.size) if found.files else "")
+    for name, own in FOLDERS.items():
+        try:
+            where = str(find_folder(name))
+        except DataError:
+            where = f"absent: {cache_dir() / name}, or a folder {name} in DPFL_DATA"
+        what = f"{own.what}; where absent, use {own.standin}"
+        table.add_row(name, what, own.licence, f"from your files: {own.layout.rstrip(',')}", where, "")
     for name, what in _generated().items():
-        table.add_row(name, what, "", "generated from the seed", "always there", "")
+        if (parts := _made_of(name)) is None:
+            table.add_row(name, what, "", "generated from the seed", "always there", "")
+        else:
+            table.add_row(name, what, "", f"made of {', '.join(parts)}", "where they are", "")
     for name, what in _own_files().items():
         table.add_row(name, what, "", "dataset.path", "wherever you say", "")
     for name, (what, base) in _computed().items():
@@ -84,6 +96,13 @@ def _list() -> int:
 def _generated() -> dict[str, str]:
     """Registered data sets that come in no files, with the first line of their docstrings."""
     return {name: summary for name, (summary, own) in _uncatalogued().items() if not own}
+
+
+def _made_of(name: str) -> tuple[str, ...] | None:
+    """The data sets of the catalogue that a generated one is made of, None where the seed is all it needs."""
+    from dpfl_cli.config.component import lookup
+
+    return getattr(lookup("dataset", name).target, "sources", None)
 
 
 def _own_files() -> dict[str, str]:
@@ -104,15 +123,17 @@ def _uncatalogued() -> dict[str, tuple[str, bool]]:
     """Registered data sets that are not in the catalogue: name -> summary, and whether they read a file of the user's."""
     import dpfl_cli.data.libsvm_datasets
     import dpfl_cli.data.mnist
+    import dpfl_cli.data.quadratic
+    import dpfl_cli.data.standins
     import dpfl_cli.data.synthetic
     import dpfl_cli.data.synthetic_alpha_beta  # noqa: F401
     from dpfl_cli.config.component import components
-    from dpfl_cli.data.catalogue import CATALOGUE
+    from dpfl_cli.data.catalogue import CATALOGUE, FOLDERS
 
     return {
         name: (found.summary, "path" in found.settings.model_fields)
         for name, found in components("dataset").items()
-        if name not in CATALOGUE and not hasattr(found.target, "base")
+        if name not in (*CATALOGUE, *FOLDERS) and not hasattr(found.target, "base")
     }
 
 
@@ -142,7 +163,8 @@ def _size(size: float) -> str:
 
 def _fetch(names: list[str], quiet: bool) -> int:
     from dpfl_cli.config.errors import DataError
-    from dpfl_cli.data.catalogue import catalogue_entry
+    from dpfl_cli.data.catalogue import FOLDERS, catalogue_entry
+    from dpfl_cli.data.folders import find_folder
     from dpfl_cli.data.sources import fetch, status
 
     names = list(dict.fromkeys(names))
@@ -151,9 +173,13 @@ def _fetch(names: list[str], quiet: bool) -> int:
     computed = {name: base for name, (_, base) in _computed().items() if name in names}
     wanted = [name for name in names if name not in (*generated, *own, *computed)]
     for name in wanted:
-        catalogue_entry(name)
-    if generated and not quiet:
-        print(f"{', '.join(generated)}: generated from the seed, nothing to fetch")
+        if name not in FOLDERS:
+            catalogue_entry(name)
+    if (seeded := [name for name in generated if _made_of(name) is None]) and not quiet:
+        print(f"{', '.join(seeded)}: generated from the seed, nothing to fetch")
+    for name in generated:
+        if (parts := _made_of(name)) is not None and not quiet:
+            print(f"{name}: made of {', '.join(parts)} (dpfl data fetch {' '.join(parts)})")
     if own and not quiet:
         print(f"{', '.join(own)}: reads a file of yours (dataset.path), nothing to fetch")
     for name, base in computed.items():
@@ -163,6 +189,9 @@ def _fetch(names: list[str], quiet: bool) -> int:
     with _progress(quiet) as progress:
         for name in wanted:
             try:
+                if name in FOLDERS:
+                    progress.note(f"{name}: your files in {find_folder(name)}, nothing to fetch")
+                    continue
                 fetch(name, progress)
             except DataError as error:  # the others are fetched all the same
                 failures.append(str(error))

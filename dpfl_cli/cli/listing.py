@@ -145,7 +145,8 @@ def _facts(target: Any, settings: Any, group: str, option: str | None) -> None:
                 print(f"  {trust}: {error}")
                 continue
             for spec in specs:
-                print(f"  {trust}: {spec.name} ({spec.shape}, {spec.per_round} per round) {spec.note}")
+                often = "per round" if spec.occurs is None else "in some rounds, by a public schedule"
+                print(f"  {trust}: {spec.name} ({spec.shape}, {spec.per_round} {often}) {spec.note}")
 
 
 def _plugged(files: list[str]) -> dict[str, dict[str, str]]:

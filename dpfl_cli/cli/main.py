@@ -103,11 +103,12 @@ class _Parser(argparse.ArgumentParser):
         return self.parse_args(words) if self._subparsers is not None else self.parse_intermixed_args(words)
 
     def error(self, message: str) -> None:  # type: ignore[override]
+        command = self.prog.removeprefix("dpfl ")  # every error is printed after the program's name
         unknown = message.removeprefix("unrecognized arguments: ").split()[0]
         flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
         if unknown.startswith("--") and message.startswith("unrecognized"):
-            raise ConfigError(f"{self.prog}: {unknown.partition('=')[0]}: no such option; {nearest(unknown, flags)}")
-        raise ConfigError(f"{self.prog}: {message}; {self.prog} --help")
+            raise ConfigError(f"{command}: {unknown.partition('=')[0]}: no such option; {nearest(unknown, flags)}")
+        raise ConfigError(f"{command}: {message}; {self.prog} --help")
 
 
 def usage() -> str:

@@ -195,7 +195,18 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
         if "epsilon_paper" in privacy and privacy["epsilon_paper"]["value"] is not None:
             stated = privacy["epsilon_paper"]
             lines.append(f"Under the paper's convention ({stated['convention']}) epsilon is {stated['value']:.4f}.")
-    return lines + _collusion_lines([outcome.record.result for outcome in outcomes])
+    return lines + _repairs(outcomes) + _collusion_lines([outcome.record.result for outcome in outcomes])
+
+
+def _repairs(outcomes: Sequence[Outcome]) -> list[str]:
+    """That updates counted as zero because they were not finite: such a run ends like any other."""
+    runs = {outcome.record.id: outcome.record for outcome in outcomes}
+    counting = [record for record in runs.values() if "repaired" in record.result["metrics"].get("last", {})]
+    mended = sum(any(row.get("repaired", 0) > 0 for row in record.rows) for record in counting)
+    if not mended:
+        return []
+    which = "This run" if len(runs) == 1 else f"{mended} of {len(runs)} runs"
+    return [f"{which} replaced updates that were not finite by zero, seen at evaluated rounds (column repaired of metrics.csv)."]
 
 
 def _collusion_lines(results: Sequence[dict[str, Any]]) -> list[str]:

@@ -1,8 +1,9 @@
 """The catalogue: which files a dataset consists of, their published checksums, and where they can be had.
 
-A new dataset that comes in files is one more entry here. Checksums are of the uncompressed bytes, so that a file is the
-same file whatever compressed it. Of EMNIST's files no checksum is published: their sizes are all that is verified here, the
-loader verifies their structure, and the content's sha256 in a run's identity says which files it saw.
+A new dataset that comes in files is one more entry here; one that comes as a folder of the user's own is one in FOLDERS.
+Checksums are of the uncompressed bytes, so that a file is the same file whatever compressed it. Of EMNIST's files no checksum is
+published: their sizes are all that is verified here, the loader verifies their structure, and the content's sha256 in a run's
+identity says which files it saw.
 """
 
 from __future__ import annotations
@@ -263,9 +264,63 @@ CATALOGUE: dict[str, DatasetEntry] = {
 }
 
 
+@dataclass(frozen=True)
+class FolderEntry:
+    """A dataset that is never fetched: the user puts a folder of its name, with this layout, below DPFL_DATA or the cache."""
+
+    name: str
+    what: str
+    licence: str
+    citation: str
+    layout: str  # what the folder holds, in words
+    standin: str  # the dataset that can be used in its place
+
+
+LEAF = "Caldas et al.: LEAF: a benchmark for federated settings, arXiv 1812.01097"
+FOLDERS: dict[str, FolderEntry] = {
+    entry.name: entry
+    for entry in (
+        FolderEntry(
+            name="femnist",
+            what="FEMNIST of LEAF: handwritten characters by writer, 28x28 grey, 62 classes",
+            licence="none stated",
+            citation=LEAF,
+            layout="LEAF's train/*.json and test/*.json, or all_data/*.json,",
+            standin="femnist_synth",
+        ),
+        FolderEntry(
+            name="reddit",
+            what="Reddit of LEAF: comments of December 2017 in sequences of 10 tokens, by user",
+            licence="none stated",
+            citation=LEAF,
+            layout="LEAF's preprocessed train/*.json and test/*.json",
+            standin="reddit_synth",
+        ),
+        FolderEntry(
+            name="fed_ixi",
+            what="Fed-IXI of FLamby: 566 T1 brain volumes of three hospitals and their brain masks, 48x60x48",
+            licence="CC BY-SA 3.0",
+            citation="du Terrail et al.: FLamby: datasets and benchmarks for cross-silo federated learning in realistic healthcare settings, arXiv 2210.04620",
+            layout="IXI Tiny's folders IXI*/T1/*_image.nii.gz and IXI*/label/*_label.nii.gz",
+            standin="ixi_synth",
+        ),
+        FolderEntry(
+            name="messidor",
+            what="Messidor: 1200 fundus photographs of three hospitals, with or without diabetic retinopathy",
+            licence="terms of its publisher",
+            citation="Decenciere et al.: Feedback on a publicly distributed image database: the Messidor database, 2014",
+            layout=(
+                "the images (Base11/*.tif ...) and their tables in csv (Image name, Retinopathy grade, Ophthalmologic department)"
+            ),
+            standin="messidor_synth",
+        ),
+    )
+}
+
+
 def catalogue_entry(name: str) -> DatasetEntry:
     """The entry of a dataset that comes in files, or a DataError with the nearest name."""
     entry = CATALOGUE.get(name)
     if entry is None:
-        raise DataError(f"{name}: no such dataset in the catalogue; {nearest(name, CATALOGUE)}")
+        raise DataError(f"{name}: no such dataset in the catalogue; {nearest(name, [*CATALOGUE, *FOLDERS])}")
     return entry

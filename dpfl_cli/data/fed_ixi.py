@@ -8,7 +8,7 @@ Layout: the folder `fed_ixi` with IXI Tiny as published (566 subjects), anywhere
 where the second part of a name is the hospital: Guys, HH or IOP, clients 0, 1 and 2. FLamby's metadata_tiny.csv (Patient ID,
 Manufacturer, Split), if it lies there too, says which subjects are for testing; without it a fraction of each hospital's is
 drawn. Volumes of another shape are resized by averaging over areas, a mask is then where the average is at least 1/2 (FLamby
-cuts it down to whole numbers).
+cuts it down to whole numbers). Each volume is scaled to mean 0 and std 1; histogram standardisation is not offered.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pydantic import Field
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError, DataError
+from dpfl_cli.data.catalogue import FOLDERS
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.folders import Arrays, decoded, files_below, find_folder
 from dpfl_cli.data.nifti import read_nifti
@@ -36,7 +37,6 @@ HOSPITALS = ("Guys", "HH", "IOP")
 SHAPE = (48, 60, 48)
 SUBJECT = re.compile(r"(IXI(\d+)-([A-Za-z]+)-\d+)_(image|label)\.nii(\.gz)?")
 METADATA = "metadata_tiny.csv"
-LAYOUT = "IXI Tiny's folders IXI*/T1/*_image.nii.gz and IXI*/label/*_label.nii.gz"
 DECODER = 1  # raised when decoding changes
 
 
@@ -54,12 +54,12 @@ class FedIxi:
     @staticmethod
     def info(settings: FedIxiSettings) -> DatasetInfo:
         """Reads the files, or what the cache keeps of them; the checksum covers all files."""
-        return load_ixi(find_folder("fed_ixi", LAYOUT, "ixi_synth"), settings).info
+        return load_ixi(find_folder("fed_ixi"), settings).info
 
     @staticmethod
     def load(settings: FedIxiSettings, seed: int) -> Dataset:
         """Volumes [N, 1, 48, 60, 48] float32, each of mean 0 and std 1, and masks [N, 48, 60, 48] uint8."""
-        return load_ixi(find_folder("fed_ixi", LAYOUT, "ixi_synth"), settings)
+        return load_ixi(find_folder("fed_ixi"), settings)
 
 
 def volumes_info(name: str, source: Any, sha256: str, shape: tuple[int, ...], records: int, clients: int) -> DatasetInfo:
@@ -109,7 +109,7 @@ def _subjects(folder: Path) -> dict[str, tuple[Path, Path]]:
             raise DataError(f"{path}: a second {match[4]} of subject {match[1]}, besides {found[match[1]][match[4]]}")
         found[match[1]][match[4]] = path
     if not found:
-        raise DataError(f"{folder}: no IXI volumes; put {LAYOUT} there")
+        raise DataError(f"{folder}: no IXI volumes; put {FOLDERS['fed_ixi'].layout} there")
     for name, pair in found.items():
         for kind in ("image", "label"):
             if kind not in pair:

@@ -18,18 +18,15 @@ from pathlib import Path
 import numpy as np
 
 from dpfl_cli.config.errors import DataError
+from dpfl_cli.data.catalogue import FOLDERS
 from dpfl_cli.data.sources import cache_dir, content_sha256, search_path
 
 logger = logging.getLogger("dpfl")
 Arrays = dict[str, np.ndarray]
 
 
-def find_folder(name: str, layout: str, standin: str) -> Path:
-    """The first folder of this name below DPFL_DATA or the cache.
-
-    Args:
-      layout: what the folder holds, in words, for the error.
-      standin: the dataset that can be used in its place.
+def find_folder(name: str) -> Path:
+    """The first folder of this name, one of `FOLDERS`, below DPFL_DATA or the cache.
 
     Raises:
       DataError: there is none; says where it was looked for and what to put there.
@@ -37,9 +34,12 @@ def find_folder(name: str, layout: str, standin: str) -> Path:
     for base in (*search_path(), cache_dir()):
         if (base / name).is_dir():
             return base / name
+    entry = FOLDERS[name]
     given = os.environ.get("DPFL_DATA")
     places = f"DPFL_DATA={given} or the cache {cache_dir()}" if given else f"the cache {cache_dir()} (DPFL_DATA is not set)"
-    raise DataError(f"{name}: no folder {name} in {places}; it is not fetched: put {layout} there, or use dataset={standin}")
+    raise DataError(
+        f"{name}: no folder {name} in {places}; it is not fetched: put {entry.layout} there, or use dataset={entry.standin}"
+    )
 
 
 def files_below(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:

@@ -30,19 +30,24 @@ class User:
     where: str  # file and user, for errors
 
 
-def leaf_parts(folder: Path) -> dict[str, dict[str, Path]]:
-    """The files of a folder by part: "train" and "test", or "all"; a DataError where it has none, or half a split."""
+def leaf_parts(folder: Path, whole: bool = True) -> dict[str, dict[str, Path]]:
+    """The files of a folder by part: "train" and "test", or "all"; a DataError where it has none, or half a split.
+
+    Args:
+      whole: whether files without a split will do.
+    """
     split = {part: files_below(folder / part, ENDINGS) for part in ("train", "test")}
     if all(split.values()):
         return split
-    if any(split.values()):
-        raise DataError(f"{folder}: has only one of train/*.json and test/*.json; put both there, or all_data/*.json")
-    whole = files_below(folder / "all_data", ENDINGS)
-    if not whole:
-        whole = {name: path for name, path in files_below(folder, ENDINGS).items() if "/" not in name}
-    if not whole:
+    if any(split.values()) or not whole:
+        found, instead = "only one" if any(split.values()) else "neither", ", or all_data/*.json in their place" if whole else ""
+        raise DataError(f"{folder}: has {found} of train/*.json and test/*.json; put both there{instead}")
+    together = files_below(folder / "all_data", ENDINGS)
+    if not together:
+        together = {name: path for name, path in files_below(folder, ENDINGS).items() if "/" not in name}
+    if not together:
         raise DataError(f"{folder}: no LEAF files: neither train/*.json and test/*.json, nor all_data/*.json, nor *.json")
-    return {"all": whole}
+    return {"all": together}
 
 
 def read_users(path: Path, counted: bool) -> Iterator[User]:

@@ -1,9 +1,9 @@
 """FEMNIST of LEAF (Caldas et al. 2018, arXiv 1812.01097): handwritten characters by writer, 28x28, 62 classes.
 
 Layout: the folder `femnist` with LEAF's files (see `leaf`); x is a list of 784 numbers in [0, 1] (ink is 0, paper 1), y a class
-in 0..61 (digits, capitals, small letters). A random share of the records is kept. Writers are dealt at random to a few clients,
-whole (unequal, non-iid), or the records are dealt evenly, whoever wrote them. Files without a split of their own are split by
-client.
+in 0..61 (digits, capitals, small letters). A random share of the records is kept. The records are dealt evenly at random to
+a few clients, whoever wrote them, or the writers are, whole (unequal, non-iid). Files without a split of their own are split by
+client. EMNIST's files by class are not taken in the place of LEAF's, and images are not scaled up to 128x128.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from dpfl_cli.data.streams import stream_generator
 
 CLASSES = 62
 PIXELS = 28 * 28
-LAYOUT = "LEAF's train/*.json and test/*.json, or all_data/*.json,"
 DECODER = 1  # raised when decoding changes
 _SHARE, _CLIENTS, _SPLIT = range(3)  # keys of the stream "data"
 
@@ -37,7 +36,7 @@ class FemnistSettings(Settings):
 
     share: float = Field(default=0.05, gt=0, le=1)
     clients: int = Field(default=6, ge=1)
-    split: Literal["writers", "iid"] = "writers"
+    split: Literal["iid", "writers"] = "iid"
     test_fraction: float = Field(default=0.1, gt=0, lt=1)
     data_seed: int = Field(default=0, ge=0, lt=2**63)
 
@@ -49,12 +48,12 @@ class Femnist:
     @staticmethod
     def info(settings: FemnistSettings) -> DatasetInfo:
         """Reads the files, or what the cache keeps of them; the checksum covers all files."""
-        return load_femnist(find_folder("femnist", LAYOUT, "femnist_synth"), settings).info
+        return load_femnist(find_folder("femnist"), settings).info
 
     @staticmethod
     def load(settings: FemnistSettings, seed: int) -> Dataset:
         """Images [N, 28, 28] float32 in [0, 1] and labels [N] int64; they do not depend on the run's seed."""
-        return load_femnist(find_folder("femnist", LAYOUT, "femnist_synth"), settings)
+        return load_femnist(find_folder("femnist"), settings)
 
 
 @lru_cache(maxsize=2)

@@ -31,7 +31,6 @@ from dpfl_cli.data.streams import stream_generator
 LENGTH = 10  # tokens of a sequence
 PAD, UNK = 0, 1
 IGNORED = -1  # target of a position that does not count
-LAYOUT = "LEAF's preprocessed train/*.json and test/*.json"
 DECODER = 1  # raised when decoding changes
 _CLIENTS, _DRAWN = range(2)  # keys of the stream "data"
 
@@ -58,12 +57,12 @@ class Reddit:
     @staticmethod
     def info(settings: RedditSettings) -> DatasetInfo:
         """Reads the files, or what the cache keeps of them; the checksum covers all files."""
-        return load_reddit(find_folder("reddit", LAYOUT, "reddit_synth"), settings).info
+        return load_reddit(find_folder("reddit"), settings).info
 
     @staticmethod
     def load(settings: RedditSettings, seed: int) -> Dataset:
         """Tokens [N, 10] int64 and next tokens [N, 10] int64, -1 where none counts; they do not depend on the run's seed."""
-        return load_reddit(find_folder("reddit", LAYOUT, "reddit_synth"), settings)
+        return load_reddit(find_folder("reddit"), settings)
 
 
 def sequences_info(name: str, source: Any, sha256: str, vocabulary: int, records: int, clients: int) -> DatasetInfo:
@@ -75,9 +74,7 @@ def sequences_info(name: str, source: Any, sha256: str, vocabulary: int, records
 @lru_cache(maxsize=2)
 def load_reddit(folder: Path, settings: RedditSettings) -> Dataset:
     """The data set in a folder; a run keeps what it read first, as files do not change under a run."""
-    parts = leaf_parts(folder)
-    if "all" in parts:
-        raise DataError(f"{folder}: needs train/*.json and test/*.json, LEAF's preprocessed files")
+    parts = leaf_parts(folder, whole=False)
     files = {f"{part}/{name}": path for part, named in parts.items() for name, path in named.items()}
     key = f"{DECODER} vocabulary={settings.vocabulary}"
     sha256, arrays = decoded("reddit", files, key, lambda: _decode(parts, settings.vocabulary))

@@ -25,6 +25,7 @@ from pydantic import Field
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError, DataError
+from dpfl_cli.data.catalogue import FOLDERS
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.folders import Arrays, decoded, files_below, find_folder
 from dpfl_cli.data.sources import read_uncompressed
@@ -35,7 +36,6 @@ STD = (0.229, 0.224, 0.225)
 BLACK = 1  # brightest value of a row or column that is cut away
 IMAGES = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
 BASE = re.compile(r"base[ _-]?(\d)\d", re.IGNORECASE)
-LAYOUT = "the images (Base11/*.tif ...) and their tables in csv (Image name, Retinopathy grade, Ophthalmologic department)"
 DECODER = 1  # raised when decoding changes
 
 
@@ -55,12 +55,12 @@ class Messidor:
     @staticmethod
     def info(settings: MessidorSettings) -> DatasetInfo:
         """Reads the files, or what the cache keeps of them; the checksum covers all that are used."""
-        return load_messidor(find_folder("messidor", LAYOUT, "messidor_synth"), settings).info
+        return load_messidor(find_folder("messidor"), settings).info
 
     @staticmethod
     def load(settings: MessidorSettings, seed: int) -> Dataset:
         """Images [N, 3, side, side] float32 and labels [N] int64; they do not depend on the run's seed."""
-        return load_messidor(find_folder("messidor", LAYOUT, "messidor_synth"), settings)
+        return load_messidor(find_folder("messidor"), settings)
 
 
 def normalised(images: np.ndarray) -> np.ndarray:
@@ -84,7 +84,7 @@ def load_messidor(folder: Path, settings: MessidorSettings) -> Dataset:
     images = files_below(folder, IMAGES)
     tables = files_below(folder, (".csv",))
     if not images or not tables:
-        raise DataError(f"{folder}: no {'tables in csv' if images else 'images'}; put {LAYOUT} there")
+        raise DataError(f"{folder}: no {'tables in csv' if images else 'images'}; put {FOLDERS['messidor'].layout} there")
     grades = _graded(images, tables, folder)
     files = {**{name: images[name] for name in grades}, **tables}
     sha256, arrays = decoded(

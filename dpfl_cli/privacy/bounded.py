@@ -469,6 +469,11 @@ def _per_client(numbers: Tensor) -> Tensor:
     return numbers.unsqueeze(-1) if numbers.dim() == 1 else numbers
 
 
+def own_norms(values: Tensor) -> ClientValues:
+    """[R, M] L2 norms of client values [R, M, d], which each client may know of its own (`vector_norms`)."""
+    return client_values(vector_norms(opened(values)))
+
+
 def vector_norms(values: Tensor) -> Tensor:
     """L2 norms over the last axis, in float64, right to 4e-7 also where one entry hides thousands of small ones.
 

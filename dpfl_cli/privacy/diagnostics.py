@@ -26,29 +26,34 @@ def curvature_diagnostics(largest: ClientValues) -> dict[str, Diagnostic]:
     return {"largest_curvature": diagnostic(opened(largest).mean(dim=-1))}
 
 
-def drift_diagnostics(moved: Tensor, clip_norm: Tensor, watched: int | None = None) -> dict[str, Diagnostic]:
+def drift_diagnostics(
+    lengths: Tensor, longest: Tensor, clipped: Tensor, communications: Tensor, watched: int | None = None
+) -> dict[str, Diagnostic]:
     """DIAGNOSTICS, not private: they look at client values without a release. For display only.
 
     Args:
-      moved: [R, M, d] client values, how far local models are from the model that clients last agreed on, before any clipping.
-      clip_norm: [R], C.
+      lengths: [R, M] client values, how long what clients would communicate now is before any clipping.
+      longest: [R, M] client values, the same of what they did communicate so far, the longest.
+      clipped: [R, M] client values, how often it was clipped.
+      communications: [R] how many there were.
       watched: a client, or None.
 
     Returns:
-      update_norm: [R] (1/M) sum_i of their norms.
-      clipped_fraction: [R] the part of the clients whose norm is larger than C.
+      update_norm: [R] (1/M) sum_i of the lengths.
+      longest_update: [R] the longest over clients and communications so far.
+      clipped_fraction: [R] the part of what clients communicated so far that was clipped.
       repaired: [R] the number of clients whose local model is not finite, and which would send zero.
-      watched_norm: [R] the watched client's norm.
+      watched_norm: [R] the watched client's length.
     """
-    norms = vector_norms(opened(moved))  # [R, M]
-    longer = norms > clip_norm.to(norms.dtype).unsqueeze(-1)
+    now = opened(lengths)
     found = {
-        "update_norm": norms.mean(dim=-1),
-        "clipped_fraction": longer.to(norms.dtype).mean(dim=-1),
-        "repaired": (~torch.isfinite(norms)).sum(dim=-1),
+        "update_norm": now.mean(dim=-1),
+        "longest_update": opened(longest).amax(dim=-1),
+        "clipped_fraction": opened(clipped).mean(dim=-1) / communications.clamp(min=1.0),
+        "repaired": (~torch.isfinite(now)).sum(dim=-1),
     }
     if watched is not None:
-        found["watched_norm"] = norms[:, watched]
+        found["watched_norm"] = now[:, watched]
     return {name: diagnostic(value) for name, value in found.items()}
 
 

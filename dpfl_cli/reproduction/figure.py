@@ -17,10 +17,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from dpfl_cli.reproduction.declaration import BEST, MEASURE, Artifact, FigureSpec
 from dpfl_cli.reproduction.layout import number_text
-from dpfl_cli.reproduction.rows import Row, Rows
+from dpfl_cli.reproduction.rows import Row, Rows, in_order
 
 # Okabe and Ito's palette; line styles, markers and hatches tell the series apart in grey as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -46,6 +47,7 @@ PAPER, DIVERGED = "paper", "diverged"  # legend entries that come last
 LIGHTEST = 0.45  # share of its colour that the first value of `style` keeps
 NARROWEST = 0.13  # inches of a bar, up to a width of the panel
 MARKED = 16  # lines with at most this many points get markers
+TICKED = 8  # a log x axis with at most this many places has its ticks there
 
 
 def draw(artifact: Artifact, scale: str, rows: Rows) -> dict[str, bytes]:
@@ -269,13 +271,25 @@ def _lines(
             grey = _shade("#000000", number, len(styles))
             shown = _panel_title(artifact, spec.style, second)
             axis.plot([], [], color=grey, linestyle=_dashes(number, len(styles)), linewidth=1.6, label=shown)
-    if "x" in spec.log:
-        axis.set_xscale("log")
+    _ticks(artifact, spec, axis, sorted({x for x, _ in inside}))
     if "y" in spec.log:
         axis.set_yscale("log")
     if spec.y_range:
         axis.set_ylim(*spec.y_range)
     axis.set_xlabel(spec.x_title or _axis_title(artifact, [spec.x]))
+
+
+def _ticks(artifact: Artifact, spec: FigureSpec, axis: Axes, places: Sequence[float]) -> None:
+    """The scale of x and its ticks: on a log axis with few places at these places, and of whole numbers at whole numbers."""
+    if "x" not in spec.log:
+        if all(x.is_integer() for x in places):
+            axis.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 2.5, 5, 10], integer=True))
+        return
+    axis.set_xscale("log")
+    places = [x for x in places if x > 0]
+    if 0 < len(places) <= TICKED:
+        axis.set_xticks(places, [number_text(artifact, spec.x, x) if spec.x in artifact.measures else f"{x:g}" for x in places])
+        axis.xaxis.set_minor_locator(NullLocator())
 
 
 def _marks(spec: FigureSpec, axis: Axes, rows: Rows, panel: Mapping[str, Any], names: Mapping[Any, int]) -> None:
@@ -317,7 +331,7 @@ def _dashes(number: int, count: int) -> Any:
 
 
 def _bars(artifact: Artifact, spec: FigureSpec, axis: Axes, inside: Sequence[Row], names: Mapping[Any, int]) -> None:
-    groups = list(dict.fromkeys(row.get(spec.x) for row in inside))
+    groups = in_order(row.get(spec.x) for row in inside)
     width = 0.8 / max(len(names), 1)
     for position, (name, look) in enumerate(names.items()):
         offset = (position - (len(names) - 1) / 2) * width

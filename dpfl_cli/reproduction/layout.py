@@ -10,10 +10,11 @@ from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from dpfl_cli.reproduction.claims import ClaimVerdict
-from dpfl_cli.reproduction.declaration import MEASURE, RANK, ROUND, Artifact, TableSpec
-from dpfl_cli.reproduction.rows import Row, Rows, rounded_up
+from dpfl_cli.reproduction.declaration import MEASURE, ROUND, Artifact, TableSpec
+from dpfl_cli.reproduction.rows import Row, Rows, in_order, rounded_up
 
 DASH = "–"
+LARGE = 1e6  # from here on a number with decimals has four significant digits and an exponent
 EDGE = " (edge)"  # beside a chosen cell on the edge of its grid
 
 
@@ -33,7 +34,7 @@ def page(artifact: Artifact, scale: str, rows: Rows, verdicts: Sequence[ClaimVer
     for spec in declaration.tables:
         parts += [f"**{spec.caption}**"] if spec.caption else []
         parts += [table(artifact, spec, rows)]
-        edges = edges_text(artifact, rows.where(spec.where, spec.cells), [*spec.rows, *spec.columns])
+        edges = edges_text(artifact, _cells(artifact, spec, rows), [*spec.rows, *spec.columns])
         parts += [f"{EDGE.strip()}: the chosen point lies at the end of what was searched: {edges}."] if edges else []
         parts += spec.notes
     parts += ["![figure](figure.png)"]
@@ -58,16 +59,30 @@ def _bullets_joined(parts: Sequence[str]) -> list[str]:
     return joined
 
 
+def _cells(artifact: Artifact, spec: TableSpec, rows: Rows) -> list[Row]:
+    """The rows of a table; the edge of a chosen point is kept only where the sign for it stands.
+
+    That is at the parameters that are at an end; in a table without parameters at the measure that the point was chosen by, or,
+    where that is not shown, at the first one of runs that can be better or worse.
+    """
+    found = rows.where(spec.where, spec.cells)
+    if any(name.startswith("best.") for name in spec.cells):
+        return [row if row.measure.startswith("best.") else replace(row, edge="") for row in found]
+    known = artifact.declaration.measures
+    chosen_by = {rule.measure for rule in artifact.declaration.best} & set(spec.cells)
+    judged = [name for name in spec.cells if known[name].better is not None and known[name].trains]
+    signed = chosen_by or judged[:1]
+    return [row if row.measure in signed else replace(row, edge="") for row in found]
+
+
 def table(artifact: Artifact, spec: TableSpec, rows: Rows) -> str:
     """One table: a line per combination of the labels in `rows`, a column per combination of those in `columns`."""
-    found = rows.where(spec.where, spec.cells)
+    found = _cells(artifact, spec, rows)
     if not found:
         return "(no numbers at this scale)"
     down = _combinations(found, spec.rows)
     across = _combinations(found, spec.columns) if spec.columns else [()]
     by_measure = MEASURE in spec.columns or MEASURE in spec.rows
-    if any(name.startswith("best.") for name in spec.cells):  # the sign stands at the parameter that is at an end, and only there
-        found = [row if row.measure.startswith("best.") else replace(row, edge="") for row in found]
     printed: dict[tuple[Any, ...], list[Row]] = {}
     for row in found:
         printed.setdefault((*(row.get(name) for name in spec.rows), *(row.get(name) for name in spec.columns)), []).append(row)
@@ -117,27 +132,28 @@ def _heading(artifact: Artifact, name: str, value: Any) -> str:
 
 
 def _combinations(found: Sequence[Row], names: Sequence[str]) -> list[tuple[Any, ...]]:
-    """The combinations of these labels that occur, grouped by the first, then the second, ..., as they first appear.
+    """The combinations of these labels that occur, grouped by the first, then the second, ...; see `in_order` for each group."""
+    if not names:
+        return [()]
+    first, *others = names
+    return [
+        (value, *rest)
+        for value in in_order(row.get(first) for row in found)
+        for rest in _combinations([row for row in found if row.get(first) == value], others)
+    ]
 
-    Rounds and ranks, which no axis orders, are in order of size.
-    """
-    keys = list(dict.fromkeys(tuple(row.get(name) for name in names) for row in found))
-    first: dict[tuple[Any, ...], int] = {}
-    for position, key in enumerate(keys):
-        for length in range(1, len(names) + 1):
-            first.setdefault(key[:length], position)
 
-    def place(key: tuple[Any, ...], length: int) -> int:
-        value = key[length - 1]
-        return int(value or 0) if names[length - 1] in (ROUND, RANK) else first[key[:length]]
-
-    return sorted(keys, key=lambda key: tuple(place(key, length) for length in range(1, len(names) + 1)))
+def _decimals(artifact: Artifact, measure: str, value: float) -> int | None:
+    """Decimals that a number is shown to; None: four significant digits. A large whole number without decimals is a count."""
+    known = artifact.declaration.measures.get(measure)
+    decimals = known.decimals if known is not None else None
+    return None if abs(value) >= LARGE and not (decimals == 0 and value.is_integer()) else decimals
 
 
 def number_text(artifact: Artifact, measure: str, value: float) -> str:
     """A number as tables show it."""
     known = artifact.declaration.measures.get(measure)
-    decimals = known.decimals if known is not None else None
+    decimals = _decimals(artifact, measure, value)
     if math.isnan(value):
         return DASH
     if math.isinf(value):
@@ -149,9 +165,8 @@ def number_text(artifact: Artifact, measure: str, value: float) -> str:
 
 def spread_text(artifact: Artifact, measure: str, value: float, spread: float) -> str:
     """A number's spread, to the decimals that the number is shown to."""
-    known = artifact.declaration.measures.get(measure)
-    decimals = known.decimals if known is not None else None
-    if decimals is None or (value != 0 and abs(value) < 0.5 * 10**-decimals):
+    decimals = _decimals(artifact, measure, value)
+    if decimals is None or _decimals(artifact, measure, spread) is None or (value != 0 and abs(value) < 0.5 * 10**-decimals):
         return number_text(artifact, measure, spread)
     return f"{spread:.{decimals}f}"
 

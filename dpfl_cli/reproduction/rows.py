@@ -104,10 +104,7 @@ class Rows:
 
     def choices(self, label: str) -> list[Any]:
         """The values of a label, in order of appearance; numbers in order of size."""
-        found = list(dict.fromkeys(row.get(label) for row in self.rows if row.get(label) != ""))
-        if all(isinstance(value, int | float) for value in found):
-            found.sort()
-        return found
+        return in_order(row.get(label) for row in self.rows if row.get(label) != "")
 
     def one(self, measure: str, labels: Mapping[str, Any]) -> Row:
         """The only row with these labels.
@@ -236,6 +233,16 @@ def _privacy(cells: Mapping[str, str]) -> dict[str, Any]:
     found["vacuous"] = None if found["vacuous"] is None else found["vacuous"] == "true"
     found["not_covered"] = (found["not_covered"] or "").split("; ") if found["not_covered"] else []
     return found
+
+
+def in_order(values: Iterable[Any]) -> list[Any]:
+    """Every different value once: texts that come before the first number, the numbers in order of size, the other texts."""
+    found = list(dict.fromkeys(values))
+    numbers = sorted(value for value in found if isinstance(value, int | float))
+    if not numbers:
+        return found
+    first = next(place for place, value in enumerate(found) if isinstance(value, int | float))
+    return found[:first] + numbers + [value for value in found[first:] if not isinstance(value, int | float)]
 
 
 def rounded_up(value: float, decimals: int) -> float:

@@ -97,6 +97,7 @@ def by_loops(plan: Plan) -> list[State_]:
     std = 0.0 if trust == "none" else z * C * (2 if plan.dp.relation == "replace_one" else 1)
     x, local, h = np.zeros(D), np.zeros((M, D)), np.zeros((M, D))
     after, last = [], 0  # the last communication
+    longest, times = np.zeros(M), np.zeros(M)
     for t, theta in enumerate(coins_of(plan), start=1):
         now, xhat = np.array([t]), np.empty((M, D))
         for i in range(M):
@@ -109,6 +110,8 @@ def by_loops(plan: Plan) -> list[State_]:
         else:
             apart = eta * (t - last) * h if own.control == "apart" else np.zeros((M, D))
             bounded, last = np.array([clipped(xhat[i] - x - apart[i], C) for i in range(M)]), t
+            lengths = np.array([np.linalg.norm(xhat[i] - x - apart[i]) for i in range(M)])
+            longest, times = np.maximum(longest, lengths), times + (lengths > C)
             sent, extra = bounded, np.zeros(D)
             if trust == "local":
                 sent = bounded + std * streams.normal("noise/update", now, M, D)[0].numpy()
@@ -122,7 +125,8 @@ def by_loops(plan: Plan) -> list[State_]:
                 kept = sent if own.control == "sent" else bounded
                 h = np.array([h[i] + p / eta * (mean - (kept[i] + apart[i])) for i in range(M)])
             local = np.array([x for _ in range(M)])
-        after.append({"model": x, "local": local, **({} if own.control == "none" else {"control": h})})
+        known = {"model": x, "local": local, "longest": longest, "clipped": times}
+        after.append(known if own.control == "none" else {**known, "control": h})
     return after
 
 
@@ -686,17 +690,18 @@ def test_a_watched_client_must_be_one() -> None:
     assert not {"local_steps", "communications"} & set(member.unreleased)
 
 
-def test_clipped_fraction_counts_clients_that_are_longer_than_the_bound() -> None:
-    (plan,) = plans_of("dp=none", "rounds=6", "algorithm.local_steps=3", "algorithm.clip_norm=0.08", "algorithm.local_lr=0.02")
+def test_clipped_fraction_is_of_all_that_was_communicated_so_far() -> None:
+    words = ["dp=none", "algorithm.local_steps=3", "algorithm.clip_norm=0.08", "algorithm.local_lr=0.02", "evaluation.every=4"]
+    (plan,) = plans_of("rounds=12", *words)
     member, _ = follow([plan])[plan.id]
     expected = by_loops(plan)
-    fractions = []
-    for t in (1, 2, 4, 5):
-        start = np.zeros(D) if t == 1 else expected[t - 2]["model"]
-        norms = np.linalg.norm(expected[t - 1]["local"] - start, axis=1)
-        fractions.append(float((norms > 0.08).mean()))
-        assert member.rows[t]["clipped_fraction"] == pytest.approx(fractions[-1])
-    assert len(set(fractions)) > 1
+    for row in member.rows[1:]:
+        state, communications = expected[int(row["round"]) - 1], int(row["round"]) // 3
+        assert row["clipped_fraction"] == pytest.approx(state["clipped"].sum() / (M * communications))
+        assert row["longest_update"] == pytest.approx(state["longest"].max())
+    assert 0 < member.rows[-1]["clipped_fraction"] < 1
+    (loose,) = plans_of("dp=none", "rounds=9", "algorithm.local_steps=3", "algorithm.clip_norm=null")
+    assert follow([loose])[loose.id][0].rows[-1]["clipped_fraction"] == 0
 
 
 def test_a_diverging_run_ends_as_diverged() -> None:

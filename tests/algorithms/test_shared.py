@@ -158,7 +158,7 @@ def test_options_in_conf_are_the_components_settings(path: Path) -> None:
         ("fedexp", {"halve": True}, "algorithm.halve: unknown option; did you mean half"),
         ("scaffold", {"control": "send"}, "algorithm.control='send': input should be 'sent', 'clipped' or 'raw'"),
         ("scaffold", {"batch_size": 0}, "algorithm.batch_size=0: input should be greater than or equal to 1"),
-        ("scaffnew", {"control": "raw"}, "algorithm.control='raw': input should be 'sent', 'clipped' or 'none'"),
+        ("scaffnew", {"control": "raw"}, "algorithm.control='raw': input should be 'sent', 'clipped', 'apart' or 'none'"),
         ("scaffnew", {"local_steps": 0.5}, "algorithm.local_steps=0.5: input should be greater than or equal to 1"),
         ("scaffnew", {"local_steps": float("inf")}, "algorithm.local_steps=inf: input should be a finite number"),
         ("scaffnew", {"schedule": "random"}, "algorithm.schedule='random': input should be 'deterministic' or 'bernoulli'"),

@@ -9,6 +9,7 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -57,6 +58,7 @@ def test_numbers_give_the_closed_forms_a_plot_and_its_curves(capsys: pytest.Capt
     assert cell(out, "T*") == "551"
     assert cell(out, "p* T*") == "55.1"
     assert "epsilon is nominal (lemma1 with v=2; lemma1 is proved from v=2.2777 on)" in out
+    assert "3.3 (nominal), 1e-05" in out
     assert "nominal" not in calculate(capsys, "scaffnew", v="3")[1]
     assert "C = 0.001 must exceed the norm of every one" in out
     png = Path(out.strip().splitlines()[-1])
@@ -108,6 +110,53 @@ def test_the_relation_is_the_first_line(capsys: pytest.CaptureFixture[str]) -> N
     assert "relation" not in calculate(capsys, "scaffnew", *RUN, "dp=none")[1].splitlines()[0]
 
 
+@pytest.mark.parametrize("v", [None, "2", "1e-8"])
+@pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
+def test_the_noise_is_priced_whatever_set_it(v: str | None, relation: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """delta of a Gaussian mechanism of mu = sqrt(R) S / sigma, by quadrature of max(0, dP - e^epsilon dQ), is that of the row."""
+    _, out, _ = calculate(capsys, "scaffnew", v=v, relation=relation)
+    shown = cell(out, "epsilon")
+    epsilon = float(shown.split()[0])
+    assert shown.endswith("(vacuous)") == (epsilon > 20) == (v == "1e-8")
+    messages = math.ceil(float(cell(out, "p* T*")))
+    assert f"of {messages} message" in out
+    mu = math.sqrt(messages) * float(cell(out, "S")) / float(cell(out, "sigma"))
+    if v != "1e-8":
+        log_ratio = mu * (points := np.linspace(-12, 12 + mu, 400_001)) - mu**2 / 2
+        density = np.exp(-((points - mu) ** 2) / 2) / math.sqrt(2 * math.pi)
+        lost = np.trapezoid(np.clip(1 - np.exp(epsilon - log_ratio), 0, None) * density, points)
+        assert lost == pytest.approx(1e-5, rel=0.02)  # sigma and epsilon are read to 4 digits
+        assert (epsilon < 3.3) == (v is None)
+    else:  # epsilon is mu^2 / 2 + z mu, z at most the upper 1e-5 quantile of a normal
+        assert mu**2 / 2 < epsilon < mu**2 / 2 + 4.2649 * mu * (1 + 1e-3)
+
+
+def test_what_is_nominal_says_so_over_its_plot(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    titles: list[str] = []
+
+    def drawn(bound: object, curves: object, setting: str) -> dict[str, bytes]:
+        titles.append(setting)
+        return {}
+
+    monkeypatch.setattr("dpfl_cli.reproduction.bound_figure.draw_bound", drawn)
+    run = ["scaffnew", *RUN, "dp.epsilon=2"]
+    calculate(capsys, "scaffnew", v="2")
+    calculate(capsys, "scaffnew", v="3")
+    calculate(capsys, *run, "dp.calibration=lemma1", "dp.v=1e-6")
+    heuristic = calculate(capsys, *run, "dp.calibration=record_heuristic")[1]
+    calculate(capsys, *run)
+    assert ["(nominal)" in title for title in titles] == [True, False, True, True, False]
+    assert "epsilon 2 (nominal), S 1" in titles[2]
+    assert "epsilon is nominal (record_heuristic; it speaks of records, and no theorem of a whole client's update)" in heuristic
+    assert "lemma1" not in heuristic
+    assert float(cell(heuristic, "epsilon").split()[0]) > 2
+
+
+def test_without_messages_or_noise_there_is_no_epsilon(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cell(calculate(capsys, "scaffnew", clip_norm="5")[1], "epsilon") == "0"
+    assert "worth" not in calculate(capsys, "scaffnew", *RUN, "dp=none")[1]
+
+
 def test_too_much_noise_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = calculate(capsys, "scaffnew", clip_norm="5")
     assert code == 0
@@ -122,7 +171,7 @@ def test_too_much_noise_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> 
     ("mu", "psi0", "cost", "argument"),
     [
         ("0.9", "1", 0.95, "2.424"),  # the real T* is 0.38: above 0, and 1 iteration is worse than none
-        ("1", "1", 1.5, "inf"),  # mu = L: one iteration is at the optimum but for the noise
+        ("1", "1", 1.5, "infinite"),  # mu = L: one iteration is at the optimum but for the noise
     ],
 )
 def test_no_iteration_is_best_where_one_is_worse(
@@ -135,6 +184,7 @@ def test_no_iteration_is_best_where_one_is_worse(
     assert cell(out, "T*") == "0"
     assert f"│ {argument} " in next(line for line in out.splitlines() if "argument of T*" in line)
     assert f"B(1) = {1 - float(mu) + cost:.4g} is not below B(0) = psi_0 = 1:" in out
+    assert ("mu = L: one iteration ends at the optimum" in out) == ("real: " not in out) == (mu == "1")
     assert "not above 1" not in out
     better = calculate(capsys, "scaffnew", mu=mu, psi0=psi0, v=repr(v / 2))[1]
     assert cell(better, "T*") == "1"
@@ -181,6 +231,9 @@ def test_the_run_that_is_advised_makes_all_iterations(
     *_, last = csv.DictReader((folder / "metrics.csv").open())
     assert int(last["round"]) == float(last["local_steps"]) == best
     ledger = json.loads((folder / "ledger.json").read_text())
+    spent = json.loads((folder / "result.json").read_text())["privacy"]["epsilon"]
+    if "dp.v=0.0115" not in more and "dp.releases=expected" not in more:  # noise for p* T* messages, 1 more at most
+        assert spent <= float(cell(out, "epsilon").split()[0]) <= 1.1 * spent
     if "algorithm.schedule=bernoulli" not in more:
         assert float(last["communications"]) == best // 5 + 1  # one of them after the last iteration
     assert float(last["communications"]) == sum(entry["count"] for entry in ledger)
@@ -214,11 +267,11 @@ def test_what_the_theorem_does_not_cover_is_said(capsys: pytest.CaptureFixture[s
         (["scaffnew"], {"epsilon": "0"}, "--epsilon 0: out of range"),
         (["scaffnew"], {"delta": "1"}, "--delta 1: out of range"),
         (["scaffnew"], {"psi0": "nan"}, "--psi0 nan: out of range"),
-        (["scaffnew"], {"clients": "2.5"}, "invalid int value: '2.5'"),
+        (["scaffnew"], {"clients": "2.5"}, "dpfl: calculate: argument --clients: invalid int value: '2.5'"),
         (["scaffnew"], {"mu": "2"}, "L is at least mu"),
         (["scaffnew"], {"relation": "zero"}, "did you mean zero_out?"),
         (["scaffnew"], {"clip_norm": "1e200"}, "noise s=inf"),
-        (["scaffnew", "--psy0", "3"], {}, "did you mean --psi0?"),
+        (["scaffnew", "--psy0", "3"], {}, "dpfl: calculate: --psy0: no such option; did you mean --psi0?"),
         (["scaffnew", "dp.epsilon=2"], {"v": "2"}, "exclude each other"),
         (["scaffnew", "--v", "2", *RUN], {}, "exclude each other"),
         (["scaffnew", *RUN], {}, "no target"),

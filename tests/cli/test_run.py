@@ -161,6 +161,16 @@ def test_divergence_exits_3_and_is_recorded(capsys: pytest.CaptureFixture[str]) 
     assert "done" in out
 
 
+def test_updates_that_were_not_finite_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["algorithm=fedavg", "dp=ldp", "algorithm.local_steps=100", *SMALL]
+    said = "replaced updates that were not finite by zero"
+    code, out, _ = dpfl(capsys, "run", "-m", "algorithm.local_lr=0.001,1e9", "seed=0,1", *words)
+    assert code == 0
+    assert f"2 of 4 runs {said}, seen at evaluated rounds (column repaired of metrics.csv)." in out
+    assert f"This run {said}" in dpfl(capsys, "run", "algorithm.local_lr=1e9", "seed=0", *words)[1]
+    assert said not in dpfl(capsys, "run", "algorithm.local_lr=0.001", "seed=0", *words)[1]
+
+
 def test_target_epsilon_calibrates_in_place(capsys: pytest.CaptureFixture[str]) -> None:
     for dp in ("ldp", "cdp", "ldp_privunit"):
         code, out, _ = dpfl(capsys, "run", f"dp={dp}", "dp.epsilon=8", *SMALL)

@@ -6,8 +6,11 @@ import pytest
 from idx_files import TEST_LABELS, entry_of, image_files, put
 
 from dpfl_cli.cli.main import main
-from dpfl_cli.data.catalogue import CATALOGUE, Package
+from dpfl_cli.config.compose import compose_config
+from dpfl_cli.config.errors import DataError
+from dpfl_cli.data.catalogue import CATALOGUE, FOLDERS, Package
 from dpfl_cli.data.sources import cache_dir
+from dpfl_cli.simulation.plan import make_plan
 
 FILES = image_files()
 
@@ -57,6 +60,40 @@ def test_fetch_says_what_it_did_and_quiet_says_nothing(capsys):
     assert main(["data", "fetch", "--quiet", "mnist", "synthetic"]) == 0
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
+
+
+@pytest.mark.parametrize("name", list(FOLDERS))
+def test_folders_of_ones_own_are_listed_and_fetch_says_what_a_run_says(name, capsys):
+    entry = FOLDERS[name]
+    assert main(["data", "list"]) == 0
+    output = capsys.readouterr().out
+    assert f"absent: {cache_dir() / name}" in line_of(output, name)
+    assert f"from your files: {entry.layout.rstrip(',')}" in line_of(output, name)
+    assert entry.standin in line_of(output, name)
+    assert line_of(output, entry.standin).rstrip().endswith(("always there", "where they are"))
+    with pytest.raises(DataError) as refused:
+        make_plan(compose_config([f"dataset={name}", "algorithm=fedavg", "dp=none"]))
+    put(cache_dir() / "mnist", FILES)
+    assert main(["data", "fetch", name, "mnist"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == f"dpfl: {refused.value}\n"
+    assert f"put {entry.layout} there, or use dataset={entry.standin}" in captured.err
+    assert "mnist: 4 files" in captured.out  # the others are fetched all the same
+    (cache_dir() / name).mkdir(parents=True)
+    assert main(["data", "fetch", name]) == 0
+    assert capsys.readouterr().out == f"{name}: your files in {cache_dir() / name}, nothing to fetch\n"
+    assert main(["data", "list"]) == 0
+    assert f"  {cache_dir() / name}" in line_of(capsys.readouterr().out, name)
+
+
+def test_a_standin_made_of_others_names_them(capsys):
+    assert main(["data", "fetch", "femnist_synth", "reddit_synth"]) == 0
+    assert capsys.readouterr().out == (
+        "reddit_synth: generated from the seed, nothing to fetch\n"
+        "femnist_synth: made of mnist, fashion_mnist (dpfl data fetch mnist fashion_mnist)\n"
+    )
+    assert main(["data", "list"]) == 0
+    assert "made of mnist, fashion_mnist" in line_of(capsys.readouterr().out, "femnist_synth")
 
 
 def test_an_unknown_name_is_refused_before_anything_is_fetched(capsys):

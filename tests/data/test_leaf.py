@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data import leaf_femnist, leaf_reddit
 from dpfl_cli.data.leaf_femnist import Femnist, FemnistSettings
@@ -61,7 +62,7 @@ def of(records) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_writers_stay_whole_and_every_record_is_used_once(femnist) -> None:
-    data = Femnist.load(FemnistSettings(share=1.0, clients=2), seed=3)
+    data = Femnist.load(FemnistSettings(share=1.0, clients=2, split="writers"), seed=3)
     assert data.info.source == "real"
     assert data.train.features.shape == (len(data.train), 28, 28)
     assert data.train.features.dtype == np.float32
@@ -78,7 +79,9 @@ def test_writers_stay_whole_and_every_record_is_used_once(femnist) -> None:
 
 
 def test_a_share_is_drawn_and_iid_deals_evenly(femnist) -> None:
-    data = Femnist.load(FemnistSettings(share=0.5, clients=3, split="iid"), seed=0)
+    data = Femnist.load(FemnistSettings(share=0.5, clients=3), seed=0)
+    assert FemnistSettings(share=0.5, clients=3) == FemnistSettings(share=0.5, clients=3, split="iid")
+    assert compose_config(["dataset=femnist"])["dataset"]["split"] == "iid"
     total = len(data.train) + len(data.test)
     assert 40 < total < 85  # of 125
     sizes = np.bincount(np.concatenate([data.natural, data.test_natural]))
@@ -139,7 +142,7 @@ def test_truncated_files_half_splits_and_empty_folders_are_named(femnist, tmp_pa
     with pytest.raises(DataError, match=r"all_data_0\.json: truncated, or not JSON"):
         Femnist.info(FemnistSettings())
     put(femnist, {"train/a.json": femnist_file(FIRST)})
-    with pytest.raises(DataError, match="only one of train"):
+    with pytest.raises(DataError, match=r"only one of train/\*\.json and .*, or all_data/\*\.json in their place$"):
         Femnist.info(FemnistSettings())
     monkeypatch.setenv("DPFL_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match=r"femnist: no folder femnist in DPFL_DATA=.*femnist_synth"):
@@ -250,3 +253,13 @@ def test_without_count_tokens_padding_does_not_count(reddit) -> None:
     data = Reddit.load(TINY, seed=0)
     assert data.info.sha256 != kept.info.sha256
     np.testing.assert_array_equal(data.train.targets, kept.train.targets)
+
+
+def test_what_reddit_advises_is_what_it_takes(reddit) -> None:
+    (reddit / "test" / "reddit_0_test.json").unlink()
+    with pytest.raises(DataError, match=r"only one of train/\*\.json and test/\*\.json; put both there$"):
+        Reddit.load(TINY, seed=0)
+    (reddit / "train" / "reddit_0_train.json").unlink()
+    put(reddit, {"all_data/all_data.json": reddit_file({"7": ["a b"]})})
+    with pytest.raises(DataError, match=r"neither of train/\*\.json and test/\*\.json; put both there$"):
+        Reddit.load(TINY, seed=0)
