@@ -300,7 +300,10 @@ FOLDERS: dict[str, FolderEntry] = {
             name="fed_ixi",
             what="Fed-IXI of FLamby: 566 T1 brain volumes of three hospitals and their brain masks, 48x60x48",
             licence="CC BY-SA 3.0",
-            citation="du Terrail et al.: FLamby: datasets and benchmarks for cross-silo federated learning in realistic healthcare settings, arXiv 2210.04620",
+            citation=(
+                "du Terrail et al.: FLamby: datasets and benchmarks for cross-silo federated learning in realistic healthcare "
+                "settings, arXiv 2210.04620"
+            ),
             layout="IXI Tiny's folders IXI*/T1/*_image.nii.gz and IXI*/label/*_label.nii.gz",
             standin="ixi_synth",
         ),

@@ -48,6 +48,7 @@ LIGHTEST = 0.45  # share of its colour that the first value of `style` keeps
 NARROWEST = 0.13  # inches of a bar, up to a width of the panel
 MARKED = 16  # lines with at most this many points get markers
 TICKED = 8  # a log x axis with at most this many places has its ticks there
+SPACED = 0.1  # but at none that is nearer to the one before than this share of the axis, where the numbers would touch
 
 
 def draw(artifact: Artifact, scale: str, rows: Rows) -> dict[str, bytes]:
@@ -172,7 +173,7 @@ def _title(artifact: Artifact, scale: str, drawn: Sequence[_Drawing]) -> str:
         else ""
     )
     spread = any(one.spec.spread and one.spec.kind != "heatmap" and row.std is not None for one in drawn for row in one.found)
-    title = textwrap.fill(artifact.declaration.title, 60 if max(one.size[0] for one in drawn) < 6 else 110)
+    title = textwrap.fill(artifact.declaration.title, min(110, int(12.5 * max(one.size[0] for one in drawn))))
     return f"{title}\n{artifact.name}, scale {scale}{seeds}{' (± 1 standard deviation)' if spread else ''}"
 
 
@@ -288,7 +289,11 @@ def _ticks(artifact: Artifact, spec: FigureSpec, axis: Axes, places: Sequence[fl
     axis.set_xscale("log")
     places = [x for x in places if x > 0]
     if 0 < len(places) <= TICKED:
-        axis.set_xticks(places, [number_text(artifact, spec.x, x) if spec.x in artifact.measures else f"{x:g}" for x in places])
+        ticks = places[:1]
+        for x in places[1:]:
+            if math.log(x / ticks[-1]) >= SPACED * math.log(places[-1] / places[0]):
+                ticks.append(x)
+        axis.set_xticks(ticks, [number_text(artifact, spec.x, x) if spec.x in artifact.measures else f"{x:g}" for x in ticks])
         axis.xaxis.set_minor_locator(NullLocator())
 
 

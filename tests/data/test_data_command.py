@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from idx_files import TEST_LABELS, entry_of, image_files, put
 
@@ -84,6 +86,14 @@ def test_folders_of_ones_own_are_listed_and_fetch_says_what_a_run_says(name, cap
     assert capsys.readouterr().out == f"{name}: your files in {cache_dir() / name}, nothing to fetch\n"
     assert main(["data", "list"]) == 0
     assert f"  {cache_dir() / name}" in line_of(capsys.readouterr().out, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out"), [("femnist", "128x128"), ("fed_ixi", "histogram standardisation"), ("messidor", "flips and rotations")]
+)
+def test_what_a_loader_leaves_out_is_said(name, left_out, capsys):
+    assert main(["list", "dataset", name]) == 0
+    assert re.search(rf"{left_out} (is|are) not offered", capsys.readouterr().out.splitlines()[0])
 
 
 def test_a_standin_made_of_others_names_them(capsys):

@@ -94,7 +94,7 @@ def test_a_share_is_drawn_and_iid_deals_evenly(femnist) -> None:
 
 def test_a_published_split_is_used(femnist) -> None:
     put(femnist, {"train/a.json": femnist_file(FIRST), "test/a.json": femnist_file({"w1": 3, "w3": 4, "w2": 2}, start=50)})
-    data = Femnist.load(FemnistSettings(share=1.0, clients=2), seed=0)
+    data = Femnist.load(FemnistSettings(share=1.0, clients=2, split="writers"), seed=0)
     assert (len(data.train), len(data.test)) == (65, 9)
     assert of(data.test)[1].min() >= 50
     own = dict(zip(of(data.train)[0], data.natural, strict=True))
@@ -151,7 +151,7 @@ def test_truncated_files_half_splits_and_empty_folders_are_named(femnist, tmp_pa
 
 def test_too_many_clients_are_refused(femnist) -> None:
     with pytest.raises(ConfigError, match=r"client \d+ gets no training or no test records"):
-        Femnist.info(FemnistSettings(share=1.0, clients=20))
+        Femnist.info(FemnistSettings(share=1.0, clients=20, split="writers"))
 
 
 # Reddit

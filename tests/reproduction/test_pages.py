@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -15,11 +17,11 @@ from dpfl_cli.reproduction.declaration import Artifact, load_artifact
 from dpfl_cli.reproduction.figure import draw
 from dpfl_cli.reproduction.grid import cells
 from dpfl_cli.reproduction.index import entries, write_index
-from dpfl_cli.reproduction.layout import markdown, page, privacy_table, table
+from dpfl_cli.reproduction.layout import markdown, number_text, page, privacy_table, spread_text, table
 from dpfl_cli.reproduction.publish import FILES, publish
 from dpfl_cli.reproduction.reduce import reduce_plans, reduce_runs
 from dpfl_cli.reproduction.reproduce import prepare, produce
-from dpfl_cli.reproduction.rows import Row, Rows
+from dpfl_cli.reproduction.rows import Row, Rows, in_order
 from dpfl_cli.simulation.store import RunStore
 from tests.reproduction.fabricated import SMALL, declared, publish_runs
 
@@ -74,6 +76,71 @@ def test_the_edge_stands_at_parameters_and_spreads_have_the_numbers_decimals(tmp
     assert table(artifact, alone, rows).splitlines()[2] == "| FedAvg | 80.60 ± 0.00 (edge) |"
     small = Rows([replace(found, value=1.2e-4, edge="")], ["method"])
     assert table(artifact, alone, small).splitlines()[2] == "| FedAvg | 1.2e-04 ± 5.4e-06 |"
+
+
+def test_only_what_a_point_was_chosen_by_says_that_it_is_at_an_edge(tmp_path: Path) -> None:
+    measures = {
+        **SMALL["measures"],
+        "loss": {"metric": "train_loss", "at": "last"},
+        "accuracy": {"metric": "accuracy", "at": "last", "better": "higher"},
+        "epsilon": {"price": "run"},
+    }
+    edge = "local_lr=0.01 (largest of 3)"
+    chosen = [Row({"method": "FedAvg"}, name, 2.0, best=True, edge=edge) for name in ("distance", "loss", "accuracy", "epsilon")]
+    rows = Rows(chosen, ["method"])
+
+    def shown(*cells: str) -> tuple[str, bool]:
+        artifact = declared(tmp_path, measures=measures, tables=[{"rows": ["method"], "cells": list(cells)}])
+        line = table(artifact, artifact.declaration.tables[0], rows).splitlines()[2]
+        return line, "the chosen point lies at the end" in page(
+            artifact, "quick", Rows([*rows.rows, _CURVE], rows.labels), [], []
+        )
+
+    assert shown("epsilon", "loss", "accuracy", "distance") == ("| FedAvg | 2, 2, 2, 2.00 (edge) |", True)
+    assert shown("epsilon", "loss", "accuracy") == ("| FedAvg | 2, 2, 2 (edge) |", True)  # chosen by what is not shown
+    assert shown("epsilon", "loss") == ("| FedAvg | 2, 2 |", False)
+
+
+_CURVE = Row({"method": "FedAvg", "local_lr": 0.003, "round": 0}, "curve", 1.0)
+
+
+@given(st.lists(st.one_of(st.integers(-9, 9), st.floats(-9, 9), st.sampled_from(["none", "all", "exact"]))))
+def test_numbers_are_in_order_of_size_and_texts_stay_before_or_after_them(values: list[Any]) -> None:
+    found = in_order(values)
+    numbers, texts = ([value for value in dict.fromkeys(values) if isinstance(value, str) is text] for text in (False, True))
+    assert [value for value in found if not isinstance(value, str)] == sorted(numbers)
+    assert [value for value in found if isinstance(value, str)] == texts
+    if numbers:
+        before = list(dict.fromkeys(values[: values.index(numbers[0])]))
+        assert found[: len(before) + 1] == [*before, min(numbers)]
+        assert not isinstance(found[len(before) + len(numbers) - 1], str)
+
+
+def test_numbers_of_several_blocks_are_in_order_in_tables_legends_and_bars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = [0.33, 3.3, "none", 20, 0.5, 10]
+    rows = Rows([Row({"method": "A", "local_lr": rate}, "distance", 5.0) for rate in order], ["method", "local_lr"])
+    artifact = declared(tmp_path, titles={"local_lr": "lr"})
+    header = table(artifact, artifact.declaration.tables[0], rows).splitlines()[0]
+    assert header == "| method | lr 0.33 | lr 0.5 | lr 3.3 | lr 10 | lr 20 | none |"
+    assert rows.choices("local_lr") == [0.33, 0.5, 3.3, 10, 20, "none"]
+    ticks: list[Any] = []
+    monkeypatch.setattr(Axes, "set_xticks", lambda self, places, labels, **options: ticks.append(labels))
+    draw(declared(tmp_path, figure={"kind": "bars", "x": "local_lr", "measures": ["distance"]}), "quick", rows)
+    assert ticks == [["0.33", "0.5", "3.3", "10", "20", "none"]]
+
+
+def test_a_large_number_has_an_exponent_unless_it_is_a_count(tmp_path: Path) -> None:
+    measures = {**SMALL["measures"], "count": {"fact": "dimension", "decimals": 0}}
+    artifact = declared(tmp_path, measures=measures)
+    texts = {63356698361856.0: "6.336e+13", -2.5e6: "-2.5e+06", 1e6: "1e+06", 999999.994: "999999.99", 12.0: "12.00"}
+    assert {value: number_text(artifact, "distance", value) for value in texts} == texts
+    assert number_text(artifact, "count", 2156490.0) == "2156490"
+    assert number_text(artifact, "count", 2156490.5) == "2.156e+06"
+    assert spread_text(artifact, "distance", 5.0, 2.5e6) == "2.5e+06"
+    assert spread_text(artifact, "distance", 2.5e7, 2.5e6) == "2.5e+06"
+    assert spread_text(artifact, "distance", 5.0, 0.25) == "0.25"
 
 
 def _small(folder: Path) -> tuple[Artifact, RunStore, Rows]:
@@ -193,6 +260,37 @@ def test_a_second_label_is_told_apart_by_line_style_and_lightness(tmp_path: Path
     assert len({str(line["linestyle"]) for line in lines}) == 3
     legend = [line["label"] for line in drawn if not line["points"]]
     assert legend == ["A", "B", "local_lr 0.001", "local_lr 0.003", "local_lr 0.01"]
+
+
+@pytest.mark.parametrize(
+    ("log", "places", "wanted"),
+    [
+        (["x"], [1, 5, 15, 30, 60, 120], ["1", "5", "15", "30", "60", "120"]),
+        (["x"], [0.001, 0.003, 0.01], ["0.001", "0.003", "0.01"]),
+        (["x"], [10, 20, 21, 100], ["10", "20", "100"]),  # 21 would touch
+        (["x"], [7], ["7"]),
+        ([], list(range(1, 16)), ["2", "4", "6", "8", "10", "12", "14"]),
+        ([], [1, 2, 3], ["1", "2", "3"]),
+    ],
+)
+def test_ticks_are_at_few_places_of_a_log_axis_and_at_whole_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: list[str], places: list[float], wanted: list[str]
+) -> None:
+    drawn: list[Axes] = []
+    label = Axes.set_xlabel
+
+    def kept(self: Axes, *texts: Any, **options: Any) -> Any:
+        drawn.append(self)
+        return label(self, *texts, **options)
+
+    monkeypatch.setattr(Axes, "set_xlabel", kept)
+    artifact = declared(tmp_path, figure={"kind": "lines", "x": "local_lr", "measures": ["distance"], "log": log})
+    draw(artifact, "quick", Rows([Row({"local_lr": x}, "distance", 1.0 + x) for x in places], ["local_lr"]))
+    (axis,) = drawn
+    low, high = axis.get_xlim()
+    assert [text.get_text() for text in axis.get_xticklabels() if low <= text.get_position()[0] <= high] == wanted
+    if log:
+        assert not axis.get_xticks(minor=True).size
 
 
 def test_rows_without_privacy_have_dashes(tmp_path: Path) -> None:

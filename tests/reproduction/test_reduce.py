@@ -269,7 +269,7 @@ GRID: dict[str, Any] = {
     ],
     "measures": {
         "tuned": {"metric": "accuracy", "at": "final", "better": "higher"},
-        "last": {"metric": "accuracy", "at": "last"},
+        "last": {"metric": "accuracy", "at": "last", "better": "higher"},
         "second": {"metric": "accuracy", "at": 2},
         "curve": {"metric": "accuracy", "at": "series", "where": {"best": True}},
         "seconds": {"metric": "timing.compute", "at": "series", "where": {"best": True}},
