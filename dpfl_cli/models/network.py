@@ -9,8 +9,8 @@ which tasks are added, do not depend on how many threads there are or who else i
 fits, and of a local run a thread takes all steps.
 
 Clients and runs are not stacked: one pass is arithmetic enough for a core, and stacked it is no faster. A minibatch gradient by
-vmap over four runs' clients takes 1.1 (lstm2), 1.3 (vgg11_small), 1.8 (unet3d), 1.9 (cnn_femnist), 3.0 (cnn_cifar) and 5.1 times
-(cnn_cifar_small) as long on two cores, and lstm2 written with stacked products 1.1 times (`make bench`, workload H).
+vmap over four runs' clients takes 1.1 (cnn_femnist, vgg11_small, unet3d), 1.2 (lstm2), 1.4 (cnn_cifar) and 2.1 times
+(cnn_cifar_small) as long on two cores, and lstm2 written with stacked products 1.15 times (`make bench`, workload H).
 """
 
 from __future__ import annotations
