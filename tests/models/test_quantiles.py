@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-import yaml
 from torch.func import grad, vmap
 
 from dpfl_cli.config.component import lookup, parse_settings
+from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.identity import content_id
-from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models import logistic, mlp, mobilenet, softmax  # noqa: F401 (they register their components)
@@ -63,7 +62,7 @@ def test_zero_gradients_and_gradients_that_are_not_finite() -> None:
 
 @pytest.mark.parametrize("option", ["linear_regression", "logistic", "softmax", "frozen_mlp", "mlp", "mobilenet"])
 def test_every_model_with_norms_reports_them_when_asked(option: str) -> None:
-    conf = yaml.safe_load((conf_dir() / "model" / f"{option}.yaml").read_text())
+    conf = dict(compose_config([f"model={option}"])["model"])
     found = lookup("model", conf.pop("name"))
     conf |= {"width": 0.1} if option == "mobilenet" else {}
     feds = [federation(*SIZES.get(option, ((4,), 3)), counts, seed) for seed, counts in enumerate((COUNTS, [2, 2, 2]))]
@@ -84,9 +83,9 @@ def test_every_model_with_norms_reports_them_when_asked(option: str) -> None:
 
 @pytest.mark.parametrize("option", ["linear_regression", "logistic", "softmax", "frozen_mlp", "mlp"])
 def test_identities_of_earlier_runs_stay_what_they_are(option: str) -> None:
-    conf = yaml.safe_load((conf_dir() / "model" / f"{option}.yaml").read_text())
+    conf = dict(compose_config([f"model={option}"])["model"])
     settings = parse_settings(lookup("model", conf.pop("name")).settings, conf, "model")
-    added = {"init", "objective", "gradient_quantiles"} if option == "linear_regression" else {"gradient_quantiles"}
+    added = {"gradient_quantiles"} | {"linear_regression": {"init", "objective"}, "logistic": {"condition"}}.get(option, set())
     before = {name: value for name, value in conf.items() if name not in added}
     assert content_id(settings.identity()) == content_id(before)
     asked = settings.model_copy(update={"gradient_quantiles": True})

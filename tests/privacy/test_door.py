@@ -471,7 +471,7 @@ class _Work:
 def test_algorithms_reach_neither_records_nor_metrics():
     side = ClientSide(_Work())
     reached = {name for name in dir(side) if not name.startswith("_")}
-    sizes = {"runs", "clients", "dimension", "features", "records", "held", "dtype", "device"}
+    sizes = {"runs", "clients", "dimension", "features", "records", "held", "dtype", "device", "batch_device"}
     computed = {"gradient", "local_descent", "clipped_gradient", "squared_gradient_norms"}
     computed |= {"damped_solve", "largest_curvature", "newton_direction", "covariance", "clipped_covariance", "precondition"}
     assert reached == sizes | computed | {"initial", "regulariser_gradient", "prox"}

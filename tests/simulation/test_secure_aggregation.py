@@ -6,6 +6,7 @@ import gc
 import io
 import math
 import re
+import weakref
 from collections.abc import Iterator
 from types import CellType, FunctionType, MethodType
 from typing import Any
@@ -63,6 +64,8 @@ def reachable(root: Any) -> Iterator[tuple[str, Any]]:
     queue, seen = [("", root)], set()
     while queue:
         way, one = queue.pop()
+        if type(one) in weakref.ProxyTypes:  # leads to what is reached otherwise, or to nothing any more
+            continue
         if id(one) in seen or isinstance(one, type | str | bytes | int | float | type(None)):
             continue
         seen.add(id(one))
