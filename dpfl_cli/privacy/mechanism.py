@@ -270,9 +270,7 @@ class Mechanism(ABC):
         name = spec.name
         if self.needs_bound:
             self._check_bound(name, bound)
-        plan = self._plans.get(name)
-        if plan is None:
-            plan = self._plans[name] = self._planned(name)
+        plan = self._planned(name)
         if np.count_nonzero(rounds > self._horizons):
             raise PrivacyError(f"release '{name}' was made in a round after the last one")
         steady = plan.parameters.shape[1] == 1
@@ -301,7 +299,10 @@ class Mechanism(ABC):
         self._bounds[name] = bound, versions((bound,))
 
     def _planned(self, name: str) -> _Planned:
-        """The release's parameters over the rounds of every run, from the declarations."""
+        """The release's parameters over the rounds of every run, from the declarations; made once."""
+        known = self._plans.get(name)
+        if known is not None:
+            return known
         site = self.site
         longest = max(site.horizons)
         entries, parameters, masks = [], [], []
@@ -318,7 +319,8 @@ class Mechanism(ABC):
         table = np.stack(parameters)
         if all(specs[name].schedule is None for specs in site.specs):
             table = table[:, :1].copy()
-        return _Planned(entries[0], table, np.stack(masks) if site.specs[0][name].occurs else None)
+        plan = self._plans[name] = _Planned(entries[0], table, np.stack(masks) if site.specs[0][name].occurs else None)
+        return plan
 
     @classmethod
     def planned(
@@ -360,9 +362,7 @@ class Mechanism(ABC):
         """[R] booleans: whether a release is to be made in this round, by its public schedule (`ReleaseSpec.occurs`)."""
         if name not in self.site.specs[0]:
             raise PrivacyError(f"release '{name}' was not declared: add a ReleaseSpec to the algorithm's releases")
-        plan = self._plans.get(name)
-        if plan is None:
-            plan = self._plans[name] = self._planned(name)
+        plan = self._planned(name)
         if plan.made is None:
             return np.ones(len(self.settings), bool)
         made: np.ndarray = plan.made.take(self._places + rounds)
