@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -15,6 +16,26 @@ from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
 
 Diagnostics = Mapping[str, Tensor]
+
+
+class Later(Mapping[str, Tensor]):
+    """Diagnostics that are computed when somebody looks at them, for in most rounds nobody may."""
+
+    def __init__(self, compute: Callable[[], Diagnostics]) -> None:
+        self._compute = compute
+
+    @cached_property
+    def _found(self) -> Diagnostics:
+        return self._compute()
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
 
 
 @dataclass(frozen=True)
@@ -60,5 +81,6 @@ class Algorithm(Protocol):
     def round(
         self, state: State, objective: ClientSide, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
     ) -> tuple[State, Diagnostics]:
-        """One round. `rounds` [R] is each run's round number, from 1; diagnostics are [R] tensors that nothing reads."""
+        """One round. `rounds` [R] is each run's round number, from 1; diagnostics are [R] tensors that nothing reads
+        (`Later` where they take time)."""
         ...

@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from dpfl_cli.algorithms.base import Diagnostics, State
+from dpfl_cli.algorithms.base import Diagnostics, Later, State
 from dpfl_cli.algorithms.local import LocalSettings, batches_fit, bounded_local_update, check_clip_norm, per_run
 from dpfl_cli.config.component import component
 from dpfl_cli.data.streams import Streams
@@ -70,4 +70,5 @@ class FedAvg:
         update = bounded_local_update(objective, model, self.hyper, streams, rounds)  # Delta_i
         mean = mechanism.release("update", update, rounds).mean  # cbar
         model = model + per_run(self.hyper.server_lr, model) * mean
-        return State({"model": model}, {}), {"server_step": self.hyper.server_lr, **update_diagnostics(update)}
+        told = Later(lambda: {"server_step": self.hyper.server_lr, **update_diagnostics(update)})
+        return State({"model": model}, {}), told

@@ -39,6 +39,7 @@ clients hold no state. Local: eta_g costs nothing, it is computed from messages 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -46,7 +47,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dpfl_cli.algorithms.base import Diagnostics, State
+from dpfl_cli.algorithms.base import Diagnostics, Later, State
 from dpfl_cli.algorithms.local import LocalSettings, batches_fit, bounded_local_update, check_clip_norm, per_run
 from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
@@ -54,7 +55,7 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.bounded import squared_norms, vector_norms
 from dpfl_cli.privacy.diagnostics import update_diagnostics
-from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
+from dpfl_cli.privacy.mechanism import Mechanism, Release, ReleaseSpec
 
 
 class FedExpSettings(LocalSettings):
@@ -124,21 +125,27 @@ class FedExp:
         update = bounded_local_update(objective, model, self.hyper, streams, rounds)  # Delta_i
         release = mechanism.release("update", update, rounds)
         mean = release.mean  # cbar
-        steps: dict[str, Tensor] = {}
+        naive: Callable[[], Tensor] | None = None
         if mechanism.trust != "local":  # the server does not see messages
             numerator = mechanism.release("squared_norm", squared_norms(update), rounds).mean
         else:
             numerator = mechanism.squared_norms(release).mean(dim=-1)
-            messages = vector_norms(release.received).square().mean(dim=-1)  # (1/M) sum_i ||c_i||^2
-            steps["server_step_naive"] = self._ratio(messages, mean)
+            naive = cache(lambda: self._naive(release))
         adaptive = self._ratio(numerator, mean).clamp(min=1.0)  # eta_g
-        step = steps["server_step_naive"] if self.hyper.step == "naive" else adaptive
+        step = naive() if naive is not None and self.hyper.step == "naive" else adaptive
         model = model + per_run(step, model) * mean
 
-        diagnostics = update_diagnostics(update)
-        steps["server_step"] = step
-        steps["server_step_target"] = self._ratio(diagnostics["mean_squared_norm"], mean)
-        return State({"model": model}, {}), {**steps, **diagnostics}
+        def told() -> Diagnostics:
+            diagnostics = update_diagnostics(update)
+            target = self._ratio(diagnostics["mean_squared_norm"], mean)
+            steps = {} if naive is None else {"server_step_naive": naive()}
+            return {**steps, "server_step": step, "server_step_target": target, **diagnostics}
+
+        return State({"model": model}, {}), Later(told)
+
+    def _naive(self, release: Release) -> Tensor:
+        """[R] the step of the numerator (1/M) sum_i ||c_i||^2, with the noise in it."""
+        return self._ratio(vector_norms(release.received).square().mean(dim=-1), release.mean)
 
     def _ratio(self, numerator: Tensor, mean: Tensor) -> Tensor:
         """[R] numerator / ||cbar||^2; 1 where cbar is zero, for then no step moves the model.

@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from dpfl_cli.algorithms.base import Diagnostics, State
+from dpfl_cli.algorithms.base import Diagnostics, Later, State
 from dpfl_cli.algorithms.local import per_run
 from dpfl_cli.algorithms.second_moment import SecondMomentSettings, blank, feature_clip, preconditioner, releases
 from dpfl_cli.config.component import component
@@ -75,7 +75,7 @@ class FedFC:
         update = clip(objective.precondition(objective.gradient(start), inverse), hyper.clip_norm)  # u_i
         mean = mechanism.release("gradient", update, rounds).mean
         model = model - per_run(hyper.server_lr, model) * mean
-        return State({"model": model, "preconditioner": inverse}, {}), update_diagnostics(update)
+        return State({"model": model, "preconditioner": inverse}, {}), Later(lambda: update_diagnostics(update))
 
     def _covariance(self, objective: ClientSide) -> Bounded:
         """[R, M, p (p + 1) / 2] every client's covariance, clipped as a whole."""

@@ -49,7 +49,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from dpfl_cli.algorithms.base import Diagnostics, State
+from dpfl_cli.algorithms.base import Diagnostics, Later, State
 from dpfl_cli.algorithms.local import check_clip_norm, per_run
 from dpfl_cli.algorithms.second_order import SecondOrderSettings, auxiliary, dual_step, start_state
 from dpfl_cli.config.component import component
@@ -130,4 +130,4 @@ class FedNew:
                 dual = dual_step(hyper, dual, release.echo if hyper.dual == "paper" else update.values, direction)
         model = model - per_run(hyper.server_lr, model) * direction
         clients = {} if dual is None else {"dual": dual}
-        return State({"model": model, "direction": direction}, clients), update_diagnostics(update)
+        return State({"model": model, "direction": direction}, clients), Later(lambda: update_diagnostics(update))

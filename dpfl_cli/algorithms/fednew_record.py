@@ -50,7 +50,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dpfl_cli.algorithms.base import Diagnostics, State
+from dpfl_cli.algorithms.base import Diagnostics, Later, State
 from dpfl_cli.algorithms.local import check_clip_norm, per_run
 from dpfl_cli.algorithms.second_order import SecondOrderSettings, auxiliary, dual_step, start_state
 from dpfl_cli.config.component import component
@@ -149,7 +149,7 @@ class FedNewRecord:
             dual = dual_step(hyper, dual, release.echo, direction)
         model = model - per_run(hyper.server_lr, model) * direction
         clients = {} if dual is None else {"dual": dual}
-        return State({"model": model, "direction": direction}, clients), self._diagnostics(objective, start)
+        return State({"model": model, "direction": direction}, clients), Later(lambda: self._diagnostics(objective, start))
 
     def _clips(self) -> tuple[Tensor, Tensor, Tensor]:
         """[R] C1, C2, D; all infinite where C1 is (clip_norm=null): nothing is bounded then."""

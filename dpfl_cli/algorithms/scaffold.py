@@ -51,7 +51,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dpfl_cli.algorithms.base import Diagnostics, State
+from dpfl_cli.algorithms.base import Diagnostics, Later, State
 from dpfl_cli.algorithms.local import (
     LocalSettings,
     batches_fit,
@@ -142,7 +142,7 @@ class Scaffold:
         own = -torch.addcdiv(drift, memory, per_run(length, memory))  # h_i - c - X_i / (tau eta_l)
         model = model + per_run(hyper.server_lr, model) * release.mean
         server = {"model": model, "control": -settled.mean / per_run(length, settled.mean)}
-        return State(server, {"control": own}), update_diagnostics(update)
+        return State(server, {"control": own}), Later(lambda: update_diagnostics(update))
 
     def _remembered(self, raw: Tensor, bounded: Bounded, release: Release) -> Tensor:
         """[R, M, d] what client controls keep of a contribution."""

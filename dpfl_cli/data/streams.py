@@ -10,11 +10,13 @@ any order; those that span several rounds are kept while their rounds last.
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from typing import Any, Literal
+from functools import cache, lru_cache, partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -23,6 +25,10 @@ from torch import Tensor
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.threads import in_threads, usable_threads
 
+if TYPE_CHECKING:
+    from dpfl_cli.data.noise_kernel import NoiseKernel
+
+logger = logging.getLogger("dpfl")
 CLIENT_TILE = 256  # clients per tile
 TILE_VALUES = 1 << 15  # a tile spans several rounds as long as it holds at most this many values
 MAX_TILE_ROUNDS = 64
@@ -91,22 +97,25 @@ class Streams:
         """
         return self._draw("normal", name, rounds, clients, size, dtype).to(device)
 
-    def noisy(self, name: str, rounds: np.ndarray, values: Tensor, std: Tensor) -> Tensor:
-        """Values plus Gaussian noise, std times what `normal` draws at this address.
+    def noisy(self, name: str, rounds: np.ndarray, values: Tensor, std: Tensor, factors: Tensor | None = None) -> Tensor:
+        """Values, times factors if there are any, plus Gaussian noise: std times what `normal` draws at this address.
 
-        On a CPU the threads that draw also scale and add, while their numbers are at hand.
+        On a CPU the threads that draw also scale and add, while their numbers are at hand: the products are never in memory.
 
         Args:
           name, rounds: the address, as in `normal`.
           values: [R, M, d].
           std: [R] or [R, M] standard deviations, of the values' type.
+          factors: [R, M, 1], of the values' type; NaN where the product is zero whatever the values are. None: 1.
 
         Returns:
           [R, M, d]; new memory, the caller's own.
         """
         clients, size = values.shape[1:]
         if values.device.type == "cpu":
-            return self._draw("normal", name, rounds, clients, size, values.dtype, values, std)
+            return self._draw("normal", name, rounds, clients, size, values.dtype, values, std, factors)
+        if factors is not None:
+            values = (values * factors).masked_fill_(factors.isnan(), 0.0)
         noise = self.normal(name, rounds, clients, size, values.dtype, values.device)
         return noise.mul_(std.reshape(*std.shape, *[1] * (3 - std.dim()))).add_(values)
 
@@ -174,40 +183,73 @@ class Streams:
         dtype: torch.dtype,
         values: Tensor | None = None,
         scale: Tensor | None = None,
+        factors: Tensor | None = None,
+        out: Tensor | None = None,
     ) -> Tensor:
-        """The draws [R, M, d], or where values [R, M, d] are given these plus scale [R] or [R, M] times the draws."""
+        """The draws [R, M, d], or where values [R, M, d] are given these, times any factors, plus scale [R] or [R, M] times the
+        draws; in `out`, if it is given, such as an earlier result (dense)."""
         total = 1 if clients is None else clients
-        out = np.empty((len(self.seeds), total, size), np.float32 if dtype == torch.float32 else np.float64)
-        onto = None
+        if out is None:
+            out = torch.empty(len(self.seeds), total, size, dtype=torch.float32 if dtype == torch.float32 else torch.float64)
+        filled = out.numpy().reshape(len(self.seeds), total, size)
+        onto: list[np.ndarray] = []
         if values is not None and scale is not None:
-            onto = values.numpy(), np.broadcast_to(scale.numpy().reshape(len(out), -1, 1), (*out.shape[:2], 1))
+            onto = [np.broadcast_to(scale.numpy().reshape(len(filled), -1, 1), (*filled.shape[:2], 1)), values.numpy()]
+            onto += [] if factors is None else [factors.numpy()]
+        kernel = compiled_kernel() if len(onto) == 3 and filled.size >= THREAD_VALUES and onto[1].flags.c_contiguous else None
+        add = _scaled if kernel is None else kernel.scaled
         jobs: list[Callable[[], None]] = []
         for tile, start in enumerate(range(0, total, CLIENT_TILE)):
             rows = slice(start, start + CLIENT_TILE)
-            place = out[:, rows]
-            depth = max(1, min(MAX_TILE_ROUNDS, TILE_VALUES // max(1, place.shape[1] * size)))
+            place = filled[:, rows]
+            depth = _depth(place.shape[1], size)
             if depth > 1:
-                place[...] = self._from_rounds(law, name, tile, depth, rounds, place)
-                if onto is not None:
-                    _scaled(place, place, onto[1][:, rows], onto[0][:, rows])
+                self._from_rounds(law, name, tile, depth, rounds, place)
+                if onto:
+                    _scaled(place, *(part[:, rows] for part in onto))
                 continue
             for (seed, round_), runs in self._sharing(rounds).items():
-                targets = None if onto is None else [(onto[1][run, rows], onto[0][run, rows]) for run in runs]
-                jobs.append(partial(_fill, law, [place[run] for run in runs], seed, name, round_, tile, targets=targets))
-        in_threads(jobs, usable_threads() if out.size >= THREAD_VALUES else 1)
-        drawn = torch.from_numpy(out)
+                targets = [[part[run, rows] for part in onto] for run in runs] if onto else None
+                places = [place[run] for run in runs]
+                jobs.append(partial(_fill, law, places, seed, name, round_, tile, targets=targets, add=add))
+        in_threads(jobs, usable_threads() if filled.size >= THREAD_VALUES else 1)
+        drawn = torch.from_numpy(filled)
         return drawn[:, 0] if clients is None else drawn
 
-    def _from_rounds(self, law: Law, name: str, tile: int, depth: int, rounds: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """The values [R, rows, size] of a tile that spans `depth` rounds."""
-        epochs = rounds // depth
-        key = (law, name, tile, like.shape[1:], like.dtype)
+    def span(self, law: Law, name: str, rounds: np.ndarray, out: np.ndarray) -> None:
+        """The draws of several rounds at once: row by row what `normal` and `uniform` give.
+
+        Args:
+          rounds: [k, R] integers; addressed otherwise as in `normal`.
+          out: [k, R, M, d], which is filled; M is 1 for a server-side draw.
+        """
+        total, size = out.shape[2:]
+        tiles = [slice(start, min(start + CLIENT_TILE, total)) for start in range(0, total, CLIENT_TILE)]
+        depths = [_depth(rows.stop - rows.start, size) for rows in tiles]
+        if min(depths) == 1:
+            for place, numbers in zip(out, rounds, strict=True):
+                place[...] = self._draw(law, name, numbers, total, size, torch.from_numpy(out).dtype).numpy()
+            return
+        for tile, (rows, depth) in enumerate(zip(tiles, depths, strict=True)):
+            epochs = rounds // depth
+            changes = np.flatnonzero((epochs[1:] != epochs[:-1]).any(axis=1)) + 1
+            for first, last in pairwise([0, *changes.tolist(), len(rounds)]):
+                self._from_rounds(law, name, tile, depth, rounds[first:last], out[first:last, :, rows])
+
+    def _from_rounds(self, law: Law, name: str, tile: int, depth: int, rounds: np.ndarray, place: np.ndarray) -> None:
+        """Fills in the values [R, rows, size] of a tile that spans `depth` rounds; [k, R, rows, size] for rounds [k, R] of one
+        tile."""
+        runs, block = len(self.seeds), place.shape[-2:]
+        epochs = rounds.reshape(-1, runs)[0] // depth
+        key = (law, name, tile, block, place.dtype)
         kept = self._kept.get(key)
         if kept is None:
-            kept = self._kept[key] = _Kept(np.empty((len(like), depth, *like.shape[1:]), like.dtype))
+            kept = self._kept[key] = _Kept(np.empty((runs, depth, *block), place.dtype))
         if kept.epochs != epochs.tobytes():
             self._renew(law, name, tile, epochs, kept)
-        return kept.values[kept.index, rounds - depth * epochs]
+        # "clip" spares a copy, and clips nothing
+        where = kept.index * depth + (rounds - depth * epochs)
+        np.take(kept.values.reshape(-1, *block), where, axis=0, out=place, mode="clip")
 
     def _renew(self, law: Law, name: str, tile: int, epochs: np.ndarray, kept: _Kept) -> None:
         """Draws what runs in these epochs need, over what none of them needs any more."""
@@ -231,31 +273,52 @@ class Streams:
         return runs
 
 
+def _depth(rows: int, size: int) -> int:
+    """How many rounds a tile of so many clients spans."""
+    return max(1, min(MAX_TILE_ROUNDS, TILE_VALUES // max(1, rows * size)))
+
+
 def _fill(
     law: Law,
     places: Sequence[np.ndarray],
     seed: int,
     name: str,
     *key: int,
-    targets: Sequence[tuple[np.ndarray, np.ndarray]] | None = None,
+    targets: Sequence[Sequence[np.ndarray]] | None = None,
+    add: Callable[..., None] | None = None,
 ) -> None:
-    """Draws into the first of the places, which are contiguous; the others get a copy. With targets (scale, values) for each of
-    them it gets values plus scale times the draw."""
+    """Draws into the first of the places, which are contiguous; the others get a copy. Then values are added by `add`, which is
+    `_scaled` or the same compiled: targets hold what it takes beside a place, for each of these."""
     generator = stream_generator(seed, name, *key)
     draw = generator.standard_normal if law == "normal" else generator.random
     draw(out=places[0], dtype=places[0].dtype)
-    if targets is None:
-        for place in places[1:]:
-            place[...] = places[0]
-        return
-    for place, (scale, values) in reversed(list(zip(places, targets, strict=True))):  # the first, which holds the draw, at last
-        _scaled(place, places[0], scale, values)
+    for place in places[1:]:
+        place[...] = places[0]
+    if targets is not None and add is not None:
+        for place, target in zip(places, targets, strict=True):
+            add(place, *target)
 
 
-def _scaled(place: np.ndarray, draws: np.ndarray, scale: np.ndarray, values: np.ndarray) -> None:
-    """place <- values + scale * draws."""
-    np.multiply(draws, scale, out=place)
+def _scaled(place: np.ndarray, scale: np.ndarray, values: np.ndarray, factors: np.ndarray | None = None) -> None:
+    """place <- values * factors + scale * place, where it holds the draws; a factor of NaN makes the product zero."""
+    np.multiply(place, scale, out=place)
+    if factors is not None:
+        values = values * factors
+        values[np.isnan(factors[..., 0])] = 0.0
     np.add(place, values, out=place)
+
+
+@cache
+def compiled_kernel() -> NoiseKernel | None:
+    """The kernel, or None, saying so once, where it cannot be built."""
+    try:
+        from dpfl_cli.data.noise_kernel import NoiseKernel
+
+        return NoiseKernel()
+    except Exception as error:  # whatever a compiler may raise: numpy serves as well
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        logger.warning("the kernel of noise cannot be compiled here (%s); using numpy, which is slower", reason)
+        return None
 
 
 def _subsets(generator: np.random.Generator, populations: np.ndarray, size: int) -> np.ndarray:

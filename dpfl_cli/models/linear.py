@@ -1,13 +1,18 @@
 """Linear regression: f_i(w) = loss_factor * mean_j (x_ij . w - y_ij)^2 in float64.
 
 Runs that share a federation share its features: they are the columns of one product per bucket of clients. A client with one
-record never leaves the span of that record (and of its drift), so its whole local run is a recursion in one number.
+record never leaves the span of that record (and of its drift), so its whole local run is a recursion in one number. A compiled
+kernel takes these clients on CPUs (`linear_kernel`); stacked tensor operations serve other devices, and where the kernel cannot
+be built. The two are tested equal.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,6 +26,13 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.single_output import SingleOutput
 from dpfl_cli.models.stacks import RUN_BLOCK, Bucket, Group, by_blocks, filled, groups_of, optimum_of, put
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+
+if TYPE_CHECKING:
+    from dpfl_cli.models.linear_kernel import Layout, LinearKernel
+
+logger = logging.getLogger("dpfl")
+
+SUMMED = 1024  # clients whose losses are added up at once
 
 
 class LinearRegressionSettings(Settings):
@@ -54,7 +66,7 @@ class _Span:
     rate: Tensor
 
 
-@component("model", "linear_regression", revision=1, settings=LinearRegressionSettings)
+@component("model", "linear_regression", revision=2, settings=LinearRegressionSettings)
 class LinearRegression(SingleOutput):
     """Linear regression with squared loss, float64, started at zero (unless init says otherwise).
 
@@ -74,7 +86,9 @@ class LinearRegression(SingleOutput):
         self.features = self.dimension = self.dimension_of(settings, federations[0].dataset.info)
         self.kernel_scale = settings.loss_factor
         self._groups = groups_of(federations, index, self.dtype, self.device)
-        self._optima = [optimum_of(federation, self.dtype, self.device) for federation in federations]
+        optima = [optimum_of(federation, self.dtype, self.device) for federation in federations]
+        known = [optima[number] for number in index.tolist()]
+        self._optimum = None if any(one is None for one in known) else torch.stack(known)  # [R, d]
 
     @classmethod
     def dimension_of(cls, settings: LinearRegressionSettings, info: DatasetInfo) -> int:
@@ -118,20 +132,23 @@ class LinearRegression(SingleOutput):
         """As the definition; clients with one record take the recursion in its span."""
         rate = learning_rate.to(self.dtype)
         shift = None if drift is None else opened(drift)
-        result = torch.empty(self.runs, self.clients, self.dimension, dtype=self.dtype, device=self.device)
+        kernel = self._kernel()
+        if kernel is None:
+            result = torch.empty(self.runs, self.clients, self.dimension, dtype=self.dtype, device=self.device)
+        else:  # with the updates of these clients, and the others' to be written yet
+            result = self.host(self._updates, kernel, start, rate, steps, shift)
         spans = []
-        for group in self._groups:
+        for group, bucket in self._buckets(beside=kernel):
             model, pace = start[group.runs], rate[group.runs]
-            for bucket in group.buckets:
-                extra = None if shift is None else shift[group.runs][:, bucket.clients]
-                if bucket.features.shape[1] == 1:
-                    spans.append(self._span(group, bucket, model, pace, extra))
-                elif isinstance(group.runs, slice) and isinstance(bucket.clients, slice):
-                    self._descend(bucket, model, pace, steps, extra, result[group.runs, bucket.clients])
-                else:
-                    update = result.new_empty(len(model), len(bucket.counts), self.dimension)
-                    self._descend(bucket, model, pace, steps, extra, update)
-                    put(result, group.runs, bucket.clients, update)
+            extra = None if shift is None else shift[group.runs][:, bucket.clients]
+            if bucket.features.shape[1] == 1:
+                spans.append(self._span(group, bucket, model, pace, extra))
+            elif isinstance(group.runs, slice) and isinstance(bucket.clients, slice):
+                self._descend(bucket, model, pace, steps, extra, result[group.runs, bucket.clients])
+            else:
+                update = result.new_empty(len(model), len(bucket.counts), self.dimension)
+                self._descend(bucket, model, pace, steps, extra, update)
+                put(result, group.runs, bucket.clients, update)
         self._descend_in_spans(spans, steps, result)
         return client_values(result)
 
@@ -139,29 +156,68 @@ class LinearRegression(SingleOutput):
         """`distance` ||w - w*|| and `relative_distance` ||w - w*|| / ||w*|| (where the optimum w* is known), and `train_loss`
         (1/M) sum_i mean_j (x_ij . w - y_ij)^2, each [R]; where settings ask for them `objective`, (1/M) sum_i f_i, which is
         loss_factor times that, and `gradient_quantiles`."""
-        loss = parameters.new_zeros(self.runs)
-        optimum = torch.zeros_like(parameters)
-        for group, known in zip(self._groups, self._optima, strict=True):
-            model = parameters[group.runs]
-            total = model.new_zeros(len(model))
-            for bucket in group.buckets:
-                fitted = by_blocks(bucket.features.matmul, model.T)  # [B, n, S]
-                squared = (fitted - bucket.targets.unsqueeze(-1)).square_().sum(dim=1) / bucket.counts.unsqueeze(-1)
-                total += squared.T.contiguous().sum(dim=-1)  # along memory: the order of a sum must not depend on S
-            loss[group.runs] = total / self.clients
-            if known is not None:
-                optimum[group.runs] = known
+        losses = parameters.new_zeros(self.runs, -(-self.clients // SUMMED) * SUMMED)
+        kernel = self._kernel()
+        if kernel is not None:
+            kernel.squared_errors(self._singles, parameters.contiguous().numpy(), losses.numpy(), torch.get_num_threads())
+        for group, bucket in self._buckets(beside=kernel):
+            fitted = by_blocks(bucket.features.matmul, parameters[group.runs].T)  # [B, n, S]
+            squared = (fitted - bucket.targets.unsqueeze(-1)).square_().sum(dim=1) / bucket.counts.unsqueeze(-1)
+            put(losses, group.runs, bucket.clients, squared.T)
+        # along memory and in two steps: the order of the sum depends neither on R nor on threads
+        loss = losses.unflatten(-1, (-1, SUMMED)).sum(dim=-1).sum(dim=-1) / self.clients
         more = {"objective": self.settings.loss_factor * loss} if self.settings.objective else {}
         more |= self.asked_quantiles(parameters)
-        if any(known is None for known in self._optima):
+        if self._optimum is None:
             return {"train_loss": loss, **more}
-        distance = torch.linalg.vector_norm(parameters - optimum, dim=-1)
+        distance = torch.linalg.vector_norm(parameters - self._optimum, dim=-1)
         return {
             "distance": distance,
-            "relative_distance": distance / torch.linalg.vector_norm(optimum, dim=-1),
+            "relative_distance": distance / torch.linalg.vector_norm(self._optimum, dim=-1),
             "train_loss": loss,
             **more,
         }
+
+    def _buckets(self, beside: LinearKernel | None) -> Iterator[tuple[Group, Bucket]]:
+        """All buckets with their groups, or those that are left beside the kernel."""
+        for group in self._groups:
+            for bucket in group.buckets:
+                if beside is None or bucket.features.shape[1] > 1:
+                    yield group, bucket
+
+    def _kernel(self) -> LinearKernel | None:
+        """The kernel, where there is one and something for it to do."""
+        single = any(bucket.features.shape[1] == 1 for _, bucket in self._buckets(beside=None))
+        return linear_kernel() if single and self.device.type == "cpu" else None
+
+    @cached_property
+    def _singles(self) -> Layout:
+        """Clients with one record, or none, for the kernel."""
+        from dpfl_cli.models.linear_kernel import Layout
+
+        found = [(group, bucket) for group, bucket in self._buckets(beside=None) if bucket.features.shape[1] == 1]
+        rows = torch.cat([bucket.features[:, 0] for _, bucket in found])
+        for (_, bucket), part in zip(found, rows.split([len(bucket.counts) for _, bucket in found]), strict=True):
+            bucket.features.set_(part.unsqueeze(1))  # the same numbers: they are not held twice
+        runs, clients = np.arange(self.runs), np.arange(self.clients)
+        return Layout.of(
+            rows.numpy(),
+            torch.cat([bucket.targets[:, 0] for _, bucket in found]).numpy(),
+            torch.cat([bucket.squared_norms for _, bucket in found]).numpy(),
+            np.concatenate([clients[bucket.clients] for _, bucket in found]),
+            [(runs[group.runs], len(bucket.counts)) for group, bucket in found],
+        )
+
+    def _updates(
+        self, kernel: LinearKernel, start: Tensor, rate: Tensor, steps: int, drift: Tensor | None, out: Tensor | None = None
+    ) -> Tensor:
+        """`local_descent` of the clients with one record; what it gives for the others is of no meaning."""
+        result = torch.empty(self.runs, self.clients, self.dimension, dtype=self.dtype) if out is None else out
+        models, rates = start.contiguous().numpy(), rate.contiguous().numpy()
+        shifts = None if drift is None else drift.contiguous().numpy()
+        scale, threads = self.settings.loss_factor, torch.get_num_threads()
+        kernel.updates(self._singles, scale, models, rates, steps, shifts, result.numpy(), threads)
+        return result
 
     def _gradient(
         self, bucket: Bucket, parameters: Tensor, residual: Tensor | None = None, gradient: Tensor | None = None
@@ -243,3 +299,16 @@ class LinearRegression(SingleOutput):
             update.addcmul_(span.drift, -steps * span.rate.unsqueeze(-1))
         if not direct:
             put(result, runs, clients, update)
+
+
+@cache
+def linear_kernel() -> LinearKernel | None:
+    """The kernel, or None, saying so once, where it cannot be built."""
+    try:
+        from dpfl_cli.models.linear_kernel import LinearKernel
+
+        return LinearKernel()
+    except Exception as error:  # whatever a compiler may raise: the torch path serves as well
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        logger.warning("the kernel of linear regression cannot be compiled here (%s); using torch, which is slower", reason)
+        return None

@@ -42,7 +42,6 @@ from dpfl_cli.models.pairs import (
     Block,
     Pool,
     bounded_shares,
-    divisors,
     product,
     shared_product,
 )
@@ -332,7 +331,7 @@ class Mlp(Objective):
                 self._passes.drop_non_finite()
                 self._passes.collect(bounded_shares(chunk.weights, norms, own))
             block.put(result, self._passes.gradient())
-        records = divisors(self.records, batch)
+        records = self.divisors(batch)
         return record_mean(client_values(result), clip_norm.to(self.device), records)
 
     def squared_gradient_norms(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:

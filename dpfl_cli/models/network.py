@@ -38,7 +38,7 @@ from dpfl_cli.config.component import Settings
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import Objective
-from dpfl_cli.models.pairs import bounded_shares, divisors
+from dpfl_cli.models.pairs import bounded_shares
 from dpfl_cli.privacy.bounded import Bounded, record_mean, vector_norms
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
@@ -199,7 +199,7 @@ class Network(Objective):
     def clipped_gradient(self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None) -> Bounded:
         """As the contract. A number in a batch that is none of the client's records counts as a record of gradient zero."""
         means = self.host(self._clipped_means, opened(parameters), clip_norm.to(self.device, torch.float64), batch)
-        return record_mean(client_values(means), clip_norm.to(self.device), divisors(self.records, batch))
+        return record_mean(client_values(means), clip_norm.to(self.device), self.divisors(batch))
 
     def squared_gradient_norms(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
         """[R, M, b] squared norms; infinite for a record whose gradient is not finite."""

@@ -74,6 +74,7 @@ class Objective(ABC):
         counts = np.stack([federation.partition.counts for federation in federations])
         self.held = counts[index]
         self.records = torch.as_tensor(self.held, device=self.device)
+        self._divisors: dict[int | None, Tensor] = {}
 
     @property
     def batch_device(self) -> torch.device:
@@ -123,6 +124,14 @@ class Objective(ABC):
             return {}
         everywhere = parameters.unsqueeze(1).expand(-1, self.clients, -1)
         return gradient_quantiles(self.squared_gradient_norms(everywhere), self.records)
+
+    def divisors(self, batch: Tensor | None) -> Tensor:
+        """[R, M] what sums over records are divided by: n_i, at least 1, or b for a batch [R, M, b]; public, and kept."""
+        size = None if batch is None else batch.shape[-1]
+        if size not in self._divisors:
+            numbers = self.records.clamp(min=1) if size is None else torch.full_like(self.records, size)
+            self._divisors[size] = numbers.to(self.dtype)
+        return self._divisors[size]
 
     def clipped_gradient(self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None) -> Bounded:
         """Mean over records of the clipped gradients of their losses, without the regulariser, which depends on no data.

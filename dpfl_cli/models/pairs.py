@@ -57,6 +57,8 @@ def _product(left: Tensor, right: Tensor, out: Tensor | None, add: float) -> Ten
 def shared_product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     """left [S, B, a, b] @ right [B, b, c] -> [S, B, a, c]: the S runs share the right side, which is not copied for them."""
     runs, pairs = left.shape[:2]
+    if runs == 1 and out is None:
+        return product(left[0], right).unsqueeze(0)
     if out is None:
         out = left.new_empty(*left.shape[:3], right.shape[2])
     if pairs == 1:
@@ -78,11 +80,6 @@ def bounded_shares(shares: Tensor, norms: Tensor, clip_norm: Tensor) -> Tensor:
     return torch.where(norms < torch.inf, shares * (clip_norm / norms).clamp(max=1.0), 0.0)
 
 
-def divisors(records: Tensor, batch: Tensor | None) -> Tensor:
-    """[R, M] what sums over records are divided by: n_i [R, M], at least 1, or the size of a batch [R, M, b]."""
-    return records.clamp(min=1) if batch is None else torch.full_like(records, batch.shape[-1])
-
-
 @dataclass(frozen=True)
 class Block:
     """S runs x B clients with their records, padded with zero rows to n.
@@ -96,6 +93,7 @@ class Block:
       runs, clients: which of the R runs and M clients; `runs` is None where the block holds pairs, `clients` of the R * M.
       numbers: the runs' numbers; empty for a minibatch.
       key: what names these records in the pool; None for a minibatch.
+      every: whether these are all pairs of a minibatch, in their order: nothing is picked out then.
     """
 
     features: Tensor
@@ -106,15 +104,20 @@ class Block:
     clients: Index
     numbers: Sequence[int] = ()
     key: tuple[int, int] | None = None
+    every: bool = False
 
     def of(self, values: Tensor) -> Tensor:
         """[S, B, ...] the block's part of [R, M, ...]."""
+        if self.every:
+            return values.reshape(1, -1, *values.shape[2:])
         if self.runs is None:
             return values.flatten(0, 1)[self.clients].unsqueeze(0)
         return values[self.runs][:, self.clients]
 
     def of_runs(self, values: Tensor, clients: int) -> Tensor:
-        """[S, 1] or [1, B] the numbers of the block's runs out of [R]; `clients` is M."""
+        """[S, 1], or [1, B] or [1, 1] in a minibatch, the numbers of the block's runs out of [R]; `clients` is M."""
+        if self.runs is None and len(values) == 1:
+            return values.unsqueeze(0)
         if self.runs is None:
             return values.repeat_interleave(clients)[self.clients].unsqueeze(0)
         return values[self.runs].unsqueeze(1)
@@ -156,7 +159,9 @@ class Pool:
         device: torch.device,
     ) -> None:
         self._index, self._device = index, device
+        self.width, self.dtype = width, dtype
         self._shares: dict[int, Tensor] = {}
+        self._no_record = torch.zeros((), dtype=torch.int64, device=device)  # row 0 of the pool
         self._segments, total = _segments(federations)
         self._features = torch.zeros(total, width, dtype=dtype, device=device)
         self._labels = torch.zeros(total, dtype=torch.int64, device=device)
@@ -223,21 +228,30 @@ class Pool:
                     )
 
     def _gathered(self, batch: Tensor, pair_bytes: Callable[[int], int]) -> Iterator[Block]:
-        records = batch.shape[-1]
-        own = (batch >= 0) & (batch < self._counts)
-        rows = (self._first + batch).mul_(own).flatten(0, 1)  # row 0 of the pool is no record
+        records, pairs = batch.shape[-1], batch.shape[0] * batch.shape[1]
+        own = (batch >= 0).logical_and_(batch < self._counts)
+        rows = torch.where(own, self._first + batch, self._no_record).view(-1)
         size = max(1, _budget(self._device) // pair_bytes(records))
         weights = self._share(records)
-        for start in range(0, len(rows), size):
-            some, pairs = rows[start : start + size].flatten(), (-1, records)
+        for start in range(0, pairs, size):
+            some = rows if size >= pairs else rows[start * records : (start + size) * records]
             yield Block(
-                self._features.index_select(0, some).unflatten(0, pairs),
-                self._labels.index_select(0, some).unflatten(0, pairs),
-                self._squared_norms.index_select(0, some).unflatten(0, pairs),
+                self._features.index_select(0, some).view(-1, records, self._features.shape[1]),
+                self._labels.index_select(0, some).view(-1, records),
+                self._squared_norms.index_select(0, some).view(-1, records),
                 weights,
                 None,
                 slice(start, start + size),
+                every=size >= pairs,
             )
+
+    def rows(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Features [N, q], labels [N] and squared norms [N] of all records as `Block` has them; row 0 is no record."""
+        return self._features, self._labels, self._squared_norms
+
+    def places(self) -> tuple[Tensor, Tensor]:
+        """[R, M, 1] where the rows of every pair's records begin, and how many they are."""
+        return self._first, self._counts
 
     def _share(self, records: int) -> Tensor:
         """1 / b as a scalar tensor; made once."""

@@ -36,7 +36,7 @@ from dpfl_cli.models.curvature import (
     precondition,
 )
 from dpfl_cli.models.objective import Curvature, Objective
-from dpfl_cli.models.pairs import CPU_BLOCK, LARGEST_NORM, bounded_shares, divisors, product
+from dpfl_cli.models.pairs import CPU_BLOCK, LARGEST_NORM, bounded_shares, product
 from dpfl_cli.models.stacks import RUN_BLOCK, filled, index_of, put
 from dpfl_cli.privacy.bounded import Bounded, record_covariance, record_mean
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
@@ -136,7 +136,7 @@ class SingleOutput(Objective):
         """As the contract. A number in a batch that is none of the client's records counts as a record of gradient zero."""
         limit = clip_norm.to(self.device, self.dtype)
         means = self._computed("clipped", opened(parameters), limit, batch)
-        records = divisors(self.records, batch)
+        records = self.divisors(batch)
         return record_mean(client_values(means), limit, records)
 
     def squared_gradient_norms(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
@@ -186,7 +186,7 @@ class SingleOutput(Objective):
     def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
         """As the contract."""
         limit = clip_norm.to(self.device, self.dtype)
-        return record_covariance(client_values(self._covariance(limit.square())), limit, divisors(self.records, None))
+        return record_covariance(client_values(self._covariance(limit.square())), limit, self.divisors(None))
 
     def precondition(self, values: Tensor, matrices: Tensor) -> Tensor:
         """As the contract."""
@@ -258,6 +258,16 @@ class SingleOutput(Objective):
         for shard in self._shards:
             kernel.compute(mode, *loss, shard.layout, shard.runs, given, out, limits, numbers, torch.get_num_threads())
         return result
+
+    def kernel_arguments(
+        self, kernel: SingleOutputKernel, mode: Mode, values: Tensor, bounds: Tensor | None, batch: Tensor | None, width: int
+    ) -> list[tuple[Any, ...]]:
+        """What `_compiled` calls the kernel with, once for every federation; the result is not filled."""
+        given, out = values.numpy(), np.empty((self.runs, self.clients, width))
+        limits = None if bounds is None else bounds.contiguous().numpy()
+        numbers = None if batch is None else batch.numpy()
+        loss = self.kernel_loss, self.kernel_scale, self.l2
+        return [kernel.arguments(mode, *loss, s.layout, s.runs, given, out, limits, numbers) for s in self._shards]
 
     def _curvatures(
         self, values: Tensor, curvature: Curvature, clip_norm: Tensor | None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from math import sqrt
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from dpfl_cli.models.classifier import DTYPES, EVALUATION_ROWS, cross_entropy, e
 from dpfl_cli.models.curvature import (
     TOLERANCE,
     clippable_norms,
+    compiled_kernel,
     covariance_inverse,
     covariance_product,
     covariance_solve,
@@ -38,6 +39,7 @@ from dpfl_cli.models.curvature import (
     largest_eigenvalue,
     packed,
     precondition,
+    solved_by_kernel,
 )
 from dpfl_cli.models.objective import Curvature, Objective
 from dpfl_cli.models.pairs import (
@@ -47,12 +49,15 @@ from dpfl_cli.models.pairs import (
     Pool,
     bounded_shares,
     class_probabilities,
-    divisors,
     product,
     shared_product,
 )
+from dpfl_cli.models.softmax_minibatch import SMALL, Minibatch
 from dpfl_cli.privacy.bounded import Bounded, record_covariance, record_mean
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+
+if TYPE_CHECKING:
+    from dpfl_cli.models.curvature_kernel import CurvatureKernel
 
 KEPT_FACTORS = 1 << 30  # bytes of factored covariances that are kept from round to round; others are factored every time
 MAP_ROWS = 1 << 13  # records that pass the frozen layer at once
@@ -101,8 +106,9 @@ class SoftmaxRegression(Objective):
         self._row = -(-self._width // ALIGNMENT) * ALIGNMENT
         self._solver_dtype = DTYPES[settings.solver_precision]
         self.solver_residual = TOLERANCE[torch.float32] if settings.solver_precision == "float32" else 0.0
-        self._minus_one = torch.full((), -1.0, dtype=self.dtype, device=self.device)
         self._pool = Pool(federations, index, self._rows, self._row, self.dtype, self.device)
+        self._filled: tuple[Tensor, Tensor] | None = None
+        self._minibatches: dict[int, Minibatch] = {}
         self._factors: dict[tuple[object, ...], Tensor] = {}
         self._tests = evaluation_splits(federations, self._rows)
 
@@ -136,13 +142,13 @@ class SoftmaxRegression(Objective):
 
     def gradient(self, parameters: Tensor) -> ClientValues:
         """[R, M, d] grad f_i(v_i) = (1 / n_i) sum_j (p_j - e_{t_j}) (x) x_j + l2 v_i; 0 for a client without records."""
-        values = opened(parameters)
-        result = torch.zeros_like(values, memory_format=torch.contiguous_format)
+        values, result = opened(parameters), None
         for block in self._pool.blocks(None, self._pair_bytes):
             residuals = self._residuals(block, values)
             # a record that is not finite makes the gradient what it is: not finite
             residuals.mul_((block.weights * (1.0 + 0.0 * block.squared_norms)).unsqueeze(-2))
-            self._put_gradient(block, residuals, result)
+            result = self._with_gradient(block, residuals, result)
+        result = self._or_zeros(result)
         if self.settings.l2:
             result.addcmul_(values, (self.records > 0).unsqueeze(-1).to(self.dtype), value=self.settings.l2)
         return client_values(result)
@@ -152,17 +158,18 @@ class SoftmaxRegression(Objective):
 
         A record that is not finite, or whose features' norm exceeds `pairs.LARGEST_NORM`, counts as zero.
         """
-        values = opened(parameters)
-        limit = clip_norm.to(self.device, self.dtype)
-        result = torch.zeros_like(values, memory_format=torch.contiguous_format)
+        values, limit = opened(parameters), clip_norm.to(self.device, self.dtype)
+        result: Tensor | None = None
+        if batch is not None and self._is_small(batch):
+            result = self.host(self._minibatch(batch.shape[-1]).clipped_mean, values, limit, batch)
+            return record_mean(result, limit, self.divisors(batch))
         for block in self._pool.blocks(batch, self._pair_bytes):
             residuals = self._residuals(block, values)
             norms = self._squared_gradient_norms(block, residuals).sqrt_()
             shares = bounded_shares(block.weights, norms, block.of_runs(limit, self.clients).unsqueeze(-1))
             residuals.mul_(shares.unsqueeze(-2)).nan_to_num_(0.0, 0.0, 0.0)  # 0 * NaN, where a share is zero for that reason
-            self._put_gradient(block, residuals, result)
-        records = divisors(self.records, batch)
-        return record_mean(client_values(result), clip_norm.to(self.device), records)
+            result = self._with_gradient(block, residuals, result)
+        return record_mean(self._or_zeros(result), limit, self.divisors(batch))
 
     def squared_gradient_norms(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
         """[R, M, b] ||p_j - e_t||^2 ||x_j||^2."""
@@ -190,8 +197,9 @@ class SoftmaxRegression(Objective):
         sides, dtype = opened(right), self._solver_dtype
         shifts = damping.to(self.device, dtype)
         limits = torch.full_like(shifts, torch.inf) if clip_norm is None else clip_norm.to(self.device, dtype)
-        idle = (self.records == 0).unsqueeze(-1)
-        result = torch.where(idle, sides / damping.to(self.device, sides.dtype).reshape(-1, 1, 1), 0.0)
+        result = torch.empty_like(sides, memory_format=torch.contiguous_format)
+        if not self.held.all():  # blocks have all clients that hold records
+            torch.div(sides, damping.to(self.device, sides.dtype).reshape(-1, 1, 1), out=result)
         if curvature == "hessian":
             for block in self._pool.blocks(None, self._hessian_bytes):
                 side = self._by_class(block.of(sides)).to(dtype)
@@ -212,7 +220,7 @@ class SoftmaxRegression(Objective):
     def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
         """As the contract, by ||x x^T||_F = ||x||^2: every record's share is cut."""
         limit = clip_norm.to(self.device, self.dtype)
-        return record_covariance(client_values(self._covariance(limit.square())), limit, divisors(self.records, None))
+        return record_covariance(client_values(self._covariance(limit.square())), limit, self.divisors(None))
 
     def precondition(self, values: Tensor, matrices: Tensor) -> Tensor:
         """As the contract."""
@@ -289,7 +297,7 @@ class SoftmaxRegression(Objective):
     def _hessian_bytes(self, records: int) -> int:
         """Bytes that a Hessian solve of one pair works on."""
         held = records * (self._row + 6 * self._classes) + 6 * self._classes * self._row
-        if self.settings.solver == "cholesky":
+        if self.settings.solver == "cholesky" and self._solver_kernel is None:
             held += (self._classes * self._row) ** 2 // 2
         return self._solver_dtype.itemsize * held
 
@@ -299,22 +307,56 @@ class SoftmaxRegression(Objective):
 
     def _logits(self, block: Block, values: Tensor) -> Tensor:
         """[S, B, c, n] W x."""
-        return shared_product(self._by_class(block.of(values)), block.features.mT)
+        return shared_product(self._filled_up(block.of(values)), block.features.mT)
+
+    def _filled_up(self, values: Tensor) -> Tensor:
+        """`_by_class` of [S, B, d] in memory that the next call takes again."""
+        if self._row == self._width:
+            return self._by_class(values)
+        shape = (*values.shape[:2], self._classes, self._row)
+        if self._filled is None or self._filled[0].shape != shape:
+            filled = values.new_zeros(shape)
+            self._filled = filled, filled[..., : self._width]
+        filled, inner = self._filled
+        inner.copy_(values.view(inner.shape))
+        return filled
+
+    def _is_small(self, batch: Tensor) -> bool:
+        """Whether a batch [R, M, b] is so small that calls are what it costs: on a CPU, and one block."""
+        held = self.runs * self.clients * self._pair_bytes(batch.shape[-1])
+        return self.device.type == "cpu" and batch.numel() * self._classes < SMALL and held <= CPU_BLOCK
+
+    def _minibatch(self, records: int) -> Minibatch:
+        """For small batches of so many records."""
+        if records not in self._minibatches:
+            shape = self.runs, self.clients, records, self._classes, self._width
+            self._minibatches[records] = Minibatch(self._pool, *shape)
+        return self._minibatches[records]
 
     def _residuals(self, block: Block, values: Tensor) -> Tensor:
         """[S, B, c, n] p - e_t."""
         residuals = class_probabilities(self._logits(block, values))
         places = block.labels.unsqueeze(-2).expand(*residuals.shape[:2], 1, -1)
-        return residuals.scatter_add_(-2, places, self._minus_one.expand(places.shape))
+        return residuals.scatter_(-2, places, -1.0, reduce="add")
 
     def _squared_gradient_norms(self, block: Block, residuals: Tensor) -> Tensor:
         """[S, B, n]."""
         return residuals.square().sum(dim=-2).mul_(block.squared_norms)
 
-    def _put_gradient(self, block: Block, residuals: Tensor, result: Tensor) -> None:
-        """sum_j (residual of j) (x) x_j, to the block's places of result [R, M, d]."""
-        by_class = result.unflatten(-1, (self._classes, self._width))
-        block.put(by_class, shared_product(residuals, block.features)[..., : self._width])
+    def _with_gradient(self, block: Block, residuals: Tensor, result: Tensor | None) -> Tensor:
+        """result [R, M, d], made on first need, with sum_j (residual of j) (x) x_j at the block's places."""
+        sums = shared_product(residuals, block.features)[..., : self._width]
+        if block.every:
+            return sums.reshape(self.runs, self.clients, self.dimension)
+        result = self._or_zeros(result)
+        block.put(result.unflatten(-1, (self._classes, self._width)), sums)
+        return result
+
+    def _or_zeros(self, result: Tensor | None) -> Tensor:
+        """[R, M, d]."""
+        if result is not None:
+            return result
+        return torch.zeros(self.runs, self.clients, self.dimension, dtype=self.dtype, device=self.device)
 
     def _solve_hessian(self, block: Block, values: Tensor, right: Tensor, damping: Tensor, limit: Tensor) -> Tensor:
         """[S, B, c, q] with damping and limit [S]."""
@@ -322,11 +364,16 @@ class SoftmaxRegression(Objective):
         probabilities, shares = self._curvature(block, values, features, limit)
         if self.settings.solver == "cg":
             return hessian_by_conjugate_gradients(features, probabilities, shares, right, damping[:, None, None, None])
-        solved = [
-            hessian_by_cholesky(features, *parts)
-            for parts in zip(probabilities, shares, right, damping, strict=True)  # one run at a time: its matrices are large
-        ]
-        return torch.stack(solved)
+        kernel = self._solver_kernel
+        if kernel is None:
+            return hessian_by_cholesky(features, probabilities, shares, right, damping)
+        solved: Tensor = self.host(solved_by_kernel, kernel, features, probabilities, shares, right, damping)
+        return solved
+
+    @property
+    def _solver_kernel(self) -> CurvatureKernel | None:
+        """What factors Hessians on CPUs, where it can be compiled."""
+        return compiled_kernel(self._solver_dtype) if self.device.type == "cpu" else None
 
     def _curvature(self, block: Block, values: Tensor, features: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
         """Probabilities [S, B, c, n] and the records' shares [S, B, n], each Hessian bounded by limit [S]."""
@@ -346,7 +393,7 @@ class SoftmaxRegression(Objective):
             shares = bounded_shares(weights, squared_norms, squared_norms.new_full((), limit))  # ||x x^T||_F = ||x||^2
             inverse = self._factor((block.key, damping, limit), features, shares, damping)
             solved.append(covariance_solve(features, shares, inverse, side, damping))
-        return torch.stack(solved)
+        return torch.stack(solved) if len(solved) > 1 else solved[0].unsqueeze(0)
 
     def _covariance(self, limits: Tensor) -> Tensor:
         """[R, M, p (p + 1) / 2] means of x x^T, each clipped to a Frobenius norm [R]."""

@@ -15,13 +15,14 @@ ways that no tensor subclass sees; a test forbids them in algorithms), and tests
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
-from dpfl_cli.privacy.separation import PUBLIC, RULES, Mixing, parts
+from dpfl_cli.privacy.separation import PUBLIC, RULES, Mixing, flat, parts
 
 _READ_OUT = """item tolist numpy equal allclose is_nonzero storage untyped_storage _typed_storage data_ptr apply_ map_ map2_
 backward __array__ __float__ __int__ __bool__ __index__ __complex__ __contains__ __dlpack__ __dlpack_device__"""
@@ -29,6 +30,15 @@ _WRITES = (
     """__setitem__ __iadd__ __isub__ __imul__ __idiv__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__"""
 )
 READERS, _WRITERS = frozenset(_READ_OUT.split()), frozenset(_WRITES.split())
+
+
+@lru_cache(maxsize=4096)
+def _nature(func: Callable[..., Any]) -> tuple[str, bool]:
+    """A function's name, with that of its attribute where it reads or sets one, and whether it writes to its first argument."""
+    name = getattr(func, "__name__", "?")
+    if name in ("__get__", "__set__"):
+        name = f"{getattr(getattr(func, '__self__', None), '__name__', 'attribute')}.{name}"
+    return name, name in _WRITERS or name.endswith(".__set__") or (name.endswith("_") and not name.endswith("__"))
 
 
 class Unreleased(Tensor):
@@ -42,20 +52,20 @@ class Unreleased(Tensor):
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         bare: dict[int, Tensor] = {}  # by identity of the plain alias: the marked argument
-        args = tuple(cls._bared(part, bare) for part in args)
-        kwargs = {key: cls._bared(part, bare) for key, part in (kwargs or {}).items()}
+        args = tuple([cls._bared(part, bare) for part in args])
+        kwargs = {key: cls._bared(part, bare) for key, part in kwargs.items()} if kwargs else {}
         if func in PUBLIC:
             return func(*args, **kwargs)
-        name = getattr(func, "__name__", "?")
-        if name in ("__get__", "__set__"):
-            name = f"{getattr(getattr(func, '__self__', None), '__name__', 'attribute')}.{name}"
+        name, in_place = _nature(func)
         if name in READERS:
             raise PrivacyError(f"{cls.what} read out by {name}(): {cls.way_out}")
         marks = frozenset(bare)
-        in_place = name in _WRITERS or name.endswith(".__set__") or (name.endswith("_") and not name.endswith("__"))
-        targets = [*parts(args[:1] if in_place else ()), *parts(kwargs.get("out"))]
-        if any(isinstance(target, Tensor) and id(target) not in marks for target in targets):
-            raise PrivacyError(f"{cls.what} written into a plain tensor by {name}: use a new tensor, or a mechanism's release")
+        if in_place or kwargs:
+            targets = [*parts(args[:1] if in_place else ()), *parts(kwargs.get("out"))]
+            if any(isinstance(target, Tensor) and id(target) not in marks for target in targets):
+                raise PrivacyError(
+                    f"{cls.what} written into a plain tensor by {name}: use a new tensor, or a mechanism's release"
+                )
         try:
             if func not in RULES or kwargs.get("out") is not None:
                 raise Mixing("use elementwise functions, or reductions over named axes of a client's own values (2 and above)")
@@ -114,12 +124,12 @@ class ClientValues(Unreleased):
     def _computed(cls, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], marks: frozenset[int]) -> Any:
         if not args:
             raise Mixing("give them as the first argument")
-        own = [part.shape[:2] for part in parts((*args, *kwargs.values())) if id(part) in marks]
-        if any(shape != own[0] for shape in own):
+        own = [part.shape[:2] for part in flat((*args, *kwargs.values())) if id(part) in marks]
+        if len(set(own)) > 1:
             raise Mixing("they are of different runs or clients")
         RULES[func](args, kwargs, marks)
         result = func(*args, **kwargs)
-        for part in parts(result):
+        for part in flat((result,)):
             if isinstance(part, Tensor) and part.shape[:2] != own[0]:
                 raise Mixing(f"shape {list(own[0])}+ would turn into {list(part.shape)}")
         return result
@@ -173,4 +183,5 @@ def shown(values: Tensor) -> Tensor:
 
 def versions(tensors: Iterable[Tensor]) -> tuple[int, ...]:
     """How often each tensor was changed in place, by torch's counters; -1 where there is none (made in inference mode)."""
-    return tuple([-1 if plain.is_inference() else plain._version for plain in map(opened, tensors)])
+    with torch._C.DisableTorchFunctionSubclass():
+        return tuple([-1 if tensor.is_inference() else tensor._version for tensor in tensors])

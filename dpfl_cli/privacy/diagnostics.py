@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dpfl_cli.privacy.bounded import Bounded, vector_norms
+from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import ClientValues, Diagnostic, diagnostic, opened
 
 _AT_THE_BOUND = 1 - 1e-4  # clipping leaves a norm of C up to rounding, also in float32
@@ -81,7 +81,7 @@ def update_diagnostics(update: Bounded) -> dict[str, Diagnostic]:
       clipped_fraction: [R] the part of the clients whose update has norm C.
       repaired: [R] the number of updates that were not finite and count as zero.
     """
-    squared = vector_norms(opened(update.values)).square()  # [R, M]
+    squared = opened(update.norms()).square()  # [R, M]
     limit = (_AT_THE_BOUND * update.bound).square().unsqueeze(-1)
     return {
         "mean_squared_norm": diagnostic(squared.mean(dim=-1)),

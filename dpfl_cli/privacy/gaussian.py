@@ -51,8 +51,8 @@ class NoNoise(Mechanism):
 
     def release(self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None) -> Release:
         """The values themselves, [R, M, d] or [R, M]."""
-        contributions, _, _ = self._begin(name, values, rounds, charged)
-        received = self._charged_only(contributions, charged)
+        self._begin(name, values, rounds, charged)
+        received = self._charged_only(values.checked(), charged)
         return Release(received, received.mean(dim=1), client_values(received), values.bound)
 
     def squared_norms(self, release: Release) -> Tensor:
@@ -75,11 +75,12 @@ class _Gaussian(Mechanism):
         kind: Kind = "gaussian"
         return LedgerEntry(spec.name, kind, 1, multiplier, None, relation, unit, cls._scope, spec.group, spec.shape)
 
-    def _with_noise(self, name: str, address: np.ndarray, contributions: Tensor, std: Tensor) -> Tensor:
+    def _with_noise(self, name: str, address: np.ndarray, values: Bounded, std: Tensor) -> Tensor:
         """Every client's contribution [R, M, d] or [R, M] plus N(0, std^2) from the stream `noise/<name>`; std [R] or [R, M]."""
-        vectors = contributions if contributions.dim() == 3 else contributions.unsqueeze(-1)
-        noisy = self.site.streams.noisy(f"noise/{name}", address, vectors, std.to(device=vectors.device, dtype=vectors.dtype))
-        return noisy.reshape(contributions.shape)
+        raw, factors = values.factored()
+        vectors = raw if values.is_vector else raw.unsqueeze(-1)
+        scale = std.to(device=vectors.device, dtype=vectors.dtype)
+        return self.site.streams.noisy(f"noise/{name}", address, vectors, scale, factors).reshape(raw.shape)
 
 
 @component("mechanism", "local_gaussian", revision=1, settings=GaussianSettings)
@@ -95,10 +96,10 @@ class LocalGaussian(_Gaussian):
 
     def release(self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None) -> Release:
         """Messages [R, M, d] or [R, M]; a client's echo is its own message. Noise stream `noise/<name>`, per client."""
-        contributions, multipliers, address = self._begin(name, values, rounds, charged)
+        multipliers, address = self._begin(name, values, rounds, charged)
         sensitivity = values.sensitivity(self.site.relation)
         std = self._per_run(multipliers, sensitivity) * sensitivity
-        received = self._charged_only(self._with_noise(name, address, contributions, std), charged)
+        received = self._charged_only(self._with_noise(name, address, values, std), charged)
         return Release(received, received.mean(dim=1), client_values(received), values.bound, std)
 
     def squared_norms(self, release: Release) -> Tensor:
@@ -125,11 +126,11 @@ class CentralGaussian(_Gaussian):
 
         Noise stream `noise/<name>`, one draw per run.
         """
-        contributions, multipliers, address = self._begin(name, values, rounds, charged)
+        multipliers, address = self._begin(name, values, rounds, charged)
         sensitivity = values.sensitivity(self.site.relation)
         largest = sensitivity if sensitivity.dim() == 1 else sensitivity.amax(dim=1)
         std = self._per_run(multipliers, largest) * largest / self.site.clients
-        mean = contributions.mean(dim=1)
+        mean = values.checked().mean(dim=1)
         size = mean.shape[-1] if values.is_vector else 1
         noise = self.site.streams.normal(f"noise/{name}", address, None, size, mean.dtype, mean.device).reshape(mean.shape)
         received = noise.mul_(self._per_run(std, noise)).add_(mean)
@@ -207,9 +208,9 @@ class SharedGaussian(_Gaussian):
 
         Noise stream `noise/<name>`: per client where the method reads the echo, else one draw of the sum's noise per run.
         """
-        contributions, multipliers, address = self._begin(name, values, rounds, charged)
+        multipliers, address = self._begin(name, values, rounds, charged)
         sensitivity = values.sensitivity(self.site.relation)
-        spec, settings, clients = self.site.specs[0][name], self.settings[0], contributions.shape[1]  # one choice in a batch
+        spec, settings, clients = self.site.specs[0][name], self.settings[0], self.site.clients  # one choice in a batch
         if not settings.noise_share and not spec.sums_suffice:
             multipliers = multipliers * math.sqrt(clients)  # the ledger's are of messages
         largest = sensitivity if sensitivity.dim() == 1 else sensitivity.amax(dim=1)
@@ -218,13 +219,12 @@ class SharedGaussian(_Gaussian):
         if settings.sens_scale == "own" and sensitivity.dim() == 2:
             share = self._per_run(multipliers, sensitivity) * sensitivity / math.sqrt(clients)
             std = share.square().sum(dim=1).sqrt()
-        size = contributions.shape[-1] if values.is_vector else 1
-        stream, kind, device = f"noise/{name}", contributions.dtype, contributions.device
         if spec.echo:
-            messages = self._with_noise(name, address, contributions, share)
+            messages = self._with_noise(name, address, values, share)
             received = self._charged_only(messages.mean(dim=1), charged)
             return Release(received, received, client_values(self._charged_only(messages, charged)), values.bound, std / clients)
-        mean = contributions.mean(dim=1)
-        noise = self.site.streams.normal(stream, address, None, size, kind, device).reshape(mean.shape)
+        mean = values.checked().mean(dim=1)
+        size = mean.shape[-1] if values.is_vector else 1
+        noise = self.site.streams.normal(f"noise/{name}", address, None, size, mean.dtype, mean.device).reshape(mean.shape)
         received = self._charged_only(noise.mul_(self._per_run(std / clients, noise)).add_(mean), charged)
         return Release(received, received, None, values.bound, std / clients)

@@ -177,12 +177,32 @@ class _Log:
         now = parameters.tobytes()
         if now != self._last:
             if self.stretches == len(self._counts):
-                self._parameters = np.concatenate((self._parameters, np.empty_like(self._parameters)))
-                self._counts = np.concatenate((self._counts, np.zeros_like(self._counts)))
+                self._grow()
             self._parameters[self.stretches] = parameters
             self.stretches += 1
             self._last = now
         self._counts[self.stretches - 1] += 1 if charged is None else charged
+
+    def add_rounds(self, parameters: np.ndarray, times: int, floats: np.ndarray) -> None:
+        """`times` releases in each of k rounds with parameters [k, R]; with all of them each client sent `floats` [R] numbers."""
+        self._floats += floats
+        bits = np.ascontiguousarray(parameters).view(np.int64)  # nonprivate parameters are NaN, which is like itself here
+        starts = np.flatnonzero(np.concatenate(([bits[0].tobytes() != self._last], (bits[1:] != bits[:-1]).any(axis=1))))
+        lengths = np.diff(np.concatenate((starts, [len(bits)])))
+        if not len(starts) or starts[0] > 0:
+            self._counts[self.stretches - 1] += times * (starts[0] if len(starts) else len(bits))
+        while self.stretches + len(starts) > len(self._counts):
+            self._grow()
+        new = slice(self.stretches, self.stretches + len(starts))
+        self._parameters[new] = parameters[starts]
+        self._counts[new] = times * lengths.reshape(-1, 1)
+        self.stretches += len(starts)
+        self._last = bits[-1].tobytes()
+
+    def _grow(self) -> None:
+        """Makes room for as many stretches again."""
+        self._parameters = np.concatenate((self._parameters, np.empty_like(self._parameters)))
+        self._counts = np.concatenate((self._counts, np.zeros_like(self._counts)))
 
     def floats(self, run: int) -> int:
         """How many numbers a client of this run sent."""
@@ -248,6 +268,24 @@ class BatchLedger:
             log = self._log[entry.name] = _Log(entry, self.runs)
         log.widen(sensitivity)
         log.add(parameters, charged, floats)
+
+    def charge_rounds(
+        self, entry: LedgerEntry, sensitivities: Sequence[Tensor | None], parameters: np.ndarray, floats: np.ndarray
+    ) -> None:
+        """Writes the releases of one name of several rounds in a row, for every run: as `charge` does one by one.
+
+        Args:
+          entry: as in `charge`.
+          sensitivities: those of the releases of a round, the same in every round.
+          parameters: [k, R] those of every round.
+          floats: [R] numbers that each client sends for all of them.
+        """
+        log = self._log.get(entry.name)
+        if log is None:
+            log = self._log[entry.name] = _Log(entry, self.runs)
+        for sensitivity in sensitivities:
+            log.widen(sensitivity)
+        log.add_rounds(parameters, len(sensitivities), floats)
 
     def of_run(self, run: int) -> Ledger:
         """The ledger of one run so far."""

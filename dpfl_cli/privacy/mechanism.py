@@ -24,6 +24,13 @@ from dpfl_cli.privacy.ledger import BatchLedger, LedgerEntry, Quantity, Shape
 
 Trust = Literal["none", "local", "central", "secure_aggregation"]
 
+AFTER_THE_LAST = "release '{name}' was made in a round after the last one"
+AGAINST_SCHEDULE = "release '{name}' was made against its public schedule: give its spec `occurs`, and `charged`"
+TOO_OFTEN = (
+    "release '{name}' was made more than {most} times in a round, or in a round that is over: it would repeat its noise; declare "
+    "it with per_round"
+)
+
 
 @dataclass(frozen=True)
 class ReleaseSpec:
@@ -216,13 +223,11 @@ class Mechanism(ABC):
             f"{type(self).__name__} hands out no messages of single clients, so no norms can be estimated from them"
         )
 
-    def _begin(
-        self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None
-    ) -> tuple[Tensor, np.ndarray, np.ndarray]:
+    def _begin(self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Checks a release against its declaration and charges it.
 
         Returns:
-          The plain contributions, the [R] ledger parameters, and the [R] numbers that address this release's noise.
+          The [R] ledger parameters, and the [R] numbers that address this release's noise.
         """
         site = self.site
         spec = site.specs[0].get(name)
@@ -232,7 +237,7 @@ class Mechanism(ABC):
             raise PrivacyError(f"release '{name}' got a {type(values).__name__}, not bounded values: clip them first")
         if site.sound and site.trust != "none" and not values.proved:
             raise PrivacyError(f"release '{name}': its bound is claimed, not proved ({values.proof}); dp.mode=paper runs it")
-        contributions = values.checked()
+        values.check()
         shape: Shape = "scalar"
         if values.is_vector:
             shape = "matrix" if spec.shape == "matrix" else "vector"
@@ -244,18 +249,18 @@ class Mechanism(ABC):
             raise PrivacyError(f"release '{name}' was declared as {spec.quantity}: give it {spec.quantity}(bounded values)")
         if shape not in self.shapes:
             raise PrivacyError(f"release '{name}': {type(self).__name__} cannot release a {shape}")
-        if shape == "vector" and contributions.shape[-1] != site.dimension:
-            raise PrivacyError(f"release '{name}' has {contributions.shape[-1]} coordinates, the model {site.dimension}")
+        if shape == "vector" and values.shape[-1] != site.dimension:
+            raise PrivacyError(f"release '{name}' has {values.shape[-1]} coordinates, the model {site.dimension}")
         runs = len(self.settings)
-        if contributions.shape[:2] != (runs, site.clients) or rounds.shape != (runs,):
+        if values.shape[:2] != (runs, site.clients) or rounds.shape != (runs,):
             raise PrivacyError(
-                f"release '{name}' got contributions {list(contributions.shape)} of rounds {list(rounds.shape)}, "
+                f"release '{name}' got contributions {list(values.shape)} of rounds {list(rounds.shape)}, "
                 f"but serves {runs} runs of {site.clients} clients"
             )
-        size = contributions.shape[-1] if values.is_vector else 1
+        size = values.shape[-1] if values.is_vector else 1
         told = values.bound, values.sensitivity(site.relation), rounds, charged, size
         parameters, address = site.host(self._charge, spec, *told)
-        return contributions, parameters, address
+        return parameters, address
 
     def _charge(
         self, spec: ReleaseSpec, bound: Tensor, sensitivity: Tensor, rounds: np.ndarray, charged: np.ndarray | None, size: int
@@ -272,19 +277,55 @@ class Mechanism(ABC):
             self._check_bound(name, bound)
         plan = self._planned(name)
         if np.count_nonzero(rounds > self._horizons):
-            raise PrivacyError(f"release '{name}' was made in a round after the last one")
+            raise PrivacyError(AFTER_THE_LAST.format(name=name))
         steady = plan.parameters.shape[1] == 1
         parameters = plan.parameters[:, 0] if steady else plan.parameters.take(self._places + rounds)
         if plan.made is not None:
             made = plan.made.take(self._places + rounds)
             if not np.array_equal(made, np.ones(len(made), bool) if charged is None else charged):
-                raise PrivacyError(
-                    f"release '{name}' was made against its public schedule: give its spec `occurs`, and `charged`"
-                )
+                raise PrivacyError(AGAINST_SCHEDULE.format(name=name))
         address = self._address(spec, rounds, charged)
         sent = np.where(address == rounds * spec.per_round, size, 0) if spec.one_message else size
         self.site.ledger.charge(plan.entry, sensitivity, parameters, charged, sent)
         return parameters, address
+
+    def _charge_rounds(
+        self, spec: ReleaseSpec, told: Sequence[tuple[Tensor, Tensor, int]], rounds: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """All releases of `spec` in several rounds in a row, charged as `_charge` does one by one; where it refuses one, none is.
+
+        Args:
+          told: the bound, the sensitivity and the size of every release of a round, the same in every round.
+          rounds: [k, R] their numbers, ascending by 1.
+
+        Returns:
+          The [k, R] ledger parameters, and the [k, len(told), R] numbers that address the releases' noise.
+        """
+        name = spec.name
+        if self.needs_bound:
+            for bound, _, _ in told:
+                self._check_bound(name, bound)
+        plan = self._planned(name)
+        if np.count_nonzero(rounds[-1] > self._horizons):
+            raise PrivacyError(AFTER_THE_LAST.format(name=name))
+        if plan.made is not None and not plan.made.take(self._places + rounds).all():
+            raise PrivacyError(AGAINST_SCHEDULE.format(name=name))
+        steady = plan.parameters.shape[1] == 1
+        parameters = (
+            np.broadcast_to(plan.parameters[:, 0], rounds.shape) if steady else plan.parameters.take(self._places + rounds)
+        )
+        first = rounds * spec.per_round
+        begin, free = first.copy(), self._free.get(name)
+        if free is not None:
+            begin[0] = np.maximum(begin[0], free)
+        if np.count_nonzero(begin + len(told) > first + spec.per_round):
+            raise PrivacyError(TOO_OFTEN.format(name=name, most=spec.per_round))
+        self._free[name] = begin[-1] + len(told)
+        addresses = begin[:, None] + np.arange(len(told)).reshape(-1, 1)
+        counted = addresses == first[:, None] if spec.one_message else np.ones_like(addresses, bool)
+        sent = (counted * np.array([size for _, _, size in told]).reshape(-1, 1)).sum(axis=(0, 1))
+        self.site.ledger.charge_rounds(plan.entry, [sensitivity for _, sensitivity, _ in told], parameters, sent)
+        return parameters, addresses
 
     def _check_bound(self, name: str, bound: Tensor) -> None:
         """Refuses a bound that bounds nothing.
@@ -375,10 +416,7 @@ class Mechanism(ABC):
         address = first if free is None else np.maximum(first, free)
         over = address >= first + spec.per_round
         if np.count_nonzero(over if charged is None else over & charged):
-            raise PrivacyError(
-                f"release '{spec.name}' was made more than {spec.per_round} times in a round, or in a round that is over: "
-                "it would repeat its noise; declare it with per_round"
-            )
+            raise PrivacyError(TOO_OFTEN.format(name=spec.name, most=spec.per_round))
         if charged is None:
             self._free[spec.name] = address + 1
             return address

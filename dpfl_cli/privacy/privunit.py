@@ -285,7 +285,8 @@ class PrivUnit(Mechanism):
 
         A vector with norm 0 has a direction drawn uniformly from the sphere, and so has its V.
         """
-        contributions, _, address = self._begin(name, values, rounds, charged)
+        _, address = self._begin(name, values, rounds, charged)
+        contributions = values.checked()
         _, clients, size = contributions.shape
         if size != self.site.dimension:
             raise PrivacyError(f"release '{name}' has {size} dimensions, but privunit was set up for {self.site.dimension}")

@@ -13,7 +13,7 @@ two leading axes. Four kinds are safe:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,17 @@ def parts(value: Any) -> Iterator[Any]:
         yield value
 
 
+def flat(values: Iterable[Any]) -> list[Any]:
+    """The `parts` of several arguments, most of which have none."""
+    found: list[Any] = []
+    for value in values:
+        if isinstance(value, list | tuple):
+            found.extend(parts(value))
+        else:
+            found.append(value)
+    return found
+
+
 def _axes(given: Any, dim: int) -> None:
     """Refuses axes that are not integers of 2 and more, counted from either end."""
     axes = given if isinstance(given, list | tuple) else (given,)
@@ -46,7 +57,7 @@ def _axes(given: Any, dim: int) -> None:
 
 def elementwise(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> None:
     """All client values have as many axes as the widest argument."""
-    tensors = [part for part in parts((*args, *kwargs.values())) if isinstance(part, Tensor)]
+    tensors = [part for part in flat((*args, *kwargs.values())) if isinstance(part, Tensor)]
     widest = max(tensor.dim() for tensor in tensors)
     if any(tensor.dim() != widest for tensor in tensors if id(tensor) in marks):
         raise Mixing(

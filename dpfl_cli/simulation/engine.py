@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfl_cli.algorithms.base import State
+from dpfl_cli.algorithms.base import Later, State
 from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.config.identity import canonical_json
@@ -228,6 +228,7 @@ class Batch:
         index = np.array([position[id(item)] for item in federations])
         self.objective = first.model.target(first.model.settings, distinct, index, self.device)
         self.objective.host = self.replay.host
+        self._unreleased = sorted(self.objective.unreleased())  # and, once somebody looked at diagnostics, of these
         self.clients_view = ClientSide(self.objective)
         if first.dp.unit == "record" and first.dp.trust != "none" and bool((self.objective.records == 0).any()):
             raise ConfigError(
@@ -281,7 +282,7 @@ class Batch:
         return [torch.stack([models[position].to(self.device) for models in padded]) for position in range(depth)]
 
     def step(self, shown: bool = True) -> Mapping[str, Tensor]:
-        """One round of every member; returns the algorithm's diagnostics (perhaps none unless `shown`)."""
+        """One round of every member; returns the algorithm's diagnostics (not computed, or none, unless `shown`)."""
         began = time.perf_counter()
         self.rounds += 1  # in place: a replayed round finds its numbers here
         try:
@@ -295,9 +296,26 @@ class Batch:
         self.recent = [*self.recent[1:], model]
         self._known = np.minimum(self._known + 1, len(self.recent))
         if shown:
+            diagnostics = dict(diagnostics)
             self._settle()
         self._computing += time.perf_counter() - began
         return diagnostics
+
+    def leap(self, most: int) -> int:
+        """Does up to `most` rounds of every member at once, where that is possible; returns how many, perhaps none.
+
+        Nobody sees the diagnostics of these rounds.
+        """
+        began = time.perf_counter()
+        models = self.replay.leap(self.rounds, most)
+        if models is None:
+            return 0
+        self.rounds += len(models)
+        depth = len(self.recent)
+        self.recent = [self.state.server["model"]] if depth == 1 else [*self.recent, *models[-depth:].clone()][-depth:]
+        self._known = np.minimum(self._known + len(models), depth)
+        self._computing += time.perf_counter() - began
+        return len(models)
 
     def _settle(self) -> None:
         """Waits for the GPU, so that a clock can be read."""
@@ -312,9 +330,13 @@ class Batch:
         self._check(state)
         if versions(held) != unchanged:
             raise PrivacyError(f"{type(self.algorithm).__name__} changed its state in place: return a new State with new tensors")
+        return state, Later(lambda: self._shown(diagnostics))
+
+    def _shown(self, diagnostics: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The plain tensors inside an algorithm's diagnostics, whose marks are noted."""
         marked = {name for name, value in diagnostics.items() if isinstance(value, Diagnostic)}
         self._unreleased = sorted(marked | self.objective.unreleased())
-        return state, {name: shown(value) for name, value in diagnostics.items()}
+        return {name: shown(value) for name, value in diagnostics.items()}
 
     def until_event(self) -> int:
         """Rounds up to the next after which a member is evaluated or at its end."""
@@ -325,7 +347,7 @@ class Batch:
         """Gives every member what it knows of its rounds: their number, the unreleased diagnostics, its share of the times."""
         for member, round_ in zip(self.members, self.rounds.tolist(), strict=True):
             if round_ > member.round:
-                member.unreleased = self._unreleased
+                member.unreleased = sorted({*member.unreleased, *self._unreleased})
             member.round = round_
             member.seconds += seconds / len(self.members)
             member.computed += self._computing / len(self.members)
@@ -433,10 +455,16 @@ def _rounds(
             if not rest:
                 return
             batch.restart(rest)
-        for left in reversed(range(batch.until_event())):
-            diagnostics = batch.step(shown=left == 0)
-            if left == 0:
-                batch.evaluate(diagnostics)
+        left = batch.until_event()
+        while left:
+            taken = batch.leap(left - 1)
+            if taken:
+                left -= taken
+            else:
+                left -= 1
+                diagnostics = batch.step(shown=left == 0)
+                if left == 0:
+                    batch.evaluate(diagnostics)
             now = time.perf_counter()
             if left and now - clock < LOOK_EVERY:
                 continue

@@ -35,7 +35,9 @@ PARTS = ("algorithm", "mechanism", "accountant", "dataset", "partitioner", "mode
 _ROOT = ("seed", "rounds")
 _WITHOUT_COMPONENTS = (  # slow to import, needed by few commands
     "dpfl_cli.privacy.events",
+    "dpfl_cli.data.noise_kernel",
     "dpfl_cli.models.cnn_kernel",
+    "dpfl_cli.models.curvature_kernel",
     "dpfl_cli.models.single_output_kernel",
 )
 _fewest: dict[str, int] = {}  # records of the client with the fewest, by data, partition and seed

@@ -16,6 +16,9 @@ the state, results of `host`, each other's results, and memory from outside that
 later is refused: using `rounds`, reading a tensor out to Python, drawing from a generator, releasing for some runs only. At last
 the second round is done again by the first one's list and must give the same bits. What does not pass goes on as before, and
 `Replay.refused` says why.
+
+Where a round is smaller still than the calls of torch that it takes, a stretch of them whose diagnostics nobody looks at is done
+by one call of a compiled program, a leap: see `tape`.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -39,6 +43,9 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.client_values import READERS, client_values, opened
 from dpfl_cli.privacy.separation import parts
 
+if TYPE_CHECKING:
+    from dpfl_cli.simulation.tape import Tape
+
 WORTHWHILE = 100  # rounds that must be left, for recording costs some rounds
 SMALL = 16 << 20  # bytes that a round may make for torch's own threads to cost more than they save
 LARGEST = 64 << 20  # bytes that a round may make: a larger one costs arithmetic, not Python
@@ -48,12 +55,18 @@ _FACTORY = frozenset(["dtype", "layout", "device", "pin_memory"])  # of new tens
 # functions and methods by the names of operations, called in half of torch.ops' time
 _BINDINGS = torch._C._VariableFunctions, torch._C.TensorBase, torch._C._linalg, torch._C._nn  # type: ignore[attr-defined]
 
+KERNEL = "SingleOutput._compiled"  # what a tape is for
+
 Call = Callable[[], Any]
 Compute = Callable[[State, Any], tuple[State, Mapping[str, Tensor]]]
 
 
 class Refused(Exception):
     """Why a round is not replayed."""
+
+
+class Untaped(Exception):
+    """Why rounds that are replayed are not put on a tape (`tape`)."""
 
 
 class RoundNumbers:
@@ -120,7 +133,7 @@ class Recording:
             return f"{func} {problem}"
         if torch.get_num_threads() != self.threads:
             return "changes the number of threads"
-        made = [part for part in results if _address(part) not in _addresses(taken) | {0}]
+        made = [part for part in results if address(part) not in _addresses(taken) | {0}]
         if not made and not targets:
             return None  # a view
         name = func.overloadpacket.__name__
@@ -134,7 +147,7 @@ class Recording:
 
     def described(self) -> tuple[list[Any], list[Any]]:
         """What was done, with memory named by its origin; and the tensors and arrays from outside, in the order of their use."""
-        origin: dict[int, Any] = {_address(value): name for name, value in named(self.state).items()}
+        origin: dict[int, Any] = {address(value): name for name, value in named(self.state).items()}
         outside: list[Any] = []
 
         def told(value: Any) -> Any:
@@ -142,25 +155,25 @@ class Recording:
                 return "rounds"
             if not isinstance(value, Tensor | np.ndarray):
                 return str(value)  # of a float: every digit
-            if _address(value) not in origin:
-                origin[_address(value)] = len(outside)
+            if address(value) not in origin:
+                origin[address(value)] = len(outside)
                 outside.append(value)
             place = (value.stride(), value.storage_offset()) if isinstance(value, Tensor) else value.strides
-            return origin[_address(value)], str(value.dtype), tuple(value.shape), place
+            return origin[address(value)], str(value.dtype), tuple(value.shape), place
 
         lines = []
         for number, step in enumerate(self.steps):
             line = [_name(step.function), *map(told, parts((*step.args, *step.kwargs.items())))]
-            origin.update({_address(value): (number, place) for place, value in enumerate(step.made)})
+            origin.update({address(value): (number, place) for place, value in enumerate(step.made)})
             lines.append((*line, *map(told, step.made)))
         lines += [(name, told(value)) for part in (self.after, self.diagnostics) for name, value in part.items()]
         return lines, outside
 
     def changing(self) -> set[int]:
         """Memory whose contents differ from round to round."""
-        own = {_address(value) for step in self.steps for value in step.made}
+        own = {address(value) for step in self.steps for value in step.made}
         writers = Counter(place for step in self.steps for place in step.writes)
-        changing = {_address(value) for value in named(self.state).values()}
+        changing = {address(value) for value in named(self.state).values()}
         # an outsider may write to what is from outside; what is written in pieces is not followed piece by piece
         changing |= {place for place, count in writers.items() if count > 1 or place not in own}
         for step in self.steps:
@@ -183,8 +196,8 @@ class Recording:
         before = named(self.state)
         if {name: _layout(v) for name, v in self.after.items()} != {name: _layout(v) for name, v in before.items()}:
             raise Refused("changes the layout of its state")
-        own = {_address(value) for step in self.steps for value in step.made}
-        own |= {_address(value) for value in before.values()}
+        own = {address(value) for step in self.steps for value in step.made}
+        own |= {address(value) for value in before.values()}
         read: set[int] = set()
         written: set[int] = set()
         for step in self.steps:
@@ -237,6 +250,7 @@ class Replay:
     Attributes:
       refused: why rounds are not replayed; None where they are, or may be.
       replaying: whether the next round is.
+      untaped: why rounds that are replayed do not `leap`; None where they do, or may.
     """
 
     def __init__(self, rounds: int, algorithm: Any = None) -> None:
@@ -248,6 +262,8 @@ class Replay:
         self._first: Recording | None = None
         self._paused = False
         self._calls: dict[bool, list[Call]] = {}  # of a round with diagnostics, and without
+        self.untaped: str | None = None
+        self._tape: Tape | None = None
 
     def refuse(self, reason: str) -> None:
         """Ends the recording in progress, if there is one, and all replaying; the round itself goes on."""
@@ -276,12 +292,23 @@ class Replay:
             return compute(state, rounds.copy())
         return self._recorded(compute, state, rounds)
 
+    def leap(self, rounds: np.ndarray, most: int) -> Tensor | None:
+        """Does up to `most` rounds at once whose diagnostics nobody looks at; the state is where the last round left it.
+
+        Args:
+          rounds: [R] numbers of the last rounds.
+
+        Returns:
+          [k, R, d] the model after each of them, in memory that the next leap writes to; None where rounds are done one by one.
+        """
+        return self._tape.leap(rounds, most) if self._tape is not None and most > 1 else None
+
     def host(self, function: Callable[..., Any], *args: Any) -> Any:
         """function(*args), round numbers as plain arrays: done anew in every round.
 
         Args:
           function: returns an array or a tensor, or a tuple of them, that depend on `args` and on nothing else that changes; it
-            leaves `args` as they are.
+            leaves `args` as they are. One that takes `out` fills this tensor or array, if it is given, in place of a new one.
         """
         plain = [_plain(arg) for arg in args]
         if self._recording is None or self._paused:
@@ -323,12 +350,13 @@ class Replay:
         try:
             with _Readers(self), _Operations(self):
                 state, diagnostics = compute(recording.state, numbers)
+                diagnostics = dict(diagnostics)  # computed here, where it is recorded
                 after = {name: self._apart(value, name, before) for name, value in named(state).items()}
         finally:
             if _attributes(self._algorithm) != held:
                 self.refuse("keeps something outside of its state")
             complete, self._recording = self._recording is not None, None
-        recording.after, recording.diagnostics = after, dict(diagnostics)
+        recording.after, recording.diagnostics = after, diagnostics
         if not complete:
             return state, diagnostics
         try:
@@ -336,7 +364,7 @@ class Replay:
                 self._first = recording.checked()
                 state = _own(state)  # the recording's memory will be written anew
             else:
-                self._begin(self._first, recording.checked())
+                self._begin(self._first, recording.checked(), rounds)
                 return self._first.state, diagnostics
         except Refused as reason:
             self.refused, self._first = str(reason), None
@@ -347,16 +375,16 @@ class Replay:
         if self._recording is None:
             return value
         with self._pause():
-            held = _address(value) in _addresses(before.values()) and not _same_memory(value, before.get(name))
+            held = address(value) in _addresses(before.values()) and not _same_memory(value, before.get(name))
         return value.clone() if held else value
 
-    def _begin(self, first: Recording, second: Recording) -> None:
+    def _begin(self, first: Recording, second: Recording, rounds: np.ndarray) -> None:
         """Does the second round again by the first one's list; where all is the same, the next one is replayed."""
         (lines, outside), (again, outside_again) = first.described(), second.described()
         for one, other in zip_longest(lines, again):
             if one != other:
                 raise Refused(f"does not do the same in every round: {one or other}")
-        if not all(_address(a) == _address(b) or _same_bits(a, b) for a, b in zip(outside, outside_again, strict=True)):
+        if not all(address(a) == address(b) or _same_bits(a, b) for a, b in zip(outside, outside_again, strict=True)):
             raise Refused("makes tensors of numbers that change")
         before = named(first.state)
         for name, value in named(second.state).items():
@@ -378,9 +406,31 @@ class Replay:
         ]
         hidden = first.needed(_addresses(first.after.values()))
         self._calls = {True: [*(calls[n] for n in shown), *ends], False: [*(calls[n] for n in hidden), *ends]}
+        try:
+            self._tape = self._taped(first, second, hidden, rounds)
+        except Untaped as reason:
+            self.untaped = str(reason)
         for end in ends:
             end()
         self.replaying = True
+
+    def _taped(self, first: Recording, second: Recording, hidden: list[int], rounds: np.ndarray) -> Tape:
+        """The first round's steps as a tape, on which the second round has given the same bits."""
+        if first.bytes >= SMALL:
+            raise Untaped("makes more than it pays to do in one thread")
+        if not any(getattr(step.function, "__qualname__", "") == KERNEL for step in first.steps):
+            raise Untaped("computes no gradients by the kernel of linear models")
+        from dpfl_cli.simulation.tape import Tape  # the compiler is here, for the kernel is
+
+        before = named(first.state)
+        ends = {name: value for name, value in first.after.items() if not _same_memory(value, before[name])}
+        steps = [first.steps[number] for number in hidden]
+        tape = Tape(steps, [(before[name], value) for name, value in ends.items()], first.after["server model"], rounds)
+        given = {id(first.steps[number]): second.steps[number].given or [] for number in hidden}
+        for (name, value), found in zip(ends.items(), tape.played(rounds, given), strict=True):
+            if not _same_bits(found, value):
+                raise Untaped(f"gives another {name}")
+        return tape
 
 
 def _attributes(owner: Any) -> list[tuple[str, Any]]:
@@ -432,13 +482,13 @@ def _own(state: State) -> State:
     return State({name: value.clone() for name, value in state.server.items()}, clients)
 
 
-def _address(value: Any) -> int:
+def address(value: Any) -> int:
     """Where the memory of a tensor or an array begins."""
     return value.untyped_storage().data_ptr() if isinstance(value, Tensor) else value.__array_interface__["data"][0]
 
 
 def _addresses(values: Any) -> set[int]:
-    return {_address(part) for part in parts(list(values)) if isinstance(part, Tensor | np.ndarray)} - {0}
+    return {address(part) for part in parts(list(values)) if isinstance(part, Tensor | np.ndarray)} - {0}
 
 
 def _name(function: Any) -> Any:
@@ -482,13 +532,15 @@ def _fill(places: Sequence[Any], values: Sequence[Any]) -> None:
 def _host_call(step: Step, threads: int) -> Call:
     """Calls on the host, with all threads, and writes what that gives over what it gave when it was recorded."""
     function, args, places = step.function, [_plain(arg) for arg in step.args], step.made
+    into = {"out": places[0]} if "out" in signature(function).parameters else {}
 
     def call() -> None:
         fewer = torch.get_num_threads()
         torch.set_num_threads(threads)
-        result = function(*args)
+        result = function(*args, **into)
         torch.set_num_threads(fewer)
-        _fill(places, result if type(result) is tuple else (result,))
+        if not into:
+            _fill(places, result if type(result) is tuple else (result,))
 
     return call
 

@@ -56,10 +56,12 @@ def test_a_slice_of_a_batch_is_the_run_alone(
     normal = Streams.normal
     noisy = Streams.noisy
 
-    def added(self: Streams, stream: str, rounds: np.ndarray, values: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+    def added(
+        self: Streams, stream: str, rounds: np.ndarray, values: torch.Tensor, std: torch.Tensor, factors: torch.Tensor | None
+    ) -> torch.Tensor:
         noise = self.normal(stream, rounds, *values.shape[1:], values.dtype)  # is written down
-        found = noisy(self, stream, rounds, values, std)
-        wanted = opened(values) + std.reshape(*std.shape, *[1] * (3 - std.dim())) * noise
+        found = noisy(self, stream, rounds, values, std, factors)
+        wanted = (values if factors is None else values * factors) + std.reshape(*std.shape, *[1] * (3 - std.dim())) * noise
         np.testing.assert_allclose(opened(found), wanted, rtol=1e-12, atol=1e-13)
         return found
 

@@ -75,9 +75,9 @@ def batches(steps: int, clients: int, records: int, size: int) -> Tensor:
 def engine(objective: SoftmaxRegression, start: Tensor, numbers: Tensor) -> Tensor:
     """[clients, d] where the clients' steps lead from start [clients, d], by the objective."""
     clip_norm = torch.tensor([CLIP], device=start.device)
-    values = client_values(start.unsqueeze(0))
+    values = client_values(start.unsqueeze(0).clone())
     for batch in numbers:
-        values = values - RATE * objective.clipped_gradient(values, clip_norm, batch.unsqueeze(0)).values
+        values.sub_(objective.clipped_gradient(values, clip_norm, batch.unsqueeze(0)).values, alpha=RATE)
     return opened(values)[0]
 
 

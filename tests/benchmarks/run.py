@@ -20,11 +20,12 @@ from tests.benchmarks.harness import Case, Row, machine, measure
 
 START_UP = "start"
 BUSY = 0.5  # load that is worth a warning
+MOST_MEMORY = 4 << 30  # bytes that a workload may take at its peak
 MODULES = (linear, images, record_level, second_order, convex, networks)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures, prints a table, writes outputs/bench/bench.json."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, prints a table, writes outputs/bench/bench.json. Returns the exit code: 1 where a workload takes too much."""
     every = sorted((case for module in MODULES for case in module.cases()), key=lambda case: case.key.lower())
     keys = [*dict.fromkeys(case.key for case in every), START_UP]
     parser = argparse.ArgumentParser(description=__doc__)
@@ -53,6 +54,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         target, json_text({"machine": facts, "repeats": args.repeats, "results": rows, "start_up": started}).encode()
     )
     print(target)
+    excessive = too_large(rows)
+    for line in excessive:
+        print(line, file=sys.stderr)
+    return 1 if excessive else 0
+
+
+def too_large(rows: Sequence[Row]) -> list[str]:
+    """A line for each workload whose peak exceeds `MOST_MEMORY`."""
+    peaks = [(row, row["peak_memory_bytes"]) for row in rows if row["peak_memory_bytes"] is not None]
+    return [
+        f"{row['workload']} {row['title']}: a peak of {peak / 2**30:.2f} GiB of memory, more than {MOST_MEMORY / 2**30:.0f} GiB"
+        for row, peak in peaks
+        if peak > MOST_MEMORY
+    ]
 
 
 def measured(cases: Sequence[Case], repeats: int) -> list[Row]:
@@ -116,4 +131,4 @@ def number(value: Any, scale: float = 1.0) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -137,3 +137,20 @@ def test_a_scaled_part_counts_as_a_whole_round(monkeypatch: pytest.MonkeyPatch) 
 def test_a_workload_that_is_none_is_named() -> None:
     with pytest.raises(SystemExit):
         run.main(["--only", "Z"])
+
+
+def test_too_much_memory_is_told_and_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After the table and the file are written."""
+    row = dict.fromkeys(("ratio_to_loop", "ratio_to_vmap", "times_noise", "gflops", "fraction_of_peak", "gpu_seconds_per_round"))
+    known = {**row, "workload": "X", "title": "a sum", "seconds_per_round": 1.0, "other_ratios": {}}
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path))
+    for peaks, code in (((None, run.MOST_MEMORY), 0), ((5 << 30, run.MOST_MEMORY), 1)):
+        rows = [{**known, "peak_memory_bytes": peak} for peak in peaks]
+        monkeypatch.setattr(run, "measured", lambda cases, repeats, rows=rows: rows)
+        assert run.main(["--only", "A"]) == code
+        told = capsys.readouterr()
+        assert "a sum" in told.out
+        assert json.loads((tmp_path / "bench" / "bench.json").read_text())["results"] == rows
+        assert ("X a sum: a peak of 5.00 GiB of memory, more than 4 GiB" in told.err) == bool(code)

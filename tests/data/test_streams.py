@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data import noise_kernel
 from dpfl_cli.data import streams as module
 from dpfl_cli.data import threads as shared
 from dpfl_cli.data.streams import CLIENT_TILE, MAX_TILE_ROUNDS, TILE_VALUES, Streams, stream_generator
@@ -63,6 +64,77 @@ def test_a_draw_is_the_callers_own() -> None:
         first[0].fill_(7.0)
         assert torch.equal(first[1:], kept[1:])
         assert torch.equal(streams.normal("noise/x", rounds, clients, size), kept)
+
+
+@pytest.fixture(params=["compiled", "numpy"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scaling by the kernel, which draws of any size take here, or as where it cannot be built."""
+    monkeypatch.setattr(module, "THREAD_VALUES", 0)
+    if request.param == "compiled":
+        assert module.compiled_kernel() is not None
+    else:
+        monkeypatch.setattr(module, "compiled_kernel", lambda: None)
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Equal to the last bit, signs of zeros included."""
+    return one.dtype == other.dtype and torch.equal(*(part.contiguous().view(torch.uint8) for part in (one, other)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("seeds", [[4], [1, 2], [3, 1, 3, 1, 7, 3, 2]], ids=["1", "2", "7"])
+@pytest.mark.parametrize(("clients", "size"), [(1, 1), (1, 40_000), (3, 1), (20, 22), (256, 130), (300, 9), (515, 200)])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_noise_on_scaled_values_is_their_product_plus_noise(
+    dtype: torch.dtype,
+    seeds: list[int],
+    clients: int,
+    size: int,
+    number: int,
+    kernel: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With products and sums rounded one by one, bit by bit, on any number of threads, runs of equal seeds sharing draws."""
+    monkeypatch.setattr(module, "usable_threads", lambda: number)
+    generator = torch.Generator().manual_seed(size)
+    values = torch.randn(len(seeds), clients, size, generator=generator, dtype=torch.float64)
+    values[:, :: max(1, clients // 3), size // 2] = torch.tensor(np.resize([np.nan, np.inf, -np.inf], len(seeds)))[:, None]
+    values, counts = values.to(dtype), values.isfinite().all(dim=-1, keepdim=True)
+    factors = torch.rand(len(seeds), clients, 1, generator=generator, dtype=dtype)
+    factors[:, 1::4] = 1.0
+    factors[~counts] = torch.nan
+    rounds = np.arange(len(seeds)) % 3
+    per_run = torch.linspace(0.1, 30.0, len(seeds), dtype=dtype)
+    per_client = torch.rand(len(seeds), clients, generator=generator, dtype=dtype)
+    for std in (per_run, per_client):
+        noise = Streams(seeds).normal("noise/x", rounds, clients, size, dtype) * std.reshape(len(seeds), -1, 1)
+        expected = noise + torch.where(counts, values * factors, 0.0)
+        before = values.clone(), factors.clone()
+        assert same_bits(Streams(seeds).noisy("noise/x", rounds, values, std, factors), expected)
+        strided = values.transpose(0, 1).contiguous().transpose(0, 1)
+        assert same_bits(Streams(seeds).noisy("noise/x", rounds, strided, std, factors), expected)
+        assert same_bits(values, before[0])
+        assert same_bits(factors, before[1])
+        known = torch.where(counts, values, 0.0)
+        assert same_bits(Streams(seeds).noisy("noise/x", rounds, known, std), noise + known)
+
+
+def test_without_a_compiler_noise_is_numpys(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> None:
+        raise RuntimeError("no compiler here\nmore of it")
+
+    monkeypatch.setattr(noise_kernel, "NoiseKernel", broken)
+    module.compiled_kernel.cache_clear()
+    try:
+        values, factors = torch.ones(1, 300, 400), torch.full((1, 300, 1), 0.5)
+        for round_ in (1, 2):
+            found = Streams([0]).noisy("noise/x", np.array([round_]), values, torch.ones(1), factors)
+            assert same_bits(found, Streams([0]).normal("noise/x", np.array([round_]), 300, 400, torch.float32) + 0.5)
+        assert [record.message for record in caplog.records] == [
+            "the kernel of noise cannot be compiled here (RuntimeError: no compiler here); using numpy, which is slower"
+        ]
+    finally:
+        module.compiled_kernel.cache_clear()
 
 
 def test_an_error_in_a_thread_is_raised(threads: None) -> None:

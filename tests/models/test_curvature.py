@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +14,8 @@ from torch import Tensor
 from torch.func import hessian
 from torch.nn import functional
 
-from dpfl_cli.models import curvature, pairs
+from dpfl_cli.models import curvature, curvature_kernel, pairs
+from dpfl_cli.models.curvature_kernel import CurvatureKernel
 from dpfl_cli.models.pairs import bounded_shares
 from dpfl_cli.models.softmax import SoftmaxRegression
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
@@ -52,11 +56,20 @@ SOLVERS = {
     "cholesky": ({"solver": "cholesky"}, "hessian", 1e-10),
     "cholesky float32": ({"solver": "cholesky", "solver_precision": "float32"}, "hessian", 1e-4),
     "cg float32": ({"solver": "cg", "solver_precision": "float32"}, "hessian", 1e-4),
+    "cholesky, torch": ({"solver": "cholesky"}, "hessian", 1e-10),
+    "cholesky float32, torch": ({"solver": "cholesky", "solver_precision": "float32"}, "hessian", 1e-4),
     "covariance": ({}, "covariance", 1e-10),
 }
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.fixture(params=SOLVERS)
+def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A solver; "torch" is what serves where the kernel cannot be built."""
+    if request.param.endswith("torch"):
+        monkeypatch.setattr("dpfl_cli.models.softmax.compiled_kernel", lambda dtype: None)
+    return str(request.param)
+
+
 @pytest.mark.parametrize("classes", [2, 10])
 @pytest.mark.parametrize(
     ("counts", "index"),
@@ -182,7 +195,6 @@ def test_a_client_that_has_converged_is_frozen_and_does_not_see_the_others() -> 
     assert bool(curvature.conjugate_gradients(lambda v: v, torch.full((1, 2, 3), torch.nan)).isnan().all())
 
 
-@pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_bits_alone_are_bits_in_company(name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     changes, kind, _ = SOLVERS[name]
@@ -208,18 +220,169 @@ def test_bits_alone_are_bits_in_company(name: str, threads: int, monkeypatch: py
         torch.set_num_threads(before)
 
 
-def test_what_is_not_finite_stays_in_its_record_or_its_client() -> None:
+def test_what_is_not_finite_stays_in_its_record_or_its_client(name: str) -> None:
     federation = make_federation([3, 3], features=4, classes=3)
     wild = federation.partition.indices[1]
     federation.dataset.train.features[wild] = np.inf
     tame = make_federation([3, 3], features=4, classes=3)
     tame.dataset.train.features[wild] = 0.0  # a matrix of zeros, the mean still over 3
     damping, bound = torch.tensor([0.5]), torch.tensor([1.0])
-    for changes, kind, _ in SOLVERS.values():
-        found = []
-        for one in (federation, tame):
-            objective = SoftmaxRegression(make_settings(**changes), [one], np.array([0]))
-            values = client_values(torch.ones(1, 2, objective.dimension))
-            found.append(opened(objective.damped_solve(values, values, damping, kind, bound)))  # type: ignore[arg-type]
-        assert torch.equal(*found)
-        assert bool(found[0].isfinite().all())
+    changes, kind, _ = SOLVERS[name]
+    found = []
+    for one in (federation, tame):
+        objective = SoftmaxRegression(make_settings(**changes), [one], np.array([0]))
+        values = client_values(torch.ones(1, 2, objective.dimension))
+        found.append(opened(objective.damped_solve(values, values, damping, kind, bound)))  # type: ignore[arg-type]
+    assert torch.equal(*found)
+    assert bool(found[0].isfinite().all())
+
+
+def operands(runs: int, pairs: int, records: int, classes: int, width: int, dtype: torch.dtype) -> list[Tensor]:
+    """What `hessian_by_cholesky` takes; some records have no share, and some classes no probability."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    probabilities = torch.softmax(3.0 * draw(runs, pairs, classes, records), dim=2)
+    probabilities[..., 0] = torch.eye(classes, dtype=torch.float64)[0]
+    shares = draw(runs, pairs, records).clamp(min=0.0) / records
+    damping = torch.linspace(0.2, 1.1, runs, dtype=torch.float64)
+    parts = [draw(pairs, records, width), probabilities, shares, draw(runs, pairs, classes, width), damping]
+    return [part.to(dtype) for part in parts]
+
+
+def written_out(features: Tensor, probabilities: Tensor, shares: Tensor, right: Tensor, damping: Tensor) -> Tensor:
+    """As `hessian_by_cholesky`, in float64 with the matrices of all pairs."""
+    x, p, w, sides, shifts = (part.double() for part in (features, probabilities, shares, right, damping))
+    middle = torch.diag_embed((p * w.unsqueeze(-2)).mT) - torch.einsum("sbaj,sbej,sbj->sbjae", p, p, w)
+    matrices = torch.einsum("sbjae,bjp,bjq->sbapeq", middle, x, x).flatten(4, 5).flatten(2, 3)
+    unit = torch.eye(matrices.shape[-1], dtype=torch.float64)
+    return torch.linalg.solve(matrices + shifts[:, None, None, None] * unit, sides.flatten(2)).view_as(sides)
+
+
+def kernel_of(dtype: torch.dtype) -> CurvatureKernel:
+    kernel = curvature.compiled_kernel(dtype)
+    assert kernel is not None
+    return kernel
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
+@pytest.mark.parametrize("width", [1, 5, 16, 17, 36, 52])
+@pytest.mark.parametrize(
+    ("runs", "pairs", "records", "classes"),
+    [(1, 1, 1, 2), (2, 3, 4, 2), (7, 1, 33, 3), (1, 2, 20, 10), (2, 2, 3, 1), (1, 1, 0, 3)],
+)
+def test_the_kernel_equals_the_matrices_written_out(
+    runs: int, pairs: int, records: int, classes: int, width: int, dtype: torch.dtype, tolerance: float
+) -> None:
+    given = operands(runs, pairs, max(records, 1), classes, width, dtype)
+    given[:3] = given[0][:, :records], given[1][..., :records], given[2][..., :records]
+    before = [part.clone() for part in given]
+    found, expected = curvature.solved_by_kernel(kernel_of(dtype), *given), written_out(*given)
+    assert bool(((found.double() - expected).norm() <= tolerance * expected.norm()).all())
+    torch.testing.assert_close(curvature.hessian_by_cholesky(*given), found, rtol=tolerance, atol=tolerance)
+    assert all(torch.equal(*both) for both in zip(given, before, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_kernel_is_as_accurate_as_torch_where_curvature_vanishes(dtype: torch.dtype) -> None:
+    """One class has nearly all the probability, records are long, and the damping is small."""
+    generator = torch.Generator().manual_seed(0)
+    features = 100.0 * torch.randn(6, 40, 12, generator=generator, dtype=torch.float64).to(dtype)
+    for sharpness in (10.0, 100.0):
+        logits = sharpness * torch.randn(1, 6, 5, 40, generator=generator, dtype=torch.float64)
+        probabilities = torch.softmax(logits, dim=2).to(dtype)
+        norms = curvature.clippable_norms(probabilities, features.square().sum(dim=-1))
+        shares = bounded_shares(torch.full_like(norms, 1 / 40), norms, torch.tensor(1.0, dtype=dtype))
+        right = torch.randn(1, 6, 5, 12, generator=generator, dtype=torch.float64).to(dtype)
+        given = features, probabilities, shares, right, torch.tensor([1e-3], dtype=dtype)
+        expected = written_out(*given)
+
+        def error(found: Tensor, expected: Tensor = expected) -> float:
+            return float((found.double() - expected).norm() / expected.norm())
+
+        least = 1e2 * torch.finfo(dtype).eps
+        assert (
+            error(curvature.solved_by_kernel(kernel_of(dtype), *given))
+            <= 3 * error(curvature.hessian_by_cholesky(*given)) + least
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_pair_of_the_kernel_does_not_see_the_others_nor_the_threads(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(curvature_kernel, "SHARED_WORK", 0)
+    features, *of_runs, damping = operands(3, 9, 21, 4, 19, dtype)
+    kernel = kernel_of(dtype)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(curvature.solved_by_kernel(kernel, features, *of_runs, damping))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    for run in range(3):
+        for pair in range(9):
+            own = (part[run : run + 1, pair : pair + 1] for part in of_runs)
+            alone = curvature.solved_by_kernel(kernel, features[pair : pair + 1], *own, damping[run : run + 1])
+            assert torch.equal(alone[0, 0], found[0][run, pair])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("place", range(4), ids=["features", "probabilities", "shares", "right"])
+def test_a_pair_that_is_not_finite_is_nan_alone(place: int, wrong: float, dtype: torch.dtype) -> None:
+    given = operands(2, 3, 9, 3, 17, dtype)
+    whole = curvature.solved_by_kernel(kernel_of(dtype), *given)
+    assert bool(whole.isfinite().all())
+    part = given[place]
+    part[(1, ..., 2) if place == 0 else (1, 1, ..., 2)] = wrong
+    found = curvature.solved_by_kernel(kernel_of(dtype), *given)
+    strange = torch.zeros(2, 3, dtype=torch.bool)
+    strange[slice(None) if place == 0 else 1, 1] = True
+    assert bool(found[strange].isnan().all())
+    assert torch.equal(found[~strange], whole[~strange])
+
+
+def test_a_right_side_that_is_not_finite_is_nan_though_no_record_joins_its_features() -> None:
+    given = operands(1, 1, 2, 3, 5, torch.float64)
+    given[0].zero_()
+    given[3][0, 0, 1, 2] = torch.inf
+    assert bool(curvature.solved_by_kernel(kernel_of(torch.float64), *given).isnan().all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_matrix_that_is_not_positive_definite_gives_nan_alone(dtype: torch.dtype) -> None:
+    given = operands(2, 3, 9, 3, 17, dtype)
+    given[2][1, 0] *= -1e4
+    for solve in (partial(curvature.solved_by_kernel, kernel_of(dtype)), curvature.hessian_by_cholesky):
+        found = solve(*given)
+        strange = found.isnan().flatten(2)
+        assert bool(strange[1, 0].all())
+        assert int(strange.sum()) == strange.shape[-1]
+
+
+def test_a_solver_that_cannot_be_compiled_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(kind: object) -> None:
+        raise RuntimeError("no compiler\nand more")
+
+    objective = make_objective([5, 3], [0], solver="cholesky")
+    values = client_values(torch.ones(1, 2, objective.dimension))
+    damping = torch.tensor([0.5])
+    wanted = opened(objective.damped_solve(values, values, damping))
+    monkeypatch.setattr(curvature_kernel, "CurvatureKernel", broken)
+    curvature.compiled_kernel.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING, logger="dpfl"):
+            for _ in range(2):
+                torch.testing.assert_close(opened(objective.damped_solve(values, values, damping)), wanted, rtol=1e-6, atol=1e-6)
+        assert [record.message for record in caplog.records] == [
+            "the curvature kernel cannot be compiled here (RuntimeError: no compiler); using torch, which is slower"
+        ]
+    finally:
+        curvature.compiled_kernel.cache_clear()

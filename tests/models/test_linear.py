@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +13,7 @@ from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models import single_output
+from dpfl_cli.models import linear, linear_kernel, single_output
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.privacy.bounded import clip
@@ -20,6 +23,7 @@ D = 6
 SIZES = {
     "one record": [1] * 5,
     "several records": [4] * 5,
+    "one record or none": [1, 0, 1, 1, 0, 1, 1],
     "unequal": [7, 1, 0, 3, 1, 40],
     "one client": [3],
     "one client, one record": [1],
@@ -39,21 +43,21 @@ def make_info(**changes: object) -> DatasetInfo:
     return DatasetInfo(**(values | changes))  # type: ignore[arg-type]
 
 
-def make_federation(sizes: list[int], seed: int, optimum: bool = True) -> Federation:
+def make_federation(sizes: list[int], seed: int, optimum: bool = True, width: int = D) -> Federation:
     generator = np.random.default_rng(seed)
     records = sum(sizes)
-    best = generator.standard_normal(D)
-    features = generator.standard_normal((records, D))
+    best = generator.standard_normal(width)
+    features = generator.standard_normal((records, width))
     targets = features @ best + 0.1 * generator.standard_normal(records)
     order = generator.permutation(records)
     parts = np.split(order, np.cumsum(sizes)[:-1])
     truth = {"optimum": best} if optimum else {}
-    dataset = Dataset(make_info(records=records), Records(features, targets), None, None, truth)
+    dataset = Dataset(make_info(records=records, feature_shape=(width,)), Records(features, targets), None, None, truth)
     return Federation(dataset, Partition.from_lists(parts))
 
 
-def make_objective(sizes: list[int], index: list[int], loss_factor: float = 0.5) -> LinearRegression:
-    federations = [make_federation(sizes, seed) for seed in range(max(index) + 1)]
+def make_objective(sizes: list[int], index: list[int], loss_factor: float = 0.5, width: int = D) -> LinearRegression:
+    federations = [make_federation(sizes, seed, width=width) for seed in range(max(index) + 1)]
     return LinearRegression(LinearRegressionSettings(loss_factor=loss_factor), federations, np.array(index))
 
 
@@ -62,7 +66,7 @@ def slow_gradient(objective: LinearRegression, run: int, client: int, w: np.ndar
     federation = objective.federations[objective.index[run]]
     offsets = federation.partition.offsets
     mine = federation.partition.indices[offsets[client] : offsets[client + 1]]
-    gradient = np.zeros(D)
+    gradient = np.zeros(objective.dimension)
     for record in mine:
         x, y = federation.dataset.train.features[record], federation.dataset.train.targets[record]
         gradient += 2 * objective.settings.loss_factor * (x @ w - y) * x / len(mine)
@@ -70,7 +74,7 @@ def slow_gradient(objective: LinearRegression, run: int, client: int, w: np.ndar
 
 
 def slow_descent(objective: LinearRegression, start: np.ndarray, rate: np.ndarray, steps: int, drift: np.ndarray) -> np.ndarray:
-    result = np.zeros((objective.runs, objective.clients, D))
+    result = np.zeros((objective.runs, objective.clients, objective.dimension))
     for run in range(objective.runs):
         for client in range(objective.clients):
             v = start[run].copy()
@@ -80,9 +84,30 @@ def slow_descent(objective: LinearRegression, start: np.ndarray, rate: np.ndarra
     return result
 
 
+@pytest.fixture(params=["kernel", "torch"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways in which clients with one record are computed."""
+    if request.param == "torch":
+        monkeypatch.setattr(linear, "linear_kernel", lambda: None)
+    else:
+        assert linear.linear_kernel() is not None
+    return str(request.param)
+
+
+@pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Threads of torch, and of the kernel however little there is to do."""
+    monkeypatch.setattr(linear_kernel, "SHARED_VALUES", 0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
 @pytest.mark.parametrize("index", [[0], [0, 0], [1, 0], [0, 1, 0, 2, 1, 0, 0]], ids=["R=1", "R=2 shared", "R=2", "R=7"])
 @pytest.mark.parametrize("with_drift", [False, True], ids=["no drift", "drift"])
+@pytest.mark.usefixtures("path")
 def test_local_descent_and_gradient_equal_explicit_loops(sizes: list[int], index: list[int], with_drift: bool) -> None:
     objective = make_objective(sizes, index, loss_factor=0.7)
     generator = np.random.default_rng(5)
@@ -106,6 +131,133 @@ def test_local_descent_and_gradient_equal_explicit_loops(sizes: list[int], index
     np.testing.assert_allclose(opened(gradient).numpy(), wanted, rtol=1e-10, atol=1e-10)
 
 
+WIDTHS = [1, 8, 32, 45, 77]  # within a vector of the kernel, whole ones, whole blocks of them, and what is left over
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("steps", [0, 1, 20])
+@pytest.mark.parametrize("with_drift", [False, True], ids=["no drift", "drift"])
+@pytest.mark.usefixtures("path")
+def test_local_descent_of_any_width_and_number_of_steps(width: int, steps: int, with_drift: bool) -> None:
+    sizes, index = [1, 0, 3, *[1] * 20], [1, 0, 1]
+    objective = make_objective(sizes, index, loss_factor=0.7, width=width)
+    generator = np.random.default_rng(5)
+    start = generator.standard_normal((3, width))
+    rate = generator.uniform(0.001, 0.01, 3)
+    drift = generator.standard_normal((3, len(sizes), width)) * with_drift
+    shift = client_values(torch.from_numpy(drift)) if with_drift else None
+    update = opened(objective.local_descent(torch.from_numpy(start), torch.from_numpy(rate), steps, shift))
+    assert update.is_contiguous()
+    np.testing.assert_allclose(update.numpy(), slow_descent(objective, start, rate, steps, drift), rtol=1e-10, atol=1e-12)
+    by_columns = torch.from_numpy(start.T.copy()).T  # the same numbers, otherwise laid out
+    apart = None if shift is None else client_values(torch.from_numpy(drift.transpose(0, 2, 1).copy()).mT)
+    again = opened(objective.local_descent(by_columns, torch.from_numpy(rate).repeat_interleave(2)[::2], steps, apart))
+    assert torch.equal(again, update)
+
+
+@pytest.mark.parametrize("many", [1, 60], ids=["few", "many"])
+@pytest.mark.usefixtures("path", "threads")
+def test_runs_have_the_same_bits_alone_and_in_company(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their updates, with a drift and without, and their metrics; whatever the blocks of clients."""
+    sizes = [1, 3, 1, 0, 2] * many + [1] * 15
+    batch = make_objective(sizes, [0, 1, 0, 2, 0, 3, 1, 0, 0, 0, 0], width=45)
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(batch.runs, 45, dtype=torch.float64, generator=generator)
+    rate = torch.linspace(0.001, 0.01, batch.runs, dtype=torch.float64)
+    drift = torch.randn(batch.runs, batch.clients, 45, dtype=torch.float64, generator=generator)
+
+    def found(objective: LinearRegression, runs: slice) -> list[torch.Tensor]:
+        plain = objective.local_descent(start[runs], rate[runs], 20)
+        shifted = objective.local_descent(start[runs], rate[runs], 20, client_values(drift[runs]))
+        return [opened(plain), opened(shifted), *objective.metrics(start[runs]).values()]
+
+    together = found(batch, slice(None))
+    before = torch.get_num_threads()
+    for run in range(batch.runs):
+        torch.set_num_threads(1)
+        monkeypatch.setattr(linear_kernel, "BLOCK_BYTES", 1 if run % 2 else 45 * 8 * 40)
+        alone = found(LinearRegression(batch.settings, [batch.federations[batch.index[run]]], np.array([0])), slice(run, run + 1))
+        torch.set_num_threads(before)
+        for one, other in zip(together, alone, strict=True):
+            assert torch.equal(one[run], other[0])
+
+
+@pytest.mark.usefixtures("path")
+def test_a_loss_of_many_clients_has_the_same_bits_alone_and_with_any_threads() -> None:
+    """Torch shares a single long sum between its threads."""
+    federation = make_federation([1] * 40_000, seed=0, width=2)
+    starts = torch.randn(3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    losses, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            batch = LinearRegression(LinearRegressionSettings(), [federation], np.array([0, 0, 0]))
+            alone = LinearRegression(LinearRegressionSettings(), [federation], np.array([0]))
+            together = batch.metrics(starts)["train_loss"]
+            losses += [together, torch.cat([alone.metrics(starts[run : run + 1])["train_loss"] for run in range(3)])]
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(loss, losses[0]) for loss in losses[1:])
+
+
+def test_both_paths_agree_where_numbers_are_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a record holds, it reaches its own client only, in the same coordinates, as the same kind of number."""
+    odd = [np.nan, np.inf, -np.inf, 1e200, 1e-200, 0.0]
+    federations = [make_federation([1] * 20, seed, width=13) for seed in range(2)]
+    for federation in federations:
+        train, mine = federation.dataset.train, federation.partition.indices
+        for place, value in enumerate(odd):
+            train.features[mine[place], place] = value
+            train.targets[mine[10 + place]] = value
+    starts = torch.randn(3, 13, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    starts[2, 4] = torch.inf
+    results = []
+    for kernel in (linear.linear_kernel, lambda: None):
+        monkeypatch.setattr(linear, "linear_kernel", kernel)
+        objective = LinearRegression(LinearRegressionSettings(), federations, np.array([0, 1, 1]))
+        update = opened(objective.local_descent(starts, torch.full((3,), 0.01, dtype=torch.float64), 3))
+        losses = objective.metrics(starts)["train_loss"]
+        results.append((update, losses))
+    (update, losses), (expected, expected_losses) = results
+    torch.testing.assert_close(update, expected, rtol=1e-10, atol=1e-12, equal_nan=True)
+    torch.testing.assert_close(losses, expected_losses, rtol=1e-10, atol=1e-12, equal_nan=True)
+    strange = torch.tensor([0, 1, 2, 3, 10, 11, 12])
+    plain = np.setdiff1d(np.arange(20), strange.numpy())
+    assert not bool(torch.isfinite(update[:2, strange]).all(dim=-1).any())
+    assert bool(torch.isfinite(update[:2, plain]).all())
+    assert not bool(torch.isfinite(update[2]).all(dim=-1).any())
+
+
+def test_a_kernel_that_cannot_be_built_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> None:
+        raise RuntimeError("no compiler\nand more")
+
+    objective = make_objective([1, 1, 3], [0])
+    start, rate = torch.ones(1, D).double(), torch.tensor([0.01]).double()
+    wanted = opened(objective.local_descent(start, rate, 5))
+    monkeypatch.setattr(linear_kernel, "LinearKernel", broken)
+    linear.linear_kernel.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING, logger="dpfl"):
+            for _ in range(2):
+                torch.testing.assert_close(opened(objective.local_descent(start, rate, 5)), wanted, rtol=1e-10, atol=1e-12)
+        assert [record.message for record in caplog.records] == [
+            "the kernel of linear regression cannot be compiled here (RuntimeError: no compiler); using torch, which is slower"
+        ]
+    finally:
+        linear.linear_kernel.cache_clear()
+
+
+def test_a_batch_holds_its_features_once() -> None:
+    objective = make_objective([1, 3, 1, 0, 1], [0, 1, 0])
+    objective.metrics(objective.initial(Streams([0, 1, 2])))
+    rows = torch.from_numpy(objective._singles.rows).untyped_storage().data_ptr()
+    held = [bucket.features for group in objective._groups for bucket in group.buckets if bucket.features.shape[1] == 1]
+    assert held
+    assert {features.untyped_storage().data_ptr() for features in held} == {rows}
+
+
+@pytest.mark.usefixtures("path")
 def test_one_record_agrees_with_the_closed_form() -> None:
     """Delta = -[1 - (1 - k eta ||x||^2)^tau] / ||x||^2 (x.w - y) x, with k = 2 loss_factor."""
     objective = make_objective([1] * 4, [0])
@@ -119,18 +271,7 @@ def test_one_record_agrees_with_the_closed_form() -> None:
     np.testing.assert_allclose(opened(update)[0].numpy(), expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("sizes", [SIZES["one record"], SIZES["unequal"]], ids=["one record", "unequal"])
-def test_a_slice_of_a_batch_is_the_run_alone(sizes: list[int]) -> None:
-    batch = make_objective(sizes, [0, 1, 0, 2])
-    start = torch.randn(4, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    rate = torch.tensor([0.01, 0.02, 0.03, 0.04], dtype=torch.float64)
-    together = opened(batch.local_descent(start, rate, 20))
-    for run in range(4):
-        alone = LinearRegression(batch.settings, [batch.federations[batch.index[run]]], np.array([0]))
-        update = opened(alone.local_descent(start[run : run + 1], rate[run : run + 1], 20))
-        torch.testing.assert_close(together[run : run + 1], update, rtol=1e-12, atol=1e-12)
-
-
+@pytest.mark.usefixtures("path")
 def test_metrics_equal_explicit_loops() -> None:
     objective = make_objective(SIZES["unequal"], [0, 1, 0])
     w = np.random.default_rng(1).standard_normal((3, D))

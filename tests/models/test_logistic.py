@@ -62,14 +62,15 @@ def make_info(**changes: object) -> DatasetInfo:
     return DatasetInfo(**(values | changes))  # type: ignore[arg-type]
 
 
-def make_federation(sizes: list[int], seed: int, test: int = 0) -> Federation:
+def make_federation(sizes: list[int], seed: int, test: int = 0, d: int = D) -> Federation:
     generator = np.random.default_rng(seed)
     records = sum(sizes)
-    features = generator.standard_normal((records + test, D)) * generator.uniform(0.1, 3.0, (records + test, 1))
-    targets = (features @ generator.standard_normal(D) + generator.standard_normal(records + test) > 0).astype(np.int64)
+    features = generator.standard_normal((records + test, d)) * generator.uniform(0.1, 3.0, (records + test, 1))
+    targets = (features @ generator.standard_normal(d) + generator.standard_normal(records + test) > 0).astype(np.int64)
     order = generator.permutation(records)
     held = Records(features[records:], targets[records:]) if test else None
-    dataset = Dataset(make_info(records=records), Records(features[:records], targets[:records]), held)
+    info = make_info(records=records, feature_shape=(d,))
+    dataset = Dataset(info, Records(features[:records], targets[:records]), held)
     return Federation(dataset, Partition.from_lists(np.split(order, np.cumsum(sizes)[:-1])))
 
 
@@ -191,6 +192,42 @@ def test_the_two_paths_agree(mode: Any, batched: bool, monkeypatch: pytest.Monke
     torch.testing.assert_close(fast, objective._computed(mode, points, bounds, batch), rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("d", [1, 2, 9, 23, 100])
+@pytest.mark.parametrize("runs", [1, 2, 5])
+def test_the_two_paths_agree_for_any_length(d: int, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of features and of vectors that are no multiples of a group, and clients of more than one block of vectors."""
+    federation = make_federation([5, 0, 523, 39, 64], seed=0, d=d)
+    objective = LogisticRegression(LogisticSettings(**DEFAULTS), [federation], np.zeros(runs, np.int64))
+    points = torch.from_numpy(np.random.default_rng(5).standard_normal((runs, 5, d))) / d**0.5
+    bounds = torch.linspace(0.3, 2, runs).double()
+    modes: list[tuple[Any, Tensor | None]] = [("gradient", None), ("clipped", bounds), ("norms", None), ("loss", None)]
+    fast = [objective._computed(mode, points, limits) for mode, limits in modes]
+    monkeypatch.setattr(single_output, "compiled_kernel", lambda: None)
+    for (mode, limits), found in zip(modes, fast, strict=True):
+        torch.testing.assert_close(found, objective._computed(mode, points, limits), rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("margin", [-900.0, 900.0, 1e6, np.nan])  # in the first run
+def test_an_extreme_record_leaves_the_bits_of_others(margin: float) -> None:
+    """It makes the kernel go the long way round, which gives the others the same bits."""
+    federation = make_federation([29, 12], seed=0)
+    points, bounds = np.random.default_rng(1).standard_normal((2, 2, D)), torch.tensor([0.3, 2.0], dtype=torch.float64)
+    victim, found = federation.partition.indices[11], []
+    for extreme in (False, True):
+        if extreme:
+            sign = 2.0 * federation.dataset.train.targets[victim] - 1
+            federation.dataset.train.features[victim] = sign * margin * points[0, 0] / np.sum(points[0, 0] ** 2)
+        objective = LogisticRegression(LogisticSettings(**DEFAULTS), [federation], np.zeros(2, np.int64))
+        values = client_values(torch.from_numpy(points))
+        norms = opened(objective.squared_gradient_norms(values))
+        norms[:, 0, 11] = 0.0
+        drawn = torch.arange(29).expand(2, 2, 29).clone()
+        drawn[..., 11] = 500 if not extreme or margin < 0 else 11  # whose gradient is zero: no record, or e^-margin is
+        found.append((norms, opened(objective.clipped_gradient(values, bounds, drawn).values)[0, 0]))
+    for before, after in zip(*found, strict=True):
+        assert torch.equal(before, after)
+
+
 @pytest.mark.parametrize("sizes", [SIZES["unequal"], [9] * 40], ids=["unequal", "many"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_bits_are_the_same_alone_and_in_company(
@@ -198,6 +235,7 @@ def test_bits_are_the_same_alone_and_in_company(
 ) -> None:
     """On one thread alone, against a batch of seven on one thread or two, with every piece of work shared."""
     monkeypatch.setattr(single_output_kernel, "SHARED_WORK", 0)
+    monkeypatch.setattr(single_output_kernel, "PART_WORK", 1)
     batch = make_objective(sizes, INDICES["R=7"], test=11)
     points, bounds = points_of(batch), torch.linspace(0.1, 2, 7).double()
     drawn = torch.from_numpy(np.random.default_rng(0).integers(0, 9, (7, len(sizes), 10)))

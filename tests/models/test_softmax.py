@@ -199,6 +199,47 @@ def test_a_record_that_is_not_finite_counts_as_zero_where_gradients_are_clipped_
     assert not opened(objective.clipped_gradient(diverged, clip_norm).values).any()
 
 
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES.keys())
+@pytest.mark.parametrize("counts", [COUNTS, [4], [1]], ids=["unequal", "one client", "one record"])
+@pytest.mark.parametrize(
+    ("classes", "features", "bias", "precision"),
+    [(10, 6, True, "float32"), (2, 8, False, "float64"), (20, 16, False, "float32"), (3, 67, True, "float64")],
+)
+def test_small_minibatches_have_the_same_bits_as_large_ones(
+    counts: list[int], index: list[int], classes: int, features: int, bias: bool, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether numpy does the arithmetic of a batch or torch; with strange records, numbers, parameters and bounds."""
+    federations = [make_federation(counts, seed, features, classes) for seed in range(max(index) + 1)]
+    for federation in federations:
+        wild = federation.partition.indices
+        federation.dataset.train.features[wild[-1], 1] = -np.inf
+        federation.dataset.train.features[wild[len(wild) // 2], 0] = np.nan
+        federation.dataset.train.features[wild[0], 0] = 1e200
+    settings, generator = make_settings(bias=bias, precision=precision), np.random.default_rng(0)
+    objective = SoftmaxRegression(settings, federations, np.array(index))
+    clip_norm = torch.linspace(0.5, 3.0, len(index), dtype=torch.float64)
+    clip_norm[-1] = torch.inf
+    diverged, shape = points(objective), (len(index), len(counts))
+    diverged[0, 0, 0], diverged[-1, -1] = torch.nan, torch.inf
+    shared = points(objective)[:, :1].expand_as(diverged)
+    for size in (1, 2, 9):
+        batch = torch.from_numpy(generator.integers(-2, max(counts) + 2, (*shape, size)))
+        for values in (points(objective), 0.0 * shared, shared, 1e30 * shared, diverged):
+            found = []
+            for limit, block in ((softmax.SMALL, pairs.CPU_BLOCK), (0, pairs.CPU_BLOCK), (0, 1 << 12)):
+                monkeypatch.setattr(softmax, "SMALL", limit)
+                monkeypatch.setattr(pairs, "CPU_BLOCK", block)
+                found.append(objective.clipped_gradient(client_values(values), clip_norm, batch))
+            monkeypatch.undo()
+            small, large, in_blocks = (opened(one.values) for one in found)
+            assert small.numpy().tobytes() == large.numpy().tobytes() == in_blocks.numpy().tobytes()
+            assert bool(small.isfinite().all())
+            assert torch.equal(found[0].zero_out, found[1].zero_out)
+            again = opened(objective.clipped_gradient(client_values(points(objective)), clip_norm, batch).values)
+            assert small.data_ptr() != again.data_ptr()  # what was given does not change with the next call
+            assert small.numpy().tobytes() == large.numpy().tobytes()
+
+
 def test_clipped_means_stay_in_the_ball() -> None:
     objective = make_objective([40, 1, 3], [0, 0], features=30, bias=True)
     bound = torch.tensor([1e-3, 0.7])

@@ -26,7 +26,7 @@ from dpfl_cli.privacy.bounded import (
     unproved,
     vector_norms,
 )
-from dpfl_cli.privacy.client_values import client_values, opened, shown
+from dpfl_cli.privacy.client_values import ClientValues, client_values, opened, shown
 
 RELATIONS = ("replace_one", "add_or_remove", "zero_out")
 DTYPES = (torch.float32, torch.float64)
@@ -168,13 +168,49 @@ def test_each_run_has_its_own_bound():
     assert squared_norms(bounded).replace_one.tolist() == [1.0, 4.0, math.inf]
 
 
+@pytest.mark.parametrize("width", [32, 64])
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_values_and_norms_of_what_was_clipped_are_made_when_asked_for(width, data):
+    """Bit by bit what multiplying and masking at once would give, and the norms of that."""
+    values = torch.from_numpy(data.draw(anything(width)))
+    limit = torch.tensor(data.draw(st.sampled_from([[1.0, 0.3], [math.inf, 2.0], [1e-40, 1e15], [math.inf, math.inf]])))
+    norms = vector_norms(values).unsqueeze(-1)
+    finite = norms <= math.sqrt(torch.finfo(values.dtype).max)
+    bound = limit.to(values.dtype).reshape(-1, 1, 1)
+    scale = torch.where(norms > bound, bound / norms, torch.ones_like(norms)).to(values.dtype)
+    expected = (values * scale).masked_fill_(~(finite | torch.isinf(bound)), 0.0)
+    bounded = clip(client_values(values), limit)
+    lengths = opened(bounded.norms())  # before there are values, and after
+    for found, wanted in (
+        (bounded.checked(), expected),
+        (opened(bounded.values), expected),
+        (lengths, vector_norms(expected)),
+        (opened(bounded.norms()), vector_norms(expected)),
+    ):
+        assert found.dtype == wanted.dtype
+        assert torch.equal(found.nan_to_num(nan=-1.0), wanted.nan_to_num(nan=-1.0))
+        assert torch.equal(found.signbit() & ~found.isnan(), wanted.signbit() & ~wanted.isnan())
+
+
+def test_what_is_kept_of_clipping_is_marked_as_the_clients(clipped):
+    bounded = clipped(torch.full((1, 2, 3), 9.0), 0.3)
+    for kept in (bounded.raw, bounded.factors, bounded.values, bounded.norms()):
+        assert isinstance(kept, ClientValues)
+        with pytest.raises(PrivacyError, match="client values"):
+            kept.mean(dim=1)
+    assert bounded.shape == bounded.values.shape == (1, 2, 3)
+
+
 def test_only_clipping_makes_bounded_values(clipped):
     bounded = clipped(torch.ones(1, 2, 3))
     fields = {field.name: getattr(bounded, field.name) for field in dataclasses.fields(bounded) if field.init}
     with pytest.raises(PrivacyError, match="clipping only"):
         Bounded(**fields)
     with pytest.raises(PrivacyError, match="clipping only"):
-        dataclasses.replace(bounded, values=client_values(torch.full((1, 2, 3), 100.0)))
+        dataclasses.replace(bounded, raw=client_values(torch.full((1, 2, 3), 100.0)))
+    with pytest.raises(PrivacyError, match="clipping only"):
+        dataclasses.replace(bounded, factors=None)
     with pytest.raises(PrivacyError, match="clipping only"):
         dataclasses.replace(bounded, zero_out=bounded.zero_out / 100)
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -183,6 +219,8 @@ def test_only_clipping_makes_bounded_values(clipped):
 
 CHANGES = {
     "values scaled": lambda b: b.values.mul_(10),
+    "raw values scaled": lambda b: b.raw.mul_(10),
+    "factors raised": lambda b: b.factors.mul_(10),
     "values assigned": lambda b: b.values.__setitem__((Ellipsis, 0), 9.0),
     "bound lowered": lambda b: b.bound.mul_(0.1),
     "sensitivity lowered": lambda b: b.replace_one.mul_(0.1),
@@ -195,8 +233,9 @@ def test_a_change_in_place_after_clipping_is_noticed(clipped, change):
     bounded = clipped(torch.ones(1, 2, 3))
     bounded.checked()
     change(bounded)
-    with pytest.raises(PrivacyError, match="changed in place"):
-        bounded.checked()
+    for use in (bounded.checked, bounded.factored, bounded.norms, bounded.check):
+        with pytest.raises(PrivacyError, match="changed in place"):
+            use()
     if bounded.is_vector:
         with pytest.raises(PrivacyError, match="changed in place"):
             squared_norms(bounded)

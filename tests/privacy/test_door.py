@@ -63,8 +63,14 @@ def test_only_bounded_values_are_released(build, clipped, name):
     for values in (client_values(updates(1, 4, 3)), updates(1, 4, 3), pretender):
         with pytest.raises(PrivacyError, match="clip them first"):
             mechanism.release("update", values, ROUND)
-    changed = clipped(updates(1, 4, 3))
-    changed.values.mul_(1000)
+    for change in (lambda b: b.values.mul_(1000), lambda b: b.raw.mul_(1000), lambda b: b.factors.fill_(1.0)):
+        changed = clipped(updates(1, 4, 3))
+        change(changed)
+        with pytest.raises(PrivacyError, match="changed in place"):
+            mechanism.release("update", changed, ROUND)
+    source = client_values(updates(1, 4, 3))
+    changed = clip(source, torch.ones(1))
+    source.mul_(1000)  # what was given to be clipped is what is released
     with pytest.raises(PrivacyError, match="changed in place"):
         mechanism.release("update", changed, ROUND)
     assert mechanism.site.ledger.of_run(0).releases == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from scipy.stats import chi2, kstest
 
 from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.bounded import record_mean, squared_norms
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from dpfl_cli.privacy.mechanism import ReleaseSpec
@@ -134,6 +136,34 @@ def test_local_noise_is_independent_between_clients_rounds_runs_and_names(build,
     assert correlation.abs().max() < 5 / math.sqrt(15_000)
     between = torch.corrcoef(draws[0][0]) - torch.eye(300)
     assert between.abs().max() < 6 / math.sqrt(50)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [3, 400])
+def test_messages_are_clipped_values_plus_noise_bit_by_bit(build, clipped, dtype, size):
+    """Whether the clipped values were asked for before the release or not, with clients whose values are not finite."""
+    updates = 3 * directions(3, 300, size, dtype)
+    updates[0, 7, 1], updates[1, 0, 0], updates[2, 299, 2] = math.nan, math.inf, -1e38 if dtype == torch.float32 else -1e300
+    bounds = [0.3, 2.0, 1e9]
+    build = partial(build, clients=300, dimension=size, seeds=(5, 6, 5))
+    rounds = np.array([1, 1, 2])
+    fresh = build("local_gaussian").release("update", clipped(updates, bounds), rounds)
+    seen = clipped(updates, bounds)
+    plain = opened(seen.values)
+    later = build("local_gaussian").release("update", seen, rounds)
+    draws = Streams([5, 6, 5]).normal("noise/update", rounds, 300, size, dtype)
+    expected = draws * fresh.noise_std.to(dtype).reshape(-1, 1, 1) + plain
+    assert (plain[0, 7] == 0).all()
+    assert (plain[1, 0] == 0).all()
+    assert (plain[2, 299] == 0).all()
+    for release in (fresh, later):
+        assert torch.equal(release.received, expected)
+        assert torch.equal(release.mean, expected.mean(dim=1))
+    shared = [ReleaseSpec("update", echo=True)]
+    one = build("shared_gaussian", specs=shared).release("update", clipped(updates, bounds), rounds)
+    assert torch.equal(one.mean, opened(one.echo).mean(dim=1))
+    std = (one.noise_std.double() * math.sqrt(300)).reshape(-1, 1, 1)  # of a share
+    torch.testing.assert_close(opened(one.echo).double() - plain, draws.double() * std, rtol=1e-4, atol=1e-4)
 
 
 def test_none_is_the_values_themselves_and_says_so(build, clipped):

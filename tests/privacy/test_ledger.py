@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.events import PureDpEvent
 from dpfl_cli.privacy.ledger import BatchLedger, Ledger, LedgerEntry
+from dpfl_cli.privacy.mechanism import ReleaseSpec
 
 
 def entry(name="update", count=1, parameter=0.35, **changes) -> LedgerEntry:
@@ -157,3 +158,81 @@ def test_events():
     assert entry(count=4).event() == dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(0.35), 4)
     assert entry(kind="pure", parameter=6.0).event() == dp_accounting.SelfComposedDpEvent(PureDpEvent(6.0), 1)
     assert isinstance(entry(kind="nonprivate", parameter=None).event(), dp_accounting.NonPrivateDpEvent)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.integers(1, 3), st.integers(1, 3))
+def test_rounds_charged_at_once_are_rounds_charged_one_by_one(data, runs, times):
+    single, together = BatchLedger(runs), BatchLedger(runs)
+    parameter = st.lists(st.sampled_from([0.5, 1.0, 2.0, float("nan")]), min_size=runs, max_size=runs)
+    kind = data.draw(st.sampled_from(["gaussian", "nonprivate"]))
+    sensitivities = [torch.full((runs,), data.draw(st.sampled_from([1.0, 2.0]))).double() for _ in range(times)]
+    for _ in range(data.draw(st.integers(1, 4))):
+        rows = np.array(data.draw(st.lists(parameter, min_size=1, max_size=20)))
+        for row in rows:
+            for sensitivity in sensitivities:
+                single.charge(entry(kind=kind), sensitivity, row, floats=3)
+        if data.draw(st.booleans()):
+            together.charge_rounds(entry(kind=kind), sensitivities, rows, np.full(runs, 3 * times * len(rows)))
+        else:
+            for row in rows:
+                for sensitivity in sensitivities:
+                    together.charge(entry(kind=kind), sensitivity, row, floats=3)
+    for run in range(runs):
+        assert repr(together.of_run(run)) == repr(single.of_run(run))  # NaN is like itself
+
+
+def told(runs, clients, size, times, bound=1.0):
+    return [(torch.full((runs,), bound).double(), torch.full((runs, clients), 2.0 + n).double(), size) for n in range(times)]
+
+
+@pytest.mark.parametrize("one_message", [False, True])
+@pytest.mark.parametrize("schedule", [None, lambda rounds, clients: 1.0 + np.arange(rounds)])
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_mechanism_charges_rounds_at_once_as_one_by_one(build, one_message, schedule, times):
+    spec = ReleaseSpec("update", per_round=3, schedule=schedule, one_message=one_message)
+    single, together = (build("local_gaussian", 4, 5, seeds=(0, 1), specs=[spec]) for _ in range(2))
+    given = told(2, 4, 5, times)
+    for mechanism in (single, together):
+        mechanism._charge(spec, *given[0][:2], np.array([1, 7]), None, 5)
+    for start, count in ((np.array([2, 8]), 20), (np.array([22, 28]), 1), (np.array([23, 30]), 7)):
+        rounds = start + np.arange(count).reshape(-1, 1)
+        parameters, addresses = together._charge_rounds(spec, given, rounds)
+        for row, numbers in enumerate(rounds):
+            for number, (bound, sensitivity, size) in enumerate(given):
+                one, address = single._charge(spec, bound, sensitivity, numbers, None, size)
+                assert np.array_equal(parameters[row], one)
+                assert np.array_equal(addresses[row, number], address)
+        assert together._free["update"].tolist() == single._free["update"].tolist()
+    for run in range(2):
+        assert together.site.ledger.of_run(run) == single.site.ledger.of_run(run)
+
+
+@pytest.mark.parametrize(
+    ("first", "times", "bound", "message"),
+    [
+        ([9_998, 5], 1, 1.0, "after the last one"),
+        ([3, 5], 4, 1.0, "more than 3 times in a round"),
+        ([2, 4], 1, 1.0, "or in a round that is over"),
+        ([3, 5], 1, math.inf, "needs clipped values"),
+    ],
+)
+def test_rounds_that_are_refused_charge_nothing(build, first, times, bound, message):
+    spec = ReleaseSpec("update", per_round=3)
+    mechanism = build("local_gaussian", 4, 5, seeds=(0, 1), specs=[spec])
+    mechanism._charge_rounds(spec, told(2, 4, 5, 3), np.array([[1, 3], [2, 4]]))
+    before = [mechanism.site.ledger.of_run(run) for run in range(2)]
+    rounds = np.array(first) + np.arange(4).reshape(-1, 1)
+    with pytest.raises(PrivacyError, match=message):
+        mechanism._charge_rounds(spec, told(2, 4, 5, times, bound), rounds)
+    assert [mechanism.site.ledger.of_run(run) for run in range(2)] == before
+    mechanism._charge_rounds(spec, told(2, 4, 5, 3), np.array([[3, 5]]))  # nothing was used up
+
+
+def test_a_public_schedule_is_kept_in_rounds_charged_at_once(build):
+    spec = ReleaseSpec("update", occurs=lambda seed, rounds: np.arange(1, rounds + 1) != 5)
+    mechanism = build("local_gaussian", 4, 5, specs=[spec])
+    mechanism._charge_rounds(spec, told(1, 4, 5, 1), np.array([[1], [2], [3], [4]]))
+    with pytest.raises(PrivacyError, match="against its public schedule"):
+        mechanism._charge_rounds(spec, told(1, 4, 5, 1), np.array([[5], [6]]))
+    assert mechanism.site.ledger.of_run(0).releases == 4

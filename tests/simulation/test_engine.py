@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from types import SimpleNamespace
 from typing import Any
@@ -10,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from dpfl_cli.algorithms.base import State
+from dpfl_cli.algorithms.base import Later, State
 from dpfl_cli.algorithms.fedavg import FedAvg
 from dpfl_cli.algorithms.fedexp import FedExp
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.streams import Streams
+from dpfl_cli.privacy.bounded import clip
 from dpfl_cli.simulation import engine
 from dpfl_cli.simulation.engine import Batch, Member, batch_key, run_members
 from dpfl_cli.simulation.plan import Plan, make_plan, with_values
@@ -137,6 +139,35 @@ def test_a_diverging_run_stops_alone() -> None:
     assert bad.diverged is not None
     assert bad.round < 40
     assert good.rows == finish([plans[0]])[plans[0].id].rows
+
+
+@pytest.mark.parametrize("algorithm", ["fedexp", "fedavg", "scaffold"])
+def test_diagnostics_are_computed_in_rounds_that_are_shown_only(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those that are shown are what they would be if all were."""
+    module = importlib.import_module(f"dpfl_cli.algorithms.{algorithm}")
+    genuine, looks = module.update_diagnostics, []
+    monkeypatch.setattr(module, "update_diagnostics", lambda update: looks.append(1) or genuine(update))
+    found = {}
+    for every, times in ((1, 7), (3, 3)):  # after 3, 6 and 7 rounds
+        (plan,) = plans_of(f"algorithm={algorithm}", f"evaluation.every={every}", rounds=[7])
+        (member,) = finish([plan]).values()
+        assert len(looks) == times
+        looks.clear()
+        found[every] = {row["round"]: row for row in member.rows}
+        assert {"clipped_fraction", "mean_squared_norm", "repaired"} <= set(member.unreleased)
+    assert sorted(found[3]) == [0, 3, 6, 7]
+    assert found[3] == {number: found[1][number] for number in found[3]}
+
+
+def test_diagnostics_that_come_later_are_checked_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leaking(self: Any, state: State, objective: Any, mechanism: Any, streams: Any, rounds: Any) -> Any:
+        update = clip(objective.local_descent(state.server["model"], self.hyper.local_lr, 1), self.hyper.clip_norm)
+        mechanism.release("update", update, rounds)
+        return state, Later(lambda: {"norm": update.norms()})
+
+    monkeypatch.setattr(FedAvg, "round", leaking)
+    with pytest.raises(PrivacyError, match="values of single clients are no diagnostic"):
+        Batch([Member(plan) for plan in plans_of("algorithm=fedavg", rounds=[2])]).step()
 
 
 def test_rounds_are_counted_at_events_and_a_round_that_broke_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 from dpfl_cli.simulation.memory import peak_device_bytes
 
 LARGE = 200 << 20
+HESSIAN_CLIENTS, HESSIAN_RECORDS, FEATURES, CLASSES = 64, 256, 64, 10
 
 
 ALONE = f"""
@@ -36,6 +37,46 @@ def test_the_peak_is_of_what_came_after_the_reset() -> None:
     assert before > LARGE
     assert after < before - LARGE // 2
     assert again > after + LARGE // 2
+
+
+SOLVE = f"""
+import sys
+import torch
+from dpfl_cli.models import softmax
+from dpfl_cli.privacy.client_values import client_values, opened
+from dpfl_cli.simulation.memory import peak_bytes, reset_peak
+from tests.benchmarks.record_level import softmax_federation, softmax_objective
+solver, precision, kernel = sys.argv[1:]
+if kernel == "torch":
+    softmax.compiled_kernel = lambda dtype: None
+federation = softmax_federation({HESSIAN_CLIENTS}, {HESSIAN_RECORDS}, {FEATURES}, {CLASSES})
+objective = softmax_objective(federation, solver=solver, solver_precision=precision)
+generator = torch.Generator().manual_seed(0)
+values, right = (torch.randn(1, {HESSIAN_CLIENTS}, objective.dimension, generator=generator) for _ in range(2))
+reset_peak()
+before = peak_bytes()
+found = objective.damped_solve(client_values(values), client_values(right), torch.ones(1), "hessian", torch.tensor([0.1]))
+print(objective.dimension, int(opened(found).isfinite().all()), int(opened(found).any()), peak_bytes() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux only")
+@pytest.mark.parametrize(
+    ("solver", "precision", "kernel"),
+    [("cg", "float64", "any"), ("cholesky", "float32", "any"), ("cholesky", "float32", "torch")],
+    ids=["cg", "cholesky", "cholesky, torch"],
+)
+def test_a_hessian_solve_takes_less_than_a_gibibyte(solver: str, precision: str, kernel: str) -> None:
+    """64 x 10 parameters and 256 records a client, whose Hessians written out would take 27 GB. In a process of its own."""
+    here = Path(__file__).parents[2]
+    command = [sys.executable, "-c", SOLVE, solver, precision, kernel]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True)
+    dimension, finite, nonzero, growth = map(int, done.stdout.split()[-4:])
+    written_out = HESSIAN_CLIENTS * HESSIAN_RECORDS * dimension**2 * 4
+    assert written_out > 26e9
+    assert finite
+    assert nonzero
+    assert growth < 1 << 30
 
 
 def test_without_a_gpu_in_use_there_is_no_peak_of_one() -> None:

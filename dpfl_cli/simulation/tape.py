@@ -1,0 +1,499 @@
+"""Tape: several replayed rounds in one call of a compiled program, for rounds so small that calling torch is what they cost.
+
+The list of a replayed round (`replay`) is translated into instructions for an interpreter that is compiled once
+(`tape_program`): torch's arithmetic, the kernel of gradients, and noise. What else a round does on the host, charging the ledger
+and drawing, is done for all rounds of a leap before the program starts: neither depends on what the rounds compute. The state
+goes into the program's memory before, and out of it after.
+
+Charging and computing the rounds of a leap is one act, as it is for a single round: nobody looks in between, an error leaves the
+state as it was before the leap, and a leap is over before anybody waits for it. Rounds whose diagnostics somebody looks at are
+replayed as before.
+
+Why the numbers are the same: sums, differences, products and quotients of float64 are what IEEE 754 says; sums over clients are
+added up in torch's order, which is tried out on random numbers of the same layout; the kernel is the same code. At last a
+recorded round is played and must give the same bits. What the tape does not know is refused, and `Replay.untaped` says why.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpfl_cli.data.streams import Streams
+from dpfl_cli.data.threads import in_threads, usable_threads
+from dpfl_cli.models.single_output import SingleOutput
+from dpfl_cli.models.single_output_kernel import SHARED_WORK, SingleOutputKernel, signature
+from dpfl_cli.privacy.mechanism import Mechanism
+from dpfl_cli.simulation.replay import Step, Untaped, address
+from dpfl_cli.simulation.tape_program import (
+    ADD,
+    COPY,
+    DIVIDE,
+    GRADIENT,
+    MULTIPLY,
+    SUBTRACT,
+    SUM,
+    TapeProgram,
+    instruction,
+    joined,
+    settings,
+)
+
+logger = logging.getLogger("dpfl")
+
+LONGEST = 64  # rounds of a leap; as many as a tile of noise has
+LARGEST = 1 << 20  # numbers of noise that a leap may take, and of memory that it may copy
+MOST_WORK = 1 << 27  # products and sums of a leap, ten milliseconds or two: nobody waits longer for its end
+RUNS = 8  # that go through a leap together
+ARITHMETIC = {"add": ADD, "sub": SUBTRACT, "mul": MULTIPLY, "div": DIVIDE}
+VECTORS = 4, 8, 2  # numbers in a vector of torch's sums, which differs between processors
+
+
+class View:
+    """Numbers of the program's memory, as a tensor lies there: shape, strides, and the step from round to round.
+
+    `region` is where the memory begins that it is part of.
+    """
+
+    def __init__(
+        self, place: int, shape: Sequence[int], strides: Sequence[int], step: int = 0, region: int | None = None
+    ) -> None:
+        self.place, self.shape, self.strides, self.step = place, tuple(shape), tuple(strides), step
+        self.region = place if region is None else region
+
+    def like(self, shape: Sequence[int]) -> View:
+        """Broadcast to a shape."""
+        missing = len(shape) - len(self.shape)
+        own = [0 if size == 1 else stride for size, stride in zip(self.shape, self.strides, strict=True)]
+        return View(self.place, shape, [0] * missing + own, self.step, self.region)
+
+    def of_runs(self, first: int, last: int) -> View:
+        """The part of some runs, along the first axis."""
+        place = self.place + first * self.strides[0]
+        return View(place, (last - first, *self.shape[1:]), self.strides, self.step, self.region)
+
+
+def dense(place: int, shape: Sequence[int], step: int = 0) -> View:
+    """Numbers that lie one after the other."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * size)
+    return View(place, shape, strides, step)
+
+
+class Tape:
+    """The steps of a round as a program.
+
+    Args:
+      steps: the round's steps, in order.
+      ends: (the state's tensor, the new value's tensor), which are copied at the end of a round.
+      model: [R, d] the model after the round.
+      rounds: the array [R] that holds the numbers of the round, where it is an argument of a step.
+
+    Raises:
+      Untaped: a step is none that the tape knows.
+    """
+
+    def __init__(self, steps: Sequence[Step], ends: Sequence[tuple[Tensor, Tensor]], model: Tensor, rounds: Any) -> None:
+        self._size = 0
+        self._places: dict[int, int] = {}  # where memory begins -> its place in the program's
+        self._sizes: dict[int, int] = {}  # place -> how many numbers
+        self._inputs: list[tuple[int, np.ndarray]] = []  # place, all numbers of a memory that is read before it is written
+        self._written: set[int] = set()
+        self._lines: list[tuple[int, list[View], int]] = []  # instruction, operands, its last number
+        self._constants: list[tuple[int, float]] = []
+        self._kernel: SingleOutputKernel | None = None
+        self._calls: list[tuple[Any, ...]] = []  # of the kernel, one for every federation
+        self._work = 0
+        self._numbers = rounds
+        self._constant: list[Tensor] = []  # what the host reads for all rounds at once
+        self._charges: dict[str, list[Step]] = {}
+        self._charged: dict[int, tuple[str, int]] = {}  # memory of addresses -> the release's name, its number in the round
+        self._draws: dict[tuple[Any, ...], list[Step]] = {}
+        for step in steps:
+            self._prepare(step)
+        self.longest = self._longest()
+        self._parameters = {name: self._room(self.longest * len(model)) for name in self._charges}
+        self._noise = {key: self._room(self.longest * len(draws) * _values(draws[0])) for key, draws in self._draws.items()}
+        for step in steps:
+            self._translate(step)
+        if self._kernel is None:
+            raise Untaped("computes no gradients by the kernel")
+        self._history = dense(self._room(self.longest * model.numel()), model.shape, model.numel())
+        self._add(COPY, self._history, self._of(model))
+        for target, value in ends:
+            self._add(COPY, self._of(target, written=True), self._of(value))
+        if any(address(value) in self._written for value in self._constant):
+            raise Untaped("computes its clip norm")
+        self._memory: np.ndarray = np.zeros(self._size)
+        for place, value in self._constants:
+            self._memory[place] = value
+        whole, first = torch.from_numpy(self._memory), self._history.place
+        self._models: Tensor = whole[first : first + self.longest * model.numel()].view(self.longest, *model.shape)
+        places = [(target, self._places[address(target)] + int(target.storage_offset())) for target, _ in ends]
+        self._outputs: list[tuple[Tensor, Tensor]] = [
+            (target, whole.as_strided(target.shape, target.stride(), place)) for target, place in places
+        ]
+        self._fixed: tuple[Any, ...] = joined(self._calls)
+        self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = [
+            self._part(first, min(first + size, len(model))) for size in [self._run_by_run(len(model))]
+            for first in range(0, len(model), size)
+        ]  # fmt: skip
+        self._player: TapeProgram = program()
+        self._address: int = self._kernel.address
+
+    def leap(self, rounds: np.ndarray, most: int) -> Tensor:
+        """Charges and computes up to `most` rounds, those after `rounds` [R], in the state's tensors.
+
+        Returns:
+          [k, R, d] the model after each of them; overwritten by the next leap.
+        """
+        numbers = rounds + np.arange(1, 1 + min(most, self.longest)).reshape(-1, 1)
+        charged = {}
+        for name, charges in self._charges.items():
+            told = [(step.args[1], step.args[2], step.args[5]) for step in charges]
+            mechanism, spec = charges[0].function.__self__, charges[0].args[0]
+            charged[name] = mechanism._charge_rounds(spec, told, numbers)
+        self._play(numbers, charged)
+        for target, value in self._outputs:
+            target.copy_(value)
+        return self._models[: len(numbers)]
+
+    def played(self, rounds: np.ndarray, given: Mapping[int, Sequence[Any]]) -> list[Tensor]:
+        """The state's tensors as they would be after the round of these numbers [R].
+
+        Args:
+          given: id of a step that charges -> the parameters [R] and addresses [R] that it gave.
+        """
+        charged = {}
+        for name, charges in self._charges.items():
+            parameters, addresses = zip(*(given[id(step)] for step in charges), strict=True)
+            charged[name] = parameters[0].reshape(1, -1), np.stack(addresses)[None]
+        self._play(rounds.reshape(1, -1), charged)
+        return [value for _, value in self._outputs]
+
+    def _play(self, rounds: np.ndarray, charged: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+        count, runs = rounds.shape
+        memory = self._memory
+        for name, (parameters, _) in charged.items():
+            place = self._parameters[name]
+            memory[place : place + parameters.size] = parameters.ravel()
+        for key, draws in self._draws.items():
+            law, name, *_ = key
+            numbers = np.stack([self._addresses(step, rounds, charged) for step in draws], axis=1).reshape(-1, runs)
+            place, shape = self._noise[key], (len(numbers), runs, *_block(draws[0]))
+            draws[0].function.__self__.span(law, name, numbers, memory[place : place + int(np.prod(shape))].reshape(shape))
+        for place, values in self._inputs:
+            memory[place : place + len(values)] = values
+        jobs = [
+            partial(self._player.play, memory, code, count, self._address, some, starts, self._fixed)
+            for code, some, starts in self._parts
+        ]
+        in_threads(jobs, usable_threads() if self._work * count >= SHARED_WORK else 1)
+
+    def _addresses(self, step: Step, rounds: np.ndarray, charged: dict[str, tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        """[k, R] what a draw is addressed by."""
+        source = self._charged.get(_key(step.args[2]))
+        if source is None:
+            return rounds
+        name, number = source
+        return charged[name][1][:, number]
+
+    def _prepare(self, step: Step) -> None:
+        """Notes what is done on the host for all rounds of a leap at once, and how much work a round is."""
+        done = getattr(step.function, "__func__", None)
+        if done is Mechanism._charge:
+            charges = self._charges.setdefault(step.args[0].name, [])
+            self._charged[address(step.made[1])] = step.args[0].name, len(charges)
+            self._constant += step.args[1:3]
+            charges.append(step)
+        elif done is Streams._draw:
+            if _key(step.args[2]) not in self._charged and getattr(step.args[2], "plain", None) is not self._numbers:
+                raise Untaped("draws noise at an address of its own")
+            law, name, _, clients, size, dtype = step.args[:6]
+            if dtype != torch.float64:
+                raise Untaped("computes in single precision")
+            self._draws.setdefault((law, name, clients, size), []).append(step)
+        elif done is SingleOutput._compiled:
+            self._gradients(step)
+        elif step.given is not None:
+            raise Untaped(f"calls {getattr(step.function, '__qualname__', step.function)}")
+
+    def _gradients(self, step: Step) -> None:
+        """Notes what the kernel is called with."""
+        kernel, mode, _, bounds, batch, _ = step.args
+        calls = step.function.__self__.kernel_arguments(*step.args)
+        if mode not in ("gradient", "clipped") or batch is not None:
+            raise Untaped("computes gradients of batches")
+        for one, other in zip(calls, self._calls or calls, strict=True):
+            if self._kernel not in (None, kernel) or not all(map(_same, settings(one), settings(other))):
+                raise Untaped("computes several kinds of gradients")
+        self._kernel, self._calls = kernel, calls
+        self._constant += [] if bounds is None else [bounds]
+        self._work += sum(2 * int(call[10].sum()) * len(call[11]) * step.made[0].shape[-1] for call in calls)
+
+    def _longest(self) -> int:
+        """How many rounds a leap may have."""
+        noise = sum(len(draws) * _values(draws[0]) for draws in self._draws.values())
+        rounds = min(LONGEST, LARGEST // max(1, noise), MOST_WORK // max(1, self._work))
+        if rounds < 2:
+            raise Untaped("has more work in a round than calls")
+        return rounds
+
+    def _translate(self, step: Step) -> None:
+        done = getattr(step.function, "__func__", None)
+        if done is Mechanism._charge:
+            runs = len(step.made[0])
+            given = dense(self._parameters[step.args[0].name], (runs,), runs)
+            self._add(COPY, self._region(step.made[0], written=True), given)
+        elif done is Streams._draw:
+            self._noisy(step)
+        elif done is SingleOutput._compiled:
+            parameters, result = self._of(step.args[2]), self._of(step.made[0], written=True)
+            self._lines.append((GRADIENT, [result, parameters], 0))
+        else:
+            self._operation(step)
+
+    def _noisy(self, step: Step) -> None:
+        """Draws; or values, plus scale [R] or [R, M] times the draws, as `streams._scaled` does it."""
+        law, name, _, clients, size, _, *onto = step.args
+        draws = self._draws[law, name, clients, size]
+        values = _values(step)
+        out = self._of(step.made[0], written=True)
+        place = self._noise[law, name, clients, size] + values * next(n for n, one in enumerate(draws) if one is step)
+        drawn = dense(place, out.shape, values * len(draws))
+        given = [value for value in onto if value is not None]
+        if not given:
+            self._add(COPY, out, drawn)
+        elif len(given) == 2:
+            scale = self._of(given[1])
+            missing = len(out.shape) - len(scale.shape)
+            scale = View(scale.place, (*scale.shape, *[1] * missing), (*scale.strides, *[0] * missing), 0, scale.region)
+            self._add(MULTIPLY, out, drawn, scale)
+            self._add(ADD, out, out, self._of(given[0]))
+        else:
+            raise Untaped("scales values as it adds noise")
+
+    def _operation(self, step: Step) -> None:
+        """An operation of torch."""
+        name = step.function.overloadpacket.__name__
+        args, kwargs = list(step.args), step.kwargs
+        base = name.removesuffix("_")
+        if not step.made and not name.endswith("_"):
+            raise Untaped(f"takes {step.function}")
+        out = self._of(step.made[0] if step.made else args[0], written=True)
+        if base in ARITHMETIC and len(args) == 2 and kwargs.get("alpha", 1) == 1 and not kwargs.get("rounding_mode"):
+            self._add(ARITHMETIC[base], out, *(self._of(arg) for arg in args))
+        elif name == "reciprocal":
+            self._add(DIVIDE, out, self._of(1.0), self._of(args[0]))
+        elif name in ("clone", "_to_copy", "copy_"):
+            self._add(COPY, out, self._of(args[-1] if name == "copy_" else args[0]))
+        elif name in ("sum", "mean") and len(args) > 1 and args[0].dim() == 3 and [axis % 3 for axis in _axes(args[1])] == [1]:
+            source = self._of(args[0])
+            runs, rows, columns = source.shape
+            if source.strides[2] != 1:
+                raise Untaped("adds up tensors of another layout")
+            result = View(out.place, (runs, 1, columns), (columns, 0, 1), 0, out.region)
+            one_by_one = torch_order(runs, rows, columns, *source.strides[:2])
+            self._lines.append((SUM, [result, source], one_by_one))
+            if name == "mean":
+                self._add(DIVIDE, result, result, self._of(float(rows)))
+        else:
+            raise Untaped(f"takes {step.function}")
+
+    def _add(self, what: int, out: View, *operands: View) -> None:
+        """An elementwise instruction."""
+        self._lines.append((what, [out, *(one.like(out.shape) for one in operands)], 0))
+
+    def _run_by_run(self, runs: int) -> int:
+        """How many runs at a time may go through the whole leap on their own, which a cache thanks for, and in threads.
+
+        All of them where a part of one run's numbers may lie among another's.
+        """
+        written = {views[0].region for _, views, _ in self._lines}
+        for _, views, _ in self._lines:
+            for view in views:
+                if view.step:
+                    continue  # noise, parameters and models of the leap: read only, or written only
+                if not view.shape or view.shape[0] != runs or (view.strides[0] == 0 and view.region in written):
+                    return runs
+                reach = sum((size - 1) * stride for size, stride in zip(view.shape[1:], view.strides[1:], strict=True))
+                if view.region in written and (view.place - view.region) % view.strides[0] + reach >= view.strides[0]:
+                    return runs
+                if view.region in written and view.strides[0] * runs != self._sizes[view.region]:
+                    return runs
+        threads = usable_threads()
+        return -(-runs // (threads * -(-runs // (threads * RUNS))))  # at most RUNS, the same number for every thread
+
+    def _part(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The code for some of the runs; these runs, by federation; and where every federation's begin."""
+        code = []
+        for what, views, number in self._lines:
+            mine = views if last - first == len(self._models[0]) else [view.of_runs(first, last) for view in views]
+            if what == GRADIENT:  # it takes the numbers of its runs
+                code.append(instruction(what, views[0].shape, *map(_operand, views)))
+            elif what == SUM:
+                code.append(instruction(what, mine[1].shape, *map(_operand, mine), last=number))
+            else:
+                laid = _axes_joined(mine)
+                code.append(instruction(what, laid[0].shape, *map(_operand, laid)))
+        runs = [call[11][(call[11] >= first) & (call[11] < last)] for call in self._calls]
+        return np.stack(code), np.concatenate(runs), np.cumsum([0, *map(len, runs)])
+
+    def _room(self, size: int) -> int:
+        """A place for so many numbers, on cache lines of its own."""
+        place, self._size = self._size, self._size + -(-size // 8) * 8
+        return place
+
+    def _of(self, value: Any, written: bool = False) -> View:
+        """A tensor or a number in the program's memory."""
+        if isinstance(value, bool | int | float):
+            place = self._room(1)
+            self._constants.append((place, float(value)))
+            return View(place, (), ())
+        if type(value) is not Tensor or value.dtype != torch.float64:
+            raise Untaped("computes with other numbers than float64")
+        region = self._region(value, written)
+        return View(region.place + int(value.storage_offset()), value.shape, value.stride(), 0, region.place)
+
+    def _region(self, value: Any, written: bool) -> View:
+        """All numbers of the memory of a tensor or an array."""
+        where = address(value)
+        if where not in self._places:
+            numbers = _flat(value)
+            if numbers.size > LARGEST:
+                raise Untaped("reads more than it pays to copy")
+            self._places[where] = self._room(numbers.size)
+            self._sizes[self._places[where]] = numbers.size
+            if not written:
+                self._inputs.append((self._places[where], numbers))
+        if written:
+            self._written.add(where)
+        return dense(self._places[where], _flat(value).shape)
+
+
+def _axes_joined(views: Sequence[View]) -> list[View]:
+    """The operands of an elementwise instruction with three axes: those are joined that can be, and the last one is dense."""
+    axes: list[tuple[int, list[int]]] = []  # size, stride of every operand; from the last
+    for axis in reversed(range(len(views[0].shape))):
+        size, strides = views[0].shape[axis], [view.strides[axis] for view in views]
+        if size == 1:
+            continue
+        if axes and strides == [stride * axes[-1][0] for stride in axes[-1][1]]:
+            axes[-1] = axes[-1][0] * size, axes[-1][1]
+        else:
+            axes.append((size, strides))
+    axes += [(1, [0 if axes else 1] * len(views))] * (3 - len(axes))
+    if len(axes) > 3 or axes[0][1][0] != 1 or any(stride not in (0, 1) for stride in axes[0][1]):
+        raise Untaped("takes tensors of another layout")
+    shape = [size for size, _ in reversed(axes)]
+    return [
+        View(view.place, shape, [strides[number] for _, strides in reversed(axes)], view.step, view.region)
+        for number, view in enumerate(views)
+    ]
+
+
+def _operand(view: View) -> tuple[int, int, Sequence[int]]:
+    return view.place, view.step, view.strides
+
+
+def _key(rounds: Any) -> int:
+    """What tells arrays of addresses apart; 0 for what is none."""
+    return address(rounds) if isinstance(rounds, np.ndarray) else 0
+
+
+def _block(step: Step) -> tuple[int, int]:
+    """(M, d) of a draw; M is 1 for a server-side one."""
+    return (1 if step.args[3] is None else step.args[3]), step.args[4]
+
+
+def _values(step: Step) -> int:
+    """How many numbers a draw takes."""
+    return int(step.made[0].numel())
+
+
+def _flat(value: Any) -> np.ndarray:
+    """All float64 numbers of the memory of a tensor or an array."""
+    if isinstance(value, np.ndarray):
+        if value.dtype != np.float64:
+            raise Untaped("computes with other numbers than float64")
+        return value.reshape(-1)
+    return torch.empty(0, dtype=torch.float64).set_(value.untyped_storage()).numpy()
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return address(one) == address(other) and one.shape == other.shape
+    return bool(one == other)
+
+
+def _axes(given: Any) -> list[int]:
+    return [given] if isinstance(given, int) else list(given or [])
+
+
+@cache
+def torch_order(runs: int, rows: int, columns: int, outer: int, middle: int) -> int:
+    """How many of the first columns torch adds up one by one (see `tape_program._sum`): a sum over axis 1 of three.
+
+    It depends on how long torch's vectors are on this processor, and is found by trying.
+
+    Args:
+      outer, middle: strides of the first two axes; the last one's is 1.
+
+    Raises:
+      Untaped: no number gives torch's bits.
+    """
+    nothing = np.empty(0, np.int64)
+    span = (runs - 1) * outer + (rows - 1) * middle + columns
+    numbers = np.random.default_rng(0).standard_normal((8, span))
+    tried = [torch.from_numpy(row).as_strided((runs, rows, columns), (outer, middle, 1)) for row in numbers]
+    expected = np.stack([one.sum(dim=1).numpy() for one in tried])
+    for vector in VECTORS:
+        group = 4 * vector if columns >= vector else 4
+        first = columns // group * group
+        code = instruction(SUM, (runs, rows, columns), (span, 0, (columns,)), (0, 0, (outer, middle)), last=first).reshape(1, -1)
+        found = []
+        for row in numbers:
+            memory = np.concatenate((row, np.zeros(runs * columns)))
+            program().play(memory, code, 1, 0, nothing, nothing, _no_kernel())
+            found.append(memory[span:].reshape(runs, columns))
+        if np.array_equal(np.stack(found), expected):
+            return first
+    raise Untaped("adds up in an order that is not known")
+
+
+@cache
+def _no_kernel() -> tuple[Any, ...]:
+    """The settings of a kernel that is not called."""
+    values, block, rows = np.empty(0), np.empty((0, 0, 8)), np.empty((0, 0))
+    table, batch = np.empty((0, 0), np.int64), np.empty((0, 0, 0), np.int64)
+    return 0, 1.0, 0.0, 0, block, rows, values, values, values, table, table, values, False, batch
+
+
+def program() -> TapeProgram:
+    """The compiled program.
+
+    Raises:
+      Untaped: it cannot be built.
+    """
+    built = _program()
+    if built is None:
+        raise Untaped("cannot be compiled here")
+    return built
+
+
+@cache
+def _program() -> TapeProgram | None:
+    """The program, or None, saying so once, where it cannot be built."""
+    try:
+        return TapeProgram(signature())
+    except Exception as error:  # whatever a compiler may raise: rounds are replayed as well without it
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        logger.warning("the program for many rounds at once cannot be compiled here (%s); small problems take longer", reason)
+        return None
