@@ -44,6 +44,7 @@ from dpfl_cli.algorithms.base import Diagnostics, State
 from dpfl_cli.algorithms.record import RecordSettings, gradient_release, local_steps_gap, noisy_steps
 from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.bounded import number_mean, vector_norms
@@ -136,7 +137,7 @@ class AdaptDp:
         if mechanism.trust == "local":
             squares = squares / clients
         failure = self.hyper.offset_failure.to(squares.dtype)
-        horizons = torch.as_tensor(mechanism.rounds).to(squares)
+        horizons = on_device(np.array(mechanism.rounds), squares.device, squares.dtype)
         return (2 * squares).sqrt() * (2 * clients * horizons / failure).log().sqrt()
 
 

@@ -74,6 +74,8 @@ def bounded_local_update(
     What a client holds decides the whole of Delta_i, which lies in a ball of radius C: its sensitivity to one client is 2C under
     replace_one, C otherwise.
     """
+    if hyper.batch_size is None:
+        return objective.bounded_descent(model, hyper.local_lr, hyper.local_steps, hyper.clip_norm)
     return clip(local_update(objective, model, hyper, streams, rounds), hyper.clip_norm)
 
 

@@ -86,11 +86,12 @@ def batches_of(objective: ClientSide, streams: Streams, hyper: RecordHyper, roun
     if size is None:
         return lambda step: None
     held = objective.held
-    clients, device = objective.clients, objective.device
+    clients, device = objective.clients, objective.batch_device
+    records = objective.records if device == objective.device else torch.from_numpy(held)
     if hyper.sampling == "without_replacement":
-        return lambda step: streams.subset("batch", rounds * steps + step, clients, held, size, objective.batch_device)
+        return lambda step: streams.subset("batch", rounds * steps + step, clients, held, size, device)
     if hyper.sampling == "with_replacement":
-        counts = objective.records.unsqueeze(-1)
+        counts = records.unsqueeze(-1)
         return lambda step: (streams.uniform("batch", rounds * steps + step, clients, size, device=device) * counts).long()
     epoch = int(held.min()) // size
     orders: dict[int, Tensor] = {}
@@ -99,7 +100,7 @@ def batches_of(objective: ClientSide, streams: Streams, hyper: RecordHyper, roun
         number = step // epoch
         if number not in orders:
             draws = streams.uniform("batch", rounds * steps + number, clients, int(held.max()), device=device)
-            absent = torch.arange(draws.shape[-1], device=device) >= objective.records.unsqueeze(-1)
+            absent = torch.arange(draws.shape[-1], device=device) >= records.unsqueeze(-1)
             orders.clear()
             order = draws.masked_fill(absent, 2.0).argsort(dim=-1)[..., : epoch * size]
             orders[number] = order.unflatten(-1, (epoch, size)).sort(dim=-1).values  # parts, ascending as subsets are

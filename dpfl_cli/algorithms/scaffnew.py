@@ -57,6 +57,7 @@ from dpfl_cli.algorithms.base import Diagnostics, State
 from dpfl_cli.algorithms.local import batches_fit, check_clip_norm, kept_share_gap, local_batch, per_run
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.streams import Streams, stream_generator
 from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.bounded import Bounded, clip, own_norms
@@ -172,7 +173,7 @@ class ScaffNew:
         if due.any():
             update = clip(moved, hyper.clip_norm)  # Delta_i
             release = mechanism.release("update", update, rounds, charged=due)
-            theta = torch.as_tensor(due, device=model.device)
+            theta = on_device(due, model.device)
             server["model"] = model + release.mean  # m is zero where clients do not communicate
             server["communications"] = server["communications"] + theta.to(model.dtype)
             server["since"] = torch.where(theta, 0.0, server["since"])
@@ -184,7 +185,7 @@ class ScaffNew:
                 correction = rate * (release.mean.unsqueeze(1) - (self._remembered(update, release) + inside))
                 clients["control"] = torch.where(everywhere, control + correction, control)
             clients["local"] = torch.where(everywhere, server["model"].unsqueeze(1), clients["local"])
-        steps = torch.as_tensor(rounds, device=model.device).to(model.dtype)
+        steps = on_device(np.asarray(rounds), model.device, model.dtype)
         told = drift_diagnostics(lengths, clients["longest"], clients["clipped"], server["communications"], hyper.watched_client)
         return State(server, clients), {"local_steps": steps, "communications": server["communications"], **told}
 

@@ -62,6 +62,7 @@ from dpfl_cli.algorithms.local import (
     per_run,
 )
 from dpfl_cli.config.component import component
+from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.bounded import Bounded, clip
@@ -156,7 +157,7 @@ class Scaffold:
         self, model: Tensor, control: Tensor, own: Tensor, objective: ClientSide, mechanism: Mechanism, rounds: np.ndarray
     ) -> tuple[Tensor, Tensor]:
         """c and h_i from a clipped gradient at w, for the runs in their first round."""
-        first = torch.as_tensor(rounds == 1, device=model.device)
+        first = on_device(rounds == 1, model.device)
         gradient = objective.gradient(model.unsqueeze(1).expand(objective.runs, objective.clients, objective.dimension))
         bounded = clip(gradient, self.hyper.clip_norm)
         release = mechanism.release("warm_start", bounded, rounds, charged=rounds == 1)

@@ -41,6 +41,7 @@ from dpfl_cli.algorithms.base import Diagnostics, State
 from dpfl_cli.algorithms.local import first_round, per_run
 from dpfl_cli.algorithms.record import GRADIENT, RecordSettings, gradient_release, local_steps_gap, noisy_steps
 from dpfl_cli.config.component import component
+from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.client_values import client_values
@@ -103,7 +104,7 @@ class ScaffoldRecord:
         if hyper.extra_inv_n:
             step = step / objective.clients
         if hyper.warm_idle_rounds and (rounds <= hyper.warm_idle_rounds).any():
-            idle = torch.as_tensor(rounds <= hyper.warm_idle_rounds, device=model.device)
+            idle = on_device(rounds <= hyper.warm_idle_rounds, model.device)
             step = torch.where(idle.reshape(-1, 1), 0.0, step)
         return State({"model": model + step, "control": control}, {"control": own}), {}
 
@@ -111,7 +112,7 @@ class ScaffoldRecord:
         self, model: Tensor, control: Tensor, own: Tensor, objective: ClientSide, mechanism: Mechanism, rounds: np.ndarray
     ) -> tuple[Tensor, Tensor]:
         """c and c_i from a noisy gradient at w, for the runs in their first round."""
-        first = torch.as_tensor(rounds == 1, device=model.device)
+        first = on_device(rounds == 1, model.device)
         start = model.unsqueeze(1).expand(objective.runs, objective.clients, objective.dimension)
         gradient = objective.clipped_gradient(start, self.hyper.clip_norm)
         release = mechanism.release("warm_start", gradient, rounds, charged=rounds == 1)

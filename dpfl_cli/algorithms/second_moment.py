@@ -14,6 +14,7 @@ from torch import Tensor
 from dpfl_cli.algorithms.local import check_clip_norm, first_round
 from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.devices import on_device
 from dpfl_cli.models.curvature import damped_inverse, unpacked
 from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.bounded import Bounded
@@ -107,4 +108,4 @@ def preconditioner(
     first = rounds == 1
     released = mechanism.release("covariance", covariance, rounds, charged=first).mean
     fresh = damped_inverse(unpacked(released, objective.features), hyper.damping, hyper.psd_floor == "damping")
-    return torch.where(torch.as_tensor(first, device=known.device).reshape(-1, 1, 1), fresh, known)
+    return torch.where(on_device(first, known.device).reshape(-1, 1, 1), fresh, known)

@@ -10,7 +10,7 @@ point in the group `dpfl.plugins`, registers its components on import.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -27,17 +27,22 @@ class Settings(BaseModel):
     Attributes:
       later: options that came after runs had been made: at their defaults, with which they change nothing, they are no part of a
         run's identity, so that those runs stay what they are.
+      revised: option -> (value -> revision), where code changed that only this value of the option uses: so that runs with other
+        values stay what they are, while those with this one get a new identity.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     later: ClassVar[frozenset[str]] = frozenset()
+    revised: ClassVar[Mapping[str, Mapping[Any, int]]] = {}
 
     def identity(self) -> dict[str, Any]:
         """The settings as a run's identity holds them."""
         values = self.model_dump()
         later = frozenset().union(*(vars(base).get("later", ()) for base in type(self).__mro__))
         defaults = {name: type(self).model_fields[name].default for name in later}
-        return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
+        told = {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
+        revisions = {name: numbers.get(values[name]) for name, numbers in self.revised.items()}
+        return told | {f"{name}_revision": number for name, number in revisions.items() if number is not None}
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,15 @@ class EvaluationSettings(Settings):
 
 
 class RuntimeSettings(Settings):
-    """How a run is computed; not part of its identity."""
+    """How a run is computed; not part of its identity.
+
+    Attributes:
+      noise: who draws noise and batches: "auto" is a GPU itself, the host where there is none; "host" draws on the CPU whatever
+        the device, the same numbers on both; "device" draws on the GPU, other numbers of the same law.
+    """
 
     device: Literal["auto", "cpu", "cuda"]
+    noise: Literal["auto", "host", "device"] = "auto"
     checkpoint_every: float = Field(gt=0)
     force: bool
 

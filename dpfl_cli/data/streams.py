@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.device_draws import DeviceDraws
+from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.threads import in_threads, usable_threads
 
 if TYPE_CHECKING:
@@ -65,11 +67,23 @@ class Streams:
 
     Args:
       seeds: one seed per run, R of them. Runs with equal seeds draw equal numbers.
+      noise: the device that draws what is asked for on it (`device_draws`); None for the host, which draws for every device.
     """
 
-    def __init__(self, seeds: Sequence[int]) -> None:
+    def __init__(self, seeds: Sequence[int], noise: torch.device | str | None = None) -> None:
         self.seeds = list(seeds)
+        self._device = None if noise is None else DeviceDraws(seeds, noise)
         self._kept: dict[tuple[Any, ...], _Kept] = {}
+
+    def take_over(self, before: Streams) -> None:
+        """Goes on with the tiles drawn by the streams of a batch of at least as many runs, which will not draw again.
+
+        Where a run leaves a batch, the others' tiles are good for some more rounds.
+        """
+        if len(self.seeds) <= len(before.seeds):
+            self._kept = before._kept
+            for kept in self._kept.values():
+                kept.epochs = b""  # what is in which row is found anew
 
     def generator(self, run: int, name: str, *key: int) -> np.random.Generator:
         """A fresh generator at the start of stream `name`, `key`, of run number `run` in the batch."""
@@ -95,7 +109,7 @@ class Streams:
         Returns:
           [R, M, d], or [R, d] where clients is None; new memory, the caller's own.
         """
-        return self._draw("normal", name, rounds, clients, size, dtype).to(device)
+        return self._on_device("normal", name, rounds, clients, size, dtype, device)
 
     def noisy(self, name: str, rounds: np.ndarray, values: Tensor, std: Tensor, factors: Tensor | None = None) -> Tensor:
         """Values, times factors if there are any, plus Gaussian noise: std times what `normal` draws at this address.
@@ -112,7 +126,7 @@ class Streams:
           [R, M, d]; new memory, the caller's own.
         """
         clients, size = values.shape[1:]
-        if values.device.type == "cpu":
+        if values.device.type == "cpu" and self._drawing(values.device) is None:
             return self._draw("normal", name, rounds, clients, size, values.dtype, values, std, factors)
         if factors is not None:
             values = (values * factors).masked_fill_(factors.isnan(), 0.0)
@@ -129,7 +143,7 @@ class Streams:
         device: torch.device | str = "cpu",
     ) -> Tensor:
         """Uniform values in [0, 1), addressed and shaped as in `normal`."""
-        return self._draw("uniform", name, rounds, clients, size, dtype).to(device)
+        return self._on_device("uniform", name, rounds, clients, size, dtype, device)
 
     def subset(
         self,
@@ -161,6 +175,9 @@ class Streams:
                 f"{name}: cannot draw {size} records without replacement from client {client}, which holds {held.min()}; "
                 "take at most that many, or deal the clients more records"
             )
+        drawing = self._drawing(device)
+        if drawing is not None:
+            return drawing.subset(name, rounds, held.copy(), size)
         chosen = np.empty((len(self.seeds), clients, size), np.int64)
         done: dict[tuple[int, int, bytes], int] = {}
         for run, (seed, round_) in enumerate(zip(self.seeds, rounds.tolist(), strict=True)):
@@ -171,7 +188,29 @@ class Streams:
             for tile, start in enumerate(range(0, clients, CLIENT_TILE)):
                 mine = slice(start, start + CLIENT_TILE)
                 chosen[run, mine] = _subsets(stream_generator(seed, name, round_, tile), held[run, mine], size)
-        return torch.from_numpy(chosen).to(device)
+        return on_device(chosen, device)
+
+    def _drawing(self, device: torch.device | str) -> DeviceDraws | None:
+        """Who draws numbers that are asked for on a device, where it is that device itself."""
+        drawing = self._device
+        return drawing if drawing is not None and drawing.device.type == torch.device(device).type else None
+
+    def _on_device(
+        self,
+        law: Law,
+        name: str,
+        rounds: np.ndarray,
+        clients: int | None,
+        size: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ) -> Tensor:
+        """[R, M, d] or [R, d] draws on a device, by whoever draws for it."""
+        drawing = self._drawing(device)
+        if drawing is None:
+            return on_device(self._draw(law, name, rounds, clients, size, dtype), device)
+        drawn = drawing.drawn(law, name, rounds, 1 if clients is None else clients, size, dtype)
+        return drawn[:, 0] if clients is None else drawn
 
     def _draw(
         self,
@@ -196,7 +235,7 @@ class Streams:
         if values is not None and scale is not None:
             onto = [np.broadcast_to(scale.numpy().reshape(len(filled), -1, 1), (*filled.shape[:2], 1)), values.numpy()]
             onto += [] if factors is None else [factors.numpy()]
-        kernel = compiled_kernel() if len(onto) == 3 and filled.size >= THREAD_VALUES and onto[1].flags.c_contiguous else None
+        kernel = compiled_kernel() if len(onto) == 3 and filled.size >= THREAD_VALUES and onto[1][0].flags.c_contiguous else None
         add = _scaled if kernel is None else kernel.scaled
         jobs: list[Callable[[], None]] = []
         for tile, start in enumerate(range(0, total, CLIENT_TILE)):
@@ -247,8 +286,8 @@ class Streams:
             kept = self._kept[key] = _Kept(np.empty((runs, depth, *block), place.dtype))
         if kept.epochs != epochs.tobytes():
             self._renew(law, name, tile, epochs, kept)
-        # "clip" spares a copy, and clips nothing
         where = kept.index * depth + (rounds - depth * epochs)
+        # "clip" spares a copy, and clips nothing
         np.take(kept.values.reshape(-1, *block), where, axis=0, out=place, mode="clip")
 
     def _renew(self, law: Law, name: str, tile: int, epochs: np.ndarray, kept: _Kept) -> None:

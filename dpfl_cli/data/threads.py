@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import torch
-
 _pool: ThreadPoolExecutor | None = None
 
 
 def usable_threads() -> int:
     """The cores that this process may use: those it is pinned to, or fewer where torch was given fewer (OMP_NUM_THREADS)."""
+    import torch  # commands that only look at results do without it
+
     pinned = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(pinned, torch.get_num_threads())
 

@@ -6,7 +6,6 @@ device (`cnn_torch`), which also serve where the kernel cannot be built.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -21,7 +20,9 @@ from torch.nn import functional
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
+from dpfl_cli.data.programs import built_or_none
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.cnn_shape import CnnShape
 from dpfl_cli.models.cnn_torch import Batch, StackedCnn, Workbench, Workspace
@@ -30,8 +31,6 @@ from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
 if TYPE_CHECKING:
     from dpfl_cli.models.cnn_kernel import CnnKernel
-
-logger = logging.getLogger("dpfl")
 
 CPU_BLOCK = 12 << 20  # bytes of workspace for each thread: what stays in a CPU's cache is faster than what is larger
 DEVICE_BLOCK = 2 << 30
@@ -140,7 +139,7 @@ class CnnObjective(Objective):
         out = torch.zeros(self.runs, self.clients, self.dimension, dtype=self.dtype, device=self.device)
         if shift is not None:  # a client without records still follows the drift
             counts = np.stack([federation.partition.counts for federation in self.federations])[self.index]
-            idle = tuple(torch.from_numpy(part).to(self.device) for part in np.nonzero(counts == 0))
+            idle = tuple(on_device(part, self.device) for part in np.nonzero(counts == 0))
             out[idle] = -steps * rates[idle[0], None] * shift[idle]
 
         def compute(runs: Tensor, clients: Tensor, parameters: Tensor, slope: Callable[[], Tensor]) -> None:
@@ -192,7 +191,7 @@ class CnnObjective(Objective):
         """`runs` in parts [q] of one size; the last may overlap the one before."""
         q = ceil(len(runs) / ceil(len(runs) / self._runs_at_once(records)))
         firsts = [min(first, len(runs) - q) for first in range(0, len(runs), q)]
-        return [torch.from_numpy(runs[first : first + q]).to(self.device) for first in firsts]
+        return [on_device(runs[first : first + q], self.device) for first in firsts]
 
     def _blocks(self) -> Iterator[_Block]:
         """All clients with records. It depends on the federations and on nothing else, as the bits of a product may."""
@@ -215,8 +214,8 @@ class CnnObjective(Objective):
         for chunk in range(block.chunks):
             rows = chunk * block.size + np.arange(block.size)
             there = rows < counts
-            records = torch.from_numpy(federation.partition.indices[begins + np.where(there, rows, 0)]).to(self.device)
-            weights = torch.from_numpy(there / counts).to(self.device)
+            records = on_device(federation.partition.indices[begins + np.where(there, rows, 0)], self.device)
+            weights = on_device(there / counts, self.device)
             yield workspace.batch(images[records], labels[records], weights, chunk)
 
     def _each_block(self, compute: Callable[[Tensor, Tensor, Tensor, Callable[[], Tensor]], None]) -> None:
@@ -226,7 +225,7 @@ class CnnObjective(Objective):
         """
 
         def work(block: _Block, bench: Workbench) -> None:
-            clients = torch.from_numpy(block.clients).to(self.device).unsqueeze(1)
+            clients = on_device(block.clients, self.device).unsqueeze(1)
             parts = self._parts(np.flatnonzero(self.index == block.federation), len(clients) * block.size)
             kept = block.chunks <= KEPT_BLOCKS
             workspace = bench.workspace(len(clients), len(parts[0]), block.size, block.chunks if kept else 1)
@@ -336,11 +335,10 @@ def _table(values: Tensor) -> np.ndarray:
 @cache
 def compiled_kernel(shape: CnnShape) -> CnnKernel | None:
     """The kernel for a shape, or None, saying so once, where it cannot be built."""
-    try:
-        from dpfl_cli.models.cnn_kernel import CnnKernel
+    return built_or_none(partial(_kernel, shape), "the CNN kernel", "using the torch path, which is slower")
 
-        return CnnKernel(shape)
-    except Exception as error:  # whatever a compiler may raise: the torch path serves as well
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        logger.warning("the CNN kernel cannot be compiled here (%s); using the torch path, which is slower", reason)
-        return None
+
+def _kernel(shape: CnnShape) -> CnnKernel:
+    from dpfl_cli.models.cnn_kernel import CnnKernel  # the compiler takes its time to import
+
+    return CnnKernel(shape)

@@ -16,11 +16,10 @@ other runs. Products may be contracted with sums (FMA); nothing else is relaxed.
 from __future__ import annotations
 
 import inspect
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from math import log
@@ -28,13 +27,12 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from dpfl_cli.data.programs import built
 from dpfl_cli.models.cnn_shape import KERNEL, PATCH, CnnShape
-
-logger = logging.getLogger("dpfl")
 
 DESCENT, GRADIENT, EVALUATION = range(3)  # what a call computes
 
@@ -542,7 +540,7 @@ def turn_images(code: Code, shape: CnnShape, pool: Any, rows: Any, x: Any, x_sta
 
 
 def _program(key: str) -> Any:
-    """The loop over jobs, steps and blocks of records for one shape, not yet compiled."""
+    """The loop over jobs, steps and blocks of records for one shape, compiled."""
     shape = _shape(key)
     d, classes = shape.dimension, shape.classes
     pixels = shape.height * shape.width
@@ -654,10 +652,7 @@ def _program(key: str) -> Any:
                 for t in range(d):
                     target[t] = gradient[t]
 
-    program: Any = njit(nogil=True, fastmath={"contract"})(compute)
-    with suppress(RuntimeError):  # no folder to keep it in: it is compiled again in the next process
-        program.enable_caching()
-    return program
+    return built(compute, "the CNN kernel of this network", 5, [_signature()], fastmath={"contract"})
 
 
 def _signature() -> tuple[Any, ...]:
@@ -743,15 +738,6 @@ class CnnKernel:
     def __init__(self, shape: CnnShape) -> None:
         self.shape = shape
         self._program = _program(_key(shape))
-        message = "compiling the CNN kernel, once for this network on this machine: about 5 s"
-        notice = threading.Timer(1.0, logger.info, [message])  # reading it from disk takes less
-        notice.daemon = True
-        notice.start()
-        try:
-            self._program.compile(_signature())
-        finally:
-            notice.cancel()
-        self._program.disable_compile()
         self._spare: list[list[np.ndarray]] = []
 
     def compute(

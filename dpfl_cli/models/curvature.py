@@ -12,21 +12,20 @@ Reference: Krouka, Koskela, Kulkarni, "DP-FedNew", PoPETs 2025(1), the matrices 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dpfl_cli.data.devices import on_device
+from dpfl_cli.data.programs import built_or_none
 from dpfl_cli.models.pairs import product, shared_product
 
 if TYPE_CHECKING:
     from dpfl_cli.models.curvature_kernel import CurvatureKernel
-
-logger = logging.getLogger("dpfl")
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-6}  # relative residual at which conjugate gradients stop
 UNDERFLOW = {dtype: 1e4 * torch.finfo(dtype).tiny for dtype in TOLERANCE}  # sums of squares below it have lost digits
@@ -113,7 +112,7 @@ def largest_eigenvalue(apply: Callable[[Tensor], Tensor], like: Tensor) -> Tenso
       like: [S, B, c, q].
     """
     start = np.random.default_rng(0).standard_normal(like.shape[2:])
-    current = torch.from_numpy(start / np.linalg.norm(start)).to(like).expand_as(like)
+    current = on_device(start / np.linalg.norm(start), like.device, like.dtype).expand_as(like)
     before, length = torch.zeros_like(like), torch.zeros_like(like[..., :1, :1])
     diagonal, beside = [], []
     for _ in range(min(LANCZOS_STEPS, start.size)):
@@ -145,7 +144,7 @@ def conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor) -> Ten
     for step in range(2 * right.shape[-2] * right.shape[-1]):
         active = squared > goal
         # asking costs a device a halt, so it is asked now and then; a pair that has stopped does not change by another step
-        if (not right.is_cuda or step % 8 == 0) and not bool(active.any()):
+        if (right.device.type == "cpu" or step % 8 == 0) and not _any(active):
             break
         applied = apply(direction)
         pace = torch.where(active, squared / _inner(direction, applied), 0.0)
@@ -155,6 +154,11 @@ def conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor) -> Ten
         direction.mul_(torch.where(active, fresh / squared, 0.0)).add_(residual)
         squared = fresh
     return solution.add_(0.0 * goal)  # NaN where the right side is not finite
+
+
+def _any(active: Tensor) -> bool:
+    """Whether a pair goes on. Here a round on a device waits for it: how many steps it takes, only the numbers tell."""
+    return bool(active.any())
 
 
 def _inner(one: Tensor, other: Tensor) -> Tensor:
@@ -231,14 +235,13 @@ def solved_by_kernel(
 @cache
 def compiled_kernel(dtype: torch.dtype) -> CurvatureKernel | None:
     """The kernel, or None, saying so once for each type of numbers, where it cannot be built."""
-    try:
-        from dpfl_cli.models.curvature_kernel import CurvatureKernel
+    return built_or_none(partial(_kernel, dtype), "the curvature kernel", "using torch, which is slower")
 
-        return CurvatureKernel({torch.float32: np.float32, torch.float64: np.float64}[dtype])
-    except Exception as error:  # whatever a compiler may raise: the torch path serves as well
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        logger.warning("the curvature kernel cannot be compiled here (%s); using torch, which is slower", reason)
-        return None
+
+def _kernel(dtype: torch.dtype) -> CurvatureKernel:
+    from dpfl_cli.models.curvature_kernel import CurvatureKernel  # the compiler takes its time to import
+
+    return CurvatureKernel({torch.float32: np.float32, torch.float64: np.float64}[dtype])
 
 
 def _substitute(columns: list[Tensor], inverses: list[Tensor], right: Tensor) -> Tensor:
@@ -370,7 +373,7 @@ def covariance_solve(features: Tensor, shares: Tensor, inverse: Tensor, right: T
     if features.shape[1] >= features.shape[2]:
         return product(right, inverse)
     roots, solved, threads = shares.sqrt().unsqueeze(1), right.clone(), torch.get_num_threads()
-    some = len(features) if features.is_cuda else max(threads, threads * NEAR // max(features[:1].nbytes, 1))
+    some = len(features) if features.device.type != "cpu" else max(threads, threads * NEAR // max(features[:1].nbytes, 1))
     for start in range(0, len(features), max(some, 1)):
         part = slice(start, start + some)
         inside = product(product(right[part], features[part].mT).mul_(roots[part]), inverse[part]).mul_(roots[part])

@@ -19,10 +19,7 @@ results do not depend on threads or on other pairs. Products may be contracted w
 from __future__ import annotations
 
 import inspect
-import logging
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -34,10 +31,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.numpy_support import from_dtype
 
+from dpfl_cli.data.programs import built
 from dpfl_cli.data.threads import in_threads
 from dpfl_cli.models.single_output_kernel import aligned
-
-logger = logging.getLogger("dpfl")
 
 VECTOR_BYTES = 64  # of a panel's row; machines with shorter vectors take several
 WIDE = "avx512f" in get_host_cpu_features()
@@ -386,18 +382,9 @@ class CurvatureKernel:
 
     def __init__(self, kind: Any) -> None:
         self._kind = np.dtype(kind)
-        self._program: Any = njit(nogil=True, error_model="numpy", fastmath={"contract"})(_solve)
-        with suppress(RuntimeError):  # no folder to keep it in: it is compiled again in the next process
-            self._program.enable_caching()
-        message = "compiling the curvature kernel, once on this machine: about 3 s"
-        notice = threading.Timer(1.0, logger.info, [message])  # reading it from disk takes less
-        notice.daemon = True
-        notice.start()
-        try:
-            self._program.compile(_signature(from_dtype(self._kind)))
-        finally:
-            notice.cancel()
-        self._program.disable_compile()
+        self._program: Any = built(
+            _solve, "the curvature kernel", 3, [_signature(from_dtype(self._kind))], error_model="numpy", fastmath={"contract"}
+        )
 
     def solve(
         self,

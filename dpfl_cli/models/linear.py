@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -25,6 +25,7 @@ from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.single_output import SingleOutput
 from dpfl_cli.models.stacks import RUN_BLOCK, Bucket, Group, by_blocks, filled, groups_of, optimum_of, put
+from dpfl_cli.privacy.bounded import Bounded, Rows, clip_multiples, runs_of_either
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
 if TYPE_CHECKING:
@@ -152,6 +153,22 @@ class LinearRegression(SingleOutput):
         self._descend_in_spans(spans, steps, result)
         return client_values(result)
 
+    def bounded_descent(self, start: Tensor, learning_rate: Tensor, steps: int, clip_norm: Tensor) -> Bounded:
+        """As the contract. Where every client has one record at most, its update is a number a times that record x, and the door
+        clips a x from a and ||x||: no update is ever written.
+
+        A run's federation decides this, not its company in a batch, for the bits of the two ways differ.
+        """
+        kernel, spans = self._kernel(), self._in_spans
+        if kernel is None or not spans.any():
+            return super().bounded_descent(start, learning_rate, steps, clip_norm)
+        rate = learning_rate.to(self.dtype)
+        along = self.host(self._coefficients, kernel, start, rate, steps)
+        quick = clip_multiples(along, self._rows, clip_norm)
+        if spans.all():
+            return quick
+        return runs_of_either(torch.from_numpy(spans), quick, super().bounded_descent(start, learning_rate, steps, clip_norm))
+
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
         """`distance` ||w - w*|| and `relative_distance` ||w - w*|| / ||w*|| (where the optimum w* is known), and `train_loss`
         (1/M) sum_i mean_j (x_ij . w - y_ij)^2, each [R]; where settings ask for them `objective`, (1/M) sum_i f_i, which is
@@ -190,23 +207,60 @@ class LinearRegression(SingleOutput):
         single = any(bucket.features.shape[1] == 1 for _, bucket in self._buckets(beside=None))
         return linear_kernel() if single and self.device.type == "cpu" else None
 
+    @staticmethod
+    def _single(group: Group) -> bool:
+        """Whether no client of a federation has more than one record."""
+        return all(bucket.features.shape[1] == 1 for bucket in group.buckets)
+
+    @cached_property
+    def _in_spans(self) -> np.ndarray:
+        """[R] of the runs: `_single`."""
+        return np.array([self._single(self._groups[number]) for number in self.index.tolist()])
+
+    def _found(self) -> list[tuple[Group, Bucket]]:
+        """Clients with one record, or none."""
+        return [(group, bucket) for group, bucket in self._buckets(beside=None) if bucket.features.shape[1] == 1]
+
+    @cached_property
+    def _records(self) -> Tensor:
+        """[K, d] the records of these clients (zeros for none), of which their buckets hold views from now on."""
+        records = torch.cat([bucket.features[:, 0] for _, bucket in self._found()])
+        parts = iter(records.split([len(bucket.counts) for _, bucket in self._found()]))
+        for group in self._groups:
+            for number, bucket in enumerate(group.buckets):
+                if bucket.features.shape[1] == 1:
+                    group.buckets[number] = replace(bucket, features=next(parts).unsqueeze(1))
+        return records
+
     @cached_property
     def _singles(self) -> Layout:
         """Clients with one record, or none, for the kernel."""
         from dpfl_cli.models.linear_kernel import Layout
 
-        found = [(group, bucket) for group, bucket in self._buckets(beside=None) if bucket.features.shape[1] == 1]
-        rows = torch.cat([bucket.features[:, 0] for _, bucket in found])
-        for (_, bucket), part in zip(found, rows.split([len(bucket.counts) for _, bucket in found]), strict=True):
-            bucket.features.set_(part.unsqueeze(1))  # the same numbers: they are not held twice
+        records, found = self._records, self._found()
         runs, clients = np.arange(self.runs), np.arange(self.clients)
         return Layout.of(
-            rows.numpy(),
+            records.numpy(),
             torch.cat([bucket.targets[:, 0] for _, bucket in found]).numpy(),
             torch.cat([bucket.squared_norms for _, bucket in found]).numpy(),
             np.concatenate([clients[bucket.clients] for _, bucket in found]),
             [(runs[group.runs], len(bucket.counts)) for group, bucket in found],
         )
+
+    @cached_property
+    def _rows(self) -> Rows:
+        """Every client's record, or zeros, where no client of a federation has more; of the same memory, where it has this order.
+
+        Federations whose clients have more are of zeros.
+        """
+        records, shape = self._records, (len(self._groups), self.clients, self.dimension)
+        if all(self._single(group) and len(group.buckets) == 1 for group in self._groups):
+            return Rows(records.view(shape), self.index.tolist())
+        table = records.new_zeros(shape)
+        for rows, group in zip(table, self._groups, strict=True):
+            for bucket in group.buckets if self._single(group) else []:
+                rows[bucket.clients] = bucket.features[:, 0]
+        return Rows(table, self.index.tolist())
 
     def _updates(
         self, kernel: LinearKernel, start: Tensor, rate: Tensor, steps: int, drift: Tensor | None, out: Tensor | None = None
@@ -217,6 +271,15 @@ class LinearRegression(SingleOutput):
         shifts = None if drift is None else drift.contiguous().numpy()
         scale, threads = self.settings.loss_factor, torch.get_num_threads()
         kernel.updates(self._singles, scale, models, rates, steps, shifts, result.numpy(), threads)
+        return result
+
+    def _coefficients(self, kernel: LinearKernel, start: Tensor, rate: Tensor, steps: int, out: Tensor | None = None) -> Tensor:
+        """[R, M] a of the updates a x without a drift (`_descend_in_spans`), of clients with one record; 0 of the others."""
+        result = torch.zeros(self.runs, self.clients, dtype=self.dtype) if out is None else out
+        models, rates = start.contiguous().numpy(), rate.contiguous().numpy()
+        kernel.coefficients(
+            self._singles, self.settings.loss_factor, models, rates, steps, result.numpy(), torch.get_num_threads()
+        )
         return result
 
     def _gradient(

@@ -40,7 +40,7 @@ BLOCK_BYTES = 1 << 16  # of the records that are computed together: they stay in
 FEWEST = 8  # records computed together: one vector of the recursion
 SHARED_VALUES = 1 << 19  # features, counted once for every run, from which on several threads pay
 PARTS = 4  # for every thread, so that none waits long for another
-UPDATE, LOSS = range(2)  # what is computed: v - w, or (x . w - y)^2
+UPDATE, COEFFICIENT, LOSS = range(3)  # what is computed: v - w, a_steps, or (x . w - y)^2
 LANES = 8  # numbers in a vector
 SUMS = 4  # vectors of partial sums, so that none waits for its last addition
 
@@ -174,6 +174,10 @@ def _compute(  # type: ignore[no-untyped-def]
             if drifting:
                 for i in range(count):
                     r[i] += turn[i]
+        if mode == COEFFICIENT:
+            for i in range(count):
+                out[run * stride + clients[first + i]] = a[i]
+            continue
         for i in range(count):
             place = (run * stride + clients[first + i]) * d
             if drifting:
@@ -186,7 +190,7 @@ def _signature() -> tuple[Any, ...]:
     values, number = types.float64[::1], types.int64
     return (
         number, types.float64, number,
-        values, values, values, types.int64[::1], types.int64[:, ::1],
+        types.Array(types.float64, 1, "C", readonly=True), values, values, types.int64[::1], types.int64[:, ::1],
         values, values, types.boolean, values, values, number, number, number,
     )  # fmt: skip
 
@@ -198,7 +202,7 @@ class Layout:
     A client without records may be among them, with zeros for one.
 
     Attributes:
-      rows, targets, squares: [K d] x, [K] y and [K] ||x||^2.
+      rows, targets, squares: [K d] x (not to be written to), [K] y and [K] ||x||^2.
       clients: [K] int64 numbers of the clients in their federation.
       jobs: [J, 3] int64 first row, number of rows and run; a federation's runs take turns at each block of its records.
       work: features in the rows of all jobs.
@@ -229,7 +233,9 @@ class Layout:
             found.append(np.column_stack([blocks.repeat(len(runs), axis=0), np.tile(runs, len(blocks))]))
             begin += count
         jobs = np.concatenate(found).astype(np.int64)
-        return cls(rows.reshape(-1), targets, squares, clients, jobs, int(jobs[:, 1].sum()) * rows.shape[1])
+        flat = rows.reshape(-1)
+        flat.flags.writeable = False  # what clips the updates knows how long they are
+        return cls(flat, targets, squares, clients, jobs, int(jobs[:, 1].sum()) * rows.shape[1])
 
 
 class LinearKernel:
@@ -276,6 +282,20 @@ class LinearKernel:
         """
         shift = self._none if drift is None else drift.reshape(-1)
         self._run(threads, UPDATE, scale, steps, layout, models, rates, drift is not None, shift, out)
+
+    def coefficients(
+        self,
+        layout: Layout,
+        scale: float,
+        models: np.ndarray,
+        rates: np.ndarray,
+        steps: int,
+        out: np.ndarray,
+        threads: int = 1,
+    ) -> None:
+        """Writes a_steps of local runs without a drift to out [R, M]; entries of other clients are left alone. Otherwise as
+        `updates`."""
+        self._run(threads, COEFFICIENT, scale, steps, layout, models, rates, False, self._none, out)
 
     def squared_errors(self, layout: Layout, models: np.ndarray, out: np.ndarray, threads: int = 1) -> None:
         """Writes (x . w - y)^2 to out [R, M], dense; entries of other clients are left alone. Otherwise as `updates`."""

@@ -35,6 +35,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from dpfl_cli.config.component import Settings
+from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import Objective
@@ -276,11 +277,11 @@ class Network(Objective):
         return self._sums(clipped, batch, self._clipped_records)
 
     def _squared_norms(self, values: Tensor, batch: Tensor | None) -> Tensor:
-        width = max(1, int(self.records.max())) if batch is None else batch.shape[-1]
+        width = max(1, int(self.held.max())) if batch is None else batch.shape[-1]
         result = torch.zeros(self.runs, self.clients, width, dtype=self.dtype, device=self.device)
 
         def put(chunk: Chunk, squared: Tensor) -> None:
-            result[chunk.run, chunk.client, torch.from_numpy(chunk.places).to(self.device)] = squared
+            result[chunk.run, chunk.client, on_device(chunk.places, self.device)] = squared
 
         def squared(chunk: Chunk) -> Tensor:
             return self._record_gradients(values, chunk)[1].square().nan_to_num(torch.inf, torch.inf).to(self.dtype)
@@ -446,7 +447,7 @@ class Network(Objective):
 
         def evaluated(start: int) -> dict[str, Tensor]:
             part = slice(start, start + self.evaluation_records)
-            rows, share = torch.from_numpy(numbers[part]).to(self.device), torch.from_numpy(weights[part]).to(self.device)
+            rows, share = on_device(numbers[part], self.device), on_device(weights[part], self.device)
             with torch.no_grad():
                 values = of(functional_call(self.module, named, (self.inputs(pool[0][rows]),)), pool[1][rows])
             return {name: value.double() @ share for name, value in values.items()}
@@ -461,7 +462,7 @@ class Network(Objective):
     def _records_of(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
         """The network's inputs and the targets of a chunk's records."""
         features, targets = self._pool(self.federations[self.index[chunk.run]].dataset.train)
-        rows = torch.from_numpy(chunk.numbers).to(self.device)
+        rows = on_device(chunk.numbers, self.device)
         return self.inputs(features[rows]), targets[rows]
 
     def _pool(self, records: Records) -> tuple[Tensor, Tensor]:

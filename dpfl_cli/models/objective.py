@@ -19,11 +19,12 @@ from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.quantiles import QUANTILES, gradient_quantiles
-from dpfl_cli.privacy.bounded import Bounded, Constant, Side, joined_side, solved_mean, unproved
+from dpfl_cli.privacy.bounded import Bounded, Constant, Side, clip, joined_side, solved_mean, unproved
 from dpfl_cli.privacy.client_values import ClientValues, Unreleased, client_values, opened
 
 Curvature = Literal["hessian", "covariance"]
 BATCHES = "a batch is public record numbers [runs, clients, b], drawn from the run's streams"
+TWICE = "a batch holds a record twice, so that it would count twice: draw it with Streams.subset"
 
 
 class Objective(ABC):
@@ -287,6 +288,17 @@ class Objective(ABC):
         """
         return self._descended(start, learning_rate, steps, drift, None)
 
+    def bounded_descent(self, start: Tensor, learning_rate: Tensor, steps: int, clip_norm: Tensor) -> Bounded:
+        """`local_descent` without a drift, each client's update clipped to C as a whole (`bounded.clip`).
+
+        Args:
+          clip_norm: [R], C.
+
+        Returns:
+          [R, M, d].
+        """
+        return clip(self.local_descent(start, learning_rate, steps), clip_norm)
+
     def _descended(
         self, start: Tensor, learning_rate: Tensor, steps: int, drift: Tensor | None, batches: Tensor | None
     ) -> ClientValues:
@@ -315,11 +327,12 @@ class ClientSide:
       dtype, device: of parameters.
     """
 
-    __slots__ = ("__checked", "__objective")
+    __slots__ = ("__checked", "__objective", "__unread")
 
     def __init__(self, objective: Objective) -> None:
         self.__objective = objective
         self.__checked = False
+        self.__unread: list[Tensor] = []  # on a device, whether a batch held a record twice; see `verify`
 
     @property
     def runs(self) -> int:
@@ -389,6 +402,13 @@ class ClientSide:
         if batches.shape[2] != steps:
             raise PrivacyError(f"{steps} local steps need as many batches, not {batches.shape[2]}")
         return client_values(self.__objective.minibatch_descent(start, learning_rate, self._drawn(batches, 4), own))
+
+    def bounded_descent(self, start: Tensor, learning_rate: Tensor, steps: int, clip_norm: Tensor) -> Bounded:
+        """As `Objective.bounded_descent`."""
+        self._public("start", start, (self.runs, self.dimension))
+        self._public("learning_rate", learning_rate, (self.runs,))
+        self._public("clip_norm", clip_norm, (self.runs,))
+        return self.__objective.bounded_descent(start, learning_rate, steps, clip_norm)
 
     def clipped_gradient(
         self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None, repeats: bool = False
@@ -477,20 +497,34 @@ class ClientSide:
         return self.__objective.prox(values, step)
 
     def _batch(self, batch: Tensor | None) -> Tensor | None:
-        """Refuses a batch that holds a record twice. Read on the host where that costs nothing, else once."""
+        """Refuses a batch that holds a record twice. Read on the host where that costs nothing, else once (`verify`)."""
         return None if batch is None else self._drawn(batch, 3)
 
     def _drawn(self, batch: Tensor, axes: int) -> Tensor:
         """The same of [R, M, b], or of several batches [R, M, steps, b]."""
         if isinstance(batch, Unreleased) or batch.dim() != axes or batch.shape[:2] != (self.runs, self.clients):
             raise PrivacyError(BATCHES)
-        if batch.device.type != "cpu" and self.__checked:
+        if batch.device.type != "cpu":
+            if not self.__checked:
+                self.__unread.append((batch.sort(dim=-1).values.diff(dim=-1) == 0).any())
+            self.__checked = True
             return batch
         ascending = bool((batch[..., 1:] > batch[..., :-1]).all())  # as streams draw them
         if not ascending and bool((batch.sort(dim=-1).values.diff(dim=-1) == 0).any()):
-            raise PrivacyError("a batch holds a record twice, so that it would count twice: draw it with Streams.subset")
-        self.__checked = True
+            raise PrivacyError(TWICE)
         return batch
+
+    def verify(self) -> None:
+        """Makes up for the check of batches that rounds on a device leave open, so as not to wait for it; reads the device.
+
+        Called when metrics are read, and so before any result of these rounds is seen.
+
+        Raises:
+          PrivacyError: a batch holds a record twice.
+        """
+        if any(bool(twice) for twice in self.__unread):
+            raise PrivacyError(TWICE)
+        self.__unread.clear()
 
     def _own(self, name: str, values: Tensor) -> Tensor:
         """[R, M, d] exactly: an objective that broadcast another shape could hand one client's values to another."""

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.models.curvature import (
     covariance_inverse,
@@ -204,7 +205,7 @@ class SingleOutput(Objective):
     @cached_property
     def _largest(self) -> int:
         """The largest number of records that a client holds, at least 1."""
-        return max(1, int(self.records.max()))
+        return max(1, int(self.held.max()))
 
     @cached_property
     def _shards(self) -> list[Shard]:
@@ -282,8 +283,8 @@ class SingleOutput(Objective):
                 for start in range(0, len(held), size):
                     some = held[start : start + size]
                     numbers = np.broadcast_to(np.arange(height), (len(some), height))
-                    places = torch.from_numpy(shard.places(some, numbers)).to(self.device)
-                    clients = torch.from_numpy(some).to(self.device)
+                    places = on_device(shard.places(some, numbers), self.device)
+                    clients = on_device(some, self.device)
                     features, squared = shard.rows[places], shard.norms[places].square()
                     squared = torch.where(shard.targets[places].isfinite(), squared, torch.inf)  # records that count as zero
                     weights = shard.weights[places] * self.clients
@@ -302,9 +303,9 @@ class SingleOutput(Objective):
             for clients in shard.buckets:
                 counts = shard.counts[clients]
                 numbers = np.broadcast_to(np.arange(counts.max()), (len(clients), counts.max()))
-                places = torch.from_numpy(shard.places(clients, numbers)).to(self.device)
+                places = on_device(shard.places(clients, numbers), self.device)
                 rows, squared = shard.rows[places], shard.norms[places].square()
-                weights = torch.from_numpy(1.0 / np.maximum(counts, 1)).to(rows).unsqueeze(-1)
+                weights = on_device(1.0 / np.maximum(counts, 1), rows.device, rows.dtype).unsqueeze(-1)
                 for run in shard.runs.tolist():
                     shares = bounded_shares(weights, squared, limits[run])
                     result[run, clients] = packed(product((rows * shares.unsqueeze(-1)).mT, rows), self.dimension)
@@ -320,15 +321,15 @@ class SingleOutput(Objective):
         for shard in self._shards:
             if batch is not None:
                 for run in shard.runs.tolist():
-                    places = torch.from_numpy(shard.places(everybody, batch[run].cpu().numpy())).to(self.device)
+                    places = self._places(shard, everybody, batch[run])
                     found = self._block(mode, shard, places, values[run].unsqueeze(-1), limits[run : run + 1])
                     result[run] = found.squeeze(-1) / (1 if mode == "norms" else batch.shape[-1])
                 continue
             for clients in shard.buckets:
                 counts = shard.counts[clients]
                 numbers = np.broadcast_to(np.arange(counts.max()), (len(clients), counts.max()))
-                places = torch.from_numpy(shard.places(clients, numbers)).to(self.device)
-                divisors = torch.from_numpy(counts).to(values)[:, None, None]
+                places = on_device(shard.places(clients, numbers), self.device)
+                divisors = on_device(counts, values.device, values.dtype)[:, None, None]
                 for start in range(0, len(shard.runs), RUN_BLOCK):
                     runs = index_of(shard.runs[start : start + RUN_BLOCK], self.device)
                     where = index_of(clients, self.device)
@@ -341,6 +342,13 @@ class SingleOutput(Objective):
         if mode == "gradient" and self.l2:
             result.addcmul_(values, (self.records > 0).unsqueeze(-1).to(self.dtype), value=self.l2)
         return result
+
+    def _places(self, shard: Shard, clients: np.ndarray, numbers: Tensor) -> Tensor:
+        """`Shard.places` of record numbers [k, n] where they are: those drawn on the host go to a device as places."""
+        if numbers.device.type == "cpu":
+            return on_device(shard.places(clients, numbers.numpy()), self.device)
+        firsts, counts = (on_device(part[clients, None], self.device) for part in (shard.firsts, shard.counts))
+        return torch.where((numbers >= 0) & (numbers < counts), firsts + numbers, len(shard.rows) - 1)
 
     def _block(self, mode: Mode, shard: Shard, places: Tensor, columns: Tensor, limits: Tensor) -> Tensor:
         """Sums over records [k, d, S] at parameters [k, d, S], squared norms [k, n, S] or sums of losses [k, 1, S].

@@ -48,15 +48,15 @@ CACHED = 24 << 10  # bytes of features that stay in the nearest cache between th
 SHARED_WORK = 1 << 21  # products and sums from which on several threads pay
 PART_WORK = 1 << 18  # and of which a thread takes at least as many at once
 
-_INT, _BYTE = ir.IntType(64), ir.IntType(8)
-_VECTOR = ir.VectorType(ir.DoubleType(), LANES)
-_WHOLE = ir.VectorType(_INT, LANES)
+INT, _BYTE = ir.IntType(64), ir.IntType(8)
+VECTOR = ir.VectorType(ir.DoubleType(), LANES)
+_WHOLE = ir.VectorType(INT, LANES)
 _LANE_INDEX = ir.VectorType(ir.IntType(32), LANES)
-_ZERO = ir.Constant(_VECTOR, [0.0] * LANES)
+_ZERO = ir.Constant(VECTOR, [0.0] * LANES)
 
 
-def _many(number: int) -> Any:
-    return ir.Constant(_INT, number)
+def many(number: int) -> Any:
+    return ir.Constant(INT, number)
 
 
 def _moved(builder: Any, pointer: Any, size: Any) -> Any:
@@ -64,29 +64,29 @@ def _moved(builder: Any, pointer: Any, size: Any) -> Any:
     return builder.bitcast(builder.gep(builder.bitcast(pointer, _BYTE.as_pointer()), [size]), pointer.type)
 
 
-def _load(builder: Any, pointer: Any, index: Any) -> Any:
-    address = builder.bitcast(builder.gep(pointer, [index]), _VECTOR.as_pointer())
+def load(builder: Any, pointer: Any, index: Any) -> Any:
+    address = builder.bitcast(builder.gep(pointer, [index]), VECTOR.as_pointer())
     return builder.load(address, align=8)
 
 
-def _store(builder: Any, value: Any, pointer: Any, index: Any) -> None:
-    builder.store(value, builder.bitcast(builder.gep(pointer, [index]), _VECTOR.as_pointer()), align=8)
+def store(builder: Any, value: Any, pointer: Any, index: Any) -> None:
+    builder.store(value, builder.bitcast(builder.gep(pointer, [index]), VECTOR.as_pointer()), align=8)
 
 
 def _shuffled(builder: Any, one: Any, other: Any, lanes: list[int]) -> Any:
     return builder.shuffle_vector(one, other, ir.Constant(_LANE_INDEX, lanes))
 
 
-def _spread(builder: Any, single: Any) -> Any:
+def broadcast(builder: Any, single: Any) -> Any:
     """One scalar in all lanes."""
-    undefined = ir.Constant(_VECTOR, ir.Undefined)
+    undefined = ir.Constant(VECTOR, ir.Undefined)
     first = builder.insert_element(undefined, single, ir.Constant(ir.IntType(32), 0))
     return _shuffled(builder, first, undefined, [0] * LANES)
 
 
 def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """a * b + c."""
-    kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
+    kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fmuladd.v8f64"), [a, b, c])
 
 
@@ -96,7 +96,7 @@ def _choose(builder: Any, number: Any, most: int, emit: Callable[[int], None]) -
     choice = builder.switch(number, end)
     for fixed in range(1, most + 1):
         with builder.goto_block(builder.append_basic_block()):
-            choice.add_case(_many(fixed), builder.block)
+            choice.add_case(many(fixed), builder.block)
             emit(fixed)
             builder.branch(end)
     builder.position_at_end(end)
@@ -104,15 +104,15 @@ def _choose(builder: Any, number: Any, most: int, emit: Callable[[int], None]) -
 
 def _in_groups(builder: Any, number: Any, sizes: Sequence[int], emit: Callable[[Any, int], None]) -> None:
     """The code for (first, how many) of groups of such sizes, falling to 1, that make up a number known when the code runs."""
-    start: Any = _many(0)
+    start: Any = many(0)
     for size in sizes:
-        end = builder.sub(number, builder.srem(builder.sub(number, start), _many(size)))
-        with cgutils.for_range_slice(builder, start, end, _many(size)) as (first, _):
+        end = builder.sub(number, builder.srem(builder.sub(number, start), many(size)))
+        with cgutils.for_range_slice(builder, start, end, many(size)) as (first, _):
             emit(first, size)
         start = end
 
 
-def _code(emit: Callable[..., Any], result: Any = types.void) -> Any:
+def llvm_code(emit: Callable[..., Any], result: Any = types.void) -> Any:
     """A function for numba code from one that writes its LLVM code, which is given (pointer, strides in bytes) of arrays."""
 
     @wraps(emit)
@@ -133,7 +133,7 @@ def _code(emit: Callable[..., Any], result: Any = types.void) -> Any:
     return intrinsic(typed)
 
 
-@_code
+@llvm_code
 def outputs(  # type: ignore[no-untyped-def]
     builder, features, first, vectors, d, parameters, runs, place, together, client, z
 ):  # fmt: skip
@@ -142,49 +142,49 @@ def outputs(  # type: ignore[no-untyped-def]
     `z` [RUNS, BLOCK, 8]; r < together <= RUNS.
     """
     (data, (of_run, of_client, of_k)), (held, (of_row, *_)) = parameters, z
-    size = builder.mul(d, _many(LANES))  # values of one vector of records
+    size = builder.mul(d, many(LANES))  # values of one vector of records
     begin = builder.gep(features[0], [builder.mul(first, size)])
 
     def group(runs_at_once: int, start: Any, fixed: int) -> None:
         weights = []  # where v_r starts
         for r in range(runs_at_once):
-            run = builder.load(builder.gep(runs[0], [builder.add(place, _many(r))]))
+            run = builder.load(builder.gep(runs[0], [builder.add(place, many(r))]))
             apart = builder.add(builder.mul(run, of_run), builder.mul(client, of_client))
             weights.append(_moved(builder, data, apart))
-        rows = [builder.gep(begin, [builder.mul(builder.add(start, _many(i)), size)]) for i in range(fixed)]
-        sums = [[cgutils.alloca_once(builder, _VECTOR) for _ in rows] for _ in weights]
+        rows = [builder.gep(begin, [builder.mul(builder.add(start, many(i)), size)]) for i in range(fixed)]
+        sums = [[cgutils.alloca_once(builder, VECTOR) for _ in rows] for _ in weights]
         for cell in chain(*sums):
             builder.store(_ZERO, cell)
         with cgutils.for_range(builder, d) as loop:
             step = builder.mul(loop.index, of_k)
-            spread = [_spread(builder, builder.load(_moved(builder, weight, step))) for weight in weights]
+            spread = [broadcast(builder, builder.load(_moved(builder, weight, step))) for weight in weights]
             for i, row in enumerate(rows):
-                records = _load(builder, row, builder.mul(loop.index, _many(LANES)))
+                records = load(builder, row, builder.mul(loop.index, many(LANES)))
                 for weight, cells in zip(spread, sums, strict=True):
                     builder.store(_fma(builder, weight, records, builder.load(cells[i])), cells[i])
         for r, cells in enumerate(sums):
-            row = _moved(builder, held, builder.mul(_many(r), of_row))
+            row = _moved(builder, held, builder.mul(many(r), of_row))
             for i, cell in enumerate(cells):
-                _store(builder, builder.load(cell), row, builder.mul(builder.add(start, _many(i)), _many(LANES)))
+                store(builder, builder.load(cell), row, builder.mul(builder.add(start, many(i)), many(LANES)))
 
     _choose(builder, together, RUNS, lambda fixed: _in_groups(builder, vectors, GROUPS, partial(group, fixed)))
 
 
-@_code
+@llvm_code
 def accumulate(builder, features, first, vectors, d, s, together, fresh, sums):  # type: ignore[no-untyped-def]
     """sums[r, k, lane] += sum_i s[r, i, lane] features[first + i, k, lane] for i < vectors; `fresh`: from zero.
 
     8 k at a time, so that their sums stay in registers. `s` [RUNS, BLOCK, 8]; r < together <= RUNS.
     """
     (held, (of_row, *_)), (totals, (of_sums, *_)) = s, sums
-    size = builder.mul(d, _many(LANES))
+    size = builder.mul(d, many(LANES))
     begin = builder.gep(features[0], [builder.mul(first, size)])
 
     def group(runs_at_once: int, start: Any, fixed: int) -> None:
-        weights = [_moved(builder, held, builder.mul(_many(r), of_row)) for r in range(runs_at_once)]
-        rows = [_moved(builder, totals, builder.mul(_many(r), of_sums)) for r in range(runs_at_once)]
-        places = [builder.mul(builder.add(start, _many(i)), _many(LANES)) for i in range(fixed)]
-        cells = [[cgutils.alloca_once(builder, _VECTOR) for _ in places] for _ in rows]
+        weights = [_moved(builder, held, builder.mul(many(r), of_row)) for r in range(runs_at_once)]
+        rows = [_moved(builder, totals, builder.mul(many(r), of_sums)) for r in range(runs_at_once)]
+        places = [builder.mul(builder.add(start, many(i)), many(LANES)) for i in range(fixed)]
+        cells = [[cgutils.alloca_once(builder, VECTOR) for _ in places] for _ in rows]
         with builder.if_else(fresh) as (new, old):
             with new:
                 for cell in chain(*cells):
@@ -192,22 +192,22 @@ def accumulate(builder, features, first, vectors, d, s, together, fresh, sums): 
             with old:
                 for row, mine in zip(rows, cells, strict=True):
                     for place, cell in zip(places, mine, strict=True):
-                        builder.store(_load(builder, row, place), cell)
+                        builder.store(load(builder, row, place), cell)
         with cgutils.for_range(builder, vectors) as loop:
             here = builder.gep(begin, [builder.add(builder.mul(loop.index, size), places[0])])
-            spread = [_load(builder, weight, builder.mul(loop.index, _many(LANES))) for weight in weights]
+            spread = [load(builder, weight, builder.mul(loop.index, many(LANES))) for weight in weights]
             for i in range(fixed):
-                records = _load(builder, here, _many(i * LANES))
+                records = load(builder, here, many(i * LANES))
                 for weight, mine in zip(spread, cells, strict=True):
                     builder.store(_fma(builder, weight, records, builder.load(mine[i])), mine[i])
         for row, mine in zip(rows, cells, strict=True):
             for place, cell in zip(places, mine, strict=True):
-                _store(builder, builder.load(cell), row, place)
+                store(builder, builder.load(cell), row, place)
 
     _choose(builder, together, RUNS, lambda fixed: _in_groups(builder, d, GROUPS, partial(group, fixed)))
 
 
-@_code
+@llvm_code
 def add_lanes(builder, sums, groups, out):  # type: ignore[no-untyped-def]
     """out[k] = ((a0 + a4) + (a2 + a6)) + ((a1 + a5) + (a3 + a7)) of the 8 lanes a of sums[k], for k < 8 groups, 8 k at once."""
 
@@ -218,15 +218,34 @@ def add_lanes(builder, sums, groups, out):  # type: ignore[no-untyped-def]
         return [builder.fadd(_shuffled(builder, a, b, lanes), _shuffled(builder, a, b, others)) for a, b in pairs]
 
     with cgutils.for_range(builder, groups) as loop:
-        start = builder.mul(loop.index, _many(LANES))
-        lanes = [_load(builder, sums[0], builder.mul(builder.add(start, _many(i)), _many(LANES))) for i in range(LANES)]
+        start = builder.mul(loop.index, many(LANES))
+        lanes = [load(builder, sums[0], builder.mul(builder.add(start, many(i)), many(LANES))) for i in range(LANES)]
         fours = added(lanes, [0, 1, 2, 3, 8, 9, 10, 11])  # of k and k + 4
         twos = added(fours, [0, 1, 8, 9, 4, 5, 12, 13])  # of k, k + 2, k + 4 and k + 6
         (all_lanes,) = added(twos, [0, 8, 2, 10, 4, 12, 6, 14])
-        _store(builder, all_lanes, out[0], start)
+        store(builder, all_lanes, out[0], start)
 
 
-@partial(_code, result=types.float64)
+@llvm_code
+def scaled(builder, totals, share, n, out, run, client):  # type: ignore[no-untyped-def]
+    """out[run, client, k] = share totals[k] + 0 for k < n, at least 8: the last 8 overlap with others where n is no multiple.
+
+    A product is rounded before the sum, as in `rounded_product`.
+    """
+    data, (of_run, of_client, _) = out
+    into = _moved(builder, data, builder.add(builder.mul(run, of_run), builder.mul(client, of_client)))
+    last = builder.sub(n, many(LANES))
+
+    def at(place: Any) -> None:
+        product = builder.fmul(load(builder, totals[0], place), broadcast(builder, share), flags=["arcp"])
+        store(builder, builder.fadd(product, _ZERO, flags=["arcp"]), into, place)
+
+    with cgutils.for_range_slice(builder, many(0), last, many(LANES)) as (place, _):
+        at(place)
+    at(last)
+
+
+@partial(llvm_code, result=types.float64)
 def rounded_product(builder, a, b):  # type: ignore[no-untyped-def]
     """a b, rounded before anything is added to it.
 
@@ -245,7 +264,7 @@ class _Lanes:
         self.builder, self.vectors = builder, vectors
 
     def _of(self, other: Any) -> list[Any]:
-        return other.vectors if isinstance(other, _Lanes) else [ir.Constant(_VECTOR, [other] * LANES)] * len(self.vectors)
+        return other.vectors if isinstance(other, _Lanes) else [ir.Constant(VECTOR, [other] * LANES)] * len(self.vectors)
 
     def _each(self, operation: Callable[..., Any], *others: Any) -> _Lanes:
         return _Lanes(self.builder, [operation(*each) for each in zip(self.vectors, *map(self._of, others), strict=True)])
@@ -272,7 +291,7 @@ class _Lanes:
         """The numbers whose bits `change` makes of those of these and others."""
 
         def changed(*vectors: Any) -> Any:
-            return self.builder.bitcast(change(*(self.builder.bitcast(vector, _WHOLE) for vector in vectors)), _VECTOR)
+            return self.builder.bitcast(change(*(self.builder.bitcast(vector, _WHOLE) for vector in vectors)), VECTOR)
 
         return self._each(changed, *others)
 
@@ -308,7 +327,7 @@ def _reduced(x):  # type: ignore[no-untyped-def]
 _reduced_number = njit(inline="always")(_reduced)
 
 
-@partial(_code, result=types.boolean)
+@partial(llvm_code, result=types.boolean)
 def usual_logistic_slopes(  # type: ignore[no-untyped-def]
     builder, z, targets, inverses, first, vectors, clipped, bound, s
 ):  # fmt: skip
@@ -323,10 +342,10 @@ def usual_logistic_slopes(  # type: ignore[no-untyped-def]
         return ir.Constant(_WHOLE, [number] * LANES)
 
     def group(start: Any, fixed: int) -> None:
-        here = [builder.mul(builder.add(start, _many(i)), _many(LANES)) for i in range(fixed)]
-        there = [builder.add(builder.mul(first, _many(LANES)), place) for place in here]
-        y = _Lanes(builder, [_load(builder, targets[0], place) for place in there])
-        margin = y * _Lanes(builder, [_load(builder, z[0], place) for place in here])
+        here = [builder.mul(builder.add(start, many(i)), many(LANES)) for i in range(fixed)]
+        there = [builder.add(builder.mul(first, many(LANES)), place) for place in here]
+        y = _Lanes(builder, [load(builder, targets[0], place) for place in there])
+        margin = y * _Lanes(builder, [load(builder, z[0], place) for place in here])
         down = margin.bits(lambda bits: builder.or_(bits, whole(_SIGN)))  # -|y z|
         for vector in down.vectors:
             size = builder.and_(builder.bitcast(vector, _WHOLE), whole(~_SIGN))
@@ -340,12 +359,12 @@ def usual_logistic_slopes(  # type: ignore[no-untyped-def]
         def finish(size: _Lanes) -> None:
             signed = size.bits(lambda bits, t: builder.or_(bits, builder.and_(builder.not_(t), whole(_SIGN))), y)
             for vector, place in zip(signed.vectors, here, strict=True):
-                _store(builder, vector, s[0], place)
+                store(builder, vector, s[0], place)
 
         with builder.if_else(clipped) as (limited, free):
             with limited:
-                limit = _Lanes(builder, [_load(builder, inverses[0], place) for place in there])
-                finish(size.minimum(limit * _Lanes(builder, [_spread(builder, bound)] * fixed)))
+                limit = _Lanes(builder, [load(builder, inverses[0], place) for place in there])
+                finish(size.minimum(limit * _Lanes(builder, [broadcast(builder, bound)] * fixed)))
             with free:
                 finish(size)
 
@@ -539,6 +558,9 @@ def _compute(  # type: ignore[no-untyped-def]
                 out[run, client, records:] = 0.0
                 continue
             add_lanes(sums[r], 1 if mode == LOSS else groups, totals)
+            if not decays and out.shape[2] >= LANES:
+                scaled(totals, share, out.shape[2], out, run, client)
+                continue
             for k in range(out.shape[2]):
                 decay = rounded_product(l2, parameters[run, client, k]) if decays else 0.0
                 out[run, client, k] = rounded_product(totals[k], share) + decay

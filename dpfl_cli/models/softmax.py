@@ -12,6 +12,7 @@ References:
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from math import sqrt
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
 KEPT_FACTORS = 1 << 30  # bytes of factored covariances that are kept from round to round; others are factored every time
 MAP_ROWS = 1 << 13  # records that pass the frozen layer at once
 
+_Bounds = tuple[tuple[object, ...], float | Tensor, float | Tensor]
+
 _mapped: dict[tuple[object, ...], tuple[weakref.ref[np.ndarray], Tensor]] = {}
 
 
@@ -69,6 +72,7 @@ class SoftmaxSettings(Settings):
     """Settings of `softmax_regression`."""
 
     later: ClassVar[frozenset[str]] = frozenset({"gradient_quantiles"})
+    revised: ClassVar[Mapping[str, Mapping[str, int]]] = {"solver": {"cholesky": 2}}
 
     bias: bool
     l2: float = Field(ge=0, allow_inf_nan=False)
@@ -110,6 +114,7 @@ class SoftmaxRegression(Objective):
         self._filled: tuple[Tensor, Tensor] | None = None
         self._minibatches: dict[int, Minibatch] = {}
         self._factors: dict[tuple[object, ...], Tensor] = {}
+        self._given: tuple[tuple[Tensor, int], ...] = ()  # on a device, what these are for: settings and their versions
         self._tests = evaluation_splits(federations, self._rows)
 
     @classmethod
@@ -206,10 +211,10 @@ class SoftmaxRegression(Objective):
                 solved = self._solve_hessian(block, opened(parameters), side, shifts[block.runs], limits[block.runs])
                 block.put(result, solved[..., : self._width].flatten(-2).to(result.dtype))
         else:
-            numbers = list(zip(shifts.tolist(), limits.tolist(), strict=True))  # under which factors are kept
+            bounds = self._bounds_of_runs(damping, clip_norm, shifts, limits)
             for block in self._pool.blocks(None, self._covariance_bytes):
                 side = self._by_class(block.of(sides)).to(dtype)
-                solved = self._solve_covariance(block, side, [numbers[run] for run in block.numbers])
+                solved = self._solve_covariance(block, side, [bounds[run] for run in block.numbers])
                 block.put(result, solved[..., : self._width].flatten(-2).to(result.dtype))
         return client_values(result)
 
@@ -232,7 +237,7 @@ class SoftmaxRegression(Objective):
     ) -> ClientValues:
         """As the contract, by Lanczos in `solver_precision`."""
         values, dtype = opened(parameters), self._solver_dtype
-        limits = torch.full((self.runs,), torch.inf) if clip_norm is None else clip_norm
+        limits = torch.full((self.runs,), torch.inf, device=self.device) if clip_norm is None else clip_norm
         limits = limits.to(self.device, dtype)
         result = values.new_zeros(self.runs, self.clients)
         for block in self._pool.blocks(None, self._hessian_bytes):
@@ -384,14 +389,30 @@ class SoftmaxRegression(Objective):
         probabilities.nan_to_num_(0.0)  # of records that count as zero
         return probabilities, shares
 
-    def _solve_covariance(self, block: Block, right: Tensor, numbers: list[tuple[float, float]]) -> Tensor:
-        """[S, B, c, q] with a damping and a bound for each run."""
+    def _bounds_of_runs(self, damping: Tensor, clip_norm: Tensor | None, shifts: Tensor, limits: Tensor) -> list[_Bounds]:
+        """What every run's covariance is damped and clipped by, and the key under which its factors are kept.
+
+        On a CPU the numbers are the key, so that runs share factors. Reading them would halt a device: there a run is the key,
+        for as long as the same settings come, unchanged.
+        """
+        if self.device.type == "cpu":
+            return [((shift, limit), shift, limit) for shift, limit in zip(shifts.tolist(), limits.tolist(), strict=True)]
+        given = tuple((one, one._version) for one in (damping, clip_norm) if one is not None)
+        pairs = zip(given, self._given, strict=False)
+        if len(given) != len(self._given) or any(a is not b or v != w for (a, v), (b, w) in pairs):
+            self._given = given
+            self._factors.clear()
+        return [((run,), shifts[run], limits[run]) for run in range(self.runs)]
+
+    def _solve_covariance(self, block: Block, right: Tensor, bounds: list[_Bounds]) -> Tensor:
+        """[S, B, c, q] with a key, a damping and a bound for each run."""
         features = block.features.to(self._solver_dtype)
         squared_norms, weights = block.squared_norms.to(self._solver_dtype), block.weights.to(self._solver_dtype)
         solved = []
-        for side, (damping, limit) in zip(right, numbers, strict=True):
-            shares = bounded_shares(weights, squared_norms, squared_norms.new_full((), limit))  # ||x x^T||_F = ||x||^2
-            inverse = self._factor((block.key, damping, limit), features, shares, damping)
+        for side, (key, damping, limit) in zip(right, bounds, strict=True):
+            bound = limit if isinstance(limit, Tensor) else squared_norms.new_full((), limit)
+            shares = bounded_shares(weights, squared_norms, bound)  # ||x x^T||_F = ||x||^2
+            inverse = self._factor((block.key, *key), features, shares, damping)
             solved.append(covariance_solve(features, shares, inverse, side, damping))
         return torch.stack(solved) if len(solved) > 1 else solved[0].unsqueeze(0)
 
@@ -411,7 +432,7 @@ class SoftmaxRegression(Objective):
         """Bytes that a covariance of one pair works on."""
         return self.dtype.itemsize * (2 * records * self._row + 2 * self._row**2)
 
-    def _factor(self, key: tuple[object, ...], features: Tensor, shares: Tensor, damping: float) -> Tensor:
+    def _factor(self, key: tuple[object, ...], features: Tensor, shares: Tensor, damping: float | Tensor) -> Tensor:
         """`covariance_inverse`, kept while there is room."""
         if key in self._factors:
             return self._factors[key]

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.federation import Federation, Partition
 
 RUN_BLOCK = 8  # runs that stand side by side in a matrix product, always
@@ -96,7 +97,7 @@ def index_of(numbers: np.ndarray, device: torch.device | str) -> Index:
     step = int(numbers[1] - numbers[0]) if len(numbers) > 1 else 1
     if len(numbers) and step > 0 and (np.diff(numbers) == step).all():
         return slice(int(numbers[0]), int(numbers[-1]) + 1, step)
-    return torch.as_tensor(numbers, device=device)
+    return on_device(numbers, device)
 
 
 def filled(columns: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ values; a mechanism reads it from there and nowhere else.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.data.devices import on_device
 from dpfl_cli.privacy.client_values import ClientValues, Diagnostic, Unreleased, client_values, diagnostic, opened, versions
 
 Relation = Literal["replace_one", "add_or_remove", "zero_out"]
@@ -23,6 +25,7 @@ Side = Literal["project", "clip_auxiliary", "xi"]
 Constant = Literal["tight", "paper", "xi_safe"]
 _MAKER = object()
 _BITS = {torch.float64: torch.int64, torch.float32: torch.int32}
+_ORDINARY = 1e-100, 1e100  # lengths whose squares neither vanish nor overflow
 _NORM_BLOCK = 64  # float32 sums of squares no longer than this keep a norm to 4e-7 whatever the magnitudes
 
 
@@ -30,12 +33,13 @@ _NORM_BLOCK = 64  # float32 sums of squares no longer than this keep a norm to 4
 class Bounded:
     """One bounded contribution per client.
 
-    What clipping gives is kept as the values that it was given and one factor per client, so that a mechanism that goes over the
-    values anyway multiplies on the way (`factored`); the products are made when somebody asks for `values`.
+    What clipping gives is kept as the vectors that it was given and one factor per client, so that a mechanism that goes over the
+    vectors anyway multiplies on the way (`factored`); the products are made when somebody asks for `values`.
 
     Attributes:
       raw: [R, M, d] vectors or [R, M] non-negative scalars, before any factors.
       factors: [R, M, 1] which the vectors are to be multiplied by, of their type; NaN where a vector counts as zero. None: 1.
+      lengths: [R, M] float64 norms of `raw`, if they are kept, so that `norms` takes no look at the vectors.
       bound: [R], the largest norm (vectors) or value (scalars); infinite where nothing was clipped.
       replace_one: [R], or [R, M] where clients differ: how far one privacy unit can move a contribution (L2) when it is replaced.
       zero_out: the same when it is left out or zeroed (also the sensitivity under add_or_remove).
@@ -56,6 +60,7 @@ class Bounded:
     quantity: Literal["", "squared_norms"] = ""
     proved: bool = True
     factors: ClientValues | None = None
+    lengths: ClientValues | None = None
     maker: InitVar[object] = None  # not a field, so that dataclasses.replace cannot copy it
     _versions: dict[str, tuple[int, ...]] = field(init=False, repr=False, compare=False)
 
@@ -109,14 +114,52 @@ class Bounded:
     def norms(self) -> ClientValues:
         """[R, M] float64 L2 norms of the vectors as they are, which a clipped one's may pass C by rounding."""
         self.check()
+        if self.lengths is not None:
+            if self.factors is None:
+                return self.lengths
+            factors = opened(self.factors).squeeze(-1).double().abs()
+            # NaN, of what counts as zero, is no number at least 0
+            return client_values(torch.where(factors >= 0, factors * opened(self.lengths), 0.0))
         if self.factors is None or "values" in self.__dict__:
             return own_norms(self.values)
         raw, factors = opened(self.raw), opened(self.factors)
         return client_values(vector_norms(raw * factors).masked_fill_(factors.squeeze(-1).isnan(), 0.0))
 
     def _current_versions(self) -> tuple[int, ...]:
-        parts = (self.raw, self.bound, self.replace_one, self.zero_out)
-        return versions(parts if self.factors is None else (*parts, self.factors))
+        parts = (self.raw, self.bound, self.replace_one, self.zero_out, self.factors, self.lengths)
+        return versions([part for part in parts if part is not None])
+
+
+class Rows:
+    """Vectors that do not change from round to round, with their lengths, taken here and once: what `clip_multiples` multiplies.
+
+    They are kept, not copied; once they are changed in place, through whatever view, nothing is made of them any more.
+
+    Args:
+      table: [F, M, d] plain vectors of the clients of F federations.
+      index: R numbers below F: which federation each run uses.
+    """
+
+    __slots__ = ("__lengths", "__vectors", "__versions")
+
+    def __init__(self, table: Tensor, index: Sequence[int]) -> None:
+        if table.dim() != 3 or isinstance(table, Diagnostic) or not all(0 <= number < len(table) for number in index):
+            raise PrivacyError(f"rows are [federations, clients, d] with one federation a run, not {list(table.shape)}")
+        vectors, runs = opened(table), list(index)
+        lengths = _certain_norms(vectors)
+        self.__lengths = client_values(lengths[runs])
+        if len(table) == 1:
+            vectors = vectors.expand(len(runs), -1, -1)
+        elif runs != list(range(len(table))):
+            vectors = vectors[runs]
+        self.__vectors = client_values(vectors)
+        self.__versions = versions((vectors, self.__lengths))
+
+    def checked(self) -> tuple[ClientValues, ClientValues]:
+        """The vectors [R, M, d] and their lengths [R, M], float64; a PrivacyError where either was changed in place."""
+        if self.__versions != versions((self.__vectors, self.__lengths)):
+            raise PrivacyError("rows were changed in place after their lengths were taken: make new ones of the changed rows")
+        return self.__vectors, self.__lengths
 
 
 def clip(values: Tensor, clip_norm: Tensor) -> Bounded:
@@ -133,6 +176,73 @@ def clip(values: Tensor, clip_norm: Tensor) -> Bounded:
     """
     norms = vector_norms(opened(values)) if values.dim() == 3 else values
     return _clipped(values, norms, clip_norm, "clipped to the ball of radius C: 2C under replace_one, C otherwise")
+
+
+def clip_multiples(coefficients: Tensor, rows: Rows, clip_norm: Tensor) -> Bounded:
+    """CLIP(a x), as `clip`, of vectors that are numbers a times rows x, without making them.
+
+    Since ||a x|| = |a| ||x||, the clipped vector is sign(a) min(|a|, C / ||x||) x: one number per client, from lengths that were
+    taken once. It counts as zero, unless C is infinite, where |a| ||x|| is none that `clip` would take.
+
+    Args:
+      coefficients: [R, M] client values a, of the rows' type.
+      clip_norm: [R], C, as in `clip`.
+    """
+    if isinstance(clip_norm, Unreleased) or isinstance(coefficients, Diagnostic) or type(rows) is not Rows:
+        raise PrivacyError(
+            "clip_multiples takes client values, rows and a public clip norm: a setting, or computed from releases"
+        )
+    vectors, lengths = rows.checked()
+    inside, long = opened(coefficients), opened(lengths)
+    if inside.shape != vectors.shape[:2] or inside.dtype != vectors.dtype or clip_norm.shape != inside.shape[:1]:
+        raise PrivacyError(
+            f"clip_multiples takes numbers [runs, clients] for rows {list(vectors.shape)} and one clip norm a run, "
+            f"not {list(inside.shape)} and {list(clip_norm.shape)}"
+        )
+    bound = clip_norm.to(inside.dtype)
+    limit, sizes = bound.unsqueeze(-1), inside.double().abs()
+    finite = sizes * long <= math.sqrt(torch.finfo(inside.dtype).max)  # false for NaN
+    clipped = torch.minimum(sizes, limit / long).to(inside.dtype).copysign_(inside)
+    # without a bound what is no number shows as what it is: a factor of NaN would stand for zero
+    free = inside.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    factors = torch.where(torch.isinf(limit), free, torch.where(finite, clipped, torch.nan))
+    return Bounded(
+        raw=vectors,
+        factors=client_values(factors.unsqueeze(-1)),
+        lengths=lengths,
+        bound=bound,
+        replace_one=2 * bound,
+        zero_out=bound,
+        unit="client",
+        proof="clipped to the ball of radius C: 2C under replace_one, C otherwise",
+        repaired=diagnostic((~finite).sum(dim=1)),
+        maker=_MAKER,
+    )
+
+
+def runs_of_either(first: Tensor, one: Bounded, other: Bounded) -> Bounded:
+    """Some runs' contributions of one kind, and the other runs' of another; each run keeps its own bound and norms.
+
+    Args:
+      first: [R] of booleans, public: the runs that are taken from `one`.
+      one, other: vectors [R, M, d] of the same unit, as `clip` makes them.
+    """
+    alike = one.shape == other.shape and (one.unit, one.quantity, one.proved) == (other.unit, other.quantity, other.proved)
+    plain = all(part.is_vector and part.replace_one.dim() == 1 for part in (one, other))
+    if isinstance(first, Unreleased) or not (alike and plain) or first.shape != one.shape[:1] or first.dtype != torch.bool:
+        raise PrivacyError("runs are chosen by public booleans, one a run, from bounded vectors of the same kind and shape")
+    return Bounded(
+        raw=client_values(torch.where(first.reshape(-1, 1, 1), one.checked(), other.checked())),
+        lengths=client_values(torch.where(first.unsqueeze(-1), opened(one.norms()), opened(other.norms()))),
+        bound=torch.where(first, one.bound, other.bound),
+        replace_one=torch.where(first, one.replace_one, other.replace_one),
+        zero_out=torch.where(first, one.zero_out, other.zero_out),
+        unit=one.unit,
+        proof=one.proof if one.proof == other.proof else f"{one.proof}; or {other.proof}",
+        repaired=diagnostic(torch.where(first, opened(one.repaired), opened(other.repaired))),
+        proved=one.proved,
+        maker=_MAKER,
+    )
 
 
 def _clipped(values: Tensor, lengths: Tensor, clip_norm: Tensor, proof: str) -> Bounded:
@@ -268,7 +378,7 @@ def clip_symmetric(values: Tensor, clip_norm: Tensor) -> Bounded:
     if values.dim() != 3 or size * (size + 1) != 2 * values.shape[-1]:
         raise PrivacyError(f"symmetric matrices are packed as [runs, clients, p (p + 1) / 2], not {list(values.shape)}")
     ends = torch.arange(size, 0, -1).cumsum(0)
-    diagonal = torch.cat((ends.new_zeros(1), ends[:-1])).to(values.device)
+    diagonal = on_device(torch.cat((ends.new_zeros(1), ends[:-1])), values.device)
     triangle = opened(values)
     own = vector_norms(triangle.index_select(-1, diagonal)).square()
     # every entry beside the diagonal stands for two; a triangle's own norm is at most the matrix's
@@ -364,6 +474,7 @@ def unproved(bounded: Bounded, why: str) -> Bounded:
     return Bounded(
         raw=bounded.raw,
         factors=bounded.factors,
+        lengths=bounded.lengths,
         bound=bounded.bound,
         replace_one=bounded.replace_one,
         zero_out=bounded.zero_out,
@@ -399,19 +510,33 @@ def solve_sensitivity(
       replace_one and zero_out, [R, M] each.
     """
     first, second, limit, gamma = (one.unsqueeze(-1) for one in (gradient_clip, side_clip, matrix_clip, damping))
-    if constant == "xi_safe" and bool((first >= second).any()):
-        raise PrivacyError("the constant xi_safe needs a gradient clip below that of the right side (C1 < C2)")
+    if constant == "xi_safe":
+        gamma = _demanded(
+            gamma, first < second, "the constant xi_safe needs a gradient clip below that of the right side (C1 < C2)"
+        )
     if constant == "paper":
-        if bool((gamma * records <= limit).any()):
-            raise PrivacyError(
-                "the paper's constant needs damping * records > matrix_clip for every client: use sensitivity=tight"
-            )
+        refusal = "the paper's constant needs damping * records > matrix_clip for every client: use sensitivity=tight"
+        gamma = _demanded(gamma, (gamma * records > limit).all(dim=-1, keepdim=True), refusal)
         whole = first / (gamma * records) + limit * second / (gamma.square() * records - gamma * limit)
         return 2 * whole, whole
     lipschitz = torch.ones_like(first) if constant == "tight" else second / (second.square() - first.square()).sqrt()
     gradient = lipschitz * first / (gamma * records)
     matrix = limit * second / (gamma * (gamma * records + limit))
     return 2 * gradient + matrix, gradient + matrix
+
+
+def _demanded(values: Tensor, good: Tensor, refusal: str) -> Tensor:
+    """Values on which a bound rests; a PrivacyError unless all is good.
+
+    A device is not asked, which would halt it: what is not good is NaN there, and so is the noise of a release; or, of a right
+    side, zero after the solve.
+    Methods check their settings before anything runs, so that this is for those who call in another way.
+    """
+    if good.device.type != "cpu":
+        return torch.where(good, values, torch.nan)
+    if not bool(good.all()):
+        raise PrivacyError(refusal)
+    return values
 
 
 def joined_side(gradient: Bounded, auxiliary: Tensor, gradient_clip: Tensor, side_clip: Tensor, how: Side) -> ClientValues:
@@ -430,9 +555,11 @@ def joined_side(gradient: Bounded, auxiliary: Tensor, gradient_clip: Tensor, sid
       auxiliary: [R, M, d] b_i.
       gradient_clip, side_clip: [R] C1, C2.
     """
-    if how != "project" and bool((gradient_clip > side_clip).any()):
-        raise PrivacyError(f"a right side by {how} needs a gradient clip of at most that of the right side (C1 <= C2)")
-    own, other = gradient.checked(), opened(auxiliary).to(gradient.raw.dtype)
+    own = gradient.checked()
+    if how != "project":
+        refusal = f"a right side by {how} needs a gradient clip of at most that of the right side (C1 <= C2)"
+        own = _demanded(own, (gradient_clip <= side_clip).reshape(-1, 1, 1), refusal)
+    other = opened(auxiliary).to(gradient.raw.dtype)
     length = vector_norms(other).unsqueeze(-1)
     usable = length <= math.sqrt(torch.finfo(own.dtype).max) / 2  # false for NaN
     other, length = torch.where(usable, other, 0.0), torch.where(usable, length, 0.0).to(own.dtype)
@@ -524,6 +651,17 @@ def _per_client(numbers: Tensor) -> Tensor:
 def own_norms(values: Tensor) -> ClientValues:
     """[R, M] L2 norms of client values [R, M, d], which each client may know of its own (`vector_norms`)."""
     return client_values(vector_norms(opened(values)))
+
+
+def _certain_norms(values: Tensor) -> Tensor:
+    """`vector_norms`, which are none too small where squares vanish: a large factor could make anything of such a vector."""
+    norms = vector_norms(values)
+    largest = values.double().abs().amax(dim=-1)  # NaN where there is one
+    size = torch.where(largest > 0, largest, 1.0)
+    # rounding may have cost a whole unit where numbers are below the normal ones
+    careful = torch.nextafter(size * vector_norms(values.double() / size.unsqueeze(-1)), torch.full_like(norms, torch.inf))
+    ordinary = (norms > _ORDINARY[0]) & (norms < _ORDINARY[1])
+    return torch.where(ordinary | (largest == 0), norms, careful)
 
 
 def vector_norms(values: Tensor) -> Tensor:

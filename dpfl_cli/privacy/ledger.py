@@ -125,7 +125,7 @@ class Ledger:
             if known.parameter == entry.parameter and not isinstance(known.parameter, tuple):
                 merged = replace(known, count=known.count + entry.count, sensitivity=sensitivity, floats=floats)
             else:
-                both = tuple(float(value) for value in (*known.parameters(), *entry.parameters()))
+                both = tuple(np.concatenate((known.parameters(), entry.parameters())).tolist())
                 merged = replace(known, count=len(both), parameter=both, sensitivity=sensitivity, floats=floats)
             return Ledger((*self.entries[:position], merged, *self.entries[position + 1 :]))
         return Ledger((*self.entries, entry))

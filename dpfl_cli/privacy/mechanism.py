@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.bounded import Bounded, Relation
 from dpfl_cli.privacy.client_values import ClientValues, versions
@@ -174,6 +175,7 @@ class Mechanism(ABC):
         self._plans: dict[str, _Planned] = {}
         self._free: dict[str, np.ndarray] = {}  # name -> [R] the first number that addresses noise that no release has used
         self._bounds: dict[str, tuple[Tensor, tuple[int, ...]]] = {}  # name -> the bound last found good, and its version
+        self._unread: dict[str, Tensor] = {}  # name -> on a device, whether its first bound was good; see `verify`
 
     @classmethod
     @abstractmethod
@@ -330,14 +332,34 @@ class Mechanism(ABC):
     def _check_bound(self, name: str, bound: Tensor) -> None:
         """Refuses a bound that bounds nothing.
 
-        Read on the host where that costs nothing, else once; a later infinite bound would drown the values in noise.
+        Read on the host where that costs nothing, else once, when metrics are read (`verify`): noise in proportion to an infinite
+        bound drowns the values, so that nothing leaks until then, nor by a later one.
         """
         known, version = self._bounds.get(name, (None, None))
         if known is not None and (bound.device.type != "cpu" or (known is bound and version == versions((bound,)))):
             return
-        if not bool((torch.isfinite(bound) & (bound > 0)).all()):
-            raise PrivacyError(f"release '{name}' needs clipped values: set algorithm.clip_norm to a positive, finite number")
+        good = (torch.isfinite(bound) & (bound > 0)).all()
+        if bound.device.type == "cpu":
+            self._demand(name, good)
+        else:
+            self._unread[name] = good
         self._bounds[name] = bound, versions((bound,))
+
+    def _demand(self, name: str, good: Tensor) -> None:
+        if not bool(good):
+            raise PrivacyError(f"release '{name}' needs clipped values: set algorithm.clip_norm to a positive, finite number")
+
+    def verify(self) -> None:
+        """Makes up for the checks of bounds that rounds on a device leave open, so as not to wait for it; reads the device.
+
+        Called when metrics are read, and so before any result of these rounds is seen.
+
+        Raises:
+          PrivacyError: a bound bounds nothing.
+        """
+        for name, good in self._unread.items():
+            self._demand(name, good)
+        self._unread.clear()
 
     def _planned(self, name: str) -> _Planned:
         """The release's parameters over the rounds of every run, from the declarations; made once."""
@@ -345,22 +367,22 @@ class Mechanism(ABC):
         if known is not None:
             return known
         site = self.site
-        longest = max(site.horizons)
-        entries, parameters, masks = [], [], []
-        for one, specs, seed, horizon in zip(self.settings, site.specs, site.streams.seeds, site.horizons, strict=True):
+        entries = []
+        table = np.empty((len(site.specs), max(site.horizons)))  # after a run's end: as in its last round, and made in none
+        masks = np.zeros(table.shape, bool)
+        each = zip(self.settings, site.specs, site.streams.seeds, site.horizons, strict=True)
+        for run, (one, specs, seed, horizon) in enumerate(each):
             entry = self.entry(one, specs[name], site.relation, site.unit, site.dimension, site.clients)
             entry = replace(entry, rate=specs[name].rate, disjoint=specs[name].disjoint)
             base = np.nan if entry.parameter is None else float(np.asarray(entry.parameter))
             entries.append(replace(entry, parameter=None, count=1, quantity=specs[name].quantity))
-            values, made = specs[name].parameters(base, seed, horizon, site.clients)
-            parameters.append(np.pad(values, (0, longest - horizon), mode="edge"))
-            masks.append(np.pad(made, (0, longest - horizon)))
+            table[run, :horizon], masks[run, :horizon] = specs[name].parameters(base, seed, horizon, site.clients)
+            table[run, horizon:] = table[run, horizon - 1]
         if any(entry != entries[0] for entry in entries):
             raise PrivacyError(f"release '{name}': runs of one batch declare it differently")
-        table = np.stack(parameters)
         if all(specs[name].schedule is None for specs in site.specs):
             table = table[:, :1].copy()
-        plan = self._plans[name] = _Planned(entries[0], table, np.stack(masks) if site.specs[0][name].occurs else None)
+        plan = self._plans[name] = _Planned(entries[0], table, masks if site.specs[0][name].occurs else None)
         return plan
 
     @classmethod
@@ -425,7 +447,7 @@ class Mechanism(ABC):
 
     def _per_run(self, values: np.ndarray | Tensor, like: Tensor) -> Tensor:
         """[R] or [R, M] numbers as a tensor shaped to multiply values [R, ...] or [R, M, ...]."""
-        numbers = torch.as_tensor(values).to(device=like.device, dtype=like.dtype)
+        numbers = on_device(values, like.device, like.dtype)
         return numbers.reshape(*numbers.shape, *[1] * (like.dim() - numbers.dim()))
 
     def _charged_only(self, received: Tensor, charged: np.ndarray | None) -> Tensor:

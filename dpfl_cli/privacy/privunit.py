@@ -34,6 +34,7 @@ from torch import Tensor
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.data.devices import on_device
 from dpfl_cli.privacy.bounded import Bounded, Relation, vector_norms
 from dpfl_cli.privacy.client_values import client_values
 from dpfl_cli.privacy.ledger import LedgerEntry
@@ -295,11 +296,12 @@ class PrivUnit(Mechanism):
         def uniform(part: str) -> Tensor:
             return streams.uniform(f"noise/{name}/{part}", address, clients, 1)[..., 0]
 
-        cosine = self._cosine(uniform("cap").numpy(), uniform("quantile").numpy()).to(device)
+        cosine = self._cosine(uniform("cap").numpy(), uniform("quantile").numpy())
+        cosine = on_device(cosine, device)
         norms = vector_norms(contributions)
         bound = values.bound.double().unsqueeze(-1)
-        dice = [uniform(part).to(device) for part in ("round", "keep", "other")]
-        length = self._private_norm(norms, bound, *dice) / torch.as_tensor(self._cap["scale"], device=device)
+        dice = [on_device(uniform(part), device) for part in ("round", "keep", "other")]
+        length = self._private_norm(norms, bound, *dice) / on_device(self._cap["scale"], device)
 
         # x = (cosine, sine * a random direction of the other d - 1 coordinates) has <x, e_1> = cosine. The reflection
         # that takes e_1 to -+u, along w = u +- e_1 (the sign that keeps w away from 0), takes x to V:
@@ -333,9 +335,9 @@ class PrivUnit(Mechanism):
         Its expectation is r^2 - (C / k)^2 (1/4 - f (1 - f)), r = ||v_i||, f = frac(k r / C).
         """
         received = release.received
-        grid = {name: torch.as_tensor(value, device=received.device) for name, value in self._grid.items()}
+        grid = {name: on_device(value, received.device) for name, value in self._grid.items()}
         bound = release.bound.double().unsqueeze(-1)
-        size = vector_norms(received) * torch.as_tensor(self._cap["scale"], device=received.device) / bound  # |s| / C
+        size = vector_norms(received) * on_device(self._cap["scale"], received.device) / bound  # |s| / C
         level = size / grid["step"] + grid["shift"]
         tolerance = 1e-6 if received.dtype == torch.float64 else 1e-3
         nearest = level.round()
@@ -355,7 +357,7 @@ class PrivUnit(Mechanism):
 
     def _private_norm(self, norms: Tensor, bound: Tensor, rounding: Tensor, keep: Tensor, other: Tensor) -> Tensor:
         """ScalarDP (Algorithm 4) of norms [R, M], from three uniform draws."""
-        grid = {name: torch.as_tensor(value, device=norms.device) for name, value in self._grid.items()}
+        grid = {name: on_device(value, norms.device) for name, value in self._grid.items()}
         levels = grid["levels"]
         position = levels * (norms / bound).clamp(max=1)
         below = position.floor()

@@ -24,6 +24,7 @@ from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.data.federation import Dataset, Federation, Partition
+from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.client_values import Diagnostic, Unreleased, client_values, opened, shown, versions
 from dpfl_cli.privacy.ledger import BatchLedger, Ledger
@@ -137,6 +138,7 @@ def batch_key(plan: Plan) -> str:
         "dimension": plan.dimension,
         "evaluation": plan.evaluation.model_dump(),
         "device": plan.runtime.device,
+        "noise": plan.runtime.noise,
     }
     return canonical_json(shapes)
 
@@ -205,14 +207,23 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def noise_device(name: str, device: torch.device) -> torch.device | None:
+    """Where noise is drawn that a run needs on its device: there, or on the host (None). auto: by a GPU itself."""
+    return device if name == "device" or (name == "auto" and device.type == "cuda") else None
+
+
 class Batch:
     """Members with equal `batch_key`, stacked."""
 
     def __init__(self, members: Sequence[Member]) -> None:
-        self.restart(members)
+        self._begin(members, None)
 
     def restart(self, members: Sequence[Member]) -> None:
-        """Stacks these members; the state goes on from what each holds."""
+        """Stacks these members, some of those at hand; the state goes on from what each holds."""
+        self._begin(members, self.streams)
+
+    def _begin(self, members: Sequence[Member], before: Streams | None) -> None:
+        """`before`: the streams of a batch that has ended."""
         self.members = list(members)
         plans = [member.plan for member in self.members]
         first = plans[0]
@@ -222,6 +233,8 @@ class Batch:
         self.device = pick_device(first.runtime.device)
         self.algorithm = first.algorithm.target(stacked([plan.algorithm.settings for plan in plans], self.device))
         self.replay = Replay(int((self._horizons - self.rounds).min()), self.algorithm)
+        if self.device.type != "cpu":
+            self.replay.refused = "is on a device, whose memory a recording would compare on the host"
         federations = [federation_of(plan) for plan in plans]
         distinct = list({id(item): item for item in federations}.values())
         position = {id(item): number for number, item in enumerate(distinct)}
@@ -230,12 +243,14 @@ class Batch:
         self.objective.host = self.replay.host
         self._unreleased = sorted(self.objective.unreleased())  # and, once somebody looked at diagnostics, of these
         self.clients_view = ClientSide(self.objective)
-        if first.dp.unit == "record" and first.dp.trust != "none" and bool((self.objective.records == 0).any()):
+        if first.dp.unit == "record" and first.dp.trust != "none" and not self.objective.held.all():
             raise ConfigError(
                 f"partitioner={first.partitioner.name}: it leaves a client without records, which would only add noise; "
                 "a record-level method needs at least one record at each client"
             )
-        self.streams = HostStreams([plan.seed for plan in plans], self.replay)
+        self.streams = HostStreams([plan.seed for plan in plans], self.replay, noise_device(first.runtime.noise, self.device))
+        if before is not None:
+            self.streams.take_over(before)
         self.ledger = BatchLedger(len(plans), started=[member.ledger for member in self.members])
         site = Site(
             specs=[{spec.name: spec for spec in plan.specs} for plan in plans],
@@ -372,6 +387,8 @@ class Batch:
         due = [run for run, member in enumerate(self.members) if is_due(member)]
         if not due:
             return
+        self.mechanism.verify()
+        self.clients_view.verify()
         depth = len(self.recent)
         models = torch.stack(self.recent)  # [k, R, d]
         known = torch.as_tensor(self._known, device=self.device)

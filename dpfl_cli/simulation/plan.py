@@ -38,6 +38,7 @@ _WITHOUT_COMPONENTS = (  # slow to import, needed by few commands
     "dpfl_cli.data.noise_kernel",
     "dpfl_cli.models.cnn_kernel",
     "dpfl_cli.models.curvature_kernel",
+    "dpfl_cli.models.linear_kernel",
     "dpfl_cli.models.single_output_kernel",
 )
 _fewest: dict[str, int] = {}  # records of the client with the fewest, by data, partition and seed
@@ -316,6 +317,11 @@ def _check_runtime(runtime: RuntimeSettings, dp: DpSettings) -> None:
 
         if not torch.cuda.is_available():
             raise ConfigError("runtime.device=cuda: no GPU that torch can use here; write runtime.device=cpu or auto")
+    if runtime.noise == "device":
+        import torch
+
+        if runtime.device == "cpu" or not torch.cuda.is_available():
+            raise ConfigError("runtime.noise=device: the run is on a CPU, where the host draws; write runtime.noise=auto or host")
     if dp.convention is not None and dp.convention not in CONVENTIONS:
         raise ConfigError(f"dp.convention={dp.convention}: no such convention; {nearest(dp.convention, CONVENTIONS)}")
 

@@ -445,8 +445,8 @@ def _attributes(owner: Any) -> list[tuple[str, Any]]:
 class HostStreams(Streams):
     """Streams of a batch whose rounds may be replayed."""
 
-    def __init__(self, seeds: Sequence[int], replay: Replay) -> None:
-        super().__init__(seeds)
+    def __init__(self, seeds: Sequence[int], replay: Replay, noise: torch.device | None = None) -> None:
+        super().__init__(seeds, noise)
         self._replay = replay
 
     def generator(self, run: int, name: str, *key: int) -> np.random.Generator:

@@ -19,7 +19,7 @@ from dpfl_cli.privacy.collusion import collusion
 from dpfl_cli.privacy.conventions import priced_part
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.mean_alone import mean_alone
-from dpfl_cli.simulation.engine import Member, Row, federation_of, pick_device
+from dpfl_cli.simulation.engine import Member, Row, federation_of, noise_device, pick_device
 from dpfl_cli.simulation.memory import peak_bytes, peak_device_bytes
 from dpfl_cli.simulation.noise import calibration_text, nominal_because
 from dpfl_cli.simulation.plan import Plan, gap
@@ -175,6 +175,7 @@ def environment(plan: Plan) -> dict[str, Any]:
         "machine": platform.machine(),
         "system": platform.system(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "noise": "host" if noise_device(plan.runtime.noise, device) is None else "device",
         "threads": torch.get_num_threads(),
     }
 

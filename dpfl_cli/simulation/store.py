@@ -21,7 +21,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ import yaml
 
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.config.identity import ID_DIGITS, content_id
+from dpfl_cli.data.threads import in_threads
 
 SCHEMA_VERSION = 1
 CLAIMED = "as claimed, not proved"  # how a guarantee begins that is a paper's word only
@@ -201,14 +202,17 @@ class RunStore:
             shutil.rmtree(staging, ignore_errors=True)
             staging.mkdir(parents=True)
             for name, content in files.items():
-                _write_through(staging / name, content.encode() if isinstance(content, str) else content)
-            _sync_folder(staging)
+                _write(staging / name, content.encode() if isinstance(content, str) else content)
+            new = [*(staging / name for name in files), staging]
+            in_threads(
+                [partial(_sync, path) for path in new], len(new)
+            )  # a disk that is told of all at once writes them in one go
             if target.exists():
                 old = self.partial / run_id / "replaced"
                 shutil.rmtree(old, ignore_errors=True)
                 target.rename(old)
             staging.rename(target)
-            _sync_folder(self.runs)
+            _sync(self.runs)
         except OSError as error:
             raise StoreError(f"{target}: cannot be published ({error.strerror}); make room, then start again") from error
         if keep_checkpoint:
@@ -236,9 +240,10 @@ def write_atomically(path: Path, payload: bytes) -> None:
     """Writes a file so that a reader, or a restart after a crash, sees the old content or the new, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        _write_through(temporary, payload)
+        _write(temporary, payload)
+        _sync(temporary)
         temporary.replace(path)
-        _sync_folder(path.parent)
+        _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -292,14 +297,12 @@ def _is_id(name: str) -> bool:
     return len(name) == ID_DIGITS and all(letter in "0123456789abcdef" for letter in name)
 
 
-def _write_through(path: Path, payload: bytes) -> None:
-    with path.open("wb") as handle:
-        handle.write(payload)
-        handle.flush()
-        os.fsync(handle.fileno())
+def _write(path: Path, payload: bytes) -> None:
+    path.write_bytes(payload)
 
 
-def _sync_folder(path: Path) -> None:
+def _sync(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -36,7 +36,10 @@ from dpfl_cli.simulation.tape_program import (
     COPY,
     DIVIDE,
     GRADIENT,
+    LAST,
     MULTIPLY,
+    OPERAND,
+    OPERANDS,
     SUBTRACT,
     SUM,
     TapeProgram,
@@ -48,10 +51,12 @@ from dpfl_cli.simulation.tape_program import (
 logger = logging.getLogger("dpfl")
 
 LONGEST = 64  # rounds of a leap; as many as a tile of noise has
-LARGEST = 1 << 20  # numbers of noise that a leap may take, and of memory that it may copy
-MOST_WORK = 1 << 27  # products and sums of a leap, ten milliseconds or two: nobody waits longer for its end
+LARGEST = 1 << 20  # numbers of memory that a leap may copy
+MOST_NOISE = 1 << 21  # numbers of noise that a leap may take
+MOST_WORK = 1 << 28  # products and sums of a leap, some twenty milliseconds: nobody waits longer for its end
 RUNS = 8  # that go through a leap together
 ARITHMETIC = {"add": ADD, "sub": SUBTRACT, "mul": MULTIPLY, "div": DIVIDE}
+ENOUGH_SUMS = 2000  # to tell orders apart
 VECTORS = 4, 8, 2  # numbers in a vector of torch's sums, which differs between processors
 
 
@@ -72,11 +77,6 @@ class View:
         missing = len(shape) - len(self.shape)
         own = [0 if size == 1 else stride for size, stride in zip(self.shape, self.strides, strict=True)]
         return View(self.place, shape, [0] * missing + own, self.step, self.region)
-
-    def of_runs(self, first: int, last: int) -> View:
-        """The part of some runs, along the first axis."""
-        place = self.place + first * self.strides[0]
-        return View(place, (last - first, *self.shape[1:]), self.strides, self.step, self.region)
 
 
 def dense(place: int, shape: Sequence[int], step: int = 0) -> View:
@@ -137,14 +137,16 @@ class Tape:
         whole, first = torch.from_numpy(self._memory), self._history.place
         self._models: Tensor = whole[first : first + self.longest * model.numel()].view(self.longest, *model.shape)
         places = [(target, self._places[address(target)] + int(target.storage_offset())) for target, _ in ends]
-        self._outputs: list[tuple[Tensor, Tensor]] = [
-            (target, whole.as_strided(target.shape, target.stride(), place)) for target, place in places
+        self._outputs: list[tuple[np.ndarray, np.ndarray]] = [  # numpy's copies wake up no thread
+            (target.numpy(), whole.as_strided(target.shape, target.stride(), place).numpy()) for target, place in places
         ]
         self._fixed: tuple[Any, ...] = joined(self._calls)
-        self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = [
-            self._part(first, min(first + size, len(model))) for size in [self._run_by_run(len(model))]
-            for first in range(0, len(model), size)
-        ]  # fmt: skip
+        size = self._run_by_run(len(model))
+        everything = self._code(apart=size > 0)
+        self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray, int]] = [
+            self._part(everything, first, min(first + (size or len(model)), len(model)), apart=size > 0)
+            for first in range(0, len(model), size or len(model))
+        ]
         self._player: TapeProgram = program()
         self._address: int = self._kernel.address
 
@@ -162,7 +164,7 @@ class Tape:
             charged[name] = mechanism._charge_rounds(spec, told, numbers)
         self._play(numbers, charged)
         for target, value in self._outputs:
-            target.copy_(value)
+            target[...] = value
         return self._models[: len(numbers)]
 
     def played(self, rounds: np.ndarray, given: Mapping[int, Sequence[Any]]) -> list[Tensor]:
@@ -176,7 +178,7 @@ class Tape:
             parameters, addresses = zip(*(given[id(step)] for step in charges), strict=True)
             charged[name] = parameters[0].reshape(1, -1), np.stack(addresses)[None]
         self._play(rounds.reshape(1, -1), charged)
-        return [value for _, value in self._outputs]
+        return [torch.from_numpy(value) for _, value in self._outputs]
 
     def _play(self, rounds: np.ndarray, charged: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
         count, runs = rounds.shape
@@ -192,8 +194,8 @@ class Tape:
         for place, values in self._inputs:
             memory[place : place + len(values)] = values
         jobs = [
-            partial(self._player.play, memory, code, count, self._address, some, starts, self._fixed)
-            for code, some, starts in self._parts
+            partial(self._player.play, memory, code, count, self._address, some, starts, apart, self._fixed)
+            for code, some, starts, apart in self._parts
         ]
         in_threads(jobs, usable_threads() if self._work * count >= SHARED_WORK else 1)
 
@@ -241,7 +243,7 @@ class Tape:
     def _longest(self) -> int:
         """How many rounds a leap may have."""
         noise = sum(len(draws) * _values(draws[0]) for draws in self._draws.values())
-        rounds = min(LONGEST, LARGEST // max(1, noise), MOST_WORK // max(1, self._work))
+        rounds = min(LONGEST, MOST_NOISE // max(1, noise), MOST_WORK // max(1, self._work))
         if rounds < 2:
             raise Untaped("has more work in a round than calls")
         return rounds
@@ -314,7 +316,7 @@ class Tape:
     def _run_by_run(self, runs: int) -> int:
         """How many runs at a time may go through the whole leap on their own, which a cache thanks for, and in threads.
 
-        All of them where a part of one run's numbers may lie among another's.
+        0 where a part of one run's numbers may lie among another's.
         """
         written = {views[0].region for _, views, _ in self._lines}
         for _, views, _ in self._lines:
@@ -322,29 +324,39 @@ class Tape:
                 if view.step:
                     continue  # noise, parameters and models of the leap: read only, or written only
                 if not view.shape or view.shape[0] != runs or (view.strides[0] == 0 and view.region in written):
-                    return runs
+                    return 0
                 reach = sum((size - 1) * stride for size, stride in zip(view.shape[1:], view.strides[1:], strict=True))
                 if view.region in written and (view.place - view.region) % view.strides[0] + reach >= view.strides[0]:
-                    return runs
+                    return 0
                 if view.region in written and view.strides[0] * runs != self._sizes[view.region]:
-                    return runs
+                    return 0
         threads = usable_threads()
         return -(-runs // (threads * -(-runs // (threads * RUNS))))  # at most RUNS, the same number for every thread
 
-    def _part(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The code for some of the runs; these runs, by federation; and where every federation's begin."""
+    def _code(self, apart: bool) -> np.ndarray:
+        """[lines, WIDTH] the code for all runs."""
         code = []
         for what, views, number in self._lines:
-            mine = views if last - first == len(self._models[0]) else [view.of_runs(first, last) for view in views]
-            if what == GRADIENT:  # it takes the numbers of its runs
+            if what == GRADIENT:
                 code.append(instruction(what, views[0].shape, *map(_operand, views)))
             elif what == SUM:
-                code.append(instruction(what, mine[1].shape, *map(_operand, mine), last=number))
+                code.append(instruction(what, views[1].shape, *map(_operand, views), last=number))
             else:
-                laid = _axes_joined(mine)
+                laid = _axes_joined(views, apart)
                 code.append(instruction(what, laid[0].shape, *map(_operand, laid)))
+        return np.stack(code)
+
+    def _part(self, code: np.ndarray, first: int, last: int, apart: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        """What `TapeProgram.play` takes for some of the runs: code, these runs by federation, where every federation's begin, and
+        how many are `apart`."""
+        if apart:
+            code = code.copy()
+            moving = code[:, 0] != GRADIENT  # it takes the numbers of its runs
+            code[moving, 1] = last - first
+            for operand in range(OPERANDS, LAST, OPERAND):
+                code[moving, operand] += first * code[moving, operand + 2]
         runs = [call[11][(call[11] >= first) & (call[11] < last)] for call in self._calls]
-        return np.stack(code), np.concatenate(runs), np.cumsum([0, *map(len, runs)])
+        return code, np.concatenate(runs), np.cumsum([0, *map(len, runs)]), last - first if apart else 0
 
     def _room(self, size: int) -> int:
         """A place for so many numbers, on cache lines of its own."""
@@ -378,10 +390,14 @@ class Tape:
         return dense(self._places[where], _flat(value).shape)
 
 
-def _axes_joined(views: Sequence[View]) -> list[View]:
-    """The operands of an elementwise instruction with three axes: those are joined that can be, and the last one is dense."""
+def _axes_joined(views: Sequence[View], apart: bool) -> list[View]:
+    """The operands of an elementwise instruction with three axes: those are joined that can be, and the last one is dense.
+
+    `apart`: not the first one, along which something else happens in between.
+    """
     axes: list[tuple[int, list[int]]] = []  # size, stride of every operand; from the last
-    for axis in reversed(range(len(views[0].shape))):
+    first = 1 if apart else 0
+    for axis in reversed(range(first, len(views[0].shape))):
         size, strides = views[0].shape[axis], [view.strides[axis] for view in views]
         if size == 1:
             continue
@@ -389,7 +405,8 @@ def _axes_joined(views: Sequence[View]) -> list[View]:
             axes[-1] = axes[-1][0] * size, axes[-1][1]
         else:
             axes.append((size, strides))
-    axes += [(1, [0 if axes else 1] * len(views))] * (3 - len(axes))
+    axes += [(1, [0 if axes else 1] * len(views))] * (3 - first - len(axes))
+    axes += [(views[0].shape[0], [view.strides[0] for view in views])] * first
     if len(axes) > 3 or axes[0][1][0] != 1 or any(stride not in (0, 1) for stride in axes[0][1]):
         raise Untaped("takes tensors of another layout")
     shape = [size for size, _ in reversed(axes)]
@@ -451,7 +468,8 @@ def torch_order(runs: int, rows: int, columns: int, outer: int, middle: int) -> 
     """
     nothing = np.empty(0, np.int64)
     span = (runs - 1) * outer + (rows - 1) * middle + columns
-    numbers = np.random.default_rng(0).standard_normal((8, span))
+    tries = max(1, min(8, ENOUGH_SUMS // (runs * columns)))
+    numbers = np.random.default_rng(0).standard_normal((tries, span))
     tried = [torch.from_numpy(row).as_strided((runs, rows, columns), (outer, middle, 1)) for row in numbers]
     expected = np.stack([one.sum(dim=1).numpy() for one in tried])
     for vector in VECTORS:
@@ -461,7 +479,7 @@ def torch_order(runs: int, rows: int, columns: int, outer: int, middle: int) -> 
         found = []
         for row in numbers:
             memory = np.concatenate((row, np.zeros(runs * columns)))
-            program().play(memory, code, 1, 0, nothing, nothing, _no_kernel())
+            program().play(memory, code, 1, 0, nothing, nothing, 0, _no_kernel())
             found.append(memory[span:].reshape(runs, columns))
         if np.array_equal(np.stack(found), expected):
             return first

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +21,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.lib.stride_tricks import as_strided
+
+from dpfl_cli.models.single_output_kernel import INT, LANES, VECTOR, broadcast, llvm_code, load, many, store
 
 logger = logging.getLogger("dpfl")
 
@@ -50,124 +52,199 @@ def _calling(typing: Any, address: Any, arguments: Any) -> Any:
 _call: Any = intrinsic(_calling)
 
 
-@njit
-def _elementwise(what, out, one, other):  # type: ignore[no-untyped-def]
-    """out <- one (what) other, [n] each; `one` and `other` may be single numbers [1], and `out` one of them."""
-    n = len(out)
-    if len(one) == n and len(other) == n:
-        if what == ADD:
-            for i in range(n):
-                out[i] = one[i] + other[i]
-        elif what == SUBTRACT:
-            for i in range(n):
-                out[i] = one[i] - other[i]
-        elif what == MULTIPLY:
-            for i in range(n):
-                out[i] = one[i] * other[i]
-        elif what == DIVIDE:
-            for i in range(n):
-                out[i] = one[i] / other[i]
-        else:
-            for i in range(n):
-                out[i] = one[i]
-    elif len(one) == n:
-        b = other[0]
-        if what == ADD:
-            for i in range(n):
-                out[i] = one[i] + b
-        elif what == SUBTRACT:
-            for i in range(n):
-                out[i] = one[i] - b
-        elif what == MULTIPLY:
-            for i in range(n):
-                out[i] = one[i] * b
-        elif what == DIVIDE:
-            for i in range(n):
-                out[i] = one[i] / b
-        else:
-            for i in range(n):
-                out[i] = one[i]
-    else:
-        a = one[0]
-        for i in range(n):
-            b = other[i] if len(other) == n else other[0]
-            if what == ADD:
-                out[i] = a + b
-            elif what == SUBTRACT:
-                out[i] = a - b
-            elif what == MULTIPLY:
-                out[i] = a * b
-            elif what == DIVIDE:
-                out[i] = a / b
-            else:
-                out[i] = a
+def _operations(builder: Any) -> dict[int, Callable[[Any, Any], Any]]:
+    """(a, b) -> a (what) b, rounded once."""
+    return {ADD: builder.fadd, SUBTRACT: builder.fsub, MULTIPLY: builder.fmul, DIVIDE: builder.fdiv, COPY: lambda a, b: a}
 
 
-@njit
-def _cascade(memory, place, stride, count, levels):  # type: ignore[no-untyped-def]
-    """levels[0] <- the sum of `count` rows of numbers, a stride apart, in the order of torch's `multi_row_sum`.
+@llvm_code
+def _elementwise(builder, memory, what, rows, n, out, one, other):  # type: ignore[no-untyped-def]
+    """out[i, j] <- one[i, j] (what) other[i, j] for i < rows, j < n.
 
-    Runs of 2^p rows are added up one by one; runs of such runs again, on up to four levels.
+    Operands are (place in memory, stride of i, stride of j); the stride of j is 1, or 0 of `one` and `other`. Vectors of 8 j, the
+    last of which begins at n - 8 and is read before the others are written, as `out` may be one of the operands.
     """
+    operands = [cgutils.unpack_tuple(builder, operand) for operand in (out, one, other)]
+    spread_one, spread_other = (builder.icmp_signed("==", strides, many(0)) for _, _, strides in operands[1:])
+    broad = builder.icmp_signed(">=", n, many(LANES))
+    form = builder.add(builder.zext(spread_one, INT), builder.shl(builder.zext(spread_other, INT), many(1)))
+    choice = builder.add(builder.mul(what, many(8)), builder.add(form, builder.shl(builder.zext(broad, INT), many(2))))
+    end = builder.append_basic_block()
+    chosen = builder.switch(choice, end)
+
+    def emit(operation: Callable[[Any, Any], Any], takes: int, spreads: tuple[bool, bool], wide: bool) -> None:
+        def read(pointer: Any, index: Any) -> Any:
+            return load(builder, pointer, index) if wide else builder.load(builder.gep(pointer, [index]))
+
+        with cgutils.for_range(builder, rows) as row:
+            into, *sources = [
+                builder.gep(memory[0], [builder.add(place, builder.mul(row.index, stride))]) for place, stride, _ in operands
+            ]
+            fixed = [
+                broadcast(builder, builder.load(source)) if wide else builder.load(source) if alike else None
+                for source, alike in zip(sources[:takes], spreads, strict=False)
+            ]
+
+            def result(index: Any) -> Any:
+                found = [
+                    value if alike else read(source, index) for source, value, alike in zip(sources, fixed, spreads, strict=False)
+                ]
+                return operation(found[0], found[-1])
+
+            if not wide:
+                with cgutils.for_range(builder, n) as loop:
+                    builder.store(result(loop.index), builder.gep(into, [loop.index]))
+                return
+            last = builder.sub(n, many(LANES))
+            at_last = result(last)
+            with cgutils.for_range_slice(builder, many(0), last, many(LANES)) as (index, _):
+                store(builder, result(index), into, index)
+            store(builder, at_last, into, last)
+
+    for number, operation in _operations(builder).items():
+        takes = 1 if number == COPY else 2
+        for number_of_form in range(8):
+            spreads = bool(number_of_form & 1), bool(number_of_form & 2)
+            with builder.goto_block(builder.append_basic_block()):
+                chosen.add_case(many(8 * number + number_of_form), builder.block)
+                emit(operation, takes, spreads, bool(number_of_form & 4))
+                builder.branch(end)
+    builder.position_at_end(end)
+
+
+def _cascade(builder: Any, pointer: Any, stride: Any, count: Any, power: Any, kind: Any) -> Any:
+    """Code for the sum of `count` numbers (or vectors of columns), a stride apart, in the order of torch's `multi_row_sum`.
+
+    Runs of 2^power rows are added up one by one; runs of such runs again, on up to four levels.
+    """
+    zero = ir.Constant(kind, [0.0] * LANES if kind is VECTOR else 0.0)
+    levels = [cgutils.alloca_once(builder, kind) for _ in range(LEVELS)]
+    for level in levels:
+        builder.store(zero, level)
+
+    def carried(done: Any, level: int) -> None:
+        """Takes a level that is full to the next one."""
+        mask = builder.sub(builder.shl(many(1), builder.mul(power, many(level))), many(1))
+        with builder.if_then(builder.icmp_signed("==", builder.and_(done, mask), many(0)), likely=False):
+            builder.store(builder.fadd(builder.load(levels[level]), builder.load(levels[level - 1])), levels[level])
+            builder.store(zero, levels[level - 1])
+            if level + 1 < LEVELS:
+                carried(done, level + 1)
+
+    with cgutils.for_range(builder, count) as loop:
+        place = builder.gep(pointer, [builder.mul(loop.index, stride)])
+        row = load(builder, place, many(0)) if kind is VECTOR else builder.load(place)
+        builder.store(builder.fadd(builder.load(levels[0]), row), levels[0])
+        carried(builder.add(loop.index, many(1)), 1)
+    with builder.if_then(builder.icmp_signed("!=", builder.ashr(count, power), many(0))):
+        for level in levels[1:]:
+            builder.store(builder.fadd(builder.load(levels[0]), builder.load(level)), levels[0])
+    return builder.load(levels[0])
+
+
+def _column(wide: bool, by_four: bool) -> Any:
+    """A function that adds up a column of memory, or 8 columns side by side."""
+    kind = VECTOR if wide else ir.DoubleType()
+
+    @llvm_code
+    def add_up(builder, memory, out, place, stride, count, power):  # type: ignore[no-untyped-def]
+        """memory[out] <- the sum of `count` numbers from `place` on, a stride apart."""
+        begin = builder.gep(memory[0], [place])
+        if not by_four:
+            total = _cascade(builder, begin, stride, count, power, kind)
+        else:
+            stride_of_4, quarter, cell = builder.mul(stride, many(4)), builder.sdiv(count, many(4)), None
+            for k in range(4):
+                start = builder.gep(begin, [builder.mul(stride, many(k))])
+                part = _cascade(builder, start, stride_of_4, quarter, power, kind)
+                if cell is None:
+                    cell = cgutils.alloca_once(builder, kind)
+                    builder.store(part, cell)
+                    with cgutils.for_range_slice(builder, builder.mul(quarter, many(4)), count, many(1)) as (row, _):
+                        left = builder.gep(begin, [builder.mul(row, stride)])
+                        value = load(builder, left, many(0)) if wide else builder.load(left)
+                        builder.store(builder.fadd(builder.load(cell), value), cell)
+                else:
+                    builder.store(builder.fadd(part, builder.load(cell)), cell)
+            total = builder.load(cell)
+        into = builder.gep(memory[0], [out])
+        if wide:
+            store(builder, total, into, many(0))
+        else:
+            builder.store(total, into)
+
+    return add_up
+
+
+_columns, _column_alone = _column(wide=True, by_four=False), _column(wide=False, by_four=False)
+_columns_by_four, _column_alone_by_four = _column(wide=True, by_four=True), _column(wide=False, by_four=True)
+
+
+@njit
+def _power(count):  # type: ignore[no-untyped-def]
+    """Of how many rows, as a power of 2, `_cascade` makes runs."""
     bits = 0  # ceil(log2(count))
     while (1 << bits) < count:
         bits += 1
-    power = max(4, bits // LEVELS)
-    columns = levels.shape[1]
-    levels[:] = 0.0
-    for done in range(1, count + 1):
-        row = memory[place + (done - 1) * stride : place + (done - 1) * stride + columns]
-        total = levels[0]
-        for j in range(columns):
-            total[j] += row[j]
-        level = 1
-        while level < LEVELS and not done & ((1 << (level * power)) - 1):
-            for j in range(columns):
-                levels[level, j] += levels[level - 1, j]
-                levels[level - 1, j] = 0.0
-            level += 1
-    for level in range(1, LEVELS if count >> power else 1):
-        for j in range(columns):
-            levels[0, j] += levels[level, j]
+    return max(4, bits // LEVELS)
 
 
 @njit
-def _sum(memory, out, place, stride, count, one_by_one, levels):  # type: ignore[no-untyped-def]
+def _sum(memory, out, place, stride, count, columns, one_by_one):  # type: ignore[no-untyped-def]
     """memory[out:] <- the sum of `count` rows, the first columns as in `_cascade`, the others in the order of torch's `row_sum`:
-    rows 0, 4, 8..., 1, 5, 9... and so on apart, and then together."""
-    some = levels[:, :one_by_one]
-    if one_by_one:
-        _cascade(memory, place, stride, count, some)
-        for j in range(one_by_one):
-            memory[out + j] = some[0, j]
-    columns = levels.shape[1] - one_by_one
-    if not columns:
+    rows 0, 4, 8..., 1, 5, 9... and so on apart, and then together.
+
+    From the last column to the first, 8 at a time: those that a vector has too many are written once more, by the right code.
+    """
+    power, column = _power(count // 4), columns
+    while column > one_by_one:
+        if column >= LANES:
+            column -= LANES
+            _columns_by_four(memory, out + column, place + column, stride, count, power)
+        else:
+            column -= 1
+            _column_alone_by_four(memory, out + column, place + column, stride, count, power)
+    power, column = _power(count), one_by_one
+    while column > 0:
+        if column >= LANES:
+            column -= LANES
+            _columns(memory, out + column, place + column, stride, count, power)
+        else:
+            column -= 1
+            _column_alone(memory, out + column, place + column, stride, count, power)
+
+
+@njit
+def _do(memory, line, number, run):  # type: ignore[no-untyped-def]
+    """An instruction [WIDTH] for one index of its first axis, in a round of this number."""
+    what, middle, inner, second, third = line[0], line[2], line[3], OPERANDS + OPERAND, OPERANDS + 2 * OPERAND
+    out = line[OPERANDS] + number * line[OPERANDS + 1] + run * line[OPERANDS + 2]
+    one = line[second] + number * line[second + 1] + run * line[second + 2]
+    if what == SUM:  # over the middle axis
+        _sum(memory, out, one, line[second + 3], middle, inner, line[LAST])
         return
-    out, place = out + one_by_one, place + one_by_one
-    rest, total = levels[:, one_by_one:], memory[out : out + columns]
-    for k in range(4):
-        _cascade(memory, place + k * stride, 4 * stride, count // 4, rest)
-        for j in range(columns):
-            total[j] = rest[0, j] + (total[j] if k else 0.0)
-        for i in range(count // 4 * 4, count if k == 0 else 0):
-            for j in range(columns):
-                total[j] += memory[place + i * stride + j]
+    other = line[third] + number * line[third + 1] + run * line[third + 2]
+    _elementwise(
+        memory, what, middle, inner, (out, line[OPERANDS + 3], line[OPERANDS + 4]),
+        (one, line[second + 3], line[second + 4]), (other, line[third + 3], line[third + 4]),
+    )  # fmt: skip
 
 
 def _play(  # type: ignore[no-untyped-def]
-    memory, code, rounds, kernel, runs, starts,
+    memory, code, rounds, kernel, runs, starts, apart,
     loss, scale, l2, mode, features, rows, targets, norms, inverses, firsts, counts, bounds, batched, batch,
 ):  # fmt: skip
     """Plays the code `rounds` times. The arguments from `loss` on are those of the kernel of gradients (`joined`); the runs of
-    federation s, of `firsts` and `counts` [S, M], are runs[starts[s] : starts[s + 1]]."""
-    space = np.empty(LEVELS * np.max(code[:, OPERANDS - 1]))  # of sums
+    federation s, of `firsts` and `counts` [S, M], are runs[starts[s] : starts[s + 1]]. What lies between two gradients is done
+    for one of `apart` runs after the other, whose numbers are at hand then, or if that is 0 line by line for all of them."""
     for number in range(rounds):
-        for line in range(len(code)):
-            what, outer, middle, inner = code[line, 0], code[line, 1], code[line, 2], code[line, 3]
-            first = code[line, OPERANDS:]
-            second, third = first[OPERAND:], first[2 * OPERAND :]
-            out, one, other = first[0] + number * first[1], second[0] + number * second[1], third[0] + number * third[1]
-            if what == GRADIENT:
+        line = 0
+        while line < len(code):
+            if code[line, 0] == GRADIENT:
+                outer, middle, inner = code[line, 1], code[line, 2], code[line, 3]
+                first = code[line, OPERANDS:]
+                second = first[OPERAND:]
+                out, one = first[0] + number * first[1], second[0] + number * second[1]
                 result = memory[out : out + outer * middle * inner].reshape(outer, middle, inner)
                 strides = (8 * second[2], 8 * second[3], 8 * second[4])
                 parameters = as_strided(memory[one:], (outer, middle, inner), strides)
@@ -177,21 +254,20 @@ def _play(  # type: ignore[no-untyped-def]
                         loss, scale, l2, mode, features, rows, targets, norms, inverses, firsts[s], counts[s],
                         some, parameters, bounds, batched, batch, result, 0, len(some) * middle,
                     ))  # fmt: skip
+                line += 1
                 continue
-            for i in range(outer):
-                if what == SUM:  # over the middle axis
-                    x, y = out + i * first[2], one + i * second[2]
-                    levels = space[: LEVELS * inner].reshape(LEVELS, inner)
-                    _sum(memory, x, y, second[3], middle, code[line, LAST], levels)
-                    continue
-                for j in range(middle):
-                    x = out + i * first[2] + j * first[3]
-                    y = one + i * second[2] + j * second[3]
-                    z = other + i * third[2] + j * third[3]
-                    _elementwise(
-                        what, memory[x : x + inner], memory[y : y + (inner if second[4] else 1)],
-                        memory[z : z + (inner if third[4] else 1)],
-                    )  # fmt: skip
+            end = line
+            while end < len(code) and code[end, 0] != GRADIENT:
+                end += 1
+            if apart:
+                for run in range(apart):
+                    for place in range(line, end):
+                        _do(memory, code[place], number, run)
+            else:
+                for place in range(line, end):
+                    for index in range(code[place, 1]):
+                        _do(memory, code[place], number, index)
+            line = end
 
 
 def instruction(what: int, shape: Sequence[int], *operands: tuple[int, int, Sequence[int]], last: int = 0) -> np.ndarray:
@@ -234,7 +310,7 @@ class TapeProgram:
         self._program: Any = njit(nogil=True, error_model="numpy")(_play)
         numbers, tables = types.int64[::1], types.int64[:, ::1]
         fixed = settings(kernel)
-        own = (types.float64[::1], tables, types.int64, types.int64, numbers, numbers)
+        own = (types.float64[::1], tables, types.int64, types.int64, numbers, numbers, types.int64)
         signature = (*own, *fixed[:9], tables, tables, *fixed[11:])
         with suppress(RuntimeError):  # no folder to keep it in: it is compiled again in the next process
             self._program.enable_caching()
@@ -249,7 +325,15 @@ class TapeProgram:
         self._program.disable_compile()
 
     def play(
-        self, memory: np.ndarray, code: np.ndarray, rounds: int, kernel: int, runs: np.ndarray, starts: np.ndarray, fixed: Any
+        self,
+        memory: np.ndarray,
+        code: np.ndarray,
+        rounds: int,
+        kernel: int,
+        runs: np.ndarray,
+        starts: np.ndarray,
+        apart: int,
+        fixed: Any,
     ) -> None:
         """Plays the code so many times.
 
@@ -258,5 +342,6 @@ class TapeProgram:
           code: [lines, WIDTH] int64 instructions.
           kernel: the address of the kernel of gradients, which is called with the `joined` settings `fixed`.
           runs, starts: which runs gradients are computed for; those of federation s begin at starts[s].
+          apart: the first axis of all other instructions, where what they do along it is apart from each other; else 0.
         """
-        self._program(memory, code, rounds, kernel, runs, starts, *fixed)
+        self._program(memory, code, rounds, kernel, runs, starts, apart, *fixed)

@@ -6,6 +6,8 @@ dpfl is `Batch.step`: algorithm, mechanism and ledger.
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import tempfile
 from collections.abc import Iterator
 from itertools import count
@@ -127,12 +129,12 @@ def grid(device: str) -> Workload:
             for seed in range(GRID_SEEDS)
         ]
     )
-    first = plans[0]
+    first, folder, numbers = plans[0], tempfile.mkdtemp(), count()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # deleting results is no part of the command
 
     def run() -> None:
         engine._federations.clear()  # a new command has no data yet
-        with tempfile.TemporaryDirectory() as folder:
-            execute(plans, RunStore(Path(folder)))
+        execute(plans, RunStore(Path(folder) / str(next(numbers))))
 
     def draw() -> None:
         for _ in GRID_METHODS:

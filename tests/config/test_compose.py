@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dpfl_cli.cli.listing import GROUPS, describe, documented, option_files, preset_of
-from dpfl_cli.config.component import components, lookup
+from dpfl_cli.config.component import Settings, components, lookup
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import canonical_json, content_id
@@ -141,6 +143,16 @@ def test_identity_depends_on_what_changes_numbers_and_on_nothing_else() -> None:
         "evaluation.average_last": 2,
     }.items():
         assert make_plan(with_values(base, {key: value})).id != plan.id, key
+
+
+def test_a_revised_value_of_an_option_renews_only_the_runs_that_use_it() -> None:
+    class Revised(Settings):
+        revised: ClassVar[Mapping[str, Mapping[str, int]]] = {"solver": {"cholesky": 2}}
+        solver: str
+        damping: float = 1.0
+
+    assert Revised(solver="cg").identity() == {"solver": "cg", "damping": 1.0}
+    assert Revised(solver="cholesky").identity() == {"solver": "cholesky", "damping": 1.0, "solver_revision": 2}
 
 
 def test_unknown_keys_in_changes_are_refused() -> None:

@@ -113,6 +113,10 @@ def test_noise_on_scaled_values_is_their_product_plus_noise(
         assert same_bits(Streams(seeds).noisy("noise/x", rounds, values, std, factors), expected)
         strided = values.transpose(0, 1).contiguous().transpose(0, 1)
         assert same_bits(Streams(seeds).noisy("noise/x", rounds, strided, std, factors), expected)
+        shared = values[:1].expand(len(seeds), -1, -1)  # one memory for all runs
+        theirs = torch.where(counts[:1], factors, torch.nan)
+        wanted = noise + torch.where(theirs.isnan(), 0.0, shared * theirs)
+        assert same_bits(Streams(seeds).noisy("noise/x", rounds, shared, std, theirs), wanted)
         assert same_bits(values, before[0])
         assert same_bits(factors, before[1])
         known = torch.where(counts, values, 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,14 +11,15 @@ import pytest
 import torch
 
 from dpfl_cli.config.component import lookup, parse_settings
-from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models import linear, linear_kernel, single_output
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
 from dpfl_cli.models.objective import Objective
-from dpfl_cli.privacy.bounded import clip
+from dpfl_cli.privacy.bounded import Bounded, clip
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened, shown
+from dpfl_cli.privacy.diagnostics import update_diagnostics
 
 D = 6
 SIZES = {
@@ -251,10 +253,109 @@ def test_a_kernel_that_cannot_be_built_is_said_once(monkeypatch: pytest.MonkeyPa
 def test_a_batch_holds_its_features_once() -> None:
     objective = make_objective([1, 3, 1, 0, 1], [0, 1, 0])
     objective.metrics(objective.initial(Streams([0, 1, 2])))
-    rows = torch.from_numpy(objective._singles.rows).untyped_storage().data_ptr()
+    rows = objective._singles.rows.__array_interface__["data"][0]
     held = [bucket.features for group in objective._groups for bucket in group.buckets if bucket.features.shape[1] == 1]
     assert held
     assert {features.untyped_storage().data_ptr() for features in held} == {rows}
+
+
+SPANS = {"one record": [1] * 5, "one record or none": [1, 0, 1, 1, 0, 1, 1], "one client": [1], "unequal": [7, 1, 0, 3, 1, 40]}
+
+
+def bounded_runs(objective: LinearRegression, start: torch.Tensor, bound: torch.Tensor) -> tuple[Bounded, Bounded]:
+    """The clipped updates as the objective makes them, and as `clip` makes them of explicit updates."""
+    rate = torch.linspace(0.01, 0.05, objective.runs, dtype=torch.float64)
+    quick = objective.bounded_descent(start, rate, 9, bound)
+    return quick, clip(objective.local_descent(start, rate, 9), bound)
+
+
+def assert_same_bounded(found: Bounded, wanted: Bounded) -> None:
+    for name in ("bound", "replace_one", "zero_out"):
+        assert torch.equal(getattr(found, name), getattr(wanted, name))
+    assert (found.unit, found.quantity, found.proved, found.shape) == (wanted.unit, wanted.quantity, wanted.proved, wanted.shape)
+    torch.testing.assert_close(opened(found.norms()), opened(wanted.norms()), rtol=1e-12, atol=1e-14)
+    looks = [{name: shown(value) for name, value in update_diagnostics(one).items()} for one in (found, wanted)]
+    torch.testing.assert_close(*looks, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(opened(found.values), opened(wanted.values), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(opened(found.norms()), opened(wanted.norms()), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("sizes", SPANS.values(), ids=SPANS.keys())
+@pytest.mark.parametrize("index", [[0], [0, 0], [1, 0], [0, 1], [0, 1, 0, 2, 1, 0, 0]], ids=str)
+@pytest.mark.parametrize("bound", [0.05, 1.0, 1e3, np.inf], ids=["active", "partly", "inactive", "none"])
+@pytest.mark.usefixtures("path", "threads")
+def test_clipped_updates_equal_those_that_are_written_first(sizes: list[int], index: list[int], bound: float) -> None:
+    objective = make_objective(sizes, index, loss_factor=0.7)
+    start = torch.randn(len(index), D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    limit = bound * torch.linspace(1, 2, len(index), dtype=torch.float64)
+    for _ in range(2):  # what is kept from the first round serves the next one
+        assert_same_bounded(*bounded_runs(objective, start, limit))
+    if bound == 0.05 and sizes == [1] * 5:
+        assert shown(update_diagnostics(bounded_runs(objective, start, limit)[0])["clipped_fraction"]).min() > 0.5
+
+
+def test_no_update_is_written_where_clients_hold_one_record() -> None:
+    """The vectors are the records themselves, once for all runs that share them."""
+    for sizes, index in (([1] * 5, [0, 0, 0]), ([1] * 5, [0, 1])):
+        objective = make_objective(sizes, index)
+        quick, _ = bounded_runs(objective, torch.ones(len(index), D).double(), torch.ones(len(index)).double())
+        rows = objective._singles.rows.__array_interface__["data"][0]
+        assert opened(quick.raw).data_ptr() == rows
+    unequal = make_objective([2, 1, 1], [0])
+    assert bounded_runs(unequal, torch.ones(1, D).double(), torch.ones(1).double())[0].lengths is None
+
+
+@pytest.mark.usefixtures("threads")
+def test_clipped_updates_have_the_same_bits_alone_and_beside_runs_with_larger_clients() -> None:
+    federations = [make_federation(sizes, seed) for seed, sizes in enumerate(([1] * 5, [3, 1, 1, 0, 2], [1, 0, 1, 1, 1]))]
+    index = np.array([0, 1, 2, 0, 1])
+    start = torch.randn(5, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    rate, limit = torch.full((5,), 0.05).double(), torch.tensor([0.1, 0.2, 0.3, 1e9, np.inf]).double()
+    settings = LinearRegressionSettings()
+    together = LinearRegression(settings, federations, index).bounded_descent(start, rate, 9, limit)
+    for run, number in enumerate(index.tolist()):
+        alone = LinearRegression(settings, [federations[number]], np.array([0]))
+        part = slice(run, run + 1)
+        single = alone.bounded_descent(start[part], rate[part], 9, limit[part])
+        for one, other in ((together.values, single.values), (together.norms(), single.norms())):
+            assert torch.equal(opened(one)[part], opened(other))
+    assert_same_bounded(together, clip(LinearRegression(settings, federations, index).local_descent(start, rate, 9), limit))
+
+
+def test_records_that_change_after_their_lengths_were_taken_are_noticed() -> None:
+    objective = make_objective([1] * 5, [0, 0])
+    start, limit = torch.ones(2, D).double(), torch.ones(2).double()
+    quick, _ = bounded_runs(objective, start, limit)
+    with pytest.raises(ValueError, match="read-only"):
+        objective._singles.rows[0] = 1e9
+    objective._groups[0].buckets[0].features[0, 0, 0] = 1e9  # through another view
+    with pytest.raises(PrivacyError, match="changed in place"):
+        quick.factored()
+    with pytest.raises(PrivacyError, match="changed in place"):
+        bounded_runs(objective, start, limit)
+
+
+@pytest.mark.parametrize("strange", [np.nan, np.inf, 1e200, 1e-200, 5e-324], ids=str)
+@pytest.mark.parametrize("target", [1.0, 1e160, 1e300, np.nan], ids=str)
+@pytest.mark.parametrize("bound", [0.3, np.inf])
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+def test_strange_records_are_clipped_as_their_explicit_updates(strange: float, target: float, bound: float) -> None:
+    """Too long, too short for their squares to be numbers, or none: with targets that would make long updates of them."""
+    federation = make_federation([1] * 4, 0)
+    features, targets = federation.dataset.train.features.copy(), federation.dataset.train.targets.copy()
+    features[1], features[2, 3], targets[1:3] = strange, strange, target
+    dataset = Dataset(federation.dataset.info, Records(features, targets), None, None, {})
+    objective = LinearRegression(LinearRegressionSettings(), [Federation(dataset, federation.partition)], np.array([0]))
+    quick, slow = bounded_runs(objective, torch.zeros(1, D).double(), torch.tensor([bound], dtype=torch.float64))
+    found, wanted = opened(quick.values), opened(slow.values)
+    if np.isinf(bound):
+        assert torch.equal(found.isfinite().all(dim=-1), wanted.isfinite().all(dim=-1))
+    else:
+        excess = max(math.hypot(*row) for row in found[0].tolist()) / bound - 1
+        assert excess < 1e-15, excess
+        assert found.isfinite().all()
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-14)
+        assert shown(quick.repaired).tolist() == shown(slow.repaired).tolist()
 
 
 @pytest.mark.usefixtures("path")

@@ -16,12 +16,15 @@ from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.models.curvature import packed, unpacked
 from dpfl_cli.privacy.bounded import (
     Bounded,
+    Rows,
     clip,
+    clip_multiples,
     clip_symmetric,
     mean_clipped,
     number_mean,
     record_covariance,
     record_mean,
+    runs_of_either,
     squared_norms,
     unproved,
     vector_norms,
@@ -191,6 +194,109 @@ def test_values_and_norms_of_what_was_clipped_are_made_when_asked_for(width, dat
         assert found.dtype == wanted.dtype
         assert torch.equal(found.nan_to_num(nan=-1.0), wanted.nan_to_num(nan=-1.0))
         assert torch.equal(found.signbit() & ~found.isnan(), wanted.signbit() & ~wanted.isnan())
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from([32, 64]).flatmap(anything), st.data(), st.sampled_from([1e-6, 0.3, 1e6]))
+def test_no_multiple_of_any_row_leaves_the_ball(values, data, clip_norm):
+    """Rows whose squares vanish or overflow, times numbers that would make anything of them; and as `clip` where that is sure."""
+    rows = torch.from_numpy(values)
+    awkward = [0.0, -1.0, math.nan, math.inf, -math.inf] + ([1e170, -1e300] if rows.dtype == torch.float64 else [1e30, -3e38])
+    awkward = [float(values.dtype.type(number)) for number in awkward]
+    element = st.one_of(st.sampled_from(awkward), st.floats(-1024, 1024, allow_subnormal=False, width=32))
+    numbers = torch.from_numpy(data.draw(arrays.arrays(values.dtype, values.shape[:2], elements=element)))
+    limit = torch.full((len(rows),), clip_norm, dtype=torch.float64)
+    bounded = clip_multiples(client_values(numbers), Rows(rows, range(len(rows))), limit)
+    inside = opened(bounded.values).double().numpy()
+    assert np.isfinite(inside).all()
+    bound = float(bounded.bound[0])
+    slack = 2e-6 if rows.dtype == torch.float32 else 1e-14
+    assert all(math.hypot(*row) <= bound * (1 + slack) for row in inside.reshape(-1, inside.shape[-1]).tolist())
+    assert (_distances(bounded) <= 2 * bound * (1 + slack)).all()  # any two can be neighbours
+    products = clip(client_values(rows * numbers.unsqueeze(-1)), limit)
+    sizes = vector_norms(rows)
+    sure = ((sizes == 0) & (rows == 0).all(dim=-1)) | ((sizes > 1e-12) & (sizes < 1e12))
+    both = [opened(one.values)[sure] for one in (bounded, products)]
+    torch.testing.assert_close(*both, rtol=slack * 10, atol=bound * slack)
+
+
+def _multiples(runs: int = 2) -> tuple[torch.Tensor, Rows, Bounded]:
+    table = torch.arange(1.0, 13.0, dtype=torch.float64).reshape(1, 3, 4)
+    rows = Rows(table, [0] * runs)
+    return table, rows, clip_multiples(client_values(torch.full((runs, 3), 2.0).double()), rows, torch.ones(runs).double())
+
+
+def test_rows_that_change_make_no_bounded_values():
+    for change in (
+        lambda table, rows: table.mul_(1e6),
+        lambda table, rows: table[0, 1].add_(1.0),
+        lambda table, rows: opened(rows.checked()[0])[1].mul_(1e6),
+        lambda table, rows: rows.checked()[1].mul_(1e-6),
+        lambda table, rows: rows.checked()[1].zero_(),
+    ):
+        table, rows, bounded = _multiples()
+        change(table, rows)
+        for use in (bounded.checked, bounded.factored, bounded.norms, bounded.check, rows.checked):
+            with pytest.raises(PrivacyError, match="changed in place"):
+                use()
+        with pytest.raises(PrivacyError, match="changed in place"):
+            clip_multiples(client_values(torch.ones(2, 3).double()), rows, torch.ones(2).double())
+
+
+def test_nobody_gives_rows_their_lengths():
+    _, rows, bounded = _multiples()
+    short = client_values(torch.full((2, 3), 1e-9).double())
+    for name in ("lengths", "_lengths", "vectors", "other"):
+        with pytest.raises(AttributeError):
+            setattr(rows, name, short)
+    with pytest.raises(TypeError):
+        Rows(torch.ones(1, 3, 4), [0], short)
+    with pytest.raises(PrivacyError, match="clipping only"):
+        dataclasses.replace(bounded, lengths=short)
+
+    class Shorter(Rows):
+        def checked(self):
+            return super().checked()[0], short
+
+    for pretender in (Shorter(torch.ones(1, 3, 4).double(), [0, 0]), rows.checked(), bounded):
+        with pytest.raises(PrivacyError, match="takes client values, rows"):
+            clip_multiples(client_values(torch.ones(2, 3).double()), pretender, torch.ones(2).double())
+
+
+@pytest.mark.parametrize(("shape", "limits"), [((2, 4), (2,)), ((1, 3), (2,)), ((2, 3), (1,)), ((2, 3), ()), ((2, 3, 1), (2,))])
+def test_multiples_are_one_number_a_client_and_one_clip_norm_a_run(shape, limits):
+    _, rows, _ = _multiples()
+    with pytest.raises(PrivacyError, match="one clip norm a run"):
+        clip_multiples(client_values(torch.ones(shape).double()), rows, torch.ones(limits).double())
+    with pytest.raises(PrivacyError, match="one federation a run"):
+        Rows(torch.ones(1, 3, 4), [1])
+
+
+def test_multiples_of_rows_have_the_bounds_of_clipping():
+    table, _, bounded = _multiples()
+    wanted = clip(client_values(2.0 * table.expand(2, -1, -1)), torch.ones(2).double())
+    for one, other in ((bounded.values, wanted.values), (bounded.norms(), wanted.norms())):
+        torch.testing.assert_close(opened(one), opened(other), rtol=1e-15, atol=0)
+        assert isinstance(one, ClientValues)
+    for name in ("bound", "replace_one", "zero_out", "repaired"):
+        assert torch.equal(opened(getattr(bounded, name)), opened(getattr(wanted, name)))
+    assert (bounded.unit, bounded.proof, bounded.proved) == (wanted.unit, wanted.proof, wanted.proved)
+
+
+def test_runs_of_either_keep_their_own_bounds(clipped):
+    one, other = clipped(torch.ones(2, 3, 4), [0.5, 0.7]), clipped(torch.full((2, 3, 4), 3.0), [1.5, 1.7])
+    first = torch.tensor([True, False])
+    both = runs_of_either(first, one, other)
+    for run, part in ((0, one), (1, other)):
+        for name in ("bound", "replace_one", "zero_out", "repaired"):
+            assert opened(getattr(both, name))[run] == opened(getattr(part, name))[run]
+        assert torch.equal(opened(both.values)[run], opened(part.values)[run])
+        assert torch.equal(opened(both.norms())[run], opened(part.norms())[run])
+    for wrong in (first.repeat(2), torch.ones(2), client_values(torch.ones(2, 2) > 0)):
+        with pytest.raises(PrivacyError, match="public booleans"):
+            runs_of_either(wrong, one, other)
+    with pytest.raises(PrivacyError, match="same kind"):
+        runs_of_either(first, one, unproved(other, "claimed"))
 
 
 def test_what_is_kept_of_clipping_is_marked_as_the_clients(clipped):

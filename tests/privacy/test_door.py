@@ -478,9 +478,10 @@ def test_algorithms_reach_neither_records_nor_metrics():
     side = ClientSide(_Work())
     reached = {name for name in dir(side) if not name.startswith("_")}
     sizes = {"runs", "clients", "dimension", "features", "records", "held", "dtype", "device", "batch_device"}
-    computed = {"gradient", "local_descent", "clipped_gradient", "squared_gradient_norms"}
+    computed = {"gradient", "local_descent", "bounded_descent", "clipped_gradient", "squared_gradient_norms"}
     computed |= {"damped_solve", "largest_curvature", "newton_direction", "covariance", "clipped_covariance", "precondition"}
-    assert reached == sizes | computed | {"initial", "regulariser_gradient", "prox"}
+    # `verify` tells nothing: it refuses record numbers, which are public, or does not
+    assert reached == sizes | computed | {"initial", "regulariser_gradient", "prox", "verify"}
     for name in ("federations", "metrics", "settings", "index", "objective", "_objective"):
         with pytest.raises(AttributeError):
             getattr(side, name)
@@ -503,6 +504,9 @@ def test_what_goes_to_every_client_is_public(clipped):
     ):
         with pytest.raises(PrivacyError):
             side.local_descent(begin, speed, 1, drift)
+    for begin, speed, limit in ((norms, rate, rate), (start, secret, rate), (start, rate, norms), (start, rate, secret)):
+        with pytest.raises(PrivacyError):
+            side.bounded_descent(begin, speed, 1, limit)
     with pytest.raises(PrivacyError):
         side.gradient(norms)
     assert torch.equal(opened(side.local_descent(start, rate, 1, own)), opened(own))

@@ -12,7 +12,7 @@ from scipy.stats import chi2, kstest
 
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.privacy.bounded import record_mean, squared_norms
+from dpfl_cli.privacy.bounded import Rows, clip, clip_multiples, record_mean, squared_norms
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from dpfl_cli.privacy.mechanism import ReleaseSpec
 
@@ -58,6 +58,28 @@ def test_local_noise_has_the_std_that_the_ledger_says(build, clipped, dtype, rel
     torch.testing.assert_close(release.mean, release.received.mean(dim=1))
     assert isinstance(release.echo, ClientValues)
     assert torch.equal(opened(release.echo), release.received)
+
+
+@pytest.mark.parametrize("name", ["none", "local_gaussian", "central_gaussian", "shared_gaussian"])
+@pytest.mark.parametrize(("clients", "dimension"), [(3, 4), (300, 120)])
+@pytest.mark.parametrize("shared", [True, False], ids=["shared rows", "own rows"])
+def test_multiples_of_rows_are_released_and_charged_as_their_products(build, name, clients, dimension, shared):
+    runs = (1, 2, 1)
+    rows = directions(1 if shared else 3, clients, dimension)
+    numbers = torch.linspace(-3, 3, 3 * clients, dtype=torch.float64).reshape(3, clients)
+    numbers[0, 1], limit = math.nan, torch.tensor([0.3, 3.0, 1e6], dtype=torch.float64)
+    products = clip(client_values(rows * numbers.unsqueeze(-1)), limit)
+    multiples = clip_multiples(client_values(numbers), Rows(rows, [0] * 3 if shared else [0, 1, 2]), limit)
+    found, ledgers = [], []
+    for values in (products, multiples):
+        mechanism = build(name, clients, dimension, seeds=runs)
+        release = mechanism.release("update", values, np.ones(3, dtype=int))
+        found.append((release.received, release.mean))
+        ledgers.append([mechanism.site.ledger.of_run(run).entries for run in range(3)])
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
+    assert ledgers[0] == ledgers[1]
+    if name == "local_gaussian":
+        assert "values" not in vars(multiples)  # the products are in no memory
 
 
 def test_the_papers_local_noise_is_a_multiplier_of_035(build, clipped):

@@ -323,8 +323,8 @@ def _run_and_die(folder: Path, plans: list[Plan], die_at_call: int | None) -> No
         return wrapper
 
     if die_at_call is not None:
-        store_module._write_through = deadly(store_module._write_through)
-        store_module._sync_folder = deadly(store_module._sync_folder)
+        store_module._write = deadly(store_module._write)
+        store_module._sync = deadly(store_module._sync)
         Path.rename = deadly(Path.rename)  # type: ignore[method-assign]
         Path.replace = deadly(Path.replace)  # type: ignore[method-assign]
         store_module.shutil.rmtree = deadly(store_module.shutil.rmtree)

@@ -304,20 +304,20 @@ def test_kernels_are_replayed_where_they_pass_through_the_host(
     assert finish([plan])[plan.id].rows == expected
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
+@pytest.mark.parametrize(("algorithm", "method"), [("fedavg", "_coefficients"), ("scaffold", "_updates")])
 @pytest.mark.parametrize("seeds", [1, 7])
 def test_a_kernel_that_takes_memory_writes_into_what_was_recorded(
-    algorithm: str, seeds: int, monkeypatch: pytest.MonkeyPatch, as_it_is: Any
+    algorithm: str, method: str, seeds: int, monkeypatch: pytest.MonkeyPatch, as_it_is: Any
 ) -> None:
     plans = plans_of(f"algorithm={algorithm}", "dp=ldp", "dataset.records_per_client=1", seeds=seeds)
     expected = as_it_is(plans)
-    compiled, places = LinearRegression._updates, []
+    compiled, places = getattr(LinearRegression, method), []
 
-    def updates(self: LinearRegression, *args: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+    def watched(self: LinearRegression, *args: Any, out: torch.Tensor | None = None) -> torch.Tensor:
         places.append(None if out is None else out.data_ptr())
         return compiled(self, *args, out=out)
 
-    monkeypatch.setattr(LinearRegression, "_updates", updates)
+    monkeypatch.setattr(LinearRegression, method, watched)
     for id, member in finish(plans).items():
         assert member.rows == expected[id].rows
     given = [place for place in places if place is not None]

@@ -68,8 +68,8 @@ def test_a_crash_while_publishing_leaves_nothing_half_written(
 
         return wrapper
 
-    monkeypatch.setattr(store_module, "_write_through", counted(store_module._write_through))
-    monkeypatch.setattr(store_module, "_sync_folder", counted(store_module._sync_folder))
+    monkeypatch.setattr(store_module, "_write", counted(store_module._write))
+    monkeypatch.setattr(store_module, "_sync", counted(store_module._sync))
     monkeypatch.setattr(Path, "rename", counted(Path.rename))
     try:
         store.publish(ID, files())
@@ -93,7 +93,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path: Path, monkeypatch: 
     def full(path: Path, payload: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(store_module, "_write_through", full)
+    monkeypatch.setattr(store_module, "_write", full)
     with pytest.raises(StoreError, match="No space left"):
         store.write_checkpoint(ID, b"new")
     with pytest.raises(StoreError, match="No space left"):

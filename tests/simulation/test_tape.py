@@ -15,6 +15,7 @@ import torch
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.data import streams as streams_module
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.single_output import SingleOutput
 from dpfl_cli.simulation import replay, tape
@@ -257,6 +258,45 @@ def test_a_tape_that_gives_other_bits_is_not_used(wrong: str, problem: Any, monk
     assert "gives another" in (begun(plan).replay.untaped or "")
 
 
+@pytest.mark.parametrize("name", ["ADD", "SUBTRACT", "MULTIPLY", "DIVIDE", "COPY"])
+@pytest.mark.parametrize("n", [1, 3, 7, 8, 9, 16, 22, 65])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_instructions_are_arithmetic(name: str, n: int, in_place: bool) -> None:
+    """Of rows and of single numbers, in vectors and the rest of one, in place or not, run by run or not."""
+    operation: Callable[[Any, Any], Any] = {
+        "ADD": np.add, "SUBTRACT": np.subtract, "MULTIPLY": np.multiply, "DIVIDE": np.divide, "COPY": lambda a, b: a
+    }[name]  # fmt: skip
+    runs, rows, steps, nothing = 3, 4, 2, np.empty(0, np.int64)
+    size = runs * rows * n
+    generator = np.random.default_rng(n)
+    dense, single = (rows * n, n, 1), (0, 0, 0)
+    pairs = [(dense, dense), (dense, single), (dense, (1, 0, 0)), ((rows, 1, 0), (n, 0, 1)), ((0, 1, 0), (1, 0, 0))]
+    for one_strides, other_strides in pairs:
+        numbers = generator.standard_normal(4 * size)
+        numbers[::11], numbers[5::13], numbers[7::17] = np.nan, np.inf, -0.0
+        if in_place and one_strides[2] == 0:
+            continue
+        out = size if in_place else 0
+        for apart in (0, runs):
+            memory = numbers.copy()
+            operands = (out, 0, dense), (size, 0, one_strides), (2 * size, 1, other_strides)
+            code = tape.instruction(getattr(tape, name), (runs, rows, n), *operands).reshape(1, -1)
+            tape.program().play(memory, code, steps, 0, nothing, nothing, apart, tape._no_kernel())
+            expected = numbers.copy()
+            views = [
+                np.lib.stride_tricks.as_strided(expected[place:], (runs, rows, n), [8 * stride for stride in strides])
+                for place, strides in [(out, dense), (size, one_strides)]
+            ]
+            for step in range(steps):
+                other = np.lib.stride_tricks.as_strided(
+                    expected[2 * size + step :], (runs, rows, n), [8 * stride for stride in other_strides]
+                )
+                with np.errstate(all="ignore"):
+                    views[0][...] = operation(views[1], other)
+            assert np.array_equal(memory, expected, equal_nan=True)
+            assert np.array_equal(np.signbit(memory) & ~np.isnan(memory), np.signbit(expected) & ~np.isnan(expected))
+
+
 def test_sums_are_added_up_in_the_order_of_torch() -> None:
     for runs in (1, 3):
         for rows in (1, 2, 3, 5, 15, 16, 17, 20, 31, 64, 100, 257, 1100):
@@ -280,10 +320,30 @@ def test_a_span_of_draws_is_what_rounds_draw_one_by_one(law: Any, size: int, cli
         assert np.array_equal(place.reshape(expected.shape), expected)
 
 
+def test_tiles_of_a_batch_are_good_for_those_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[Any, ...]] = []
+    fill = streams_module._fill
+    monkeypatch.setattr(streams_module, "_fill", lambda *args, **kwargs: (drawn.append(args[2:]), fill(*args, **kwargs)))
+    before = Streams([4, 2, 4, 7])
+    before.normal("noise/update", np.array([3, 9, 70, 3]), 3, 5)
+    after = Streams([4, 7, 9])
+    after.take_over(before)
+    more = Streams([4, 7, 9, 1, 2])
+    more.take_over(before)  # there is no room for as many
+    for rounds in ([71, 4, 4], [72, 64, 5], [3, 5, 64]):
+        already = len(drawn)
+        found = after.normal("noise/update", np.array(rounds), 3, 5)
+        if rounds[0] == 71:
+            assert len(drawn) == already + 1  # that of seed 9
+        assert torch.equal(found, Streams([4, 7, 9]).normal("noise/update", np.array(rounds), 3, 5))
+        five = np.array([*rounds, 3, 9])
+        assert torch.equal(more.normal("noise/update", five, 3, 5)[:3], found)
+
+
 def _run_and_die(folder: Path, plans: list[Plan], die_at_call: int) -> None:
     """In a child process: executes the plans; kills itself (SIGKILL) at the n-th write of the store."""
     calls = 0
-    write = store_module._write_through
+    write = store_module._write
 
     def deadly(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
@@ -292,7 +352,7 @@ def _run_and_die(folder: Path, plans: list[Plan], die_at_call: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return write(*args, **kwargs)
 
-    store_module._write_through = deadly
+    store_module._write = deadly
     execute(plans, RunStore(folder))
 
 
