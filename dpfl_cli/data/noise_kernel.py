@@ -5,15 +5,12 @@ The same numbers as `streams._scaled`, bit by bit: every product and every sum i
 
 from __future__ import annotations
 
-import logging
-import threading
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
-logger = logging.getLogger("dpfl")
+from dpfl_cli.data.programs import built
 
 
 def _scaled(place, scale, values, factors):  # type: ignore[no-untyped-def]
@@ -36,20 +33,12 @@ class NoiseKernel:
     """
 
     def __init__(self) -> None:
-        self._program: Any = njit(nogil=True, error_model="numpy")(_scaled)
-        with suppress(RuntimeError):  # no folder to keep it in: it is compiled again in the next process
-            self._program.enable_caching()
-        notice = threading.Timer(1.0, logger.info, ["compiling the kernel of noise, once on this machine: about 2 s"])
-        notice.daemon = True
-        notice.start()
-        try:
-            for number in (types.float64, types.float32):
-                rows = types.Array(number, 2, "C", readonly=True)
-                per_row = types.Array(number, 1, "A", readonly=True)
-                self._program.compile((types.Array(number, 2, "C"), per_row, rows, per_row))
-        finally:
-            notice.cancel()
-        self._program.disable_compile()
+        signatures = []
+        for number in (types.float64, types.float32):
+            rows = types.Array(number, 2, "C", readonly=True)
+            per_row = types.Array(number, 1, "A", readonly=True)
+            signatures.append((types.Array(number, 2, "C"), per_row, rows, per_row))
+        self._program: Any = built(_scaled, "the kernel of noise", 2, signatures, error_model="numpy")
 
     def scaled(self, place: np.ndarray, scale: np.ndarray, values: np.ndarray, factors: np.ndarray) -> None:
         """place <- values factors + scale place, in place.

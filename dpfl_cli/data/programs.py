@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 logger = logging.getLogger("dpfl")
 Built = TypeVar("Built")
 
 
-def built(source: Callable[..., Any], name: str, seconds: int, signatures: Sequence[tuple[Any, ...]], **options: Any) -> Any:
+def built(
+    source: Callable[..., Any],
+    name: str,
+    seconds: int,
+    signatures: Sequence[tuple[Any, ...]],
+    uses: Sequence[ModuleType] = (),
+    **options: Any,
+) -> Any:
     """A function compiled for these types of arguments and no others; it leaves the interpreter's lock while it works.
 
     Building takes seconds the first time on a machine, later the code is read from disk.
@@ -20,6 +30,7 @@ def built(source: Callable[..., Any], name: str, seconds: int, signatures: Seque
     Args:
       name, seconds: what people are told is built, and how long it takes them.
       signatures: the arguments' types, a tuple for every variant.
+      uses: modules besides its own that the code is made with; what is on disk is for these files as they are.
       options: of numba's `njit`.
 
     Raises:
@@ -27,6 +38,9 @@ def built(source: Callable[..., Any], name: str, seconds: int, signatures: Seque
     """
     from numba import njit
 
+    if uses:  # numba looks at the file of the function only
+        files = b"".join(Path(str(module.__file__)).read_bytes() for module in uses)
+        source.__qualname__ = f"{source.__name__}_{hashlib.sha256(files).hexdigest()[:12]}"
     program: Any = njit(nogil=True, **options)(source)
     with suppress(RuntimeError):  # no folder to keep it in: it is compiled again in the next process
         program.enable_caching()

@@ -10,7 +10,6 @@ any order; those that span several rounds are kept while their rounds last.
 
 from __future__ import annotations
 
-import logging
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,12 +24,12 @@ from torch import Tensor
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.device_draws import DeviceDraws
 from dpfl_cli.data.devices import on_device
+from dpfl_cli.data.programs import built_or_none
 from dpfl_cli.data.threads import in_threads, usable_threads
 
 if TYPE_CHECKING:
     from dpfl_cli.data.noise_kernel import NoiseKernel
 
-logger = logging.getLogger("dpfl")
 CLIENT_TILE = 256  # clients per tile
 TILE_VALUES = 1 << 15  # a tile spans several rounds as long as it holds at most this many values
 MAX_TILE_ROUNDS = 64
@@ -350,14 +349,13 @@ def _scaled(place: np.ndarray, scale: np.ndarray, values: np.ndarray, factors: n
 @cache
 def compiled_kernel() -> NoiseKernel | None:
     """The kernel, or None, saying so once, where it cannot be built."""
-    try:
-        from dpfl_cli.data.noise_kernel import NoiseKernel
+    return built_or_none(_kernel, "the kernel of noise", "using numpy, which is slower")
 
-        return NoiseKernel()
-    except Exception as error:  # whatever a compiler may raise: numpy serves as well
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        logger.warning("the kernel of noise cannot be compiled here (%s); using numpy, which is slower", reason)
-        return None
+
+def _kernel() -> NoiseKernel:
+    from dpfl_cli.data.noise_kernel import NoiseKernel  # the compiler takes its time to import
+
+    return NoiseKernel()
 
 
 def _subsets(generator: np.random.Generator, populations: np.ndarray, size: int) -> np.ndarray:

@@ -33,6 +33,7 @@ from numba.np.numpy_support import from_dtype
 
 from dpfl_cli.data.programs import built
 from dpfl_cli.data.threads import in_threads
+from dpfl_cli.models import single_output_kernel
 from dpfl_cli.models.single_output_kernel import aligned
 
 VECTOR_BYTES = 64  # of a panel's row; machines with shorter vectors take several
@@ -383,7 +384,13 @@ class CurvatureKernel:
     def __init__(self, kind: Any) -> None:
         self._kind = np.dtype(kind)
         self._program: Any = built(
-            _solve, "the curvature kernel", 3, [_signature(from_dtype(self._kind))], error_model="numpy", fastmath={"contract"}
+            _solve,
+            "the curvature kernel",
+            3,
+            [_signature(from_dtype(self._kind))],
+            uses=[single_output_kernel],
+            error_model="numpy",
+            fastmath={"contract"},
         )
 
     def solve(

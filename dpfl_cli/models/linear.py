@@ -8,7 +8,6 @@ be built. The two are tested equal.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -22,6 +21,7 @@ from torch import Tensor
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation
+from dpfl_cli.data.programs import built_or_none
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.single_output import SingleOutput
 from dpfl_cli.models.stacks import RUN_BLOCK, Bucket, Group, by_blocks, filled, groups_of, optimum_of, put
@@ -31,7 +31,6 @@ from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 if TYPE_CHECKING:
     from dpfl_cli.models.linear_kernel import Layout, LinearKernel
 
-logger = logging.getLogger("dpfl")
 
 SUMMED = 1024  # clients whose losses are added up at once
 
@@ -367,11 +366,10 @@ class LinearRegression(SingleOutput):
 @cache
 def linear_kernel() -> LinearKernel | None:
     """The kernel, or None, saying so once, where it cannot be built."""
-    try:
-        from dpfl_cli.models.linear_kernel import LinearKernel
+    return built_or_none(_kernel, "the kernel of linear regression", "using torch, which is slower")
 
-        return LinearKernel()
-    except Exception as error:  # whatever a compiler may raise: the torch path serves as well
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        logger.warning("the kernel of linear regression cannot be compiled here (%s); using torch, which is slower", reason)
-        return None
+
+def _kernel() -> LinearKernel:
+    from dpfl_cli.models.linear_kernel import LinearKernel  # the compiler takes its time to import
+
+    return LinearKernel()

@@ -17,10 +17,7 @@ clients or on other runs. Products may be contracted with sums (FMA); nothing el
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -28,13 +25,12 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from dpfl_cli.data.programs import built
 from dpfl_cli.data.threads import in_threads
-
-logger = logging.getLogger("dpfl")
 
 BLOCK_BYTES = 1 << 16  # of the records that are computed together: they stay in a core's own cache
 FEWEST = 8  # records computed together: one vector of the recursion
@@ -246,18 +242,14 @@ class LinearKernel:
     """
 
     def __init__(self) -> None:
-        self._program: Any = njit(nogil=True, error_model="numpy", fastmath={"contract"})(_compute)
-        with suppress(RuntimeError):  # no folder to keep it in: it is compiled again in the next process
-            self._program.enable_caching()
-        message = "compiling the kernel of linear regression, once on this machine: about 3 s"
-        notice = threading.Timer(1.0, logger.info, [message])  # reading it from disk takes less
-        notice.daemon = True
-        notice.start()
-        try:
-            self._program.compile(_signature())
-        finally:
-            notice.cancel()
-        self._program.disable_compile()
+        self._program: Any = built(
+            _compute,
+            "the kernel of linear regression",
+            3,
+            [_signature()],
+            error_model="numpy",
+            fastmath={"contract"},
+        )
         self._none = np.empty(0)
 
     def updates(

@@ -15,7 +15,6 @@ Reference: Goodfellow, "Efficient per-example gradient computations", 2015, arXi
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from torch import Tensor
 
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.federation import DatasetInfo, Federation
+from dpfl_cli.data.programs import built_or_none
 from dpfl_cli.models.curvature import (
     covariance_inverse,
     covariance_product,
@@ -45,7 +45,6 @@ from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 if TYPE_CHECKING:
     from dpfl_cli.models.single_output_kernel import Layout, SingleOutputKernel
 
-logger = logging.getLogger("dpfl")
 
 ROW_UNIT = 8  # every client starts at a multiple: a vector of the kernel
 SMALLEST_NORM = 1e-150  # of features; the squares of smaller ones are no normal numbers
@@ -373,11 +372,10 @@ class SingleOutput(Objective):
 @cache
 def compiled_kernel() -> SingleOutputKernel | None:
     """The kernel, or None, saying so once, where it cannot be built."""
-    try:
-        from dpfl_cli.models.single_output_kernel import SingleOutputKernel
+    return built_or_none(_kernel, "the kernel of linear models", "using torch, which is slower")
 
-        return SingleOutputKernel()
-    except Exception as error:  # whatever a compiler may raise: the torch path serves as well
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        logger.warning("the kernel of linear models cannot be compiled here (%s); using torch, which is slower", reason)
-        return None
+
+def _kernel() -> SingleOutputKernel:
+    from dpfl_cli.models.single_output_kernel import SingleOutputKernel  # the compiler takes its time to import
+
+    return SingleOutputKernel()

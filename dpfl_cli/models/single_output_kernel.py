@@ -15,10 +15,7 @@ be contracted with sums (FMA); nothing else is relaxed.
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, wraps
 from itertools import chain, pairwise
@@ -31,9 +28,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from dpfl_cli.data.programs import built
 from dpfl_cli.data.threads import in_threads
-
-logger = logging.getLogger("dpfl")
 
 LOSSES = ("logistic", "squared")  # l = ln(1 + exp(-y z)), or scale (z - y)^2
 MODES = ("gradient", "clipped", "norms", "loss")  # what of the records: see `SingleOutputKernel.compute`
@@ -606,18 +602,8 @@ class SingleOutputKernel:
     """
 
     def __init__(self) -> None:
-        self._program: Any = njit(nogil=True, error_model="numpy", fastmath={"contract"})(_compute)
-        with suppress(RuntimeError):  # no folder to keep it in: it is compiled again in the next process
-            self._program.enable_caching()
-        message = "compiling the gradient kernel of linear models, once on this machine: about 3 s"
-        notice = threading.Timer(1.0, logger.info, [message])  # reading it from disk takes less
-        notice.daemon = True
-        notice.start()
-        try:
-            self._program.compile(signature())
-        finally:
-            notice.cancel()
-        self._program.disable_compile()
+        name = "the gradient kernel of linear models"
+        self._program: Any = built(_compute, name, 3, [signature()], error_model="numpy", fastmath={"contract"})
         self._no_bounds = np.empty(0)
         self._no_batch = np.empty((0, 0, 0), np.int64)
 

@@ -16,7 +16,6 @@ recorded round is played and must give the same bits. What the tape does not kno
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
@@ -25,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpfl_cli.data.programs import built_or_none
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.data.threads import in_threads, usable_threads
 from dpfl_cli.models.single_output import SingleOutput
@@ -47,8 +47,6 @@ from dpfl_cli.simulation.tape_program import (
     joined,
     settings,
 )
-
-logger = logging.getLogger("dpfl")
 
 LONGEST = 64  # rounds of a leap; as many as a tile of noise has
 LARGEST = 1 << 20  # numbers of memory that a leap may copy
@@ -509,9 +507,5 @@ def program() -> TapeProgram:
 @cache
 def _program() -> TapeProgram | None:
     """The program, or None, saying so once, where it cannot be built."""
-    try:
-        return TapeProgram(signature())
-    except Exception as error:  # whatever a compiler may raise: rounds are replayed as well without it
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        logger.warning("the program for many rounds at once cannot be compiled here (%s); small problems take longer", reason)
-        return None
+    make = partial(TapeProgram, signature())
+    return built_or_none(make, "the program for many rounds at once", "small problems take longer")

@@ -9,10 +9,7 @@ The kernel of gradients is called by its address, so that it is the very code th
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -22,9 +19,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.lib.stride_tricks import as_strided
 
+from dpfl_cli.data.programs import built
+from dpfl_cli.models import single_output_kernel
 from dpfl_cli.models.single_output_kernel import INT, LANES, VECTOR, broadcast, llvm_code, load, many, store
-
-logger = logging.getLogger("dpfl")
 
 ADD, SUBTRACT, MULTIPLY, DIVIDE, COPY, SUM, GRADIENT = range(7)
 OPERANDS = 4  # where the operands begin: after the instruction and its shape
@@ -307,22 +304,12 @@ class TapeProgram:
 
     def __init__(self, kernel: tuple[Any, ...]) -> None:
         """`kernel`: the signature of the kernel of gradients."""
-        self._program: Any = njit(nogil=True, error_model="numpy")(_play)
         numbers, tables = types.int64[::1], types.int64[:, ::1]
         fixed = settings(kernel)
         own = (types.float64[::1], tables, types.int64, types.int64, numbers, numbers, types.int64)
         signature = (*own, *fixed[:9], tables, tables, *fixed[11:])
-        with suppress(RuntimeError):  # no folder to keep it in: it is compiled again in the next process
-            self._program.enable_caching()
-        message = "compiling the program for many rounds at once, once on this machine: about 2 s"
-        notice = threading.Timer(1.0, logger.info, [message])  # reading it from disk takes less
-        notice.daemon = True
-        notice.start()
-        try:
-            self._program.compile(signature)
-        finally:
-            notice.cancel()
-        self._program.disable_compile()
+        name = "the program for many rounds at once"
+        self._program: Any = built(_play, name, 2, [signature], uses=[single_output_kernel], error_model="numpy")
 
     def play(
         self,
