@@ -117,3 +117,16 @@ def test_no_python_loop_over_clients_or_records_in_algorithms() -> None:
 )
 def test_loops_are_seen(body: str, seen: bool) -> None:
     assert bool(loops(ast.parse(f"class A:\n    def round(self):\n        {body}"))) == seen
+
+
+def test_only_objectives_bound_values_that_they_computed_by_rows() -> None:
+    """What a row table holds is never marked as client values: algorithms have no business with it."""
+    doors = {"Rows", "clip_multiples", "runs_of_either"}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        names = {
+            alias.name
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ImportFrom) and node.module == "dpfl_cli.privacy.bounded"
+            for alias in node.names
+        }
+        assert not names & doors or path.parent.name == "models", path

@@ -133,7 +133,8 @@ class Bounded:
 class Rows:
     """Vectors that do not change from round to round, with their lengths, taken here and once: what `clip_multiples` multiplies.
 
-    They are kept, not copied; once they are changed in place, through whatever view, nothing is made of them any more.
+    They are kept, not copied; once torch has changed them in place, through whatever view of its own, nothing is made of them any
+    more (what writes to their memory past torch, as numpy can, is not seen: nobody but the objective holds them).
 
     Args:
       table: [F, M, d] plain vectors of the clients of F federations.
@@ -143,9 +144,9 @@ class Rows:
     __slots__ = ("__lengths", "__vectors", "__versions")
 
     def __init__(self, table: Tensor, index: Sequence[int]) -> None:
-        if table.dim() != 3 or isinstance(table, Diagnostic) or not all(0 <= number < len(table) for number in index):
+        if table.dim() != 3 or isinstance(table, Unreleased) or not all(0 <= number < len(table) for number in index):
             raise PrivacyError(f"rows are [federations, clients, d] with one federation a run, not {list(table.shape)}")
-        vectors, runs = opened(table), list(index)
+        vectors, runs = table, list(index)
         lengths = _certain_norms(vectors)
         self.__lengths = client_values(lengths[runs])
         if len(table) == 1:

@@ -175,7 +175,7 @@ class Mechanism(ABC):
         self._plans: dict[str, _Planned] = {}
         self._free: dict[str, np.ndarray] = {}  # name -> [R] the first number that addresses noise that no release has used
         self._bounds: dict[str, tuple[Tensor, tuple[int, ...]]] = {}  # name -> the bound last found good, and its version
-        self._unread: dict[str, Tensor] = {}  # name -> on a device, whether its first bound was good; see `verify`
+        self._unread: dict[str, Tensor] = {}  # name -> on a device, whether its bounds were good; see `verify`
 
     @classmethod
     @abstractmethod
@@ -332,17 +332,17 @@ class Mechanism(ABC):
     def _check_bound(self, name: str, bound: Tensor) -> None:
         """Refuses a bound that bounds nothing.
 
-        Read on the host where that costs nothing, else once, when metrics are read (`verify`): noise in proportion to an infinite
-        bound drowns the values, so that nothing leaks until then, nor by a later one.
+        Read on the host where that costs nothing, else when metrics are read (`verify`): noise in proportion to an infinite bound
+        drowns the values, so that nothing leaks until then.
         """
         known, version = self._bounds.get(name, (None, None))
-        if known is not None and (bound.device.type != "cpu" or (known is bound and version == versions((bound,)))):
+        if known is bound and version == versions((bound,)):
             return
         good = (torch.isfinite(bound) & (bound > 0)).all()
         if bound.device.type == "cpu":
             self._demand(name, good)
         else:
-            self._unread[name] = good
+            self._unread[name] = self._unread[name] & good if name in self._unread else good
         self._bounds[name] = bound, versions((bound,))
 
     def _demand(self, name: str, good: Tensor) -> None:

@@ -208,8 +208,12 @@ def pick_device(name: str) -> torch.device:
 
 
 def noise_device(name: str, device: torch.device) -> torch.device | None:
-    """Where noise is drawn that a run needs on its device: there, or on the host (None). auto: by a GPU itself."""
-    return device if name == "device" or (name == "auto" and device.type == "cuda") else None
+    """Where noise is drawn that a run needs on its device: there, or on the host (None). auto: by a GPU itself.
+
+    Never by torch's generator of a CPU, which keeps 32 bits of what it is seeded with: addresses would share their noise.
+    """
+    asked = name == "device" or (name == "auto" and device.type == "cuda")
+    return device if asked and device.type != "cpu" else None
 
 
 class Batch:
@@ -394,7 +398,9 @@ class Batch:
         known = torch.as_tensor(self._known, device=self.device)
         newest = torch.arange(depth, device=self.device).reshape(-1, 1) >= depth - known
         weights = newest.to(models.dtype) / known.to(models.dtype)
-        average = (models * weights.unsqueeze(-1)).sum(dim=0) if depth > 1 else models[0]
+        average = models[0] if depth == 1 else weights[0].unsqueeze(-1) * models[0]
+        for own, model in zip(weights[1:], models[1:], strict=True):  # one by one: the order of a sum must not depend on R
+            average = average + own.unsqueeze(-1) * model
         metrics = self.objective.metrics(average)
         values = {**metrics, **diagnostics}
         finite = torch.isfinite(average).all(dim=1) & torch.isfinite(self.recent[-1]).all(dim=1)

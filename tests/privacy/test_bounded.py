@@ -272,6 +272,11 @@ def test_multiples_are_one_number_a_client_and_one_clip_norm_a_run(shape, limits
         Rows(torch.ones(1, 3, 4), [1])
 
 
+def test_rows_are_no_way_for_client_values_to_another_run():
+    with pytest.raises(PrivacyError, match="one federation a run"):
+        Rows(client_values(torch.ones(2, 3, 4)), [1, 0])
+
+
 def test_multiples_of_rows_have_the_bounds_of_clipping():
     table, _, bounded = _multiples()
     wanted = clip(client_values(2.0 * table.expand(2, -1, -1)), torch.ones(2).double())

@@ -266,7 +266,7 @@ def test_who_draws_is_a_choice_of_the_run_but_not_part_of_it() -> None:
     assert batch_key(plans[0]) != batch_key(plans[1])
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     assert [noise_device(name, gpu) for name in ("auto", "host", "device")] == [gpu, None, gpu]
-    assert [noise_device(name, cpu) for name in ("auto", "host")] == [None, None]
+    assert [noise_device(name, cpu) for name in ("auto", "host", "device")] == [None] * 3
     with pytest.raises(ConfigError, match=r"runtime\.noise=device"):
         make_plan(with_values(config, {"runtime.noise": "device", "runtime.device": "cpu"}))
 
