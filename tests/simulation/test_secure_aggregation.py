@@ -193,7 +193,7 @@ def test_what_a_release_and_the_mechanism_offer() -> None:
     }
     asked = {name for name in dir(Mechanism) if not name.startswith("_")}
     declared = {"trusts", "relations", "shapes", "noise_field", "needs_bound", "whole_noise", "gap", "as_calibrated", "check"}
-    assert asked == (declared - {"trusts"}) | {"entry", "planned", "release", "squared_norms", "trust", "rounds", "due"}
+    assert asked == (declared - {"trusts"}) | {"entry", "planned", "release", "squared_norms", "verify", "trust", "rounds", "due"}
     assert set(Release.__annotations__) == {"received", "mean", "own", "bound", "noise_std"}
 
 
