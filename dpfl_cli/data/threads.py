@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
 
 _pool: ThreadPoolExecutor | None = None
 
@@ -15,6 +18,16 @@ def usable_threads() -> int:
 
     pinned = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(pinned, torch.get_num_threads())
+
+
+def even_parts(jobs: int, parts: int) -> list[tuple[int, int]]:
+    """Jobs 0 ... jobs - 1 in at most `parts` parts of nearly equal size: where each begins, and where the next one does.
+
+    >>> even_parts(5, 2), even_parts(1, 8)
+    ([(0, 2), (2, 5)], [(0, 1)])
+    """
+    cuts: list[int] = np.linspace(0, jobs, 1 + min(jobs, parts), dtype=np.int64).tolist()
+    return list(pairwise(cuts))
 
 
 def in_threads(jobs: Sequence[Callable[[], object]], threads: int) -> None:

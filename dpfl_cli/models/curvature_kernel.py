@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from numba.extending import intrinsic
 from numba.np.numpy_support import from_dtype
 
 from dpfl_cli.data.programs import built
-from dpfl_cli.data.threads import in_threads
+from dpfl_cli.data.threads import even_parts, in_threads
 from dpfl_cli.models import single_output_kernel
 from dpfl_cli.models.single_output_kernel import aligned
 
@@ -416,8 +415,7 @@ class CurvatureKernel:
         pairs, size = runs * clients, (classes - 1) * features.shape[2]
         if pairs * size**2 * (n + size / 3) < SHARED_WORK:
             threads = 1
-        cuts = np.linspace(0, pairs, 1 + min(pairs, PARTS * threads), dtype=np.int64).tolist()
-        remaining = iter(list(pairwise(cuts)))  # threads take the next part off it, which is atomic
+        remaining = iter(even_parts(pairs, PARTS * threads))  # threads take the next part off it, which is atomic
 
         def work() -> None:
             workspace = _workspace(self._kind, classes, n, features.shape[2])

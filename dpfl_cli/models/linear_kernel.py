@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dpfl_cli.data.programs import built
-from dpfl_cli.data.threads import in_threads
+from dpfl_cli.data.threads import even_parts, in_threads
 
 BLOCK_BYTES = 1 << 16  # of the records that are computed together: they stay in a core's own cache
 FEWEST = 8  # records computed together: one vector of the recursion
@@ -314,5 +313,4 @@ class LinearKernel:
         if threads == 1 or layout.work < SHARED_VALUES:
             self._program(*fixed, 0, jobs)
             return
-        cuts = np.linspace(0, jobs, 1 + min(jobs, PARTS * threads), dtype=np.int64).tolist()
-        in_threads([partial(self._program, *fixed, *part) for part in pairwise(cuts)], threads)
+        in_threads([partial(self._program, *fixed, *part) for part in even_parts(jobs, PARTS * threads)], threads)

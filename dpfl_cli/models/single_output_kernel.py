@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
-from itertools import chain, pairwise
+from itertools import chain
 from math import factorial, log
 from typing import Any
 
@@ -29,7 +29,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dpfl_cli.data.programs import built
-from dpfl_cli.data.threads import in_threads
+from dpfl_cli.data.threads import even_parts, in_threads
 
 LOSSES = ("logistic", "squared")  # l = ln(1 + exp(-y z)), or scale (z - y)^2
 MODES = ("gradient", "clipped", "norms", "loss")  # what of the records: see `SingleOutputKernel.compute`
@@ -641,9 +641,8 @@ class SingleOutputKernel:
         if threads == 1 or work < SHARED_WORK:
             self._program(*fixed, 0, jobs)
             return
-        parts = min(jobs, max(threads, min(8 * threads, work // PART_WORK)))  # small ones, for threads begin late
-        cuts = np.linspace(0, jobs, 1 + parts, dtype=np.int64).tolist()
-        in_threads([partial(self._program, *fixed, *part) for part in pairwise(cuts)], threads)
+        parts = max(threads, min(8 * threads, work // PART_WORK))  # small ones, for threads begin late
+        in_threads([partial(self._program, *fixed, *part) for part in even_parts(jobs, parts)], threads)
 
     def arguments(
         self,
