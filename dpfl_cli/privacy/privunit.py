@@ -28,7 +28,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from scipy.optimize import brentq, minimize_scalar
 from scipy.special import betainc, betaincc, betaincinv, betaln, expit
 from torch import Tensor
 
@@ -178,6 +177,8 @@ def make_cap(epsilon_cap: float, epsilon_direction: float, rule: GammaRule, dime
 @lru_cache(maxsize=4096)
 def optimal_cap(epsilon: float, rule: GammaRule, dimension: int) -> Cap:
     """The split of e0 + e1 = epsilon that minimises the mean squared error, that is, maximises m (Asi et al. 2022)."""
+    from scipy.optimize import minimize_scalar  # importing it takes a quarter of a second
+
     _check_dimension(dimension)
 
     def loss(share: float) -> float:
@@ -216,6 +217,8 @@ def paper_threshold(epsilon: float, dimension: int) -> float:
     least, most = math.sqrt(2 / dimension), math.nextafter(1.0, 0.0)
     if least >= most or excess(least) > 0:
         return first
+    from scipy.optimize import brentq
+
     return max(first, most if excess(most) <= 0 else float(brentq(excess, least, most, xtol=1e-15)))
 
 
