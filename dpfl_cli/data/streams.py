@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -46,18 +45,18 @@ def stream_generator(seed: int, name: str, *key: int) -> np.random.Generator:
 
 @dataclass
 class _Kept:
-    """One tile of every run that spans several rounds, kept while these last.
+    """The tiles of all runs that span some rounds, kept while these last.
 
     Attributes:
-      values: [R, depth, rows, size]; distinct (seed, epoch) take a row each, which may be fewer than R.
+      values: [n, depth, rows, size]; distinct (seed, epoch) take a row each, which may be fewer than there are runs.
       rows: (seed, epoch) -> its row of values.
-      index: [R] its row of values, of every run.
-      epochs: the epochs that this is for, [R] integers as bytes; empty before the first draw.
+      index: [e, R] the row of values of every run, for each of the epochs.
+      epochs: the epochs that this is for, [e, R] integers as bytes; empty before the first draw.
     """
 
     values: np.ndarray
     rows: dict[tuple[int, int], int] = field(default_factory=dict)
-    index: np.ndarray = field(default_factory=lambda: np.empty(0, int))
+    index: np.ndarray = field(default_factory=lambda: np.empty((0, 0), int))
     epochs: bytes = b""
 
 
@@ -184,8 +183,7 @@ class Streams:
             if first < run:
                 chosen[run] = chosen[first]
                 continue
-            for tile, start in enumerate(range(0, clients, CLIENT_TILE)):
-                mine = slice(start, start + CLIENT_TILE)
+            for tile, mine in enumerate(client_tiles(clients)):
                 chosen[run, mine] = _subsets(stream_generator(seed, name, round_, tile), held[run, mine], size)
         return on_device(chosen, device)
 
@@ -237,12 +235,12 @@ class Streams:
         kernel = compiled_kernel() if len(onto) == 3 and filled.size >= THREAD_VALUES and onto[1][0].flags.c_contiguous else None
         add = _scaled if kernel is None else kernel.scaled
         jobs: list[Callable[[], None]] = []
-        for tile, start in enumerate(range(0, total, CLIENT_TILE)):
-            rows = slice(start, start + CLIENT_TILE)
+        for tile, rows in enumerate(client_tiles(total)):
             place = filled[:, rows]
-            depth = _depth(place.shape[1], size)
-            if depth > 1:
-                self._from_rounds(law, name, tile, depth, rounds, place)
+            if _depth(place.shape[1], size) > 1:
+                kept, blocks = self._found(law, name, tile, rounds.reshape(1, -1), place.shape[1], size, place.dtype)
+                # "clip" spares a copy, and clips nothing
+                np.take(kept.values.reshape(-1, *place.shape[1:]), blocks[0], axis=0, out=place, mode="clip")
                 if onto:
                     _scaled(place, *(part[:, rows] for part in onto))
                 continue
@@ -254,45 +252,47 @@ class Streams:
         drawn = torch.from_numpy(filled)
         return drawn[:, 0] if clients is None else drawn
 
-    def span(self, law: Law, name: str, rounds: np.ndarray, out: np.ndarray) -> None:
-        """The draws of several rounds at once: row by row what `normal` and `uniform` give.
+    def places(
+        self, law: Law, name: str, rounds: np.ndarray, clients: int | None, size: int, dtype: np.dtype[Any]
+    ) -> list[np.ndarray]:
+        """Where the draws of several rounds lie, to be read there until the next draws of this name.
 
         Args:
           rounds: [k, R] integers; addressed otherwise as in `normal`.
-          out: [k, R, M, d], which is filled; M is 1 for a server-side draw.
-        """
-        total, size = out.shape[2:]
-        tiles = [slice(start, min(start + CLIENT_TILE, total)) for start in range(0, total, CLIENT_TILE)]
-        depths = [_depth(rows.stop - rows.start, size) for rows in tiles]
-        if min(depths) == 1:
-            for place, numbers in zip(out, rounds, strict=True):
-                place[...] = self._draw(law, name, numbers, total, size, torch.from_numpy(out).dtype).numpy()
-            return
-        for tile, (rows, depth) in enumerate(zip(tiles, depths, strict=True)):
-            epochs = rounds // depth
-            changes = np.flatnonzero((epochs[1:] != epochs[:-1]).any(axis=1)) + 1
-            for first, last in pairwise([0, *changes.tolist(), len(rounds)]):
-                self._from_rounds(law, name, tile, depth, rounds[first:last], out[first:last, :, rows])
+          clients: M, in `client_tiles`; None for a server-side draw, which is one tile of one row.
 
-    def _from_rounds(self, law: Law, name: str, tile: int, depth: int, rounds: np.ndarray, place: np.ndarray) -> None:
-        """Fills in the values [R, rows, size] of a tile that spans `depth` rounds; [k, R, rows, size] for rounds [k, R] of one
-        tile."""
-        runs, block = len(self.seeds), place.shape[-2:]
-        epochs = rounds.reshape(-1, runs)[0] // depth
-        key = (law, name, tile, block, place.dtype)
+        Returns:
+          For every tile [k, R] int64 addresses in memory of what `normal` and `uniform` give of it: [rows, size], dense.
+        """
+        found = []
+        for tile, rows in enumerate(client_tiles(clients or 1)):
+            kept, blocks = self._found(law, name, tile, rounds, rows.stop - rows.start, size, dtype)
+            found.append(kept.values.ctypes.data + blocks * (kept.values[0, 0].size * kept.values.itemsize))
+        return found
+
+    def _found(
+        self, law: Law, name: str, tile: int, rounds: np.ndarray, rows: int, size: int, dtype: np.dtype[Any]
+    ) -> tuple[_Kept, np.ndarray]:
+        """The tiles with the draws of rounds [k, R], and [k, R] which block [rows, size] of their values each is."""
+        depth = _depth(rows, size)
+        epochs = rounds // depth
+        key = (law, name, tile, rows, size, dtype)
         kept = self._kept.get(key)
         if kept is None:
-            kept = self._kept[key] = _Kept(np.empty((runs, depth, *block), place.dtype))
-        if kept.epochs != epochs.tobytes():
-            self._renew(law, name, tile, epochs, kept)
-        where = kept.index * depth + (rounds - depth * epochs)
-        # "clip" spares a copy, and clips nothing
-        np.take(kept.values.reshape(-1, *block), where, axis=0, out=place, mode="clip")
+            kept = self._kept[key] = _Kept(np.empty((len(self.seeds), depth, rows, size), dtype))
+        changes = (epochs[1:] != epochs[:-1]).any(axis=1)
+        needed = epochs[np.append(True, changes)]
+        if kept.epochs != needed.tobytes():
+            self._renew(law, name, tile, needed, kept)
+        return kept, kept.index[np.append(0, changes.cumsum())] * depth + (rounds - depth * epochs)
 
     def _renew(self, law: Law, name: str, tile: int, epochs: np.ndarray, kept: _Kept) -> None:
-        """Draws what runs in these epochs need, over what none of them needs any more."""
-        needed = self._sharing(epochs)
+        """Draws what runs in these epochs [e, R] need, over what none of them needs any more."""
+        needed = dict.fromkeys(address for numbers in epochs for address in self._sharing(numbers))
         kept.rows = {address: row for address, row in kept.rows.items() if address in needed}
+        if len(needed) > len(kept.values):
+            more = np.empty((len(needed) - len(kept.values), *kept.values.shape[1:]), kept.values.dtype)
+            kept.values = np.concatenate((kept.values, more))
         free = sorted(set(range(len(kept.values))) - set(kept.rows.values()), reverse=True)
         jobs: list[Callable[[], None]] = []
         for seed, epoch in needed:
@@ -301,7 +301,7 @@ class Streams:
                 jobs.append(partial(_fill, law, [kept.values[row]], seed, name, epoch, tile))
         in_threads(jobs, usable_threads() if len(jobs) * kept.values[0].size >= THREAD_VALUES else 1)
         kept.epochs = epochs.tobytes()
-        kept.index = np.array([kept.rows[address] for address in zip(self.seeds, epochs.tolist(), strict=True)])
+        kept.index = np.array([[kept.rows[address] for address in zip(self.seeds, row, strict=True)] for row in epochs.tolist()])
 
     def _sharing(self, numbers: np.ndarray) -> dict[tuple[int, int], list[int]]:
         """(seed, number) -> the runs that have both and so share a draw; numbers [R] are of rounds or epochs."""
@@ -309,6 +309,11 @@ class Streams:
         for run, address in enumerate(zip(self.seeds, numbers.tolist(), strict=True)):
             runs.setdefault(address, []).append(run)
         return runs
+
+
+def client_tiles(clients: int) -> list[slice]:
+    """The clients of every tile."""
+    return [slice(start, min(start + CLIENT_TILE, clients)) for start in range(0, clients, CLIENT_TILE)]
 
 
 def _depth(rows: int, size: int) -> int:

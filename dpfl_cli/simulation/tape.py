@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.data.programs import built_or_none
-from dpfl_cli.data.streams import Streams
+from dpfl_cli.data.streams import Streams, client_tiles
 from dpfl_cli.data.threads import in_threads, usable_threads
 from dpfl_cli.models.single_output import SingleOutput
 from dpfl_cli.models.single_output_kernel import SHARED_WORK, SingleOutputKernel, signature
@@ -61,7 +61,8 @@ VECTORS = 4, 8, 2  # numbers in a vector of torch's sums, which differs between 
 class View:
     """Numbers of the program's memory, as a tensor lies there: shape, strides, and the step from round to round.
 
-    `region` is where the memory begins that it is part of.
+    `region` is where the memory begins that it is part of. A negative step says that the numbers lie elsewhere: those of run r in
+    round i begin at tables[-1 - step, i, place + r].
     """
 
     def __init__(
@@ -75,6 +76,17 @@ class View:
         missing = len(shape) - len(self.shape)
         own = [0 if size == 1 else stride for size, stride in zip(self.shape, self.strides, strict=True)]
         return View(self.place, shape, [0] * missing + own, self.step, self.region)
+
+    def of_clients(self, rows: slice) -> View:
+        """Some of the clients, the second of three axes; of two axes, none of which is of clients, all."""
+        if len(self.shape) < 3:
+            return self
+        place = self.place + rows.start * self.strides[1]
+        return View(place, (self.shape[0], rows.stop - rows.start, self.shape[2]), self.strides, self.step, self.region)
+
+    def moved(self, region: int) -> View:
+        """The same numbers of another region."""
+        return View(self.place - self.region + region, self.shape, self.strides, self.step, region)
 
 
 def dense(place: int, shape: Sequence[int], step: int = 0) -> View:
@@ -118,7 +130,11 @@ class Tape:
             self._prepare(step)
         self.longest = self._longest()
         self._parameters = {name: self._room(self.longest * len(model)) for name in self._charges}
-        self._noise = {key: self._room(self.longest * len(draws) * _values(draws[0])) for key, draws in self._draws.items()}
+        self._tables = 0  # of noise: where it lies, for every draw and tile
+        self._noise: dict[tuple[Any, ...], int] = {}  # the first one, of every kind of draw
+        for key, draws in self._draws.items():
+            self._noise[key] = self._tables
+            self._tables += len(draws) * len(_tiles(draws[0]))
         for step in steps:
             self._translate(step)
         if self._kernel is None:
@@ -129,6 +145,7 @@ class Tape:
             self._add(COPY, self._of(target, written=True), self._of(value))
         if any(address(value) in self._written for value in self._constant):
             raise Untaped("computes its clip norm")
+        self._reuse_memory([self._places[address(target)] for target, _ in ends])
         self._memory: np.ndarray = np.zeros(self._size)
         for place, value in self._constants:
             self._memory[place] = value
@@ -184,15 +201,19 @@ class Tape:
         for name, (parameters, _) in charged.items():
             place = self._parameters[name]
             memory[place : place + parameters.size] = parameters.ravel()
-        for key, draws in self._draws.items():
-            law, name, *_ = key
+        tables = np.empty((self._tables, count, runs), np.int64)
+        for (law, name, clients, size), draws in self._draws.items():
             numbers = np.stack([self._addresses(step, rounds, charged) for step in draws], axis=1).reshape(-1, runs)
-            place, shape = self._noise[key], (len(numbers), runs, *_block(draws[0]))
-            draws[0].function.__self__.span(law, name, numbers, memory[place : place + int(np.prod(shape))].reshape(shape))
+            found = draws[0].function.__self__.places(law, name, numbers, clients, size, memory.dtype)
+            first = self._noise[law, name, clients, size]
+            each = np.stack(found).reshape(len(found), count, len(draws), runs).transpose(2, 0, 1, 3)  # [draws, tiles, k, R]
+            tables[first : first + len(found) * len(draws)] = (
+                each.reshape(-1, count, runs) - memory.ctypes.data
+            ) // memory.itemsize
         for place, values in self._inputs:
             memory[place : place + len(values)] = values
         jobs = [
-            partial(self._player.play, memory, code, count, self._address, some, starts, apart, self._fixed)
+            partial(self._player.play, memory, code, count, tables, self._address, some, starts, apart, self._fixed)
             for code, some, starts, apart in self._parts
         ]
         in_threads(jobs, usable_threads() if self._work * count >= SHARED_WORK else 1)
@@ -263,22 +284,24 @@ class Tape:
     def _noisy(self, step: Step) -> None:
         """Draws; or values, plus scale [R] or [R, M] times the draws, as `streams._scaled` does it."""
         law, name, _, clients, size, _, *onto = step.args
-        draws = self._draws[law, name, clients, size]
-        values = _values(step)
+        draws, tiles = self._draws[law, name, clients, size], _tiles(step)
+        number = next(n for n, one in enumerate(draws) if one is step)
         out = self._of(step.made[0], written=True)
-        place = self._noise[law, name, clients, size] + values * next(n for n, one in enumerate(draws) if one is step)
-        drawn = dense(place, out.shape, values * len(draws))
-        given = [value for value in onto if value is not None]
-        if not given:
-            self._add(COPY, out, drawn)
-        elif len(given) == 2:
-            scale = self._of(given[1])
-            missing = len(out.shape) - len(scale.shape)
-            scale = View(scale.place, (*scale.shape, *[1] * missing), (*scale.strides, *[0] * missing), 0, scale.region)
-            self._add(MULTIPLY, out, drawn, scale)
-            self._add(ADD, out, out, self._of(given[0]))
-        else:
+        given = [self._of(value) for value in onto if value is not None]
+        if len(given) not in (0, 2):
             raise Untaped("scales values as it adds noise")
+        if given:
+            scale = given[1]
+            missing = len(out.shape) - len(scale.shape)
+            given[1] = View(scale.place, (*scale.shape, *[1] * missing), (*scale.strides, *[0] * missing), 0, scale.region)
+        for table, rows in enumerate(tiles, start=self._noise[law, name, clients, size] + number * len(tiles)):
+            into, *some = (view.like(out.shape).of_clients(rows) for view in (out, *given))
+            drawn = View(0, into.shape, (1, *dense(0, into.shape).strides[1:]), -1 - table)
+            if not some:
+                self._add(COPY, into, drawn)
+            else:
+                self._add(MULTIPLY, into, drawn, some[1])
+                self._add(ADD, into, into, some[0])
 
     def _operation(self, step: Step) -> None:
         """An operation of torch."""
@@ -330,6 +353,32 @@ class Tape:
                     return 0
         threads = usable_threads()
         return -(-runs // (threads * -(-runs // (threads * RUNS))))  # at most RUNS, the same number for every thread
+
+    def _reuse_memory(self, lasting: Sequence[int]) -> None:
+        """Lets what a round holds for some of its steps only share memory: a run's numbers then stay in the nearest cache.
+
+        Args:
+          lasting: regions that are needed after the round; what is read before it is written is needed from round to round too.
+        """
+        begins: dict[int, int] = {}
+        ends: dict[int, int] = {}
+        apart = {*lasting, *(place for place, _ in self._inputs)}
+        for number, (_, views, _) in enumerate(self._lines):
+            for view in reversed(views):  # what is written comes first
+                ends[view.region] = number
+                begins.setdefault(view.region, number)
+                whole = view is views[0] and 0 not in view.strides and np.prod(view.shape) == self._sizes.get(view.region)
+                if begins[view.region] == number and not whole:
+                    apart.add(view.region)
+        free: dict[int, list[int]] = {}  # size -> regions that nobody needs any more
+        moved: dict[int, int] = {}
+        for number, (what, views, last) in enumerate(self._lines):
+            for region in (view.region for view in views if view.region not in apart and begins[view.region] == number):
+                waiting = free.get(self._sizes[region])
+                moved.setdefault(region, waiting.pop() if waiting else region)
+            self._lines[number] = what, [view.moved(moved.get(view.region, view.region)) for view in views], last
+            for region in {view.region for view in views if view.region not in apart and ends[view.region] == number}:
+                free.setdefault(self._sizes[region], []).append(moved[region])
 
     def _code(self, apart: bool) -> np.ndarray:
         """[lines, WIDTH] the code for all runs."""
@@ -394,7 +443,7 @@ def _axes_joined(views: Sequence[View], apart: bool) -> list[View]:
     `apart`: not the first one, along which something else happens in between.
     """
     axes: list[tuple[int, list[int]]] = []  # size, stride of every operand; from the last
-    first = 1 if apart else 0
+    first = 1 if apart or any(view.step < 0 for view in views) else 0
     for axis in reversed(range(first, len(views[0].shape))):
         size, strides = views[0].shape[axis], [view.strides[axis] for view in views]
         if size == 1:
@@ -423,9 +472,9 @@ def _key(rounds: Any) -> int:
     return address(rounds) if isinstance(rounds, np.ndarray) else 0
 
 
-def _block(step: Step) -> tuple[int, int]:
-    """(M, d) of a draw; M is 1 for a server-side one."""
-    return (1 if step.args[3] is None else step.args[3]), step.args[4]
+def _tiles(step: Step) -> list[slice]:
+    """The clients of every tile of a draw; one row for a server-side one."""
+    return client_tiles(step.args[3] or 1)
 
 
 def _values(step: Step) -> int:
@@ -464,7 +513,7 @@ def torch_order(runs: int, rows: int, columns: int, outer: int, middle: int) -> 
     Raises:
       Untaped: no number gives torch's bits.
     """
-    nothing = np.empty(0, np.int64)
+    nothing, no_tables = np.empty(0, np.int64), np.empty((0, 0, 0), np.int64)
     span = (runs - 1) * outer + (rows - 1) * middle + columns
     tries = max(1, min(8, ENOUGH_SUMS // (runs * columns)))
     numbers = np.random.default_rng(0).standard_normal((tries, span))
@@ -477,7 +526,7 @@ def torch_order(runs: int, rows: int, columns: int, outer: int, middle: int) -> 
         found = []
         for row in numbers:
             memory = np.concatenate((row, np.zeros(runs * columns)))
-            program().play(memory, code, 1, 0, nothing, nothing, 0, _no_kernel())
+            program().play(memory, code, 1, no_tables, 0, nothing, nothing, 0, _no_kernel())
             found.append(memory[span:].reshape(runs, columns))
         if np.array_equal(np.stack(found), expected):
             return first

@@ -1,8 +1,9 @@
 """The compiled program that plays a tape: a loop over rounds, and in it one over instructions, on one array of numbers.
 
 An instruction is a row of integers: what to do, a shape of three axes, and for each of three operands (the first is written)
-where it begins in `memory`, how far it moves on from round to round, and its strides; all counted in numbers. At the end stands
-one more number, whose meaning is the instruction's. `TapeProgram.run` has no other work in a round than this.
+where it begins in `memory`, how far it moves on from round to round, and its strides; all counted in numbers. What is drawn for
+many rounds is read where it lies: a negative step is the number of a table of where, seen from `memory`. At the end stands one
+more number, whose meaning is the instruction's. `TapeProgram.run` has no other work in a round than this.
 
 The kernel of gradients is called by its address, so that it is the very code that `SingleOutputKernel.compute` runs.
 """
@@ -212,15 +213,21 @@ def _sum(memory, out, place, stride, count, columns, one_by_one):  # type: ignor
 
 
 @njit
-def _do(memory, line, number, run):  # type: ignore[no-untyped-def]
+def _begin(line, operand, number, run, tables):  # type: ignore[no-untyped-def]
+    """Where an operand begins, for one index of its first axis, in a round of this number."""
+    place, step = line[operand], line[operand + 1]
+    return tables[-1 - step, number, place + run] if step < 0 else place + number * step + run * line[operand + 2]
+
+
+@njit
+def _do(memory, line, number, run, tables):  # type: ignore[no-untyped-def]
     """An instruction [WIDTH] for one index of its first axis, in a round of this number."""
     what, middle, inner, second, third = line[0], line[2], line[3], OPERANDS + OPERAND, OPERANDS + 2 * OPERAND
-    out = line[OPERANDS] + number * line[OPERANDS + 1] + run * line[OPERANDS + 2]
-    one = line[second] + number * line[second + 1] + run * line[second + 2]
+    out, one = _begin(line, OPERANDS, number, run, tables), _begin(line, second, number, run, tables)
     if what == SUM:  # over the middle axis
         _sum(memory, out, one, line[second + 3], middle, inner, line[LAST])
         return
-    other = line[third] + number * line[third + 1] + run * line[third + 2]
+    other = _begin(line, third, number, run, tables)
     _elementwise(
         memory, what, middle, inner, (out, line[OPERANDS + 3], line[OPERANDS + 4]),
         (one, line[second + 3], line[second + 4]), (other, line[third + 3], line[third + 4]),
@@ -228,7 +235,7 @@ def _do(memory, line, number, run):  # type: ignore[no-untyped-def]
 
 
 def _play(  # type: ignore[no-untyped-def]
-    memory, code, rounds, kernel, runs, starts, apart,
+    memory, code, rounds, tables, kernel, runs, starts, apart,
     loss, scale, l2, mode, features, rows, targets, norms, inverses, firsts, counts, bounds, batched, batch,
 ):  # fmt: skip
     """Plays the code `rounds` times. The arguments from `loss` on are those of the kernel of gradients (`joined`); the runs of
@@ -259,11 +266,11 @@ def _play(  # type: ignore[no-untyped-def]
             if apart:
                 for run in range(apart):
                     for place in range(line, end):
-                        _do(memory, code[place], number, run)
+                        _do(memory, code[place], number, run, tables)
             else:
                 for place in range(line, end):
                     for index in range(code[place, 1]):
-                        _do(memory, code[place], number, index)
+                        _do(memory, code[place], number, index, tables)
             line = end
 
 
@@ -306,7 +313,7 @@ class TapeProgram:
         """`kernel`: the signature of the kernel of gradients."""
         numbers, tables = types.int64[::1], types.int64[:, ::1]
         fixed = settings(kernel)
-        own = (types.float64[::1], tables, types.int64, types.int64, numbers, numbers, types.int64)
+        own = (types.float64[::1], tables, types.int64, types.int64[:, :, ::1], types.int64, numbers, numbers, types.int64)
         signature = (*own, *fixed[:9], tables, tables, *fixed[11:])
         name = "the program for many rounds at once"
         self._program: Any = built(_play, name, 2, [signature], uses=[single_output_kernel], error_model="numpy")
@@ -316,6 +323,7 @@ class TapeProgram:
         memory: np.ndarray,
         code: np.ndarray,
         rounds: int,
+        tables: np.ndarray,
         kernel: int,
         runs: np.ndarray,
         starts: np.ndarray,
@@ -327,8 +335,9 @@ class TapeProgram:
         Args:
           memory: [n] float64, read and written.
           code: [lines, WIDTH] int64 instructions.
+          tables: [t, rounds, R] int64 where draws begin that lie elsewhere, counted in numbers from `memory` on.
           kernel: the address of the kernel of gradients, which is called with the `joined` settings `fixed`.
           runs, starts: which runs gradients are computed for; those of federation s begin at starts[s].
           apart: the first axis of all other instructions, where what they do along it is apart from each other; else 0.
         """
-        self._program(memory, code, rounds, kernel, runs, starts, apart, *fixed)
+        self._program(memory, code, rounds, tables, kernel, runs, starts, apart, *fixed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -16,7 +17,7 @@ import torch
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data import streams as streams_module
-from dpfl_cli.data.streams import Streams
+from dpfl_cli.data.streams import Streams, client_tiles
 from dpfl_cli.models.single_output import SingleOutput
 from dpfl_cli.simulation import replay, tape
 from dpfl_cli.simulation import store as store_module
@@ -129,6 +130,23 @@ def test_leaps_have_the_same_bits(method: str, problem: Any, one_by_one: Any, le
     member = finish([plan])[plan.id]
     assert sum(leaps) == 90 - 3 - 3  # all but those before the tape, and those with diagnostics that are looked at
     same(member, one_by_one([plan])[plan.id])
+
+
+@pytest.mark.parametrize("clients", [1, 2, 256])
+@pytest.mark.parametrize("values", [1, 70, 1 << 15])
+@pytest.mark.parametrize("method", ["primal_dual", "fedavg_record", "isrl_dp central"])
+def test_leaps_read_noise_in_tiles_of_any_size(
+    method: str, values: int, clients: int, problem: Any, one_by_one: Any, leaps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiles of one round, of a few, which end in the middle of a leap, and of many; all clients in one, or five in several."""
+    monkeypatch.setattr(streams_module, "TILE_VALUES", values)
+    monkeypatch.setattr(streams_module, "CLIENT_TILE", clients)
+    plans = problem(method, seeds=2, algorithm__clip_norm=[0.1, 1.0])
+    together = finish(plans)
+    assert max(leaps) > 30
+    alone = one_by_one(plans)
+    for plan in plans:
+        same(together[plan.id], alone[plan.id])
 
 
 @pytest.mark.parametrize("method", ["primal_dual", "fedavg_record", "isrl_dp central"])
@@ -253,8 +271,9 @@ def test_a_tape_that_gives_other_bits_is_not_used(wrong: str, problem: Any, monk
         monkeypatch.setattr(SingleOutput, "kernel_arguments", altered)
         plan = problem("primal_dual", "algorithm.clip_norm=0.001")[0]
     else:
-        span = Streams.span
-        monkeypatch.setattr(Streams, "span", lambda self, law, name, rounds, out: span(self, law, name, rounds + 1, out))
+        places = Streams.places
+        wrong_rounds = lambda self, law, name, rounds, *shape: places(self, law, name, rounds + 1, *shape)  # noqa: E731
+        monkeypatch.setattr(Streams, "places", wrong_rounds)
     assert "gives another" in (begun(plan).replay.untaped or "")
 
 
@@ -267,7 +286,7 @@ def test_instructions_are_arithmetic(name: str, n: int, in_place: bool) -> None:
         "ADD": np.add, "SUBTRACT": np.subtract, "MULTIPLY": np.multiply, "DIVIDE": np.divide, "COPY": lambda a, b: a
     }[name]  # fmt: skip
     runs, rows, steps, nothing = 3, 4, 2, np.empty(0, np.int64)
-    size = runs * rows * n
+    no_tables, size = np.empty((0, 0, 0), np.int64), runs * rows * n
     generator = np.random.default_rng(n)
     dense, single = (rows * n, n, 1), (0, 0, 0)
     pairs = [(dense, dense), (dense, single), (dense, (1, 0, 0)), ((rows, 1, 0), (n, 0, 1)), ((0, 1, 0), (1, 0, 0))]
@@ -281,7 +300,7 @@ def test_instructions_are_arithmetic(name: str, n: int, in_place: bool) -> None:
             memory = numbers.copy()
             operands = (out, 0, dense), (size, 0, one_strides), (2 * size, 1, other_strides)
             code = tape.instruction(getattr(tape, name), (runs, rows, n), *operands).reshape(1, -1)
-            tape.program().play(memory, code, steps, 0, nothing, nothing, apart, tape._no_kernel())
+            tape.program().play(memory, code, steps, no_tables, 0, nothing, nothing, apart, tape._no_kernel())
             expected = numbers.copy()
             views = [
                 np.lib.stride_tricks.as_strided(expected[place:], (runs, rows, n), [8 * stride for stride in strides])
@@ -307,17 +326,23 @@ def test_sums_are_added_up_in_the_order_of_torch() -> None:
 @pytest.mark.parametrize("clients", [None, 1, 5, 300])
 @pytest.mark.parametrize("size", [3, 40, 20000])
 @pytest.mark.parametrize("law", ["normal", "uniform"])
-def test_a_span_of_draws_is_what_rounds_draw_one_by_one(law: Any, size: int, clients: int | None) -> None:
+def test_draws_of_many_rounds_lie_where_they_are_said_to(law: Any, size: int, clients: int | None) -> None:
     if size == 20000 and clients == 300:
         pytest.skip("48 MB a round, for nothing that smaller ones do not show")
-    rounds = np.arange(60, 70 if size < 1000 else 63).reshape(-1, 1) + np.array([0, 7, 7, 1])
     seeds = [0, 1, 1, 2]
-    out = np.full((len(rounds), 4, clients or 1, size), np.nan)
-    Streams(seeds).span(law, "noise/update", rounds, out)
-    single = Streams(seeds)
-    for place, numbers in zip(out, rounds, strict=True):
-        expected = getattr(single, law)("noise/update", numbers, clients, size).numpy()
-        assert np.array_equal(place.reshape(expected.shape), expected)
+    many, single = Streams(seeds), Streams(seeds)
+    for start in (60, 61, 90, 50):  # there are tiles already, good for some of the rounds or none
+        rounds = np.arange(start, start + (10 if size < 1000 else 3)).reshape(-1, 1) + np.array([0, 7, 7, 1])
+        tiles = client_tiles(clients or 1)
+        found = many.places(law, "noise/update", rounds, clients, size, np.dtype(np.float64))
+        assert len(found) == len(tiles)
+        for number, row in enumerate(rounds):
+            expected = getattr(single, law)("noise/update", row, clients, size).numpy().reshape(4, -1, size)
+            for rows, addresses in zip(tiles, found, strict=True):
+                for run, address in enumerate(addresses[number].tolist()):
+                    block = expected[run, rows]
+                    there = np.ctypeslib.as_array((ctypes.c_double * block.size).from_address(address))
+                    assert np.array_equal(there.reshape(block.shape), block)
 
 
 def test_tiles_of_a_batch_are_good_for_those_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
