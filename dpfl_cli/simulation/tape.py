@@ -202,10 +202,11 @@ class Tape:
             place = self._parameters[name]
             memory[place : place + parameters.size] = parameters.ravel()
         tables = np.empty((self._tables, count, runs), np.int64)
-        for (law, name, clients, size), draws in self._draws.items():
+        for kind, draws in self._draws.items():
+            law, name, clients, size = kind
             numbers = np.stack([self._addresses(step, rounds, charged) for step in draws], axis=1).reshape(-1, runs)
             found = draws[0].function.__self__.places(law, name, numbers, clients, size, memory.dtype)
-            first = self._noise[law, name, clients, size]
+            first = self._noise[kind]
             each = np.stack(found).reshape(len(found), count, len(draws), runs).transpose(2, 0, 1, 3)  # [draws, tiles, k, R]
             tables[first : first + len(found) * len(draws)] = (
                 each.reshape(-1, count, runs) - memory.ctypes.data
@@ -237,10 +238,9 @@ class Tape:
         elif done is Streams._draw:
             if _key(step.args[2]) not in self._charged and getattr(step.args[2], "plain", None) is not self._numbers:
                 raise Untaped("draws noise at an address of its own")
-            law, name, _, clients, size, dtype = step.args[:6]
-            if dtype != torch.float64:
+            if step.args[5] != torch.float64:
                 raise Untaped("computes in single precision")
-            self._draws.setdefault((law, name, clients, size), []).append(step)
+            self._draws.setdefault(_kind(step), []).append(step)
         elif done is SingleOutput._compiled:
             self._gradients(step)
         elif step.given is not None:
@@ -283,8 +283,8 @@ class Tape:
 
     def _noisy(self, step: Step) -> None:
         """Draws; or values, plus scale [R] or [R, M] times the draws, as `streams._scaled` does it."""
-        law, name, _, clients, size, _, *onto = step.args
-        draws, tiles = self._draws[law, name, clients, size], _tiles(step)
+        onto = step.args[6:]
+        draws, tiles = self._draws[_kind(step)], _tiles(step)
         number = next(n for n, one in enumerate(draws) if one is step)
         out = self._of(step.made[0], written=True)
         given = [self._of(value) for value in onto if value is not None]
@@ -294,7 +294,7 @@ class Tape:
             scale = given[1]
             missing = len(out.shape) - len(scale.shape)
             given[1] = View(scale.place, (*scale.shape, *[1] * missing), (*scale.strides, *[0] * missing), 0, scale.region)
-        for table, rows in enumerate(tiles, start=self._noise[law, name, clients, size] + number * len(tiles)):
+        for table, rows in enumerate(tiles, start=self._noise[_kind(step)] + number * len(tiles)):
             into, *some = (view.like(out.shape).of_clients(rows) for view in (out, *given))
             drawn = View(0, into.shape, (1, *dense(0, into.shape).strides[1:]), -1 - table)
             if not some:
@@ -470,6 +470,12 @@ def _operand(view: View) -> tuple[int, int, Sequence[int]]:
 def _key(rounds: Any) -> int:
     """What tells arrays of addresses apart; 0 for what is none."""
     return address(rounds) if isinstance(rounds, np.ndarray) else 0
+
+
+def _kind(step: Step) -> tuple[Any, str, int, int]:
+    """Draws that share tiles: their law, stream, clients (1 for a server-side one) and coordinates."""
+    law, name, _, clients, size = step.args[:5]
+    return law, name, clients or 1, size
 
 
 def _tiles(step: Step) -> list[slice]:
