@@ -171,6 +171,12 @@ def is_claimed(privacy: dict[str, Any]) -> bool:
     return privacy["epsilon"] is not None and str(privacy.get("guarantee", "")).startswith(CLAIMED)
 
 
+def epsilon_remark(privacy: dict[str, Any]) -> str:
+    """What a bare epsilon does not say of itself: that it is only claimed, or its target nominal; empty where it is proved."""
+    remarks = [f"(nominal {privacy['epsilon_target']:g})"] if is_nominal(privacy) else []
+    return " ".join([*remarks, *(["(claimed)"] if is_claimed(privacy) else [])])
+
+
 def epsilon_text(privacy: dict[str, Any]) -> str:
     """Epsilon in a table cell: a number, marked where it is vacuous, only claimed or off its target, or why there is none."""
     if privacy["epsilon"] is None:

@@ -131,15 +131,14 @@ def _list(records: Sequence[Any], args: argparse.Namespace) -> int:
 
 
 def _show(records: Sequence[Any], args: argparse.Namespace) -> int:
-    from dpfl_cli.cli.report import is_claimed, is_nominal
+    from dpfl_cli.cli.report import epsilon_remark
 
     shown = []
     for record in records:
         result, privacy = record.result, record.result["privacy"]
-        remarks = [f"(nominal {privacy['epsilon_target']:g})"] if is_nominal(privacy) else []
-        remarks += ["(claimed)"] if is_claimed(privacy) else []
-        if remarks:  # said beside the number, for `guarantee` is far below it
-            result = {**result, "privacy": {"epsilon": privacy["epsilon"], "epsilon_remark": " ".join(remarks), **privacy}}
+        remark = epsilon_remark(privacy)
+        if remark:  # said beside the number, for `guarantee` is far below it
+            result = {**result, "privacy": {"epsilon": privacy["epsilon"], "epsilon_remark": remark, **privacy}}
         shown.append({"config": record.config, "result": result, "ledger": record.ledger.to_json()})
     print(json.dumps(shown, indent=2))
     return 0
@@ -168,25 +167,29 @@ def _compare(records: Sequence[Any], args: argparse.Namespace) -> int:
 
 def _export(records: Sequence[Any], args: argparse.Namespace) -> int:
     from dpfl_cli.cli.files import write_output
+    from dpfl_cli.cli.report import epsilon_remark
 
     configs = [flat(record.config) for record in records]
     keys = sorted({key for config in configs for key in config if len({_text(other.get(key)) for other in configs}) > 1})
     metrics = list(dict.fromkeys(name for record in records for row in record.rows for name in row))
+    remarks = [epsilon_remark(record.result["privacy"]) for record in records]
+    remarked = any(remarks)
     calibrated = any("calibration" in record.result["privacy"] for record in records)
     aims = ("epsilon_target", "calibration") if calibrated else ()
     rows = [
-        ["run", "status", "epsilon", *aims, "delta", *keys, *metrics],
+        ["run", "status", "epsilon", *(["epsilon_remark"] if remarked else []), *aims, "delta", *keys, *metrics],
         *(
             [
                 record.id,
                 record.status,
                 _text(record.result["privacy"]["epsilon"]),
+                *([remark] if remarked else []),
                 *[_text(record.result["privacy"].get(name)) for name in aims],
                 _text(record.result["privacy"]["delta"]),
                 *[_text(config.get(key)) for key in keys],
                 *[repr(row[name]) if name in row else "" for name in metrics],
             ]
-            for record, config in zip(records, configs, strict=True)
+            for record, config, remark in zip(records, configs, remarks, strict=True)
             for row in record.rows
         ),
     ]

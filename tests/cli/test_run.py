@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -245,6 +246,8 @@ def test_what_is_only_claimed_says_so_wherever_runs_are_compared(capsys: pytest.
     assert list(shown)[:2] == ["epsilon", "epsilon_remark"]
     assert shown["epsilon_remark"] == "(claimed)"
     assert "epsilon_remark" not in json.loads(dpfl(capsys, "runs", "show", proved[0]["id"])[1])[0]["result"]["privacy"]
+    exported = list(csv.DictReader(io.StringIO(dpfl(capsys, "runs", "export", claimed[0]["id"], proved[0]["id"])[1])))
+    assert {(row["run"], row["epsilon_remark"]) for row in exported} == {(claimed[0]["id"], "(claimed)"), (proved[0]["id"], "")}
 
 
 def test_a_grid_of_many_settings_says_a_few_lines_about_collusion(capsys: pytest.CaptureFixture[str]) -> None:
