@@ -80,6 +80,7 @@ class FedNew:
 
     def __init__(self, hyper: Any) -> None:
         self.hyper = hyper
+        self._shift = hyper.damping + hyper.penalty  # gamma; made once, for objectives on a device keep factors by the tensor
 
     @staticmethod
     def gap(settings: FedNewSettings, trust: str, whole_noise: bool) -> str | None:
@@ -122,7 +123,7 @@ class FedNew:
         gradient = objective.gradient(start)  # g_i
         for _ in range(hyper.inner):
             right = gradient + auxiliary(objective, hyper, direction, dual)
-            raw = objective.damped_solve(start, right, hyper.damping + hyper.penalty, hyper.curvature)
+            raw = objective.damped_solve(start, right, self._shift, hyper.curvature)
             update = clip(raw, hyper.clip_norm)  # yhat_i
             release = mechanism.release("direction", update, rounds)
             direction = release.mean

@@ -93,6 +93,9 @@ class FedNewRecord:
 
     def __init__(self, hyper: Any) -> None:
         self.hyper = hyper
+        # made once, for objectives on a device keep factors by the tensor
+        self._shift = hyper.damping + hyper.penalty  # gamma
+        self._clips = _clips(hyper)
 
     @staticmethod
     def gap(settings: FedNewRecordSettings, trust: str, whole_noise: bool) -> str | None:
@@ -141,8 +144,8 @@ class FedNewRecord:
         start = model.unsqueeze(1).expand(objective.runs, objective.clients, objective.dimension)
         side = auxiliary(objective, hyper, direction, dual) + objective.regulariser_gradient(start)  # b_i
         constant: Constant = "tight" if mechanism.trust == "none" else hyper.sensitivity  # without noise there is none to scale
-        clips, damping = self._clips(), hyper.damping + hyper.penalty
-        update = objective.newton_direction(start, side, *clips, damping, hyper.curvature, hyper.bound_aux, constant)  # yhat_i
+        bounds = *self._clips, self._shift
+        update = objective.newton_direction(start, side, *bounds, hyper.curvature, hyper.bound_aux, constant)  # yhat_i
         release = mechanism.release("direction", update, rounds)
         direction = release.mean
         if dual is not None:
@@ -151,16 +154,16 @@ class FedNewRecord:
         clients = {} if dual is None else {"dual": dual}
         return State({"model": model, "direction": direction}, clients), Later(lambda: self._diagnostics(objective, start))
 
-    def _clips(self) -> tuple[Tensor, Tensor, Tensor]:
-        """[R] C1, C2, D; all infinite where C1 is (clip_norm=null): nothing is bounded then."""
-        hyper, free = self.hyper, torch.isinf(self.hyper.clip_norm)
-        side, curvature = hyper.side_clip_norm, hyper.curvature_clip_norm
-        return hyper.clip_norm, torch.where(free, torch.inf, side), torch.where(free, torch.inf, curvature)
-
     def _diagnostics(self, objective: ClientSide, start: Tensor) -> Diagnostics:
         if not self.hyper.spectrum:
             return {}
-        return curvature_diagnostics(objective.largest_curvature(start, self.hyper.curvature, self._clips()[2]))
+        return curvature_diagnostics(objective.largest_curvature(start, self.hyper.curvature, self._clips[2]))
+
+
+def _clips(hyper: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """[R] C1, C2, D; all infinite where C1 is (clip_norm=null): nothing is bounded then."""
+    free, side, curvature = torch.isinf(hyper.clip_norm), hyper.side_clip_norm, hyper.curvature_clip_norm
+    return hyper.clip_norm, torch.where(free, torch.inf, side), torch.where(free, torch.inf, curvature)
 
 
 def _settled(settings: FedNewRecordSettings, spec: ReleaseSpec, rounds: int, records: int) -> ReleaseSpec:

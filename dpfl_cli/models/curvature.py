@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from math import ceil, inf, log, log1p, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.programs import built_or_none
@@ -64,7 +66,7 @@ def clippable_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
 
 
 def hessian_by_conjugate_gradients(
-    features: Tensor, probabilities: Tensor, shares: Tensor, right: Tensor, damping: Tensor
+    features: Tensor, probabilities: Tensor, shares: Tensor, right: Tensor, damping: Tensor, steps: int | None = None
 ) -> Tensor:
     """(H + damping I)^-1 right by conjugate gradients, all pairs at once.
 
@@ -74,9 +76,10 @@ def hessian_by_conjugate_gradients(
       shares: [S, B, n] w.
       right: [S, B, c, q].
       damping: [S, 1, 1, 1].
+      steps: as for `conjugate_gradients`.
     """
     product_with = hessian_product(features, probabilities, shares)
-    return conjugate_gradients(lambda direction: product_with(direction).addcmul_(direction, damping), right)
+    return conjugate_gradients(lambda direction: product_with(direction).addcmul_(direction, damping), right, steps)
 
 
 def hessian_product(features: Tensor, probabilities: Tensor, shares: Tensor) -> Callable[[Tensor], Tensor]:
@@ -128,7 +131,7 @@ def largest_eigenvalue(apply: Callable[[Tensor], Tensor], like: Tensor) -> Tenso
     return torch.linalg.eigvalsh(matrix)[..., -1]
 
 
-def conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor) -> Tensor:
+def conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor, steps: int | None = None) -> Tensor:
     """A^-1 right for a positive definite A of every pair, started at zero.
 
     A pair stops when its residual (as updated) is at most `TOLERANCE` times the right side, and stays as it is from then on; what
@@ -137,14 +140,19 @@ def conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor) -> Ten
     Args:
       apply: [..., c, q] -> A of it; may write its result into the same memory every time.
       right: [..., c, q].
+      steps: so many are taken, at most 2 d, without asking whether a pair goes on, for which a device would be waited for: see
+        `enough_steps`. None: as many as are needed.
+
+    Returns:
+      [..., c, q]; NaN where the right side is not finite, and where fewer steps than 2 d were not enough.
     """
+    most = 2 * right.shape[-2] * right.shape[-1]
     solution, residual, direction = torch.zeros_like(right), right.clone(), right.clone()
     squared = _inner(residual, residual)
     goal = squared * TOLERANCE[right.dtype] ** 2
-    for step in range(2 * right.shape[-2] * right.shape[-1]):
+    for _ in range(most if steps is None else min(steps, most)):
         active = squared > goal
-        # asking costs a device a halt, so it is asked now and then; a pair that has stopped does not change by another step
-        if (right.device.type == "cpu" or step % 8 == 0) and not _any(active):
+        if steps is None and not bool(active.any()):
             break
         applied = apply(direction)
         pace = torch.where(active, squared / _inner(direction, applied), 0.0)
@@ -153,12 +161,28 @@ def conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor) -> Ten
         fresh = torch.where(active, _inner(residual, residual), squared)
         direction.mul_(torch.where(active, fresh / squared, 0.0)).add_(residual)
         squared = fresh
+    if steps is not None and steps < most:
+        # a goal that underflows is beyond reach, and says nothing
+        solution.masked_fill_((squared > goal) & (goal >= torch.finfo(goal.dtype).tiny), torch.nan)
     return solution.add_(0.0 * goal)  # NaN where the right side is not finite
 
 
-def _any(active: Tensor) -> bool:
-    """Whether a pair goes on. Here a round on a device waits for it: how many steps it takes, only the numbers tell."""
-    return bool(active.any())
+def enough_steps(condition: float, dtype: torch.dtype) -> int:
+    """Steps k after which conjugate gradients have every residual at `TOLERANCE`, whatever the right side.
+
+    With condition number kappa of A and q = (sqrt(kappa) - 1) / (sqrt(kappa) + 1) the error e_k is ||e_k||_A <= 2 q^k ||e_0||_A
+    (Saad, "Iterative Methods for Sparse Linear Systems", 2nd ed., eq. 6.128), so that the residual A e_k has
+
+        ||r_k|| <= 2 sqrt(kappa) q^k ||r_0||,    k = ln(2 sqrt(kappa) / tolerance) / -ln q.
+
+    Rounding acts as if A's eigenvalues were little intervals (Greenbaum, Linear Algebra Appl. 113, 1989), for which there is a
+    quarter more.
+    """
+    root = sqrt(max(condition, 1.0))
+    if not root < 1e6:
+        return 1 << 30  # 2 d come first
+    rate = log1p(2 / (root - 1)) if root > 1 else inf  # -ln q
+    return 2 + ceil(1.25 * log(2 * root / TOLERANCE[dtype]) / rate)
 
 
 def _inner(one: Tensor, other: Tensor) -> Tensor:
@@ -345,37 +369,46 @@ def precondition(values: Tensor, matrices: Tensor, width: int) -> Tensor:
     return result.view(values.shape)
 
 
-def covariance_inverse(features: Tensor, shares: Tensor, damping: float | Tensor) -> Tensor:
+def covariance_inverse(features: Tensor, roots: Tensor, damping: float | Tensor) -> Tensor:
     """What `covariance_solve` needs of K = X^T diag(w) X: (damping I + G)^-1, G = K or, where n < q, the smaller X_w X_w^T.
 
     Args:
       features: [B, n, q] X.
-      shares: [B, n] w; X_w has the rows sqrt(w_j) x_j.
+      roots: [B, n] sqrt(w); X_w has the rows sqrt(w_j) x_j.
       damping: positive.
 
     Returns:
       [B, min(n, q), min(n, q)].
     """
-    rows = features * shares.sqrt().unsqueeze(-1)
+    rows = features * roots.unsqueeze(-1)
     gram = product(rows, rows.mT) if features.shape[1] < features.shape[2] else product(rows.mT, rows)
     gram.diagonal(dim1=1, dim2=2).add_(damping)
     inverse = inverse_factor(gram)
     return product(inverse.mT, inverse)
 
 
-def covariance_solve(features: Tensor, shares: Tensor, inverse: Tensor, right: Tensor, damping: float | Tensor) -> Tensor:
+def covariance_solve(
+    features: Tensor, roots: Tensor, inverse: Tensor, right: Tensor, damping: float | Tensor, out: Tensor
+) -> None:
     """(K + damping I)^-1 for every class; by Woodbury, (g - X_w^T (damping I + X_w X_w^T)^-1 X_w g) / damping, where n < q.
 
+    What a core works on, it has at hand until the result is written: so few clients at a time that it reads their rows twice in a
+    row.
+
     Args:
-      features, shares, damping: as for `covariance_inverse`, whose result is `inverse`.
-      right: [B, c, q].
+      features, roots, damping: as for `covariance_inverse`, whose result is `inverse`.
+      right: [B, c, p], p <= q; of any type, as is `out`.
+      out: [B, c, p], the first p of q numbers; the others of `right` are zeros.
     """
-    if features.shape[1] >= features.shape[2]:
-        return product(right, inverse)
-    roots, solved, threads = shares.sqrt().unsqueeze(1), right.clone(), torch.get_num_threads()
-    some = len(features) if features.device.type != "cpu" else max(threads, threads * NEAR // max(features[:1].nbytes, 1))
-    for start in range(0, len(features), max(some, 1)):
-        part = slice(start, start + some)
-        inside = product(product(right[part], features[part].mT).mul_(roots[part]), inverse[part]).mul_(roots[part])
-        product(inside, features[part], solved[part], add=-1.0)
-    return solved.div_(damping)
+    woodbury, missing = features.shape[1] < features.shape[2], features.shape[2] - right.shape[2]
+    weights, threads, some = roots.unsqueeze(1), torch.get_num_threads(), len(features)
+    if woodbury and features.device.type == "cpu":
+        some = max(threads, threads * NEAR // max(features[:1].nbytes, 1))
+    for part in (slice(start, start + some) for start in range(0, len(features), max(some, 1))):
+        solved = functional.pad(right[part].to(features.dtype), (0, missing))  # a copy
+        if woodbury:
+            inside = product(product(solved, features[part].mT).mul_(weights[part]), inverse[part]).mul_(weights[part])
+            product(inside, features[part], solved, add=-1.0).div_(damping)
+        else:
+            solved = product(solved, inverse[part])
+        out[part] = solved[..., : out.shape[2]]

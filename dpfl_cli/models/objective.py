@@ -509,9 +509,7 @@ class ClientSide:
                 self.__unread.append((batch.sort(dim=-1).values.diff(dim=-1) == 0).any())
             self.__checked = True
             return batch
-        ascending = bool((batch[..., 1:] > batch[..., :-1]).all())  # as streams draw them
-        if not ascending and bool((batch.sort(dim=-1).values.diff(dim=-1) == 0).any()):
-            raise PrivacyError(TWICE)
+        self.__objective.host(_refuse_repeats, batch)
         return batch
 
     def verify(self) -> None:
@@ -538,3 +536,11 @@ class ClientSide:
             raise PrivacyError(f"{name} goes to every client, so it must be public: a setting, or computed from releases")
         if tuple(values.shape) != wanted:
             raise PrivacyError(f"{name} has the shape {list(values.shape)}, but needs {list(wanted)}")
+
+
+def _refuse_repeats(batch: Tensor) -> Tensor:
+    """Nothing, but of batches [..., b] that hold no record twice."""
+    ascending = bool((batch[..., 1:] > batch[..., :-1]).all())  # as streams draw them
+    if not ascending and bool((batch.sort(dim=-1).values.diff(dim=-1) == 0).any()):
+        raise PrivacyError(TWICE)
+    return batch.new_empty(0)

@@ -158,9 +158,10 @@ class SingleOutput(Objective):
         sides, shifts = opened(right), damping.to(self.device, self.dtype)
         result = sides / shifts.reshape(-1, 1, 1)
         for run, clients, features, shares in self._curvatures(opened(parameters), curvature, clip_norm):
-            inverse = covariance_inverse(features, shares, shifts[run])
-            side = sides[run, clients].unsqueeze(1)
-            result[run, clients] = covariance_solve(features, shares, inverse, side, shifts[run]).squeeze(1)
+            side, roots = sides[run, clients].unsqueeze(1), shares.sqrt()
+            inverse, solved = covariance_inverse(features, roots, shifts[run]), torch.empty_like(side)
+            covariance_solve(features, roots, inverse, side, shifts[run], solved)
+            result[run, clients] = solved.squeeze(1)
         return client_values(result)
 
     def largest_curvature(

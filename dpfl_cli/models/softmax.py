@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.devices import read_once
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams, stream_generator
 from dpfl_cli.models.classifier import DTYPES, EVALUATION_ROWS, cross_entropy, evaluation_splits
@@ -34,6 +35,7 @@ from dpfl_cli.models.curvature import (
     covariance_inverse,
     covariance_product,
     covariance_solve,
+    enough_steps,
     hessian_by_cholesky,
     hessian_by_conjugate_gradients,
     hessian_product,
@@ -113,7 +115,8 @@ class SoftmaxRegression(Objective):
         self._pool = Pool(federations, index, self._rows, self._row, self.dtype, self.device)
         self._filled: tuple[Tensor, Tensor] | None = None
         self._minibatches: dict[int, Minibatch] = {}
-        self._factors: dict[tuple[object, ...], Tensor] = {}
+        self._factors: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
+        self._enough: int | None = None
         self._given: tuple[tuple[Tensor, int], ...] = ()  # on a device, what these are for: settings and their versions
         self._tests = evaluation_splits(federations, self._rows)
 
@@ -206,16 +209,15 @@ class SoftmaxRegression(Objective):
         if not self.held.all():  # blocks have all clients that hold records
             torch.div(sides, damping.to(self.device, sides.dtype).reshape(-1, 1, 1), out=result)
         if curvature == "hessian":
+            steps = self._steps(shifts, limits)
             for block in self._pool.blocks(None, self._hessian_bytes):
                 side = self._by_class(block.of(sides)).to(dtype)
-                solved = self._solve_hessian(block, opened(parameters), side, shifts[block.runs], limits[block.runs])
+                solved = self._solve_hessian(block, opened(parameters), side, shifts[block.runs], limits[block.runs], steps)
                 block.put(result, solved[..., : self._width].flatten(-2).to(result.dtype))
         else:
             bounds = self._bounds_of_runs(damping, clip_norm, shifts, limits)
             for block in self._pool.blocks(None, self._covariance_bytes):
-                side = self._by_class(block.of(sides)).to(dtype)
-                solved = self._solve_covariance(block, side, [bounds[run] for run in block.numbers])
-                block.put(result, solved[..., : self._width].flatten(-2).to(result.dtype))
+                self._solve_covariance(block, sides, [bounds[run] for run in block.numbers], result)
         return client_values(result)
 
     def covariance(self) -> ClientValues:
@@ -307,8 +309,9 @@ class SoftmaxRegression(Objective):
         return self._solver_dtype.itemsize * held
 
     def _covariance_bytes(self, records: int) -> int:
-        """Bytes that a covariance solve of one pair works on."""
-        return self._solver_dtype.itemsize * (2 * records * self._row + 2 * self._classes * self._row)
+        """Bytes that a covariance solve of one pair works on; most of them to factor it."""
+        copies, size = 1 + (self._solver_dtype != self.dtype), min(records, self._row)
+        return self._solver_dtype.itemsize * (copies * records * self._row + 2 * size**2 + 2 * self._classes * self._row)
 
     def _logits(self, block: Block, values: Tensor) -> Tensor:
         """[S, B, c, n] W x."""
@@ -363,12 +366,36 @@ class SoftmaxRegression(Objective):
             return result
         return torch.zeros(self.runs, self.clients, self.dimension, dtype=self.dtype, device=self.device)
 
-    def _solve_hessian(self, block: Block, values: Tensor, right: Tensor, damping: Tensor, limit: Tensor) -> Tensor:
-        """[S, B, c, q] with damping and limit [S]."""
+    def _steps(self, damping: Tensor, limits: Tensor) -> int | None:
+        """How many steps conjugate gradients take on a device; None on a CPU, where they ask.
+
+        H_i's eigenvalues are at most mean_j min(||x_j||^2 / 2, D), for those of diag(p) - p p^T are at most 1/2 (Boehning, Ann.
+        Inst. Statist. Math. 44, 1992) and none passes its matrix's Frobenius norm, D once clipped. With damping gamma, the
+        condition number is at most 1 + mean_j min(||x_j||^2 / 2, D) / gamma, here for the worst run and client. What the first
+        round has found is kept; should damping fall, or the bounds D grow, so far that it is not enough, solves are NaN.
+
+        Args:
+          damping, limits: [R] gamma and D.
+        """
+        if self.device.type == "cpu" or self.settings.solver != "cg":
+            return None
+        if self._enough is None:
+            ratios = []
+            for block in self._pool.blocks(None, self._hessian_bytes):
+                squared = torch.where(block.squared_norms.isfinite(), block.squared_norms, 0.0).to(damping.dtype)  # [B, n]
+                largest = torch.minimum(squared / 2, limits[block.runs][:, None, None]) * block.weights.to(damping.dtype)
+                ratios.append((largest.sum(dim=-1) / damping[block.runs].unsqueeze(-1)).amax())
+            self._enough = enough_steps(1.0 + read_once(torch.stack(ratios).amax()), damping.dtype) if ratios else 0
+        return self._enough
+
+    def _solve_hessian(
+        self, block: Block, values: Tensor, right: Tensor, damping: Tensor, limit: Tensor, steps: int | None
+    ) -> Tensor:
+        """[S, B, c, q] with damping and limit [S], and `_steps`."""
         features = block.features.to(self._solver_dtype)
         probabilities, shares = self._curvature(block, values, features, limit)
         if self.settings.solver == "cg":
-            return hessian_by_conjugate_gradients(features, probabilities, shares, right, damping[:, None, None, None])
+            return hessian_by_conjugate_gradients(features, probabilities, shares, right, damping[:, None, None, None], steps)
         kernel = self._solver_kernel
         if kernel is None:
             return hessian_by_cholesky(features, probabilities, shares, right, damping)
@@ -404,17 +431,16 @@ class SoftmaxRegression(Objective):
             self._factors.clear()
         return [((run,), shifts[run], limits[run]) for run in range(self.runs)]
 
-    def _solve_covariance(self, block: Block, right: Tensor, bounds: list[_Bounds]) -> Tensor:
-        """[S, B, c, q] with a key, a damping and a bound for each run."""
-        features = block.features.to(self._solver_dtype)
-        squared_norms, weights = block.squared_norms.to(self._solver_dtype), block.weights.to(self._solver_dtype)
-        solved = []
-        for side, (key, damping, limit) in zip(right, bounds, strict=True):
-            bound = limit if isinstance(limit, Tensor) else squared_norms.new_full((), limit)
-            shares = bounded_shares(weights, squared_norms, bound)  # ||x x^T||_F = ||x||^2
-            inverse = self._factor((block.key, *key), features, shares, damping)
-            solved.append(covariance_solve(features, shares, inverse, side, damping))
-        return torch.stack(solved) if len(solved) > 1 else solved[0].unsqueeze(0)
+    def _solve_covariance(self, block: Block, sides: Tensor, bounds: list[_Bounds], result: Tensor) -> None:
+        """Writes the block's part of the result [R, M, d] for right sides [R, M, d]; bounds are of the block's runs."""
+        features, right = block.features.to(self._solver_dtype), block.of(sides).unflatten(-1, (self._classes, self._width))
+        direct = isinstance(block.runs, slice) and isinstance(block.clients, slice)
+        solved = block.of(result).unflatten(-1, right.shape[-2:]) if direct else torch.empty_like(right, dtype=result.dtype)
+        for side, out, (key, damping, limit) in zip(right, solved, bounds, strict=True):
+            roots, inverse = self._factor((block.key, *key), block, features, damping, limit)
+            covariance_solve(features, roots, inverse, side, damping, out)
+        if not direct:
+            block.put(result, solved.flatten(-2))
 
     def _covariance(self, limits: Tensor) -> Tensor:
         """[R, M, p (p + 1) / 2] means of x x^T, each clipped to a Frobenius norm [R]."""
@@ -432,14 +458,19 @@ class SoftmaxRegression(Objective):
         """Bytes that a covariance of one pair works on."""
         return self.dtype.itemsize * (2 * records * self._row + 2 * self._row**2)
 
-    def _factor(self, key: tuple[object, ...], features: Tensor, shares: Tensor, damping: float | Tensor) -> Tensor:
-        """`covariance_inverse`, kept while there is room."""
+    def _factor(
+        self, key: tuple[object, ...], block: Block, features: Tensor, damping: float | Tensor, limit: float | Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Roots [B, n] of the records' shares and `covariance_inverse`, kept while there is room."""
         if key in self._factors:
             return self._factors[key]
-        inverse = covariance_inverse(features, shares, damping)
-        if sum(kept.nbytes for kept in self._factors.values()) + inverse.nbytes <= KEPT_FACTORS:
-            self._factors[key] = inverse
-        return inverse
+        squared_norms, weights = block.squared_norms.to(features.dtype), block.weights.to(features.dtype)
+        bound = limit if isinstance(limit, Tensor) else squared_norms.new_full((), limit)
+        roots = bounded_shares(weights, squared_norms, bound).sqrt_()  # ||x x^T||_F = ||x||^2
+        inverse = covariance_inverse(features, roots, damping)
+        if sum(kept.nbytes for _, kept in self._factors.values()) + inverse.nbytes <= KEPT_FACTORS:
+            self._factors[key] = roots, inverse
+        return roots, inverse
 
     def _evaluate(self, parameters: Tensor, features: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Accuracy in percent and mean cross-entropy of one run's parameters [d] on test records."""

@@ -29,6 +29,7 @@ from dpfl_cli.models.objective import ClientSide
 from dpfl_cli.privacy.client_values import Diagnostic, Unreleased, client_values, opened, shown, versions
 from dpfl_cli.privacy.ledger import BatchLedger, Ledger
 from dpfl_cli.privacy.mechanism import Site
+from dpfl_cli.simulation.graph import graphs_of
 from dpfl_cli.simulation.plan import Part, Plan
 from dpfl_cli.simulation.replay import HostStreams, Replay
 
@@ -236,9 +237,7 @@ class Batch:
         self._computing = 0.0  # seconds of algorithm's work that no member has got yet
         self.device = pick_device(first.runtime.device)
         self.algorithm = first.algorithm.target(stacked([plan.algorithm.settings for plan in plans], self.device))
-        self.replay = Replay(int((self._horizons - self.rounds).min()), self.algorithm)
-        if self.device.type != "cpu":
-            self.replay.refused = "is on a device, whose memory a recording would compare on the host"
+        self.replay = Replay(int((self._horizons - self.rounds).min()), self.algorithm, graphs_of(self.device))
         federations = [federation_of(plan) for plan in plans]
         distinct = list({id(item): item for item in federations}.values())
         position = {id(item): number for number, item in enumerate(distinct)}

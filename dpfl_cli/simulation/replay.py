@@ -18,7 +18,8 @@ the second round is done again by the first one's list and must give the same bi
 `Replay.refused` says why.
 
 Where a round is smaller still than the calls of torch that it takes, a stretch of them whose diagnostics nobody looks at is done
-by one call of a compiled program, a leap: see `tape`.
+by one call of a compiled program, a leap: see `tape`. On a GPU, the calls that touch its memory alone are one CUDA graph: see
+`graph`.
 """
 
 from __future__ import annotations
@@ -39,16 +40,18 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpfl_cli.algorithms.base import State
+from dpfl_cli.data.devices import refill
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.client_values import READERS, client_values, opened
 from dpfl_cli.privacy.separation import parts
+from dpfl_cli.simulation.graph import CudaGraphs, Ungraphed, split
 
 if TYPE_CHECKING:
     from dpfl_cli.simulation.tape import Tape
 
 WORTHWHILE = 100  # rounds that must be left, for recording costs some rounds
 SMALL = 16 << 20  # bytes that a round may make for torch's own threads to cost more than they save
-LARGEST = 64 << 20  # bytes that a round may make: a larger one costs arithmetic, not Python
+LARGEST = 64 << 20  # bytes that a round may make on a CPU: a larger one costs arithmetic, not Python
 _ALLOCATING = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])  # they write nothing
 _OVERWRITING = frozenset(["copy_", "fill_", "zero_"])  # in place, without reading what was there
 _FACTORY = frozenset(["dtype", "layout", "device", "pin_memory"])  # of new tensors; `out=` forms have them from `out`
@@ -70,11 +73,37 @@ class Untaped(Exception):
 
 
 class RoundNumbers:
-    """[R] round numbers that notice any use but being handed on to a mechanism or to streams."""
+    """[R] whole numbers `times` those of the rounds, `plus` some, which notice any use but being handed on to a mechanism or to
+    streams.
 
-    def __init__(self, plain: np.ndarray, notice: Callable[[], None]) -> None:
-        self.plain, self.shape = plain, plain.shape
+    Sums and products with whole numbers are such numbers again: they address what is drawn for the steps of a round.
+    """
+
+    def __init__(self, rounds: np.ndarray, notice: Callable[[], None], times: int = 1, plus: int = 0) -> None:
+        self.rounds, self.times, self.plus, self.shape = rounds, times, plus, rounds.shape
         self.__notice = notice
+
+    @property
+    def plain(self) -> np.ndarray:
+        """The numbers of the round that it is; the array of rounds itself where they are these."""
+        return self.rounds if (self.times, self.plus) == (1, 0) else self.rounds * self.times + self.plus
+
+    def __mul__(self, other: Any) -> Any:
+        return self.__with(self.times * other, self.plus * other) if type(other) is int else self.used("__mul__")(other)
+
+    def __add__(self, other: Any) -> Any:
+        return self.__with(self.times, self.plus + other) if type(other) is int else self.used("__add__")(other)
+
+    def __sub__(self, other: Any) -> Any:
+        return self.__with(self.times, self.plus - other) if type(other) is int else self.used("__sub__")(other)
+
+    __rmul__, __radd__ = __mul__, __add__
+
+    def __with(self, times: int, plus: int) -> RoundNumbers:
+        return RoundNumbers(self.rounds, self.__notice, times, plus)
+
+    def __str__(self) -> str:
+        return f"{self.times} rounds + {self.plus}"
 
     def used(self, name: str) -> Any:
         self.__notice()
@@ -89,7 +118,8 @@ def _noticed(name: str) -> Any:
 
 _COMPARISONS = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
 _PROTOCOLS = {"__array_ufunc__", "__array_function__"}  # without them numpy asks for the array
-for _attribute in set(dir(np.ndarray)) - set(dir(object)) - {"shape"} - _PROTOCOLS | _COMPARISONS:
+_ADDRESSES = {"shape", "__mul__", "__rmul__", "__add__", "__radd__", "__sub__", "__str__"}
+for _attribute in set(dir(np.ndarray)) - set(dir(object)) - _ADDRESSES - _PROTOCOLS | _COMPARISONS:
     setattr(RoundNumbers, _attribute, _noticed(_attribute))
 
 
@@ -114,9 +144,11 @@ class Step:
 
 @dataclass
 class Recording:
-    """One round: the state that it began with, what it did, and the plain tensors that it ended with, by name."""
+    """One round: the state that it began with, the bytes that it may make, what it did, and the plain tensors that it ended with,
+    by name."""
 
     state: State
+    most: int
     steps: list[Step] = field(default_factory=list)
     after: dict[str, Tensor] = field(default_factory=dict)
     diagnostics: dict[str, Tensor] = field(default_factory=dict)
@@ -143,7 +175,7 @@ class Recording:
         writes = _addresses(targets) | (set() if name in _ALLOCATING else _addresses(made))
         self.steps.append(Step(func, args, kwargs, made, reads, writes))
         self.bytes += sum(part.untyped_storage().nbytes() for part in made)
-        return "a round makes too much to be worth it" if self.bytes > LARGEST else None
+        return "a round makes too much to be worth it" if self.bytes > self.most else None
 
     def described(self) -> tuple[list[Any], list[Any]]:
         """What was done, with memory named by its origin; and the tensors and arrays from outside, in the order of their use."""
@@ -152,7 +184,7 @@ class Recording:
 
         def told(value: Any) -> Any:
             if isinstance(value, RoundNumbers):
-                return "rounds"
+                return str(value)
             if not isinstance(value, Tensor | np.ndarray):
                 return str(value)  # of a float: every digit
             if address(value) not in origin:
@@ -246,16 +278,18 @@ class Replay:
     Args:
       rounds: how many rounds are to come.
       algorithm: the method that computes them; one that changes an attribute of its own in a round is not replayed.
+      graphs: captures what a round does on a device; None on a CPU.
 
     Attributes:
       refused: why rounds are not replayed; None where they are, or may be.
       replaying: whether the next round is.
       untaped: why rounds that are replayed do not `leap`; None where they do, or may.
+      ungraphed: why rounds that are replayed on a device, some or all, go call by call; None where they are graphs, or may be.
     """
 
-    def __init__(self, rounds: int, algorithm: Any = None) -> None:
+    def __init__(self, rounds: int, algorithm: Any = None, graphs: CudaGraphs | None = None) -> None:
         self.refused = None if rounds >= WORTHWHILE else "too few rounds"
-        self._algorithm = algorithm
+        self._algorithm, self._graphs = algorithm, graphs
         self.replaying = False
         self._warm = False  # whether a round has filled the caches of objective and mechanism
         self._recording: Recording | None = None  # in progress
@@ -263,6 +297,7 @@ class Replay:
         self._paused = False
         self._calls: dict[bool, list[Call]] = {}  # of a round with diagnostics, and without
         self.untaped: str | None = None
+        self.ungraphed: str | None = None
         self._tape: Tape | None = None
 
     def refuse(self, reason: str) -> None:
@@ -343,7 +378,8 @@ class Replay:
 
     def _recorded(self, compute: Compute, state: State, rounds: np.ndarray) -> tuple[State, Mapping[str, Tensor]]:
         """A round as it is, recorded; after the second one replaying may begin."""
-        self._recording = recording = Recording(_own(state))
+        most = LARGEST if self._graphs is None else self._graphs.largest
+        self._recording = recording = Recording(_own(state), most)
         before = named(recording.state)
         held = _attributes(self._algorithm)
         numbers = RoundNumbers(rounds, lambda: self.refuse("uses the number of the round"))
@@ -398,21 +434,47 @@ class Replay:
             else:
                 _fill(step.made, second.steps[number].given or [])
                 calls[number] = _host_call(step, first.threads)
-        for name, value in {**second.after, **second.diagnostics}.items():
-            if not _same_bits({**first.after, **first.diagnostics}[name], value):
-                raise Refused(f"the replayed round has another {name}")
+        _compare({**first.after, **first.diagnostics}, second, Refused)
         ends = [
             partial(before[name].copy_, value) for name, value in first.after.items() if not _same_memory(value, before[name])
         ]
         hidden = first.needed(_addresses(first.after.values()))
-        self._calls = {True: [*(calls[n] for n in shown), *ends], False: [*(calls[n] for n in hidden), *ends]}
+        for look, numbers in ((False, hidden), (True, shown)):
+            self._calls[look] = [*(calls[number] for number in numbers), *ends]
+            if self._graphs is not None:
+                try:
+                    self._calls[look] = self._graphed(first, second, numbers, calls, ends)
+                except (Ungraphed, RuntimeError) as reason:
+                    self.ungraphed = str(reason)
         try:
             self._tape = self._taped(first, second, hidden, rounds)
         except Untaped as reason:
             self.untaped = str(reason)
-        for end in ends:
-            end()
+        for name, value in second.after.items():
+            before[name].copy_(value)
         self.replaying = True
+
+    def _graphed(
+        self, first: Recording, second: Recording, numbers: list[int], calls: Mapping[int, Call], ends: Sequence[Call]
+    ) -> list[Call]:
+        """The calls of a round, those that touch nothing but the device's memory played by one, on which the second round has
+        given the same bits."""
+        assert self._graphs is not None
+        before = named(first.state)
+        written = {address(before[name]) for name, value in first.after.items() if not _same_memory(value, before[name])}
+        come_first, rest = split([first.steps[number] for number in numbers], written, self._graphs.on_host)
+        play = self._graphs.captured([*(calls[numbers[place]] for place in rest), *ends])
+        for name, value in named(second.state).items():
+            before[name].copy_(value)
+        for number in (numbers[place] for place in come_first):
+            given = second.steps[number].given
+            if given is None:
+                calls[number]()
+            else:
+                _fill(first.steps[number].made, given)
+        play()
+        _compare({**before, **first.diagnostics}, second, Ungraphed)
+        return [*(calls[numbers[place]] for place in come_first), play]
 
     def _taped(self, first: Recording, second: Recording, hidden: list[int], rounds: np.ndarray) -> Tape:
         """The first round's steps as a tape, on which the second round has given the same bits."""
@@ -469,6 +531,11 @@ class HostStreams(Streams):
         drawn: Tensor = self._replay.host(super()._draw, *args)
         return drawn
 
+    def _on_device(self, *args: Any) -> Tensor:
+        """What a device draws itself is addressed on the host, in every round; what the host draws passes through `_draw`."""
+        drawn: Tensor = self._replay.host(super()._on_device, *args) if self._drawing(args[-1]) else super()._on_device(*args)
+        return drawn
+
 
 def named(state: State) -> dict[str, Tensor]:
     """The plain tensors of a state."""
@@ -520,6 +587,13 @@ def _same_bits(one: Any, other: Any) -> bool:
     return torch.equal(*(value.reshape(-1).view(torch.uint8) for value in (one, other)))
 
 
+def _compare(found: Mapping[str, Tensor], expected: Recording, refusal: type[Exception]) -> None:
+    """Refuses a round done anew that has not given the recorded one's state and diagnostics."""
+    for name, value in {**expected.after, **expected.diagnostics}.items():
+        if not _same_bits(found[name], value):
+            raise refusal(f"the replayed round has another {name}")
+
+
 def _fill(places: Sequence[Any], values: Sequence[Any]) -> None:
     """Writes values over arrays and tensors."""
     for place, value in zip(places, values, strict=True):
@@ -531,13 +605,13 @@ def _fill(places: Sequence[Any], values: Sequence[Any]) -> None:
 
 def _host_call(step: Step, threads: int) -> Call:
     """Calls on the host, with all threads, and writes what that gives over what it gave when it was recorded."""
-    function, args, places = step.function, [_plain(arg) for arg in step.args], step.made
+    function, args, places = step.function, step.args, step.made
     into = {"out": places[0]} if "out" in signature(function).parameters else {}
 
     def call() -> None:
         fewer = torch.get_num_threads()
         torch.set_num_threads(threads)
-        result = function(*args, **into)
+        result = function(*map(_plain, args), **into)
         torch.set_num_threads(fewer)
         if not into:
             _fill(places, result if type(result) is tuple else (result,))
@@ -573,7 +647,8 @@ def _settled(step: Step) -> Call:
     """Does an operation again on its memory; the call that did it."""
     name = step.function.overloadpacket.__name__
     if name in ("clone", "_to_copy"):
-        calls = [partial(step.made[0].copy_, step.args[0])]
+        place, source = step.made[0], step.args[0]
+        calls = [partial(place.copy_, source) if place.device == source.device else partial(refill, place, source)]
     else:
         form, args, kwargs = step.function, step.args, step.kwargs
         if step.made:

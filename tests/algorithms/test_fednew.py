@@ -17,9 +17,12 @@ from dpfl_cli.algorithms.fednew_record import FedNewRecord, FedNewRecordSettings
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Federation
+from dpfl_cli.models import softmax as softmax_model
 from dpfl_cli.models.softmax import SoftmaxRegression
 from dpfl_cli.privacy.bounded import joined_side, record_mean
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+from dpfl_cli.simulation import engine
+from dpfl_cli.simulation.engine import Batch, Member
 from dpfl_cli.simulation.plan import make_plan
 from tests.models.test_softmax import make_federation, make_settings
 
@@ -409,3 +412,21 @@ def test_duals_stay_with_the_clients() -> None:
     state = play("fednew", "central", {"dual": "own_update"}).go(1).states[-1]
     assert isinstance(state.clients["dual"], ClientValues)
     assert not any(isinstance(value, ClientValues) for value in state.server.values())
+
+
+@pytest.mark.parametrize(
+    "method", [["fednew", "dp=ldp"], ["fednew_record", "dp=ldp", "dp.unit=record"]], ids=lambda words: words[0]
+)
+def test_rounds_on_a_device_share_their_covariance_factors(method: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device is not asked whether the damping is the same as before: it has to be the same tensor."""
+    made = []
+    factor = softmax_model.covariance_inverse
+    monkeypatch.setattr(softmax_model, "covariance_inverse", lambda *args: made.append(args) or factor(*args))
+    monkeypatch.setattr(engine, "pick_device", lambda name: torch.device("meta"))
+    data = ["dataset=synthetic_alpha_beta", "dataset.clients=5", "dataset.records_per_client=12", "dataset.classes=3"]
+    words = [f"algorithm={method[0]}", *method[1:], "dp.mode=paper", *data, "model=softmax", "algorithm.curvature=covariance"]
+    batch = Batch([Member(make_plan(compose_config([*words, "rounds=4"])))])
+    batch.step(shown=False)
+    first = len(made)
+    batch.step(shown=False)
+    assert 0 < first == len(made)

@@ -18,8 +18,9 @@ from torch.utils._pytree import tree_leaves
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.device_draws import DeviceDraws, address_hash
+from dpfl_cli.data.devices import read_once, refill
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models import curvature
+from dpfl_cli.models import softmax
 from dpfl_cli.privacy import bounded
 from dpfl_cli.simulation import engine
 from dpfl_cli.simulation.engine import Batch, Member, batch_key, noise_device, run_members
@@ -60,17 +61,24 @@ class Waits(TorchDispatchMode):
         return result
 
 
+FIRST: list[bool] = []  # not empty in the first round of a walk
+
+
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """runtime.device is one that cannot be read; conjugate gradients, the one exception, take all their steps."""
+    """runtime.device is one that cannot be read, but for what the first round reads and keeps."""
     monkeypatch.setattr(engine, "pick_device", lambda name: torch.device("meta"))
-    monkeypatch.setattr(curvature, "_any", lambda active: True)
+    monkeypatch.setattr(softmax, "read_once", lambda value: 4.0 if FIRST else read_once(value))
 
 
 def walked(words: list[str]) -> tuple[list[str], list[str]]:
     """What waits on a device that cannot be read: in a round that is not shown, and in one that is, after the first."""
     batch = Batch([Member(make_plan(compose_config(words)))])
-    batch.step(shown=False)
+    FIRST.append(True)
+    try:
+        batch.step(shown=False)
+    finally:
+        FIRST.clear()
     found = []
     for shown in (False, True):
         with Waits() as waits:
@@ -167,8 +175,15 @@ def test_a_wait_would_be_seen(nowhere: None, monkeypatch: pytest.MonkeyPatch) ->
     assert waits.found == ["_to_copy from cpu to meta", "index of tensors on both sides", "index_put_ by a mask"]
     monkeypatch.undo()
     monkeypatch.setattr(engine, "pick_device", lambda name: torch.device("meta"))
-    with pytest.raises(RuntimeError):  # conjugate gradients do read
+    with pytest.raises(RuntimeError):  # conjugate gradients do read, in the first round
         walked([*SOFTMAX, "algorithm=fednew", "dp=cdp"])
+
+
+@pytest.mark.parametrize("values", [torch.arange(6.0), torch.arange(6, dtype=torch.float64)[::2], torch.tensor(2.0)])
+def test_a_place_is_refilled(values: torch.Tensor) -> None:
+    place = torch.zeros(values.shape, dtype=torch.float32)
+    refill(place, values)
+    assert torch.equal(place, values.float())
 
 
 # What rounds on a device leave unread.
@@ -290,8 +305,6 @@ def test_rounds_on_a_gpu(algorithm: str) -> None:
         for one, other in zip(here, there, strict=True):
             tolerance = 1e-6 if all(model not in words for model in ("model=softmax", "model=mlp")) else 1e-3  # float32
             np.testing.assert_allclose(list(one.values()), list(other.values()), rtol=tolerance, atol=tolerance)
-        if algorithm in ("fednew", "fednew_record"):
-            continue  # conjugate gradients ask now and then whether to go on
         batch = Batch([Member(make_plan(with_values(config, {"runtime.device": "cuda", "runtime.noise": "device"})))])
         batch.step(shown=False)
         torch.cuda.set_sync_debug_mode("error")
@@ -299,6 +312,23 @@ def test_rounds_on_a_gpu(algorithm: str) -> None:
             batch.step(shown=False)
         finally:
             torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("size", [10, 1 << 20])
+def test_a_gpu_gets_what_the_host_had_when_it_was_sent(size: int) -> None:
+    """While the device is busy the host writes over what it has sent."""
+    busy, source = torch.randn(4096, 4096, device="cuda"), torch.empty(size)
+    places = [torch.empty(size, device="cuda") for _ in range(20)]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for number, place in enumerate(places):
+            busy @ busy
+            refill(place, source.fill_(number))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for number, place in enumerate(places):
+        assert bool((place == number).all())
 
 
 def _no(_: Any) -> None:

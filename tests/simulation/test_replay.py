@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dpfl_cli.algorithms.base import State
 from dpfl_cli.algorithms.fedavg import FedAvg
 from dpfl_cli.algorithms.local import bounded_local_update
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.linear import LinearRegression
 from dpfl_cli.privacy.client_values import client_values, opened
 from dpfl_cli.privacy.mechanism import ReleaseSpec
@@ -80,24 +83,77 @@ def test_replayed_rounds_have_the_same_bits(algorithm: str, dp: str, as_it_is: A
         assert torch.equal(value, eager.server[name])
 
 
-@pytest.mark.parametrize("algorithm", ["primal_dual", "fedavg_record", "scaffold_record", "isrl_dp"])
-def test_noisy_local_steps_on_a_logistic_model_have_the_same_bits(algorithm: str, tmp_path: Path, as_it_is: Any) -> None:
+def logistic(tmp_path: Path) -> list[str]:
+    """Words for three clients with records of their own."""
     rows = np.random.default_rng(0).standard_normal((30, 4))
     lines = (f"{1 if row[0] > 0 else -1} " + " ".join(f"{k}:{x:.4f}" for k, x in enumerate(row, start=1)) for row in rows)
     (tmp_path / "data").write_text("\n".join(lines) + "\n")
-    data = [
+    return [
         "dataset=libsvm",
         f"dataset.path={tmp_path}/data",
         "model=logistic",
         "partitioner=contiguous",
         "partitioner.clients=3",
     ]
+
+
+@pytest.mark.parametrize("algorithm", ["primal_dual", "fedavg_record", "scaffold_record", "isrl_dp"])
+def test_noisy_local_steps_on_a_logistic_model_have_the_same_bits(algorithm: str, tmp_path: Path, as_it_is: Any) -> None:
     method = [f"algorithm={algorithm}", "dp=record", "mechanism.noise_multiplier=1.0", "rounds=13", "evaluation.every=4"]
-    plan = make_plan(compose_config([*data, *method]))
+    plan = make_plan(compose_config([*logistic(tmp_path), *method]))
     assert after_rounds(plan).replay.replaying, after_rounds(plan).replay.refused
     replayed, eager = finish([plan])[plan.id], as_it_is([plan])[plan.id]
     assert replayed.rows == eager.rows
     assert replayed.ledger == eager.ledger
+
+
+@pytest.mark.parametrize("method", [
+    ["algorithm=fedavg", "dp=ldp", "algorithm.local_steps=3"],
+    ["algorithm=fedexp", "dp=cdp"],
+    ["algorithm=scaffold", "dp=none", "algorithm.local_steps=2"],
+    ["algorithm=fedavg_record", "dp=record", "algorithm.local_steps=3"],
+    ["algorithm=fedavg_record", "dp=record", "algorithm.sampling=epoch_permutation", "algorithm.local_steps=3"],
+    ["algorithm=scaffold_record", "dp=record", "algorithm.sampling=with_replacement", "dp.mode=paper"],
+    ["algorithm=adaptdp", "dp=record", "algorithm.radius_batch_size=2"],
+])  # fmt: skip
+def test_rounds_with_batches_have_the_same_bits(method: list[str], tmp_path: Path, as_it_is: Any) -> None:
+    """Batches are drawn anew in every replayed round, by the number of the local step."""
+    noise = [] if "dp=none" in method else ["mechanism.noise_multiplier=1.0"]
+    words = [*logistic(tmp_path), *method, *noise, "algorithm.batch_size=3", "rounds=13", "evaluation.every=4"]
+    plans = [make_plan(with_values(compose_config(words), {"seed": seed})) for seed in (0, 1)]
+    assert after_rounds(plans[0]).replay.replaying, after_rounds(plans[0]).replay.refused
+    together, alone = finish(plans), as_it_is(plans)
+    for plan in plans:
+        assert together[plan.id].rows == alone[plan.id].rows
+        assert together[plan.id].ledger == alone[plan.id].ledger
+
+
+def test_a_batch_that_holds_a_record_twice_is_refused_in_a_replayed_round(tmp_path: Path, monkeypatch: Any) -> None:
+    words = [*logistic(tmp_path), "algorithm=fedavg", "dp=ldp", "algorithm.batch_size=3", "rounds=13"]
+    draw = Streams.subset
+
+    def twice(self: Streams, name: str, rounds: np.ndarray, *args: Any) -> torch.Tensor:
+        drawn = draw(self, name, rounds, *args)
+        return drawn.index_fill(-1, torch.tensor(1), 0) if rounds.max() > 40 else drawn  # a round has 5 local steps
+
+    monkeypatch.setattr(Streams, "subset", twice)
+    plan = make_plan(compose_config([*words, "mechanism.noise_multiplier=1.0", "algorithm.local_steps=5"]))
+    batch = after_rounds(plan, 8)
+    assert batch.replay.replaying
+    with pytest.raises(PrivacyError, match="holds a record twice"):
+        batch.step()
+
+
+def test_addresses_that_change_otherwise_than_rounds_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, seen = FedAvg.round, []
+
+    def round(self: FedAvg, state: State, objective: Any, mechanism: Any, streams: Any, rounds: Any) -> Any:
+        seen.append(1)
+        streams.uniform("other", rounds * len(seen), 1, 1)
+        return usual(self, state, objective, mechanism, streams, rounds)
+
+    monkeypatch.setattr(FedAvg, "round", round)
+    assert "does not do the same" in (after_rounds(plans_of("algorithm=fedavg")[0]).replay.refused or "")
 
 
 def test_members_that_leave_and_runs_of_several_federations(as_it_is: Any) -> None:
@@ -254,7 +310,8 @@ def test_releases_for_some_runs_only_are_not_replayed(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("use", [
-    lambda n: n[0], lambda n: n + 1, lambda n: 1 + n, lambda n: n > 3, lambda n: n == 3, list, lambda n: n.max(),
+    lambda n: n[0], lambda n: n + 1.0, lambda n: n + n, lambda n: n.all(),
+    lambda n: n * True, lambda n: n // 2, lambda n: -n, lambda n: n > 3, lambda n: n == 3, list, lambda n: n.max(),
     lambda n: n.astype(float), lambda n: n.dtype, np.asarray, torch.as_tensor, len,
     lambda n: np.where(n > 1, 1, 0), lambda n: np.add(n, 1), lambda n: n.T, bool,
 ])  # fmt: skip
@@ -265,6 +322,24 @@ def test_round_numbers_notice_every_use(use: Callable[[Any], Any]) -> None:
     assert not seen
     use(numbers)
     assert seen
+
+
+@given(st.lists(st.tuples(st.sampled_from("+*-<"), st.integers(-9, 9)), max_size=5))
+def test_addresses_made_of_round_numbers_follow_the_rounds(steps: list[tuple[str, int]]) -> None:
+    """Sums and products with whole numbers are not a use; they are what numpy makes of the round that it is."""
+    operations = {"+": lambda n, k: n + k, "*": lambda n, k: n * k, "-": lambda n, k: n - k, "<": lambda n, k: k + n * 2}
+    rounds, seen = np.array([3, 8]), []
+
+    def applied(numbers: Any) -> Any:
+        for name, k in steps:
+            numbers = operations[name](numbers, k)
+        return numbers
+
+    found = applied(replay.RoundNumbers(rounds, lambda: seen.append(1)))
+    for _ in range(2):
+        assert np.array_equal(found.plain, applied(rounds))
+        rounds += 5
+    assert not seen
 
 
 def test_a_release_too_many_is_refused_in_a_replayed_round() -> None:
