@@ -10,6 +10,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+from dpfl_cli.cli.start import importing
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.paths import outputs_dir
 
@@ -46,9 +47,10 @@ def execute(args: argparse.Namespace) -> int:
     if args.check_published is not None:
         return _check(Path(args.check_published) if args.check_published else None)
     names, scale = _split(args.words)
-    from dpfl_cli.reproduction.declaration import select_artifacts
-    from dpfl_cli.reproduction.published import publish_artifacts, published_root
-    from dpfl_cli.reproduction.reproduce import check_scale, reproduce
+    with importing():
+        from dpfl_cli.reproduction.declaration import select_artifacts
+        from dpfl_cli.reproduction.published import publish_artifacts, published_root
+        from dpfl_cli.reproduction.reproduce import check_scale, reproduce
 
     check_scale(scale)
     artifacts = select_artifacts(names)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfl_cli.cli.plugins import ENVIRONMENT, load_plugins, split_plugins
-from dpfl_cli.config.compose import CONFIG_ERRORS, VERSION_BASE, explained, plain, register_resolvers
+from dpfl_cli.cli.start import importing
+from dpfl_cli.config.compose import CONFIG_ERRORS, VERSION_BASE, compose_config, explained, plain, register_resolvers
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.paths import conf_dir
 
@@ -57,6 +58,8 @@ def run(words: Sequence[str]) -> int:
     words = flags_first(rest)
     load_plugins(files)
     os.environ[ENVIRONMENT] = os.pathsep.join(dict.fromkeys([*_plugin_files(), *(str(Path(name).resolve()) for name in files)]))
+    if not any(word.startswith("-") or "hydra" in word.split("=")[0] for word in words):
+        return execute_configs([compose_config(words)])  # one run: Hydra's main function would compose it twice
     register_resolvers()
     stopped: list[BaseException] = []
 
@@ -126,16 +129,17 @@ def flags_first(words: Sequence[str]) -> list[str]:
 
 def execute_configs(configs: Sequence[dict[str, Any]], backend: Backend | None = None) -> int:
     """Plans, executes and reports composed configs, on the workers of a backend if there is one; the exit code."""
-    from dpfl_cli.cli.report import report_outcomes
-    from dpfl_cli.config.paths import outputs_dir
-    from dpfl_cli.simulation.execute import execute
-    from dpfl_cli.simulation.plan import make_plans
-    from dpfl_cli.simulation.progress import Progress
-    from dpfl_cli.simulation.store import RunStore
-    from dpfl_cli.simulation.workers import execute_on_workers
-
     if not configs:
         raise ConfigError("-m: the grid is empty; give every key at least one value, as seed=range(3)")
+    with importing():
+        from dpfl_cli.config.paths import outputs_dir
+        from dpfl_cli.simulation.execute import execute
+        from dpfl_cli.simulation.plan import load_components, make_plans
+        from dpfl_cli.simulation.progress import Progress
+        from dpfl_cli.simulation.store import RunStore
+        from dpfl_cli.simulation.workers import execute_on_workers
+
+        load_components()
     quiet = bool(os.environ.get(QUIET))
     plans = make_plans(configs)
     store = RunStore(outputs_dir())
@@ -146,6 +150,8 @@ def execute_configs(configs: Sequence[dict[str, Any]], backend: Backend | None =
             outcomes = execute(plans, store, progress)
         else:
             outcomes = execute_on_workers(configs, plans, store, progress, backend, run_share, _plugin_files())
+    from dpfl_cli.cli.report import report_outcomes  # the first round does not wait for what tables need
+
     return report_outcomes(outcomes, quiet)
 
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from copy import deepcopy
+from functools import cache
+from itertools import compress
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -48,11 +54,64 @@ def compose_config(overrides: Sequence[str]) -> dict[str, Any]:
         raise explained(error, overrides) from error
 
 
+def compose_jobs(loader: ConfigLoader, sweep: DictConfig, jobs: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+    """The resolved configs of a sweep's jobs, as plain values: what `loader.load_sweep_config` makes of each.
+
+    It takes Hydra a tenth of a second to merge the options that a job chooses. Jobs with the same choices share that; the other
+    values are set afterwards, which is when Hydra sets them too.
+
+    Args:
+      sweep: the config of the command.
+      jobs: the overrides of every job.
+
+    Raises:
+      HydraException, OmegaConfBaseException, ConfigError: of the first job that cannot be composed, as Hydra says it.
+    """
+    parser = OverridesParser.create(config_loader=loader)
+    parse = cache(lambda word: parser.parse_overrides([word])[0])
+    is_group = cache(lambda key: bool(loader.get_group_options(key)))
+    merged = cache(lambda *words: _own(loader.load_sweep_config(sweep, list(words))))
+
+    def composed(words: Sequence[str]) -> DictConfig:
+        overrides = [parse(word) for word in words]
+        if not all(_is_plain(override) for override in overrides):
+            return _own(loader.load_sweep_config(sweep, list(words)))
+        chosen = [is_group(override.key_or_group) for override in overrides]
+        config = deepcopy(merged(*compress(words, chosen)))
+        for override in (override for override, group in zip(overrides, chosen, strict=True) if not group):
+            OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+        return config
+
+    configs = []
+    for words in jobs:
+        try:
+            config = composed(words)
+        except OmegaConfBaseException:
+            config = _own(loader.load_sweep_config(sweep, list(words)))  # Hydra has words for what is wrong
+        configs.append(_resolved(config))
+    return configs
+
+
+def _is_plain(override: Override) -> bool:
+    """Whether it chooses an option or sets a value, in whatever order it comes: adds and deletes nothing, and merges nothing."""
+    change = override.type == OverrideType.CHANGE and override.package is None
+    return change and not override.is_hydra_override() and not isinstance(override.value(), dict)
+
+
 def plain(config: DictConfig) -> dict[str, Any]:
     """A composed config as resolved plain values, without Hydra's own node."""
+    return _resolved(_own(config))
+
+
+def _own(config: DictConfig) -> DictConfig:
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    OmegaConf.set_struct(own, True)  # as Hydra has it: what is not there cannot be set
+    return own
+
+
+def _resolved(config: DictConfig) -> dict[str, Any]:
     try:
-        own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-        values = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
+        values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise explained(error, ()) from error
     assert isinstance(values, dict)

@@ -118,13 +118,11 @@ class Federation:
         """
         counts = self.partition.counts
         order = np.argsort(-counts, kind="stable")
-        groups: list[list[int]] = []
+        sizes, first = np.unique(-counts[order], return_index=True)  # each size once, the largest first
+        begins: list[int] = []
         largest = -1
-        for client in order:
-            count = int(counts[client])
-            if largest >= 0 and count >= (1.0 - waste) * largest:
-                groups[-1].append(int(client))
-            else:
-                groups.append([int(client)])
-                largest = count
-        return [np.array(group) for group in groups]
+        for size, place in zip((-sizes).tolist(), first.tolist(), strict=True):
+            if largest < 0 or size < (1.0 - waste) * largest:
+                begins.append(place)
+                largest = size
+        return np.split(order, begins)[1:]  # the first part ends where the first group begins: it is empty

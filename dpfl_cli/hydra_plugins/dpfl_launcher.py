@@ -32,14 +32,11 @@ class DpflLauncher(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from dpfl_cli.cli.run import execute_configs, exit_codes
-        from dpfl_cli.config.compose import plain
+        from dpfl_cli.config.compose import compose_jobs
         from dpfl_cli.simulation.backends import make_backend
 
         backend = None if self.name == "dpfl" else make_backend(self.name, self.options)
-        loader = self.hydra_context.config_loader
-        configs: list[dict[str, Any]] = [
-            plain(loader.load_sweep_config(self.config, list(overrides))) for overrides in job_overrides
-        ]
+        configs = compose_jobs(self.hydra_context.config_loader, self.config, job_overrides)
         exit_codes.append(execute_configs(configs, backend))
         results = []
         for overrides in job_overrides:

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -201,6 +201,7 @@ def gaussian_log_delta(mu: float, excess: float) -> float:
     return -s * s / 2 - math.log(2 * math.pi) / 2 + math.log(difference)
 
 
+@lru_cache(maxsize=64)  # the runs of a grid often share their ledger
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Smallest epsilon of the Gaussian mechanism with mean shift mu at delta, to rounding.
 

@@ -26,9 +26,9 @@ from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import scipy  # it imports its parts when they are used
 import torch
 from pydantic import Field
-from scipy.special import betainc, betaincc, betaincinv, betaln, expit
 from torch import Tensor
 
 from dpfl_cli.config.component import Settings, component
@@ -158,18 +158,18 @@ def make_cap(epsilon_cap: float, epsilon_direction: float, rule: GammaRule, dime
     threshold, gap = exact_threshold(epsilon_direction, dimension)
     if rule == "paper" and (lower := paper_threshold(epsilon_direction, dimension)) < threshold:
         threshold, gap = lower, 1 - lower
-    inside, outside = float(expit(epsilon_cap)), float(expit(-epsilon_cap))
+    inside, outside = float(scipy.special.expit(epsilon_cap)), float(scipy.special.expit(-epsilon_cap))
     if gap < 0.5:
-        mass = 0.5 * float(betainc(a, 0.5, gap * (2 - gap)))
+        mass = 0.5 * float(scipy.special.betainc(a, 0.5, gap * (2 - gap)))
         log_squared_sine = math.log(gap * (2 - gap)) if gap > 0 else -math.inf
     else:
-        mass = 0.5 * float(betaincc(0.5, a, threshold**2))
+        mass = 0.5 * float(scipy.special.betaincc(0.5, a, threshold**2))
         log_squared_sine = math.log1p(-(threshold**2))
     if mass <= 0:
         raise ConfigError(
             f"mechanism.epsilon_direction={epsilon_direction:g}: the cap is too small to draw from; choose a lower value"
         )
-    log_prefactor = a * log_squared_sine - math.log(dimension - 1) - float(betaln(a, 0.5))
+    log_prefactor = a * log_squared_sine - math.log(dimension - 1) - float(scipy.special.betaln(a, 0.5))
     scale = math.exp(log_prefactor) * (inside / mass - outside / (1 - mass))
     return Cap(epsilon_cap, epsilon_direction, threshold, mass, inside, scale)
 
@@ -194,10 +194,11 @@ def exact_threshold(epsilon: float, dimension: int) -> tuple[float, float]:
     Each of the two keeps its digits where it is small.
     """
     a = (dimension - 1) / 2
-    gap = 2 * float(betaincinv(a, a, expit(-epsilon)))
+    gap = 2 * float(scipy.special.betaincinv(a, a, scipy.special.expit(-epsilon)))
     if gap < 0.5:
         return 1 - gap, gap
-    threshold = math.sqrt(float(betaincinv(0.5, a, math.tanh(epsilon / 2))))  # P(|<V, u>| < gamma) = tanh(epsilon / 2)
+    # P(|<V, u>| < gamma) = tanh(epsilon / 2)
+    threshold = math.sqrt(float(scipy.special.betaincinv(0.5, a, math.tanh(epsilon / 2))))
     return threshold, 1 - threshold
 
 
@@ -355,7 +356,7 @@ class PrivUnit(Mechanism):
         inside = choice < self._cap["inside"]
         mass = np.where(inside, self._cap["mass"], 1 - self._cap["mass"])
         # (1 + <V, u>) / 2 is Beta(a, a); the tail's probability is inverted from the tail's own side, where it is exact
-        tail = betaincinv(a, a, mass * (1 - quantile))
+        tail = scipy.special.betaincinv(a, a, mass * (1 - quantile))
         return torch.from_numpy(np.where(inside, 1 - 2 * tail, 2 * tail - 1))
 
     def _private_norm(self, norms: Tensor, bound: Tensor, rounding: Tensor, keep: Tensor, other: Tensor) -> Tensor:

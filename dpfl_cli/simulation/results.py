@@ -7,6 +7,7 @@ import platform
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -182,8 +183,14 @@ def environment(plan: Plan) -> dict[str, Any]:
 
 def _partition(plan: Plan) -> bytes:
     partition = federation_of(plan).partition
+    return _packed(partition.indices.astype(np.int32).tobytes(), partition.offsets.tobytes(), partition.offsets.dtype.str)
+
+
+@lru_cache(maxsize=2)  # the runs of a grid often share their partition
+def _packed(indices: bytes, offsets: bytes, kind: str) -> bytes:
+    """The file partition.npz."""
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, indices=partition.indices.astype(np.int32), offsets=partition.offsets)
+    np.savez_compressed(buffer, indices=np.frombuffer(indices, np.int32), offsets=np.frombuffer(offsets, kind))
     return buffer.getvalue()
 
 

@@ -12,6 +12,9 @@ import time
 COMMANDS = {
     "dpfl --help": ["--help"],
     "dpfl run rounds=1, from start to end": ["run", "rounds=1", "--quiet"],  # an upper bound on its first round
+    "dpfl run -m, 40 runs of one round": [
+        *("run", "-m", "algorithm=fedexp,fedavg", "dp=ldp", "seed=range(20)", "rounds=1", "--quiet"),
+    ],  # an upper bound on the start-up of workload G
 }
 
 

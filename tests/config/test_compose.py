@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import pytest
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dpfl_cli.cli.listing import GROUPS, describe, documented, option_files, preset_of
 from dpfl_cli.config.component import Settings, components, lookup
-from dpfl_cli.config.compose import compose_config
+from dpfl_cli.config.compose import CONFIG_ERRORS, VERSION_BASE, compose_config, compose_jobs, plain, register_resolvers
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import canonical_json, content_id
 from dpfl_cli.config.paths import conf_dir
@@ -250,3 +253,37 @@ def test_a_damped_solve_without_damping_is_refused():
     with pytest.raises(ConfigError, match="would lose its digits"):
         make_plan(compose_config([*words, "algorithm.damping=1e-7"]))
     make_plan(compose_config([*words, "algorithm.damping=1e-2"]))
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        [["algorithm=fedexp", "seed=1"], ["algorithm=fedexp", "seed=2"], ["seed=3", "algorithm=fedavg"]],
+        # defaults that follow from other values, and from one another
+        [["dp=cdp", "dp.epsilon=2.0"], ["dp=cdp", "dp.epsilon=null"], ["dp=ldp", "dp.epsilon=2.0"], ["dp.trust=central"]],
+        [["hints.local_steps=3", "dataset=mnist"], ["algorithm.local_steps=5"], ["algorithm.local_steps='${hints.clients}'"]],
+        # what Hydra does in the order of the words, and what is no single value
+        [["++launcher.memory=1", "launcher.memory=2"], ["launcher.memory=2", "++launcher.memory=1"], ["~rounds"], ["+new=1"]],
+        [["runtime={force: true}"], ["runtime.force=true"], ["dataset.name=a b"], ["algorithm={clip_norm: 2}"], ["rounds=[1,2]"]],
+    ],
+)
+def test_the_jobs_of_a_sweep_compose_as_one_by_one(jobs):
+    register_resolvers()
+    with initialize_config_dir(str(conf_dir()), version_base=VERSION_BASE, job_name="dpfl"):
+        loader = GlobalHydra.instance().config_loader()
+        sweep = loader.load_configuration("config", ["hydra/launcher=joblib"], RunMode.MULTIRUN)
+        together = compose_jobs(loader, sweep, [*jobs, *jobs])
+        assert repr(together) == repr([plain(loader.load_sweep_config(sweep, job)) for job in [*jobs, *jobs]])
+
+
+@pytest.mark.parametrize("word", ["algorithm=fedxp", "algorithm.clip_nrm=1", "seed.x=1", "~sed", "+seed=1", "seed@x=1", "a b"])
+def test_a_wrong_job_of_a_sweep_says_what_hydra_says(word):
+    with initialize_config_dir(str(conf_dir()), version_base=VERSION_BASE, job_name="dpfl"):
+        loader = GlobalHydra.instance().config_loader()
+        sweep = loader.load_configuration("config", [], RunMode.MULTIRUN)
+        said = []
+        for compose in (lambda job: compose_jobs(loader, sweep, [job]), lambda job: plain(loader.load_sweep_config(sweep, job))):
+            with pytest.raises((*CONFIG_ERRORS, ConfigError)) as caught:
+                compose(["rounds=3", word])
+            said.append((type(caught.value), str(caught.value)))
+        assert said[0] == said[1]
