@@ -139,7 +139,9 @@ def usage() -> str:
 def entry() -> None:
     """Console script."""
     code = main()
-    gc.freeze()  # what is left goes with the process: the interpreter would look through it for most of a second
+    plugins = sys.modules.get("dpfl_cli.cli.plugins")
+    if plugins is None or not os.environ.get(plugins.ENVIRONMENT):  # what a plugin leaves may have an end of its own
+        gc.freeze()  # what is left goes with the process: the interpreter would look through it for most of a second
     sys.exit(code)
 
 

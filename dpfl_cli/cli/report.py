@@ -172,21 +172,25 @@ def is_claimed(privacy: dict[str, Any]) -> bool:
 
 
 def epsilon_remark(privacy: dict[str, Any]) -> str:
-    """What a bare epsilon does not say of itself: that it is only claimed, or its target nominal; empty where it is proved."""
-    remarks = [f"(nominal {privacy['epsilon_target']:g})"] if is_nominal(privacy) else []
-    return " ".join([*remarks, *(["(claimed)"] if is_claimed(privacy) else [])])
+    """What an epsilon does not say of itself: that it is vacuous, only claimed, off its target; else empty."""
+    if privacy["epsilon"] is None:
+        return ""
+    target = privacy.get("epsilon_target")
+    missed = target is not None and abs(privacy["epsilon"] - target) > 1e-3 * target
+    marks = {
+        f"(nominal {target or 0:g})": is_nominal(privacy),
+        f"(target {target or 0:g})": missed and not is_nominal(privacy),
+        "(vacuous)": privacy["vacuous"],
+        "(claimed)": is_claimed(privacy),
+    }
+    return " ".join(mark for mark, holds in marks.items() if holds)
 
 
 def epsilon_text(privacy: dict[str, Any]) -> str:
-    """Epsilon in a table cell: a number, marked where it is vacuous, only claimed or off its target, or why there is none."""
+    """Epsilon in a table cell: a number and what is to be said of it, or why there is none."""
     if privacy["epsilon"] is None:
         return str(privacy.get("epsilon_reason") or "none")
-    target = privacy.get("epsilon_target")
-    missed = target is not None and abs(privacy["epsilon"] - target) > 1e-3 * target
-    aim = f" (nominal {target:g})" if is_nominal(privacy) else f" (target {target:g})" if missed else ""
-    marks = aim + (" (vacuous)" if privacy["vacuous"] else "")
-    marks += " (claimed)" if is_claimed(privacy) else ""
-    return f"{epsilon_number(privacy['epsilon'])}{marks}"
+    return f"{epsilon_number(privacy['epsilon'])} {epsilon_remark(privacy)}".rstrip()
 
 
 def notes(outcomes: Sequence[Outcome]) -> list[str]:

@@ -58,13 +58,16 @@ def run(words: Sequence[str]) -> int:
     words = flags_first(rest)
     load_plugins(files)
     os.environ[ENVIRONMENT] = os.pathsep.join(dict.fromkeys([*_plugin_files(), *(str(Path(name).resolve()) for name in files)]))
-    if not any(word.startswith("-") or "hydra" in word.split("=")[0] for word in words):
-        return execute_configs([compose_config(words)])  # one run: Hydra's main function would compose it twice
+    if not any(word.startswith("-") or "hydra" in word.split("=")[0] or "${hydra:" in word for word in words):
+        # one run that asks nothing of Hydra, whose main function would compose it twice
+        return execute_configs([compose_config(words)])
     register_resolvers()
     stopped: list[BaseException] = []
 
     @hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name="config")
     def single(config: Any) -> None:
+        if stopped:  # a launcher that is not ours goes on with the next job
+            return
         try:
             exit_codes.append(execute_configs([plain(config)]))
         except BaseException as error:  # past Hydra, which would print lines of its own
@@ -87,7 +90,7 @@ def run(words: Sequence[str]) -> int:
             sys.argv = saved
     if stopped:
         raise stopped[0]
-    return exit_codes[-1] if exit_codes else 0
+    return max(exit_codes, default=0)
 
 
 def flags_first(words: Sequence[str]) -> list[str]:

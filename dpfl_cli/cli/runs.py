@@ -172,24 +172,22 @@ def _export(records: Sequence[Any], args: argparse.Namespace) -> int:
     configs = [flat(record.config) for record in records]
     keys = sorted({key for config in configs for key in config if len({_text(other.get(key)) for other in configs}) > 1})
     metrics = list(dict.fromkeys(name for record in records for row in record.rows for name in row))
-    remarks = [epsilon_remark(record.result["privacy"]) for record in records]
-    remarked = any(remarks)
     calibrated = any("calibration" in record.result["privacy"] for record in records)
-    aims = ("epsilon_target", "calibration") if calibrated else ()
+    about = ["epsilon_target", "calibration"] if calibrated else []
+    about += ["delta", "unit", "relation", "releases", "accountant"]
     rows = [
-        ["run", "status", "epsilon", *(["epsilon_remark"] if remarked else []), *aims, "delta", *keys, *metrics],
+        ["run", "status", "epsilon", "epsilon_remark", *about, *keys, *metrics],
         *(
             [
                 record.id,
                 record.status,
                 _text(record.result["privacy"]["epsilon"]),
-                *([remark] if remarked else []),
-                *[_text(record.result["privacy"].get(name)) for name in aims],
-                _text(record.result["privacy"]["delta"]),
+                epsilon_remark(record.result["privacy"]),
+                *[_text(record.result["privacy"].get(name)) for name in about],
                 *[_text(config.get(key)) for key in keys],
                 *[repr(row[name]) if name in row else "" for name in metrics],
             ]
-            for record, config, remark in zip(records, configs, remarks, strict=True)
+            for record, config in zip(records, configs, strict=True)
             for row in record.rows
         ),
     ]

@@ -131,8 +131,10 @@ def explained(error: Exception, overrides: Sequence[str]) -> DpflError:
     group_match = re.search(r"(?:In '.*?': )?Could not (?:override|find match for|delete)\w*[^']*'([^']+)'", message)
     if isinstance(error, ConfigCompositionException) and group_match:
         return ConfigError(_unknown_key(group_match.group(1).split("@")[0].split("=")[0], overrides))
-    if "requires --multirun" in message:
-        return ConfigError(f"{message.strip().splitlines()[0].split(' requires')[0]}: several values make a grid; add -m")
+    if "--multirun" in message:  # "range(3) requires --multirun", or "Ambiguous value for argument 'seed=1,2'", which it is for
+        word = re.search(r"argument '([^']*)'", message)
+        found = word.group(1) if word else message.strip().splitlines()[0].split(" requires")[0]
+        return ConfigError(f"{found}: several values make a grid; add -m")
     first = message.strip().splitlines()[0] if message.strip() else type(error).__name__
     return ConfigError(f"{first}; `dpfl run --cfg job` shows the config")
 

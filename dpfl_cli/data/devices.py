@@ -30,6 +30,7 @@ def refill(place: Tensor, values: Tensor) -> None:
     when this returns, gives it to nobody before the copy is done (`copy_` tells it of the stream, where it looks for an event).
     So the values may be written over at once, and what is in flight is not.
     """
+    values = values.to(place.dtype)  # on its way it would go through ordinary memory again
     if place.is_cuda and not values.is_cuda and values.nbytes > STAGED:
         values = values.pin_memory()
     place.copy_(values, non_blocking=not values.is_cuda)

@@ -255,11 +255,13 @@ class Streams:
     def places(
         self, law: Law, name: str, rounds: np.ndarray, clients: int | None, size: int, dtype: np.dtype[Any]
     ) -> list[np.ndarray]:
-        """Where the draws of several rounds lie, to be read there until the next draws of this name.
+        """Where the draws of several rounds lie, to be read there as long as these streams live and draw nothing else that shares
+        the tiles: of this law, name, size and type for as many clients.
 
         Args:
           rounds: [k, R] integers; addressed otherwise as in `normal`.
           clients: M, in `client_tiles`; None for a server-side draw, which is one tile of one row.
+          dtype: float64 or float32.
 
         Returns:
           For every tile [k, R] int64 addresses in memory of what `normal` and `uniform` give of it: [rows, size], dense.
@@ -289,17 +291,16 @@ class Streams:
     def _renew(self, law: Law, name: str, tile: int, epochs: np.ndarray, kept: _Kept) -> None:
         """Draws what runs in these epochs [e, R] need, over what none of them needs any more."""
         needed = dict.fromkeys(address for numbers in epochs for address in self._sharing(numbers))
+        kept.epochs = b""
         kept.rows = {address: row for address, row in kept.rows.items() if address in needed}
         if len(needed) > len(kept.values):
             more = np.empty((len(needed) - len(kept.values), *kept.values.shape[1:]), kept.values.dtype)
             kept.values = np.concatenate((kept.values, more))
         free = sorted(set(range(len(kept.values))) - set(kept.rows.values()), reverse=True)
-        jobs: list[Callable[[], None]] = []
-        for seed, epoch in needed:
-            if (seed, epoch) not in kept.rows:
-                row = kept.rows[seed, epoch] = free.pop()
-                jobs.append(partial(_fill, law, [kept.values[row]], seed, name, epoch, tile))
+        fresh = {address: free.pop() for address in needed if address not in kept.rows}
+        jobs = [partial(_fill, law, [kept.values[row]], seed, name, epoch, tile) for (seed, epoch), row in fresh.items()]
         in_threads(jobs, usable_threads() if len(jobs) * kept.values[0].size >= THREAD_VALUES else 1)
+        kept.rows.update(fresh)  # now that they are drawn: an error leaves the tiles without what it has not seen to its end
         kept.epochs = epochs.tobytes()
         kept.index = np.array([[kept.rows[address] for address in zip(self.seeds, row, strict=True)] for row in epochs.tolist()])
 

@@ -468,7 +468,8 @@ class SoftmaxRegression(Objective):
         bound = limit if isinstance(limit, Tensor) else squared_norms.new_full((), limit)
         roots = bounded_shares(weights, squared_norms, bound).sqrt_()  # ||x x^T||_F = ||x||^2
         inverse = covariance_inverse(features, roots, damping)
-        if sum(kept.nbytes for _, kept in self._factors.values()) + inverse.nbytes <= KEPT_FACTORS:
+        kept = sum(part.nbytes for parts in self._factors.values() for part in parts)
+        if kept + roots.nbytes + inverse.nbytes <= KEPT_FACTORS:
             self._factors[key] = roots, inverse
         return roots, inverse
 

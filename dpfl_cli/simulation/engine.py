@@ -225,6 +225,7 @@ class Batch:
 
     def restart(self, members: Sequence[Member]) -> None:
         """Stacks these members, some of those at hand; the state goes on from what each holds."""
+        self.replay.close()
         self._begin(members, self.streams)
 
     def _begin(self, members: Sequence[Member], before: Streams | None) -> None:

@@ -9,9 +9,11 @@ call by call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -37,11 +39,10 @@ class CudaGraphs:
     """
 
     largest = 512 << 20
+    _failed: ClassVar[str | None] = None  # why a capture of this process failed
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        # All graphs are captured where they were warmed up: cuBLAS keeps a workspace for every stream that it has worked on. It
-        # must not be made, and so belong to a graph, while this is captured.
         self._stream = torch.cuda.Stream(device)
 
     def on_host(self, tensor: Tensor) -> bool:
@@ -49,29 +50,40 @@ class CudaGraphs:
         return tensor.device.type == "cpu"
 
     def captured(self, calls: Sequence[Call]) -> Call:
-        """What plays the calls, in their order, on the current stream. They are done once for it, to have all that is made at a
-        first use made by then.
+        """What plays the calls, in their order, on the current stream.
+
+        They are done once for it, to have all that is made at a first use made by then: what they write is written, and it is for
+        the caller to write it back.
 
         Raises:
-          RuntimeError: they wait for the device, or cannot be captured.
+          Ungraphed: an earlier capture of this process failed: it may have left torch's allocator in the middle of it.
+          RuntimeError: the calls wait for the device, or cannot be captured.
         """
+        if CudaGraphs._failed is not None:
+            raise Ungraphed(f"an earlier capture failed: {CudaGraphs._failed}")
         caller = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(caller)
-        mode = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")  # rather here than in a capture, which a wait spoils
         try:
-            with torch.cuda.stream(self._stream):
+            with torch.cuda.stream(self._stream), _waiting_is_an_error():  # rather here than in a capture, which a wait spoils
                 for call in calls:
                     call()
         finally:
-            torch.cuda.set_sync_debug_mode(mode)
             caller.wait_stream(self._stream)
+        # cuBLAS keeps a workspace for every stream that it has worked on, and torch frees it with the first graph of this stream
+        # that goes; made anew inside of a capture, a workspace is of its graph's own memory, and stays as long as the graph
+        torch._C._cuda_clearCublasWorkspaces()
         graph = torch.cuda.CUDAGraph()
         # what other threads do meanwhile is nobody's business here
         one = torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local")
-        with torch.cuda.stream(caller), one:  # a capture that fails leaves its own stream the current one
-            for call in calls:
-                call()
+        try:
+            with torch.cuda.stream(caller), one:  # a capture that fails leaves its own stream the current one
+                for call in calls:
+                    call()
+        except RuntimeError as error:
+            CudaGraphs._failed = str(error)
+            raise
+        finally:
+            torch._C._cuda_clearCublasWorkspaces()  # nobody outside of the graph works in its memory
         kept = list(calls)  # and with them the memory that the graph reads and writes
 
         def play() -> None:
@@ -81,17 +93,35 @@ class CudaGraphs:
         return play
 
 
+@contextmanager
+def _waiting_is_an_error() -> Iterator[None]:
+    """A wait for the device raises a RuntimeError."""
+    mode = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode")
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+
+
 @cache
 def graphs_of(device: torch.device) -> CudaGraphs | None:
     """What captures graphs for a device; None where rounds are not worth one, on a CPU."""
     return CudaGraphs(device) if device.type == "cuda" else None
 
 
-def split(steps: Sequence[Step], ends: set[int], on_host: Callable[[Tensor], bool]) -> tuple[list[int], list[int]]:
-    """Which steps of a round come first, on the host or with its memory, and which are left for a graph; both in their order.
+def split(steps: Mapping[int, Step], ends: set[int], on_host: Callable[[Tensor], bool]) -> tuple[list[int], list[int]]:
+    """Which steps of a round come first, on the host or with its memory, and which are left for a graph.
 
     Args:
+      steps: by number, in their order.
       ends: where memory begins that is written once the steps are done.
+      on_host: whether a tensor is of the host's memory.
+
+    Returns:
+      The numbers of the first ones and of the others, in their order.
 
     Raises:
       Ungraphed: a step on the host cannot come first. It reads what the graph writes, in this round or the last one (which
@@ -101,7 +131,7 @@ def split(steps: Sequence[Step], ends: set[int], on_host: Callable[[Tensor], boo
     rest: list[int] = []
     used: set[int] = set()  # by the graph until then
     overwritten: set[int] = set()
-    for number, step in enumerate(steps):
+    for number, step in steps.items():
         touched = [part for part in parts((*step.args, *step.kwargs.values(), *step.made)) if isinstance(part, Tensor)]
         if step.given is None and not any(map(on_host, touched)):
             rest.append(number)

@@ -107,7 +107,7 @@ class RoundNumbers:
 
     def used(self, name: str) -> Any:
         self.__notice()
-        return getattr(self.plain, name)
+        return getattr(self.plain.copy(), name)  # one's own, as in rounds that run as they are
 
 
 def _noticed(name: str) -> Any:
@@ -174,7 +174,11 @@ class Recording:
         reads = set() if name.startswith("new_") or name.endswith("_like") else _addresses(read)
         writes = _addresses(targets) | (set() if name in _ALLOCATING else _addresses(made))
         self.steps.append(Step(func, args, kwargs, made, reads, writes))
-        self.bytes += sum(part.untyped_storage().nbytes() for part in made)
+        return self.makes(made)
+
+    def makes(self, made: Sequence[Any]) -> str | None:
+        """Counts what a step has made; the reason where a round makes too much."""
+        self.bytes += sum(part.untyped_storage().nbytes() if isinstance(part, Tensor) else part.nbytes for part in made)
         return "a round makes too much to be worth it" if self.bytes > self.most else None
 
     def described(self) -> tuple[list[Any], list[Any]]:
@@ -327,6 +331,11 @@ class Replay:
             return compute(state, rounds.copy())
         return self._recorded(compute, state, rounds)
 
+    def close(self) -> None:
+        """Gives back what is kept for replaying, after the last round; calls and this refer to each other: nobody else would."""
+        self.replaying, self._first, self._tape = False, None, None
+        self._calls.clear()
+
     def leap(self, rounds: np.ndarray, most: int) -> Tensor | None:
         """Does up to `most` rounds at once whose diagnostics nobody looks at; the state is where the last round left it.
 
@@ -353,6 +362,9 @@ class Replay:
             given = [_copied(part) for part in parts(result)]
             made = [_copied(part) for part in given]
             recording.steps.append(Step(function, args, {}, made, _addresses(args), _addresses(made), given))
+            problem = recording.makes(made)
+        if problem is not None:
+            self.refuse(problem)
         if any(isinstance(arg, np.ndarray) and arg.dtype == bool for arg in plain):
             self.refuse("releases for some runs only")
         return tuple(made) if isinstance(result, tuple) else made[0]
@@ -386,7 +398,8 @@ class Replay:
         try:
             with _Readers(self), _Operations(self):
                 state, diagnostics = compute(recording.state, numbers)
-                diagnostics = dict(diagnostics)  # computed here, where it is recorded
+                # computed here, where it is recorded; what is part of the old state is copied before the new one is written there
+                diagnostics = {name: self._apart(value, None, before) for name, value in diagnostics.items()}
                 after = {name: self._apart(value, name, before) for name, value in named(state).items()}
         finally:
             if _attributes(self._algorithm) != held:
@@ -406,12 +419,13 @@ class Replay:
             self.refused, self._first = str(reason), None
         return state, diagnostics
 
-    def _apart(self, value: Tensor, name: str, before: Mapping[str, Tensor]) -> Tensor:
-        """A value of the next state; a copy where the last one holds it under another name, or otherwise laid out."""
+    def _apart(self, value: Tensor, name: str | None, before: Mapping[str, Tensor]) -> Tensor:
+        """A value of the next state, or of none; a copy where the last one holds it under another name, or otherwise laid out."""
         if self._recording is None:
             return value
         with self._pause():
-            held = address(value) in _addresses(before.values()) and not _same_memory(value, before.get(name))
+            own = None if name is None else before.get(name)
+            held = address(value) in _addresses(before.values()) and not _same_memory(value, own)
         return value.clone() if held else value
 
     def _begin(self, first: Recording, second: Recording, rounds: np.ndarray) -> None:
@@ -441,7 +455,7 @@ class Replay:
         hidden = first.needed(_addresses(first.after.values()))
         for look, numbers in ((False, hidden), (True, shown)):
             self._calls[look] = [*(calls[number] for number in numbers), *ends]
-            if self._graphs is not None:
+            if self._graphs is not None and self.ungraphed is None:
                 try:
                     self._calls[look] = self._graphed(first, second, numbers, calls, ends)
                 except (Ungraphed, RuntimeError) as reason:
@@ -452,6 +466,8 @@ class Replay:
             self.untaped = str(reason)
         for name, value in second.after.items():
             before[name].copy_(value)
+        for step in first.steps:
+            step.given = None if step.given is None else []  # nobody reads what it gave any more
         self.replaying = True
 
     def _graphed(
@@ -462,11 +478,11 @@ class Replay:
         assert self._graphs is not None
         before = named(first.state)
         written = {address(before[name]) for name, value in first.after.items() if not _same_memory(value, before[name])}
-        come_first, rest = split([first.steps[number] for number in numbers], written, self._graphs.on_host)
-        play = self._graphs.captured([*(calls[numbers[place]] for place in rest), *ends])
+        come_first, rest = split({number: first.steps[number] for number in numbers}, written, self._graphs.on_host)
+        play = self._graphs.captured([*(calls[number] for number in rest), *ends])
         for name, value in named(second.state).items():
             before[name].copy_(value)
-        for number in (numbers[place] for place in come_first):
+        for number in come_first:
             given = second.steps[number].given
             if given is None:
                 calls[number]()
@@ -474,7 +490,7 @@ class Replay:
                 _fill(first.steps[number].made, given)
         play()
         _compare({**before, **first.diagnostics}, second, Ungraphed)
-        return [*(calls[numbers[place]] for place in come_first), play]
+        return [*(calls[number] for number in come_first), play]
 
     def _taped(self, first: Recording, second: Recording, hidden: list[int], rounds: np.ndarray) -> Tape:
         """The first round's steps as a tape, on which the second round has given the same bits."""
@@ -497,11 +513,14 @@ class Replay:
 
 def _attributes(owner: Any) -> list[tuple[str, Any]]:
     """An object's attributes, such that a change of one shows: plain values as they read, tensors with their version."""
-    found = []
-    for name, value in getattr(owner, "__dict__", {}).items():
-        plain = isinstance(value, bool | int | float | str | bytes | list | tuple | dict | set | np.ndarray)
-        found.append((name, repr(value) if plain else (id(value), getattr(value, "_version", 0))))
-    return found
+    return [(name, [_told(part) for part in parts([value])]) for name, value in getattr(owner, "__dict__", {}).items()]
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, dict):
+        return [(key, *map(_told, parts([held]))) for key, held in value.items()]
+    plain = isinstance(value, bool | int | float | str | bytes | set | np.ndarray)
+    return repr(value) if plain else (id(value), getattr(value, "_version", 0))
 
 
 class HostStreams(Streams):
@@ -584,7 +603,8 @@ def _same_bits(one: Any, other: Any) -> bool:
     one, other = torch.as_tensor(one), torch.as_tensor(other)
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    return torch.equal(*(value.reshape(-1).view(torch.uint8) for value in (one, other)))
+    dense = (value.reshape(-1).clone(memory_format=torch.contiguous_format) for value in (one, other))
+    return torch.equal(*(value.view(torch.uint8) for value in dense))
 
 
 def _compare(found: Mapping[str, Tensor], expected: Recording, refusal: type[Exception]) -> None:

@@ -296,7 +296,7 @@ class Tape:
             given[1] = View(scale.place, (*scale.shape, *[1] * missing), (*scale.strides, *[0] * missing), 0, scale.region)
         for table, rows in enumerate(tiles, start=self._noise[_kind(step)] + number * len(tiles)):
             into, *some = (view.like(out.shape).of_clients(rows) for view in (out, *given))
-            drawn = View(0, into.shape, (1, *dense(0, into.shape).strides[1:]), -1 - table)
+            drawn = View(0, into.shape, (1, *dense(0, into.shape).strides[1:]), -1 - table, region=-1)
             if not some:
                 self._add(COPY, into, drawn)
             else:

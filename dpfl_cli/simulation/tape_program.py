@@ -3,7 +3,7 @@
 An instruction is a row of integers: what to do, a shape of three axes, and for each of three operands (the first is written)
 where it begins in `memory`, how far it moves on from round to round, and its strides; all counted in numbers. What is drawn for
 many rounds is read where it lies: a negative step is the number of a table of where, seen from `memory`. At the end stands one
-more number, whose meaning is the instruction's. `TapeProgram.run` has no other work in a round than this.
+more number, whose meaning is the instruction's. `TapeProgram.play` has no other work in a round than this.
 
 The kernel of gradients is called by its address, so that it is the very code that `SingleOutputKernel.compute` runs.
 """

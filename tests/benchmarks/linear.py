@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.simulation import engine
+from dpfl_cli.privacy import accountants
+from dpfl_cli.simulation import engine, results
 from dpfl_cli.simulation.engine import Batch, Member, federation_of
 from dpfl_cli.simulation.execute import execute
 from dpfl_cli.simulation.plan import Plan, make_plan, make_plans
@@ -133,7 +134,8 @@ def grid(device: str) -> Workload:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)  # deleting results is no part of the command
 
     def run() -> None:
-        engine._federations.clear()  # a new command has no data yet
+        for kept in (engine._federations.clear, results._packed.cache_clear, accountants.gaussian_epsilon.cache_clear):
+            kept()  # a new command has no data yet, nor what was made of it
         execute(plans, RunStore(Path(folder) / str(next(numbers))))
 
     def draw() -> None:

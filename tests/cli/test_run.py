@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -76,6 +77,45 @@ def test_a_grid_is_a_product(capsys: pytest.CaptureFixture[str]) -> None:
     assert not Path("multirun").exists()
 
 
+def test_one_run_is_what_hydra_makes_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """A single run is composed without Hydra's main function, unless a flag asks for it."""
+    words = ["algorithm=fedexp", "dp=cdp", "seed=3", *SMALL]
+    ids = [Path(dpfl(capsys, "run", *flags, *words, "--quiet")[1].strip()).name for flags in ([], ["--run"])]
+    assert ids[0] == ids[1]
+    assert re.fullmatch("[0-9a-f]{12}", ids[0])
+
+
+@pytest.mark.parametrize("how", [[], ["hydra.sweeper.max_batch_size=1"], ["hydra/launcher=basic"], ["hydra/sweeper=basic"]])
+def test_a_grid_with_a_run_that_diverges_exits_with_3(how: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where it is cut into several, and the last one is well."""
+    lengths = ["algorithm.local_lr=1e200,0.001"]
+    words = ["algorithm=fedavg", "dp=none", "algorithm.clip_norm=null", *lengths, *SMALL]
+    assert dpfl(capsys, "run", "-m", *how, *words)[0] == 3
+
+
+def test_no_job_begins_after_one_was_interrupted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+
+    def interrupted(configs: Any) -> int:
+        begun.append(configs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpfl_cli.cli.run.execute_configs", interrupted)
+    assert dpfl(capsys, "run", "-m", "hydra/launcher=basic", "seed=1,2", *SMALL)[0] == 130
+    assert len(begun) == 1
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_left_as_it_was(enabled: bool) -> None:
+    code = (
+        "import gc, sys; from dpfl_cli.cli.start import importing\n"
+        f"gc.enable() if {enabled} else gc.disable()\n"
+        "with importing(): during = gc.isenabled()\n"
+        f"sys.exit(during or gc.isenabled() is not {enabled})"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -88,6 +128,10 @@ def test_a_grid_is_a_product(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "rounds=(1"], "not an override"),
         (["run", "--no-such-flag"], "--no-such-flag: no such flag; choose from: --cfg"),
         (["run", "--multirum", "seed=1,2"], "did you mean --multirun?"),
+        (["run", "seed=1,2"], "seed=1,2: several values make a grid; add -m"),
+        (["run", "seed=range(3)"], "several values make a grid; add -m"),
+        (["run", "-m", "hydra/launcher=basic", "algorithm=fedexp,fedxp"], "algorithm=fedxp: did you mean fedexp?"),
+        (["run", "dataset=libsvm", "dataset.path=${hydra:runtime.cwd}/no_such_file"], "/no_such_file: cannot be read"),
         (["run", "--quite"], "did you mean --quiet?"),
         (["run", "--cfg", "jobb"], "--cfg jobb: did you mean job?"),
         (["run", "--cfg"], "--cfg: give it a value"),
@@ -282,7 +326,7 @@ def test_runs_account_and_prune(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert plot.read_bytes().startswith(b"\x89PNG")
     code, out, _ = dpfl(capsys, "runs", "export", first)
     assert code == 0
-    assert out.splitlines()[0].startswith("run,status,epsilon,delta")
+    assert out.splitlines()[0].startswith("run,status,epsilon,epsilon_remark,delta,unit,relation,releases,accountant,")
     assert len(out.splitlines()) == 6
     code, out, _ = dpfl(capsys, "runs", "show", first)
     assert json.loads(out)[0]["result"]["id"] == first

@@ -466,11 +466,11 @@ def test_every_place_that_shows_an_epsilon_says_what_is_nominal(capsys: pytest.C
     assert f"gdp: epsilon {privacy['epsilon_central']['value']:.4e}, for information" in account
     record = json.loads(said("runs", "show", folder.name))[0]["result"]["privacy"]
     assert list(record)[:2] == ["epsilon", "epsilon_remark"]
-    assert record["epsilon_remark"] == "(nominal 3.3)"
+    assert record["epsilon_remark"] == "(nominal 3.3) (vacuous)"
     assert record["calibration"] == name
     header, first = said("runs", "export", folder.name).split(maxsplit=1)
     assert header.startswith("run,status,epsilon,epsilon_remark,epsilon_target,calibration,delta")
-    assert first.startswith(f"{folder.name},done,{privacy['epsilon']!r},(nominal 3.3),3.3,lemma1")
+    assert first.startswith(f"{folder.name},done,{privacy['epsilon']!r},(nominal 3.3) (vacuous),3.3,lemma1")
     told = said("calibrate", *words)
     sigma = 10 * lemma1(3.3, DELTA, 4, 8e-8)
     assert f"noise by {name}; dp.epsilon=3.3; lemma1 is proved from v=2.2777 on" in told

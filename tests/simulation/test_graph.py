@@ -269,7 +269,7 @@ def test_a_graph_that_gives_other_numbers_is_not_used(device: None, monkeypatch:
     batch = after_rounds(plan)
     assert batch.replay.ungraphed is not None
     assert "the replayed round has another" in batch.replay.ungraphed
-    assert StandIn.played == 2
+    assert StandIn.played == 1  # the other one is not tried
     same(finish([plan])[plan.id], as_it_is([plan])[plan.id])
 
 
@@ -294,15 +294,19 @@ def _step(reads: set[int], writes: set[int], host: bool = False) -> Step:
 def test_what_can_come_first(steps: list[Step], first: list[int] | None) -> None:
     if first is None:
         with pytest.raises(Ungraphed, match="named needs the host"):
-            split(steps, {9}, lambda tensor: False)
+            split(dict(enumerate(steps)), {9}, lambda tensor: False)
     else:
         rest = [number for number in range(len(steps)) if number not in first]
-        assert split(steps, {9}, lambda tensor: False) == (first, rest)
+        assert split(dict(enumerate(steps)), {9}, lambda tensor: False) == (first, rest)
 
 
 def test_what_is_asked_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls are warmed up on the stream that captures them, where waits are errors, and the caller's stream waits for that."""
     log: list[str] = []
+    monkeypatch.setattr(CudaGraphs, "_failed", None)
+
+    def refuse(reason: str) -> None:
+        raise RuntimeError(reason)
 
     @contextmanager
     def within(name: str) -> Iterator[None]:
@@ -327,10 +331,13 @@ def test_what_is_asked_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: log.append("cuBLAS has no workspaces"), raising=False)
     graphs = CudaGraphs(torch.device("cuda"))
     play = graphs.captured([lambda: log.append("call")])
-    warm = ["side waits for caller", "mode error", "side begins", "call", "side ends", "mode 1", "caller waits for side"]
-    assert log == [*warm, "caller begins", "capture on side begins", "call", "capture on side ends", "caller ends"]
+    warm = ["side waits for caller", "side begins", "mode error", "call", "mode 1", "side ends", "caller waits for side"]
+    none = "cuBLAS has no workspaces"
+    capture = [none, "caller begins", "capture on side begins", "call", "capture on side ends", "caller ends", none]
+    assert log == [*warm, *capture]
     log.clear()
     play()
     assert log == ["replay"]
@@ -338,6 +345,14 @@ def test_what_is_asked_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ZeroDivisionError):
         graphs.captured([lambda: 1 // 0])
     assert log == [line for line in warm if line != "call"]
+    log.clear()
+    with pytest.raises(RuntimeError, match="captured"):  # after it, no graph is tried any more
+        graphs.captured([lambda: refuse("cannot be captured") if "capture on side begins" in log else None])
+    assert log[-1] == none
+    log.clear()
+    with pytest.raises(Ungraphed, match="earlier capture failed: cannot be captured"):
+        graphs.captured([lambda: log.append("call")])
+    assert not log
 
 
 # On a GPU, where there is one.

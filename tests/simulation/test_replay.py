@@ -144,6 +144,49 @@ def test_a_batch_that_holds_a_record_twice_is_refused_in_a_replayed_round(tmp_pa
         batch.step()
 
 
+@pytest.mark.parametrize("runs", [1, 3])
+def test_a_diagnostic_of_the_old_state_shows_the_old_state(runs: int, monkeypatch: pytest.MonkeyPatch, as_it_is: Any) -> None:
+    """The next state is written over the memory that it looks at."""
+    usual = FedAvg.round
+
+    def round(self: FedAvg, state: State, *args: Any) -> Any:
+        after, diagnostics = usual(self, state, *args)
+        return after, {**diagnostics, "before": state.server["model"][:, 0]}
+
+    monkeypatch.setattr(FedAvg, "round", round)
+    plans = plans_of("algorithm=fedavg", "dp=ldp", seeds=runs)
+    assert after_rounds(plans[0]).replay.replaying, after_rounds(plans[0]).replay.refused
+    together, alone = finish(plans), as_it_is(plans)
+    for plan in plans:
+        assert together[plan.id].rows == alone[plan.id].rows
+
+
+def test_round_numbers_are_the_algorithms_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = FedAvg.round
+
+    def round(self: FedAvg, state: State, objective: Any, mechanism: Any, streams: Any, rounds: Any) -> Any:
+        done = usual(self, state, objective, mechanism, streams, rounds)
+        rounds += 1  # its own, as far as it can tell
+        return done
+
+    monkeypatch.setattr(FedAvg, "round", round)
+    assert after_rounds(plans_of("algorithm=fedavg", "dp=ldp")[0]).rounds.tolist() == [5]
+
+
+def test_what_the_host_makes_counts_as_made_and_goes_with_the_batch() -> None:
+    """40 numbers of noise and as many of updates, [1, 8, 5], at least."""
+    batch = after_rounds(plans_of("algorithm=fedavg", "dp=ldp", "dataset.clients=8")[0])
+    kept = batch.replay
+    assert kept.replaying
+    assert kept._first is not None
+    hosted = sum(torch.as_tensor(part).nbytes for step in kept._first.steps if step.given is not None for part in step.made)
+    assert kept._first.bytes > hosted >= 8 * 40
+    batch.collect()
+    batch.restart(batch.members)
+    assert kept._first is None
+    assert not kept.replaying
+
+
 def test_addresses_that_change_otherwise_than_rounds_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     usual, seen = FedAvg.round, []
 

@@ -345,6 +345,23 @@ def test_draws_of_many_rounds_lie_where_they_are_said_to(law: Any, size: int, cl
                     assert np.array_equal(there.reshape(block.shape), block)
 
 
+def test_noise_whose_drawing_failed_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not taken from what was there before."""
+
+    def fails(*args: Any) -> None:
+        raise MemoryError
+
+    streams = Streams([0, 1])
+    streams.normal("noise/update", np.array([1, 1]), 2, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(streams_module, "in_threads", fails)
+        with pytest.raises(MemoryError):
+            streams.normal("noise/update", np.array([70, 1]), 2, 3)
+    for rounds in ([70, 1], [1, 70]):
+        expected = Streams([0, 1]).normal("noise/update", np.array(rounds), 2, 3)
+        assert torch.equal(streams.normal("noise/update", np.array(rounds), 2, 3), expected)
+
+
 def test_tiles_of_a_batch_are_good_for_those_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[Any, ...]] = []
     fill = streams_module._fill
