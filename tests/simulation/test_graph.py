@@ -29,6 +29,7 @@ from dpfl_cli.simulation.engine import Batch, Member, run_members
 from dpfl_cli.simulation.graph import CudaGraphs, Ungraphed, split
 from dpfl_cli.simulation.plan import Plan, make_plan, with_values
 from dpfl_cli.simulation.replay import Step, address
+from tests.simulation.conftest import finish
 
 SENT: list[Tensor] = []  # kept, so that their memory is nobody else's
 
@@ -107,16 +108,6 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Any:
     SENT.clear()
 
 
-@pytest.fixture
-def as_it_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[Plan]], dict[str, Member]]:
-    def run(plans: list[Plan]) -> dict[str, Member]:
-        with monkeypatch.context() as patch:
-            patch.setattr(replay, "WORTHWHILE", 10**9)
-            return finish(plans)
-
-    return run
-
-
 ROUNDS = ["rounds=13", "evaluation.every=4"]
 LINEAR = ["dataset.clients=6", "dataset.dimension=5", "dataset.records_per_client=3", *ROUNDS]
 MANY = ["dataset=synthetic_alpha_beta", "dataset.clients=5", "dataset.records_per_client=12", "dataset.dimension=6", *ROUNDS]
@@ -146,10 +137,6 @@ def plans_of(words: list[str], runs: int = 1, **changes: list[Any]) -> list[Plan
         make_plan(with_values(base, {"seed": run // 2, **{key: values[run % len(values)] for key, values in several.items()}}))
         for run in range(runs)
     ]
-
-
-def finish(plans: list[Plan]) -> dict[str, Member]:
-    return {member.plan.id: member for member in run_members([Member(plan) for plan in plans], lambda m: None, lambda m: None)}
 
 
 def after_rounds(plan: Plan, rounds: int = 5) -> Batch:

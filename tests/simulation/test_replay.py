@@ -24,6 +24,7 @@ from dpfl_cli.privacy.mechanism import ReleaseSpec
 from dpfl_cli.simulation import replay
 from dpfl_cli.simulation.engine import Batch, Member, run_members
 from dpfl_cli.simulation.plan import Plan, make_plan, with_values
+from tests.simulation.conftest import finish
 
 SMALL = ["dataset.clients=6", "dataset.dimension=5", "dataset.records_per_client=3", "rounds=13", "evaluation.every=4"]
 METHODS = [
@@ -37,28 +38,12 @@ def worthwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "WORTHWHILE", 4)
 
 
-@pytest.fixture
-def as_it_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[Plan]], dict[str, Member]]:
-    """Runs without any replaying."""
-
-    def run(plans: list[Plan]) -> dict[str, Member]:
-        with monkeypatch.context() as patch:
-            patch.setattr(replay, "WORTHWHILE", 10**9)
-            return finish(plans)
-
-    return run
-
-
 def plans_of(*overrides: str, seeds: int = 1, **changes: list[Any]) -> list[Plan]:
     base = compose_config([*SMALL, *overrides])
     variants: list[dict[str, Any]] = [{"seed": seed} for seed in range(seeds)]
     for key, values in changes.items():
         variants = [{**variant, key.replace("__", "."): value} for variant in variants for value in values]
     return [make_plan(with_values(base, variant)) for variant in variants]
-
-
-def finish(plans: list[Plan]) -> dict[str, Member]:
-    return {member.plan.id: member for member in run_members([Member(plan) for plan in plans], lambda m: None, lambda m: None)}
 
 
 def after_rounds(plan: Plan, rounds: int = 5) -> Batch:

@@ -26,6 +26,7 @@ from dpfl_cli.simulation.execute import execute
 from dpfl_cli.simulation.plan import Plan, make_plan, with_values
 from dpfl_cli.simulation.replay import Replay
 from dpfl_cli.simulation.store import RunStore
+from tests.simulation.conftest import finish
 
 METHODS = {
     "primal_dual": ["algorithm=primal_dual", "algorithm.strong_convexity=0.1", "dp=record"],
@@ -68,18 +69,6 @@ def problem(tmp_path: Path) -> Callable[..., list[Plan]]:
 
 
 @pytest.fixture
-def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[Plan]], dict[str, Member]]:
-    """Runs without leaps and without any replaying."""
-
-    def run(plans: list[Plan]) -> dict[str, Member]:
-        with monkeypatch.context() as patch:
-            patch.setattr(replay, "WORTHWHILE", 10**9)
-            return finish(plans)
-
-    return run
-
-
-@pytest.fixture
 def leaps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of all leaps of this test."""
     lengths: list[int] = []
@@ -92,10 +81,6 @@ def leaps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Replay, "leap", noted)
     return lengths
-
-
-def finish(plans: list[Plan]) -> dict[str, Member]:
-    return {member.plan.id: member for member in run_members([Member(plan) for plan in plans], lambda m: None, lambda m: None)}
 
 
 def begun(plan: Plan, rounds: int = 3) -> Batch:
@@ -124,19 +109,19 @@ def same(one: Member, other: Member) -> None:
 
 
 @pytest.mark.parametrize("method", list(METHODS))
-def test_leaps_have_the_same_bits(method: str, problem: Any, one_by_one: Any, leaps: list[int]) -> None:
+def test_leaps_have_the_same_bits(method: str, problem: Any, as_it_is: Any, leaps: list[int]) -> None:
     plan = problem(method)[0]
     assert begun(plan).replay.untaped is None
     member = finish([plan])[plan.id]
     assert sum(leaps) == 90 - 3 - 3  # all but those before the tape, and those with diagnostics that are looked at
-    same(member, one_by_one([plan])[plan.id])
+    same(member, as_it_is([plan])[plan.id])
 
 
 @pytest.mark.parametrize("clients", [1, 2, 256])
 @pytest.mark.parametrize("values", [1, 70, 1 << 15])
 @pytest.mark.parametrize("method", ["primal_dual", "fedavg_record", "isrl_dp central"])
 def test_leaps_read_noise_in_tiles_of_any_size(
-    method: str, values: int, clients: int, problem: Any, one_by_one: Any, leaps: list[int], monkeypatch: pytest.MonkeyPatch
+    method: str, values: int, clients: int, problem: Any, as_it_is: Any, leaps: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tiles of one round, of a few, which end in the middle of a leap, and of many; all clients in one, or five in several."""
     monkeypatch.setattr(streams_module, "TILE_VALUES", values)
@@ -144,7 +129,7 @@ def test_leaps_read_noise_in_tiles_of_any_size(
     plans = problem(method, seeds=2, algorithm__clip_norm=[0.1, 1.0])
     together = finish(plans)
     assert max(leaps) > 30
-    alone = one_by_one(plans)
+    alone = as_it_is(plans)
     for plan in plans:
         same(together[plan.id], alone[plan.id])
 
@@ -153,7 +138,7 @@ def test_leaps_read_noise_in_tiles_of_any_size(
 @pytest.mark.parametrize("runs", [2, 7])
 @pytest.mark.parametrize("size", [1, 3, 8])
 def test_runs_of_a_batch_leap_as_they_do_alone(
-    method: str, runs: int, size: int, problem: Any, one_by_one: Any, leaps: list[int], monkeypatch: pytest.MonkeyPatch
+    method: str, runs: int, size: int, problem: Any, as_it_is: Any, leaps: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = {"mechanism__noise_multiplier": [0.5, 2.0], "rounds": [40, 53]}
     plans = problem(method, "evaluation.average_last=3", seeds=2, **values)[:runs]
@@ -164,21 +149,21 @@ def test_runs_of_a_batch_leap_as_they_do_alone(
         together = finish(plans)
     assert leaps
     for plan in plans:
-        same(together[plan.id], one_by_one([plan])[plan.id])
+        same(together[plan.id], as_it_is([plan])[plan.id])
 
 
-def test_one_client_and_averages_of_more_models_than_a_leap_has(problem: Any, one_by_one: Any, leaps: list[int]) -> None:
+def test_one_client_and_averages_of_more_models_than_a_leap_has(problem: Any, as_it_is: Any, leaps: list[int]) -> None:
     overrides = ["partitioner.clients=1", "evaluation.average_last=70", "rounds=150", "evaluation.every=75"]
     plan = problem("primal_dual", *overrides)[0]
     member = finish([plan])[plan.id]
     assert max(leaps) == tape.LONGEST
-    same(member, one_by_one([plan])[plan.id])
+    same(member, as_it_is([plan])[plan.id])
 
 
 @pytest.mark.parametrize("average", [1, 4])
 @pytest.mark.parametrize("stop", [1, 3, 5])
 def test_a_run_goes_on_from_a_checkpoint_between_leaps(
-    average: int, stop: int, problem: Any, one_by_one: Any, leaps: list[int]
+    average: int, stop: int, problem: Any, as_it_is: Any, leaps: list[int]
 ) -> None:
     plan = problem("primal_dual", f"evaluation.average_last={average}")[0]
     looks: list[int] = []
@@ -197,21 +182,21 @@ def test_a_run_goes_on_from_a_checkpoint_between_leaps(
     assert 0 < member.round < 40
     resumed = next(iter(run_members([member], lambda m: None, lambda m: None)))
     assert leaps
-    same(resumed, one_by_one([plan])[plan.id])
+    same(resumed, as_it_is([plan])[plan.id])
 
 
-def test_a_diverging_run_leaves_and_the_others_go_on(problem: Any, one_by_one: Any, leaps: list[int]) -> None:
+def test_a_diverging_run_leaves_and_the_others_go_on(problem: Any, as_it_is: Any, leaps: list[int]) -> None:
     plans = problem("isrl_dp", algorithm__step=[0.1, 1e200])
     together = finish(plans)
     assert leaps
     assert together[plans[1].id].diverged is not None
     for plan in plans:
-        alone = one_by_one([plan])[plan.id]
+        alone = as_it_is([plan])[plan.id]
         assert together[plan.id].diverged == alone.diverged
         assert repr(together[plan.id].rows) == repr(alone.rows)
 
 
-def test_records_and_members_of_several_rounds(problem: Any, one_by_one: Any) -> None:
+def test_records_and_members_of_several_rounds(problem: Any, as_it_is: Any) -> None:
     """Members that are at different rounds draw from different tiles."""
     plans = problem("primal_dual", seeds=2)
     ahead = begun(plans[1], 30)
@@ -219,7 +204,7 @@ def test_records_and_members_of_several_rounds(problem: Any, one_by_one: Any) ->
     late = Member.from_bytes(plans[1], ahead.members[0].to_bytes())
     late.rows = [{"round": 0}]
     both = {m.plan.id: m for m in run_members([Member(plans[0]), late], lambda m: None, lambda m: None)}
-    alone = one_by_one(plans)
+    alone = as_it_is(plans)
     same(both[plans[0].id], alone[plans[0].id])
     assert both[plans[1].id].rows[1:] == alone[plans[1].id].rows[1:]
     assert both[plans[1].id].ledger == alone[plans[1].id].ledger
@@ -400,7 +385,7 @@ def _run_and_die(folder: Path, plans: list[Plan], die_at_call: int) -> None:
 
 @pytest.mark.parametrize("die_at_call", [2, 3, 5])
 def test_kill_9_between_leaps_changes_no_number(
-    die_at_call: int, problem: Any, one_by_one: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    die_at_call: int, problem: Any, as_it_is: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tape, "LONGEST", 7)
     monkeypatch.setattr("dpfl_cli.simulation.engine.LOOK_EVERY", 0.0)  # a checkpoint after every leap
@@ -413,7 +398,7 @@ def test_kill_9_between_leaps_changes_no_number(
     for plan in plans:
         result = RunStore(tmp_path / "runs").find(plan.id)
         assert result is not None
-        alone = one_by_one([plan])[plan.id]
+        alone = as_it_is([plan])[plan.id]
         assert [row["round"] for row in result.rows] == [row["round"] for row in alone.rows]
         assert [row["train_loss"] for row in result.rows] == [row["train_loss"] for row in alone.rows]
         assert result.ledger == alone.ledger
