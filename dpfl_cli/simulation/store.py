@@ -204,9 +204,8 @@ class RunStore:
             for name, content in files.items():
                 _write(staging / name, content.encode() if isinstance(content, str) else content)
             new = [*(staging / name for name in files), staging]
-            in_threads(
-                [partial(_sync, path) for path in new], len(new)
-            )  # a disk that is told of all at once writes them in one go
+            # a disk that is told of all at once writes them in one go
+            in_threads([partial(_sync, path) for path in new], len(new))
             if target.exists():
                 old = self.partial / run_id / "replaced"
                 shutil.rmtree(old, ignore_errors=True)
