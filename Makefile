@@ -18,8 +18,8 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/dpfl data fetch --quiet efficientnet_lite0 || echo "no ImageNet weights: tests and features that need them do without"
 	@touch $(READY)
 
-run: setup  ## the main job: DP-FedEXP against DP-FedAvg under local DP, with progress, epsilon and a plot
-	$(BIN)/dpfl run -m algorithm=fedexp,fedavg dp=ldp "seed=range(3)"
+run: setup  ## the main job: DP-FedEXP and DP-FedAvg at epsilon 8, with a trusted server and with none, and a plot
+	$(BIN)/dpfl run -m algorithm=fedexp,fedavg dp=cdp,ldp dp.epsilon=8 "seed=range(3)"
 
 test: setup  ## all tests
 	$(BIN)/python -m pytest -n auto

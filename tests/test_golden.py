@@ -9,8 +9,9 @@ import pytest
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import DataError
-from dpfl_cli.simulation.engine import batch_key
-from dpfl_cli.simulation.plan import Plan, make_plan
+from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.stack import stack_key
 from tests import golden
 
 
@@ -27,7 +28,9 @@ def test_golden_run(name: str) -> None:
     known = json.loads(golden.FILE.read_text())
     assert name in known, "a new golden run: make golden"
     assert new["id"] == known[name]["id"], "the identity changed (config or revision): make golden"
-    assert not golden.differs(new, known[name]), "numbers changed under the same identity: raise a revision, then make golden"
+    assert not golden.differs(new, known[name]), (
+        "numbers changed under the same identity: raise a revision, then make golden"
+    )
 
 
 def test_golden_runs_cover_every_component_and_choice() -> None:
@@ -39,7 +42,14 @@ def test_what_is_not_covered_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
         name: words
         for name, words in golden.RUNS.items()
         if not name.startswith("fashion ")
-        and name not in ("scaffold raw", "fashion", "fedexp half", "fedexp half central", "fedexp squared norm noise")
+        and name
+        not in (
+            "scaffold raw",
+            "fashion",
+            "fedexp half",
+            "fedexp half central",
+            "fedexp squared norm noise",
+        )
     }
     configs = {name: golden.composed()[name] for name in left}
     monkeypatch.setattr(golden, "composed", lambda: configs)
@@ -58,7 +68,7 @@ def test_what_is_not_covered_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_run_in_a_mixed_batch_is_the_run_alone(name: str) -> None:
     shared, variants = golden.BATCHES[name]
     plans = [planned([*shared, *words]) for words in variants]
-    assert len({batch_key(plan) for plan in plans}) == 1
+    assert len({stack_key(plan) for plan in plans}) == 1
     assert len({plan.rounds for plan in plans}) > 1
     for together, plan in zip(golden.compute_together(plans), plans, strict=True):
         assert len(together["rows"]) == plan.rounds + 1

@@ -1,4 +1,6 @@
-"""What a user installs: the wheel carries the configs and works from any folder; the README's code is real."""
+"""What a user installs: the wheel carries the configs and works from any folder; the README's code
+is real.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,19 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     target = tmp_path_factory.mktemp("installed")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*command, "--target", str(target), str(source)], check=True, capture_output=True)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+    ]
+    subprocess.run(
+        [*command, "--target", str(target), str(source)], check=True, capture_output=True
+    )
     return target
 
 
@@ -36,10 +49,22 @@ def test_the_package_works_from_any_folder(installed: Path, tmp_path: Path) -> N
     environment |= {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
     where = "import dpfl_cli.config.paths as p; print(p.conf_dir())"
     shown = subprocess.run(
-        [sys.executable, "-c", where], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", where],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert Path(shown.stdout.strip()) == installed / "dpfl_cli" / "conf"
-    words = ["run", "-m", "algorithm=fedexp,fedavg", "dataset.clients=12", "dataset.dimension=5", "rounds=2"]
+    words = [
+        "run",
+        "-m",
+        "algorithm=fedexp,fedavg",
+        "dataset.clients=12",
+        "dataset.dimension=5",
+        "rounds=2",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "dpfl_cli.cli.main", *words],
         cwd=tmp_path,
@@ -62,10 +87,19 @@ def test_the_package_works_from_any_folder(installed: Path, tmp_path: Path) -> N
 
 
 def test_the_readmes_algorithm_runs(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    assert len(blocks) == 1
-    (tmp_path / "fedmomentum.py").write_text(blocks[0])
-    words = ["run", "--plugin", "fedmomentum.py", "algorithm=fedmomentum", "dp=ldp,cdp", "-m", "dataset.clients=12", "rounds=3"]
+    text = (ROOT / "README.md").read_text().split("## Your own algorithm")[1]
+    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    (tmp_path / "fedmomentum.py").write_text(code)
+    words = [
+        "run",
+        "--plugin",
+        "fedmomentum.py",
+        "algorithm=fedmomentum",
+        "dp=ldp,cdp,none",
+        "-m",
+        "dataset.clients=12",
+        "rounds=3",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "dpfl_cli.cli.main", *words],
@@ -76,7 +110,7 @@ def test_the_readmes_algorithm_runs(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("fedmomentum") == 2
+    assert done.stdout.count("fedmomentum") == 3
 
 
 def test_the_readme_names_what_there_is() -> None:
@@ -92,7 +126,32 @@ def test_the_readme_names_what_there_is() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
+def test_examples_in_docstrings_hold() -> None:
+    import doctest
+    import importlib
+    import pkgutil
+
+    import dpfl_cli
+
+    for module in pkgutil.walk_packages(dpfl_cli.__path__, "dpfl_cli."):
+        if "hydra_plugins" not in module.name:  # imported under another name
+            assert doctest.testmod(importlib.import_module(module.name)).failed == 0, module.name
+
+
 def test_make_help_lists_every_target() -> None:
-    shown = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    wanted = ("setup", "run", "test", "lint", "format", "typecheck", "bench", "reproduce-all", "clean", "help")
+    shown = subprocess.run(
+        ["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    wanted = (
+        "setup",
+        "run",
+        "test",
+        "lint",
+        "format",
+        "typecheck",
+        "bench",
+        "reproduce-all",
+        "clean",
+        "help",
+    )
     assert [name for name in wanted if f"make {name} " not in shown] == []

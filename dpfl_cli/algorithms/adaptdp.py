@@ -1,160 +1,185 @@
-"""AdaptDP-FedAvg: record-level local steps whose clip norm follows a private estimate of the gradients' size.
+"""AdaptDP-FedAvg: record-level local steps whose clip norm follows a private estimate of the
+gradients' size.
 
-Reference: "Adaptive clipping for differentially private federated learning under interpolation", TMLR 2025, its Algorithm 1; with
-  the clip norm fixed it is `fedavg_record` (its Algorithm 2).
+Reference: Fukami, Murata, Niwa, "Adaptive Clipping for Differential Private Federated Learning in
+  Interpolation Regimes", TMLR 2025, OpenReview vvSHlH3a8V, section 3.3, Algorithm 1; with the clip
+  norm fixed it is `fedavg_record` (its Algorithm 2).
 
-Round r of R, with P clients, model x and a batch of b (or b_C) fresh records of a client in every line that has one:
+Round r of R, with P clients, model x and a batch of b (or b_C) fresh records of a client in every
+line that has one:
     s_p <- what the mechanism makes of (1/b_C) sum_j min(||grad l_pj(x)||^2, G^2)
-    nu   = sqrt(2 mean_p sd_p^2 / P) sqrt(ln(2 P R / u)),  sd_p the standard deviation of the noise in s_p
+    nu   = sqrt(2 mean_p sd_p^2 / P) sqrt(ln(2 P R / u)),  sd_p the standard deviation of the noise
+           in s_p
     C_r  = min(sqrt(max(0, 2 tau (mean_p s_p + nu))), G)
-    v_p <- x; K times: v_p <- v_p - eta (what the mechanism makes of (1/b) sum_j CLIP(grad l_pj(v_p), C_r) + grad h(v_p))
+    v_p <- x; K times:
+      v_p <- v_p - eta (what the mechanism makes of (1/b) sum_j CLIP(grad l_pj(v_p), C_r)
+                        + grad h(v_p))
     x   <- x + mean_p (v_p - x), projected onto the ball of radius B (none: as it is)
-(The paper's listing evaluates the gradient of a step at the step's own result; its proof and Algorithm 2 do as above.)
+(The paper's listing evaluates the gradient of a step at the step's own result; its proof and
+Algorithm 2 do as above.)
 
 Releases:
-  "radius"    once a round, a number in [0, G^2] per record: replacing one of the b_C records moves the mean by at most G^2 / b_C
-    (`sensitivity=tight`); the paper takes 2 G^2 / b_C, which is as valid and noisier (`paper`).
-  "gradient"  K times a round: 2 C_r / b (replace_one), C_r / b (others) on a fixed batch. C_r is a function of past releases.
-  Batches are fresh uniform subsets without replacement at every step (`sampling=without_replacement`), which is what the
-  amplification of accountant=wang_rdp is for. With `epoch_permutation` the steps of an epoch take the parts of one permutation:
-  every record is in one of them, so that an epoch costs what one step does, without amplification. `with_replacement` may
-  hold a record several times, for which no sensitivity is proved.
+    "radius"    once a round, a number in [0, G^2] per record: replacing one of the b_C records
+                moves the mean by at most G^2 / b_C (`sensitivity=tight`); the paper takes
+                2 G^2 / b_C, which is as valid and noisier (`paper`).
+    "gradient"  K times a round: 2 C_r / b (replace_one), C_r / b (others) on a fixed batch. C_r is
+                a function of past releases.
+Batches are fresh uniform subsets without replacement at every step
+(`sampling=without_replacement`), which is what the amplification of accountant=wang_rdp is for.
+With `epoch_permutation` the steps of an epoch take the parts of one permutation: every record is in
+one of them, so that an epoch costs what one step does, without amplification. `with_replacement`
+may hold a record several times, for which no sensitivity is proved.
 
-Noise of the radius: `radius_noise_multiplier`, std over sensitivity; null makes the radius releases of all rounds cost, at order
-1 + ceil(2 ln(1 / delta) / epsilon) of the target, as much as all gradient releases (the paper's split of its budget).
+Noise of the radius: `radius_noise_multiplier`, std over sensitivity; null makes the radius releases
+of all rounds cost, at order 1 + ceil(2 ln(1 / delta) / epsilon) of the target, as much as all
+gradient releases (the paper's split of its budget).
 
-Diagnostics: `radius`, C_r, which is released; `clipped_fraction`, the share of the radius's batch that C_r clips at x: not.
+Diagnostics: `radius`, C_r, which is released; `clipped_fraction`, the share of the radius's batch
+that C_r clips at x: not.
 
-Proved as `fedavg_record` is: under local trust for any K, under central trust and secure aggregation for K = 1.
+Proved as `fedavg_record` is: under local trust for any K, under central trust and secure
+aggregation for K = 1.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Mapping
 from math import ceil, log
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
-import numpy as np
-import torch
-from pydantic import Field
-from torch import Tensor
-
-from dpfl_cli.algorithms.base import Diagnostics, State
-from dpfl_cli.algorithms.record import RecordSettings, gradient_release, local_steps_gap, noisy_steps
-from dpfl_cli.config.component import component
-from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.devices import on_device
-from dpfl_cli.data.streams import Streams
-from dpfl_cli.models.objective import ClientSide
-from dpfl_cli.privacy.bounded import number_mean, vector_norms
+from dpfl_cli.algorithms.api import (
+    ClientSide,
+    Diagnostics,
+    Field,
+    Number,
+    RecordSettings,
+    ReleaseSpec,
+    Round,
+    Setup,
+    State,
+    Streams,
+    Tensor,
+    algorithm,
+    check_batch,
+    gradient_release,
+    local_steps_gaps,
+    noisy_steps,
+    np,
+    per_run,
+    start,
+    torch,
+    vector_norms,
+)
 from dpfl_cli.privacy.diagnostics import record_diagnostics
-from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
 from dpfl_cli.privacy.subsampling import balanced_multiplier
 
-RADIUS = "mean of the records' squared gradient norms, each clipped to G^2: sensitivity G^2 / m under every relation"
+RADIUS = (
+    "mean of the records' squared gradient norms, each clipped to G^2: sensitivity G^2 / m under "
+    "every relation"
+)
 
 
 class AdaptDpSettings(RecordSettings):
     """Settings of `adaptdp`; clip_norm is the cap G of the radius."""
 
     radius_batch_size: int | None = Field(None, ge=1)  # b_C
-    radius_multiplier: float = Field(1.0, gt=0, allow_inf_nan=False)  # tau
-    radius_floor: float = Field(1e-9, gt=0, allow_inf_nan=False)
-    radius_noise_multiplier: float | None = Field(None, gt=0, allow_inf_nan=False)
+    radius_multiplier: Number = Field(1.0, gt=0, allow_inf_nan=False)  # tau
+    radius_floor: Number = Field(1e-9, gt=0, allow_inf_nan=False)
+    radius_noise_multiplier: Number | None = Field(None, gt=0, allow_inf_nan=False)
     sensitivity: Literal["tight", "paper"] = "tight"
     offset: Literal["formula", "none"] = "formula"  # nu
-    offset_failure: float = Field(0.01, gt=0, lt=1)  # u
-    projection_radius: float | None = Field(None, gt=0, allow_inf_nan=False)  # B
-    target_epsilon: float | None = Field(None, gt=0)
-    target_delta: float = Field(1e-4, gt=0, lt=1)
+    offset_failure: Number = Field(0.01, gt=0, lt=1)  # u
+    projection_radius: Number | None = Field(None, gt=0, allow_inf_nan=False)  # B
+    target_epsilon: Number | None = Field(None, gt=0)
+    target_delta: Number = Field(1e-4, gt=0, lt=1)
 
 
-@component("algorithm", "adaptdp", revision=1, settings=AdaptDpSettings)
+@algorithm(
+    "adaptdp",
+    revision=1,
+    paper="Fukami, Murata, Niwa, TMLR 2025, OpenReview vvSHlH3a8V",
+    unit="record",
+    needs={"clipped_gradient", "squared_gradient_norms"},
+)
 class AdaptDp:
     """AdaptDP-FedAvg: noisy local steps, clipped at a private estimate of the gradients' size."""
 
-    trusts: ClassVar[frozenset[str]] = frozenset({"none", "local", "central", "secure_aggregation"})
-    units: ClassVar[frozenset[str]] = frozenset({"record"})
-    needs: ClassVar[frozenset[str]] = frozenset({"clipped_gradient", "squared_gradient_norms"})
-    paper: ClassVar[str] = "AdaptDP, TMLR 2025"
-
-    def __init__(self, hyper: Any) -> None:
-        self.hyper = hyper
+    hyper: AdaptDpSettings
 
     @staticmethod
-    def gap(settings: AdaptDpSettings, trust: str, whole_noise: bool) -> str | None:
+    def gaps(settings: AdaptDpSettings, trust: str, whole_noise: bool) -> list[str]:
         """See the docstring of the file."""
-        return local_steps_gap(settings, whole_noise)
+        return local_steps_gaps(settings, whole_noise)
 
     @staticmethod
-    def releases(settings: AdaptDpSettings, trust: str) -> list[ReleaseSpec]:
-        steps = gradient_release(settings, trust)
+    def releases(settings: AdaptDpSettings, run: Setup) -> list[ReleaseSpec]:
+        steps = gradient_release(settings, run)
+        size, rate = settings.radius_batch_size, None
+        if size is not None:
+            check_batch(size, run, "radius_batch_size")
+            rate = size / run.fewest() if size < run.fewest() else None
         radius = ReleaseSpec(
-            "radius", "scalar", sums_suffice=steps.sums_suffice, settle=partial(_settled_radius, settings, steps), note=RADIUS
+            "radius",
+            "scalar",
+            multiplier=_radius_noise(settings, steps, rate),
+            rate=rate,
+            sums_suffice=steps.sums_suffice,
+            note=RADIUS,
         )
         return [radius, steps]
 
     def init(self, objective: ClientSide, streams: Streams) -> State:
-        return State(server={"model": objective.initial(streams)}, clients={})
+        return start(objective, streams)
 
-    def round(
-        self, state: State, objective: ClientSide, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
-    ) -> tuple[State, Diagnostics]:
-        hyper = self.hyper
-        model = state.server["model"]  # x
-        radius, clipped = self._radius(model, objective, mechanism, streams, rounds)  # C_r
-        _, mean = noisy_steps(objective, mechanism, hyper, model, rounds, streams, clip_norm=radius)
+    def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
+        hyper, model = self.hyper, state.server["model"]  # x
+        radius, clipped = self._radius(model, at)  # C_r
+        _, mean = noisy_steps(at, hyper, model, clip_norm=radius)
         if hyper.projection_radius is not None:
-            mean = mean * (hyper.projection_radius / vector_norms(mean)).clamp(max=1.0).to(mean.dtype).unsqueeze(-1)
+            shrink = (hyper.projection_radius / vector_norms(mean)).clamp(max=1.0)
+            mean = mean * per_run(shrink, mean)
         return State({"model": mean}, {}), {"radius": radius, **clipped}
 
-    def _radius(
-        self, model: Tensor, objective: ClientSide, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
-    ) -> tuple[Tensor, Diagnostics]:
-        """[R] C_r, from one release; and the share of the radius's batch that it clips at x, a diagnostic."""
-        hyper, cap = self.hyper, self.hyper.clip_norm
-        start = model.unsqueeze(1).expand(objective.runs, objective.clients, objective.dimension)
-        size = hyper.radius_batch_size
-        batch, divisor = None, objective.records
-        if size is not None:
-            batch = streams.subset("radius batch", rounds, objective.clients, objective.held, size, objective.batch_device)
-            divisor = torch.full_like(objective.records, size)
-        norms = objective.squared_gradient_norms(start, batch)
+    def _radius(self, model: Tensor, at: Round) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """[R] C_r, from one release; and the share of the radius's batch that it clips at x, a
+        diagnostic.
+        """
+        hyper, cap, objective = self.hyper, self.hyper.clip_norm, at.objective
+        size, stream = hyper.radius_batch_size, "radius batch"
+        batch = None if size is None else at.batch(size, at.number, stream)
         factor = 2.0 if hyper.sensitivity == "paper" else 1.0
-        release = mechanism.release("radius", number_mean(norms, cap.square(), divisor, factor), rounds)
-        level = 2 * hyper.radius_multiplier * (release.mean + self._offset(release.noise_std, mechanism, objective.clients))
-        radius = level.clamp(min=0.0).sqrt()
-        radius = torch.minimum(torch.maximum(radius, hyper.radius_floor.to(radius.dtype)), cap.to(radius.dtype))
-        return radius, record_diagnostics(norms, radius, divisor)
+        mean, norms = objective.squared_norms_mean(
+            at.at_clients(model), cap.square(), batch, factor
+        )
+        release = at.release("radius", mean)
+        level = release.mean + self._offset(release.noise_std, at)
+        radius = (2 * hyper.radius_multiplier * level).clamp(min=0.0).sqrt()
+        radius = torch.maximum(radius, per_run(hyper.radius_floor, radius))
+        radius = torch.minimum(radius, per_run(cap, radius))
+        return radius, record_diagnostics(norms, radius, objective.divisors(batch))
 
-    def _offset(self, std: Tensor | None, mechanism: Mechanism, clients: int) -> Tensor | float:
-        """nu [R]; the noise of one client's number has the standard deviation std [R] or [R, M], that of their mean 1 / P of it
-        summed in squares, whoever adds it."""
+    def _offset(self, std: Tensor | None, at: Round) -> Tensor | float:
+        """nu [R]; the noise of one client's number has the standard deviation std [R] or [R, M],
+        that of their mean 1 / P of it summed in squares, whoever adds it.
+        """
         if std is None or self.hyper.offset == "none":
             return 0.0
         squares = std.square() if std.dim() == 1 else std.square().mean(dim=1)
-        if mechanism.trust == "local":
+        clients = at.objective.clients
+        if at.mechanism.trust == "local":
             squares = squares / clients
-        failure = self.hyper.offset_failure.to(squares.dtype)
-        horizons = on_device(np.array(mechanism.rounds), squares.device, squares.dtype)
+        failure = per_run(self.hyper.offset_failure, squares)
+        horizons = per_run(np.array(at.mechanism.rounds), squares)
         return (2 * squares).sqrt() * (2 * clients * horizons / failure).log().sqrt()
 
 
-def _settled_radius(settings: AdaptDpSettings, steps: ReleaseSpec, spec: ReleaseSpec, rounds: int, records: int) -> ReleaseSpec:
-    """The radius release of a run: the share of the records that its batch holds, and its noise."""
-    size = settings.radius_batch_size or records
-    if size > records:
-        raise ConfigError(
-            f"algorithm.radius_batch_size={size}: a client holds only {records} records; take at most that many, or deal it more"
-        )
-    rate = size / records if size < records else None
-    given = settings.radius_noise_multiplier
+def _radius_noise(
+    settings: AdaptDpSettings, steps: ReleaseSpec, rate: float | None
+) -> Callable[[float], float]:
+    """The noise multiplier of the radius, as a function of the gradients'."""
+    given, target = settings.radius_noise_multiplier, settings.target_epsilon
     if given is not None:
-        return replace(spec, rate=rate, multiplier=lambda z, d, M: given)
-    own = steps if steps.settle is None else steps.settle(steps, rounds, records)
-    order = 2
-    if settings.target_epsilon is not None:
-        order = 1 + ceil(2 * log(1 / settings.target_delta) / settings.target_epsilon)
-    share = own.per_round / own.disjoint  # releases of gradients to one of the radius
-    return replace(spec, rate=rate, multiplier=lambda z, d, M: balanced_multiplier(z, own.rate, share, rate, order))
+        return lambda z: given
+    order = 2 if target is None else 1 + ceil(2 * log(1 / settings.target_delta) / target)
+    share = steps.per_round / steps.disjoint  # releases of gradients to one of the radius
+    return lambda z: balanced_multiplier(z, steps.rate, share, rate, order)

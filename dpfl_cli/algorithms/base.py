@@ -1,41 +1,43 @@
-"""What an algorithm is: `init` and `round`, pure on an explicit state, and the releases it declares."""
+"""What an algorithm is: `init` and `round`, pure on an explicit state, and the releases it
+declares. A file of an algorithm imports `dpfl_cli.algorithms.api`, which has all of this.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, get_type_hints
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from dpfl_cli.config.component import Settings
+from dpfl_cli.config.component import Limit, Settings, component
+from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models.objective import ClientSide
-from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec
+from dpfl_cli.models.client_side import ClientSide
+from dpfl_cli.privacy.batches import Batch
+from dpfl_cli.privacy.bounded import Bounded
+from dpfl_cli.privacy.client_values import ClientValues, own_values
+from dpfl_cli.privacy.mechanism import Mechanism, Release
+from dpfl_cli.privacy.method_streams import MethodStreams
+from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 
-Diagnostics = Mapping[str, Tensor]
+# Types of settings that are floats in `releases`, and tensors [R] in `hyper`, which has R runs'.
+# A clip norm that is absent (Bound) is infinite there.
+if TYPE_CHECKING:
+    Number = Any
+    Bound = Any
+else:
+    Number = float
+    Bound = Limit
 
+ALL_TRUSTS = ("local", "central", "secure_aggregation")
+EVERY_TRUST = ("none", *ALL_TRUSTS)
 
-class Later(Mapping[str, Tensor]):
-    """Diagnostics that are computed when somebody looks at them, for in most rounds nobody may."""
-
-    def __init__(self, compute: Callable[[], Diagnostics]) -> None:
-        self._compute = compute
-
-    @cached_property
-    def _found(self) -> Diagnostics:
-        return self._compute()
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._found[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
+# [R] tensors by name, or a function that computes them, called only in rounds that are evaluated
+Diagnostics = Mapping[str, Tensor] | Callable[[], Mapping[str, Tensor]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class State:
     """Everything that lasts from round to round, by who holds it.
 
     Attributes:
-      server: name -> [R, ...] tensors. `model` [R, d] is always there. Depends on data only through releases.
+      server: name -> [R, ...] tensors. `model` [R, d] is always there. Depends on data only through
+        releases.
       clients: name -> [R, M, ...] tensors, each row known to its own client only.
     """
 
@@ -51,36 +54,125 @@ class State:
     clients: Mapping[str, Tensor]
 
 
-class Algorithm(Protocol):
-    """A federated method for a batch of runs; `hyper` holds each of its settings, floats stacked as tensors [R].
+@dataclass(frozen=True)
+class Round:
+    """A round of R runs, and what a method may use in it.
 
-    What lasts from round to round is in the state and nowhere else: an attribute that a round changes would be lost in a
-    checkpoint.
+    Attributes:
+      objective: what clients compute.
+      mechanism: the only way for what they compute to leave them.
+      streams: named random streams.
+      number: [R] each run's round, from 1.
     """
 
-    trusts: ClassVar[frozenset[str]]  # trust models it is defined for
-    proved: ClassVar[frozenset[str]]  # trust models for which its file says why the guarantee holds; empty unless it does
-    # instead of `proved` where that depends on settings: (settings, trust, whether every message carries the whole noise) -> why
-    # the guarantee is not proved, or None
-    gap: ClassVar[Callable[[Any, str, bool], str | None]]
-    units: ClassVar[frozenset[str]]  # privacy units
-    needs: ClassVar[frozenset[str]]  # optional methods of objectives that it calls (`Objective.provides`); may be left out
-    proximal: ClassVar[bool]  # whether it takes proximal steps, which a model's penalty needs; may be left out
-    paper: ClassVar[str]
+    objective: ClientSide
+    mechanism: Mechanism
+    streams: MethodStreams
+    number: np.ndarray
+
+    def release(self, name: str, values: Bounded, charged: np.ndarray | None = None) -> Release:
+        """`Mechanism.release` in this round."""
+        return self.mechanism.release(name, values, self.number, charged)
+
+    def batch(
+        self, size: int, numbers: np.ndarray, stream: str = "batch", repeats: bool = False
+    ) -> Batch:
+        """A fresh batch of every client's records, from the addresses [R] of a stream, which no
+        other batch of it may have.
+        """
+        return self.objective.batch(self.streams, stream, numbers, size, repeats)
+
+    def epoch(self, size: int, numbers: np.ndarray, stream: str = "batch") -> list[Batch]:
+        """Disjoint batches of a random order of every client's records."""
+        return self.objective.epoch(self.streams, stream, numbers, size)
+
+    def at_clients(self, model: Tensor) -> Tensor:
+        """[R, M, d] the model [R, d] as every client gets it."""
+        return model.unsqueeze(1).expand(-1, self.objective.clients, -1)
+
+    def where(self, chosen: np.ndarray, new: Tensor, old: Tensor) -> Tensor:
+        """[R, ...] new for the runs of a public mask [R], old for the others."""
+        mask = on_device(chosen, old.device).reshape(-1, *[1] * (old.dim() - 1))
+        return torch.where(mask, new, old)
+
+
+class Algorithm(Protocol):
+    """A federated method for a batch of runs; `hyper` is its settings, floats stacked as tensors
+    [R].
+
+    What lasts from round to round is in the state and nowhere else: an attribute that a round
+    changes would be lost in a checkpoint. A method whose guarantee depends on settings has a static
+    method `gaps(settings, trust, whole_noise)` in place of `algorithm(proved=...)`: why the
+    guarantee is not proved, all reasons, where messages carry the whole noise or not.
+    """
+
     hyper: Any
 
     @staticmethod
-    def releases(settings: Settings, trust: str) -> list[ReleaseSpec]:
-        """The releases of one round under a trust model."""
+    def releases(settings: Any, run: Setup) -> list[ReleaseSpec]:
+        """The releases of a run, in all its rounds; a ConfigError where settings make no sense."""
         ...
 
     def init(self, objective: ClientSide, streams: Streams) -> State:
         """The state before round 1."""
         ...
 
-    def round(
-        self, state: State, objective: ClientSide, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
-    ) -> tuple[State, Diagnostics]:
-        """One round. `rounds` [R] is each run's round number, from 1; diagnostics are [R] tensors that nothing reads
-        (`Later` where they take time)."""
+    def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
+        """One round. Diagnostics are [R] tensors for display, which no algorithm reads, or a
+        function that gives them.
+        """
         ...
+
+
+def algorithm(
+    name: str,
+    *,
+    revision: int,
+    paper: str,
+    unit: str,
+    trusts: Iterable[str] = EVERY_TRUST,
+    proved: Iterable[str] = (),
+    needs: Collection[str] = (),
+    proximal: bool = False,
+    convention: str | None = None,
+) -> Callable[[type[T]], type[T]]:
+    """Class decorator: the class is the algorithm `name`, with the settings that its `hyper` is
+    annotated with.
+
+    Args:
+      revision: raised whenever a change moves the numbers of its runs.
+      paper: where it comes from.
+      unit: whose data a release protects: "client" or "record".
+      trusts: the trust models that it is defined for.
+      proved: those of them for which its file says why the guarantee holds.
+      needs: optional methods of objectives that it calls (`Objective.provides`).
+      proximal: whether it takes proximal steps, which a model's penalty needs.
+      convention: how its paper states its epsilon (`privacy.conventions`), where not as composed.
+    """
+
+    def register(target: type[T]) -> type[T]:
+        declared: Any = target
+        declared.trusts, declared.proved = frozenset(trusts), frozenset(proved)
+        declared.units, declared.needs = frozenset({unit}), frozenset(needs)
+        declared.proximal, declared.convention = proximal, convention
+        declared.paper = paper
+        if "__init__" not in vars(target):
+            declared.__init__ = _takes_hyper
+        settings: type[Settings] = get_type_hints(target)["hyper"]
+        return component("algorithm", name, revision=revision, settings=settings)(target)
+
+    return register
+
+
+def _takes_hyper(self: Any, hyper: Any) -> None:
+    self.hyper = hyper
+
+
+def start(objective: ClientSide, streams: Streams) -> State:
+    """The initial model at the server, and nothing at clients."""
+    return State({"model": objective.initial(streams)}, {})
+
+
+def zeros_of(objective: ClientSide, model: Tensor) -> ClientValues:
+    """[R, M, d] zeros that clients hold."""
+    return own_values(model.new_zeros(objective.runs, objective.clients, objective.dimension))

@@ -1,77 +1,103 @@
-"""DP-ScaffNew and DP-FedAvg, iteration by iteration: local steps, and now and then one clipped and noised communication.
+"""DP-ScaffNew and DP-FedAvg, iteration by iteration: local steps, and now and then one clipped and
+noised communication.
 
 References:
-  Hou, Khirirat, Yaqub, Horvath, "Balancing privacy and performance for private federated learning algorithms", 2023,
-    arXiv:2304.05127, Algorithm 2 (DP-ScaffNew), and with `control=none` Algorithm 1 (DP-FedAvg).
-  Mishchenko, Malinovsky, Stich, Richtarik, "ProxSkip: yes! local gradient steps provably lead to communication acceleration!
-    Finally!", 2022, arXiv:2202.09357 (Scaffnew, without noise).
+  Hou, Khirirat, Yaqub, Horváth, "Balancing Privacy and Performance for Private Federated Learning
+    Algorithms", 2023, arXiv:2304.05127, section 2, Algorithm 2 (DP-ScaffNew), and with
+    `control=none` Algorithm 1 (DP-FedAvg).
+  Mishchenko, Malinovsky, Stich, Richtárik, "ProxSkip: Yes! Local Gradient Steps Provably Lead to
+    Communication Acceleration! Finally!", ICML 2022, arXiv:2202.09357 (Scaffnew, without noise).
 
-Round t is one local iteration, of T = `rounds`, with the last synchronised model x, local models x_i and controls h_i:
-    theta_t = whether clients communicate: t a multiple of tau (deterministic), or a coin of probability p = 1 / tau (bernoulli)
-    xhat_i  = x_i - eta (g_i(x_i) - h_i)           g_i: the gradient of f_i, or of the mean loss of b fresh records
+Round t is one local iteration, of T = `rounds`, with the last synchronised model x, local models
+x_i and controls h_i:
+    theta_t = whether clients communicate: t a multiple of tau (deterministic), or a coin of
+              probability p = 1 / tau (bernoulli)
+    xhat_i  = x_i - eta (g_i(x_i) - h_i)        g_i: the gradient of f_i, or of the mean loss of b
+                                                fresh records
     theta_t:     Delta_i = CLIP(xhat_i - x),  m = what the mechanism makes of mean_i Delta_i
                  x <- x + m,  x_i <- x,  h_i <- h_i + (p / eta) (m - X_i)
     otherwise:   x_i <- xhat_i
-X_i by `control`: `sent` is what the client transmitted, its noisy message where it adds noise itself (local), Delta_i where it
-does not (central, none), and that with its share of the noise under secure aggregation; `clipped` is Delta_i. With `none` every
-h_i is zero for ever: DP-FedAvg with tau local steps a communication. It has a file of its own in rounds of tau steps, `fedavg`,
-which gives the same models; here runs of different tau are one tensor program.
 
-sum_i h_i = 0 for ever where the X_i average to m, clipped and noisy as they are (`sent` under local trust, secure aggregation).
-Elsewhere the noise of the mean stays in the controls: of `clipped` ones every later communication adds it once more, as in
-`scaffold`, so that the error grows with T. `apart` (ours, for central trust and secure aggregation) leaves what the control
-contributed out of the message: after L local steps since the last communication
+X_i by `control`:
+    sent     what the client transmitted: its noisy message where it adds noise itself (local),
+             Delta_i where it does not (central, none), that with its share of the noise under
+             secure aggregation;
+    clipped  Delta_i;
+    apart    (ours) Delta_i, with what the control contributed left out of the message, see below;
+    none     every h_i is zero for ever: DP-FedAvg with tau local steps a communication. It has a
+             file of its own in rounds of tau steps, `fedavg`, which gives the same models; here
+             runs of different tau are one tensor program.
+sum_i h_i = 0 for ever where the X_i average to m, clipped and noisy as they are (`sent` under local
+trust, secure aggregation). Elsewhere the noise of the mean stays in the controls: of `clipped` ones
+every later communication adds it once more, as in `scaffold`, so that the error grows with T.
+`apart`, for central trust and secure aggregation, takes after L local steps since the last
+communication
     Delta_i = CLIP(xhat_i - x - eta L h_i),  h_i <- h_i + (p / eta) (m - (Delta_i + eta L h_i))
-so that a communication's noise is in x once. Unclipped and without noise it is the paper's, for then sum_i h_i = 0.
+so that a communication's noise is in x once. Unclipped and without noise it is the paper's, for
+then sum_i h_i = 0.
 
-The coins depend on the seed alone and are drawn before the run, so that the releases that will really be made are known and
-priced. The model that counts is x, the last synchronised one; local steps after the last communication are lost
-(`final_release=true` makes one at T, which is counted as any other).
+The coins depend on the seed alone and are drawn before the run, so that the releases that will
+really be made are known and priced. The model that counts is x, the last synchronised one; local
+steps after the last communication are lost (`final_release=true` makes one at T, which is counted
+as any other).
 
-Release: "update", Delta_i in a ball of radius C, where theta_t shows. Replacing a client's data moves it by at most 2C, zeroing
-  it (the paper's relation) or leaving it out by at most C.
+Releases:
+    "update"  Delta_i in a ball of radius C, where theta_t shows: 2C when a client's data are
+              replaced, C when they are zeroed (the paper's relation) or left out.
 
-Proved under local and central trust: given the past releases, Delta_i depends on the client's own data and on no other's,
-whatever its local model and control are, and is clipped; theta depends on no data. So every communication is the mechanism
-applied to a quantity of known sensitivity, and adaptive composition applies. Under secure aggregation the same holds of
-`clipped`, `apart` and `none`, given the sums that were released before; `sent` controls hold the client's share of the noise,
-which no release of the sum shows (not proved), unless every message carries the whole noise.
+Proved under local and central trust: given the past releases, Delta_i depends on the client's own
+data and on no other's, whatever its local model and control are, and is clipped; theta depends on
+no data. So every communication is the mechanism applied to a quantity of known sensitivity, and
+adaptive composition applies. Under secure aggregation the same holds of `clipped`, `apart` and
+`none`, given the sums that were released before; `sent` controls hold the client's share of the
+noise, which no release of the sum shows (not proved), unless every message carries the whole noise.
 
-Diagnostics: `local_steps` and `communications` so far, which are public; of what clients would communicate now, before clipping,
-`update_norm` (their mean length) and `watched_norm`; of what they communicated so far `longest_update` and `clipped_fraction`.
-These look at clients without a release.
+Diagnostics: `local_steps` and `communications` so far, which are public; of what clients would
+communicate now, before clipping, `update_norm` (their mean length) and `watched_norm`; of what they
+communicated so far `longest_update` and `clipped_fraction`. These look at clients without a
+release.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
-import numpy as np
-import torch
-from pydantic import Field
-from torch import Tensor
-
-from dpfl_cli.algorithms.base import Diagnostics, State
-from dpfl_cli.algorithms.local import batches_fit, check_clip_norm, kept_share_gap, local_batch, per_run
-from dpfl_cli.config.component import Settings, component
-from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.devices import on_device
-from dpfl_cli.data.streams import Streams, stream_generator
-from dpfl_cli.models.objective import ClientSide
-from dpfl_cli.privacy.bounded import Bounded, clip, own_norms
-from dpfl_cli.privacy.client_values import client_values
-from dpfl_cli.privacy.diagnostics import drift_diagnostics
-from dpfl_cli.privacy.mechanism import Mechanism, Release, ReleaseSpec
+from dpfl_cli.algorithms.api import (
+    CLIPPED,
+    Bound,
+    ClientSide,
+    ConfigError,
+    Diagnostics,
+    Field,
+    Number,
+    ReleaseSpec,
+    Round,
+    Settings,
+    Setup,
+    State,
+    Streams,
+    Tensor,
+    algorithm,
+    check_batch,
+    check_clip_norm,
+    clip,
+    kept_share_gaps,
+    np,
+    own_norms,
+    own_values,
+    per_run,
+    torch,
+)
+from dpfl_cli.data.streams import stream_generator
+from dpfl_cli.privacy.diagnostics import drift_diagnostics, drift_so_far, drift_start
 
 
 class ScaffNewSettings(Settings):
     """Settings of `scaffnew`."""
 
-    local_steps: float = Field(ge=1, allow_inf_nan=False)  # tau = 1 / p
-    local_lr: float = Field(gt=0, allow_inf_nan=False)  # eta
-    clip_norm: float | None = Field(gt=0, allow_inf_nan=False)  # C
+    local_steps: Number = Field(ge=1, allow_inf_nan=False)  # tau = 1 / p
+    local_lr: Number = Field(gt=0, allow_inf_nan=False)  # eta
+    clip_norm: Bound  # C
     batch_size: int | None = Field(ge=1)  # b
     control: Literal["sent", "clipped", "apart", "none"]
     schedule: Literal["deterministic", "bernoulli"]
@@ -80,86 +106,84 @@ class ScaffNewSettings(Settings):
 
 
 def communicates(settings: ScaffNewSettings, seed: int, rounds: int) -> np.ndarray:
-    """[T] theta_1, ..., theta_T: in which iterations clients communicate; with coins it may be none.
+    """[T] theta_1, ..., theta_T: in which iterations clients communicate; with coins it may be
+    none.
 
     Raises:
       ConfigError: there is no such iteration, and not by chance.
     """
+    tau = settings.local_steps
     if settings.schedule == "bernoulli":
-        coins = stream_generator(seed, "coins").random(rounds) < 1 / settings.local_steps
+        coins = stream_generator(seed, "coins").random(rounds) < 1 / tau
     else:
-        coins = np.arange(1, rounds + 1) % settings.local_steps == 0
-        if settings.local_steps > rounds and not settings.final_release:
+        coins = np.arange(1, rounds + 1) % tau == 0
+        if tau > rounds and not settings.final_release:
             raise ConfigError(
-                f"algorithm.local_steps={settings.local_steps:g}: clients would not communicate once in rounds={rounds}; "
-                "take at most so many local steps, or algorithm.final_release=true"
+                f"algorithm.local_steps={tau:g}: clients would not communicate once in "
+                f"rounds={rounds}; take at most so many local steps, or "
+                "algorithm.final_release=true"
             )
     coins[-1] |= settings.final_release
     return coins
 
 
-def _expected(settings: ScaffNewSettings, rounds: int) -> float:
-    """How many communications are to be expected in T iterations."""
-    probability = 1 / settings.local_steps
-    return probability * rounds + (1 - probability) * settings.final_release
-
-
-@component("algorithm", "scaffnew", revision=2, settings=ScaffNewSettings)
+@algorithm(
+    "scaffnew",
+    revision=2,
+    paper="Hou et al. 2023, arXiv:2304.05127; Mishchenko et al. 2022, arXiv:2202.09357",
+    unit="client",
+)
 class ScaffNew:
-    """DP-ScaffNew: local steps with control variates, communication now and then (control=none: DP-FedAvg)."""
+    """DP-ScaffNew: local steps with control variates, communication now and then (control=none:
+    DP-FedAvg).
+    """
 
-    trusts: ClassVar[frozenset[str]] = frozenset({"none", "local", "central", "secure_aggregation"})
-    units: ClassVar[frozenset[str]] = frozenset({"client"})
-    paper: ClassVar[str] = "DP-ScaffNew, 2023, arXiv:2304.05127; Mishchenko et al. 2022, arXiv:2202.09357"
-
-    def __init__(self, hyper: Any) -> None:
-        self.hyper = hyper
+    hyper: ScaffNewSettings
 
     @staticmethod
-    def gap(settings: ScaffNewSettings, trust: str, whole_noise: bool) -> str | None:
+    def gaps(settings: ScaffNewSettings, trust: str, whole_noise: bool) -> list[str]:
         """See the docstring of the file."""
-        return kept_share_gap(settings.control, trust, whole_noise, instead="apart")
+        return kept_share_gaps(settings.control, trust, whole_noise, instead="apart")
 
     @staticmethod
-    def releases(settings: ScaffNewSettings, trust: str) -> list[ReleaseSpec]:
-        check_clip_norm(settings, trust)
-        if settings.schedule == "deterministic" and settings.local_steps % 1:
+    def releases(settings: ScaffNewSettings, run: Setup) -> list[ReleaseSpec]:
+        check_clip_norm(settings, run)
+        tau, random = settings.local_steps, settings.schedule == "bernoulli"
+        if not random and tau % 1:
             raise ConfigError(
-                f"algorithm.local_steps={settings.local_steps:g} with algorithm.schedule=deterministic: must be a whole number; "
-                "coins of any probability 1 / local_steps are schedule=bernoulli"
+                f"algorithm.local_steps={tau:g} with algorithm.schedule=deterministic: must be a "
+                "whole number; coins of any probability 1 / local_steps are schedule=bernoulli"
             )
-        sent, random = settings.control == "sent", settings.schedule == "bernoulli"
-        expected: Callable[[int], float] | None = partial(_expected, settings) if random else None
+        check_batch(settings.batch_size, run)
+        sent = settings.control == "sent"
+        expected = run.rounds / tau + (1 - 1 / tau) * settings.final_release
         return [
             ReleaseSpec(
                 "update",
-                occurs=partial(communicates, settings),
-                expected=expected,
-                settle=batches_fit(settings.batch_size),
+                made=communicates(settings, run.seed, run.rounds),
+                expected=expected if random else None,
                 echo=sent,
                 sums_suffice=not sent,
-                note="where clients communicate: change clipped to C: sensitivity 2C (replace_one), C (zero_out, add_or_remove)",
+                note=f"where clients communicate: change {CLIPPED}",
             )
         ]
 
     def init(self, objective: ClientSide, streams: Streams) -> State:
         model = objective.initial(streams)
-        local = client_values(model.unsqueeze(1).repeat(1, objective.clients, 1))
+        local = own_values(model.unsqueeze(1).repeat(1, objective.clients, 1))
         control = {} if self.hyper.control == "none" else {"control": torch.zeros_like(local)}
-        nothing = client_values(torch.zeros(*local.shape[:2], dtype=torch.float64, device=model.device))
-        return State(
-            server={"model": model, "communications": torch.zeros_like(model[:, 0]), "since": torch.zeros_like(model[:, 0])},
-            clients={"local": local, "longest": nothing, "clipped": torch.zeros_like(nothing), **control},
-        )
+        zero = torch.zeros_like(model[:, 0])
+        server = {"model": model, "communications": zero, "since": zero}
+        return State(server, {"local": local, **drift_start(local), **control})
 
-    def round(
-        self, state: State, objective: ClientSide, mechanism: Mechanism, streams: Streams, rounds: np.ndarray
-    ) -> tuple[State, Diagnostics]:
+    def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
         hyper, server, clients = self.hyper, dict(state.server), dict(state.clients)
         model, control = server["model"], clients.get("control")  # x, h_i
-        batch = None if hyper.batch_size is None else local_batch(objective, streams, hyper.batch_size, rounds)
-        gradient = objective.gradient(clients["local"], batch)  # g_i(x_i)
-        slope: Tensor = gradient if control is None else gradient - control
+        size = hyper.batch_size
+        batch = None if size is None else at.batch(size, at.number)
+        slope: Tensor = at.objective.gradient(clients["local"], batch)  # g_i(x_i)
+        if control is not None:
+            slope = slope - control
         clients["local"] = clients["local"] - per_run(hyper.local_lr, slope) * slope  # xhat_i
         server["since"] = server["since"] + 1  # L
         moved = clients["local"] - model.unsqueeze(1)
@@ -167,28 +191,26 @@ class ScaffNew:
         if control is not None and hyper.control == "apart":
             inside = per_run(server["since"] * hyper.local_lr, control) * control
             moved = moved - inside
-        lengths: Tensor = own_norms(moved)
 
-        due = mechanism.due("update", rounds)  # theta_t
+        lengths, due = own_norms(moved), at.mechanism.due("update", at.number)  # theta_t
         if due.any():
             update = clip(moved, hyper.clip_norm)  # Delta_i
-            release = mechanism.release("update", update, rounds, charged=due)
-            theta = on_device(due, model.device)
+            release = at.release("update", update, charged=due)
             server["model"] = model + release.mean  # m is zero where clients do not communicate
-            server["communications"] = server["communications"] + theta.to(model.dtype)
-            server["since"] = torch.where(theta, 0.0, server["since"])
-            everywhere = theta.reshape(-1, 1, 1)
-            clients["longest"] = torch.where(everywhere[..., 0], torch.maximum(clients["longest"], lengths), clients["longest"])
-            clients["clipped"] = clients["clipped"] + everywhere[..., 0] * (lengths > hyper.clip_norm.unsqueeze(-1))
+            again = server["communications"] + 1
+            server["communications"] = at.where(due, again, server["communications"])
+            server["since"] = at.where(due, torch.zeros_like(again), server["since"])
             if control is not None:
                 rate = per_run(1 / (hyper.local_steps * hyper.local_lr), control)  # p / eta
-                correction = rate * (release.mean.unsqueeze(1) - (self._remembered(update, release) + inside))
-                clients["control"] = torch.where(everywhere, control + correction, control)
-            clients["local"] = torch.where(everywhere, server["model"].unsqueeze(1), clients["local"])
-        steps = on_device(np.asarray(rounds), model.device, model.dtype)
-        told = drift_diagnostics(lengths, clients["longest"], clients["clipped"], server["communications"], hyper.watched_client)
-        return State(server, clients), {"local_steps": steps, "communications": server["communications"], **told}
-
-    def _remembered(self, update: Bounded, release: Release) -> Tensor:
-        """[R, M, d] X_i."""
-        return release.echo if self.hyper.control == "sent" else update.values
+                kept = release.echo if hyper.control == "sent" else update.values  # X_i
+                change = rate * (release.mean.unsqueeze(1) - (kept + inside))
+                clients["control"] = at.where(due, control + change, control)
+            everywhere = at.at_clients(server["model"])
+            clients["local"] = at.where(due, everywhere, clients["local"])
+            drift = drift_so_far(lengths, clients, hyper.clip_norm)
+            clients["longest"] = at.where(due, drift["longest"], clients["longest"])
+            clients["clipped"] = at.where(due, drift["clipped"], clients["clipped"])
+        steps = per_run(at.number, server["since"])
+        public = {"local_steps": steps, "communications": server["communications"]}
+        seen = drift_diagnostics(lengths, clients, server["communications"], hyper.watched_client)
+        return State(server, clients), public | seen

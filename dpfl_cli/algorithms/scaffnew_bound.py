@@ -1,27 +1,36 @@
-"""The closed-form calculator of DP-ScaffNew: how many local steps, and how many iterations, minimise its utility bound.
+"""The closed-form calculator of DP-ScaffNew: how many local steps, and how many iterations,
+minimise its utility bound.
 
-With N clients, d parameters, losses f_i that are mu-strongly convex and L-smooth, step size eta, a communication in every
-iteration with probability p, and noise of standard deviation sigma on every coordinate of every message, T iterations leave
+With N clients, d parameters, losses f_i that are mu-strongly convex and L-smooth, step size eta, a
+communication in every iteration with probability p, and noise of standard deviation sigma on every
+coordinate of every message, T iterations leave
 
-    E psi_T <= B = rho^T psi_0 + p N d sigma^2 / (1 - rho),    rho = max(1 - mu eta, 1 - p^2)                       (Theorem 1)
-    psi_t = sum_i ||x_t^(i) - x*||^2 + (eta / p)^2 sum_i ||h_t^(i) - grad f_i(x*)||^2
+    E psi_T <= B = rho^T psi_0 + p N d sigma^2 / (1 - rho),    rho = max(1 - mu eta, 1 - p^2)
+    (Theorem 1) psi_t = sum_i ||x_t^(i) - x*||^2 + (eta / p)^2 sum_i ||h_t^(i) - grad f_i(x*)||^2
 
 For (epsilon, delta) over the p T messages that a client is expected to send, each of sensitivity S,
 
-    sigma^2 = v S^2 p T ln(1 / delta) / epsilon^2                                                                    (Lemma 1)
+    sigma^2 = v S^2 p T ln(1 / delta) / epsilon^2
+    (Lemma 1)
 
-so more iterations come closer and cost more noise. B is smallest at (Corollary 1), with q = mu / L and r = -ln(1 - q),
+so more iterations come closer and cost more noise. B is smallest at (Corollary 1), with q = mu / L
+and r = -ln(1 - q),
 
-    eta* = 1 / L,    p* = sqrt(q),    T* = ln(psi_0 r / (N d s)) / r,    s = v S^2 ln(1 / delta) / epsilon^2
+    eta* = 1 / L,    p* = sqrt(q),    T* = ln(psi_0 r / (N d s)) / r,    s = v S^2 ln(1 / delta) /
+    epsilon^2
 
-and at T* = 0 where the argument is at most 1: then the first iterations already cost more noise than they come closer.
-At T > 0, p* is the only minimiser: a smaller p has the same noise and a slower rate, a larger one the same rate and more noise.
-psi_0 is held fixed while p varies, as the corollary does.
+and at T* = 0 where the argument is at most 1: then the first iterations already cost more noise
+than they come closer. At T > 0, p* is the only minimiser: a smaller p has the same noise and a
+slower rate, a larger one the same rate and more noise. psi_0 is held fixed while p varies, as the
+corollary does.
 
-Read with the errata of the paper's analysis: rho is the rate (the printed theta stands for it and for the coin), 1 - rho =
-min(mu eta, p^2), the one-step bound ends in p N d sigma^2, and epsilon's upper limit u p T has an unspecified u and is left out.
+Read with the errata of the paper's analysis: rho is the rate (the printed theta stands for it and
+  for the coin), 1 - rho =
+min(mu eta, p^2), the one-step bound ends in p N d sigma^2, and epsilon's upper limit u p T has an
+unspecified u and is left out.
 
-Reference: Hou, Khirirat, Yaqub, Horvath, "Balancing Privacy and Performance for Private Federated Learning Algorithms", 2023,
+Reference: Hou, Khirirat, Yaqub, Horvath, "Balancing Privacy and Performance for Private Federated
+  Learning Algorithms", 2023,
 arXiv:2304.05127.
 """
 
@@ -40,14 +49,50 @@ WORST_CONDITION = 1e30  # kappa; 1 / kappa keeps its digits in what is computed 
 
 
 def noise_per_release(constant: float, sensitivity: float, epsilon: float, delta: float) -> float:
-    """s = v S^2 ln(1 / delta) / epsilon^2, so that sigma^2 = s R for R releases (Lemma 1; z and v: see `privacy.nominal`)."""
+    """s = v S^2 ln(1 / delta) / epsilon^2, so that sigma^2 = s R for R releases (Lemma 1; z and v:
+    see `privacy.nominal`).
+    """
     ratio = sensitivity / epsilon
     return constant * ratio * ratio * -math.log(delta)
 
 
-def initial_potential(initial_distance: float, optimum_gradients: float, step_over_probability: float) -> float:
-    """psi_0 at h_0 = 0: sum_i ||x_0 - x*||^2 + (eta / p)^2 sum_i ||grad f_i(x*)||^2; of x_0 = 0 the first term is N ||x*||^2."""
+def noise_constant(multiplier: float, releases: int, epsilon: float, delta: float) -> float:
+    """v = z^2 epsilon^2 / (R ln(1 / delta)): Lemma 1 solved for its constant, given a noise
+    multiplier z for R releases.
+    """
+    return multiplier**2 * epsilon**2 / (releases * -math.log(delta))
+
+
+def initial_potential(
+    initial_distance: float, optimum_gradients: float, step_over_probability: float
+) -> float:
+    """psi_0 at h_0 = 0: sum_i ||x_0 - x*||^2 + (eta / p)^2 sum_i ||grad f_i(x*)||^2; of x_0 = 0 the
+    first term is N ||x*||^2.
+    """
     return initial_distance + step_over_probability**2 * optimum_gradients
+
+
+@dataclass(frozen=True)
+class MessageNoise:
+    """The noise of every message of a client, as Lemma 1 writes it.
+
+    Attributes:
+      constant: v.
+      origin: where v comes from, in words.
+      sensitivity: S, of one message.
+      epsilon, delta: what all messages of a client are to cost.
+    """
+
+    constant: float
+    origin: str
+    sensitivity: float
+    epsilon: float
+    delta: float
+
+    @property
+    def per_release(self) -> float:
+        """s, the variance on a coordinate over the number of messages it is calibrated for."""
+        return noise_per_release(self.constant, self.sensitivity, self.epsilon, self.delta)
 
 
 @dataclass(frozen=True)
@@ -60,7 +105,8 @@ class ScaffnewBound:
       clients: N.
       dimension: d.
       potential: psi_0 > 0.
-      noise: s >= 0, the variance of the noise on a coordinate of a message, per message that is sent.
+      noise: s >= 0, the variance of the noise on a coordinate of a message, per message that is
+        sent.
     """
 
     strong_convexity: float
@@ -72,20 +118,28 @@ class ScaffnewBound:
 
     def __post_init__(self) -> None:
         """Refuses numbers of no problem, in one line."""
-        if not 0 < self.strong_convexity < math.inf:
-            raise ConfigError(f"strong convexity mu={self.strong_convexity:g}: must be positive and finite")
-        if not self.strong_convexity <= self.smoothness < math.inf:
-            raise ConfigError(f"smoothness L={self.smoothness:g}: must be finite and at least mu={self.strong_convexity:g}")
-        if self.smoothness / self.strong_convexity > WORST_CONDITION:
+        mu, smooth = self.strong_convexity, self.smoothness
+        if not 0 < mu < math.inf:
+            raise ConfigError(f"strong convexity mu={mu:g}: must be positive and finite")
+        if not mu <= smooth < math.inf:
+            raise ConfigError(f"smoothness L={smooth:g}: must be finite and at least mu={mu:g}")
+        if smooth / mu > WORST_CONDITION:
             raise ConfigError(
-                f"kappa=L/mu={self.smoothness / self.strong_convexity:g}: more than {WORST_CONDITION:g} is no number"
+                f"kappa=L/mu={smooth / mu:g}: more than {WORST_CONDITION:g} is no number"
             )
         if self.clients < 1 or self.dimension < 1:
-            raise ConfigError(f"clients N={self.clients}, dimension d={self.dimension}: each must be at least 1")
+            raise ConfigError(
+                f"clients N={self.clients}, dimension d={self.dimension}: each must be at least 1"
+            )
         if not 0 < self.potential < math.inf:
-            raise ConfigError(f"psi_0={self.potential:g}: must be positive and finite; at 0 the start is the optimum")
+            raise ConfigError(
+                f"psi_0={self.potential:g}: must be positive and finite; at 0 the start is the "
+                "optimum"
+            )
         if not 0 <= self.noise < math.inf:
-            raise ConfigError(f"noise s={self.noise:g} per release: must be finite and not negative")
+            raise ConfigError(
+                f"noise s={self.noise:g} per release: must be finite and not negative"
+            )
 
     @property
     def condition(self) -> float:
@@ -125,7 +179,9 @@ class ScaffnewBound:
 
     @property
     def best_time(self) -> float:
-        """T*, real: 0 where the argument is at most 1 (and where mu = L, its limit), infinite without noise."""
+        """T*, real: 0 where the argument is at most 1 (and where mu = L, its limit), infinite
+        without noise.
+        """
         if self.noise == 0:
             return math.inf
         if math.isinf(self.decay) or math.isinf(self.cost):
@@ -135,7 +191,9 @@ class ScaffnewBound:
 
     @property
     def iterations(self) -> float:
-        """The whole number with the smallest bound, next to T*; the smaller of two that tie, infinite without noise."""
+        """The whole number with the smallest bound, next to T*; the smaller of two that tie,
+        infinite without noise.
+        """
         if math.isinf(self.best_time):
             return math.inf
         below = float(math.floor(self.best_time))
@@ -147,9 +205,30 @@ class ScaffnewBound:
         """p* T, expected communications in T = `iterations`."""
         return self.probability * self.iterations
 
+    @property
+    def is_endless(self) -> bool:
+        """Whether there is no noise, so that the bound falls for ever."""
+        return math.isinf(self.iterations)
+
+    @property
+    def deviation(self) -> float:
+        """sigma, for the noise of as many messages as `rounds`; 0 where nothing is sent, or without
+        noise."""
+        return 0.0 if self.is_endless else math.sqrt(self.noise * self.rounds)
+
+    @property
+    def least(self) -> float:
+        """B at T = `iterations`, p* and eta*; 0, its limit, without noise."""
+        if self.is_endless:
+            return 0.0
+        return float(self.bound(self.iterations, self.probability, self.step))
+
     def rate(self, probability: ArrayLike, step: ArrayLike) -> Numbers:
         """rho = max(1 - mu eta, 1 - p^2)."""
-        slow = np.minimum(self.strong_convexity * np.asarray(step, float), np.square(np.asarray(probability, float)))
+        slow = np.minimum(
+            self.strong_convexity * np.asarray(step, float),
+            np.square(np.asarray(probability, float)),
+        )
         return np.asarray(1.0 - slow)
 
     def bound(self, iterations: ArrayLike, probability: ArrayLike, step: ArrayLike) -> Numbers:
@@ -161,7 +240,9 @@ class ScaffnewBound:
           step: eta in (0, 1 / L].
         """
         times, chances = np.asarray(iterations, float), np.asarray(probability, float)
-        slow = np.minimum(self.strong_convexity * np.asarray(step, float), chances**2)  # 1 - rho, to all digits
+        slow = np.minimum(
+            self.strong_convexity * np.asarray(step, float), chances**2
+        )  # 1 - rho, to all digits
         with np.errstate(divide="ignore", invalid="ignore"):  # ln 0 where mu eta = p = 1
             left = np.where(times > 0, np.exp(times * np.log1p(-slow)), 1.0)
         return np.asarray(left * self.potential + chances**2 * self.cost * times / slow)

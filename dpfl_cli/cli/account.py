@@ -1,11 +1,17 @@
-"""`dpfl account RUN…`: prices finished runs under every accountant that supports their ledger."""
+"""`dpfl account RUN...`: prices finished runs under every accountant that supports their ledger."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
+from dpfl_cli.cli.pricing import release_line
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import outputs_dir
+
+if TYPE_CHECKING:
+    from dpfl_cli.simulation.store import RunRecord
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -14,12 +20,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from rich.table import Table
-
-    from dpfl_cli.cli.report import collusion_text, epsilon_number, is_claimed, is_nominal, wide_console
-    from dpfl_cli.privacy.accountants import accountant, price, price_all
-    from dpfl_cli.privacy.collusion import collusion
-    from dpfl_cli.privacy.mean_alone import mean_alone
+    from dpfl_cli.cli.tables import is_claimed, make_table, wide_console
+    from dpfl_cli.privacy.accountants import price_all
     from dpfl_cli.simulation.plan import load_components
     from dpfl_cli.simulation.store import RunStore
 
@@ -30,42 +32,70 @@ def execute(args: argparse.Namespace) -> int:
     console = wide_console()
     for record in [store.match(name) for name in args.runs]:
         privacy = record.result["privacy"]
+        claimed = " (claimed)" if is_claimed(privacy) else ""
         delta = args.delta or privacy["delta"]
-        table = Table(
-            title=f"{record.id}: {privacy['unit']}, {privacy['relation']}, {record.ledger.releases} releases, delta {delta:g}"
-        )
-        for column in ("accountant", "epsilon", "remark"):
-            table.add_column(column)
-        for priced in price_all(record.ledger, delta):
-            text = "" if priced.epsilon is None else f"{priced.epsilon:.6f}" + (" (claimed)" if is_claimed(privacy) else "")
-            remark = priced.reason or ("vacuous: above 20" if priced.vacuous else "")
-            table.add_row(priced.accountant, text, remark)
-        console.print(table)
-        for entry in record.ledger.entries:
-            console.print(
-                f"  release {entry.name}: {entry.count} x {entry.kind} per {entry.scope}, parameter {_shown(entry.parameter)}, "
-                f"sensitivity {entry.sensitivity}",
-                markup=False,
+        rows = [
+            (
+                priced.accountant,
+                "" if priced.epsilon is None else f"{priced.epsilon:.6f}{claimed}",
+                priced.reason or ("vacuous: above 20" if priced.vacuous else ""),
             )
-        if "calibration" in privacy:
-            aim = f"{'nominal' if is_nominal(privacy) else 'target'} epsilon {privacy['epsilon_target']:g}"
-            console.print(f"  noise by {privacy['calibration']}; {aim} at delta {privacy['delta']:g}", markup=False)
-        console.print(f"  guarantee: {privacy['guarantee']}", markup=False)
-        clients = record.result["data"]["clients"]
-        options = {key: value for key, value in record.config["accountant"].items() if key not in ("name", "revision")}
-        own = accountant(privacy["accountant"], options)
-        if "epsilon_central" in privacy:
-            seen_alone = mean_alone(record.ledger, clients)
-            assert seen_alone is not None
-            found = price(seen_alone, own, delta)
-            worth = f"none ({found.reason})" if found.epsilon is None else epsilon_number(found.epsilon)
-            console.print(f"  {own.label}: epsilon {worth}, {privacy['epsilon_central']['reading']}", markup=False)
-        if "collusion" in privacy:
-            seen = collusion(record.ledger, clients, own, delta)
-            console.print(f"  {privacy['accountant']}: {collusion_text(seen, clients).removesuffix('.')}", markup=False)
-        console.print(f"  not covered: {'; '.join(privacy['not_covered'])}", markup=False)
+            for priced in price_all(record.ledger, delta)
+        ]
+        title = (
+            f"{record.id}: {privacy['unit']}, {privacy['relation']}, "
+            f"{record.ledger.releases} releases, delta {delta:g}"
+        )
+        console.print(make_table(("accountant", "epsilon", "remark"), rows, title=title))
+        for line in _remarks(record, args.delta):
+            console.print(f"  {line}", markup=False)
     return 0
 
 
-def _shown(parameter: object) -> str:
-    return f"array of {len(parameter)}" if isinstance(parameter, tuple | list) else str(parameter)
+def _remarks(record: RunRecord, delta: float | None) -> Iterator[str]:
+    """What was released, who set the noise, and what the epsilons mean.
+
+    Args:
+      delta: None for the run's own, whose epsilons are stored.
+    """
+    from dpfl_cli.cli.tables import collusion_text, epsilon_number, is_nominal
+
+    privacy, clients = record.result["privacy"], record.result["data"]["clients"]
+    for entry in record.ledger.entries:
+        yield release_line(entry, f"sensitivity {entry.sensitivity}")
+    if "calibration" in privacy:
+        aim = f"{'nominal' if is_nominal(privacy) else 'target'} epsilon"
+        target = f"{aim} {privacy['epsilon_target']:g} at delta {privacy['delta']:g}"
+        yield f"noise by {privacy['calibration']}; {target}"
+    yield f"guarantee: {privacy['guarantee']}"
+    shown = privacy if delta is None else _at(record, delta)
+    central = shown.get("epsilon_central")
+    if central is not None:
+        worth = f"none ({central.get('reason')})"
+        if central["value"] is not None:
+            worth = epsilon_number(central["value"])
+        yield f"{privacy['accountant']}: epsilon {worth}, {central['reading']}"
+    if "collusion" in shown:
+        line = collusion_text(shown["collusion"], clients).removesuffix(".")
+        yield f"{privacy['accountant']}: {line}"
+    yield f"not covered: {'; '.join(privacy['not_covered'])}"
+
+
+def _at(record: RunRecord, delta: float) -> dict[str, Any]:
+    """What a run's report says of its messages' mean and of colluding clients, at another delta."""
+    from dpfl_cli.privacy.accountants import accountant, price
+    from dpfl_cli.privacy.collusion import collusion
+    from dpfl_cli.privacy.mean_alone import mean_alone
+
+    privacy, clients = record.result["privacy"], record.result["data"]["clients"]
+    chosen = {k: v for k, v in record.config["accountant"].items() if k not in ("name", "revision")}
+    own = accountant(privacy["accountant"], chosen)
+    found: dict[str, Any] = {}
+    seen_alone = mean_alone(record.ledger, clients)
+    if "epsilon_central" in privacy and seen_alone is not None:
+        priced = price(seen_alone, own, delta)
+        stated = {"value": priced.epsilon, "reason": priced.reason}
+        found["epsilon_central"] = {**privacy["epsilon_central"], **stated}
+    if "collusion" in privacy:
+        found["collusion"] = collusion(record.ledger, clients, own, delta)
+    return found

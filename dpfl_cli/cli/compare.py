@@ -1,98 +1,148 @@
-"""Runs side by side: what differs between them, and a plot of their curves."""
+"""A plot of the curves of runs side by side."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpfl_cli.cli.files import write_output
-from dpfl_cli.cli.report import is_claimed
+from dpfl_cli.cli.tables import is_claimed
+from dpfl_cli.cli.varying import (
+    CHOICES,
+    repetitions,
+    settings_of,
+    short_names,
+    text_of,
+    varying,
+)
 from dpfl_cli.config.errors import ConfigError, nearest
-from dpfl_cli.config.identity import content_id, flat
+from dpfl_cli.config.identity import content_id
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.simulation.store import RunRecord
 
-LEGEND_KEYS = 4  # differing keys that a legend names
+if TYPE_CHECKING:
+    import numpy as np
+
+HIGHER = ("accuracy", "dice")  # metrics that are better higher; others are better lower
+LOG_FROM = 30  # a logarithmic axis where values differ by more than this factor
+WIDTH = 84  # letters of a line of the legend
 
 
-def differences(records: Sequence[RunRecord]) -> dict[str, list[Any]]:
-    """Config keys on which the runs differ, with each run's value."""
-    configs = [flat(record.config) for record in records]
-    keys = list(dict.fromkeys(key for config in configs for key in config))
-    columns = {key: [config.get(key) for config in configs] for key in keys}
-    return {key: values for key, values in columns.items() if any(value != values[0] for value in values)}
-
-
-def plot_comparison(records: Sequence[RunRecord], metric: str | None = None, path: Path | None = None) -> Path:
-    """Draws a metric against rounds, one line per config, mean and standard deviation over seeds; returns the file.
+def plot_comparison(
+    records: Sequence[RunRecord], metric: str | None = None, path: Path | None = None
+) -> Path:
+    """Draws a metric against rounds, one line for runs that are equal but for the seed: their mean
+    and standard deviation. Of more settings than there are colours the best are drawn, and the
+    title says so. Returns the file.
 
     Raises:
       ConfigError: the runs do not have the metric, or the file cannot be written.
     """
     import matplotlib as mpl
-    import numpy as np
     from matplotlib.figure import Figure
 
-    from dpfl_cli.reproduction.figure import COLOURS, STYLE, STYLES
+    from dpfl_cli.reproduction.look import COLOURS, STYLE, STYLES
 
-    known = list(dict.fromkeys(name for record in records for row in record.rows for name in row if name != "round"))
-    shared = [name for name in known if all(any(name in row for row in record.rows) for record in records)]
-    name = metric or next(iter(shared), "")
-    if name not in known:
-        raise ConfigError(f"metric {name or '(none)'}: these runs do not have it in common; {nearest(name, shared or known)}")
-    series: dict[str, list[RunRecord]] = {}
-    for label, record in zip(_labels(records), records, strict=True):
-        series.setdefault(label, []).append(record)
-    target = path or outputs_dir() / "comparisons" / f"{content_id(sorted(r.id for r in records))}-{name}.png"
+    name = metric_of(records, metric)
+    words = name.replace("_", " ")
+    settings = [settings_of(record.config) for record in records]
+    labels = _labels(settings)
+    groups = [group for group in repetitions(settings) if records[group[0]].series(name)]
+    curves = {group[0]: _curves([records[number] for number in group], name) for group in groups}
+    best = sorted(groups, key=lambda group: _rank(curves[group[0]][1], name))[: len(COLOURS)]
+    shown = [group for group in groups if group in best]
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+        figure = Figure(figsize=(6.4, 4.0 + 0.3 * len(shown)), layout="constrained")
         axis = figure.subplots()
-        for number, (label, group) in enumerate(series.items()):
-            curves = [record.series(name) for record in group]
-            rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
-            values = np.array([[curve[round_] for round_ in rounds] for curve in curves])
-            colour, style = COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)]
-            privacy = group[0].result["privacy"]
-            claimed = " claimed" if is_claimed(privacy) else ""
-            epsilon = "not private" if privacy["epsilon"] is None else f"ε = {privacy['epsilon']:.3g}{claimed}"
-            seeds = f"{len(group)} seed{'s' if len(group) > 1 else ''}"
-            axis.plot(rounds, values.mean(axis=0), color=colour, linestyle=style, label=f"{label} ({epsilon}, {seeds})")
-            if len(group) > 1:
-                mean, spread = values.mean(axis=0), values.std(axis=0, ddof=1)
-                axis.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
+        for (first, *others), colour, style in zip(shown, COLOURS, STYLES, strict=False):
+            rounds, values = curves[first]
+            mean = values.mean(axis=0)
+            seeds = f"{1 + len(others)} seed{'s' if others else ''}"
+            epsilon = _epsilon([records[number] for number in (first, *others)])
+            label = textwrap.fill(", ".join([*labels[first], epsilon, seeds]), WIDTH)
+            axis.plot(rounds, mean, label=label, color=colour, linestyle=style)
+            if others:
+                spread = values.std(axis=0, ddof=1)
+                band = (mean - spread, mean + spread)
+                axis.fill_between(rounds, *band, color=colour, alpha=0.15, linewidth=0)
+        drawn = [abs(curves[first][1].mean(axis=0)) for first, *_ in shown]
+        if min(one.min() for one in drawn) * LOG_FROM < max(one.max() for one in drawn):
+            axis.set_yscale("log")
         axis.set_xlabel("round")
-        axis.set_ylabel(f"{name} (%)" if name == "accuracy" else name.replace("_", " "))
-        axis.legend()
-        delta = sorted({f"{record.result['privacy']['delta']:g}" for record in records})
-        axis.set_title(f"{name.replace('_', ' ')}; ε at δ = {', '.join(delta)}; bands: ± 1 standard deviation over seeds")
+        axis.set_ylabel(f"{name} (%)" if name == "accuracy" else words)
+        figure.legend(loc="outside lower left")
+        deltas = ", ".join(sorted({f"{one.result['privacy']['delta']:g}" for one in records}))
+        title = f"{words}; ε at δ = {deltas}"
+        if max(map(len, shown)) > 1:
+            title += "; bands: ± 1 standard deviation over seeds"
+        if len(shown) < len(groups):
+            title += f"\nonly the best {len(shown)} of {len(groups)} settings, by the last value"
+        axis.set_title(title)
+        file = f"{content_id(sorted(record.id for record in records))}-{name}.png"
+        target = path or outputs_dir() / "comparisons" / file
         buffer = io.BytesIO()
         try:
             figure.savefig(buffer, format=target.suffix.lstrip(".") or "png")
         except ValueError as error:
-            raise ConfigError(f"{target}: cannot be drawn ({error}); give --output a .png or .pdf file") from error
+            raise ConfigError(
+                f"{target}: cannot be drawn ({error}); give --output a .png or .pdf file"
+            ) from error
     write_output(target, buffer.getvalue())
     return target
 
 
-def _labels(records: Sequence[RunRecord]) -> list[str]:
-    """A short name per run from what differs, apart from the seed."""
-    differing = {key: values for key, values in differences(records).items() if not key.endswith(("seed", "revision"))}
-    first = [key for key in ("algorithm.name", "dp.name", "dataset.name") if key in differing]
-    # what follows from a choice already named (the parameters of another algorithm, say) is not named again
-    chosen: list[str] = list(first)
-    for key in differing:
-        if len(chosen) >= LEGEND_KEYS:
-            break
-        groups = {tuple(str(differing[k][i]) for k in chosen) for i in range(len(records))}
-        finer = {tuple(str(differing[k][i]) for k in [*chosen, key]) for i in range(len(records))}
-        if len(finer) > len(groups):
-            chosen.append(key)
-    if not chosen:
-        return [str(record.config["algorithm"]["name"]) for record in records]
-    named = [
-        [str(differing[key][i]) if key in first else f"{key.split('.')[-1]}={differing[key][i]}" for key in chosen]
-        for i in range(len(records))
+def metric_of(records: Sequence[RunRecord], metric: str | None) -> str:
+    """The metric to show: the first that all runs have, unless one is named that any has."""
+    had = [dict.fromkeys(name for row in record.rows for name in row) for record in records]
+    known = [name for name in {name: 0 for names in had for name in names} if name != "round"]
+    shared = [name for name in known if all(name in names for names in had)]
+    name = metric or next(iter(shared), "")
+    if name not in known:
+        raise ConfigError(
+            f"metric {name or '(none)'}: these runs do not have it in common; "
+            f"{nearest(name, shared or known)}"
+        )
+    return name
+
+
+def _curves(records: Sequence[RunRecord], name: str) -> tuple[list[int], np.ndarray]:
+    """The rounds that all runs have, and the values [runs, rounds] there."""
+    import numpy as np
+
+    series = [record.series(name) for record in records]
+    rounds = sorted(set.intersection(*map(set, series)))
+    return rounds, np.array([[one[round_] for round_ in rounds] for one in series])
+
+
+def _rank(values: np.ndarray, name: str) -> float:
+    """The mean of the last values [runs, rounds], where less is better."""
+    last = float(values[:, -1].mean()) if values.size else math.nan
+    if math.isnan(last):
+        return math.inf
+    return -last if name.endswith(HIGHER) else last
+
+
+def _epsilon(records: Sequence[RunRecord]) -> str:
+    """The epsilons of repetitions: where rounds are drawn at random they may differ."""
+    reports = [record.result["privacy"] for record in records]
+    found = {f"{one['epsilon']:.3g}" for one in reports if one["epsilon"] is not None}
+    if not found:
+        return "not private"
+    return f"ε = {' to '.join(sorted(found, key=float))}{' claimed' * is_claimed(reports[0])}"
+
+
+def _labels(settings: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """What a curve's legend says of its settings: every key that varies."""
+    columns = varying(settings)
+    names = short_names(list(columns))
+    words = [
+        [text_of(value) if key in CHOICES else f"{names[key]}={text_of(value)}" for value in column]
+        for key, column in columns.items()
     ]
-    return [", ".join(words) for words in named]
+    if not words:
+        return [[str(one["algorithm"])] for one in settings]
+    return [list(word) for word in zip(*words, strict=True)]

@@ -1,4 +1,6 @@
-"""`dpfl completion bash`: completion of commands, groups, options and keys. Install: eval "$(dpfl completion bash)"."""
+"""`dpfl completion bash`: completion of commands, groups, options and keys. Install: eval "$(dpfl
+completion bash)".
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ _dpfl() {
         current="${COMP_WORDS[COMP_CWORD-2]}=$current"
     fi
     local words
-    words=$(dpfl completion --words "${COMP_WORDS[1]}" " $current" 2>/dev/null) # the space: a word with a dash is no option
+    # the space: a word with a dash is no option
+    words=$(dpfl completion --words "${COMP_WORDS[1]}" " $current" 2>/dev/null)
     COMPREPLY=($(compgen -W "$words" -- "$current"))
     case "$current" in *=*) COMPREPLY=("${COMPREPLY[@]#*=}") ;; esac
     case "${COMPREPLY[0]}" in *=) compopt -o nospace ;; esac
@@ -39,35 +42,50 @@ def execute(args: argparse.Namespace) -> int:
 def words(command: str, current: str) -> list[str]:
     """What the word under the cursor can become."""
     from dpfl_cli.cli.calculate import CALCULATORS, FLAGS
-    from dpfl_cli.cli.listing import GROUPS, documented, option_files
+    from dpfl_cli.cli.listing import GROUPS
     from dpfl_cli.cli.main import COMMANDS
-    from dpfl_cli.config.paths import conf_dir
+    from dpfl_cli.cli.runs import ACTIONS
+    from dpfl_cli.config.options import option_files
 
     if command not in COMMANDS:
         return list(COMMANDS)
     if command == "reproduce":
-        root = conf_dir() / "artifact"
-        papers = sorted(path.name for path in root.iterdir() if path.is_dir())
-        artifacts = sorted(f"{path.parent.name}/{path.stem}" for path in root.glob("*/*.yaml"))
-        return ["all", *papers, *artifacts, *(f"scale={path.stem}" for path in option_files("scale"))]
-    if command == "list":
-        return list(GROUPS)
-    if command == "runs":
-        return ["list", "show", "compare", "export", "prune"]
-    if command == "calculate" and current.startswith("-"):
-        return [*FLAGS, "--plugin", "--help"]
-    if command not in ("run", "calibrate", "calculate"):
+        from dpfl_cli.papers import artifacts
+
+        papers = dict.fromkeys(name.partition("/")[0] for name in artifacts())
+        scales = [f"scale={path.stem}" for path in option_files("scale")]
+        return ["all", *papers, *artifacts(), *scales]
+    if command in ("list", "runs"):
+        return list(GROUPS if command == "list" else ACTIONS)
+    flags = {
+        "run": ["-m", "--help", "--cfg", "--plugin", "--quiet", "--debug"],
+        "calibrate": ["--plugin", "--help"],
+        "calculate": [*FLAGS, "--plugin", "--help"],
+    }
+    if command not in flags:
         return []
+    if current.startswith("-"):
+        return flags[command]
     group, equals, _ = current.partition("=")
     if equals and group in GROUPS:
         return [f"{group}={path.stem}" for path in option_files(group)]
-    keys = [f"{key}=" for key, _, _ in documented(conf_dir() / "config.yaml") if not key.startswith("hydra")]
-    for name in GROUPS:
-        for path in option_files(name):
-            rows = documented(path)
-            prefix = "" if "@package _global_" in path.read_text() else f"{name.replace('/', '.')}."
-            keys += [f"{prefix}{key}=" for key, _, _ in rows if not key.endswith(("name", "_target_"))]
-    overrides = [*(f"{name}=" for name in GROUPS), *sorted(set(keys))]
-    if command == "calculate":
-        return [*CALCULATORS, *FLAGS, *overrides, "--plugin", "--help"]
-    return [*overrides, "-m", "--help", "--cfg", "--plugin", "--quiet", "--debug"]
+    methods = list(CALCULATORS) if command == "calculate" else []
+    return [*methods, *(f"{name}=" for name in GROUPS), *_keys(), *flags[command]]
+
+
+def _keys() -> list[str]:
+    """Every key that an override can set, with its equals sign."""
+    from dpfl_cli.cli.listing import GROUPS
+    from dpfl_cli.config.options import documented, option_files
+    from dpfl_cli.config.paths import conf_dir
+
+    files = {"": [conf_dir() / "config.yaml"], **{name: option_files(name) for name in GROUPS}}
+    keys = set()
+    for group, paths in files.items():
+        for path in paths:
+            is_global = not group or "@package _global_" in path.read_text()
+            prefix = "" if is_global else f"{group.replace('/', '.')}."
+            for key, _, _ in documented(path):
+                if not key.endswith(("name", "_target_")) and (group or "hydra" not in key):
+                    keys.add(f"{prefix}{key}=")
+    return sorted(keys)

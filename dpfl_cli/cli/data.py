@@ -1,4 +1,6 @@
-"""`dpfl data`: which data sets there are, getting the files of those that come in files, and computing features of images."""
+"""`dpfl data`: which data sets there are, getting the files of those that come in files, and
+computing features of images.
+"""
 
 from __future__ import annotations
 
@@ -7,36 +9,61 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-    from dpfl_cli.data.sources import Progress, Status
-    from dpfl_cli.simulation.progress import Progress as Steps
+    from dpfl_cli.data.fetching import FetchProgress
+    from dpfl_cli.data.sources import Status
 
-SUMMARY = "data sets: what there is, where it is, and fetching it"
+LINE_EVERY = 10.0  # seconds between lines of a long download where there is no terminal
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `dpfl data`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="list | fetch | features")
-    actions.add_parser("list", help="what there is, from where, under which licence, present or not")
-    fetch = actions.add_parser("fetch", help="get the files of data sets into the cache, each verified by its published checksum")
-    fetch.add_argument("names", nargs="+", metavar="NAME", help="a data set, as `dpfl data list` names it")
-    fetch.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
-    features = actions.add_parser("features", help="compute the features of a data set's images and keep them in the cache")
+    actions.add_parser(
+        "list", help="what there is, from where, under which licence, present or not"
+    )
+    fetch = actions.add_parser(
+        "fetch",
+        help="get the files of data sets into the cache, each verified by its published checksum",
+    )
+    fetch.add_argument(
+        "names", nargs="+", metavar="NAME", help="a data set, as `dpfl data list` names it"
+    )
+    features = actions.add_parser(
+        "features", help="compute the features of a data set's images and keep them in the cache"
+    )
     features.add_argument("name", metavar="NAME", help="a data set of features, as mnist_features")
     features.add_argument(
-        "--backbone", default="auto", metavar="NAME", help="auto, or a backbone that conf/dataset/NAME.yaml lists"
+        "--backbone",
+        default="auto",
+        metavar="NAME",
+        help="auto, or a backbone that conf/dataset/NAME.yaml lists",
     )
-    features.add_argument("--weights", metavar="FILE", help="the backbone's weights, where they come from you")
-    features.add_argument("--components", type=int, metavar="N", help="principal components, to see that they can be had")
+    features.add_argument(
+        "--weights", metavar="FILE", help="the backbone's weights, where they come from you"
+    )
+    features.add_argument(
+        "--components",
+        type=int,
+        metavar="N",
+        help="principal components, to see that they can be had",
+    )
     for split, what in (("fit", "public"), ("train", "private training"), ("test", "test")):
-        features.add_argument(f"--{split}-records", type=int, metavar="N", help=f"the first so many {what} records")
-    features.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
+        features.add_argument(
+            f"--{split}-records", type=int, metavar="N", help=f"the first so many {what} records"
+        )
+    for action in (fetch, features):
+        action.add_argument(
+            "--quiet", action="store_true", help="print nothing unless something is wrong"
+        )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -45,9 +72,16 @@ def execute(args: argparse.Namespace) -> int:
     Raises:
       DataError: an unknown name, or data that could not be had; one line.
     """
-    if args.action == "features":
-        return _features(args)
-    return _list() if args.action == "list" else _fetch(args.names, getattr(args, "quiet", False))
+    from dpfl_cli.simulation.plan import load_components
+
+    load_components()
+    if args.action == "list":
+        _console().print(_table())
+    elif args.action == "fetch":
+        _fetch(args.names, args.quiet)
+    else:
+        _features(args)
+    return 0
 
 
 def _console() -> Console:
@@ -57,7 +91,51 @@ def _console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
 
 
-def _list() -> int:
+# --- what there is --------------------------------------------------------------------------------
+
+
+class _Made(NamedTuple):
+    """A data set that is not downloaded: what it is, what of, where, and what `fetch` says."""
+
+    what: str
+    source: str
+    where: str
+    hint: str
+
+
+def _not_downloaded() -> dict[str, _Made]:
+    """Registered data sets that are not in the catalogue, in the order of the list: generated, of a
+    file of the user's, computed from images.
+    """
+    from dpfl_cli.config.component import components
+    from dpfl_cli.data.catalogue import CATALOGUE, FOLDERS
+
+    generated, own, computed = {}, {}, {}
+    for name, found in components("dataset").items():
+        base, parts = (getattr(found.target, key, None) for key in ("base", "sources"))
+        what = found.summary
+        if base is not None:
+            how = f"dpfl data features {name}"
+            hint = f"computed from {base} (dpfl data fetch {base}), by: {how}"
+            computed[name] = _Made(what, f"computed from {base}", how, hint)
+        elif name in CATALOGUE or name in FOLDERS:
+            continue
+        elif "path" in found.settings.model_fields:
+            hint = "reads a file of yours (dataset.path), nothing to fetch"
+            own[name] = _Made(what, "dataset.path", "wherever you say", hint)
+        elif parts is not None:
+            source = f"made of {', '.join(parts)}"
+            hint = f"{source} (dpfl data fetch {' '.join(parts)})"
+            generated[name] = _Made(what, source, "where they are", hint)
+        else:
+            source = "generated from the seed"
+            generated[name] = _Made(what, source, "always there", f"{source}, nothing to fetch")
+    return generated | own | computed
+
+
+def _table() -> object:
+    """All data sets, as a table."""
+    from rich.filesize import decimal
     from rich.table import Table
 
     from dpfl_cli.config.errors import DataError
@@ -72,69 +150,18 @@ def _list() -> int:
     for name, entry in CATALOGUE.items():
         found = status(name)
         sources = "\n".join(source.host for source in entry.sources)
-        table.add_row(name, entry.what, entry.licence, sources, _where(found), _size(found.size) if found.files else "")
+        size = decimal(found.size) if found.files else ""
+        table.add_row(name, entry.what, entry.licence, sources, _where(found), size)
     for name, own in FOLDERS.items():
         try:
             where = str(find_folder(name))
         except DataError:
             where = f"absent: {cache_dir() / name}, or a folder {name} in DPFL_DATA"
         what = f"{own.what}; where absent, use {own.standin}"
-        table.add_row(name, what, own.licence, f"from your files: {own.layout.rstrip(',')}", where, "")
-    for name, what in _generated().items():
-        if (parts := _made_of(name)) is None:
-            table.add_row(name, what, "", "generated from the seed", "always there", "")
-        else:
-            table.add_row(name, what, "", f"made of {', '.join(parts)}", "where they are", "")
-    for name, what in _own_files().items():
-        table.add_row(name, what, "", "dataset.path", "wherever you say", "")
-    for name, (what, base) in _computed().items():
-        table.add_row(name, what, "", f"computed from {base}", f"dpfl data features {name}", "")
-    _console().print(table)
-    return 0
-
-
-def _generated() -> dict[str, str]:
-    """Registered data sets that come in no files, with the first line of their docstrings."""
-    return {name: summary for name, (summary, own) in _uncatalogued().items() if not own}
-
-
-def _made_of(name: str) -> tuple[str, ...] | None:
-    """The data sets of the catalogue that a generated one is made of, None where the seed is all it needs."""
-    from dpfl_cli.config.component import lookup
-
-    return getattr(lookup("dataset", name).target, "sources", None)
-
-
-def _own_files() -> dict[str, str]:
-    """Registered data sets that read a file of the user's, with the first line of their docstrings."""
-    return {name: summary for name, (summary, own) in _uncatalogued().items() if own}
-
-
-def _computed() -> dict[str, tuple[str, str]]:
-    """Registered data sets computed from the images of another one: name -> first line of the docstring, that one's name."""
-    import dpfl_cli.data.features  # noqa: F401
-    from dpfl_cli.config.component import components
-
-    bases = {name: (found.summary, getattr(found.target, "base", None)) for name, found in components("dataset").items()}
-    return {name: (summary, base) for name, (summary, base) in bases.items() if base is not None}
-
-
-def _uncatalogued() -> dict[str, tuple[str, bool]]:
-    """Registered data sets that are not in the catalogue: name -> summary, and whether they read a file of the user's."""
-    import dpfl_cli.data.libsvm_datasets
-    import dpfl_cli.data.mnist
-    import dpfl_cli.data.quadratic
-    import dpfl_cli.data.standins
-    import dpfl_cli.data.synthetic
-    import dpfl_cli.data.synthetic_alpha_beta  # noqa: F401
-    from dpfl_cli.config.component import components
-    from dpfl_cli.data.catalogue import CATALOGUE, FOLDERS
-
-    return {
-        name: (found.summary, "path" in found.settings.model_fields)
-        for name, found in components("dataset").items()
-        if name not in (*CATALOGUE, *FOLDERS) and not hasattr(found.target, "base")
-    }
+        table.add_row(name, what, own.licence, f"from your files: {own.layout.rstrip(',')}", where)
+    for name, made in _not_downloaded().items():
+        table.add_row(name, made.what, "", made.source, made.where)
+    return table
 
 
 def _where(found: Status) -> str:
@@ -148,126 +175,79 @@ def _where(found: Status) -> str:
     return ", ".join(dict.fromkeys(str(path.parent) for path in found.files.values()))
 
 
-def _size(size: float) -> str:
-    """Bytes as people write them.
-
-    >>> _size(11_594_722)
-    '11.6 MB'
-    """
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"
+# --- fetching -------------------------------------------------------------------------------------
 
 
-def _fetch(names: list[str], quiet: bool) -> int:
+def _fetch(names: list[str], quiet: bool) -> None:
+    from rich.filesize import decimal
+
     from dpfl_cli.config.errors import DataError
     from dpfl_cli.data.catalogue import FOLDERS, catalogue_entry
+    from dpfl_cli.data.fetching import fetch
     from dpfl_cli.data.folders import find_folder
-    from dpfl_cli.data.sources import fetch, status
+    from dpfl_cli.data.sources import status
 
+    made = _not_downloaded()
     names = list(dict.fromkeys(names))
-    generated = [name for name in names if name in _generated()]
-    own = [name for name in names if name in _own_files()]
-    computed = {name: base for name, (_, base) in _computed().items() if name in names}
-    wanted = [name for name in names if name not in (*generated, *own, *computed)]
-    for name in wanted:
-        if name not in FOLDERS:
-            catalogue_entry(name)
-    if (seeded := [name for name in generated if _made_of(name) is None]) and not quiet:
-        print(f"{', '.join(seeded)}: generated from the seed, nothing to fetch")
-    for name in generated:
-        if (parts := _made_of(name)) is not None and not quiet:
-            print(f"{name}: made of {', '.join(parts)} (dpfl data fetch {' '.join(parts)})")
-    if own and not quiet:
-        print(f"{', '.join(own)}: reads a file of yours (dataset.path), nothing to fetch")
-    for name, base in computed.items():
-        if not quiet:
-            print(f"{name}: computed from {base} (dpfl data fetch {base}), by: dpfl data features {name}")
+    for name in names:
+        if name not in made and name not in FOLDERS:
+            catalogue_entry(name)  # an unknown name, before anything is fetched
     failures = []
     with _progress(quiet) as progress:
-        for name in wanted:
+        for name in names:
             try:
-                if name in FOLDERS:
-                    progress.note(f"{name}: your files in {find_folder(name)}, nothing to fetch")
-                    continue
-                fetch(name, progress)
+                if name in made:
+                    news = made[name].hint
+                elif name in FOLDERS:
+                    news = f"your files in {find_folder(name)}, nothing to fetch"
+                else:
+                    fetch(name, progress)
+                    found = status(name)
+                    size = decimal(found.size)
+                    news = f"{len(found.files)} files, {size}, verified, in {_where(found)}"
             except DataError as error:  # the others are fetched all the same
                 failures.append(str(error))
-                continue
-            found = status(name)
-            progress.note(f"{name}: {len(found.files)} files, {_size(found.size)}, verified, in {_where(found)}")
+            else:
+                progress.note(f"{name}: {news}")
     if failures:
         raise DataError("; ".join(failures))
-    return 0
-
-
-class _Watched:
-    """Steps of a preparation, each with a bar on a terminal and plain lines elsewhere."""
-
-    def __init__(self, quiet: bool) -> None:
-        self.quiet = quiet
-
-    def stage(self, title: str, total: int) -> Steps:
-        from dpfl_cli.simulation.progress import Progress
-
-        return Progress(title, total, quiet=self.quiet)
-
-
-def _features(args: argparse.Namespace) -> int:
-    from dpfl_cli.config.component import lookup, parse_settings
-    from dpfl_cli.config.errors import ConfigError, nearest
-    from dpfl_cli.simulation.execute import keep_freed_memory
-
-    if args.name not in _computed():
-        raise ConfigError(f"{args.name}: not a data set of features; {nearest(args.name, _computed())}")
-    found = lookup("dataset", args.name)
-    asked = {name: getattr(args, name) for name in found.settings.model_fields if getattr(args, name, None) is not None}
-    settings = parse_settings(found.settings, asked, "dataset")
-    keep_freed_memory()
-    info = found.target.info(settings)
-    begun = time.monotonic()
-    try:
-        made = found.target.prepare(settings, _Watched(args.quiet))
-    except KeyboardInterrupt as stop:
-        raise KeyboardInterrupt("the same command goes on from the finished blocks") from stop
-    if not args.quiet:
-        seconds = time.monotonic() - begun
-        new = f"{made} images looked at in {seconds:.1f} s ({made / seconds:.1f} images/s)" if made else "nothing to compute"
-        standin = " (stand-in)" if info.source == "standin" else ""
-        print(f"{args.name}: {info.details['backbone']}{standin}, {info.feature_shape[0]} values a record; {new}")
-        print(found.target.folder(settings))
-    return 0
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Progress]:
+def _progress(quiet: bool) -> Iterator[FetchProgress]:
     """Nothing when quiet, bars on a terminal, plain lines elsewhere."""
-    from dpfl_cli.data.sources import Silent
+    from dpfl_cli.data.fetching import Silent
 
     if quiet:
         yield Silent()
     elif not sys.stdout.isatty():
         yield Lines()
     else:
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+        from rich import progress as shown
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=_console()) as bars:
+        columns = (
+            shown.TextColumn("{task.description}"),
+            shown.BarColumn(),
+            shown.DownloadColumn(),
+            shown.TransferSpeedColumn(),
+            shown.TimeRemainingColumn(),
+        )
+        with shown.Progress(*columns, console=_console()) as bars:
             yield Bars(bars)
 
 
 class Lines:
-    """Plain lines: every note, and for a long download one line every ten seconds."""
+    """Plain lines: every note, and for a long download one line every so many seconds."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
 
     def advanced(self, what: str, done: int, total: int | None) -> None:
-        if time.monotonic() - self._last >= 10.0:
+        from rich.filesize import decimal
+
+        if time.monotonic() - self._last >= LINE_EVERY:
             self._last = time.monotonic()
-            print(f"  {what}: {_size(done)}" + (f" of {_size(total)}" if total else ""), flush=True)
+            self.note(f"  {what}: {decimal(done)}" + (f" of {decimal(total)}" if total else ""))
 
     def note(self, line: str) -> None:
         print(line, flush=True)
@@ -287,3 +267,47 @@ class Bars:
 
     def note(self, line: str) -> None:
         self._bars.console.print(line, markup=False)
+
+
+# --- features -------------------------------------------------------------------------------------
+
+
+def _features(args: argparse.Namespace) -> None:
+    from dpfl_cli.config.component import components, parse_settings
+    from dpfl_cli.config.errors import ConfigError, nearest
+    from dpfl_cli.simulation.memory import keep_freed_memory
+    from dpfl_cli.simulation.progress import Progress
+
+    known = {
+        name: found
+        for name, found in components("dataset").items()
+        if getattr(found.target, "base", None) is not None
+    }
+    if args.name not in known:
+        raise ConfigError(f"{args.name}: not a data set of features; {nearest(args.name, known)}")
+    found = known[args.name]
+    chosen = {
+        name: getattr(args, name)
+        for name in found.settings.model_fields
+        if getattr(args, name, None) is not None
+    }
+    settings = parse_settings(found.settings, chosen, "dataset")
+    keep_freed_memory()
+    info = found.target.info(settings)
+    begun = time.monotonic()
+    # every stage has a bar or lines of its own
+    stages = SimpleNamespace(stage=partial(Progress, quiet=args.quiet))
+    try:
+        made = found.target.prepare(settings, stages)
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt("the same command goes on from the finished blocks") from stop
+    if args.quiet:
+        return
+    seconds = time.monotonic() - begun
+    news = "nothing to compute"
+    if made:
+        news = f"{made} images looked at in {seconds:.1f} s ({made / seconds:.1f} images/s)"
+    standin = " (stand-in)" if info.source == "standin" else ""
+    size = f"{info.feature_shape[0]} values a record"
+    print(f"{args.name}: {info.details['backbone']}{standin}, {size}; {news}")
+    print(found.target.folder(settings))

@@ -24,8 +24,10 @@ def execute(args: argparse.Namespace) -> int:
     from dpfl_cli.simulation.plan import make_plan
     from dpfl_cli.simulation.store import RunStore
 
-    print(f"dpfl {__version__}, torch {torch.__version__}, numpy {numpy.__version__}, numba {numba.__version__}")
-    print(f"processors {os.cpu_count()}, torch threads {torch.get_num_threads()}, GPU {_gpu()}")
+    versions = [f"{module.__name__} {module.__version__}" for module in (torch, numpy, numba)]
+    print(", ".join([f"dpfl {__version__}", *versions]))
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
+    print(f"processors {os.cpu_count()}, torch threads {torch.get_num_threads()}, GPU {gpu}")
     print(f"configs {conf_dir()}")
     healthy = True
     try:
@@ -39,9 +41,3 @@ def execute(args: argparse.Namespace) -> int:
     plan = make_plan(compose_config([]))
     print(f"default run {plan.id} composes and validates in {time.perf_counter() - start:.2f} s")
     return 0 if healthy else 2
-
-
-def _gpu() -> str:
-    import torch
-
-    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"

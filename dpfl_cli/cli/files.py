@@ -1,4 +1,4 @@
-"""Files that a user names with --output."""
+"""Files that commands write for a user: whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.simulation.store import write_atomically
 
 
-def write_output(path: Path, payload: bytes) -> None:
-    """Writes a file that the user named, whole or not at all; its folder is created.
+def write_output(path: Path, payload: bytes, advice: str = "name a file that can") -> None:
+    """Writes a file, whole or not at all; its folder is created.
+
+    Args:
+      advice: what to do where it cannot be written.
 
     Raises:
       ConfigError: it cannot be written.
@@ -17,9 +20,9 @@ def write_output(path: Path, payload: bytes) -> None:
     try:
         target = path.resolve()
         target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists() and not target.is_file():  # a pipe or a device must not be replaced by a file
-            target.write_bytes(payload)
+        if target.exists() and not target.is_file():
+            target.write_bytes(payload)  # a pipe or a device must not be replaced by a file
         else:
             write_atomically(target, payload)
     except OSError as error:
-        raise ConfigError(f"--output {path}: cannot be written ({error.strerror}); name a file that can") from error
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}); {advice}") from error

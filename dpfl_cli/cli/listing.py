@@ -1,4 +1,6 @@
-"""`dpfl list`: every option with one line on each; `dpfl list GROUP OPTION`: its parameters, defaults and facts."""
+"""`dpfl list`: every option with one line on each; `dpfl list GROUP OPTION`: its parameters,
+defaults and facts.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +9,43 @@ from pathlib import Path
 from typing import Any
 
 from dpfl_cli.cli.calculate import CALCULATORS
-from dpfl_cli.cli.plugins import load_plugins
+from dpfl_cli.cli.plugins import add_plugin_option, load_plugins
+from dpfl_cli.config.component import GROUPS as COMPONENT_GROUPS
+from dpfl_cli.config.component import Component, components, parse_settings
 from dpfl_cli.config.errors import ConfigError, nearest
-from dpfl_cli.config.paths import conf_dir
+from dpfl_cli.config.options import documented, option_files
 
-GROUPS = ("algorithm", "dp", "mechanism", "accountant", "dataset", "partitioner", "model", "scale", "hydra/launcher")
+GROUPS = (*COMPONENT_GROUPS, "scale", "hydra/launcher")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("group", nargs="?", help=f"one of {', '.join(GROUPS)}")
-    parser.add_argument("option", nargs="?", help="an option of the group")
-    parser.add_argument("--plugin", action="append", default=[], metavar="FILE", help="a Python file with your own components")
+    parser.add_argument("group", nargs="?", choices=GROUPS, metavar="GROUP", help=", ".join(GROUPS))
+    parser.add_argument("option", nargs="?", metavar="OPTION", help="an option of the group")
+    add_plugin_option(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    if args.group is not None and args.group not in GROUPS:
-        raise ConfigError(f"list {args.group}: no such group; {nearest(args.group, GROUPS)}")
-    plugged = _plugged(args.plugin)
-    if args.option is None:
-        for group in [args.group] if args.group else GROUPS:
-            options = {**{path.stem: _line_of(group, path) for path in option_files(group)}, **plugged.get(group, {})}
-            print(f"{group}=")
-            width = max(map(len, options), default=0)
-            for name, summary in options.items():
-                print(f"  {name:<{width}}  {summary}")
+    load_plugins(args.plugin)
+    if args.option is not None:
+        describe(args.group, args.option)
         return 0
-    files = {path.stem: path for path in option_files(args.group)}
-    if args.option not in files and args.option not in plugged.get(args.group, {}):
-        raise ConfigError(f"{args.group}={args.option}: {nearest(args.option, [*files, *plugged.get(args.group, {})])}")
-    describe(args.group, args.option, files.get(args.option))
+    for group in [args.group] if args.group else GROUPS:
+        lines = {path.stem: _line_of(group, path) for path in option_files(group)}
+        lines |= {name: found.summary for name, found in _plugged(group).items()}
+        print(f"{group}=")
+        width = max(map(len, lines), default=0)
+        for name, line in lines.items():
+            print(f"  {name:<{width}}  {line}")
     return 0
 
 
-def option_files(group: str) -> list[Path]:
-    """The config files of a group's options."""
-    return sorted((conf_dir() / group).glob("*.yaml"))
+def _plugged(group: str) -> dict[str, Component]:
+    """The options of a group that plugins bring, by name."""
+    known = components(group) if group in COMPONENT_GROUPS else {}
+    return {name: found for name, found in known.items() if found.origin != "dpfl"}
+
+
+# --- config files ---------------------------------------------------------------------------------
 
 
 def summary_of(path: Path) -> str:
@@ -52,9 +56,17 @@ def summary_of(path: Path) -> str:
     return ""
 
 
+def _component_name(group: str, path: Path) -> str:
+    """The component that an option chooses."""
+    keys = ("name", f"{group}.name")
+    return next((value for key, value, _ in documented(path) if key in keys), path.stem)
+
+
 def preset_of(group: str, path: Path) -> str | None:
-    """The option whose component this one sets otherwise, where it is another one: the component's namesake."""
-    name = next((value for key, value, _ in documented(path) if key in ("name", f"{group}.name")), path.stem)
+    """The option whose component this one sets otherwise, where it is another one: the component's
+    namesake.
+    """
+    name = _component_name(group, path)
     return name if name != path.stem and (path.parent / f"{name}.yaml").exists() else None
 
 
@@ -64,97 +76,93 @@ def _line_of(group: str, path: Path) -> str:
     return summary_of(path) + (f" [preset of {group}={found}]" if found else "")
 
 
-def documented(path: Path) -> list[tuple[str, str, str]]:
-    """(key, value, comment) of every line of a config file that sets something, keys of nested values dotted."""
-    found: list[tuple[str, str, str]] = []
-    parents: list[tuple[int, str]] = []
-    in_defaults = False
-    for line in path.read_text().splitlines():
-        body, _, comment = line.partition(" #")
-        if not body.strip() or body.lstrip().startswith("#"):
-            continue
-        indent = len(body) - len(body.lstrip())
-        if indent == 0:
-            in_defaults = body.startswith("defaults:")
-        if in_defaults or body.lstrip().startswith("- ") or ":" not in body:
-            continue
-        key, _, value = body.strip().partition(":")
-        parents = [(depth, name) for depth, name in parents if depth < indent]
-        if value.strip():
-            found.append((".".join([*(name for _, name in parents), key]), value.strip(), comment.strip()))
-        else:
-            parents.append((indent, key))
-    return found
+# --- one option -----------------------------------------------------------------------------------
 
 
-def describe(group: str, option: str, path: Path | None) -> None:
-    """Prints an option's parameters with defaults and comments, and what its component says of itself."""
-    from dpfl_cli.config.component import components
+def describe(group: str, option: str) -> None:
+    """Prints an option's parameters with defaults and comments, and what its component says of
+    itself.
+
+    Raises:
+      ConfigError: the group has no such option.
+    """
     from dpfl_cli.simulation.plan import load_components
 
+    files = {path.stem: path for path in option_files(group)}
+    plugged = _plugged(group)
+    if option not in files and option not in plugged:
+        raise ConfigError(f"{group}={option}: {nearest(option, [*files, *plugged])}")
     load_components()
-    rows = documented(path) if path is not None else []
-    name = next((value for key, value, _ in rows if key in ("name", f"{group}.name")), option)
-    found = (
-        components(group).get(name)
-        if group in ("algorithm", "mechanism", "accountant", "dataset", "partitioner", "model")
-        else None
-    )
-    print(f"{group}={option}: {_line_of(group, path) if path else found.summary if found else ''}")
-    if path is None and found is not None:
-        rows = [(key, _default(info), str(info.annotation)) for key, info in found.settings.model_fields.items()]
-    hidden = ("name", f"{group}.name", "_target_")
-    shown = [(key, value, comment) for key, value, comment in rows if key not in hidden]
-    width = max((len(key) for key, _, _ in shown), default=0)
-    depth = max((len(value) for _, value, _ in shown), default=0)
+    path, found = files.get(option), plugged.get(option)
+    if path is not None:
+        if group in COMPONENT_GROUPS:
+            found = components(group).get(_component_name(group, path))
+        print(f"{group}={option}: {_line_of(group, path)}")
+        parameters = documented(path)
+        is_global = "@package" in path.read_text()
+    else:
+        assert found is not None
+        print(f"{group}={option}: {found.summary}")
+        parameters = [
+            (key, "(required)" if info.is_required() else str(info.default), str(info.annotation))
+            for key, info in found.settings.model_fields.items()
+        ]
+        is_global = False
+    rows = []
+    for key, value, comment in parameters:
+        whole = is_global or key.startswith((f"{group}.", "hints."))
+        if key not in ("name", f"{group}.name", "_target_"):
+            full = key if whole else f"{group.replace('/', '.')}.{key}"
+            rows.append((full, value, comment))
+    width, depth = (max((len(row[i]) for row in rows), default=0) for i in (0, 1))
     print("parameters (default):")
-    for key, value, comment in shown:
-        apart = key.startswith((f"{group}.", "hints.")) or (path and "@package" in path.read_text())
-        full = key if apart else f"{group.replace('/', '.')}.{key}"
-        print(f"  {full:<{width + len(group) + 1}}  {value:<{depth}}  {comment}")
+    for key, value, comment in rows:
+        print(f"  {key:<{width}}  {value:<{depth}}  {comment}")
     if found is not None:
-        _facts(found.target, found.settings, group, option if path is not None else None)
-        print(f"component: {found.name}, revision {found.revision}, from {found.origin}")
-        if group == "algorithm" and found.name in CALCULATORS:
-            print(f"in closed form: dpfl calculate {found.name}")
+        _print_facts(found, option if path is not None else None)
 
 
-def _default(info: Any) -> str:
-    return "(required)" if info.is_required() else str(info.default)
+def _print_facts(found: Component, option: str | None) -> None:
+    """What a component says of itself.
 
-
-def _facts(target: Any, settings: Any, group: str, option: str | None) -> None:
+    Args:
+      option: of the config group; None for a plugin's, which has no file.
+    """
+    target = found.target
     if getattr(target, "paper", None):
         print(f"paper: {target.paper}")
-    if hasattr(target, "trusts"):
-        print(f"trust models: {', '.join(sorted(target.trusts))}")
-    if hasattr(target, "units"):
-        print(f"privacy units: {', '.join(sorted(target.units))}")
-    if group == "algorithm":
-        from dpfl_cli.config.component import parse_settings
-        from dpfl_cli.config.compose import compose_config
-
+    for name, words in (("trusts", "trust models"), ("units", "privacy units")):
+        if hasattr(target, name):
+            print(f"{words}: {', '.join(sorted(getattr(target, name)))}")
+    if found.group == "algorithm":
         print("releases:")
-        # its own defaults, on a model that has what it needs; a plugin's method has no file and takes those of its settings
-        words = [f"algorithm={option}", "model=logistic"] if option is not None else []
         for trust in sorted(target.trusts - {"none"}):
-            try:
-                values = {k: v for k, v in compose_config(words)["algorithm"].items() if k in settings.model_fields}
-                specs = target.releases(parse_settings(settings, values, "algorithm"), trust)
-            except ConfigError as error:
-                print(f"  {trust}: {error}")
-                continue
-            for spec in specs:
-                often = "per round" if spec.occurs is None else "in some rounds, by a public schedule"
-                print(f"  {trust}: {spec.name} ({spec.shape}, {spec.per_round} {often}) {spec.note}")
+            for line in _releases(found, option, trust):
+                print(f"  {trust}: {line}")
+    print(f"component: {found.name}, revision {found.revision}, from {found.origin}")
+    if found.group == "algorithm" and found.name in CALCULATORS:
+        print(f"in closed form: dpfl calculate {found.name}")
 
 
-def _plugged(files: list[str]) -> dict[str, dict[str, str]]:
-    """group -> option -> summary of components that plugins bring."""
-    load_plugins(files)
-    from dpfl_cli.config.component import components
+def _releases(found: Component, option: str | None, trust: Any) -> list[str]:
+    """What a method releases under a trust model, with its defaults, on a model that has what it
+    needs; or why it cannot.
+    """
+    from dpfl_cli.config.compose import compose_config
+    from dpfl_cli.privacy.releases import Setup
 
-    return {
-        group: {name: found.summary for name, found in components(group).items() if found.origin != "dpfl"}
-        for group in ("algorithm", "mechanism", "accountant", "dataset", "partitioner", "model")
-    }
+    words = [] if option is None else [f"algorithm={option}", "model=logistic"]
+    known: Any = compose_config(words)["algorithm"]
+    chosen = {key: value for key, value in known.items() if key in found.settings.model_fields}
+    try:
+        parsed, unit = parse_settings(found.settings, chosen, "algorithm"), min(found.target.units)
+        # of any run: its numbers do not matter for the names of releases
+        run = Setup(trust, "replace_one", unit, 1000, 1000, 0, 1000, lambda: 10**9)
+        specs = found.target.releases(parsed, run)
+    except ConfigError as error:
+        return [str(error)]
+    often = {True: "per round", False: "in some rounds, by a public schedule"}
+    return [
+        f"{one.name} ({one.shape}, {one.per_round} {often[one.made is None]}) {one.note}"
+        for one in specs
+    ]

@@ -5,43 +5,70 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
+import io
 import logging
 import os
+import re
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
-from types import ModuleType
+from typing import NoReturn
 
 from dpfl_cli import __version__
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest
+from dpfl_cli.config.paths import COMMAND
 
-# name -> (module, one line). Modules are imported when their command is called, so that `dpfl --help` is quick.
+# name -> one line. Modules (of the same name, but for those in MODULES) are imported when their
+# command is called, so that `dpfl --help` is quick.
 COMMANDS = {
-    "run": ("run", "one private federated run, or a grid of them with -m"),
-    "reproduce": ("reproduce", "tables and figures of the papers, beside the papers' own numbers"),
-    "runs": ("runs", "list, show, compare, export and prune finished runs"),
-    "account": ("account", "price runs under every accountant that supports their ledger"),
-    "calibrate": ("calibrate", "the noise that meets a target epsilon and delta"),
-    "calculate": ("calculate", "what a paper's closed forms advise: local steps, iterations and rounds (scaffnew)"),
-    "data": ("data", "what data there is, and fetching it"),
-    "list": ("listing", "every option of every group, with its parameters"),
-    "doctor": ("doctor", "what this machine has and whether dpfl works on it"),
-    "completion": ("completion", 'shell completion: eval "$(dpfl completion bash)"'),
+    "run": "one private federated run, or a grid of them with -m",
+    "reproduce": "tables and figures of the papers, beside the papers' own numbers",
+    "runs": "list, show, compare, export and prune finished runs",
+    "account": "price runs under every accountant that supports their ledger",
+    "calibrate": "the noise that meets a target epsilon and delta",
+    "calculate": "what a paper's closed forms advise: local steps, iterations, rounds (scaffnew)",
+    "data": "what data there is, and fetching it",
+    "list": "every option of every group, with its parameters",
+    "doctor": "what this machine has and whether dpfl works on it",
+    "completion": 'shell completion: eval "$(dpfl completion bash)"',
 }
+MODULES = {"list": "listing"}
 EXIT_BUG = 1
 EXIT_INTERRUPTED = 130
+USAGE = """\
+dpfl: a laboratory for differentially private federated learning
+
+usage: dpfl COMMAND [ARGUMENTS]   (dpfl COMMAND --help)
+
+{commands}
+
+  dpfl run algorithm=fedexp dp=ldp            one run
+  dpfl run -m algorithm=fedexp,fedavg dp=ldp  a grid
+  dpfl reproduce fedexp/table4                a table of a paper
+  dpfl calculate scaffnew dataset=mushrooms dp.epsilon=3.3
+                                              local steps and iterations, in closed form
+
+Exit codes: 0 done, 1 a bug in dpfl, 2 wrong use or config, 3 some runs failed or diverged,
+130 interrupted. --debug shows the traceback of an error."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code.
 
-    0 done, 1 a bug in dpfl, 2 wrong use or config, 3 some runs failed, 130 interrupted; --debug changes what is shown only.
+    0 done, 1 a bug in dpfl, 2 wrong use or config, 3 some runs failed, 130 interrupted; --debug
+    changes what is shown only.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # of a terminal without our signs
     _show_log(quiet="--quiet" in words)
+    os.environ[COMMAND] = shlex.join(["dpfl", *words])
     try:
+        os.getcwd()
         return _dispatch(words)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -59,13 +86,19 @@ def _explained(error: BaseException) -> tuple[str, int]:
     if isinstance(error, DpflError):
         return str(error), error.exit_code
     if isinstance(error, KeyboardInterrupt):
-        return f"interrupted; {str(error) or 'the same command goes on from the last checkpoint'}", EXIT_INTERRUPTED
+        advice = str(error) or "the same command goes on from the last checkpoint"
+        return f"interrupted; {advice}", EXIT_INTERRUPTED
+    if isinstance(error, OSError):
+        place = error.filename or "the working folder"
+        return f"{place}: {error.strerror or error}", ConfigError.exit_code
     text = " ".join(str(error).split()) or "no message"
     return f"{type(error).__name__}: {text}; --debug shows where", EXIT_BUG
 
 
 def _show_log(quiet: bool) -> None:
-    """News of the library (a kernel being compiled, a fall-back) go to standard error, one line each."""
+    """News of the library (a kernel being compiled, a fall-back) go to standard error, one line
+    each.
+    """
     logger = logging.getLogger("dpfl")
     logger.handlers = [logging.StreamHandler()]
     logger.handlers[0].setFormatter(logging.Formatter("dpfl: %(message)s"))
@@ -75,73 +108,53 @@ def _show_log(quiet: bool) -> None:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        print(usage())
+        width = max(map(len, COMMANDS))
+        lines = [f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()]
+        print(USAGE.format(commands="\n".join(lines)))
         return 0 if words else 2
     if words[0] == "--version":
         print(f"dpfl {__version__}")
         return 0
-    name, rest = words[0], words[1:]
+    name, *rest = words
     if name not in COMMANDS:
         raise ConfigError(f"{name}: no such command; {nearest(name, COMMANDS)}")
-    module = command_module(name)
-    if hasattr(module, "run"):  # Hydra owns this command's arguments
-        return int(module.run(rest))
-    parser = _Parser(prog=f"dpfl {name}", description=COMMANDS[name][1])
+    module = importlib.import_module(f"dpfl_cli.cli.{MODULES.get(name, name)}")
+    own_help = hasattr(module, "OWN_HELP")
+    parser = _Parser(prog=f"dpfl {name}", description=COMMANDS[name], add_help=not own_help)
     module.configure(parser)
     return int(module.execute(parser.parsed(rest)))
-
-
-def command_module(name: str) -> ModuleType:
-    """The module of a command."""
-    return importlib.import_module(f"dpfl_cli.cli.{COMMANDS[name][0]}")
 
 
 class _Parser(argparse.ArgumentParser):
     """argparse whose errors are one line, like all others, and whose options may stand anywhere."""
 
     def parsed(self, words: list[str]) -> argparse.Namespace:
-        """The arguments, options mixed with others unless the command has actions with options of their own."""
-        return self.parse_args(words) if self._subparsers is not None else self.parse_intermixed_args(words)
+        """The arguments, options mixed with others unless the command has actions with options of
+        their own.
+        """
+        mixed = self._subparsers is None
+        return self.parse_intermixed_args(words) if mixed else self.parse_args(words)
 
-    def error(self, message: str) -> None:  # type: ignore[override]
-        command = self.prog.removeprefix("dpfl ")  # every error is printed after the program's name
-        unknown = message.removeprefix("unrecognized arguments: ").split()[0]
-        flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
-        if unknown.startswith("--") and message.startswith("unrecognized"):
-            raise ConfigError(f"{command}: {unknown.partition('=')[0]}: no such option; {nearest(unknown, flags)}")
+    def error(self, message: str) -> NoReturn:
+        command = self.prog.removeprefix("dpfl ")  # errors are printed after the program's name
+        if unknown := re.match(r"unrecognized arguments: (--[^ =]*)", message):
+            flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
+            hint = nearest(unknown[1], [*flags, "--debug"])
+            raise ConfigError(f"{command}: {unknown[1]}: no such option; {hint}")
+        if wrong := re.match(
+            r"argument (.*): invalid choice: '(.*)' \(choose from (.*)\)", message
+        ):
+            hint = nearest(wrong[2], re.findall(r"[^', ]+", wrong[3]))
+            raise ConfigError(f"{command}: {wrong[1]} {wrong[2]}: {hint}")
         raise ConfigError(f"{command}: {message}; {self.prog} --help")
-
-
-def usage() -> str:
-    """The text of `dpfl --help`."""
-    width = max(len(name) for name in COMMANDS)
-    lines = [f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items()]
-    return "\n".join(
-        [
-            "dpfl: a laboratory for differentially private federated learning",
-            "",
-            "usage: dpfl COMMAND [ARGUMENTS]   (dpfl COMMAND --help)",
-            "",
-            *lines,
-            "",
-            "  dpfl run algorithm=fedexp dp=ldp            one run",
-            "  dpfl run -m algorithm=fedexp,fedavg dp=ldp  a grid",
-            "  dpfl reproduce fedexp/table4                a table of a paper",
-            "  dpfl calculate scaffnew dataset=mushrooms dp.epsilon=3.3",
-            "                                              local steps and iterations, in closed form",
-            "",
-            "Exit codes: 0 done, 1 a bug in dpfl, 2 wrong use or config, 3 some runs failed or diverged, 130 interrupted.",
-            "--debug shows the traceback of an error.",
-        ]
-    )
 
 
 def entry() -> None:
     """Console script."""
     code = main()
     plugins = sys.modules.get("dpfl_cli.cli.plugins")
-    if plugins is None or not os.environ.get(plugins.ENVIRONMENT):  # what a plugin leaves may have an end of its own
-        gc.freeze()  # what is left goes with the process: the interpreter would look through it for most of a second
+    if plugins is None or not plugins.listed_plugins():  # what a plugin leaves may have an end
+        gc.freeze()  # the rest goes with the process: looking through it takes most of a second
     sys.exit(code)
 
 

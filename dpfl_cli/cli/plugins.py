@@ -1,11 +1,15 @@
-"""A user's own components: from installed packages (entry points `dpfl.plugins`) and from files (`--plugin FILE`).
+"""A user's own components: from installed packages (entry points `dpfl.plugins`) and from files
+(`--plugin FILE`).
 
-Importing them registers their components; each becomes an option of its group, with the defaults of its settings. Their
-revision carries the hash of their source: the file, or the entry point's module (all modules of it where it is a package).
+Importing them registers their components; each becomes an option of its group, with the defaults of
+its settings. Their
+revision carries the hash of their source: the file, or the entry point's module (all modules of it
+  where it is a package).
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib.util
 import os
@@ -22,14 +26,29 @@ HASH_DIGITS = 12
 ENVIRONMENT = "DPFL_PLUGINS"  # files, separated as in PATH; how worker processes get them
 
 
+def add_plugin_option(parser: argparse.ArgumentParser) -> None:
+    """--plugin FILE, repeatable."""
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file with your own components",
+    )
+
+
+def listed_plugins() -> list[str]:
+    """The files whose components this process and its workers have."""
+    return [name for name in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if name]
+
+
 def load_plugins(files: Sequence[str]) -> None:
     """Imports plugins and makes their components options of Hydra's groups.
 
     Raises:
       ConfigError: a file is absent or cannot be imported.
     """
-    listed = [name for name in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if name]
-    chosen = list(dict.fromkeys([*listed, *files]))
+    chosen = list(dict.fromkeys([*listed_plugins(), *files]))
     entries = entry_points(group="dpfl.plugins")
     if not chosen and not entries:
         return
@@ -43,32 +62,16 @@ def load_plugins(files: Sequence[str]) -> None:
     _offer()
 
 
-def split_plugins(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Takes `--plugin FILE` (repeatable) out of a command line: (files, the rest)."""
-    files: list[str] = []
-    rest: list[str] = []
-    queue = list(words)
-    while queue:
-        word = queue.pop(0)
-        if word == "--plugin":
-            if not queue:
-                raise ConfigError("--plugin: give it a Python file")
-            files.append(queue.pop(0))
-        elif word.startswith("--plugin="):
-            files.append(word.removeprefix("--plugin="))
-        else:
-            rest.append(word)
-    return files, rest
-
-
 def _load_entry(entry: EntryPoint) -> None:
     try:
         with registering_from(entry.name, _hash_of(entry.module)):
             entry.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"plugin {entry.name} ({entry.value}): {error}; reinstall or remove its package") from error
+        raise ConfigError(
+            f"plugin {entry.name} ({entry.value}): {error}; reinstall or remove its package"
+        ) from error
 
 
 def _hash_of(module: str) -> str:
@@ -78,7 +81,9 @@ def _hash_of(module: str) -> str:
     spec = None
     for depth in range(1, len(parts) + 1):
         name = ".".join(parts[:depth])
-        spec = importlib.util.find_spec(name) if where is None else PathFinder.find_spec(name, where)
+        spec = (
+            importlib.util.find_spec(name) if where is None else PathFinder.find_spec(name, where)
+        )
         if spec is None:
             raise ModuleNotFoundError(f"no module {name}")
         where = spec.submodule_search_locations
@@ -86,14 +91,18 @@ def _hash_of(module: str) -> str:
     files = sorted(path for folder in where or () for path in Path(folder).rglob("*.py"))
     if not files and spec.origin is not None:
         files = [Path(spec.origin)]
-    return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in files)).hexdigest()[:HASH_DIGITS]
+    return hashlib.sha256(
+        b"".join(hashlib.sha256(path.read_bytes()).digest() for path in files)
+    ).hexdigest()[:HASH_DIGITS]
 
 
 def _load_file(path: Path) -> None:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"--plugin {path}: cannot be read ({error.strerror}); give it a Python file") from error
+        raise ConfigError(
+            f"--plugin {path}: cannot be read ({error.strerror}); give it a Python file"
+        ) from error
     revision = hashlib.sha256(content).hexdigest()[:HASH_DIGITS]
     name = f"dpfl_plugin_{path.stem}_{revision}"
     if name in sys.modules:
@@ -106,7 +115,7 @@ def _load_file(path: Path) -> None:
     try:
         with registering_from(str(path), revision):
             spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         if isinstance(error, ConfigError):
             raise
@@ -114,7 +123,9 @@ def _load_file(path: Path) -> None:
 
 
 def _offer() -> None:
-    """Registers plugin components that have no config file with Hydra, with their settings' defaults."""
+    """Registers plugin components that have no config file with Hydra, with their settings'
+    defaults.
+    """
     from hydra.core.config_store import ConfigStore
     from pydantic_core import PydanticUndefined
 

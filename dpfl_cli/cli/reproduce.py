@@ -1,15 +1,17 @@
 """`dpfl reproduce`: tables and figures of the papers, beside the papers' own numbers.
 
-dpfl reproduce fedexp/table4 [fedexp/fig1 ...] | fedexp | all  [scale=smoke|quick|paper] [--publish]
+dpfl reproduce fedexp/table4 [fedexp/fig1 ...] | fedexp | all | mine.py  [scale=smoke|quick|paper]
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import textwrap
 from pathlib import Path
 
+from dpfl_cli.cli.plugins import add_plugin_option, load_plugins
 from dpfl_cli.cli.start import importing
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.paths import outputs_dir
@@ -24,20 +26,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs="*",
         metavar="ARTIFACT | scale=SCALE",
-        help="<paper>/<id>, a paper, all, or a yaml file of your own; scale=smoke|quick|paper (default: quick)",
+        help="<paper>/<id>, a paper, all, or a Python file of your own; "
+        "scale=smoke|quick|paper (default: quick)",
     )
-    parser.add_argument("--list", action="store_true", help="what there is, with minutes at each scale")
-    parser.add_argument("--quiet", action="store_true", help="no progress; only the folders and the index at the end")
-    parser.add_argument("--force", action="store_true", help="run again what is finished")
-    parser.add_argument(
-        "--publish", action="store_true", help="copy what was finished to the outputs folder's published/, with an index of it"
-    )
+    add_plugin_option(parser)
+    flags = {
+        "--list": "what there is, with minutes at each scale",
+        "--commands": "the dpfl run lines that the artifacts amount to, and run nothing",
+        "--dry-run": "what would be run and what it costs, and run nothing",
+        "--quiet": "no progress; only the folders and the index at the end",
+        "--force": "run again what is finished",
+        "--publish": "copy what was finished to the outputs folder's published/, with an index",
+    }
+    for flag, what in flags.items():
+        parser.add_argument(flag, action="store_true", help=what)
     parser.add_argument(
         "--check-published",
         nargs="?",
         const="",
         metavar="FOLDER",
-        help="hold what is published against its declarations and expectations (default: the outputs folder's published/)",
+        help="hold what is published against its declarations and the recorded findings "
+        "(default: the outputs folder's published/)",
     )
 
 
@@ -46,18 +55,31 @@ def execute(args: argparse.Namespace) -> int:
         return _list()
     if args.check_published is not None:
         return _check(Path(args.check_published) if args.check_published else None)
-    names, scale = _split(args.words)
+    names, word = _split(args.words)
     with importing():
-        from dpfl_cli.reproduction.declaration import select_artifacts
+        from dpfl_cli.papers import select
+        from dpfl_cli.reproduction.grid import commands
         from dpfl_cli.reproduction.published import publish_artifacts, published_root
-        from dpfl_cli.reproduction.reproduce import check_scale, reproduce
+        from dpfl_cli.reproduction.reproduce import check_scale, dry_run, reproduce
 
-    check_scale(scale)
-    artifacts = select_artifacts(names)
-    own = [artifact.path for artifact in artifacts if artifact.paper == "local"]
+    load_plugins(args.plugin)
+    scale = check_scale(word)
+    artifacts = select(names)
+    own = [artifact.path for artifact in artifacts if artifact.paper is None]
     if args.publish and own:
-        raise ConfigError(f"{own[0]}: --publish is for artifacts that come with dpfl; put it into conf/artifact/<paper>/ first")
+        raise ConfigError(f"{own[0]}: --publish is for artifacts of a paper that comes with dpfl")
+    if args.commands:
+        plugins = "".join(f" --plugin {shlex.quote(name)}" for name in args.plugin)
+        for artifact in artifacts:
+            print(f"# {artifact.name}: {artifact.title}")
+            for line in commands(artifact, scale):
+                print(line.replace("dpfl run", f"dpfl run{plugins}", 1))
+        return 0
     outputs = outputs_dir()
+    if args.dry_run:
+        for line in dry_run(artifacts, scale, outputs, force=args.force):
+            print(line)
+        return 0
 
     def say(line: str) -> None:
         if not args.quiet:
@@ -72,7 +94,7 @@ def execute(args: argparse.Namespace) -> int:
         print(one.folder)
     print(outputs / "artifacts" / "index.html")
     if args.publish:
-        whole = [one.job.artifact.name for one in made if one.complete]
+        whole = [one.job.artifact for one in made if one.complete]
         for folder in publish_artifacts(outputs, whole, scale):
             print(folder)
         print(published_root(outputs) / "index.html")
@@ -88,38 +110,52 @@ def _split(words: list[str]) -> tuple[list[str], str]:
             names.append(word)
         elif key == "scale":
             if scale:
-                raise ConfigError(f"{word}: scale={scale} was given already; one pass has one scale")
+                raise ConfigError(
+                    f"{word}: scale={scale} was given already; one pass has one scale"
+                )
             scale = value
         else:
-            raise ConfigError(f"{word}: reproduce takes artifacts and scale=…, not {key}; {nearest(key, ['scale'])}")
+            near = nearest(key, ["scale"])
+            raise ConfigError(f"{word}: reproduce takes artifacts and scale=…, not {key}; {near}")
     if not names:
         raise ConfigError(
-            "reproduce what? Give an artifact, a paper or all, as dpfl reproduce fedexp/fig1 (dpfl reproduce --list)"
+            "reproduce what? Give an artifact, a paper or all, as dpfl reproduce fedexp/fig1 "
+            "(dpfl reproduce --list)"
         )
     return names, scale or "quick"
 
 
 def _list() -> int:
-    from dpfl_cli.reproduction.declaration import SCALES, artifact_names, load_artifact
+    from dpfl_cli.papers import artifacts
+    from dpfl_cli.reproduction.artifact import SCALES
 
-    names = artifact_names()
-    width = max(len(name) for name in names)
-    print(f"{'artifact':<{width}}  {'  '.join(f'{scale:>6}' for scale in SCALES)}  minutes on two cores for what is not done yet")
-    for name in names:
-        artifact = load_artifact(name)
-        borrows = artifact.used is not None and not artifact.declaration.runs
-        minutes = ["–" if borrows else f"{artifact.scale(scale).minutes:g}" if artifact.trains else "0" for scale in SCALES]
+    known = artifacts()
+    width = max(map(len, known))
+    scales = "  ".join(f"{scale:>6}" for scale in SCALES)
+    print(f"{'artifact':<{width}}  {scales}  minutes on two cores for what is not done yet")
+    for name, artifact in known.items():
+        minutes = [
+            "–"
+            if artifact.runs_of
+            else f"{artifact.size(scale).minutes if artifact.trains else 0:g}"
+            for scale in SCALES
+        ]
         start = f"{name:<{width}}  {'  '.join(f'{one:>6}' for one in minutes)}  "
-        of = f" (runs of {artifact.used.name})" if borrows and artifact.used is not None else ""
-        print(start + textwrap.shorten(artifact.declaration.title, WIDTH - len(start) - len(of), placeholder=" …") + of)
+        of = f" (runs of {artifact.runs_of})" if artifact.runs_of else ""
+        room = WIDTH - len(start) - len(of)
+        print(start + textwrap.shorten(artifact.title, room, placeholder=" …") + of)
     return 0
 
 
 def _check(folder: Path | None) -> int:
+    from dpfl_cli.papers import artifacts
     from dpfl_cli.reproduction.published import check_published, published_root
 
-    compared, lines = check_published(folder or published_root(outputs_dir()))
+    root = folder or published_root(outputs_dir())
+    compared, lines, absent = check_published(root, artifacts())
     for line in lines:
         print(f"dpfl: {line}", file=sys.stderr)
     print(f"{compared} published verdicts checked, {len(lines)} disagreements")
+    if absent:
+        print(f"not published yet: {', '.join(absent)}")
     return EXIT_MISMATCH if lines else 0

@@ -1,4 +1,4 @@
-"""`dpfl runs`: the run store at a glance: list, show, compare, export, prune."""
+"""`dpfl runs`: the run store: list, show, compare, table, export, import, verify, prune."""
 
 from __future__ import annotations
 
@@ -6,55 +6,104 @@ import argparse
 import csv
 import io
 import json
+import re
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dpfl_cli.config.errors import ConfigError, StoreError, nearest
-from dpfl_cli.config.identity import flat
+from dpfl_cli.cli.selection import load, narrowed, row_of
+from dpfl_cli.cli.varying import differences, text_of
+from dpfl_cli.config.errors import ConfigError, StoreError
+from dpfl_cli.config.identity import ID_DIGITS
 from dpfl_cli.config.paths import outputs_dir
 
-ACTIONS = {
-    "list": "finished runs, oldest first",
-    "show": "everything about some runs, as JSON",
-    "compare": "runs side by side: what differs, metrics, epsilon, and a plot of their curves",
-    "export": "one CSV of all evaluated rounds of the runs",
-    "prune": "delete runs, and what interrupted runs left behind",
+if TYPE_CHECKING:
+    from dpfl_cli.simulation.store import RunRecord, RunStore
+
+ACTIONS = {  # name -> (what it does, what it needs of a run)
+    "list": ("finished runs, oldest first", ("result",)),
+    "show": ("everything about some runs, as JSON", ("ledger",)),
+    "compare": (
+        "runs side by side: what differs, metrics, epsilon, and a plot of their curves",
+        ("rows",),
+    ),
+    "table": ("a metric over two kinds of keys, averaged over seeds", ("result",)),
+    "export": ("all evaluated rounds of the runs in one file, or the runs themselves", ("rows",)),
+    "import": ("take the runs of an archive; finished runs are never replaced", ()),
+    "verify": ("check every file of the runs against its hash; exit code 3 if one differs", ()),
+    "prune": ("delete runs, and what interrupted runs left behind", ()),
 }
-READ = {  # what an action needs of a run
-    "list": ("result", "config"),
-    "show": ("result", "config", "ledger"),
-    "compare": ("result", "config", "rows"),
-    "export": ("result", "config", "rows"),
-}
-RESULT_KEYS = ("id", "status", "seed", "metrics", "privacy", "data")
+ABOUT = (  # of an epsilon, in an export
+    "epsilon_target",
+    "calibration",
+    "delta",
+    "unit",
+    "relation",
+    "releases",
+    "accountant",
+)
+NOT_CONFIG = ("run", "epsilon", "delta", "status")  # of a row
+FORMS = ("latex", "markdown", "csv")
+EXIT_DAMAGED = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True)
-    for name, summary in ACTIONS.items():
+    for name, (summary, _) in ACTIONS.items():
         action = actions.add_parser(name, help=summary, description=summary)
-        action.add_argument("runs", nargs="*", metavar="RUN", help="ids, beginnings of ids, or folders; none means all")
+        if name == "import":
+            action.add_argument("file", type=Path, metavar="FILE", help="of export --archive")
+            continue
+        action.add_argument(
+            "runs",
+            nargs="*",
+            metavar="RUN",
+            help="ids, beginnings of ids, or folders; none means all",
+        )
         action.add_argument(
             "--where",
             action="append",
             default=[],
             metavar="KEY=VALUE",
-            help="only runs whose config has this, as algorithm.name=fedexp",
+            help="only runs of which this holds, as algorithm=fedexp, dp.epsilon=8, accuracy>80",
         )
-        action.add_argument("--status", choices=("done", "diverged", "failed"), help="only runs with this status")
+        action.add_argument(
+            "--status", choices=("done", "diverged", "failed"), help="only runs with this status"
+        )
+        if name == "list":
+            action.add_argument("--sort", metavar="KEY", help="in its order; --sort=-KEY: reversed")
+            action.add_argument("--json", action="store_true", help="every key of every run")
+        if name == "table":
+            for flag in ("--rows", "--cols"):
+                action.add_argument(
+                    flag, required=True, type=lambda text: text.split(","), metavar="KEY[,KEY]"
+                )
+            forms = action.add_mutually_exclusive_group()
+            for form in FORMS:
+                forms.add_argument(f"--{form}", dest="form", action="store_const", const=form)
         if name in ("export", "compare"):
             action.add_argument(
                 "--output",
+                type=Path,
                 metavar="FILE",
-                help="where to write; export: CSV (default: standard output), compare: PNG or PDF; folders are created",
+                help="where to write; export: .csv, .json or .parquet (default: CSV on standard "
+                "output), compare: .png or .pdf; folders are created",
             )
-        if name == "compare":
-            action.add_argument("--metric", help="the metric to plot (default: the first)")
+        if name == "export":
+            action.add_argument(
+                "--archive", type=Path, metavar="FILE", help="whole finished runs, as a tar.xz"
+            )
+        if name in ("compare", "table"):
+            action.add_argument("--metric", help="the metric (default: the first)")
         if name == "prune":
-            action.add_argument("--yes", action="store_true", help="delete; without it only say what would be deleted")
-            action.add_argument("--unfinished", action="store_true", help="only checkpoints of interrupted runs")
+            action.add_argument(
+                "--yes", action="store_true", help="delete; without it only say what would be"
+            )
+            action.add_argument(
+                "--unfinished", action="store_true", help="only checkpoints of interrupted runs"
+            )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -62,162 +111,197 @@ def execute(args: argparse.Namespace) -> int:
 
     store = RunStore(outputs_dir())
     if args.action == "prune":
-        return _prune(store, args)
-    records = select(store, args.runs, args.where, args.status, READ[args.action])
-    if not records:
-        print(f"no runs in {store.runs}" + (" match" if args.where or args.status else "; make one with: dpfl run"))
+        _prune(store, args)
         return 0
-    return {"list": _list, "show": _show, "compare": _compare, "export": _export}[args.action](records, args)
-
-
-def select(
-    store: Any, names: Sequence[str], where: Sequence[str], status: str | None, read: Sequence[str] = ("result", "config")
-) -> list[Any]:
-    """The runs that the words of a command line mean, each with the files that `read` names read.
-
-    A damaged run is left out with a line on standard error; one that was asked for by name is an error.
-
-    Raises:
-      ConfigError, StoreError: nothing fits the words, or a named run is damaged.
-    """
-    records = []
-    for record in [store.match(name) for name in names] if names else store.all():
-        try:
-            _read(record, read)
-        except StoreError as error:
-            if names:
-                raise
-            print(f"dpfl: left out: {error}", file=sys.stderr)
-        else:
-            records.append(record)
-    for condition in where:
-        key, equals, value = condition.partition("=")
-        if not equals:
-            raise ConfigError(f"--where {condition}: write KEY=VALUE, as algorithm.name=fedexp")
-        known = {path for record in records for path in flat(record.config)}
-        if records and key not in known:
-            raise ConfigError(f"--where {key}: no run has this key; {nearest(key, known)}")
-        records = [record for record in records if _text(flat(record.config).get(key)) == value]
-    return [record for record in records if status is None or record.status == status]
-
-
-def _read(record: Any, names: Sequence[str]) -> None:
-    """Reads parts of a run; a StoreError names the folder where something cannot be read or is not what it should be."""
-    import yaml
-
-    if not names:
-        return
-    try:
-        missing = [key for key in RESULT_KEYS if key not in record.result]
-        record.check()
-        for name in names:
-            getattr(record, name)
-    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
-        problem = " ".join(str(error).split())
-        raise StoreError(f"{record.folder}: damaged ({problem}); run it again with runtime.force=true, or prune it") from error
-    if missing:
-        raise StoreError(f"{record.folder}/result.json: damaged (no {missing[0]}); run it again, or prune it")
-
-
-def _text(value: Any) -> str:
-    return {True: "true", False: "false", None: "null"}.get(value, str(value)) if isinstance(value, bool | None) else str(value)
-
-
-def _list(records: Sequence[Any], args: argparse.Namespace) -> int:
-    from dpfl_cli.cli.report import print_results, wide_console
-
-    print_results(wide_console(), [(record.config, record.result) for record in records])
+    if args.action == "import":
+        return _import(store, args.file)
+    read = ACTIONS[args.action][1]
+    loaded = load(store, args.runs, read, listed=args.action == "list")
+    records = narrowed(loaded, args.where, args.status, getattr(args, "sort", None))
+    if not records:
+        asked = args.where or args.status
+        print(f"no runs in {store.runs}{' match' if asked else '; make one with: dpfl run'}")
+        return 0
+    if args.action == "verify":
+        return _verify(records)
+    if args.action == "export" and args.archive:
+        _archive(records, args.archive)
+        return 0
+    if args.action == "export":
+        _export(records, load(store, (), read) if args.runs else loaded, args.output)
+        return 0
+    actions = {"list": _list, "show": _show, "compare": _compare, "table": _pivot}
+    actions[args.action](records, args)
     return 0
 
 
-def _show(records: Sequence[Any], args: argparse.Namespace) -> int:
-    from dpfl_cli.cli.report import epsilon_remark
+# --- the actions ----------------------------------------------------------------------------------
+
+
+def _list(records: Sequence[RunRecord], args: argparse.Namespace) -> None:
+    from dpfl_cli.cli.tables import print_results, wide_console
+
+    if args.json:
+        print(json.dumps([row_of(record) for record in records], indent=2))
+        return
+    print_results(wide_console(), [(record.config, record.result) for record in records])
+
+
+def _show(records: Sequence[RunRecord], args: argparse.Namespace) -> None:
+    from dpfl_cli.cli.tables import epsilon_remark
 
     shown = []
     for record in records:
-        result, privacy = record.result, record.result["privacy"]
-        remark = epsilon_remark(privacy)
-        if remark:  # said beside the number, for `guarantee` is far below it
-            result = {**result, "privacy": {"epsilon": privacy["epsilon"], "epsilon_remark": remark, **privacy}}
+        privacy = record.result["privacy"]
+        if remark := epsilon_remark(privacy):  # said beside the number, for `guarantee` is far off
+            first = {"epsilon": privacy["epsilon"], "epsilon_remark": remark}
+            privacy = {**first, **privacy}
+        result = {**record.result, "privacy": privacy}
+        del result["config"]
         shown.append({"config": record.config, "result": result, "ledger": record.ledger.to_json()})
     print(json.dumps(shown, indent=2))
-    return 0
 
 
-def _compare(records: Sequence[Any], args: argparse.Namespace) -> int:
-    from rich.table import Table
+def _compare(records: Sequence[RunRecord], args: argparse.Namespace) -> None:
+    from dpfl_cli.cli.compare import plot_comparison
+    from dpfl_cli.cli.tables import make_table, print_results, wide_console
 
-    from dpfl_cli.cli.compare import differences, plot_comparison
-    from dpfl_cli.cli.report import print_results, wide_console
-
-    console = wide_console()
-    print_results(console, [(record.config, record.result) for record in records])
-    differing = differences(records)
-    if differing:
-        table = Table(title="what differs")
-        table.add_column("key")
-        for record in records:
-            table.add_column(record.id)
-        for key, values in differing.items():
-            table.add_row(key, *[_text(value) for value in values])
-        console.print(table)
-    print(plot_comparison(records, args.metric, Path(args.output) if args.output else None))
-    return 0
+    print_results(wide_console(), [(record.config, record.result) for record in records])
+    if differing := differences([record.config for record in records]):
+        rows = [(key, *map(text_of, values)) for key, values in differing.items()]
+        columns = ("key", *(record.id for record in records))
+        wide_console().print(make_table(columns, rows, title="what differs"))
+    print(plot_comparison(records, args.metric, args.output))
 
 
-def _export(records: Sequence[Any], args: argparse.Namespace) -> int:
+def _pivot(records: Sequence[RunRecord], args: argparse.Namespace) -> None:
+    from dpfl_cli.cli.pivot import pivot, print_pivot
+
+    print_pivot(pivot(records, args.rows, args.cols, args.metric), args.form)
+
+
+def _export(records: Sequence[RunRecord], known: Sequence[RunRecord], path: Path | None) -> None:
+    """Writes a row for every evaluated round; the columns are those of all runs in the store.
+
+    Raises:
+      ConfigError: the file's suffix is none that can be written.
+    """
     from dpfl_cli.cli.files import write_output
-    from dpfl_cli.cli.report import epsilon_remark
+    from dpfl_cli.cli.tables import epsilon_remark
 
-    configs = [flat(record.config) for record in records]
-    keys = sorted({key for config in configs for key in config if len({_text(other.get(key)) for other in configs}) > 1})
-    metrics = list(dict.fromkeys(name for record in records for row in record.rows for name in row))
-    calibrated = any("calibration" in record.result["privacy"] for record in records)
-    about = ["epsilon_target", "calibration"] if calibrated else []
-    about += ["delta", "unit", "relation", "releases", "accountant"]
-    rows = [
-        ["run", "status", "epsilon", "epsilon_remark", *about, *keys, *metrics],
-        *(
-            [
-                record.id,
-                record.status,
-                _text(record.result["privacy"]["epsilon"]),
-                epsilon_remark(record.result["privacy"]),
-                *[_text(record.result["privacy"].get(name)) for name in about],
-                *[_text(config.get(key)) for key in keys],
-                *[repr(row[name]) if name in row else "" for name in metrics],
-            ]
-            for record, config in zip(records, configs, strict=True)
-            for row in record.rows
-        ),
-    ]
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(rows)
-    if args.output:
-        write_output(Path(args.output), out.getvalue().encode())
-        print(args.output)
+    kind = path.suffix.lower() if path else ".csv"
+    if kind not in (".csv", ".json", ".parquet"):
+        raise ConfigError(f"{path}: cannot be written as {kind}; write .csv, .json or .parquet")
+    keys = sorted({key for record in known for key in row_of(record) if key not in NOT_CONFIG})
+    metrics = list(dict.fromkeys(name for record in known for row in record.rows for name in row))
+    keys = [key for key in keys if key not in metrics]
+    rows = []
+    for record in records:
+        privacy, values = record.result["privacy"], row_of(record)
+        run = {
+            "run": record.id,
+            "status": record.status,
+            "epsilon": privacy["epsilon"],
+            "epsilon_remark": epsilon_remark(privacy),
+            **{name: privacy.get(name) for name in ABOUT},
+            **{key: values.get(key) for key in keys},
+        }
+        rows += [{**run, **{name: row.get(name) for name in metrics}} for row in record.rows]
+    payload = _payload(rows, kind)
+    if path:
+        write_output(path, payload)
+        print(path)
     else:
-        sys.stdout.write(out.getvalue())
-    return 0
+        sys.stdout.write(payload.decode())
 
 
-def _prune(store: Any, args: argparse.Namespace) -> int:
-    partial = [path.name for path in store.partial.iterdir() if path.is_dir()] if store.partial.is_dir() else []
-    read = ("result", "config") if args.where or args.status else ()  # a damaged run can be deleted by name
-    records = [] if args.unfinished else select(store, args.runs, args.where, args.status, read)
-    if not (args.runs or args.where or args.status or args.unfinished) and records:
-        raise ConfigError("prune: name runs, or narrow them with --where, --status or --unfinished (all: --where engine=1)")
-    ids = [record.id for record in records] + (partial if args.unfinished else [])
+def _archive(records: Sequence[RunRecord], path: Path) -> None:
+    from dpfl_cli.cli.files import write_output
+    from dpfl_cli.simulation.archive import packed
+
+    finished = [record for record in records if record.finished]
+    write_output(path, packed(finished))
+    print(f"{len(finished)} runs in {path}")
+
+
+def _import(store: RunStore, path: Path) -> int:
+    from dpfl_cli.simulation.archive import take
+
+    taken = take(path, store)
+    for run_id, became in taken:
+        print(f"{run_id} {became}")
+    return EXIT_DAMAGED if any(became == "differs" for _, became in taken) else 0
+
+
+def _verify(records: Sequence[RunRecord]) -> int:
+    damaged = 0
+    for record in records:
+        try:
+            record.check()
+        except StoreError as error:
+            damaged += 1
+            print(f"{record.id} damaged: {error}")
+    print(f"{len(records) - damaged} of {len(records)} runs are whole")
+    return EXIT_DAMAGED if damaged else 0
+
+
+def _payload(rows: Sequence[dict[str, Any]], kind: str) -> bytes:
+    """Rows with the same keys, as a file of this suffix."""
+    if kind == ".json":
+        return json.dumps(rows, indent=2).encode()
+    if kind == ".parquet":
+        import pandas as pd
+
+        texts = {key for row in rows for key, one in row.items() if isinstance(one, str | list)}
+        columns = {key: [_cell(row[key], key in texts) for row in rows] for key in rows[0]}
+        sink = io.BytesIO()
+        try:
+            pd.DataFrame(columns).to_parquet(sink, engine="pyarrow", index=False)
+        except ImportError as error:
+            raise ConfigError(".parquet needs pyarrow: pip install pyarrow, or .csv") from error
+        return sink.getvalue()
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(rows[0])
+    writer.writerows([_cell(value, True) for value in row.values()] for row in rows)
+    return out.getvalue().encode()
+
+
+def _cell(value: Any, as_text: bool) -> Any:
+    return ("" if value is None else text_of(value)) if as_text else value
+
+
+def _prune(store: RunStore, args: argparse.Namespace) -> None:
+    unfinished = []
+    if args.unfinished and store.partial.is_symlink():
+        raise ConfigError(f"{store.partial}: a link; prune deletes nothing outside {store.runs}")
+    if args.unfinished and store.partial.is_dir():  # others there are folders of running workers
+        names = (path.name for path in store.partial.iterdir() if path.is_dir())
+        unfinished = [name for name in names if re.fullmatch(f"[0-9a-f]{{{ID_DIGITS}}}", name)]
+    # a damaged run can be deleted by name
+    read = ("result",) if args.where or args.status else ()
+    records = []
+    if not args.unfinished:
+        records = narrowed(load(store, args.runs, read), args.where, args.status)
+    if records and not (args.runs or args.where or args.status):
+        raise ConfigError(
+            "prune: name runs, or narrow them with --where, --status or --unfinished "
+            "(all: --where engine=1)"
+        )
+    ids = [*(record.id for record in records), *unfinished]
     for run_id in ids:
         if args.yes:
             with store.lock(run_id) as held:
                 if not held:
                     print(f"{run_id}: in use by another process, kept")
                     continue
-                store.remove(run_id)
+                if args.unfinished:  # the result that a forced rerun was to replace stays
+                    store.recover(run_id)
+                    shutil.rmtree(store.partial / run_id, ignore_errors=True)
+                else:
+                    store.remove(run_id)
         print(f"{'deleted' if args.yes else 'would delete'} {run_id}")
-    if ids and not args.yes:
-        print("nothing was deleted; add --yes")
-    elif not ids:
+    if not ids:
         print("nothing to delete")
-    return 0
+    elif not args.yes:
+        print("nothing was deleted; add --yes")

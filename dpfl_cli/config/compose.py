@@ -3,40 +3,111 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import cache
-from itertools import compress
+from itertools import compress, islice
 from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
-from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from hydra.core.override_parser.types import (
+    ChoiceSweep,
+    Override,
+    OverrideType,
+    RangeSweep,
+)
+from hydra.errors import (
+    ConfigCompositionException,
+    HydraException,
+    MissingConfigException,
+    OverrideParseException,
+)
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
+from dpfl_cli.config.component import GROUPS
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest
 from dpfl_cli.config.paths import conf_dir
 
 VERSION_BASE = "1.3"
-CONFIG_ERRORS = (HydraException, OmegaConfBaseException)
+CONFIG_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
+# of Hydra's own folders, which are off: there is one tree of outputs
+HYDRA_FOLDERS = (
+    "hydra.run.dir",
+    "hydra.sweep.dir",
+    "hydra.sweep.subdir",
+    "hydra.output_subdir",
+    "hydra.job.chdir",
+)
+
+RESOLVERS: dict[str, Callable[..., Any]] = {
+    # a default noise level, or null where a target epsilon will determine it
+    "default_noise": lambda target, noise: noise if target is None else None,
+    # the default, or null where the other option is given, from which this one follows
+    "unless": lambda other, default: default if other is None else None,
+    # a default where the run's trust model is `which`, another one elsewhere
+    "under": lambda trust, which, there, elsewhere: there if trust == which else elsewhere,
+}
 
 
 def register_resolvers() -> None:
-    """`default_noise`: a default noise level, or null where a target epsilon will determine it.
+    """Makes RESOLVERS known to OmegaConf."""
+    for name, resolver in RESOLVERS.items():
+        OmegaConf.register_new_resolver(name, resolver, replace=True)
 
-    `under`: (trust model of the run, another one, default where it is that one, default elsewhere).
-    `unless`: (another option, default): the default, or null where the other option is given, from which this one follows.
+
+def check_overrides(words: Sequence[str]) -> None:
+    """Refuses overrides that Hydra takes in silence, or at which it breaks.
+
+    Raises:
+      ConfigError: an empty value or sweep step, no option of a group, a group's name changed
+        without its options, a value listed twice, a folder of Hydra's.
     """
-    if not OmegaConf.has_resolver("default_noise"):
-        OmegaConf.register_new_resolver("default_noise", lambda target, noise: None if target is not None else noise)
-    if not OmegaConf.has_resolver("unless"):
-        OmegaConf.register_new_resolver("unless", lambda other, default: None if other is not None else default)
-    if not OmegaConf.has_resolver("under"):
-        OmegaConf.register_new_resolver("under", lambda trust, which, there, elsewhere: there if trust == which else elsewhere)
+    parser = OverridesParser.create()
+    for word in words:
+        shown = word if len(word) < 80 else f"{word[:60]}..."
+        try:
+            (override,) = parser.parse_overrides([word])
+            key, value = override.key_or_group, override.value()
+            sweep = isinstance(value, ChoiceSweep | RangeSweep)
+            iterator = override.sweep_string_iterator() if sweep else iter([value])
+            values = list(islice(iterator, 1 if isinstance(value, RangeSweep) else None))
+            if isinstance(value, dict):
+                OmegaConf.create(re.sub(r":(?! )", ": ", word.partition("=")[2]))
+        except OverrideParseException:
+            continue  # refused where it is composed
+        except (ValueError, RecursionError, OmegaConfBaseException) as error:
+            reason = str(error).partition(";")[0].splitlines()
+            raise ConfigError(f"{shown}: {reason[0] if reason else 'too deep'}") from error
+        except YAMLError as error:
+            if twice := re.search("duplicate key.*", str(error)):
+                raise ConfigError(f"{shown}: {twice[0]}") from error
+        group, _, option = key.partition(".")
+        if key in HYDRA_FOLDERS:
+            raise ConfigError(f"{shown}: results go to one tree; set DPFL_OUTPUTS to its folder")
+        if option == "name" and group in GROUPS:
+            raise ConfigError(f"{shown}: choose an option with its settings, as {group}=NAME")
+        if override.type == OverrideType.DEL:
+            continue
+        if "" in values:
+            raise ConfigError(f"{shown}: empty; give it a value, or null")
+        is_option = all(isinstance(one, str | list) and one != "null" for one in values)
+        if key in (*GROUPS, "scale") and not is_option:
+            raise ConfigError(f"{shown}: not an option; `dpfl list {key}` shows them")
+        if len(values) > len(set(map(str, values))):
+            raise ConfigError(f"{shown}: a value is listed twice")
+
+
+def _composed(overrides: Sequence[str], with_hydra: bool = False) -> DictConfig:
+    """The config of `dpfl run OVERRIDES` as Hydra composes it."""
+    register_resolvers()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base=VERSION_BASE, job_name="dpfl"):
+        return compose("config", list(overrides), return_hydra_config=with_hydra)
 
 
 def compose_config(overrides: Sequence[str]) -> dict[str, Any]:
@@ -45,27 +116,29 @@ def compose_config(overrides: Sequence[str]) -> dict[str, Any]:
     Raises:
       ConfigError: an override does not fit, in one line with the nearest right name.
     """
-    register_resolvers()
-    GlobalHydra.instance().clear()
+    check_overrides(overrides)
     try:
-        with initialize_config_dir(str(conf_dir()), version_base=VERSION_BASE, job_name="dpfl"):
-            return plain(compose("config", list(overrides)))
+        return plain(_composed(overrides))
     except CONFIG_ERRORS as error:
         raise explained(error, overrides) from error
 
 
-def compose_jobs(loader: ConfigLoader, sweep: DictConfig, jobs: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-    """The resolved configs of a sweep's jobs, as plain values: what `loader.load_sweep_config` makes of each.
+def compose_jobs(
+    loader: ConfigLoader, sweep: DictConfig, jobs: Sequence[Sequence[str]]
+) -> list[dict[str, Any]]:
+    """The resolved configs of a sweep's jobs, as plain values: what `loader.load_sweep_config`
+    makes of each.
 
-    It takes Hydra a tenth of a second to merge the options that a job chooses. Jobs with the same choices share that; the other
-    values are set afterwards, which is when Hydra sets them too.
+    It takes Hydra a tenth of a second to merge the options that a job chooses. Jobs with the same
+    choices share that; the other values are set afterwards, which is when Hydra sets them too.
 
     Args:
       sweep: the config of the command.
       jobs: the overrides of every job.
 
     Raises:
-      HydraException, OmegaConfBaseException, ConfigError: of the first job that cannot be composed, as Hydra says it.
+      HydraException, OmegaConfBaseException, ConfigError: of the first job that cannot be composed,
+        as Hydra says it.
     """
     parser = OverridesParser.create(config_loader=loader)
     parse = cache(lambda word: parser.parse_overrides([word])[0])
@@ -78,22 +151,25 @@ def compose_jobs(loader: ConfigLoader, sweep: DictConfig, jobs: Sequence[Sequenc
             return _own(loader.load_sweep_config(sweep, list(words)))
         chosen = [is_group(override.key_or_group) for override in overrides]
         config = deepcopy(merged(*compress(words, chosen)))
-        for override in (override for override, group in zip(overrides, chosen, strict=True) if not group):
-            OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+        for override, group in zip(overrides, chosen, strict=True):
+            if not group:
+                OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
         return config
 
     configs = []
     for words in jobs:
         try:
             config = composed(words)
-        except OmegaConfBaseException:
-            config = _own(loader.load_sweep_config(sweep, list(words)))  # Hydra has words for what is wrong
+        except OmegaConfBaseException:  # Hydra has words for what is wrong
+            config = _own(loader.load_sweep_config(sweep, list(words)))
         configs.append(_resolved(config))
     return configs
 
 
 def _is_plain(override: Override) -> bool:
-    """Whether it chooses an option or sets a value, in whatever order it comes: adds and deletes nothing, and merges nothing."""
+    """Whether it chooses an option or sets a value, in whatever order it comes: adds and deletes
+    nothing, and merges nothing.
+    """
     change = override.type == OverrideType.CHANGE and override.package is None
     return change and not override.is_hydra_override() and not isinstance(override.value(), dict)
 
@@ -123,42 +199,50 @@ def explained(error: Exception, overrides: Sequence[str]) -> DpflError:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, option = error.missing_cfg_file.rpartition("/")
         if error.options:
-            return ConfigError(f"{group}={option}: {nearest(option, error.options)}")
-        return ConfigError(f"{error.missing_cfg_file}: no such config; `dpfl list` shows what there is")
-    message = str(error)
+            hint = nearest(option, error.options)
+            if group in GROUPS:
+                hint += " (one of your own needs --plugin FILE)"
+            return ConfigError(f"{group}={option}: {hint}")
+        return ConfigError(
+            f"{error.missing_cfg_file}: no such config; `dpfl list` shows what there is"
+        )
     if isinstance(error, OverrideParseException):
-        return ConfigError(f"{error.override}: not an override; write key=value (quote what the shell would change)")
-    group_match = re.search(r"(?:In '.*?': )?Could not (?:override|find match for|delete)\w*[^']*'([^']+)'", message)
-    if isinstance(error, ConfigCompositionException) and group_match:
-        return ConfigError(_unknown_key(group_match.group(1).split("@")[0].split("=")[0], overrides))
-    if "--multirun" in message:  # "range(3) requires --multirun", or "Ambiguous value for argument 'seed=1,2'", which it is for
+        return ConfigError(
+            f"{error.override}: not an override; write key=value (quote what the shell would "
+            "change)"
+        )
+    message = str(error).strip()
+    first = (message.splitlines() or [type(error).__name__])[0]
+    unknown = re.search(r"Could not (?:override|find match for|delete)\w*[^']*'([^']+)'", message)
+    if isinstance(error, ConfigCompositionException) and unknown:
+        return ConfigError(_unknown_key(re.split("[@=]", unknown[1])[0], overrides))
+    if isinstance(error, YAMLError):
+        first = " ".join(message.split())
+    if "--multirun" in message:
+        # "range(3) requires --multirun", or "Ambiguous value for argument 'seed=1,2'"
         word = re.search(r"argument '([^']*)'", message)
-        found = word.group(1) if word else message.strip().splitlines()[0].split(" requires")[0]
+        found = word[1] if word else first.split(" requires")[0]
         return ConfigError(f"{found}: several values make a grid; add -m")
-    first = message.strip().splitlines()[0] if message.strip() else type(error).__name__
     return ConfigError(f"{first}; `dpfl run --cfg job` shows the config")
 
 
 def _unknown_key(key: str, overrides: Sequence[str]) -> str:
     """The line for an override of a key that does not exist."""
-    plain_words = [word.split(",")[0] for word in overrides if "=" in word and "(" not in word]  # of a grid, the first point
-    choices = [word for word in plain_words if "." not in word.split("=")[0] and not word.startswith(("+", "~"))]
-    known: Any = {}
-    for attempt in (choices, []):
-        try:
-            GlobalHydra.instance().clear()
-            with initialize_config_dir(str(conf_dir()), version_base=VERSION_BASE, job_name="dpfl"):
-                known = OmegaConf.to_container(compose("config", attempt, return_hydra_config=True), resolve=False)
-                break
-        except CONFIG_ERRORS:
-            continue
+    choices = [  # of options of groups; of a grid, the first point
+        word.split(",")[0] for word in overrides if re.match(r"[^.=+~]+=[^(]*$", word)
+    ]
+    try:
+        known: Any = _composed(choices, with_hydra=True)
+    except CONFIG_ERRORS:
+        known = _composed([], with_hydra=True)
+    known = OmegaConf.to_container(known, resolve=False)
     where: list[str] = []
     for part in key.split("."):
         if not isinstance(known, dict):
             return f"{key}: {'.'.join(where)} is a value, not a group of options"
-        if part not in known:
-            here = ".".join([*where, part])
-            return f"{here}: unknown option; {nearest(part, [str(k) for k in known if k not in ('hydra', 'hints')])}"
-        known = known[part]
         where.append(part)
+        if part not in known:
+            names = [str(name) for name in known if name not in ("hydra", "hints")]
+            return f"{'.'.join(where)}: unknown option; {nearest(part, names)}"
+        known = known[part]
     return f"{key}: cannot be overridden so; write {key}=value"

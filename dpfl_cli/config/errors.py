@@ -28,7 +28,7 @@ class DataError(DpflError):
 
 
 class PrivacyError(DpflError):
-    """Code or config that would let client data pass by the door, or cannot be priced."""
+    """Code or config that would let client data pass without a release, or cannot be priced."""
 
 
 class StoreError(DpflError):

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import ByteSize, Field
 
 from dpfl_cli.config.component import Settings
 
 
 class DpSettings(Settings):
-    """The trust model, what is protected, how epsilon is stated, and how noise is set from a target.
+    """The trust model, what is protected, how epsilon is stated, and how noise is set from a
+    target.
 
     Attributes:
-      calibration: what sets the noise for the target: "accountant" the run's own; "zcdp" and "analytic" proved closed forms;
-        "lemma1" and "record_heuristic" formulas of papers, under which the target may be nominal (`privacy.nominal`).
+      calibration: what sets the noise for the target: "accountant" the run's own; "zcdp" and
+        "analytic" proved closed forms; "lemma1" and "record_heuristic" formulas of papers, under
+        which the target may be nominal (`privacy.nominal`).
       v: the constant of lemma1.
-      releases: how many the noise is for: those of the run's own schedule, or as many as a random schedule makes on average.
+      releases: how many the noise is for: those of the run's own schedule, or as many as a random
+        schedule makes on average.
+      noise: "seeded", a function of the run's seed; "secret", drawn from seeds of the operating
+        system that nobody keeps, for a run whose model is published (not reproducible).
     """
 
-    later: ClassVar[frozenset[str]] = frozenset({"calibration", "v", "releases"})
     name: str
     trust: Literal["none", "local", "central", "secure_aggregation"]
     unit: Literal["client", "record"]
@@ -29,9 +32,12 @@ class DpSettings(Settings):
     epsilon: float | None = Field(gt=0)
     convention: str | None
     delta: float = Field(gt=0, lt=1)
-    calibration: Literal["accountant", "zcdp", "analytic", "lemma1", "record_heuristic"] = "accountant"
+    calibration: Literal["accountant", "zcdp", "analytic", "lemma1", "record_heuristic"] = (
+        "accountant"
+    )
     v: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     releases: Literal["realised", "expected"] = "realised"
+    noise: Literal["seeded", "secret"] = "seeded"
 
 
 class EvaluationSettings(Settings):
@@ -46,8 +52,9 @@ class RuntimeSettings(Settings):
     """How a run is computed; not part of its identity.
 
     Attributes:
-      noise: who draws noise and batches: "auto" is a GPU itself, the host where there is none; "host" draws on the CPU whatever
-        the device, the same numbers on both; "device" draws on the GPU, other numbers of the same law.
+      noise: who draws noise and batches: "auto" is a GPU itself, the host where there is none;
+        "host" draws on the CPU whatever the device, the same numbers on both; "device" draws on the
+        GPU, other numbers of the same law.
     """
 
     device: Literal["auto", "cpu", "cuda"]
@@ -56,33 +63,16 @@ class RuntimeSettings(Settings):
     force: bool
 
 
-UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
-
-
-def bytes_of(value: Any) -> int | None:
-    """Bytes from a number of them, or from a text with a unit; None stays None.
-
-    >>> bytes_of("4GiB"), bytes_of("500 MB"), bytes_of(1024)
-    (4294967296, 500000000, 1024)
-
-    Raises:
-      ValueError: it says no positive number of bytes.
-    """
-    if value is None:
-        return None
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(value).lower())
-    unit = UNITS.get(found.group(2)) if found else None
-    size = int(float(found.group(1)) * unit) if found and unit else 0
-    if size <= 0 or isinstance(value, bool):
-        raise ValueError("not an amount of memory; write bytes, or a text such as 4GiB or 500MB")
-    return size
-
-
 class LauncherSettings(Settings):
-    """What the runs of a command share; not part of a run's identity."""
+    """What the runs of a command share; not part of a run's identity.
 
-    memory: Annotated[int | None, BeforeValidator(bytes_of)]
+    Attributes:
+      memory: bytes, as a number or a text such as 4GiB or 500MB.
+    """
+
+    memory: Annotated[ByteSize, Field(gt=0)] | None = Field(
+        description="write bytes, or a text such as 4GiB or 500MB"
+    )
 
 
 class RootSettings(Settings):

@@ -1,12 +1,14 @@
 """Backbones: maps from images to features, whose last layer is left to the methods under study.
 
-Real ones are networks trained on other data, eval mode, features after global average pooling: EfficientNet-Lite0 (ImageNet;
-its weights come in a registry package), and the paper's own two, ResNet-50 (ImageNet, torchvision's) and ResNet-44 (CIFAR-100,
-chenyaofo/pytorch-cifar-models), for whoever has their weights. Stand-ins, always labelled so: `rcf`, convolutions with patches
-of public images (Coates, Ng, Lee 2011, AISTATS), and `pca`, principal components of the pixels.
+Real ones are networks trained on other data, eval mode, features after global average pooling:
+EfficientNet-Lite0 (ImageNet; its weights come in a registry package), and the paper's own two,
+ResNet-50 (ImageNet, torchvision's) and ResNet-44 (CIFAR-100, chenyaofo/pytorch-cifar-models), for
+whoever has their weights. Stand-ins, always labelled so: `rcf`, convolutions with patches of public
+  images (Coates, Ng, Lee 2011, AISTATS), and `pca`, principal components of the pixels.
 
-Images are [B, C, H, W] float32 in [0, 1]. For the networks, grey ones are repeated to three channels, and all are resized to the
-network's side by bilinear interpolation (half-pixel centres, no antialiasing) before the pixels are normalised.
+Images are [B, C, H, W] float32 in [0, 1]. For the networks, grey ones are repeated to three
+channels, and all are resized to the network's side by bilinear interpolation (half-pixel centres,
+no antialiasing) before the pixels are normalised.
 """
 
 from __future__ import annotations
@@ -26,14 +28,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpfl_cli.config.errors import ConfigError, DataError
-from dpfl_cli.data.convolution import Convolution, WeightsOf
 from dpfl_cli.data.efficientnet import PIXEL_MEAN, PIXEL_STD, SIDE, WIDTH, efficientnet_lite0
+from dpfl_cli.data.frozen import frozen
+from dpfl_cli.data.resnet44 import ResNet44
 from dpfl_cli.data.streams import stream_generator
 
 EFFICIENTNET = "efficientnet_lite0"  # in the catalogue, too
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # means and stds of torchvision's networks
-CIFAR100 = ((0.5070, 0.4865, 0.4409), (0.2673, 0.2564, 0.2761))  # of pytorch-cifar-models
-INSTALL = "install the one that fits your torch (pip install torchvision), or write dataset.backbone=auto"
+# means and stds of torchvision's networks
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CIFAR100 = (0.5070, 0.4865, 0.4409), (0.2673, 0.2564, 0.2761)  # of pytorch-cifar-models
+INSTALL = (
+    "install the one that fits your torch (pip install torchvision), or write dataset.backbone=auto"
+)
 PATCH, FILTERS, OFFSET = 6, 512, 0.25  # of rcf
 PATCHES_PER_IMAGE, LEAST_PATCHES = 100, 4096
 WHITENING = 0.01  # added to the patches' variances, in mean variances
@@ -52,7 +58,8 @@ class Backbone:
       fitted: whether `build` looks at public images.
       width: of the features, from the images' shape.
       build: (weights, public images [n, C, H, W] where `fitted`) -> [B, C, H, W] -> [B, width].
-      components: principal components that are taken unless others are asked for; None: the features as they are.
+      components: principal components that are taken unless others are asked for; None: the
+        features as they are.
     """
 
     name: str
@@ -67,11 +74,15 @@ class Backbone:
 
 
 def as_images(features: np.ndarray) -> Tensor:
-    """[n, H, W] or [n, C, H, W] float32 in [0, 1] as [n, C, H, W]; a DataError for what is no images."""
+    """[n, H, W] or [n, C, H, W] float32 in [0, 1] as [n, C, H, W]; a DataError for what is no
+    images.
+    """
     if features.ndim == 3:
         features = features[:, None]
     if features.ndim != 4 or features.shape[1] not in (1, 3):
-        raise DataError(f"records of shape {features.shape[1:]} are no images of one or three channels")
+        raise DataError(
+            f"records of shape {features.shape[1:]} are no images of one or three channels"
+        )
     return torch.from_numpy(np.ascontiguousarray(features, np.float32))
 
 
@@ -84,23 +95,35 @@ def read_weights(path: Path) -> Weights:
     try:
         values: Any = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); dataset.weights names the file of the weights") from error
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}); dataset.weights names the file of the "
+            "weights"
+        ) from error
     except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        raise DataError(f"{path}: damaged, or not only tensors; give a state dict written by torch.save") from error
+        raise DataError(
+            f"{path}: damaged, or not only tensors; give a state dict written by torch.save"
+        ) from error
     if not isinstance(values, Mapping):
         raise DataError(f"{path}: holds a {type(values).__name__}, not a state dict")
     return values
 
 
-def network_input(images: Tensor, side: int, means: Sequence[float], stds: Sequence[float]) -> Tensor:
-    """[B, 1 or 3, H, W] in [0, 1] -> [B, 3, side, side], normalised."""
-    x = images if images.shape[-2:] == (side, side) else F.interpolate(images, (side, side), mode="bilinear", align_corners=False)
-    return (x.expand(-1, 3, -1, -1) - torch.tensor(means)[:, None, None]) / torch.tensor(stds)[:, None, None]
+def network_input(
+    images: Tensor, side: int, means: Sequence[float], stds: Sequence[float]
+) -> Tensor:
+    """[B, 1 or 3, H, W] in [0, 1] -> [B, 3, side, side], normalised, channels last."""
+    if images.shape[-2:] != (side, side):
+        images = F.interpolate(images, (side, side), mode="bilinear", align_corners=False)
+    mean, std = (torch.tensor(values)[:, None, None] for values in (means, stds))
+    x = (images.expand(-1, 3, -1, -1) - mean) / std
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 def _efficientnet(weights: Weights, public: Tensor) -> Extractor:
     network = efficientnet_lite0(weights)
-    return lambda images: network.features(network_input(images, SIDE, [PIXEL_MEAN] * 3, [PIXEL_STD] * 3))
+    return lambda images: network.features(
+        network_input(images, SIDE, [PIXEL_MEAN] * 3, [PIXEL_STD] * 3)
+    )
 
 
 def _resnet50(weights: Weights, public: Tensor) -> Extractor:
@@ -108,53 +131,35 @@ def _resnet50(weights: Weights, public: Tensor) -> Extractor:
         models = import_module("torchvision.models")
     except (ImportError, RuntimeError) as error:  # RuntimeError: it was built for another torch
         reason = " ".join(str(error).split())[:120]
-        raise ConfigError(f"dataset.backbone=resnet50_imagenet: torchvision cannot be imported ({reason}); {INSTALL}") from error
+        raise ConfigError(
+            "dataset.backbone=resnet50_imagenet: torchvision cannot be imported "
+            f"({reason}); {INSTALL}"
+        ) from error
     network = models.resnet50(weights=None)
-    try:
-        network.load_state_dict(weights)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[1].strip()[:120]
-        raise DataError(f"the weights are not those of torchvision's resnet50: {reason}") from error
+    frozen(network, "torchvision's resnet50", weights)
     network.fc = torch.nn.Identity()
-    network.eval()
     return lambda images: network(network_input(images, 224, *IMAGENET))
 
 
 def _resnet44(weights: Weights, public: Tensor) -> Extractor:
-    """Three stages of seven basic blocks (He et al. 2016, arXiv 1512.03385, section 4.2), with projections at the two strides."""
-    of = WeightsOf("cifar100_resnet44", weights, 1e-5, symmetric=True)
-    stem = of.convolution("conv1", "bn1", 3, 16, 3)
-    blocks: list[tuple[Convolution, Convolution, Convolution | None]] = []
-    inside = 16
-    for stage, out in enumerate((16, 32, 64), start=1):
-        for number in range(7):
-            at, stride = f"layer{stage}.{number}", 2 if out != inside else 1
-            shortcut = of.convolution(f"{at}.downsample.0", f"{at}.downsample.1", inside, out, 1, stride) if stride > 1 else None
-            first = of.convolution(f"{at}.conv1", f"{at}.bn1", inside, out, 3, stride)
-            blocks.append((first, of.convolution(f"{at}.conv2", f"{at}.bn2", out, out, 3), shortcut))
-            inside = out
-    of.take("fc.weight", 100, 64), of.take("fc.bias", 100)
-    of.check_all_taken()
-
-    def features(images: Tensor) -> Tensor:
-        x = F.relu(stem(network_input(images, 32, *CIFAR100).contiguous(memory_format=torch.channels_last)))
-        for first, second, shortcut in blocks:
-            x = F.relu(second(F.relu(first(x))) + (x if shortcut is None else shortcut(x)))
-        return x.mean(dim=(2, 3))
-
-    return features
+    network = frozen(ResNet44(), "cifar100_resnet44", weights)
+    return lambda images: network(network_input(images, 32, *CIFAR100))
 
 
 def _rcf(weights: Weights, public: Tensor) -> Extractor:
-    """Random convolutional features: responses of whitened patches, max(|.| - 0.25, 0), averaged over the four quadrants.
+    """Random convolutional features: responses of whitened patches, max(|.| - 0.25, 0), averaged
+    over the four quadrants.
 
-    Patches are taken at random places of the public images, centred, and whitened by ZCA; the filters are 512 random ones of
-    those above the median contrast (below it, digits have blank patches, which are all the same filter), scaled to unit norm.
+    Patches are taken at random places of the public images, centred, and whitened by ZCA; the
+    filters are 512 random ones of those above the median contrast (below it, digits have blank
+    patches, which are all the same filter), scaled to unit norm.
     """
     generator = stream_generator(0, "data")
     n, channels, height, width = public.shape
     count = max(PATCHES_PER_IMAGE * n, LEAST_PATCHES)
-    image, top, left = (generator.integers(0, high, count) for high in (n, height - PATCH + 1, width - PATCH + 1))
+    image, top, left = (
+        generator.integers(0, high, count) for high in (n, height - PATCH + 1, width - PATCH + 1)
+    )
     windows = np.lib.stride_tricks.sliding_window_view(public.numpy(), (PATCH, PATCH), (2, 3))
     patches = windows[image, :, top, left].reshape(count, -1).astype(np.float64)
     contrast = patches.std(axis=1)
@@ -181,64 +186,27 @@ def _pixels(weights: Weights, public: Tensor) -> Extractor:
     return lambda images: images.flatten(1)
 
 
-def _constant(width: int) -> Callable[[Sequence[int]], int]:
-    return lambda shape: width
+def _real(
+    name: str,
+    what: str,
+    width: int,
+    build: Callable[[Weights, Tensor], Extractor],
+    weights: Literal["catalogue", "path"] = "path",
+) -> Backbone:
+    return Backbone(name, what, 2, "real", weights, False, lambda shape: width, build)
 
 
+RCF = "convolutions with random patches of public images"
+PCA = "principal components of the pixels of public images"
+RESNET44 = "pytorch-cifar-models' ResNet-44, CIFAR-100"
 BACKBONES: dict[str, Backbone] = {
     one.name: one
     for one in (
-        Backbone(
-            EFFICIENTNET,
-            "EfficientNet-Lite0, ImageNet",
-            revision=1,
-            source="real",
-            weights="catalogue",
-            fitted=False,
-            width=_constant(WIDTH),
-            build=_efficientnet,
-        ),
-        Backbone(
-            "resnet50_imagenet",
-            "torchvision's ResNet-50, ImageNet",
-            revision=1,
-            source="real",
-            weights="path",
-            fitted=False,
-            width=_constant(2048),
-            build=_resnet50,
-        ),
-        Backbone(
-            "resnet44_cifar100",
-            "pytorch-cifar-models' ResNet-44, CIFAR-100",
-            revision=1,
-            source="real",
-            weights="path",
-            fitted=False,
-            width=_constant(64),
-            build=_resnet44,
-        ),
-        Backbone(
-            "rcf",
-            "convolutions with random patches of public images",
-            revision=1,
-            source="standin",
-            weights=None,
-            fitted=True,
-            width=_constant(4 * FILTERS),
-            build=_rcf,
-        ),
-        Backbone(
-            "pca",
-            "principal components of the pixels of public images",
-            revision=1,
-            source="standin",
-            weights=None,
-            fitted=False,
-            width=prod,
-            build=_pixels,
-            components=64,
-        ),
+        _real(EFFICIENTNET, "EfficientNet-Lite0, ImageNet", WIDTH, _efficientnet, "catalogue"),
+        _real("resnet50_imagenet", "torchvision's ResNet-50, ImageNet", 2048, _resnet50),
+        _real("resnet44_cifar100", RESNET44, 64, _resnet44),
+        Backbone("rcf", RCF, 2, "standin", None, True, lambda shape: 4 * FILTERS, _rcf),
+        Backbone("pca", PCA, 1, "standin", None, False, prod, _pixels, components=64),
     )
 }
 
@@ -246,4 +214,6 @@ BACKBONES: dict[str, Backbone] = {
 def check_packages(backbone: str) -> None:
     """A ConfigError where the backbone needs a package that is not installed."""
     if backbone == "resnet50_imagenet" and find_spec("torchvision") is None:
-        raise ConfigError(f"dataset.backbone=resnet50_imagenet: torchvision is not installed; {INSTALL}")
+        raise ConfigError(
+            f"dataset.backbone=resnet50_imagenet: torchvision is not installed; {INSTALL}"
+        )

@@ -17,7 +17,7 @@ class Stage(Protocol):
 
 
 class Stages(Protocol):
-    """Who is told how long preparations go."""
+    """Who watches how long preparations go."""
 
     def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
         """A step of `total` items begins, and ends with the context."""
@@ -27,8 +27,9 @@ class Stages(Protocol):
 class DatasetComponent(Protocol):
     """A component of the group `dataset`.
 
-    One whose records take long to compute may have `prepare(settings, progress: Stages)` besides, which computes and keeps them:
-    called before runs start, where it is seen, and harmless to call again.
+    One whose records take long to compute may have `prepare(settings, progress: Stages)` besides,
+    which computes and keeps them: called before runs start, where it is seen, and harmless to call
+    again.
     """
 
     def info(self, settings: Any) -> DatasetInfo:
@@ -41,9 +42,11 @@ class DatasetComponent(Protocol):
         ...
 
     def load(self, settings: Any, seed: int) -> Dataset:
-        """The dataset of a run with this seed; kept in the process, so callers must not write to its arrays.
+        """The dataset of a run with this seed; kept in the process, so callers must not write to
+        its arrays.
 
-        A dataset whose features take long to compute has `outline` besides, with the same arguments: the labels alone.
+        A dataset whose features take long to compute has `outline` besides, with the same
+        arguments: the labels alone.
         """
         ...
 
@@ -52,7 +55,9 @@ class PartitionerComponent(Protocol):
     """A component of the group `partitioner`."""
 
     def clients(self, settings: Any, info: DatasetInfo) -> int:
-        """Number of clients M, before anything is read; a ConfigError where settings and dataset do not fit."""
+        """Number of clients M, before anything is read; a ConfigError where settings and dataset do
+        not fit.
+        """
         ...
 
     def partition(self, settings: Any, dataset: Dataset, seed: int) -> Partition:

@@ -1,7 +1,9 @@
-"""Published files computed from other files of the same data: the same bytes, which the catalogue's checksums confirm.
+"""Published files computed from other files of the same data: the same bytes, which the catalogue's
+checksums confirm.
 
-LIBSVM's files of UCI data come from the UCI files, CIFAR-10's binary batches from lossless pictures of them.
-Which column and value becomes which feature is a fact about the published files; `derivations/*.json` states it.
+LIBSVM's files of UCI data come from the UCI files, CIFAR-10's binary batches from lossless pictures
+of them. Which column and value becomes which feature is a fact about the published files;
+`derivations/*.json` states it.
 """
 
 from __future__ import annotations
@@ -35,20 +37,20 @@ def adult_to_libsvm(content: bytes) -> bytes:
     Raises:
       DataError: a line that is not of UCI Adult.
     """
-    facts = _facts("adult")
+    said = facts("adult")
     rows = (
         line.rstrip(".").split(", ")
         for line in content.decode(errors="replace").splitlines()
         if line and not line.startswith("|")
     )
-    return _encoded(((row[:-1], row[-1]) for row in rows), facts["columns"], facts["label"])
+    return _encoded(((row[:-1], row[-1]) for row in rows), said["columns"], said["label"])
 
 
 def adult_to_a6a(content: bytes) -> bytes:
     """adult.data as a6a: some of the rows of a9a."""
-    facts = _facts("a6a")
-    bits = np.frombuffer(base64.b64decode("".join(facts["rows"])), np.uint8)
-    kept = np.unpackbits(bits, count=facts["size"]).astype(bool)
+    said = facts("a6a")
+    bits = np.frombuffer(base64.b64decode("".join(said["rows"])), np.uint8)
+    kept = np.unpackbits(bits, count=said["size"]).astype(bool)
     lines = adult_to_libsvm(content).splitlines(keepends=True)
     if len(lines) != len(kept):
         raise DataError(f"{len(lines)} rows where UCI Adult has {len(kept)}")
@@ -61,19 +63,26 @@ def mushroom_to_libsvm(content: bytes) -> bytes:
     Raises:
       DataError: a line that is not of UCI Mushroom.
     """
-    facts = _facts("mushroom")
-    header, *lines = [line.split(",") for line in content.decode(errors="replace").splitlines()] or [[]]
-    wanted = [facts["label_column"], *(column["column"] for column in facts["columns"])]
+    said = facts("mushroom")
+    header, *lines = [
+        line.split(",") for line in content.decode(errors="replace").splitlines()
+    ] or [[]]
+    wanted = [said["label_column"], *(column["column"] for column in said["columns"])]
     absent = [name for name in wanted if name not in header]
     if absent:
         raise DataError(f"no column {absent[0]}")
     label, *places = [header.index(name) for name in wanted]
     rows = ([*row, *[""] * (len(header) - len(row))] for row in lines)
-    return _encoded((([row[place] for place in places], row[label]) for row in rows), facts["columns"], facts["label"])
+    return _encoded(
+        (([row[place] for place in places], row[label]) for row in rows),
+        said["columns"],
+        said["label"],
+    )
 
 
 def picture_to_cifar(picture: bytes, labels: bytes, first: int = 0) -> bytes:
-    """A batch of CIFAR-10's binary version from a lossless picture: a row for each image, a pixel in colour for each of its 1024.
+    """A batch of CIFAR-10's binary version from a lossless picture: a row for each image, a pixel
+    in colour for each of its 1024.
 
     Args:
       picture: a PNG of mode RGB, 1024 wide.
@@ -92,9 +101,14 @@ def picture_to_cifar(picture: bytes, labels: bytes, first: int = 0) -> bytes:
         with Image.open(io.BytesIO(picture)) as opened:
             pixels = np.asarray(opened)  # [N, 1024, 3]
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"not a good picture: {'unknown format' if 'BytesIO' in str(error) else error}") from error
+        raise DataError(
+            f"not a good picture: {'unknown format' if 'BytesIO' in str(error) else error}"
+        ) from error
     if pixels.dtype != np.uint8 or pixels.shape[1:] != (1024, 3):
-        raise DataError(f"a picture of shape {list(pixels.shape)} where CIFAR-10 has rows of 1024 pixels in 3 colours")
+        raise DataError(
+            f"a picture of shape {list(pixels.shape)} where CIFAR-10 has rows of 1024 pixels in 3 "
+            "colours"
+        )
     try:
         own = json.loads(labels)[first : first + len(pixels)]
         column = np.array([bytes([label])[0] for label in own], np.uint8)  # refuses what is no byte
@@ -102,7 +116,9 @@ def picture_to_cifar(picture: bytes, labels: bytes, first: int = 0) -> bytes:
         raise DataError(f"not a list of labels: {error}") from error
     if len(column) != len(pixels) or int(column.max(initial=0)) > 9:
         raise DataError(f"{len(pixels)} images and {len(column)} labels, or one beyond 9")
-    return np.concatenate([column[:, None], pixels.transpose(0, 2, 1).reshape(len(pixels), -1)], axis=1).tobytes()
+    return np.concatenate(
+        [column[:, None], pixels.transpose(0, 2, 1).reshape(len(pixels), -1)], axis=1
+    ).tobytes()
 
 
 DERIVATIONS = {
@@ -112,7 +128,8 @@ DERIVATIONS = {
     "mushrooms": Derivation(("mushroom.csv",), mushroom_to_libsvm),
     **{
         f"data_batch_{number + 1}.bin": Derivation(
-            (f"data_batch_{number + 1}.png", "train_lables.json"), partial(picture_to_cifar, first=10_000 * number)
+            (f"data_batch_{number + 1}.png", "train_lables.json"),
+            partial(picture_to_cifar, first=10_000 * number),
         )
         for number in range(5)
     },
@@ -120,12 +137,19 @@ DERIVATIONS = {
 }
 
 
-def _facts(name: str) -> Any:
+def facts(name: str) -> Any:
+    """What `derivations/NAME.json` says of published files."""
     return json.loads(files("dpfl_cli.data").joinpath("derivations", f"{name}.json").read_text())
 
 
-def _encoded(rows: Iterator[tuple[Sequence[str], str]], columns: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> bytes:
-    """Rows of (values, label) one-hot in LIBSVM's format: a feature for each value, or each interval between bounds."""
+def _encoded(
+    rows: Iterator[tuple[Sequence[str], str]],
+    columns: Sequence[Mapping[str, Any]],
+    labels: Mapping[str, str],
+) -> bytes:
+    """Rows of (values, label) one-hot in LIBSVM's format: a feature for each value, or each
+    interval between bounds.
+    """
     codes = list(_codes(columns))
     lines = []
     for number, (values, label) in enumerate(rows, 1):
@@ -145,7 +169,10 @@ def _codes(columns: Sequence[Mapping[str, Any]]) -> Iterator[Callable[[str], int
             yield partial(_interval, first, column["bounds"])
             first += len(column["bounds"]) + 1
         else:
-            yield {**{value: first + k for k, value in enumerate(column["values"])}, "?": 0}.__getitem__
+            yield {
+                **{value: first + k for k, value in enumerate(column["values"])},
+                "?": 0,
+            }.__getitem__
             first += len(column["values"])
 
 

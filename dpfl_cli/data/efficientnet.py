@@ -1,29 +1,26 @@
-"""EfficientNet-Lite0: the forward pass of its published ImageNet weights, as a feature map of pictures.
+"""EfficientNet-Lite0: the forward pass of its published ImageNet weights, as a feature map of
+pictures.
 
-The network is EfficientNet-B0 (Tan, Le 2019, arXiv 1905.11946, table 1) as its authors changed it for phones: no
-squeeze-and-excite, ReLU6 in place of swish. A stem of 32 channels, sixteen inverted bottlenecks (Sandler et al. 2018, arXiv
-1801.04381), a head of 1280.
-The weights were trained in TensorFlow, whose padding puts the odd row and column at the end ("same"), with a batch norm epsilon
-of 1e-3, on pixels (p - 127) / 128: the stem's running variances say so, and the known predictions are surer than under the
-means and stds that torchvision's networks take.
+The network is EfficientNet-B0 (Tan, Le 2019, arXiv 1905.11946, table 1) as its authors changed it
+for phones: no squeeze-and-excite, ReLU6 in place of swish. A stem of 32 channels, sixteen inverted
+bottlenecks (Sandler et al. 2018, arXiv 1801.04381), a head of 1280. The weights were trained in
+TensorFlow, whose padding puts the odd row and column at the end ("same"), with a batch norm epsilon
+of 1e-3, on pixels (p - 127) / 128: the stem's running variances say so, and the known predictions
+are surer than under the means and stds that torchvision's networks take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from dpfl_cli.data.convolution import Convolution, WeightsOf
+from dpfl_cli.data.frozen import frozen
 
 SIDE = 224  # pixels, of the pictures it was trained on
 PIXEL_MEAN, PIXEL_STD = 127 / 255, 128 / 255  # of every channel, pixels in [0, 1]
 WIDTH = 1280  # of the features
-PARAMETERS = 4_652_008  # with the classifier; batch norm's running moments are not counted
-BATCH_NORM_EPSILON = 1e-3
 # (kernel, stride of the first block, expansion, channels out, blocks) of each stage
 STAGES = (
     (3, 1, 1, 16, 1),
@@ -37,40 +34,78 @@ STAGES = (
 STEM = 32
 
 
-@dataclass(frozen=True)
-class Block:
-    """An inverted bottleneck: expand (absent at expansion 1), depthwise, project; added to its input where shapes agree."""
+class Convolution(nn.Conv2d):
+    """Without bias, of an odd kernel, padded as TensorFlow's "same": zeros so that ceil(n / stride)
+    outputs fit, the odd one at the end.
+    """
 
-    expand: Convolution | None
-    depthwise: Convolution
-    project: Convolution
+    def __init__(
+        self, inside: int, out: int, kernel: int = 1, stride: int = 1, groups: int = 1
+    ) -> None:
+        even = kernel // 2 if stride == 1 else 0  # at stride 1 the padding is as PyTorch's
+        super().__init__(inside, out, kernel, stride, even, groups=groups, bias=False)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, in, H, W] -> [B, out, ceil(H / stride), ceil(W / stride)]."""
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        if stride > 1:
+            totals = [max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in x.shape[:1:-1]]
+            x = F.pad(x, [part for total in totals for part in (total // 2, total - total // 2)])
+        return super().forward(x)
+
+
+class Block(nn.Module):
+    """An inverted bottleneck: expand (absent at expansion 1), depthwise, project; added to its
+    input where shapes agree.
+    """
+
+    def __init__(self, inside: int, out: int, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        wide = expansion * inside
+        self.expanded, self.added = expansion > 1, stride == 1 and inside == out
+        if self.expanded:
+            self._expand_conv, self._bn0 = Convolution(inside, wide), _norm(wide)
+        self._depthwise_conv = Convolution(wide, wide, kernel, stride, wide)
+        self._bn1 = _norm(wide)
+        self._project_conv, self._bn2 = Convolution(wide, out), _norm(out)
+
+    def forward(self, x: Tensor) -> Tensor:
         """x [B, in, H, W] -> [B, out, H / stride, W / stride]."""
-        inner = x if self.expand is None else F.relu6(self.expand(x), inplace=True)
-        out = self.project(F.relu6(self.depthwise(inner), inplace=True))
-        return out.add_(x) if self.depthwise.stride == 1 and out.shape == x.shape else out
+        inner = F.relu6(self._bn0(self._expand_conv(x)), inplace=True) if self.expanded else x
+        inner = F.relu6(self._bn1(self._depthwise_conv(inner)), inplace=True)
+        out = self._bn2(self._project_conv(inner))
+        return out.add_(x) if self.added else out
 
 
-@dataclass(frozen=True)
-class EfficientNetLite0:
-    """The network in eval mode; `features` of pictures, and the `logits` of the 1000 ImageNet classes for checking it."""
+class EfficientNetLite0(nn.Module):
+    """`features` of pictures, and the `logits` of the 1000 ImageNet classes for checking it."""
 
-    stem: Convolution
-    blocks: tuple[Block, ...]
-    head: Convolution
-    classifier: tuple[Tensor, Tensor]  # weight [1000, 1280], bias [1000]
+    def __init__(self) -> None:
+        super().__init__()
+        self._conv_stem, self._bn0 = Convolution(3, STEM, 3, 2), _norm(STEM)
+        blocks, inside = [], STEM
+        for kernel, first_stride, expansion, out, count in STAGES:
+            for number in range(count):
+                stride = 1 if number else first_stride
+                blocks.append(Block(inside, out, kernel, stride, expansion))
+                inside = out
+        self._blocks = nn.Sequential(*blocks)
+        self._conv_head, self._bn1 = Convolution(inside, WIDTH), _norm(WIDTH)
+        self._fc = nn.Linear(WIDTH, 1000)
 
     def features(self, x: Tensor) -> Tensor:
         """x [B, 3, H, W], normalised -> [B, 1280], after global average pooling."""
-        x = F.relu6(self.stem(x.contiguous(memory_format=torch.channels_last)), inplace=True)
-        for block in self.blocks:
-            x = block(x)
-        return F.relu6(self.head(x), inplace=True).mean(dim=(2, 3))
+        x = self._blocks(F.relu6(self._bn0(self._conv_stem(x)), inplace=True))
+        return F.relu6(self._bn1(self._conv_head(x)), inplace=True).mean(dim=(2, 3))
 
     def logits(self, features: Tensor) -> Tensor:
         """[B, 1280] -> [B, 1000]."""
-        return F.linear(features, *self.classifier)
+        found: Tensor = self._fc(features)
+        return found
+
+
+def _norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=1e-3)
 
 
 def efficientnet_lite0(weights: Mapping[str, Tensor]) -> EfficientNetLite0:
@@ -79,23 +114,6 @@ def efficientnet_lite0(weights: Mapping[str, Tensor]) -> EfficientNetLite0:
     Raises:
       DataError: a tensor is absent, has another shape, or is one too many.
     """
-    of = WeightsOf("EfficientNet-Lite0", weights, BATCH_NORM_EPSILON)
-    stem = of.convolution("_conv_stem", "_bn0", 3, STEM, 3, 2)
-    blocks: list[Block] = []
-    inside = STEM
-    for kernel, first_stride, expansion, out, count in STAGES:
-        for number in range(count):
-            at, wide = f"_blocks.{len(blocks)}", expansion * inside
-            stride = first_stride if number == 0 else 1
-            blocks.append(
-                Block(
-                    of.convolution(f"{at}._expand_conv", f"{at}._bn0", inside, wide) if expansion > 1 else None,
-                    of.convolution(f"{at}._depthwise_conv", f"{at}._bn1", wide, wide, kernel, stride, groups=wide),
-                    of.convolution(f"{at}._project_conv", f"{at}._bn2", wide, out),
-                )
-            )
-            inside = out
-    head = of.convolution("_conv_head", "_bn1", inside, WIDTH)
-    classifier = (of.take("_fc.weight", 1000, WIDTH), of.take("_fc.bias", 1000))
-    of.check_all_taken()
-    return EfficientNetLite0(stem, tuple(blocks), head, classifier)
+    network = EfficientNetLite0()
+    frozen(network, "EfficientNet-Lite0", weights)
+    return network

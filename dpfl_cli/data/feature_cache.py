@@ -1,8 +1,11 @@
-"""Features on disk: blocks of records below the cache folder, each with its checksum, written whole or not at all.
+"""Features on disk: blocks of records below the cache folder, each with its checksum, written whole
+or not at all.
 
-A block holds the first k of its records, so that a smaller subset costs only its own images and a larger one adds to it:
+A block holds the first k of its records, so that a smaller subset costs only its own images and a
+larger one adds to it:
 
-    features/<key>/<split>-<number>.block   sha256 of the rest (32 bytes), features [k, width] float32, labels [k] int64
+    features/<key>/<split>-<number>.block   sha256 of the rest (32 bytes), features [k, width]
+    float32, labels [k] int64
 """
 
 from __future__ import annotations
@@ -45,10 +48,21 @@ class FeatureCache:
         except OSError:
             return None
         rows, rest = divmod(len(content) - DIGEST, 4 * self.width + 8)
-        if rows < 1 or rest or hashlib.sha256(memoryview(content)[DIGEST:]).digest() != content[:DIGEST]:
+        if (
+            rows < 1
+            or rest
+            or hashlib.sha256(memoryview(content)[DIGEST:]).digest() != content[:DIGEST]
+        ):
             return None
-        features = np.frombuffer(content, "<f4", rows * self.width, DIGEST).reshape(rows, self.width)
+        features = np.frombuffer(content, "<f4", rows * self.width, DIGEST).reshape(
+            rows, self.width
+        )
         return Records(features, np.frombuffer(content, "<i8", rows, DIGEST + features.nbytes))
+
+    def held(self, split: Split, number: int) -> int:
+        """How many records a block holds."""
+        found = self.read(split, number)
+        return 0 if found is None else len(found)
 
     def rows(self, split: Split, start: int, stop: int) -> Records:
         """Records [start, stop) from blocks that were found or made before.
@@ -60,10 +74,15 @@ class FeatureCache:
         for number, rows in blocks_of(start, stop):
             held = self.read(split, number)
             if held is None or len(held) < rows:
-                raise DataError(f"{self.path(split, number)}: changed while it was read; run it again")
+                raise DataError(
+                    f"{self.path(split, number)}: changed while it was read; run it again"
+                )
             begin = max(start - number * BLOCK, 0)
             parts.append(Records(held.features[begin:rows], held.targets[begin:rows]))
-        return Records(np.concatenate([one.features for one in parts]), np.concatenate([one.targets for one in parts]))
+        return Records(
+            np.concatenate([one.features for one in parts]),
+            np.concatenate([one.targets for one in parts]),
+        )
 
     def write(self, split: Split, number: int, records: Records) -> None:
         """Replaces a block.
@@ -71,7 +90,10 @@ class FeatureCache:
         Raises:
           DataError: the cache cannot be written.
         """
-        content = np.ascontiguousarray(records.features, "<f4").tobytes() + np.ascontiguousarray(records.targets, "<i8").tobytes()
+        content = (
+            np.ascontiguousarray(records.features, "<f4").tobytes()
+            + np.ascontiguousarray(records.targets, "<i8").tobytes()
+        )
         target = self.path(split, number)
         temporary = target.with_name(f".{os.getpid()}-{secrets.token_hex(4)}-{target.name}")
         try:
@@ -96,7 +118,10 @@ class FeatureCache:
             yield
 
     def _unwritable(self, error: OSError) -> DataError:
-        return DataError(f"{self.folder}: cannot be written ({error.strerror}); set DPFL_CACHE to a folder that can be")
+        return DataError(
+            f"{self.folder}: cannot be written ({error.strerror}); set DPFL_CACHE to a folder that "
+            "can be"
+        )
 
 
 def blocks_of(start: int, stop: int) -> Iterator[tuple[int, int]]:

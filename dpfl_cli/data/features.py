@@ -1,42 +1,49 @@
-"""Features of images: what a frozen backbone makes of the records of another data set (`backbones`).
+"""Features of images: what a frozen backbone makes of the records of another data set
+(`backbones`).
 
-The first `fit_records` of the training file are public, whatever the backbone: principal components and the stand-ins' filters
-are fitted on them and on nothing else, and they are in no client's records. So nothing here is taken from private records.
+The first `fit_records` of the training file are public, whatever the backbone: principal components
+and the stand-ins' filters are fitted on them and on nothing else, and they are in no client's
+records. So nothing here is taken from private records.
 
-Features are computed by a step that shows its progress (`dpfl data features`, or before the first round of a run that needs
-them), kept in the cache folder block by block under what they depend on, and only for the records that are asked for. Each batch
-of images has one size and one place in the file, so that a record's features do not depend on the subset that they were made for;
-between numbers of threads they agree to rounding (1e-6 of a row's norm).
+Features are computed by a step that shows its progress (`dpfl data features`, or before the first
+round of a run that needs them), kept in the cache folder block by block under what they depend on,
+and only for the records that are asked for (`extraction`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from pydantic import Field, field_validator
 
 import dpfl_cli.data.cifar
 import dpfl_cli.data.emnist
-import dpfl_cli.data.mnist  # noqa: F401  (the data sets of the images register themselves)
+import dpfl_cli.data.mnist  # noqa: F401
 from dpfl_cli.config.component import Component, Settings, component, lookup
 from dpfl_cli.config.errors import ConfigError, DataError, nearest
 from dpfl_cli.config.identity import content_id
-from dpfl_cli.data.backbones import BACKBONES, EFFICIENTNET, Backbone, Extractor, as_images, check_packages, read_weights
+from dpfl_cli.config.paths import expanded
+from dpfl_cli.data.backbones import (
+    BACKBONES,
+    EFFICIENTNET,
+    Backbone,
+    as_images,
+    check_packages,
+    read_weights,
+)
 from dpfl_cli.data.base import Stages
+from dpfl_cli.data.extraction import BATCH, Unseen, fill, principal_components
 from dpfl_cli.data.feature_cache import BLOCK, FeatureCache, Split, blocks_of
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.sources import cache_dir, digest, locate, status
 
 logger = logging.getLogger("dpfl")
 
-BATCH = 20  # images at once; divides BLOCK
 STANDIN = "rcf"  # of `auto`, where no weights are here
 SPLITS: tuple[Split, ...] = ("train", "test")
 
@@ -44,11 +51,14 @@ SPLITS: tuple[Split, ...] = ("train", "test")
 class FeatureSettings(Settings):
     """The backbone, what is done to its output, and how many records are used.
 
-    `backbone` and `weights` are not part of a run's identity: what they resolve to and the sha256 of the weights are.
+    `backbone` and `weights` are not part of a run's identity: what they resolve to and the sha256
+      of the weights are.
 
     Attributes:
-      components: so many principal components in place of the features (None: the features; of `pca`, 64).
-      fit_records: the first so many training records, which are public and not among the private ones.
+      components: so many principal components in place of the features (None: the features; of
+        `pca`, 64).
+      fit_records: the first so many training records, which are public and not among the private
+        ones.
       train_records: the first so many of the others (None: all).
     """
 
@@ -67,7 +77,11 @@ class FeatureSettings(Settings):
         return name
 
     def identity(self) -> dict[str, Any]:
-        return {name: value for name, value in super().identity().items() if name not in ("backbone", "weights")}
+        return {
+            name: value
+            for name, value in super().identity().items()
+            if name not in ("backbone", "weights")
+        }
 
 
 @dataclass(frozen=True)
@@ -121,7 +135,9 @@ class Resolved:
         return self.settings.test_records or len(self.records(1, None)[1])
 
     def needed(self) -> dict[tuple[Split, int], int]:
-        """(split, number) of the blocks with records that are needed -> how many of the block's first records these are."""
+        """(split, number) of the blocks with records that are needed -> how many of the block's
+        first records these are.
+        """
         train = [*blocks_of(0, self.public), *blocks_of(*self.train)]
         found: dict[tuple[Split, int], int] = {}
         for number, rows in train:
@@ -138,7 +154,10 @@ class FeatureDataset:
     @staticmethod
     def not_covered(settings: FeatureSettings) -> list[str]:
         """The records that count as public."""
-        return [f"the first {settings.fit_records} training records, which count as public (what is fitted on them is no secret)"]
+        return [
+            f"the first {settings.fit_records} training records, which count as public (what is "
+            "fitted on them is no secret)"
+        ]
 
     @classmethod
     def info(cls, settings: FeatureSettings) -> DatasetInfo:
@@ -167,7 +186,8 @@ class FeatureDataset:
 
     @classmethod
     def prepare(cls, settings: FeatureSettings, progress: Stages) -> int:
-        """Computes the features that are not in the cache yet, and keeps them; the number of images that were looked at.
+        """Computes the features that are not in the cache yet, and keeps them; the number of images
+        that were looked at.
 
         Raises:
           DataError: images or weights that cannot be read, or a cache that cannot be written.
@@ -182,17 +202,32 @@ class FeatureDataset:
 
     @classmethod
     def outline(cls, settings: FeatureSettings, seed: int) -> Dataset:
-        """The training records' labels, with features of no width: enough to deal them, and nothing is computed."""
+        """The training records' labels, with features of no width: enough to deal them, and nothing
+        is computed.
+        """
         found = resolve(cls.name, cls.base, settings)
         first, last = found.train
         labels = found.records(last, 1)[0].targets[first:last]
-        return Dataset(cls.info(settings), Records(np.empty((len(labels), 0), np.float32), labels), None)
+        return Dataset(
+            cls.info(settings), Records(np.empty((len(labels), 0), np.float32), labels), None
+        )
 
     @classmethod
     def load(cls, settings: FeatureSettings, seed: int) -> Dataset:
-        """The records; they do not depend on the seed. What is not in the cache is computed first."""
+        """The records; they do not depend on the seed. What is not in the cache is computed
+        first.
+        """
         info = cls.info(settings)
-        return Dataset(info, *_records(cls.name, cls.base, settings, content_id([info.sha256, dict(info.details)]), cache_dir()))
+        return Dataset(
+            info,
+            *_records(
+                cls.name,
+                cls.base,
+                settings,
+                content_id([info.sha256, dict(info.details)]),
+                cache_dir(),
+            ),
+        )
 
 
 def _settings_of(base: Component, train: int | None, test: int | None) -> Settings:
@@ -204,7 +239,8 @@ def resolve(name: str, base_name: str, settings: FeatureSettings) -> Resolved:
     """Settings against the files of this machine.
 
     Raises:
-      ConfigError: more records or components than there are; weights or packages that are needed and not given.
+      ConfigError: more records or components than there are; weights or packages that are needed
+        and not given.
       DataError: images or weights are absent or damaged.
     """
     base = lookup("dataset", base_name)
@@ -212,21 +248,28 @@ def resolve(name: str, base_name: str, settings: FeatureSettings) -> Resolved:
     backbone, weights = _backbone(name, settings)
     fit, records = settings.fit_records, base_info.records
     if fit >= records:
-        raise ConfigError(f"dataset.fit_records={fit}: {base_name} has {records} training records; leave some to train on")
+        raise ConfigError(
+            f"dataset.fit_records={fit}: {base_name} has {records} training records; leave some to "
+            "train on"
+        )
     if settings.train_records is not None and fit + settings.train_records > records:
         raise ConfigError(
-            f"dataset.train_records={settings.train_records}: {base_name} has {records} training records, of which the first "
-            f"{fit} are public (dataset.fit_records); write at most {records - fit}, or null for all"
+            f"dataset.train_records={settings.train_records}: {base_name} has {records} training "
+            f"records, of which the first {fit} are public (dataset.fit_records); write at most "
+            f"{records - fit}, or null for all"
         )
     components = settings.components or backbone.components
     most = min(backbone.width(base_info.feature_shape), fit - 1)
     if components is not None and components > most:
         raise ConfigError(
-            f"dataset.components={components}: at most {max(most, 0)} for {backbone.name} fitted on {fit} public records "
-            "(dataset.fit_records); lower it or raise those"
+            f"dataset.components={components}: at most {max(most, 0)} for {backbone.name} fitted "
+            f"on {fit} public records (dataset.fit_records); lower it or raise those"
         )
     if backbone.fitted and not fit:
-        raise ConfigError(f"dataset.fit_records=0: dataset.backbone={backbone.name} is fitted on public records; raise it")
+        raise ConfigError(
+            f"dataset.fit_records=0: dataset.backbone={backbone.name} is fitted on public records; "
+            "raise it"
+        )
     stop = records if settings.train_records is None else fit + settings.train_records
     return Resolved(
         settings=settings,
@@ -242,32 +285,35 @@ def resolve(name: str, base_name: str, settings: FeatureSettings) -> Resolved:
 
 
 def _backbone(name: str, settings: FeatureSettings) -> tuple[Backbone, Path | None]:
-    """The backbone and its weights' file; `auto` takes the stand-in where EfficientNet-Lite0's are nowhere, and says so."""
+    """The backbone and its weights' file; `auto` takes the stand-in where EfficientNet-Lite0's are
+    nowhere, and says so.
+    """
     chosen, given = settings.backbone, settings.weights
     if chosen == "auto":
         found = status(EFFICIENTNET)
+        chosen = EFFICIENTNET
         if found.missing and found.problem is None:
             _warn(name)
-        chosen = STANDIN if found.missing and found.problem is None else EFFICIENTNET
+            chosen = STANDIN
     backbone = BACKBONES[chosen]
     if given is not None and backbone.weights != "path":
         needing = " or ".join(one.name for one in BACKBONES.values() if one.weights == "path")
         raise ConfigError(
-            f"dataset.weights={given}: dataset.backbone={settings.backbone} takes no file of yours; "
-            f"write dataset.backbone={needing}, or dataset.weights=null"
+            f"dataset.weights={given}: dataset.backbone={settings.backbone} takes no file of "
+            f"yours; write dataset.backbone={needing}, or dataset.weights=null"
         )
-    file = None if given is None else Path(given).expanduser()
+    file = None if given is None else expanded(given)
     if file is not None and not file.is_file():
-        raise DataError(f"{file}: cannot be read (no such file); dataset.weights names the file of the weights")
+        raise DataError(
+            f"{file}: cannot be read (no such file); dataset.weights names the file of the weights"
+        )
     check_packages(chosen)
-    if backbone.weights is None:
-        return backbone, None
     if backbone.weights == "catalogue":
-        return backbone, next(iter(locate(chosen).values()))
-    if file is None:
+        file = next(iter(locate(chosen).values()))
+    elif backbone.weights == "path" and file is None:
         raise ConfigError(
-            f"dataset.weights=null: dataset.backbone={chosen} needs the file of its weights; write dataset.weights=PATH, or "
-            "dataset.backbone=auto"
+            f"dataset.weights=null: dataset.backbone={chosen} needs the file of its weights; write "
+            "dataset.weights=PATH, or dataset.backbone=auto"
         )
     return backbone, file
 
@@ -276,121 +322,54 @@ def _backbone(name: str, settings: FeatureSettings) -> tuple[Backbone, Path | No
 def _warn(name: str) -> None:
     """Once in a process."""
     logger.warning(
-        "WARNING: %s: no ImageNet weights are here, and %s STANDS IN for the backbone; results say source=standin "
-        "(to have them: dpfl data fetch %s)",
+        "WARNING: %s: no ImageNet weights are here, and %s STANDS IN for the backbone; results say "
+        "source=standin (to have them: dpfl data fetch %s)",
         name,
         STANDIN,
         EFFICIENTNET,
     )
 
 
-class _Unseen:
-    """Progress for nobody."""
-
-    class _Stage:
-        def __enter__(self) -> _Unseen._Stage:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def advance(self, steps: int = 1) -> None:
-            pass
-
-    def stage(self, title: str, total: int) -> _Unseen._Stage:
-        return self._Stage()
-
-
 def _extract(found: Resolved, progress: Stages) -> int:
     """Makes every block hold what is needed of it; the number of images looked at."""
     cache, needed = found.cache, found.needed()
-    lacking = {place: rows - _held(cache, *place) for place, rows in needed.items()}
+    lacking = {place: rows - cache.held(*place) for place, rows in needed.items()}
     lacking = {place: count for place, count in lacking.items() if count > 0}
     if not lacking:
         return 0
-    made, images = 0, _Images(found, needed)
-    with progress.stage(f"features of {found.base.name} by {found.backbone.name}, images", sum(lacking.values())) as stage:
-        for (split, number), count in lacking.items():
+    ends = {"train": 0, "test": 0}
+    for (split, number), rows in needed.items():
+        ends[split] = max(ends[split], number * BLOCK + rows)
+    images = dict(zip(SPLITS, found.records(ends["train"], ends["test"]), strict=True))
+    weights = {} if found.weights is None else read_weights(found.weights)
+    extract = found.backbone.build(weights, as_images(images["train"].features[: found.public]))
+    title = f"features of {found.base.name} by {found.backbone.name}, images"
+    made = 0
+    with progress.stage(title, sum(lacking.values())) as stage:
+        for place, count in lacking.items():
             with cache.lock():
-                new = images.fill(cache, split, number, needed[split, number], stage.advance)
+                rows, records = needed[place], images[place[0]]
+                new = fill(cache, place, rows, records, extract, stage.advance)
             stage.advance(count - new)  # what another process made meanwhile
             made += new
     return made
 
 
-def _held(cache: FeatureCache, split: Split, number: int) -> int:
-    held = cache.read(split, number)
-    return 0 if held is None else len(held)
-
-
-class _Images:
-    """The images that features are computed of, and the backbone with its weights."""
-
-    def __init__(self, found: Resolved, needed: Mapping[tuple[Split, int], int]) -> None:
-        ends = {split: max(number * BLOCK + rows for (of, number), rows in needed.items() if of == split) for split in SPLITS}
-        train, test = found.records(ends["train"], ends["test"])
-        self._records: dict[Split, Records] = {"train": train, "test": test}
-        weights = {} if found.weights is None else read_weights(found.weights)
-        public = as_images(train.features[: found.public])
-        self._extractor: Extractor = found.backbone.build(weights, public)
-
-    def fill(self, cache: FeatureCache, split: Split, number: int, rows: int, advance: Callable[[int], None]) -> int:
-        """Computes what a block lacks of its first `rows` records, and keeps it even where this is interrupted."""
-        known = cache.read(split, number)
-        have = 0 if known is None else len(known)
-        if have >= rows:
-            return 0
-        records, first = self._records[split], number * BLOCK
-        begin = have // BATCH * BATCH  # a batch is always whole
-        features = [] if known is None else [known.features[:begin]]
-        done = begin
-        try:
-            while done < rows:
-                size = min(BATCH, rows - done)
-                features.append(self._batch(records.features[first + done : first + done + size]))
-                advance(done + size - max(done, have))
-                done += size
-        finally:
-            if done > have:
-                cache.write(split, number, Records(np.concatenate(features), records.targets[first : first + done]))
-        return rows - have
-
-    def _batch(self, images: np.ndarray) -> np.ndarray:
-        """Features of at most BATCH images, computed in a batch of BATCH."""
-        x = as_images(images)
-        with torch.inference_mode():
-            full = torch.cat([x, x.new_zeros(BATCH - len(x), *x.shape[1:])]) if len(x) < BATCH else x
-            return self._extractor(full)[: len(x)].numpy()
-
-
 @lru_cache(maxsize=4)
-def _records(name: str, base: str, settings: FeatureSettings, content: str, cache: Path) -> tuple[Records, Records]:
+def _records(
+    name: str, base: str, settings: FeatureSettings, content: str, cache: Path
+) -> tuple[Records, Records]:
     """Training and test records; kept by content and place, which is why these are arguments."""
     found = resolve(name, base, settings)
-    _extract(found, _Unseen())
+    _extract(found, Unseen())
     test = found.tests()
     rows = [found.cache.rows("train", *found.train), found.cache.rows("test", 0, test)]
     if found.components is not None:
-        project = principal_components(found.cache.rows("train", 0, found.public).features, found.components)
+        project = principal_components(
+            found.cache.rows("train", 0, found.public).features, found.components
+        )
         rows = [Records(project(part.features), part.targets) for part in rows]
     return rows[0], rows[1]
-
-
-def principal_components(public: np.ndarray, components: int) -> Callable[[np.ndarray], np.ndarray]:
-    """The map of rows [n, d] to their coordinates [n, components] along the principal axes of public rows.
-
-    Computed in float64, given as float32. An axis points where its largest entry is positive.
-    """
-    mean = public.mean(axis=0, dtype=np.float64)
-    centred = public - mean
-    small = len(public) < public.shape[1]
-    values, vectors = np.linalg.eigh(centred @ centred.T if small else centred.T @ centred)
-    top = vectors[:, ::-1][:, :components]
-    axes = centred.T @ top / np.sqrt(np.maximum(values[::-1][:components], np.finfo(float).tiny)) if small else top
-    axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(components)])
-    return lambda rows: np.concatenate(
-        [((rows[start : start + BLOCK] - mean) @ axes).astype(np.float32) for start in range(0, len(rows), BLOCK)]
-    )
 
 
 @component("dataset", "mnist_features", revision=1, settings=FeatureSettings)

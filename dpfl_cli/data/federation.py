@@ -1,7 +1,8 @@
 """The federation: records of a dataset, dealt to clients.
 
-A `Dataset` is a pool of records with an evaluation split and its provenance; a `Partition` deals indices of the pool to
-clients as ragged segments; a `Federation` is the two together, for one run. Runs whose partitions differ share the pool.
+A `Dataset` is a pool of records with an evaluation split and its provenance; a `Partition` deals
+indices of the pool to clients as ragged segments; a `Federation` is the two together, for one run.
+Runs whose partitions differ share the pool.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ Source = Literal["real", "standin", "synthetic"]
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What is known of a dataset before its records are read, enough for a run's identity and its plan.
+    """What is known of a dataset before its records are read, enough for a run's identity and its
+    plan.
 
-    `sha256` is of the content (uncompressed), empty for generated data, which its settings and revision identify.
+    `sha256` is of the content (uncompressed), empty for generated data, which its settings and
+    revision identify.
     """
 
     name: str
@@ -30,12 +33,15 @@ class DatasetInfo:
     records: int  # in the training pool
     clients: int | None  # number of natural clients, where the data has any
     details: Mapping[str, Any] = field(default_factory=dict)
-    target_shape: tuple[int, ...] = ()  # of a record's target, where it is more than one class or number
+    # of a record's target, where it is more than one class or number
+    target_shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Records:
-    """features [N, ...] and targets [N, *target_shape] (integer classes, or real values), as numpy arrays."""
+    """features [N, ...] and targets [N, *target_shape] (integer classes, or real values), as numpy
+    arrays.
+    """
 
     features: np.ndarray
     targets: np.ndarray
@@ -49,9 +55,12 @@ class Dataset:
     """A pool of training records, an optional test split, and provenance.
 
     Attributes:
-      natural: [N] client number of each training record where the data comes with clients, else None.
-      truth: public facts for diagnostics, such as the generating parameter `optimum` [d] of a synthetic problem.
-      test_natural: [N_test] client number of each test record, where the clients have test records of their own.
+      natural: [N] client number of each training record where the data comes with clients, else
+        None.
+      truth: public facts for diagnostics, such as the generating parameter `optimum` [d] of a
+        synthetic problem.
+      test_natural: [N_test] client number of each test record, where the clients have test records
+        of their own.
     """
 
     info: DatasetInfo
@@ -79,11 +88,16 @@ class Partition:
         return np.diff(self.offsets)
 
     @classmethod
+    def from_counts(cls, indices: np.ndarray, counts: np.ndarray) -> Partition:
+        """Clients of so many records, one after the other."""
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return cls(indices.astype(np.int64), offsets)
+
+    @classmethod
     def from_lists(cls, lists: list[np.ndarray]) -> Partition:
         """One index array per client."""
-        offsets = np.concatenate([[0], np.cumsum([len(part) for part in lists])]).astype(np.int64)
-        indices = np.concatenate([*lists, np.empty(0, np.int64)]).astype(np.int64)
-        return cls(indices, offsets)
+        counts = np.array([len(part) for part in lists])
+        return cls.from_counts(np.concatenate([*lists, np.empty(0, np.int64)]), counts)
 
 
 @dataclass(frozen=True)
@@ -98,31 +112,37 @@ class Federation:
         return self.partition.clients
 
     def padded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """features [M, n_max, ...], targets [M, n_max], counts [M]; rows past a client's count are zero."""
+        """features [M, n_max, ...], targets [M, n_max], counts [M]; rows past a client's count are
+        zero.
+        """
         counts = self.partition.counts
         n_max = max(1, int(counts.max(initial=0)))
         train = self.dataset.train
         features = np.zeros((self.clients, n_max, *train.features.shape[1:]), train.features.dtype)
         targets = np.zeros((self.clients, n_max), train.targets.dtype)
         rows = np.repeat(np.arange(self.clients), counts)
-        columns = np.arange(len(self.partition.indices)) - np.repeat(self.partition.offsets[:-1], counts)
+        columns = np.arange(len(self.partition.indices)) - np.repeat(
+            self.partition.offsets[:-1], counts
+        )
         features[rows, columns] = train.features[self.partition.indices]
         targets[rows, columns] = train.targets[self.partition.indices]
         return features, targets, counts
 
     def buckets(self, waste: float = 0.15) -> list[np.ndarray]:
-        """Client numbers grouped so that padding each group to its largest client wastes at most `waste` of its rows.
+        """Client numbers grouped so that padding each group to its largest client wastes at most
+        `waste` of its rows.
 
-        Clients without records form a group of their own (they compute nothing). Within a group, sizes differ by less
-        than the factor 1 / (1 - waste), so every group keeps the bound by itself.
+        Clients without records form a group of their own (they compute nothing). Within a group,
+        sizes differ by less than the factor 1 / (1 - waste), so every group keeps the bound by
+        itself.
         """
         counts = self.partition.counts
         order = np.argsort(-counts, kind="stable")
-        sizes, first = np.unique(-counts[order], return_index=True)  # each size once, the largest first
-        begins: list[int] = []
+        groups: list[list[int]] = []
         largest = -1
-        for size, place in zip((-sizes).tolist(), first.tolist(), strict=True):
-            if largest < 0 or size < (1.0 - waste) * largest:
-                begins.append(place)
+        for client, size in zip(order.tolist(), counts[order].tolist(), strict=True):
+            if largest < 0 or (size < largest and size < (1.0 - waste) * largest):
+                groups.append([])
                 largest = size
-        return np.split(order, begins)[1:]  # the first part ends where the first group begins: it is empty
+            groups[-1].append(client)
+        return [np.array(group) for group in groups]

@@ -1,25 +1,33 @@
-"""Data sets that come as a folder of many files: finding the folder, its checksum, and what was decoded from it.
+"""Data sets that come as a folder of many files: finding the folder, its checksum, and what was
+decoded from it.
 
-A folder is looked for by name below the folders of `DPFL_DATA` and then below the cache; it is never fetched. No checksum of such
-a folder is published: the loader verifies the structure of the files that it reads, and the sha256 of their content is part of a
-run's identity. Decoding thousands of files takes minutes, so that its result is kept in the cache under that checksum.
+A folder is looked for by name below the folders of `DPFL_DATA` and then below the cache; it is
+never fetched. No checksum of such a folder is published: the loader verifies the structure of the
+files that it reads, and the sha256 of their content is part of a run's identity. Decoding thousands
+of files takes minutes, so that its result is kept in the cache under that checksum.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import secrets
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.catalogue import FOLDERS
-from dpfl_cli.data.sources import cache_dir, content_sha256, search_path
+from dpfl_cli.data.federation import Dataset
+from dpfl_cli.data.sources import (
+    cache_dir,
+    content_sha256,
+    search_path,
+    searched,
+    write_atomically,
+)
 
 logger = logging.getLogger("dpfl")
 Arrays = dict[str, np.ndarray]
@@ -35,21 +43,38 @@ def find_folder(name: str) -> Path:
         if (base / name).is_dir():
             return base / name
     entry = FOLDERS[name]
-    given = os.environ.get("DPFL_DATA")
-    places = f"DPFL_DATA={given} or the cache {cache_dir()}" if given else f"the cache {cache_dir()} (DPFL_DATA is not set)"
     raise DataError(
-        f"{name}: no folder {name} in {places}; it is not fetched: put {entry.layout} there, or use dataset={entry.standin}"
+        f"{name}: no folder {name} in {searched()}; it is not fetched: put {entry.layout} there, "
+        f"or use dataset={entry.standin}"
     )
 
 
+def folder_dataset(name: str, read: Callable[[Path, Any], Dataset]) -> tuple[Any, Any]:
+    """`info` and `load` of a data set in a folder, which is read whole for both: `read` gets the
+    folder and the settings. The records do not depend on the run's seed.
+    """
+
+    def load(settings: Any, seed: int = 0) -> Dataset:
+        return read(find_folder(name), settings)
+
+    return staticmethod(lambda settings: load(settings).info), staticmethod(load)
+
+
 def files_below(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:
-    """The files below a folder whose names end so (in any case), by relative name and in its order; hidden ones are left out."""
-    found = (path for path in folder.rglob("*") if path.name.lower().endswith(endings) and path.is_file())
-    named = {path.relative_to(folder).as_posix(): path for path in found}
-    return {name: named[name] for name in sorted(named) if not any(part.startswith(".") for part in name.split("/"))}
+    """The files below a folder whose names end so (in any case), by relative name and in its order;
+    hidden ones are left out.
+    """
+    found = {
+        path.relative_to(folder).as_posix(): path
+        for path in folder.rglob("*")
+        if path.name.lower().endswith(endings) and path.is_file()
+    }
+    return {name: found[name] for name in sorted(found) if "/." not in f"/{name}"}
 
 
-def decoded(what: str, files: Mapping[str, Path], key: str, decode: Callable[[], Arrays]) -> tuple[str, Arrays]:
+def decoded(
+    what: str, files: Mapping[str, Path], key: str, decode: Callable[[], Arrays]
+) -> tuple[str, Arrays]:
     """sha256 of the content of all files, and the arrays decoded from them, which the cache keeps.
 
     Args:
@@ -67,13 +92,6 @@ def decoded(what: str, files: Mapping[str, Path], key: str, decode: Callable[[],
     except (OSError, ValueError, EOFError, zipfile.BadZipFile):
         pass
     logger.info("%s: decoding %d files", what, len(files))
-    arrays = decode()
-    try:  # a cache that cannot be written only means that the files are decoded again next time
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        with temporary.open("wb") as stream:
-            np.savez(stream, **arrays)  # type: ignore[arg-type]
-        os.replace(temporary, path)
-    except OSError:
-        pass
+    arrays: Any = decode()
+    write_atomically(path, lambda temporary: np.savez(temporary, **arrays))
     return sha256, arrays

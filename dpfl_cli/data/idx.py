@@ -1,7 +1,8 @@
-"""The idx format of the MNIST files: a magic number, the dimensions, and the values in row-major order, big-endian.
+"""The idx format of the MNIST files: a magic number, the dimensions, and the values in row-major
+order, big-endian.
 
-Source: http://yann.lecun.com/exdb/mnist/ ("the IDX file format"): bytes 0, 0, type code, number of dimensions, then one
-unsigned 32-bit size per dimension, then the values.
+Source: http://yann.lecun.com/exdb/mnist/ ("the IDX file format"): bytes 0, 0, type code, number of
+dimensions, then one unsigned 32-bit size per dimension, then the values.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _MAX_HEADER = 4 + 4 * 255  # bytes
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array in an idx file, plain or compressed, in its own dimensions and the machine's byte order.
+    """The array in an idx file, plain or compressed, in its own dimensions and the machine's byte
+    order.
 
     Raises:
       DataError: names the file and says what is wrong: not idx, truncated, too long, damaged.
@@ -28,10 +30,11 @@ def read_idx(path: Path) -> np.ndarray:
     content = read_uncompressed(path)
     dtype, shape, start = _header(content, path)
     expected = start + math.prod(shape) * dtype.itemsize
-    if len(content) < expected:
-        raise DataError(f"{path}: truncated: {len(content)} bytes where the header announces {expected}")
-    if len(content) > expected:
-        raise DataError(f"{path}: not a good idx file: {len(content)} bytes where the header announces {expected}")
+    if len(content) != expected:
+        what = "truncated" if len(content) < expected else "not a good idx file"
+        raise DataError(
+            f"{path}: {what}: {len(content)} bytes where the header announces {expected}"
+        )
     try:
         values = np.frombuffer(content, dtype, offset=start).reshape(shape)
     except ValueError as error:  # more dimensions than numpy has
@@ -46,11 +49,11 @@ def read_shape(path: Path) -> tuple[int, ...]:
 
 def _header(content: bytes, path: Path) -> tuple[np.dtype, tuple[int, ...], int]:
     """Type of the values, dimensions, and the offset of the first value."""
-    if len(content) < 4:
-        raise DataError(f"{path}: truncated: {len(content)} bytes, less than an idx header")
-    if content[:2] != b"\0\0" or content[2] not in _TYPES or content[3] == 0:
+    start = 4 + 4 * content[3] if len(content) >= 4 else 4
+    if len(content) >= 4 and (content[:2] != b"\0\0" or content[2] not in _TYPES or start == 4):
         raise DataError(f"{path}: not an idx file: it begins with {content[:4].hex()}")
-    start = 4 + 4 * content[3]
     if len(content) < start:
-        raise DataError(f"{path}: truncated: {len(content)} bytes, less than its idx header of {start}")
+        raise DataError(
+            f"{path}: truncated: {len(content)} bytes, less than its idx header of {start}"
+        )
     return np.dtype(_TYPES[content[2]]), struct.unpack(f">{content[3]}I", content[4:start]), start

@@ -1,8 +1,8 @@
 """LEAF's JSON (Caldas et al. 2018, arXiv 1812.01097): users, and the records of each of them.
 
-A file is {"users": [names], "num_samples": [numbers], "user_data": {name: {"x": [records], "y": [targets]}}}. A folder holds
-either train/*.json and test/*.json, the split that LEAF's scripts make, or all_data/*.json, or the *.json themselves; .gz and
-.bz2 are read too.
+A file is {"users": [names], "num_samples": [numbers], "user_data": {name: {"x": [records], "y":
+[targets]}}}. A folder holds either train/*.json and test/*.json, the split that LEAF's scripts
+make, or all_data/*.json, or the *.json themselves; .gz and .bz2 are read too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dpfl_cli.data.folders import files_below
 from dpfl_cli.data.sources import read_uncompressed
 
 ENDINGS = (".json", ".json.gz", ".json.bz2")
+Parts = dict[str, dict[str, Path]]  # "train" and "test", or "all" -> files by name
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class User:
     where: str  # file and user, for errors
 
 
-def leaf_parts(folder: Path, whole: bool = True) -> dict[str, dict[str, Path]]:
-    """The files of a folder by part: "train" and "test", or "all"; a DataError where it has none, or half a split.
+def leaf_parts(folder: Path, whole: bool = True) -> Parts:
+    """The files of a folder by part; a DataError where it has none, or half a split.
 
     Args:
       whole: whether files without a split will do.
@@ -40,21 +41,33 @@ def leaf_parts(folder: Path, whole: bool = True) -> dict[str, dict[str, Path]]:
     if all(split.values()):
         return split
     if any(split.values()) or not whole:
-        found, instead = "only one" if any(split.values()) else "neither", ", or all_data/*.json in their place" if whole else ""
-        raise DataError(f"{folder}: has {found} of train/*.json and test/*.json; put both there{instead}")
-    together = files_below(folder / "all_data", ENDINGS)
+        found = "only one" if any(split.values()) else "neither"
+        instead = ", or all_data/*.json in their place" if whole else ""
+        raise DataError(
+            f"{folder}: has {found} of train/*.json and test/*.json; put both there{instead}"
+        )
+    together = files_below(folder / "all_data", ENDINGS) or {
+        name: path for name, path in files_below(folder, ENDINGS).items() if "/" not in name
+    }
     if not together:
-        together = {name: path for name, path in files_below(folder, ENDINGS).items() if "/" not in name}
-    if not together:
-        raise DataError(f"{folder}: no LEAF files: neither train/*.json and test/*.json, nor all_data/*.json, nor *.json")
+        raise DataError(
+            f"{folder}: no LEAF files: neither train/*.json and test/*.json, nor all_data/*.json, "
+            "nor *.json"
+        )
     return {"all": together}
+
+
+def leaf_files(parts: Parts) -> dict[str, Path]:
+    """All files, by part and name."""
+    return {f"{part}/{name}": path for part, named in parts.items() for name, path in named.items()}
 
 
 def read_users(path: Path, counted: bool) -> Iterator[User]:
     """The users of one file, in its order.
 
     Args:
-      counted: whether num_samples counts the records (in Reddit's splits it counts a user's records before the split).
+      counted: whether num_samples counts the records (in Reddit's splits it counts a user's records
+        before the split).
 
     Raises:
       DataError: names the file and what is wrong with it.
@@ -63,19 +76,27 @@ def read_users(path: Path, counted: bool) -> Iterator[User]:
         content = json.loads(read_uncompressed(path))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: truncated, or not JSON: {error}") from error
-    users = content.get("users") if isinstance(content, dict) else None
-    data = content.get("user_data") if isinstance(content, dict) else None
-    numbers = content.get("num_samples") if isinstance(content, dict) else None
-    if not isinstance(users, list) or not isinstance(data, dict) or not isinstance(numbers, list):
-        raise DataError(f"{path}: not LEAF's JSON: it needs the lists users and num_samples and the object user_data")
-    if len(numbers) != len(users) or len(set(map(str, users))) != len(users) or {str(user) for user in users} != set(data):
-        raise DataError(f"{path}: not LEAF's JSON: users, num_samples and user_data are not of the same users, each once")
-    for user, number in zip(map(str, users), numbers, strict=True):
-        where = f"{path}: user {user}"
-        records = data.pop(user)  # frees them as it goes
-        x, y = (records.get(key) if isinstance(records, dict) else None for key in ("x", "y"))
-        if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
-            raise DataError(f"{where} has no lists x and y of one length")
+    keys = ("users", "num_samples", "user_data")
+    match [content.get(key) if isinstance(content, dict) else None for key in keys]:
+        case [list(users), list(numbers), dict(data)]:
+            names = list(map(str, users))
+        case _:
+            raise DataError(
+                f"{path}: not LEAF's JSON: it needs the lists users and num_samples and the object "
+                "user_data"
+            )
+    if len(numbers) != len(names) or sorted(names) != sorted(data):
+        raise DataError(
+            f"{path}: not LEAF's JSON: users, num_samples and user_data are not of the same users, "
+            "each once"
+        )
+    for name, number in zip(names, numbers, strict=True):
+        where = f"{path}: user {name}"
+        match data.pop(name):  # frees them as it goes
+            case {"x": list(x), "y": list(y)} if len(x) == len(y):
+                pass
+            case _:
+                raise DataError(f"{where} has no lists x and y of one length")
         if counted and number != len(y):
             raise DataError(f"{where} has {len(y)} records, and num_samples says {number}")
-        yield User(user, x, y, where)
+        yield User(name, x, y, where)

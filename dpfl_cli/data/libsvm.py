@@ -1,37 +1,33 @@
-"""LIBSVM's text format: a record a line, `label index:value index:value ...`, indices from 1 and ascending, the rest zero.
+"""LIBSVM's text format: a record a line, `label index:value index:value ...`, indices from 1 and
+ascending, the rest zero.
 
-The format of Chang, Lin 2011, LIBSVM (README, "Data Format"); empty lines are skipped and `#` begins a comment, as in SVMlight.
+The format of Chang, Lin 2011, LIBSVM (README, "Data Format"); empty lines are skipped and `#`
+begins a comment, as in SVMlight.
 """
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 import re
-import zlib
-from collections.abc import Callable, Iterator
+from array import array
 from dataclasses import dataclass
-from itertools import compress
 
 import numpy as np
 
 from dpfl_cli.config.errors import DataError
 
-BLOCK = 1 << 24  # bytes of text parsed at a time
 LARGEST_INDEX = 2**31 - 1  # the format's indices are C ints
 LARGEST_DENSE = 1 << 32  # bytes of dense features
-_USUAL = b"0123456789+-.eE: \t\r\n"  # bytes of a file without nan, inf, qid or comments
-_COMPRESSED: dict[bytes, Callable[[bytes], bytes]] = {
-    b"\x1f\x8b": gzip.decompress,
-    b"BZh": bz2.decompress,
-    b"\xfd7zXZ\x00": lzma.decompress,
-}
+_NUMBER = rb"[+-]?(?:\d++\.?\d*+|\.\d++)(?:[eE][+-]?\d++)?+"
+_GAP = rb"[ \t\r\f\v]"
+_FORMAT = re.compile(
+    rb"(?:%b*+(?:%b(?:%b++\+?\d++:%b)*+%b*+)?+\n)*+" % (_GAP, _NUMBER, _GAP, _NUMBER, _GAP)
+)
 
 
 @dataclass(frozen=True)
 class SparseRecords:
-    """N records: features `indices[k]` of record i are `values[k]` for offsets[i] <= k < offsets[i + 1], all others zero.
+    """N records: features `indices[k]` of record i are `values[k]` for offsets[i] <= k < offsets[i
+    + 1], all others zero.
 
     Attributes:
       name: the file, for messages.
@@ -63,8 +59,9 @@ class SparseRecords:
         if len(beyond):
             line = self.lines[np.searchsorted(self.offsets, beyond[0], side="right") - 1]
             raise DataError(
-                f"{self.name}: line {line}: index {self.indices[beyond[0]] + 1} is beyond dataset.dimension={dimension}; "
-                f"write at least {self.dimension}, or null for the largest index"
+                f"{self.name}: line {line}: index {self.indices[beyond[0]] + 1} is beyond "
+                f"dataset.dimension={dimension}; write at least {self.dimension}, or null for the "
+                "largest index"
             )
 
     def dense(self, rows: np.ndarray, dimension: int) -> np.ndarray:
@@ -74,10 +71,11 @@ class SparseRecords:
           DataError: an index beyond the dimension, or an array above LARGEST_DENSE bytes.
         """
         self.check_dimension(dimension)
-        if 8 * len(rows) * dimension > LARGEST_DENSE:
+        size = 8 * len(rows) * dimension
+        if size > LARGEST_DENSE:
             raise DataError(
-                f"{self.name}: {len(rows)} records x {dimension} features take {8e-9 * len(rows) * dimension:.1f} GB as dense "
-                "float64, too much; lower dataset.records"
+                f"{self.name}: {len(rows)} records x {dimension} features take {1e-9 * size:.1f} "
+                "GB as dense float64, too much; lower dataset.records"
             )
         counts = np.diff(self.offsets)[rows]
         owners = np.repeat(np.arange(len(rows)), counts)
@@ -88,170 +86,99 @@ class SparseRecords:
         return features
 
 
-def uncompressed(data: bytes) -> bytes:
-    """The content of a gz, bz2 or xz file, told by its first bytes; any other data as they are.
-
-    Raises:
-      DataError: the compressed data are damaged or end too early; says what, not where.
-    """
-    for magic, decompress in _COMPRESSED.items():
-        if data.startswith(magic):
-            try:
-                return decompress(data)
-            except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
-                raise DataError(f"the compressed data are damaged or end too early: {error}") from error
-    return data
-
-
 def parse_libsvm(data: bytes, name: str) -> SparseRecords:
-    """Parses the uncompressed content of a file.
-
-    Args:
-      data: the whole file.
-      name: what messages call it.
+    """Parses the uncompressed content of a file, which messages call `name`.
 
     Raises:
-      DataError: no records, or the first line that is not of the format, by its number and with what is wrong.
+      DataError: no records, or the first line that is not of the format, by its number and with
+        what is wrong.
     """
-    parts, line = [], 1
-    for block in _blocks(re.sub(rb"#[^\n]*", b"", data) if b"#" in data else data):
-        parts.append(_parse_at_once(block, line) or _parse_by_line(block, line, name))
-        line += block.count(b"\n")
-    labels, counts, indices, values, lines = (np.concatenate(columns) for columns in zip(*[_NOTHING, *parts], strict=True))
-    if not len(labels):
+    lines = re.sub(rb"#[^\n]*", b"", data).split(b"\n")
+    found = _parsed(lines, name) if _FORMAT.fullmatch(b"\n".join([*lines, b""])) else None
+    if found is None:
+        for number, line in enumerate(lines, 1):
+            try:
+                _check(line.split())
+            except ValueError as error:
+                raise DataError(f"{name}: line {number}: {error}") from error
+        raise DataError(f"{name}: not in LIBSVM's format")
+    if not len(found):
         raise DataError(f"{name}: no records in this file of {len(data)} bytes")
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return SparseRecords(name, labels, offsets, indices - 1, values, lines)
+    return found
 
 
-_Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # labels, counts, indices from 1, values, lines
-_NOTHING: _Columns = (np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64))
-
-
-def _blocks(data: bytes) -> Iterator[bytes]:
-    """Whole lines, about BLOCK bytes at a time."""
-    start = 0
-    while start < len(data):
-        stop = data.find(b"\n", start + BLOCK) + 1 or len(data)
-        yield data[start:stop]
-        start = stop
-
-
-def _parse_at_once(block: bytes, first_line: int) -> _Columns | None:
-    """Array operations over a whole block; None where anything is unusual, which `_parse_by_line` then names or reads.
-
-    A number is an index if a colon follows it, a value if a colon precedes it, and else a label. The block is well-formed
-    iff every colon joins an index to the next number, a value and no index, and the labels are the first numbers of the lines.
-    """
-    if block.translate(None, _USUAL):
-        return None
-    text = np.frombuffer(b" " + block + b" ", np.uint8)
-    colon = text == ord(":")
-    inside = ~colon & (text > ord(" "))
-    edges = np.flatnonzero(inside[1:] != inside[:-1]) + 1
-    starts, stops = edges[::2], edges[1::2]
-    line = np.searchsorted(np.flatnonzero(text == ord("\n")), starts)
-    is_index, is_value = colon[stops], colon[starts - 1]
-    is_label = ~(is_index | is_value)
-    is_first = np.diff(line, prepend=-1) > 0
-    well_formed = (
-        np.array_equal(is_index[:-1], is_value[1:])
-        and not (is_value[:1].any() or is_index[-1:].any() or (is_index & is_value).any())
-        and np.count_nonzero(colon) == np.count_nonzero(is_value)
-        and np.array_equal(is_label, is_first)
+def _parsed(texts: list[bytes], name: str) -> SparseRecords | None:
+    """The records of lines in the right form; None where a number is beyond its bounds."""
+    labels, values, indices = array("d"), array("d"), array("q")
+    counts, lines = [0], []
+    for line, text in enumerate(texts, 1):
+        words = text.replace(b":", b" ").split()
+        if words:
+            labels.append(float(words[0]))
+            try:
+                indices.extend(map(int, words[1::2]))
+            except OverflowError:
+                return None
+            values.extend(map(float, words[2::2]))
+            counts.append(len(words) // 2)
+            lines.append(line)
+    offsets = np.cumsum(counts, dtype=np.int64)
+    found = SparseRecords(
+        name, np.array(labels), offsets, np.array(indices) - 1, np.array(values), np.array(lines)
     )
-    if not well_formed:
-        return None
-    words = block.replace(b":", b" ").split()
-    try:
-        numbers = np.fromiter(map(float, compress(words, (~is_index).tolist())), np.float64)
-        indices = np.fromiter(map(int, compress(words, is_index.tolist())), np.int64)
-    except (ValueError, OverflowError):
-        return None
-    owner = np.cumsum(is_label)[is_index] - 1
-    ascending = (np.diff(indices) > 0) | (np.diff(owner) > 0)
-    if not np.isfinite(numbers).all() or not ascending.all() or ((indices < 1) | (indices > LARGEST_INDEX)).any():
-        return None
-    counts = np.bincount(owner, minlength=np.count_nonzero(is_label)).astype(np.int64)
-    values = is_value[~is_index]
-    return numbers[~values], counts, indices, numbers[values], line[is_label] + first_line
-
-
-def _parse_by_line(block: bytes, first_line: int, name: str) -> _Columns:
-    """The definition: line by line, word by word."""
-    labels: list[float] = []
-    counts: list[int] = []
-    indices: list[int] = []
-    values: list[float] = []
-    lines: list[int] = []
-    for number, line in enumerate(block.split(b"\n"), first_line):
-        words = line.split()
-        if not words:
-            continue
-        try:
-            labels.append(_label(words[0]))
-            last = 0
-            for word in words[1:]:
-                last, value = _feature(word, last)
-                indices.append(last)
-                values.append(value)
-        except ValueError as error:
-            raise DataError(f"{name}: line {number}: {error}") from error
-        counts.append(len(words) - 1)
-        lines.append(number)
-    return (
-        np.array(labels, np.float64),
-        np.array(counts, np.int64),
-        np.array(indices, np.int64),
-        np.array(values, np.float64),
-        np.array(lines, np.int64),
+    steps = np.diff(found.indices, prepend=-1)
+    steps[offsets[:-1][np.diff(offsets) > 0]] = 1  # the first of a record need not come after
+    good = (
+        np.isfinite(found.labels).all()
+        and np.isfinite(found.values).all()
+        and (steps > 0).all()
+        and found.indices.min(initial=0) >= 0
+        and found.dimension <= LARGEST_INDEX
     )
+    return found if good else None
 
 
-def _label(word: bytes) -> float:
-    """The label of a record; a ValueError says what is wrong."""
-    if b":" in word:
-        raise ValueError(f"begins with {_shown(word)}; the label comes first, then index:value")
-    if b"," in word:
-        raise ValueError(f"label {_shown(word)}: several labels on a record; dpfl reads one")
-    return _finite(word, "label")
+def _check(words: list[bytes]) -> None:
+    """A ValueError says what is wrong with the first word of a line that is not of the format."""
+    if not words:
+        return
+    label, last = words[0], 0
+    if b":" in label:
+        raise ValueError(f"begins with {_shown(label)}; the label comes first, then index:value")
+    if b"," in label:
+        raise ValueError(f"label {_shown(label)}: several labels on a record; dpfl reads one")
+    _check_number(label, "label")
+    for word in words[1:]:
+        before, _, after = word.partition(b":")
+        shown = _shown(word)
+        if before == b"qid":
+            raise ValueError(
+                f"{shown}: query ids mean ranking data, which dpfl does not read; remove them"
+            )
+        if not before or not after:
+            raise ValueError(f"{shown} is not index:value")
+        if not re.fullmatch(rb"[+-]?\d+", before):
+            raise ValueError(f"{shown}: index {_shown(before)} is not a whole number")
+        index = int(before)
+        if not 1 <= index <= LARGEST_INDEX:
+            hint = "" if index else "; a file that counts from 0 must be shifted by one"
+            raise ValueError(
+                f"{shown}: index {_shown(before)}: indices count from 1 up to {LARGEST_INDEX}{hint}"
+            )
+        if index <= last:
+            what = "comes twice" if index == last else f"comes after index {last}"
+            raise ValueError(f"{shown}: index {index} {what}; indices must ascend")
+        last = index
+        _check_number(after, f"{shown}: value")
 
 
-def _feature(word: bytes, last: int) -> tuple[int, float]:
-    """Index (from 1) and value of a feature that comes after index `last`; a ValueError says what is wrong."""
-    before, colon, after = word.partition(b":")
-    if before == b"qid":
-        raise ValueError(f"{_shown(word)}: query ids mean ranking data, which dpfl does not read; remove them")
-    if not colon or not before or not after:
-        raise ValueError(f"{_shown(word)} is not index:value")
+def _check_number(word: bytes, what: str) -> None:
     try:
-        index = int(_plain(before))
-    except ValueError:
-        raise ValueError(f"{_shown(word)}: index {_shown(before)} is not a whole number") from None
-    if not 1 <= index <= LARGEST_INDEX:
-        hint = "; a file that counts from 0 must be shifted by one" if index == 0 else f" up to {LARGEST_INDEX}"
-        raise ValueError(f"{_shown(word)}: index {_shown(before)}: indices count from 1{hint}")
-    if index <= last:
-        what = f"index {index} comes twice" if index == last else f"index {index} comes after index {last}"
-        raise ValueError(f"{_shown(word)}: {what}; indices must ascend")
-    return index, _finite(after, f"{_shown(word)}: value")
-
-
-def _finite(word: bytes, what: str) -> float:
-    try:
-        number = float(_plain(word))
+        number = float(b"" if b"_" in word else word)  # underscores are Python's, not the format's
     except ValueError:
         raise ValueError(f"{what} {_shown(word)} is not a number") from None
     if not np.isfinite(number):
         raise ValueError(f"{what} {_shown(word)} is not finite")
-    return number
-
-
-def _plain(word: bytes) -> bytes:
-    """The word, unless it has the underscores that Python allows in numbers and the format does not."""
-    if b"_" in word:
-        raise ValueError
-    return word
 
 
 def _shown(word: bytes) -> str:

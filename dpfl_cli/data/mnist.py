@@ -9,24 +9,25 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from dpfl_cli.config.component import Settings, component
-from dpfl_cli.config.errors import ConfigError, DataError
+from dpfl_cli.config.component import component
+from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.idx import read_idx, read_shape
+from dpfl_cli.data.loading import UsedSettings, ranks, used
 from dpfl_cli.data.sources import content_sha256, locate
 from dpfl_cli.data.streams import stream_generator
 
 CLASSES = 10
+SHAPE = (28, 28)
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
-class IdxImagesSettings(Settings):
-    """Which records are used (None: all; tests are the first ones of the file), and the scale of the pixels."""
+class IdxImagesSettings(UsedSettings):
+    """Which records are used (of a subset, None is all; tests are the first ones of the file), and
+    the scale of the pixels.
+    """
 
-    later: ClassVar[frozenset[str]] = frozenset({"subset", "subset_seed", "pixels"})
-    train_records: int | None = Field(default=None, ge=1)
-    test_records: int | None = Field(default=None, ge=1)
     standardise: bool = False
     subset: Literal["first", "random", "stratified"] = "first"
     subset_seed: int = Field(default=0, ge=0)
@@ -42,9 +43,10 @@ class IdxImagesSettings(Settings):
 class IdxImages:
     """Images [N, 28, 28] float32 and labels [N] int64 in 0..9.
 
-    Pixels are in [0, 1], (x - mean) / std of that where standardised, or 0 to 255 where raw. A subset of the training records is
-    the first ones of the file, random ones, or random ones with equal shares of the classes (to one record); it is drawn from its
-    own seed, the same in all runs. Mean and std are the usual published constants of the training images.
+    Pixels are in [0, 1], (x - mean) / std of that where standardised, or 0 to 255 where raw. A
+    subset of the training records is the first ones of the file, random ones, or random ones with
+    equal shares of the classes (to one record); it is drawn from its own seed, the same in all
+    runs. Mean and std are the usual published constants of the training images.
     """
 
     name: ClassVar[str]
@@ -54,95 +56,27 @@ class IdxImages:
     @staticmethod
     def not_covered(settings: IdxImagesSettings) -> list[str]:
         """Constants taken from the data, which no epsilon covers."""
-        return ["pixel mean and std of the training images (standardising)"] if settings.standardise else []
+        taken = "pixel mean and std of the training images (standardising)"
+        return [taken] if settings.standardise else []
 
     @classmethod
     def info(cls, settings: IdxImagesSettings) -> DatasetInfo:
-        """Finds and verifies the files; the checksum covers all four, whatever part of them is used."""
+        """Finds and verifies the files; the checksum covers all four, whatever part of them is
+        used.
+        """
         files = locate(cls.name)
-        shape = read_shape(files[TRAIN[0]])
-        held = {"train_records": shape[0], "test_records": read_shape(files[TEST[0]])[0]}
-        for field, records in held.items():
-            wanted = getattr(settings, field)
-            if wanted is not None and wanted > records:
-                raise ConfigError(
-                    f"dataset.{field}={wanted}: {cls.name} has {records} of them; write at most that, or null for all"
-                )
+        train, test = (read_shape(files[images])[0] for images, _ in (TRAIN, TEST))
+        records = used(cls.name, "train_records", settings.train_records, train)
+        used(cls.name, "test_records", settings.test_records, test)
         return DatasetInfo(
-            name=cls.name,
-            source="real",
-            sha256=content_sha256(files),
-            feature_shape=shape[1:],
-            classes=CLASSES,
-            records=settings.train_records or shape[0],
-            clients=None,
+            cls.name, "real", content_sha256(files), SHAPE, CLASSES, records, clients=None
         )
 
     @classmethod
     def load(cls, settings: IdxImagesSettings, seed: int) -> Dataset:
         """The records; they do not depend on the seed."""
-        files = locate(cls.name)
-        scale = (cls.mean, cls.std) if settings.standardise else (0.0, 1.0)
-        unit = 255.0 if settings.pixels == "unit" else 1.0
-        chosen = (settings.subset, settings.subset_seed) if settings.train_records is not None else ("first", 0)
-        sizes = settings.train_records, settings.test_records
-        train, test = _records(cls.name, content_sha256(files), *sizes, *scale, unit, *chosen)
-        return Dataset(cls.info(settings), train, test)
-
-
-@lru_cache(maxsize=2)
-def _records(
-    name: str,
-    sha256: str,
-    first: int | None,
-    first_test: int | None,
-    mean: float,
-    std: float,
-    unit: float,
-    subset: str,
-    seed: int,
-) -> tuple[Records, Records]:
-    """Training and test records; kept by content, which is why the checksum is an argument."""
-    files = locate(name)
-    chosen = None
-    if subset != "first" and first is not None:
-        chosen = _subset(read_idx(files[TRAIN[1]]), first, subset == "stratified", seed)
-    train = _read(files[TRAIN[0]], files[TRAIN[1]], first, mean, std, unit, chosen)
-    return train, _read(files[TEST[0]], files[TEST[1]], first_test, mean, std, unit)
-
-
-def _subset(labels: np.ndarray, size: int, stratified: bool, seed: int) -> np.ndarray:
-    """[size] numbers of the records of a random subset, ascending; stratified: classes as equal as they can be."""
-    order = stream_generator(seed, "subset").permutation(len(labels))
-    if stratified:
-        places = np.empty(len(labels), np.int64)  # how many of its class come before a record
-        for label in range(CLASSES):
-            own = order[labels[order] == label]
-            places[own] = np.arange(len(own))
-        order = order[np.argsort(places[order], kind="stable")]
-    return np.sort(order[:size])
-
-
-def _read(
-    images_path: Path,
-    labels_path: Path,
-    first: int | None,
-    mean: float,
-    std: float,
-    unit: float = 255.0,
-    chosen: np.ndarray | None = None,
-) -> Records:
-    """The chosen records of a pair of files, else the first ones (None: all), pixels over `unit`, shifted and scaled."""
-    images, labels = read_idx(images_path), read_idx(labels_path)
-    if images.ndim != 3 or labels.shape != images.shape[:1] or int(labels.max(initial=0)) >= CLASSES:
-        raise DataError(f"{images_path} {images.shape} and {labels_path} {labels.shape}: not images and their labels 0..9")
-    taken = slice(first) if chosen is None else chosen
-    features = images[taken].astype(np.float32)
-    features /= unit
-    if (mean, std) != (0.0, 1.0):
-        features -= mean
-        features /= std
-    return Records(features, labels[taken].astype(np.int64))
+        info = cls.info(settings)
+        return Dataset(info, *_records(cls.name, cls.mean, cls.std, info.sha256, settings))
 
 
 @component("dataset", "mnist", revision=1, settings=IdxImagesSettings)
@@ -161,3 +95,61 @@ class FashionMnist(IdxImages):
     name = "fashion_mnist"
     mean = 0.2860
     std = 0.3530
+
+
+@lru_cache(maxsize=2)
+def _records(
+    name: str, mean: float, std: float, sha256: str, settings: IdxImagesSettings
+) -> tuple[Records, Records]:
+    """Training and test records; kept by content, which is why the checksum is an argument."""
+    files = locate(name)
+
+    def made(names: tuple[str, str], first: int | None, subset: str = "first") -> Records:
+        labels = read_labels(files[names[1]], CLASSES)
+        images = read_images(files[names[0]], len(labels))
+        chosen: slice | np.ndarray = slice(first)
+        if subset != "first" and first is not None:
+            chosen = _subset(labels, first, subset == "stratified", settings.subset_seed)
+        features = images[chosen].astype(np.float32)
+        if settings.pixels == "unit":
+            features /= 255.0
+        if settings.standardise:
+            features -= mean
+            features /= std
+        return Records(features, labels[chosen])
+
+    train = made(TRAIN, settings.train_records, settings.subset)
+    return train, made(TEST, settings.test_records)
+
+
+def _subset(labels: np.ndarray, size: int, stratified: bool, seed: int) -> np.ndarray:
+    """[size] numbers of the records of a random subset, ascending; stratified: classes as equal as
+    they can be.
+    """
+    order = stream_generator(seed, "subset").permutation(len(labels))
+    if stratified:
+        order = order[np.argsort(ranks(labels[order]), kind="stable")]
+    return np.sort(order[:size])
+
+
+def read_labels(path: Path, classes: int) -> np.ndarray:
+    """[N] int64 labels of a file; a DataError names one without labels 0..classes - 1."""
+    labels = read_idx(path)
+    good = labels.dtype == np.uint8 and labels.ndim == 1 and len(labels) and labels.max() < classes
+    if not good:
+        raise DataError(
+            f"{path}: {labels.dtype} of shape {list(labels.shape)}, largest "
+            f"{labels.max(initial=0)}: not labels 0..{classes - 1}"
+        )
+    return labels.astype(np.int64)
+
+
+def read_images(path: Path, count: int) -> np.ndarray:
+    """[N, 28, 28] uint8 images of a file; a DataError names one that does not hold so many."""
+    images = read_idx(path)
+    if images.dtype != np.uint8 or images.shape != (count, *SHAPE):
+        raise DataError(
+            f"{path}: {images.dtype} of shape {list(images.shape)}: not the images of {count} "
+            "labels, 28x28"
+        )
+    return images

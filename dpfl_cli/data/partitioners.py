@@ -1,8 +1,8 @@
 """Partitioners: how the training records of a dataset are dealt to clients.
 
-Every one deals each record once, or draws the number of records it is asked for without replacement; never a record to
-two clients. All are determined by the run's seed (stream "partition") or draw nothing, and end for every alpha and
-number of clients.
+Every one deals each record once, or draws the number of records it is asked for without
+replacement; never a record to two clients. All are determined by the run's seed (stream
+"partition") or draw nothing, and end for every alpha and number of clients.
 """
 
 from __future__ import annotations
@@ -16,52 +16,46 @@ from pydantic import Field
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition
+from dpfl_cli.data.loading import Count
 from dpfl_cli.data.streams import stream_generator
 
 
-class IidSettings(Settings):
-    """Number of clients (None: the dataset's own), and records per client (None: all records, as evenly as possible)."""
-
-    clients: int | None = Field(default=None, ge=1)
-    records_per_client: int | None = Field(default=None, ge=1)
-
-
-class ContiguousSettings(Settings):
+class ClientsSettings(Settings):
     """Number of clients (None: the dataset's own)."""
 
-    clients: int | None = Field(default=None, ge=1)
+    clients: Count | None = None
 
 
-class DirichletSettings(Settings):
+class IidSettings(ClientsSettings):
+    """And records per client (None: all records, as evenly as possible)."""
+
+    records_per_client: Count | None = None
+
+
+class DirichletSettings(ClientsSettings):
     """Concentration of the class proportions, and how records follow them.
 
     `records_per_client` is for kind `clientwise` (None: as many as go round, records // clients).
     """
 
-    clients: int | None = Field(default=None, ge=1)
     kind: Literal["clientwise", "classwise"] = "clientwise"
     alpha: float = Field(default=0.3, gt=0, allow_inf_nan=False)
-    records_per_client: int | None = Field(default=None, ge=1)
+    records_per_client: Count | None = None
 
 
-class ShardsSettings(Settings):
-    """Number of clients (None: the dataset's own), and shards that each of them gets."""
+class ShardsSettings(ClientsSettings):
+    """And shards that each client gets."""
 
-    clients: int | None = Field(default=None, ge=1)
-    shards_per_client: int = Field(default=2, ge=1)
+    shards_per_client: Count = 2
 
 
 class MixedSettings(Settings):
-    """Records drawn uniformly for all clients together, and records of its own class that each client gets besides."""
+    """Records drawn uniformly for all clients together, and records of its own class that each
+    client gets besides.
+    """
 
     uniform_records: int = Field(default=10_000, ge=0)
-    own_class_records: int = Field(default=2_850, ge=1)
-
-
-class NaturalSettings(Settings):
-    """Number of the dataset's own clients that take part, drawn at random (None: all)."""
-
-    clients: int | None = Field(default=None, ge=1)
+    own_class_records: Count = 2_850
 
 
 @component("partitioner", "iid", revision=1, settings=IidSettings)
@@ -71,9 +65,7 @@ class Iid:
     @staticmethod
     def clients(settings: IidSettings, info: DatasetInfo) -> int:
         """M, checked against the number of records."""
-        clients = _number_of_clients(settings.clients, info)
-        _check_records_per_client(clients, settings.records_per_client, info)
-        return clients
+        return _number_of_clients(settings, info, settings.records_per_client)
 
     @staticmethod
     def partition(settings: IidSettings, dataset: Dataset, seed: int) -> Partition:
@@ -85,17 +77,19 @@ class Iid:
         return Partition.from_lists(np.array_split(order, clients))
 
 
-@component("partitioner", "contiguous", revision=1, settings=ContiguousSettings)
+@component("partitioner", "contiguous", revision=1, settings=ClientsSettings)
 class Contiguous:
-    """Consecutive blocks in the order of the data; sizes differ by at most one, the first blocks are the larger ones."""
+    """Consecutive records in the order of the data; sizes differ by at most one, the first clients
+    have the larger ones.
+    """
 
     @staticmethod
-    def clients(settings: ContiguousSettings, info: DatasetInfo) -> int:
+    def clients(settings: ClientsSettings, info: DatasetInfo) -> int:
         """M, checked against the number of records."""
-        return _number_of_clients(settings.clients, info)
+        return _number_of_clients(settings, info)
 
     @staticmethod
-    def partition(settings: ContiguousSettings, dataset: Dataset, seed: int) -> Partition:
+    def partition(settings: ClientsSettings, dataset: Dataset, seed: int) -> Partition:
         """Segments that are the records in order; nothing is drawn."""
         clients = Contiguous.clients(settings, dataset.info)
         return Partition.from_lists(np.array_split(np.arange(len(dataset.train)), clients))
@@ -105,30 +99,33 @@ class Contiguous:
 class Dirichlet:
     """Label skew: class proportions drawn from a Dirichlet, client by client or class by class.
 
-    `clientwise` (Hsu, Qi, Brown 2019, arXiv 1909.06335): each client draws class proportions q_i ~ Dir(alpha 1), then
-    records one by one without replacement: a class from q_i, a record from what is left of the class; q_i is
-    renormalised over the classes that have records left. All clients get the same number; the rest is not used.
+    `clientwise` (Hsu, Qi, Brown 2019, arXiv 1909.06335): each client draws class proportions
+    q_i ~ Dir(alpha 1), then records one by one without replacement: a class from q_i, a record from
+    what is left of the class; q_i is renormalised over the classes that have records left. All
+    clients get the same number; the rest is not used.
 
-    `classwise` (Yurochkin et al. 2019, arXiv 1905.12022): each class is split over the clients in proportions drawn
-    from Dir(alpha 1). Every record is dealt once; clients are unequal and may be empty.
+    `classwise` (Yurochkin et al. 2019, arXiv 1905.12022): each class is split over the clients in
+    proportions drawn from Dir(alpha 1). Every record is dealt once; clients are unequal and may be
+    empty.
     """
 
     @staticmethod
     def clients(settings: DirichletSettings, info: DatasetInfo) -> int:
         """M, checked against the number of records; refuses data without classes."""
-        _require_classes("dirichlet", info)
-        clients = _number_of_clients(settings.clients, info)
+        _classes("dirichlet", info)
         if settings.kind == "classwise" and settings.records_per_client is not None:
             raise ConfigError(
-                f"partitioner.records_per_client={settings.records_per_client}: partitioner.kind=classwise deals every record "
-                "once; write partitioner.records_per_client=null"
+                f"partitioner.records_per_client={settings.records_per_client}: "
+                "partitioner.kind=classwise deals every record once; write "
+                "partitioner.records_per_client=null"
             )
-        _check_records_per_client(clients, settings.records_per_client, info)
-        return clients
+        return _number_of_clients(settings, info, settings.records_per_client)
 
     @staticmethod
     def partition(settings: DirichletSettings, dataset: Dataset, seed: int) -> Partition:
-        """Segments of equal size (clientwise; sorted by class within a client), or of all records (classwise)."""
+        """Segments of equal size (clientwise; sorted by class within a client), or of all records
+        (classwise).
+        """
         clients = Dirichlet.clients(settings, dataset.info)
         generator = _generator(seed)
         pools = _class_pools(dataset, generator)
@@ -142,215 +139,236 @@ class Dirichlet:
 class Shards:
     """By class: records sorted by class, cut into shards, a few random shards for each client.
 
-    McMahan et al. 2017 (arXiv 1602.05629), section 3. Every record is dealt once; shards differ by at most one record.
+    McMahan et al. 2017 (arXiv 1602.05629), section 3. Every record is dealt once; shards differ by
+    at most one record.
     """
 
     @staticmethod
     def clients(settings: ShardsSettings, info: DatasetInfo) -> int:
         """M, checked against the number of records; refuses data without classes."""
-        _require_classes("shards", info)
-        clients = _number_of_clients(settings.clients, info)
-        shards = clients * settings.shards_per_client
-        if shards > info.records:
-            raise ConfigError(
-                f"partitioner.shards_per_client={settings.shards_per_client}: {clients} clients would need {shards} shards, "
-                f"and dataset={info.name} has {info.records} records; lower it or partitioner.clients"
-            )
-        return clients
+        _classes("shards", info)
+        return _number_of_clients(settings, info, settings.shards_per_client, "shards_per_client")
 
     @staticmethod
     def partition(settings: ShardsSettings, dataset: Dataset, seed: int) -> Partition:
-        """Segments made of `shards_per_client` shards each; within a class, records are in random order."""
-        clients = Shards.clients(settings, dataset.info)
+        """Segments made of `shards_per_client` shards each; within a class, records are in random
+        order.
+        """
+        clients, each = Shards.clients(settings, dataset.info), settings.shards_per_client
         generator = _generator(seed)
-        shards = np.array_split(np.concatenate(_class_pools(dataset, generator)), clients * settings.shards_per_client)
-        dealt = generator.permutation(len(shards)).reshape(clients, settings.shards_per_client)
-        return Partition.from_lists([np.concatenate([shards[shard] for shard in hand]) for hand in dealt])
+        by_class = np.concatenate(_class_pools(dataset, generator))
+        shards = np.array_split(by_class, clients * each)
+        dealt = generator.permutation(len(shards)).reshape(clients, each)
+        return Partition.from_lists(
+            [np.concatenate([shards[shard] for shard in own]) for own in dealt]
+        )
 
 
 @component("partitioner", "mixed", revision=1, settings=MixedSettings)
 class Mixed:
     """One client for each class: a share of a uniform draw, and more records of its own class.
 
-    Zhang, Fay, Johansson 2023 (arXiv 2308.01139), section 5: of MNIST, 10,000 records drawn uniformly and dealt equally to ten
-    clients, then 2,850 others of class k to client k.
+    Zhang, Fay, Johansson 2023 (arXiv 2308.01139), section 5: of MNIST, 10,000 records drawn
+    uniformly and dealt equally to ten clients, then 2,850 others of class k to client k.
     """
 
     @staticmethod
     def clients(settings: MixedSettings, info: DatasetInfo) -> int:
-        """M, the number of classes, checked against the number of records; refuses data without classes."""
-        _require_classes("mixed", info)
-        assert info.classes is not None
-        total = settings.uniform_records + info.classes * settings.own_class_records
-        if total > info.records:
-            raise ConfigError(
-                f"partitioner.own_class_records={settings.own_class_records}: {settings.uniform_records} + {info.classes} "
-                f"clients x {settings.own_class_records} = {total} records, and dataset={info.name} has {info.records}; "
-                "lower it or partitioner.uniform_records"
-            )
-        return info.classes
+        """M, the number of classes, checked against the number of records; refuses data without
+        classes.
+        """
+        classes, own = _classes("mixed", info), settings.own_class_records
+        total = settings.uniform_records + classes * own
+        needed = f"{settings.uniform_records} + {classes} clients x {own} = {total} records"
+        _check("own_class_records", own, needed, total, info, "partitioner.uniform_records")
+        return classes
 
     @staticmethod
     def partition(settings: MixedSettings, dataset: Dataset, seed: int) -> Partition:
-        """Segments of a client's share of the draw (shares differ by at most one record), then its own class."""
-        clients = Mixed.clients(settings, dataset.info)
+        """Segments of a client's share of the draw (shares differ by at most one record), then its
+        own class.
+        """
+        clients, each = Mixed.clients(settings, dataset.info), settings.own_class_records
         order = _generator(seed).permutation(len(dataset.train))
-        shares, rest = np.array_split(order[: settings.uniform_records], clients), order[settings.uniform_records :]
+        drawn, rest = np.split(order, [settings.uniform_records])
         labels = dataset.train.targets[rest]
         left = np.bincount(labels, minlength=clients)
-        if left.min() < settings.own_class_records:
+        if left.min() < each:
             raise ConfigError(
-                f"partitioner.own_class_records={settings.own_class_records}: dataset={dataset.info.name} has {left.min()} "
-                f"records of class {left.argmin()} left after the uniform draw; lower it or partitioner.uniform_records"
+                f"partitioner.own_class_records={each}: dataset={dataset.info.name} has "
+                f"{left.min()} records of class {left.argmin()} left after the uniform draw; lower "
+                "it or partitioner.uniform_records"
             )
-        own = [rest[labels == label][: settings.own_class_records] for label in range(clients)]
-        return Partition.from_lists([np.concatenate(parts) for parts in zip(shares, own, strict=True)])
+        own = [rest[labels == label][:each] for label in range(clients)]
+        shares = np.array_split(drawn, clients)
+        return Partition.from_lists(list(map(np.concatenate, zip(shares, own, strict=True))))
 
 
-@component("partitioner", "natural", revision=1, settings=NaturalSettings)
+@component("partitioner", "natural", revision=1, settings=ClientsSettings)
 class Natural:
-    """The clients that the data come with."""
+    """The clients that the data come with, or some of them drawn at random."""
 
     @staticmethod
-    def clients(settings: NaturalSettings, info: DatasetInfo) -> int:
+    def clients(settings: ClientsSettings, info: DatasetInfo) -> int:
         """M; refuses data that come without clients."""
         if info.clients is None:
             raise ConfigError(
-                f"partitioner=natural: dataset={info.name} comes without clients; choose partitioner=iid, dirichlet or shards"
+                f"partitioner=natural: dataset={info.name} comes without clients; choose "
+                "partitioner=iid, dirichlet or shards"
             )
         if settings.clients is not None and settings.clients > info.clients:
             raise ConfigError(
-                f"partitioner.clients={settings.clients}: dataset={info.name} has {info.clients} clients; write at most that, "
-                "or null for all"
+                f"partitioner.clients={settings.clients}: dataset={info.name} has {info.clients} "
+                "clients; write at most that, or null for all"
             )
         return settings.clients or info.clients
 
     @staticmethod
-    def partition(settings: NaturalSettings, dataset: Dataset, seed: int) -> Partition:
+    def partition(settings: ClientsSettings, dataset: Dataset, seed: int) -> Partition:
         """Segments in the order of client numbers, records in the order of the data."""
-        clients = Natural.clients(settings, dataset.info)
+        clients, everyone = Natural.clients(settings, dataset.info), dataset.info.clients
         assert dataset.natural is not None
-        assert dataset.info.clients is not None
-        everyone = _by_client(np.arange(len(dataset.natural)), dataset.natural, dataset.info.clients)
-        if clients == everyone.clients:
-            return everyone
-        chosen = np.sort(_generator(seed).choice(everyone.clients, clients, replace=False))
-        starts, stops = everyone.offsets[chosen], everyone.offsets[chosen + 1]
-        return Partition.from_lists([everyone.indices[a:b] for a, b in zip(starts, stops, strict=True)])
+        assert everyone is not None
+        whole = _by_client(np.arange(len(dataset.natural)), dataset.natural, everyone)
+        if clients == everyone:
+            return whole
+        chosen = np.sort(_generator(seed).choice(everyone, clients, replace=False))
+        parts = np.split(whole.indices, whole.offsets[1:-1])
+        return Partition.from_lists([parts[client] for client in chosen])
 
 
 def _generator(seed: int) -> np.random.Generator:
     return stream_generator(seed, "partition")
 
 
-def _number_of_clients(given: int | None, info: DatasetInfo) -> int:
-    clients = given if given is not None else info.clients
+def _check(field: str, value: int, needed: str, total: int, info: DatasetInfo, other: str) -> None:
+    """A ConfigError where more records are needed than there are."""
+    if total > info.records:
+        raise ConfigError(
+            f"partitioner.{field}={value}: {needed}, and dataset={info.name} has {info.records}; "
+            f"lower it{other and ' or '}{other}"
+        )
+
+
+def _number_of_clients(
+    settings: ClientsSettings,
+    info: DatasetInfo,
+    each: int | None = None,
+    field: str = "records_per_client",
+) -> int:
+    """M, checked against the number of records, of which each client needs so many."""
+    clients = settings.clients or info.clients
     if clients is None:
         raise ConfigError(
-            f"partitioner.clients: dataset={info.name} comes without clients; write a number, as partitioner.clients=100"
+            f"partitioner.clients: dataset={info.name} comes without clients; write a number, as "
+            "partitioner.clients=100"
         )
-    if clients > info.records:
-        raise ConfigError(
-            f"partitioner.clients={clients}: more clients than the {info.records} records of dataset={info.name}; lower it"
-        )
+    _check("clients", clients, "more clients than records", clients, info, "")
+    if each is not None:
+        total = clients * each
+        needed = f"{clients} clients x {each} = {total} records"
+        _check(field, each, needed, total, info, "partitioner.clients")
     return clients
 
 
-def _check_records_per_client(clients: int, each: int | None, info: DatasetInfo) -> None:
-    if each is not None and clients * each > info.records:
-        raise ConfigError(
-            f"partitioner.records_per_client={each}: {clients} clients x {each} = {clients * each} records, "
-            f"and dataset={info.name} has {info.records}; lower it or partitioner.clients"
-        )
-
-
-def _require_classes(name: str, info: DatasetInfo) -> None:
+def _classes(name: str, info: DatasetInfo) -> int:
+    """The number of classes; refuses data without."""
     if info.classes is None:
-        raise ConfigError(f"partitioner={name}: dataset={info.name} has no classes; choose partitioner=natural or iid")
+        raise ConfigError(
+            f"partitioner={name}: dataset={info.name} has no classes; choose partitioner=natural "
+            "or iid"
+        )
+    return info.classes
 
 
 def _class_pools(dataset: Dataset, generator: np.random.Generator) -> list[np.ndarray]:
     """For each class, the numbers of its records in random order."""
-    assert dataset.info.classes is not None
     order = generator.permutation(len(dataset.train))
     labels = dataset.train.targets[order]
-    by_class = order[np.argsort(labels, kind="stable")]
-    sizes = np.bincount(labels, minlength=dataset.info.classes)
-    return np.split(by_class, np.cumsum(sizes)[:-1])
+    sizes = np.bincount(labels, minlength=dataset.info.classes or 0)
+    return np.split(order[np.argsort(labels, kind="stable")], np.cumsum(sizes)[:-1])
 
 
 def _by_client(records: np.ndarray, owners: np.ndarray, clients: int) -> Partition:
     """The partition that gives `records[k]` to client `owners[k]`."""
     counts = np.bincount(owners, minlength=clients)
-    return Partition(
-        records[np.argsort(owners, kind="stable")].astype(np.int64), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    )
+    return Partition.from_counts(records[np.argsort(owners, kind="stable")], counts)
 
 
 @dataclass(frozen=True)
 class GammaLogs:
     """Gamma(alpha) variates g in the log domain, log g = `logs` / `scale`.
 
-    For alpha <= 1 the scale is alpha: by Gamma(a) = Gamma(a + 1) U^(1/a), a log Gamma(a) is of moderate size for every a,
-    while g itself underflows. Subsets are normalised before the division by alpha, so that even for the smallest alpha
-    proportions are right: one-hot at the largest g of the subset.
+    For alpha <= 1 the scale is alpha: by Gamma(a) = Gamma(a + 1) U^(1/a), a log Gamma(a) is of
+    moderate size for every a, while g itself underflows. Subsets are normalised before the division
+    by alpha, so that even for the smallest alpha proportions are right: one-hot at the largest g of
+    the subset.
     """
 
     logs: np.ndarray
     scale: float
 
     @classmethod
-    def draw(cls, generator: np.random.Generator, alpha: float, shape: tuple[int, int]) -> GammaLogs:
+    def draw(
+        cls, generator: np.random.Generator, alpha: float, shape: tuple[int, int]
+    ) -> GammaLogs:
         """Independent variates of the given shape."""
         if alpha > 1.0:
             return cls(np.log(generator.standard_gamma(alpha, shape)), 1.0)
-        logs = alpha * np.log(generator.standard_gamma(alpha + 1.0, shape)) - generator.standard_exponential(shape)
-        return cls(logs, alpha)
+        logs = alpha * np.log(generator.standard_gamma(alpha + 1.0, shape))
+        return cls(logs - generator.standard_exponential(shape), alpha)
 
     def proportions(self, row: int, subset: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """g / sum g over a subset of a row: a draw from Dir(alpha 1), renormalised over the subset."""
+        """g / sum g over a subset of a row: a draw from Dir(alpha 1), renormalised over the
+        subset.
+        """
         logs = self.logs[row, subset]
         with np.errstate(over="ignore"):
             weights = np.exp((logs - logs.max()) / self.scale)
         return weights / weights.sum()
 
 
-def _clientwise(pools: list[np.ndarray], clients: int, each: int, alpha: float, generator: np.random.Generator) -> Partition:
-    """Every client's class counts, then its records from the front of what is left of the shuffled pools.
+def _clientwise(
+    pools: list[np.ndarray], clients: int, each: int, alpha: float, generator: np.random.Generator
+) -> Partition:
+    """Every client's class counts, then its records from the front of what is left of the shuffled
+    pools.
 
-    Drawing one by one and skipping exhausted classes has the law of drawing all at once, keeping what the pools can
-    give, and drawing the excess again over the classes that are left; each pass exhausts a class or is the last.
+    Drawing one by one and skipping exhausted classes has the law of drawing all at once, keeping
+    what the pools can give, and drawing the excess again over the classes that are left; each pass
+    exhausts a class or is the last.
     """
     gammas = GammaLogs.draw(generator, alpha, (clients, len(pools)))
     left = np.array([len(pool) for pool in pools])
-    used = np.zeros_like(left)
     parts = []
     for client in range(clients):
-        taken = np.zeros_like(left)
-        excess = each
+        before, excess = left.copy(), each
         while excess:
-            open_classes = np.flatnonzero(left > taken)
-            drawn = generator.multinomial(excess, gammas.proportions(client, open_classes))
-            kept = np.minimum(drawn, (left - taken)[open_classes])
-            taken[open_classes] += kept
+            there = np.flatnonzero(left)
+            drawn = generator.multinomial(excess, gammas.proportions(client, there))
+            kept = np.minimum(drawn, left[there])
+            left[there] -= kept
             excess -= int(kept.sum())
-        parts += [pools[k][used[k] : used[k] + taken[k]] for k in np.flatnonzero(taken)]
-        used += taken
-        left -= taken
-    return Partition(np.concatenate(parts).astype(np.int64), np.arange(clients + 1, dtype=np.int64) * each)
+        begin = [len(pool) for pool in pools] - before
+        end = begin + before - left
+        parts += [pool[a:b] for pool, a, b in zip(pools, begin, end, strict=True)]
+    return Partition.from_counts(np.concatenate(parts), np.full(clients, each))
 
 
-def _classwise(pools: list[np.ndarray], clients: int, alpha: float, generator: np.random.Generator) -> Partition:
+def _classwise(
+    pools: list[np.ndarray], clients: int, alpha: float, generator: np.random.Generator
+) -> Partition:
     """Each class cut at the cumulated proportions.
 
-    Proportions become whole numbers of records by systematic rounding, one uniform offset per class: client i gets
-    floor or ceil of its share, its share on average, and small classes do not all favour the same clients.
+    Proportions become whole numbers of records by systematic rounding, one uniform offset per
+    class: client i gets floor or ceil of its share, its share on average, and small classes do not
+    all favour the same clients.
     """
     gammas = GammaLogs.draw(generator, alpha, (len(pools), clients))
     owners = []
     for label, pool in enumerate(pools):
-        cuts = np.floor(np.cumsum(gammas.proportions(label)) * len(pool) + generator.random()).astype(np.int64)
-        cuts = np.minimum(cuts, len(pool))
+        shares = np.cumsum(gammas.proportions(label)) * len(pool)
+        cuts = np.floor(shares + generator.random()).astype(np.int64).clip(max=len(pool))
         cuts[-1] = len(pool)
         owners.append(np.repeat(np.arange(clients), np.diff(cuts, prepend=0)))
     return _by_client(np.concatenate(pools), np.concatenate(owners), clients)

@@ -1,23 +1,28 @@
-"""The synthetic federation of DP-FedEXP (Takakura, Liew, Hasegawa 2025, arXiv 2504.09850, section 5).
+"""Synthetic federations of least squares with one solution that fits every record.
 
-A consistent linear system: with w* ~ N(0, I_d), client i has u_i ~ N(0, u_std^2), m_i ~ N(u_i 1, I_d), and records
-x ~ N(m_i, I_d), y = x^T w*. The rows are not normalised. The paper writes N(0, 0.1) for u_i; the code it follows takes
-0.1 as the standard deviation, which is the default here (0.3162 is the other reading).
+`synthetic` is that of DP-FedEXP (Takakura, Liew, Hasegawa 2025, arXiv 2504.09850, section 5): with
+w* ~ N(0, I_d), client i has u_i ~ N(0, u_std^2), m_i ~ N(u_i 1, I_d), and records x ~ N(m_i, I_d),
+y = x^T w*. The rows are not normalised. The paper writes N(0, 0.1) for u_i; the code it follows
+takes 0.1 as the standard deviation, which is the default here (0.3162 is the other reading).
+
+`quadratic` is the artificial task of adaptdp (TMLR 2025, openreview vvSHlH3a8V): rows
+z ~ N(0, z_scale^2 I_d), one parameter b ~ N(0, b_scale^2 I_d) for all clients, targets y = z . b:
+with the loss 1/2 (z . x - y)^2 = 1/2 (z . (x - b))^2 every record's loss is zero at x = b
+(interpolation). The paper leaves d open; d = 100 is what its loss floors imply.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
+from dpfl_cli.data.loading import Count
 from dpfl_cli.data.streams import stream_generator
-
-_OPTIMUM, _CENTRES, _MEANS, _FEATURES = range(4)  # keys of the stream "data"
 
 
 class SyntheticSettings(Settings):
@@ -29,51 +34,89 @@ class SyntheticSettings(Settings):
       scalar: u_i one number, m_i = s_i 1 with one number s_i ~ N(u_i, 1) for all coordinates.
     """
 
-    dimension: int = Field(default=100, ge=1)
-    clients: int = Field(default=1000, ge=1)
-    records_per_client: int = Field(default=1, ge=1)
+    dimension: Count = 100
+    clients: Count = 1000
+    records_per_client: Count = 1
     u_std: float = Field(default=0.1, ge=0, allow_inf_nan=False)
     mean_kind: Literal["vector", "vector_u", "scalar"] = "vector"
 
 
+class QuadraticSettings(Settings):
+    """Size and law of the federation."""
+
+    dimension: Count = 100
+    clients: Count = 2
+    records_per_client: Count = 1500
+    z_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    b_scale: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+
+
+def _info(name: str, settings: Any) -> DatasetInfo:
+    records = settings.clients * settings.records_per_client
+    return DatasetInfo(
+        name, "synthetic", "", (settings.dimension,), None, records, settings.clients
+    )
+
+
+def _dataset(info: DatasetInfo, features: np.ndarray, optimum: np.ndarray) -> Dataset:
+    """The consistent system with rows [N, d], clients in order, and its solution [d]."""
+    assert info.clients is not None
+    natural = np.repeat(np.arange(info.clients), info.records // info.clients)
+    records = Records(features, features @ optimum)
+    return Dataset(info, records, None, natural, truth={"optimum": optimum})
+
+
 @component("dataset", "synthetic", revision=1, settings=SyntheticSettings)
 class Synthetic:
-    """Synthetic linear regression: a consistent system, clients with different means (Takakura et al. 2025)."""
+    """Synthetic linear regression: a consistent system, clients with different means (Takakura et
+    al. 2025).
+    """
 
     @staticmethod
     def info(settings: SyntheticSettings) -> DatasetInfo:
         """Known from the settings alone; there is no content to hash."""
-        return DatasetInfo(
-            name="synthetic",
-            source="synthetic",
-            sha256="",
-            feature_shape=(settings.dimension,),
-            classes=None,
-            records=settings.clients * settings.records_per_client,
-            clients=settings.clients,
-        )
+        return _info("synthetic", settings)
 
     @staticmethod
+    @lru_cache(maxsize=16)
     def load(settings: SyntheticSettings, seed: int) -> Dataset:
-        """features [N, d], targets [N] in float64, clients in order; `truth["optimum"]` is w* [d]. There is no test split."""
-        return _load(settings, seed)
+        """features [N, d], targets [N] in float64, clients in order; `truth["optimum"]` is w* [d].
+        There is no test split.
+        """
+        d, clients, each = settings.dimension, settings.clients, settings.records_per_client
+        optimum, centres, means, features = (
+            stream_generator(seed, "data", key).standard_normal(shape)
+            for key, shape in enumerate(
+                (
+                    (d,),
+                    (clients, d if settings.mean_kind == "vector_u" else 1),
+                    (clients, 1 if settings.mean_kind == "scalar" else d),
+                    (clients, each, d),
+                )
+            )
+        )
+        features += (settings.u_std * centres + means)[:, None, :]
+        return _dataset(Synthetic.info(settings), features.reshape(-1, d), optimum)
 
 
-@lru_cache(maxsize=16)
-def _load(settings: SyntheticSettings, seed: int) -> Dataset:
-    d, clients, each = settings.dimension, settings.clients, settings.records_per_client
-    optimum = stream_generator(seed, "data", _OPTIMUM).standard_normal(d)
-    centre_size = d if settings.mean_kind == "vector_u" else 1
-    centres = settings.u_std * stream_generator(seed, "data", _CENTRES).standard_normal((clients, centre_size))
-    mean_size = 1 if settings.mean_kind == "scalar" else d
-    means = centres + stream_generator(seed, "data", _MEANS).standard_normal((clients, mean_size))
-    features = stream_generator(seed, "data", _FEATURES).standard_normal((clients, each, d))
-    features += means[:, None, :]
-    flat = features.reshape(clients * each, d)
-    return Dataset(
-        info=Synthetic.info(settings),
-        train=Records(flat, flat @ optimum),
-        test=None,
-        natural=np.repeat(np.arange(clients, dtype=np.int64), each),
-        truth={"optimum": optimum},
-    )
+@component("dataset", "quadratic", revision=1, settings=QuadraticSettings)
+class Quadratic:
+    """Artificial least squares with one solution that fits every record, independent rows
+    (adaptdp's first task).
+    """
+
+    @staticmethod
+    def info(settings: QuadraticSettings) -> DatasetInfo:
+        """Known from the settings alone; there is no content to hash."""
+        return _info("quadratic", settings)
+
+    @staticmethod
+    @lru_cache(maxsize=16)
+    def load(settings: QuadraticSettings, seed: int) -> Dataset:
+        """features [N, d], targets [N] in float64, clients in order; `truth["optimum"]` is b [d].
+        There is no test split.
+        """
+        info, d = Quadratic.info(settings), settings.dimension
+        optimum = settings.b_scale * stream_generator(seed, "data", 0).standard_normal(d)
+        rows = stream_generator(seed, "data", 1).standard_normal((info.records, d))
+        return _dataset(info, settings.z_scale * rows, optimum)

@@ -1,10 +1,13 @@
-"""Work shared between the threads of this process: drawing noise, compiled kernels; both leave the interpreter's lock."""
+"""Work shared between the threads of this process: drawing noise, compiled kernels; both leave the
+interpreter's lock.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -13,15 +16,20 @@ _pool: ThreadPoolExecutor | None = None
 
 
 def usable_threads() -> int:
-    """The cores that this process may use: those it is pinned to, or fewer where torch was given fewer (OMP_NUM_THREADS)."""
+    """The cores that this process may use: those it is pinned to, or fewer where torch was given
+    fewer (OMP_NUM_THREADS).
+    """
     import torch  # commands that only look at results do without it
 
-    pinned = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    pinned = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return min(pinned, torch.get_num_threads())
 
 
 def even_parts(jobs: int, parts: int) -> list[tuple[int, int]]:
-    """Jobs 0 ... jobs - 1 in at most `parts` parts of nearly equal size: where each begins, and where the next one does.
+    """Jobs 0 ... jobs - 1 in at most `parts` parts of nearly equal size: where each begins, and
+    where the next one does.
 
     >>> even_parts(5, 2), even_parts(1, 8)
     ([(0, 2), (2, 5)], [(0, 1)])
@@ -33,7 +41,8 @@ def even_parts(jobs: int, parts: int) -> list[tuple[int, int]]:
 def in_threads(jobs: Sequence[Callable[[], object]], threads: int) -> None:
     """Does all jobs, in any order, on this many threads.
 
-    The caller works too and waits for nobody who has not begun, so calls from several threads share the pool without harm.
+    The caller works too and waits for nobody who has not begun, so calls from several threads share
+    the pool without harm.
     """
     global _pool
     threads = min(threads, len(jobs))
@@ -46,10 +55,35 @@ def in_threads(jobs: Sequence[Callable[[], object]], threads: int) -> None:
     if threads > 1 and _pool is None:
         _pool = ThreadPoolExecutor(thread_name_prefix="dpfl")
     helpers = [_pool.submit(work) for _ in range(threads - 1)] if _pool is not None else []
-    work()
-    for helper in helpers:
-        if not helper.cancel():
-            helper.result()
+    try:
+        work()
+    finally:
+        for _ in waiting:  # after an error or an interrupt nobody begins another one
+            pass
+        for helper in helpers:
+            if not helper.cancel():
+                helper.result()
+
+
+def one_thread_each(jobs: Sequence[Callable[[], object]], threads: int | None = None) -> None:
+    """`in_threads`, where torch computes each job with one thread; as many jobs at once as torch
+    has threads, or as given.
+
+    The bits of a product depend on how many threads it has, and threads of torch's own wait for
+    each other after every operation.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+
+    def work(job: Callable[[], object]) -> None:
+        torch.set_num_threads(1)
+        job()
+
+    try:
+        in_threads([partial(work, job) for job in jobs], threads or before)
+    finally:
+        torch.set_num_threads(before)
 
 
 def _forget_pool() -> None:
@@ -57,4 +91,6 @@ def _forget_pool() -> None:
     _pool = None
 
 
-os.register_at_fork(after_in_child=_forget_pool)  # a forked process has none of its parent's threads
+os.register_at_fork(
+    after_in_child=_forget_pool
+)  # a forked process has none of its parent's threads

@@ -1,6 +1,8 @@
-"""Hydra launcher: all jobs of a sweep go to dpfl's engine, which runs those that share shapes as one tensor program.
+"""Hydra launcher: all jobs of a sweep go to dpfl's engine, which runs those that share shapes as
+one tensor program.
 
-This folder is installed as the namespace package `hydra_plugins`, the only place where Hydra looks for launchers.
+This folder is installed as the namespace package `hydra_plugins`, the only place where Hydra looks
+for launchers.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 
 
 class DpflLauncher(Launcher):
-    """Composes and validates every job before any is run, then executes them together: here, or on worker processes.
+    """Composes and validates every job before any is run, then executes them together: here, or on
+    worker processes.
 
     Args:
       name: the option of hydra/launcher: `dpfl` for this process, or who starts workers.
@@ -26,11 +29,15 @@ class DpflLauncher(Launcher):
         self.name = name
         self.options = OmegaConf.to_container(OmegaConf.create(options), resolve=True)
 
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
         self.hydra_context = hydra_context
         self.config = config
 
-    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
         from dpfl_cli.cli.run import execute_configs, exit_codes
         from dpfl_cli.config.compose import compose_jobs
         from dpfl_cli.simulation.backends import make_backend

@@ -1,1 +1,3 @@
-"""Models: objectives (model + loss + federation) that compute losses, gradients and local training, stacked."""
+"""Models: objectives (model + loss + federation) that compute losses, gradients and local training,
+stacked.
+"""

@@ -1,6 +1,8 @@
-"""Networks whose test metrics are means over clients, each on its own test records, and the names of the metrics.
+"""Networks whose test metrics are means over clients, each on its own test records, and the names
+of the metrics.
 
-Reference: arXiv 2304.05127, section 5, averages the clients' test errors with equal weight.
+Reference: Hou, Khirirat, Yaqub, Horváth, "Balancing Privacy and Performance for Private Federated
+Learning Algorithms", 2023, arXiv:2304.05127, section 3 (clients' test errors have equal weight).
 """
 
 from __future__ import annotations
@@ -18,19 +20,21 @@ from dpfl_cli.models.network import Network, NetworkSettings
 class ClientMeanSettings(NetworkSettings):
     """How test metrics are averaged.
 
-    `clients`: over the test records of each client that takes part, then over these clients with equal weight. Where the
-    clients are not the dataset's own (partitioner=iid, say), or it has no test records of each client, over all test records,
-    as `pooled`.
+    `clients`: over the test records of each client that takes part, then over these clients with
+    equal weight. Where the clients are not the dataset's own (partitioner=iid, say), or it has no
+    test records of each client, over all test records, as `pooled`.
     """
 
     average: Literal["clients", "pooled"] = "clients"
 
 
 class ClientMeanNetwork(Network):
-    """A network with `ClientMeanSettings`; metrics accuracy and test_error = 100 - accuracy in percent, and test_loss.
+    """A network with `ClientMeanSettings`; metrics accuracy and test_error = 100 - accuracy in
+    percent, and test_loss.
 
     Attributes:
-      test_metrics: names of the metrics that look at test records, which belong to clients where the dataset says whose they are.
+      test_metrics: names of the metrics that look at test records, which belong to clients where
+        the dataset says whose they are.
     """
 
     test_metrics: ClassVar[frozenset[str]] = frozenset({"accuracy", "test_error", "test_loss"})
@@ -72,7 +76,8 @@ def test_weights(federation: Federation, average: str, sizes: np.ndarray) -> np.
     return sizes * shares[natural]
 
 
-test_weights.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a test where it is imported
+# pytest takes it for a test where it is imported
+test_weights.__test__ = False  # type: ignore[attr-defined]
 
 
 def own_clients(federation: Federation) -> np.ndarray | None:
@@ -82,18 +87,23 @@ def own_clients(federation: Federation) -> np.ndarray | None:
         return None
     owners = natural[partition.indices]
     first = owners[partition.offsets[:-1]]
-    own = len(np.unique(first)) == len(first) and np.array_equal(owners, np.repeat(first, partition.counts))
+    own = len(np.unique(first)) == len(first) and np.array_equal(
+        owners, np.repeat(first, partition.counts)
+    )
     return first if own else None
 
 
 def image_classes(model: str, info: DatasetInfo, smallest: int) -> tuple[int, int, int, int]:
-    """channels, height, width and classes of a dataset of images; a ConfigError where it is none, or they are too small."""
+    """channels, height, width and classes of a dataset of images; a ConfigError where it is none,
+    or they are too small.
+    """
     shape = info.feature_shape if len(info.feature_shape) == 3 else (1, *info.feature_shape)
     if len(shape) != 3 or info.classes is None or info.target_shape or min(shape[1:]) < smallest:
         kind = "no classes" if info.classes is None else f"{info.classes} classes"
         raise ConfigError(
-            f"model={model}: needs images [channels, height, width] or [height, width] of at least {smallest}x{smallest} with "
-            f"classes, but dataset={info.name} has records of shape {list(info.feature_shape)} and {kind}; choose another model"
+            f"model={model}: needs images [channels, height, width] or [height, width] of at least "
+            f"{smallest}x{smallest} with classes, but dataset={info.name} has records of shape "
+            f"{list(info.feature_shape)} and {kind}; choose another model"
         )
     channels, height, width = shape
     return channels, height, width, info.classes

@@ -1,4 +1,5 @@
-"""The CNN of arXiv 2304.05127 on CIFAR-10 and FEMNIST: two 5x5 convolutions with pooling, then one or two fully connected layers.
+"""The CNN of arXiv 2304.05127 on CIFAR-10 and FEMNIST: two 5x5 convolutions with pooling, then one
+or two fully connected layers.
 
 Reference: McMahan et al. 2017 (arXiv 1602.05629), section 3, whose CNN on MNIST it is.
 """
@@ -18,15 +19,19 @@ Width = Annotated[int, Field(ge=1)]
 
 
 class Cnn5x5Settings(ClientMeanSettings):
-    """Output channels of the convolutions, and the width of the hidden fully connected layer (None: there is none)."""
+    """Output channels of the convolutions, and the width of the hidden fully connected layer (None:
+    there is none).
+    """
 
     channels: Annotated[list[Width], Field(min_length=2, max_length=2)]
     hidden: Width | None
 
 
-@component("model", "cnn5x5", revision=1, settings=Cnn5x5Settings)
+@component("model", "cnn5x5", revision=2, settings=Cnn5x5Settings)
 class Cnn5x5(ClientMeanNetwork):
-    """Two 5x5 convolutions (padding 2) with ReLU and 2x2 max-pooling, fully connected layers, cross-entropy."""
+    """Two 5x5 convolutions (padding 2) with ReLU and 2x2 max-pooling, fully connected layers,
+    cross-entropy.
+    """
 
     @classmethod
     def network(cls, settings: Cnn5x5Settings, info: DatasetInfo) -> nn.Module:

@@ -1,7 +1,9 @@
-"""The shape of the two-convolution network: sizes of its layers and where each lies in the flat parameter vector.
+"""The shape of the two-convolution network: sizes of its layers and where each lies in the flat
+parameter vector.
 
-conv(1 -> a, 4x4), activation, maxpool 2, conv(a -> b, 4x4), activation, maxpool 2, flatten, [fc hidden, ReLU], fc classes;
-stride 1, no padding, pooling rounds down (Li et al., DP-FedEXP, MNIST experiments; SPEC 5.2).
+conv(1 -> a, 4x4), activation, maxpool 2, conv(a -> b, 4x4), activation, maxpool 2, flatten, [fc
+hidden, ReLU], fc classes; stride 1, no padding, pooling rounds down (Takakura, Liew, Hasegawa 2025,
+arXiv:2504.09850, section 5, MNIST).
 """
 
 from __future__ import annotations
@@ -11,19 +13,49 @@ from itertools import pairwise
 from math import prod
 
 KERNEL = 4  # side of a convolution
+DESCENT, GRADIENT, EVALUATION = range(3)  # what a call of the compiled network computes
 PATCH = KERNEL + 1  # side of the inputs that one 2x2 pooling window sees
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer's weight and bias as slices of the flat vector, weight first (the order of nn.Sequential.parameters())."""
+    """One layer's weight and bias as slices of the flat vector, weight first (the order of
+    nn.Sequential.parameters()).
 
-    weight_shape: tuple[int, ...]  # OIHW, or [out, in]
+    Attributes:
+      weight_shape: OIHW of a convolution, which a pooling follows, or [out, in].
+      height, width: of a convolution's input; 1 of a fully connected layer's.
+      rectified, relu: whether a ReLU is before it, and after it.
+    """
+
+    weight_shape: tuple[int, ...]
     start: int
+    height: int
+    width: int
+    rectified: bool
+    relu: bool
 
     @property
-    def fan_in(self) -> int:
-        return prod(self.weight_shape[1:])
+    def outputs(self) -> int:
+        return self.weight_shape[0]
+
+    @property
+    def inputs(self) -> int:
+        return self.weight_shape[1]
+
+    @property
+    def pooled(self) -> bool:
+        return len(self.weight_shape) == 4
+
+    @property
+    def plane(self) -> int:
+        """Values of an input channel."""
+        return self.height * self.width
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of what it puts out, after the pooling."""
+        return (pooled(self.height), pooled(self.width)) if self.pooled else (1, 1)
 
     @property
     def weight(self) -> slice:
@@ -31,7 +63,7 @@ class Layer:
 
     @property
     def bias(self) -> slice:
-        return slice(self.weight.stop, self.weight.stop + self.weight_shape[0])
+        return slice(self.weight.stop, self.weight.stop + self.outputs)
 
 
 @dataclass(frozen=True)
@@ -51,39 +83,40 @@ class CnnShape:
     classes: int
     relu: bool
 
-    @staticmethod
-    def pooled(side: int) -> int:
-        """Side of the image after one convolution and one pooling; below 1 where the image is too small."""
-        return (side - KERNEL + 1) // 2
-
     @property
     def first(self) -> tuple[int, int]:
         """Height and width after the first pooling."""
-        return self.pooled(self.height), self.pooled(self.width)
+        return pooled(self.height), pooled(self.width)
 
     @property
     def second(self) -> tuple[int, int]:
         """Height and width after the second pooling."""
-        return self.pooled(self.first[0]), self.pooled(self.first[1])
+        return pooled(self.first[0]), pooled(self.first[1])
 
     @property
     def features(self) -> int:
         """Values that enter the fully connected part."""
-        return self.channels[1] * self.second[0] * self.second[1]
+        return self.channels[1] * prod(self.second)
 
     @property
     def layers(self) -> list[Layer]:
         """The layers in order: two convolutions, then one or two fully connected."""
         a, b = self.channels
-        shapes: list[tuple[int, ...]] = [(a, 1, KERNEL, KERNEL), (b, a, KERNEL, KERNEL)]
+        layers = [Layer((a, 1, KERNEL, KERNEL), 0, self.height, self.width, False, self.relu)]
+        second = (b, a, KERNEL, KERNEL), layers[0].bias.stop, *self.first
+        layers.append(Layer(*second, self.relu, self.relu))
         widths = [self.features, *([] if self.hidden is None else [self.hidden]), self.classes]
-        shapes += [(out, into) for into, out in pairwise(widths)]
-        layers: list[Layer] = []
-        for shape in shapes:
-            layers.append(Layer(shape, layers[-1].bias.stop if layers else 0))
+        for number, (into, out) in enumerate(pairwise(widths), 3):
+            relu = number < len(widths) + 1
+            layers.append(Layer((out, into), layers[-1].bias.stop, 1, 1, layers[-1].relu, relu))
         return layers
 
     @property
     def dimension(self) -> int:
         """Number of parameters."""
         return self.layers[-1].bias.stop
+
+
+def pooled(side: int) -> int:
+    """Side of an image after one convolution and one pooling; below 1 where it is too small."""
+    return (side - KERNEL + 1) // 2

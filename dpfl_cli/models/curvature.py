@@ -2,20 +2,21 @@
 
 With rows x_j, probabilities p_j (a record's column of P) and shares w_j, a client's Hessian is
 
-    H = sum_j w_j (diag(p_j) - p_j p_j^T) (x) x_j x_j^T,    ||H_j||_F = ||x_j||^2 sqrt(sum p^2 - 2 sum p^3 + (sum p^2)^2),
+    H = sum_j w_j (diag(p_j) - p_j p_j^T) (x) x_j x_j^T,    ||H_j||_F = ||x_j||^2 sqrt(sum p^2 - 2
+    sum p^3 + (sum p^2)^2),
 
-so clipping needs p and ||x|| alone, and H V = X^T (w (P Z - P sum(P Z))) with Z = X V. Curvature by features only is
-K = sum_j w_j x_j x_j^T, the same for all classes and all rounds.
+so clipping needs p and ||x|| alone, and H V = X^T (w (P Z - P sum(P Z))) with Z = X V. Curvature by
+features only is K = sum_j w_j x_j x_j^T, the same for all classes and all rounds.
 
-Reference: Krouka, Koskela, Kulkarni, "DP-FedNew", PoPETs 2025(1), the matrices that it inverts; the forms are this file's own.
+Reference: Krouka, Koskela, Kulkarni, "Communication Efficient Differentially Private Federated
+Learning Using Second Order Information", PoPETs 2025(1), sections 4.2 and 4.3 (the matrices that it
+inverts; the forms are this file's own).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
 from math import ceil, inf, log, log1p, sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,17 +24,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from dpfl_cli.data.devices import on_device
-from dpfl_cli.data.programs import built_or_none
-from dpfl_cli.models.pairs import product, shared_product
+from dpfl_cli.models.records import one_thread, product, shared_product
 
-if TYPE_CHECKING:
-    from dpfl_cli.models.curvature_kernel import CurvatureKernel
-
-TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-6}  # relative residual at which conjugate gradients stop
-UNDERFLOW = {dtype: 1e4 * torch.finfo(dtype).tiny for dtype in TOLERANCE}  # sums of squares below it have lost digits
+# relative residual at which conjugate gradients stop
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-6}
+# sums of squares below it have lost digits
+UNDERFLOW = {dtype: 1e4 * torch.finfo(dtype).tiny for dtype in TOLERANCE}
+# times c: see `clippable_norms`
+ROUNDING = {dtype: 1e3 * torch.finfo(dtype).eps for dtype in TOLERANCE}
 PRECONDITIONED = 512  # rows of one product with a preconditioner
 LANCZOS_STEPS = 16
-ROUNDING = {dtype: 1e3 * torch.finfo(dtype).eps for dtype in TOLERANCE}  # times c: see `clippable_norms`
 NEAR = 2 << 20  # bytes of rows that a core reads twice in a row; the second time from its own cache
 SMALLEST_FACTOR = 16  # LAPACK factors matrices up to this size, larger ones are cut
 
@@ -41,8 +41,9 @@ SMALLEST_FACTOR = 16  # LAPACK factors matrices up to this size, larger ones are
 def hessian_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
     """||H_j||_F = ||x_j||^2 ||diag(p_j) - p_j p_j^T||_F.
 
-    The square of the second factor is summed as sum_a (p_a - p_a^2)^2 + 2 sum_{a < b} p_a^2 p_b^2: the same, but no term cancels
-    where one probability is nearly 1. A sum whose squares underflow is taken as `UNDERFLOW`: a bound of the norm, never below it.
+    The square of the second factor is summed as sum_a (p_a - p_a^2)^2 + 2 sum_{a < b} p_a^2 p_b^2:
+    the same, but no term cancels where one probability is nearly 1. A sum whose squares underflow
+    is taken as `UNDERFLOW`: a bound of the norm, never below it.
 
     Args:
       probabilities: [..., c, n].
@@ -58,15 +59,21 @@ def hessian_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
 def clippable_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
     """`hessian_norms`, for clipping: at least `ROUNDING` c ||x||^2.
 
-    Solvers compute a record's curvature to a rounding error of about c eps ||x||^2. Where one class has nearly all the
-    probability, the curvature itself is smaller than that, and with a long x the error would pass any bound on the norm.
+    Solvers compute a record's curvature to a rounding error of about c eps ||x||^2. Where one class
+    has nearly all the probability, the curvature itself is smaller than that, and with a long x the
+    error would pass any bound on the norm.
     """
     floor = ROUNDING[probabilities.dtype] * probabilities.shape[-2] * squared_norms
     return torch.maximum(hessian_norms(probabilities, squared_norms), floor)
 
 
 def hessian_by_conjugate_gradients(
-    features: Tensor, probabilities: Tensor, shares: Tensor, right: Tensor, damping: Tensor, steps: int | None = None
+    features: Tensor,
+    probabilities: Tensor,
+    shares: Tensor,
+    right: Tensor,
+    damping: Tensor,
+    steps: int | None = None,
 ) -> Tensor:
     """(H + damping I)^-1 right by conjugate gradients, all pairs at once.
 
@@ -78,12 +85,16 @@ def hessian_by_conjugate_gradients(
       damping: [S, 1, 1, 1].
       steps: as for `conjugate_gradients`.
     """
-    product_with = hessian_product(features, probabilities, shares)
-    return conjugate_gradients(lambda direction: product_with(direction).addcmul_(direction, damping), right, steps)
+    times = hessian_product(features, probabilities, shares)
+    return conjugate_gradients(lambda v: times(v).addcmul_(v, damping), right, steps)
 
 
-def hessian_product(features: Tensor, probabilities: Tensor, shares: Tensor) -> Callable[[Tensor], Tensor]:
-    """[S, B, c, q] -> H of it, written into the same memory every time. Args: as for `hessian_by_conjugate_gradients`."""
+def hessian_product(
+    features: Tensor, probabilities: Tensor, shares: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """[S, B, c, q] -> H of it, written into the same memory every time. Args: as for
+    `hessian_by_conjugate_gradients`.
+    """
     weighted = probabilities * shares.unsqueeze(-2)
     fitted, turned = torch.empty_like(weighted), torch.empty_like(weighted)
     applied = weighted.new_empty(*weighted.shape[:-1], features.shape[-1])
@@ -99,16 +110,22 @@ def hessian_product(features: Tensor, probabilities: Tensor, shares: Tensor) -> 
 
 
 def covariance_product(features: Tensor, shares: Tensor) -> Callable[[Tensor], Tensor]:
-    """[S, B, c, q] -> X^T diag(w) X of every class. Args: as for `hessian_by_conjugate_gradients`."""
+    """[S, B, c, q] -> X^T diag(w) X of every class. Args: as for
+    `hessian_by_conjugate_gradients`.
+    """
     weights = shares.unsqueeze(-2)
-    return lambda direction: shared_product(shared_product(direction, features.mT).mul_(weights), features)
+    return lambda direction: shared_product(
+        shared_product(direction, features.mT).mul_(weights), features
+    )
 
 
 def largest_eigenvalue(apply: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
-    """[S, B] the largest eigenvalue of a positive semidefinite A of every pair, from below, by `LANCZOS_STEPS` steps of Lanczos.
+    """[S, B] the largest eigenvalue of a positive semidefinite A of every pair, from below, by
+    `LANCZOS_STEPS` steps of Lanczos.
 
-    The largest eigenvalue of the tridiagonal matrix is the largest Rayleigh quotient in the Krylov space of the first vector,
-    which is the same for every pair; that rounding makes later vectors lose their orthogonality only repeats it.
+    The largest eigenvalue of the tridiagonal matrix is the largest Rayleigh quotient in the Krylov
+    space of the first vector, which is the same for every pair; that rounding makes later vectors
+    lose their orthogonality only repeats it.
 
     Args:
       apply: [S, B, c, q] -> A of it; may write its result into the same memory every time.
@@ -125,26 +142,33 @@ def largest_eigenvalue(apply: Callable[[Tensor], Tensor], like: Tensor) -> Tenso
         rest.addcmul_(along, current, value=-1).addcmul_(length, before, value=-1)
         length = _inner(rest, rest).sqrt()
         beside.append(length[..., 0, 0])
-        before, current = current, rest * torch.where(length > 0, 1 / length, 0.0)  # zeros where the space is exhausted
-    off = torch.stack(beside[:-1], dim=-1) if len(beside) > 1 else like.new_zeros(*like.shape[:2], 0)
-    matrix = torch.diag_embed(torch.stack(diagonal, dim=-1)) + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
+        # zeros where the space is exhausted
+        before, current = current, rest * torch.where(length > 0, 1 / length, 0.0)
+    matrix = torch.diag_embed(torch.stack(diagonal, dim=-1))
+    if len(beside) > 1:  # eigvalsh reads the lower half
+        matrix += torch.diag_embed(torch.stack(beside[:-1], dim=-1), -1)
     return torch.linalg.eigvalsh(matrix)[..., -1]
 
 
-def conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor, steps: int | None = None) -> Tensor:
+def conjugate_gradients(
+    apply: Callable[[Tensor], Tensor], right: Tensor, steps: int | None = None
+) -> Tensor:
     """A^-1 right for a positive definite A of every pair, started at zero.
 
-    A pair stops when its residual (as updated) is at most `TOLERANCE` times the right side, and stays as it is from then on; what
-    it gets does not depend on the others. After 2 d steps it stops wherever it is: rounding keeps it from the tolerance.
+    A pair stops when its residual (as updated) is at most `TOLERANCE` times the right side, and
+    stays as it is from then on; what it gets does not depend on the others. After 2 d steps it
+    stops wherever it is: rounding keeps it from the tolerance.
 
     Args:
       apply: [..., c, q] -> A of it; may write its result into the same memory every time.
       right: [..., c, q].
-      steps: so many are taken, at most 2 d, without asking whether a pair goes on, for which a device would be waited for: see
+      steps: so many are taken, at most 2 d, without asking whether a pair goes on, for which a
+        device would be waited for: see
         `enough_steps`. None: as many as are needed.
 
     Returns:
-      [..., c, q]; NaN where the right side is not finite, and where fewer steps than 2 d were not enough.
+      [..., c, q]; NaN where the right side is not finite, and where fewer steps than 2 d were not
+      enough.
     """
     most = 2 * right.shape[-2] * right.shape[-1]
     solution, residual, direction = torch.zeros_like(right), right.clone(), right.clone()
@@ -168,15 +192,17 @@ def conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor, steps:
 
 
 def enough_steps(condition: float, dtype: torch.dtype) -> int:
-    """Steps k after which conjugate gradients have every residual at `TOLERANCE`, whatever the right side.
+    """Steps k after which conjugate gradients have every residual at `TOLERANCE`, whatever the
+    right side.
 
-    With condition number kappa of A and q = (sqrt(kappa) - 1) / (sqrt(kappa) + 1) the error e_k is ||e_k||_A <= 2 q^k ||e_0||_A
-    (Saad, "Iterative Methods for Sparse Linear Systems", 2nd ed., eq. 6.128), so that the residual A e_k has
+    With condition number kappa of A and q = (sqrt(kappa) - 1) / (sqrt(kappa) + 1) the error e_k is
+    ||e_k||_A <= 2 q^k ||e_0||_A (Saad, "Iterative Methods for Sparse Linear Systems", 2nd ed., eq.
+      6.128), so that the residual A e_k has
 
         ||r_k|| <= 2 sqrt(kappa) q^k ||r_0||,    k = ln(2 sqrt(kappa) / tolerance) / -ln q.
 
-    Rounding acts as if A's eigenvalues were little intervals (Greenbaum, Linear Algebra Appl. 113, 1989), for which there is a
-    quarter more.
+    Rounding acts as if A's eigenvalues were little intervals (Greenbaum, Linear Algebra Appl. 113,
+    1989), for which there is a quarter more.
     """
     root = sqrt(max(condition, 1.0))
     if not root < 1e6:
@@ -186,24 +212,19 @@ def enough_steps(condition: float, dtype: torch.dtype) -> int:
 
 
 def _inner(one: Tensor, other: Tensor) -> Tensor:
-    """[..., 1, 1] inner products of [..., c, q]; summed in two steps, whose order does not depend on the number of pairs."""
+    """[..., 1, 1] inner products of [..., c, q]; summed in two steps, whose order does not depend
+    on the number of pairs.
+    """
     return (one * other).sum(dim=-1).sum(dim=-1)[..., None, None]
 
 
-def hessian_by_cholesky(features: Tensor, probabilities: Tensor, shares: Tensor, right: Tensor, damping: Tensor) -> Tensor:
-    """(H + damping I)^-1 right by a blocked Cholesky factorisation, one matrix to a pair, one run after another.
+def hessian_by_cholesky(
+    features: Tensor, probabilities: Tensor, shares: Tensor, right: Tensor, damping: Tensor
+) -> Tensor:
+    """(H + damping I)^-1 right by Cholesky factorisations, one matrix [c q, c q] to a pair.
 
-    The rows of diag(p) - p p^T sum to zero. In Helmert's basis [Q, 1 / sqrt(c)] of the classes, Q^T 1 = 0, the last one is free
-    of curvature (its solve divides by the damping), and c - 1 remain: for two classes one q x q system. With t = Q^T p and column
-    a of Q equal to h_a in classes 0 ... a, -(a + 1) h_a in class a + 1 and 0 beyond, the entries of Q^T (diag(p) - p p^T) Q are
-
-        (a, b) for a > b: t_b (h_a - t_a),    (a, a): h_a^2 (p_0 + ... + p_a + (a + 1)^2 p_{a+1}) - t_a^2.
-
-    The matrix is made and factored by columns of q x q tiles, A_ab = X^T diag(w * entry (a, b)) X for all a >= b at once:
-
-        S_ab = A_ab - sum_{k < b} L_ak L_bk^T,    L_bb = chol(S_bb),    L_ab = S_ab L_bb^-T for a > b.
-
-    On CPUs `solved_by_kernel` does the same, several times as fast.
+    H is made as X^T diag(w p_a) X in the diagonal tile of every class a, minus G^T G, where record
+    j's row of G is sqrt(w_j) p_j (x) x_j.
 
     Args:
       features: [B, n, q] X.
@@ -213,87 +234,39 @@ def hessian_by_cholesky(features: Tensor, probabilities: Tensor, shares: Tensor,
       damping: [S].
 
     Returns:
-      [S, B, c, q]; NaN where rounding makes the matrix indefinite.
+      [S, B, c, q]; NaN where rounding makes the matrix indefinite, or it is not finite.
     """
-    return torch.stack([_by_cholesky(features, *run) for run in zip(probabilities, shares, right, damping, strict=True)])
+    runs = zip(probabilities, shares, right, damping, strict=True)
+    return torch.stack([_by_cholesky(features, *run) for run in runs])
 
 
-def _by_cholesky(features: Tensor, probabilities: Tensor, shares: Tensor, right: Tensor, damping: Tensor) -> Tensor:
+def _by_cholesky(
+    features: Tensor, probabilities: Tensor, shares: Tensor, right: Tensor, damping: Tensor
+) -> Tensor:
     """As `hessian_by_cholesky`, for one run."""
     pairs, classes, _ = probabilities.shape
     size = features.shape[-1]
-    basis, heights = helmert(classes, right)
-    rotate = basis.mT.expand(pairs, -1, -1)
-    turned = product(rotate, probabilities)  # t [B, c - 1, n]
-    before = probabilities.cumsum(dim=1)  # p_0 + ... + p_a
-    columns: list[Tensor] = []  # L_ab for a > b, [B, (c - 2 - b) q, q]
-    inverses: list[Tensor] = []  # L_bb^-1 [B, q, q]
-    for b in range(classes - 1):
-        entries = turned[:, b : b + 1] * (heights[b:, None] - turned[:, b:])  # [B, c - 1 - b, n]
-        entries[:, 0] = heights[b].square() * (before[:, b] + (b + 1) ** 2 * probabilities[:, b + 1]) - turned[:, b].square()
-        weighted = features.unsqueeze(2) * entries.mul_(shares.unsqueeze(1)).mT.unsqueeze(3)  # [B, n, c - 1 - b, q]
-        column = product(weighted.flatten(2).mT, features)
-        for k, earlier in enumerate(columns):
-            rows = earlier[:, (b - k - 1) * size :]
-            product(rows, rows[:, :size].mT, column, add=-1.0)
-        first = column[:, :size].contiguous()
-        first.diagonal(dim1=1, dim2=2).add_(damping)
-        inverses.append(inverse_factor(first))
-        columns.append(product(column[:, size:], inverses[b].mT))
-    rotated = product(rotate, right).flatten(1).unsqueeze(-1)
-    solved = _substitute(columns, inverses, rotated).view(pairs, classes - 1, size)
-    free = right.mean(dim=1, keepdim=True) / damping
-    return product(basis.expand(pairs, -1, -1), solved).add_(free)
-
-
-def solved_by_kernel(
-    kernel: CurvatureKernel, features: Tensor, probabilities: Tensor, shares: Tensor, right: Tensor, damping: Tensor
-) -> Tensor:
-    """As `hessian_by_cholesky`, by the kernel for the tensors' type; NaN also for a pair that holds what is not finite."""
-    result = torch.empty_like(right, memory_format=torch.contiguous_format)
-    x, p, w, sides, shifts = (part.contiguous().numpy() for part in (features, probabilities, shares, right, damping))
-    kernel.solve(x, p, w, sides, shifts, result.numpy(), torch.get_num_threads())
-    return result
-
-
-@cache
-def compiled_kernel(dtype: torch.dtype) -> CurvatureKernel | None:
-    """The kernel, or None, saying so once for each type of numbers, where it cannot be built."""
-    return built_or_none(partial(_kernel, dtype), "the curvature kernel", "using torch, which is slower")
-
-
-def _kernel(dtype: torch.dtype) -> CurvatureKernel:
-    from dpfl_cli.models.curvature_kernel import CurvatureKernel  # the compiler takes its time to import
-
-    return CurvatureKernel({torch.float32: np.float32, torch.float64: np.float64}[dtype])
-
-
-def _substitute(columns: list[Tensor], inverses: list[Tensor], right: Tensor) -> Tensor:
-    """(L L^T)^-1 right [B, (c - 1) q, 1], by the factor's columns: forward with L, backward with L^T."""
-    forward: list[Tensor] = []
-    for column, inverse in zip(columns, inverses, strict=True):
-        forward.append(product(inverse, right[:, : len(inverse[0])]))
-        right = right[:, len(inverse[0]) :] - product(column, forward[-1])
-    solved = right  # no rows are left
-    for column, inverse, own in zip(reversed(columns), reversed(inverses), reversed(forward), strict=True):
-        solved = torch.cat([product(inverse.mT, own - product(column.mT, solved)), solved], dim=1)
-    return solved
-
-
-def helmert(classes: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Helmert's contrasts Q [c, c - 1], orthonormal with Q^T 1 = 0, and h_a = 1 / sqrt((a + 1) (a + 2)), [c - 1]."""
-    numbers = torch.arange(1, classes, dtype=like.dtype, device=like.device)
-    heights = (numbers * (numbers + 1)).rsqrt()
-    basis = torch.triu(heights.expand(classes, -1)).contiguous()
-    basis.diagonal(offset=-1).copy_(-numbers * heights)
-    return basis, heights
+    roots = (probabilities * shares.sqrt().unsqueeze(1)).mT
+    rows = (roots.unsqueeze(3) * features.unsqueeze(2)).flatten(2)  # G [B, n, c q]
+    matrix = product(rows.mT, rows).neg_()
+    for a in range(classes):
+        tile = slice(a * size, (a + 1) * size)
+        weights = (probabilities[:, a] * shares).unsqueeze(-1)
+        matrix[:, tile, tile] += product((features * weights).mT, features)
+    matrix.diagonal(dim1=1, dim2=2).add_(damping)
+    with one_thread():
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        solved = torch.cholesky_solve(right.reshape(pairs, -1, 1), factor)
+    return solved.masked_fill_((failed > 0)[:, None, None], torch.nan).view(right.shape)
 
 
 def inverse_factor(matrices: Tensor) -> Tensor:
-    """L^-1 of positive definite matrices [B, k, k] = L L^T, NaN where they are not; reads the lower halves.
+    """L^-1 of positive definite matrices [B, k, k] = L L^T, NaN where they are not; reads the lower
+    halves.
 
-    Cut in two, L = [[L1, 0], [L21, L2]] with L21 = A21 L1^-T and L2 L2^T = A22 - L21 L21^T, and the corner of L^-1 is
-    -L2^-1 L21 L1^-1: products of whole stacks, several times as fast as factoring small matrices one after another.
+    Cut in two, L = [[L1, 0], [L21, L2]] with L21 = A21 L1^-T and L2 L2^T = A22 - L21 L21^T, and the
+    corner of L^-1 is -L2^-1 L21 L1^-1: products of whole stacks, several times as fast as factoring
+    small matrices one after another.
     """
     size = matrices.shape[-1]
     if size <= SMALLEST_FACTOR:
@@ -305,14 +278,18 @@ def inverse_factor(matrices: Tensor) -> Tensor:
     inverse = torch.zeros_like(matrices)
     first = inverse_factor(matrices[:, :half, :half].contiguous())
     corner = product(matrices[:, half:, :half], first.mT)
-    second = inverse_factor(product(corner, corner.mT, matrices[:, half:, half:].contiguous(), add=-1.0))
+    second = inverse_factor(
+        product(corner, corner.mT, matrices[:, half:, half:].contiguous(), add=-1.0)
+    )
     inverse[:, :half, :half], inverse[:, half:, half:] = first, second
     inverse[:, half:, :half] = product(second, product(corner, first)).neg_()
     return inverse
 
 
 def packed(matrices: Tensor, size: int) -> Tensor:
-    """[..., p (p + 1) / 2] upper triangles, row by row, of the leading p x p parts of matrices [..., q, q]."""
+    """[..., p (p + 1) / 2] upper triangles, row by row, of the leading p x p parts of matrices
+    [..., q, q].
+    """
     rows, columns = torch.triu_indices(size, size, device=matrices.device)
     return matrices.flatten(-2).index_select(-1, rows * matrices.shape[-1] + columns)
 
@@ -338,16 +315,12 @@ def damped_inverse(matrices: Tensor, damping: Tensor, floor: bool) -> Tensor:
       [R, p, p] in the matrices' type; NaN where A is not finite.
     """
     result = torch.empty_like(matrices)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # more would round otherwise
-    try:
+    with one_thread():
         for one, gamma, out in zip(matrices.double(), damping.double(), result, strict=True):
             usable = torch.isfinite(one).all()
             values, vectors = torch.linalg.eigh(torch.where(usable, one, 0.0))
             shifted = (values.clamp(min=0.0) if floor else values) + gamma
             out.copy_(torch.where(usable, (vectors / shifted) @ vectors.mT, torch.nan))
-    finally:
-        torch.set_num_threads(threads)
     return result
 
 
@@ -370,7 +343,8 @@ def precondition(values: Tensor, matrices: Tensor, width: int) -> Tensor:
 
 
 def covariance_inverse(features: Tensor, roots: Tensor, damping: float | Tensor) -> Tensor:
-    """What `covariance_solve` needs of K = X^T diag(w) X: (damping I + G)^-1, G = K or, where n < q, the smaller X_w X_w^T.
+    """What `covariance_solve` needs of K = X^T diag(w) X: (damping I + G)^-1, G = K or, where n <
+    q, the smaller X_w X_w^T.
 
     Args:
       features: [B, n, q] X.
@@ -381,19 +355,27 @@ def covariance_inverse(features: Tensor, roots: Tensor, damping: float | Tensor)
       [B, min(n, q), min(n, q)].
     """
     rows = features * roots.unsqueeze(-1)
-    gram = product(rows, rows.mT) if features.shape[1] < features.shape[2] else product(rows.mT, rows)
+    gram = (
+        product(rows, rows.mT) if features.shape[1] < features.shape[2] else product(rows.mT, rows)
+    )
     gram.diagonal(dim1=1, dim2=2).add_(damping)
     inverse = inverse_factor(gram)
     return product(inverse.mT, inverse)
 
 
 def covariance_solve(
-    features: Tensor, roots: Tensor, inverse: Tensor, right: Tensor, damping: float | Tensor, out: Tensor
+    features: Tensor,
+    roots: Tensor,
+    inverse: Tensor,
+    right: Tensor,
+    damping: float | Tensor,
+    out: Tensor,
 ) -> None:
-    """(K + damping I)^-1 for every class; by Woodbury, (g - X_w^T (damping I + X_w X_w^T)^-1 X_w g) / damping, where n < q.
+    """(K + damping I)^-1 for every class; by Woodbury, (g - X_w^T (damping I + X_w X_w^T)^-1 X_w g)
+    / damping, where n < q.
 
-    What a core works on, it has at hand until the result is written: so few clients at a time that it reads their rows twice in a
-    row.
+    What a core works on, it has at hand until the result is written: so few clients at a time that
+    it reads their rows twice in a row.
 
     Args:
       features, roots, damping: as for `covariance_inverse`, whose result is `inverse`.
@@ -407,7 +389,9 @@ def covariance_solve(
     for part in (slice(start, start + some) for start in range(0, len(features), max(some, 1))):
         solved = functional.pad(right[part].to(features.dtype), (0, missing))  # a copy
         if woodbury:
-            inside = product(product(solved, features[part].mT).mul_(weights[part]), inverse[part]).mul_(weights[part])
+            inside = product(
+                product(solved, features[part].mT).mul_(weights[part]), inverse[part]
+            ).mul_(weights[part])
             product(inside, features[part], solved, add=-1.0).div_(damping)
         else:
             solved = product(solved, inverse[part])

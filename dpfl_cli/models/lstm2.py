@@ -1,11 +1,13 @@
-"""The two-layer LSTM of arXiv 2304.05127 on Reddit: embedding, LSTM, and a linear layer that predicts the next token.
+"""The two-layer LSTM of arXiv 2304.05127 on Reddit: embedding, LSTM, and a linear layer that
+predicts the next token.
 
-Reference: LEAF's model of Reddit (Caldas et al. 2018, arXiv 1812.01097), without dropout, and with PyTorch's initial values.
+Reference: LEAF's model of Reddit (Caldas et al. 2018, arXiv 1812.01097), without dropout, and with
+  PyTorch's initial values.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -31,12 +33,17 @@ class Lstm2Settings(ClientMeanSettings):
 
 
 class PlainLstm(nn.LSTM):
-    """PyTorch's LSTM, computed by operations that `torch.func.vmap` knows, from a state of zeros; batch first."""
+    """PyTorch's LSTM, computed by operations that `torch.func.vmap` knows, from a state of zeros;
+    batch first.
+    """
 
     def forward(self, inputs: Tensor) -> Tensor:  # type: ignore[override]
         """[n, t, hidden] outputs of the last layer, from inputs [n, t, p]."""
         for layer in range(self.num_layers):
-            weights = (getattr(self, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+            weights = (
+                getattr(self, f"{name}_l{layer}")
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
             into, over, bias, bias_over = weights
             gates = functional.linear(inputs, into, bias + bias_over)
             state = cell = inputs.new_zeros(len(inputs), self.hidden_size)
@@ -50,23 +57,25 @@ class PlainLstm(nn.LSTM):
         return inputs
 
 
-@component("model", "lstm2", revision=1, settings=Lstm2Settings)
+@component("model", "lstm2", revision=2, settings=Lstm2Settings)
 class Lstm2(ClientMeanNetwork):
-    """Two-layer LSTM that predicts the next token; cross-entropy, mean over a sequence's positions that count.
+    """Two-layer LSTM that predicts the next token; cross-entropy, mean over a sequence's positions
+    that count.
 
-    Accuracy: the share of the positions that count at which the likeliest token is the next one, in percent; predicting <PAD>
-    or <UNK> is always wrong (LEAF). It and `test_loss` are means over positions, of a client's test records or of all.
+    Accuracy: the share of the positions that count at which the likeliest token is the next one, in
+      percent; predicting <PAD>
+    or <UNK> is always wrong (LEAF). It and `test_loss` are means over positions, of a client's test
+    records or of all.
     """
-
-    gradient_records: ClassVar[int] = 64
 
     @classmethod
     def network(cls, settings: Lstm2Settings, info: DatasetInfo) -> nn.Module:
         vocabulary = info.details.get("vocabulary")
         if vocabulary is None:
             raise ConfigError(
-                f"model=lstm2: needs sequences of tokens of a vocabulary, but dataset={info.name} has none; "
-                "choose dataset=reddit or reddit_synth, or another model"
+                "model=lstm2: needs sequences of tokens of a vocabulary, but "
+                f"dataset={info.name} has none; choose dataset=reddit or reddit_synth, or another "
+                "model"
             )
         return nn.Sequential(
             nn.Embedding(vocabulary, settings.embedding),
@@ -75,15 +84,23 @@ class Lstm2(ClientMeanNetwork):
         )
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """[n] mean cross-entropy of logits [n, t, V] over the positions whose target [n, t] counts; 0 where none does."""
-        each = functional.cross_entropy(outputs.transpose(1, 2), targets, ignore_index=IGNORED, reduction="none")
+        """[n] mean cross-entropy of logits [n, t, V] over the positions whose target [n, t] counts;
+        0 where none does.
+        """
+        each = functional.cross_entropy(
+            outputs.transpose(1, 2), targets, ignore_index=IGNORED, reduction="none"
+        )
         return each.sum(dim=1) / (targets != IGNORED).sum(dim=1).clamp(min=1)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         predicted = outputs.argmax(dim=2)
         right = (predicted == targets) & (predicted > UNK)
         accuracy = 100.0 * right.sum(dim=1) / (targets != IGNORED).sum(dim=1).clamp(min=1)
-        return {"accuracy": accuracy, "test_error": 100.0 - accuracy, "test_loss": self.losses(outputs, targets)}
+        return {
+            "accuracy": accuracy,
+            "test_error": 100.0 - accuracy,
+            "test_loss": self.losses(outputs, targets),
+        }
 
     def test_sizes(self, federation: Federation) -> np.ndarray:
         """[N] number of positions that count."""

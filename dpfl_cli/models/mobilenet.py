@@ -1,21 +1,25 @@
-"""MobileNet, versions 1 and 2, with group normalisation: under batch normalisation a record has no gradient of its own.
+"""MobileNet, versions 1 and 2, with group normalisation: under batch normalisation a record has no
+gradient of its own.
 
-Version 2 is a 3x3 convolution, seventeen inverted residual blocks (widened by a 1x1 convolution, a 3x3 convolution of every
-channel for itself, narrowed by a 1x1 convolution without activation; added to the input where the shapes agree), a 1x1
-convolution, the mean over positions and a linear layer. Version 1 is a 3x3 convolution and thirteen pairs of a 3x3 convolution
-of every channel for itself and a 1x1 convolution, the mean and a linear layer. Every convolution is followed by a normalisation,
-and, but for the narrowing ones, by ReLU6 (version 1: ReLU). There is no dropout.
+Version 2 is a 3x3 convolution, seventeen inverted residual blocks (widened by a 1x1 convolution, a
+3x3 convolution of every channel for itself, narrowed by a 1x1 convolution without activation; added
+to the input where the shapes agree), a 1x1 convolution, the mean over positions and a linear layer.
+Version 1 is a 3x3 convolution and thirteen pairs of a 3x3 convolution of every channel for itself
+and a 1x1 convolution, the mean and a linear layer. Every convolution is followed by a
+normalisation, and, but for the narrowing ones, by ReLU6 (version 1: ReLU). There is no dropout.
 
 References:
-  Howard et al., "MobileNets: efficient convolutional neural networks for mobile vision applications", 2017, arXiv:1704.04861.
-  Sandler, Howard, Zhu, Zhmoginov, Chen, "MobileNetV2: inverted residuals and linear bottlenecks", 2018, arXiv:1801.04381.
+  Howard et al., "MobileNets: efficient convolutional neural networks for mobile vision
+    applications", 2017, arXiv:1704.04861.
+  Sandler, Howard, Zhu, Zhmoginov, Chen, "MobileNetV2: inverted residuals and linear bottlenecks",
+    2018, arXiv:1801.04381.
   Wu, He, "Group normalization", 2018, arXiv:1803.08494.
 """
 
 from __future__ import annotations
 
 from math import ceil
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field, field_validator
@@ -29,10 +33,14 @@ from dpfl_cli.models.network import Network, NetworkSettings
 UNIT = 8  # numbers of channels are multiples of it
 # version 2: widening, channels, blocks and stride of the first of them
 INVERTED = (
-    (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
-)  # fmt: skip
+    *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
+    *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
+)
 # version 1: channels and stride
-SEPARABLE = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
+SEPARABLE = (
+    *((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2)),
+    *(*[(512, 1)] * 5, (1024, 2), (1024, 1)),
+)
 FIRST, LAST = 32, 1280
 
 
@@ -49,29 +57,40 @@ class MobileNetSettings(NetworkSettings):
     @classmethod
     def _divides(cls, groups: int) -> int:
         if UNIT % groups:
-            raise ValueError(f"numbers of channels are multiples of {UNIT}, so it must be 1, 2, 4 or 8")
+            raise ValueError(
+                f"numbers of channels are multiples of {UNIT}, so it must be 1, 2, 4 or 8"
+            )
         return groups
 
 
-@component("model", "mobilenet", revision=1, settings=MobileNetSettings)
+@component("model", "mobilenet", revision=2, settings=MobileNetSettings)
 class MobileNet(Network):
-    """MobileNet, version 2 or 1, with group normalisation and cross-entropy; on images, grey or in colour."""
-
-    batch_records: ClassVar[int] = 50  # its layers' outputs are many
+    """MobileNet, version 2 or 1, with group normalisation and cross-entropy; on images, grey or in
+    colour.
+    """
 
     @classmethod
     def network(cls, settings: MobileNetSettings, info: DatasetInfo) -> nn.Module:
         """The network for images [height, width] or [channels, height, width] with classes."""
         if info.classes is None or info.target_shape or len(info.feature_shape) not in (2, 3):
             raise ConfigError(
-                f"model=mobilenet: needs images with classes, but dataset={info.name} has records of shape "
-                f"{list(info.feature_shape)} and {info.classes or 'no'} classes; choose dataset=mnist or another model"
+                f"model=mobilenet: needs images with classes, but dataset={info.name} has records "
+                f"of shape {list(info.feature_shape)} and {info.classes or 'no'} classes; choose "
+                "dataset=mnist or another model"
             )
         check_groups(settings, info)
         inputs = 1 if len(info.feature_shape) == 2 else info.feature_shape[0]
-        layers = version_1(settings, inputs) if settings.version == "v1" else version_2(settings, inputs)
-        outputs = next(layer.num_channels for layer in reversed(list(layers.modules())) if isinstance(layer, nn.GroupNorm))
-        return nn.Sequential(layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(outputs, info.classes))
+        layers = (
+            version_1(settings, inputs) if settings.version == "v1" else version_2(settings, inputs)
+        )
+        outputs = next(
+            layer.num_channels
+            for layer in reversed(list(layers.modules()))
+            if isinstance(layer, nn.GroupNorm)
+        )
+        return nn.Sequential(
+            layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(outputs, info.classes)
+        )
 
     def inputs(self, features: Tensor) -> Tensor:
         """[n, channels, height, width]; grey images get their channel."""
@@ -79,7 +98,9 @@ class MobileNet(Network):
 
 
 class Normalisation(nn.GroupNorm):
-    """Group normalisation, also of one record at one position, which nn.GroupNorm refuses even for groups of many channels."""
+    """Group normalisation, also of one record at one position, which nn.GroupNorm refuses even for
+    groups of many channels.
+    """
 
     def forward(self, values: Tensor) -> Tensor:
         return torch.group_norm(values, self.num_groups, self.weight, self.bias, self.eps)
@@ -102,11 +123,23 @@ class Inverted(nn.Module):
 
 
 def convolution(
-    inputs: int, outputs: int, size: int, stride: int, groups: int, activation: nn.Module | None = None, separate: bool = False
+    inputs: int,
+    outputs: int,
+    size: int,
+    stride: int,
+    groups: int,
+    activation: nn.Module | None = None,
+    separate: bool = False,
 ) -> nn.Sequential:
-    """Convolution without bias, group normalisation, activation; `separate`: every channel for itself."""
-    part = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=inputs if separate else 1, bias=False)
-    return nn.Sequential(part, Normalisation(groups, outputs), *([] if activation is None else [activation]))
+    """Convolution without bias, group normalisation, activation; `separate`: every channel for
+    itself.
+    """
+    part = nn.Conv2d(
+        inputs, outputs, size, stride, size // 2, groups=inputs if separate else 1, bias=False
+    )
+    return nn.Sequential(
+        part, Normalisation(groups, outputs), *([] if activation is None else [activation])
+    )
 
 
 def version_1(settings: MobileNetSettings, inputs: int) -> nn.Sequential:
@@ -124,33 +157,46 @@ def version_1(settings: MobileNetSettings, inputs: int) -> nn.Sequential:
 def version_2(settings: MobileNetSettings, inputs: int) -> nn.Sequential:
     """All but the classifier; its last convolution is not narrowed with a width below 1."""
     channels, groups = scaled(FIRST, settings.width), settings.groups
-    layers: list[nn.Module] = [convolution(inputs, channels, 3, settings.first_stride, groups, nn.ReLU6())]
+    layers: list[nn.Module] = [
+        convolution(inputs, channels, 3, settings.first_stride, groups, nn.ReLU6())
+    ]
     for widening, wanted, blocks, stride in INVERTED:
         outputs = scaled(wanted, settings.width)
         for block in range(blocks):
             layers.append(Inverted(channels, outputs, 1 if block else stride, widening, groups))
             channels = outputs
-    layers.append(convolution(channels, scaled(LAST, max(1.0, settings.width)), 1, 1, groups, nn.ReLU6()))
+    layers.append(
+        convolution(channels, scaled(LAST, max(1.0, settings.width)), 1, 1, groups, nn.ReLU6())
+    )
     return nn.Sequential(*layers)
 
 
 def check_groups(settings: MobileNetSettings, info: DatasetInfo) -> None:
-    """Refuses groups of a single number, which normalisation would make zero: of one channel at one position."""
+    """Refuses groups of a single number, which normalisation would make zero: of one channel at one
+    position.
+    """
     size = [ceil(side / settings.first_stride) for side in info.feature_shape[-2:]]
     channels = scaled(FIRST, settings.width)
-    steps = SEPARABLE if settings.version == "v1" else [(outputs, stride) for _, outputs, _, stride in INVERTED]
+    steps = (
+        SEPARABLE
+        if settings.version == "v1"
+        else [(outputs, stride) for _, outputs, _, stride in INVERTED]
+    )
     for outputs, stride in steps:
         size = [ceil(side / stride) for side in size]
         least = min(channels, scaled(outputs, settings.width))
         if size == [1, 1] and least == settings.groups:
             raise ConfigError(
-                f"model.groups={settings.groups}: images of {list(info.feature_shape)} shrink to one position, where at this "
-                f"model.width a layer has {least} channels and a group would be a single number; write model.groups=1"
+                f"model.groups={settings.groups}: images of {list(info.feature_shape)} shrink to "
+                f"one position, where at this model.width a layer has {least} channels and a group "
+                "would be a single number; write model.groups=1"
             )
         channels = scaled(outputs, settings.width)
 
 
 def scaled(channels: int, width: float) -> int:
-    """width * channels to the nearest multiple of `UNIT`, up rather than down by more than a tenth."""
+    """width * channels to the nearest multiple of `UNIT`, up rather than down by more than a
+    tenth.
+    """
     nearest = max(UNIT, int(channels * width + UNIT / 2) // UNIT * UNIT)
     return nearest + UNIT if nearest < 0.9 * channels * width else nearest

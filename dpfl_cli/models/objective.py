@@ -1,37 +1,37 @@
 """The objective: model, loss and federation together, stacked over runs and clients.
 
-It alone decides how a thing is computed fast; algorithms say only what is computed. Parameters are flat: `[R, d]` global,
-`[R, M, d]` on clients. Whatever depends on client data comes back as `ClientValues`. Plain `gradient` is the definition;
-structured objectives override `local_descent` with an equal but faster computation, tested against the definition.
+It alone decides how a thing is computed fast; algorithms say only what is computed. Parameters are
+flat: `[R, d]` global, `[R, M, d]` on clients. Whatever depends on client data comes back as
+`ClientValues`. Plain `gradient` is the definition; structured objectives override `_descended` with
+an equal but faster computation, tested against the definition.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.quantiles import QUANTILES, gradient_quantiles
-from dpfl_cli.privacy.bounded import Bounded, Constant, Side, clip, joined_side, solved_mean, unproved
-from dpfl_cli.privacy.client_values import ClientValues, Unreleased, client_values, opened
+from dpfl_cli.privacy.bounded import Bounded
+from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+from dpfl_cli.privacy.solves import Constant, Side, joined_side, solved_mean
 
 Curvature = Literal["hessian", "covariance"]
-BATCHES = "a batch is public record numbers [runs, clients, b], drawn from the run's streams"
-TWICE = "a batch holds a record twice, so that it would count twice: draw it with Streams.subset"
 
 
 class Objective(ABC):
-    """Losses f_i of M clients for a batch of R runs: f_i = mean over the client's records of their loss, + a regulariser h.
+    """Losses f_i of M clients for a batch of R runs: f_i = mean over the client's records of their
+    loss, + a regulariser h.
 
-    What an objective may add to the first four methods, where its structure allows: per-record clipping (`clipped_gradient`,
-    `squared_gradient_norms`), second-order solves (`damped_solve`) and a non-smooth part of the problem (`prox`).
+    What an objective may add to the first four methods, where its structure allows: per-record
+    clipping (`clipped_gradient`, `squared_gradient_norms`), second-order solves (`damped_solve`)
+    and a non-smooth part of the problem (`prox`).
 
     Args:
       settings: the model's settings (equal for all runs of a batch).
@@ -44,25 +44,30 @@ class Objective(ABC):
       records: [R, M] int64 number of records of every client.
       held: the same on the host.
       dtype: float64 for convex problems, float32 for networks.
-      unreleased_metrics: names of the metrics that look at clients' records, and so are covered by no epsilon.
-      host: calls a function with plain tensors or arrays and returns the tensors that it gives. What an objective computes beside
-        torch in a round (a compiled kernel on a tensor's memory) passes through it, so that the engine can repeat the round.
-      solver_residual: relative residual at which `damped_solve` stops, where that is not small beside everything else (float32).
-      provides: which of the optional methods it has, among "clipped_gradient", "squared_gradient_norms", "damped_solve",
-        "covariance" (both kinds of it, and `precondition`).
-      features: p, the number of features that the model's linear layer sees, where it provides "covariance".
+      unreleased_metrics: names of the metrics that look at clients' records, and so are covered by
+        no epsilon.
+      solver_residual: relative residual at which `damped_solve` stops, where that is not small
+        beside everything else (float32).
+      provides: which of the optional methods it has, among "clipped_gradient",
+        "squared_gradient_norms", "damped_solve", "covariance" (both kinds of it, and
+        `precondition`).
+      features: p, the number of features that the model's linear layer sees, where it provides
+        "covariance".
     """
 
     dtype: torch.dtype
     dimension: int
     features: int
-    host: Callable[..., Any] = staticmethod(lambda function, *args: function(*args))
     solver_residual: float = 0.0
     provides: ClassVar[frozenset[str]] = frozenset()
     unreleased_metrics: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
-        self, settings: Any, federations: list[Federation], index: np.ndarray, device: torch.device | str = "cpu"
+        self,
+        settings: Any,
+        federations: list[Federation],
+        index: np.ndarray,
+        device: torch.device | str = "cpu",
     ) -> None:
         self.settings = settings
         self.federations = federations
@@ -85,11 +90,14 @@ class Objective(ABC):
     @classmethod
     @abstractmethod
     def dimension_of(cls, settings: Any, info: DatasetInfo) -> int:
-        """d for this model on this dataset, before anything is read; a ConfigError where the two do not fit."""
+        """d for this model on this dataset, before anything is read; a ConfigError where the two do
+        not fit.
+        """
 
     @classmethod
     def workspace(cls, settings: Any, info: DatasetInfo, clients: int) -> int:
-        """Bytes that a run needs at once besides its values [M, d], such as gathered minibatches or patches.
+        """Bytes that a run needs at once besides its values [M, d], such as gathered minibatches or
+        patches.
 
         With them the launcher finds how many runs fit into a batch, before anything is read.
         """
@@ -106,51 +114,73 @@ class Objective(ABC):
 
     @abstractmethod
     def gradient(self, parameters: Tensor) -> ClientValues:
-        """[R, M, d] full-batch gradient of every client's mean loss f_i at its own parameters [R, M, d].
+        """[R, M, d] full-batch gradient of every client's mean loss f_i at its own parameters [R,
+        M, d].
 
         A client without records has gradient 0.
         """
 
     @abstractmethod
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
-        """Diagnostics of global parameters [R, d]: name -> [R], on the device, never read by an algorithm."""
+        """Diagnostics of global parameters [R, d]: name -> [R], on the device, never read by an
+        algorithm.
+        """
 
     def unreleased(self) -> frozenset[str]:
-        """Names of this batch's metrics that look at clients' records: `unreleased_metrics`, and what settings ask for."""
-        return self.unreleased_metrics | (QUANTILES if getattr(self.settings, "gradient_quantiles", False) else frozenset())
+        """Names of this batch's metrics that look at clients' records: `unreleased_metrics`, and
+        what settings ask for.
+        """
+        return self.unreleased_metrics | (
+            QUANTILES if getattr(self.settings, "gradient_quantiles", False) else frozenset()
+        )
 
     def asked_quantiles(self, parameters: Tensor) -> dict[str, Tensor]:
-        """`gradient_quantiles` at global parameters [R, d], where the model has a setting of this name that asks for them."""
+        """`gradient_quantiles` at global parameters [R, d], where the model has a setting of this
+        name that asks for them.
+        """
         if not getattr(self.settings, "gradient_quantiles", False):
             return {}
         everywhere = parameters.unsqueeze(1).expand(-1, self.clients, -1)
         return gradient_quantiles(self.squared_gradient_norms(everywhere), self.records)
 
     def divisors(self, batch: Tensor | None) -> Tensor:
-        """[R, M] what sums over records are divided by: n_i, at least 1, or b for a batch [R, M, b]; public, and kept."""
+        """[R, M] what sums over records are divided by: n_i, at least 1, or b for a batch [R, M,
+        b]; public, and kept.
+        """
         size = None if batch is None else batch.shape[-1]
         if size not in self._divisors:
-            numbers = self.records.clamp(min=1) if size is None else torch.full_like(self.records, size)
+            numbers = (
+                self.records.clamp(min=1) if size is None else torch.full_like(self.records, size)
+            )
             self._divisors[size] = numbers.to(self.dtype)
         return self._divisors[size]
 
-    def clipped_gradient(self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None) -> Bounded:
-        """Mean over records of the clipped gradients of their losses, without the regulariser, which depends on no data.
+    def clipped_gradient(
+        self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None
+    ) -> Bounded:
+        """Mean over records of the clipped gradients of their losses, without the regulariser,
+        which depends on no data.
 
         Args:
           parameters: [R, M, d].
-          clip_norm: [R], C; the L2 bound of each record's gradient. A record whose gradient is not finite counts as zero.
+          clip_norm: [R], C; the L2 bound of each record's gradient. A record whose gradient is not
+            finite counts as zero.
           batch: [R, M, b] numbers of the client's records, or None for all of them.
 
         Returns:
-          [R, M, d] (1 / m_i) sum_j CLIP(grad l_ij(v_i), C) over the m_i = b (or all n_i) records, as `bounded.record_mean`.
+          [R, M, d] (1 / m_i) sum_j CLIP(grad l_ij(v_i), C) over the m_i = b (or all n_i) records,
+          as `record_means.record_mean`.
         """
         raise NotImplementedError
 
-    def squared_gradient_norms(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
-        """[R, M, b] squared norms of the records' gradients (without the regulariser); zero where a client has no such record.
+    def squared_gradient_norms(
+        self, parameters: Tensor, batch: Tensor | None = None
+    ) -> ClientValues:
+        """[R, M, b] squared norms of the records' gradients (without the regulariser); zero where a
+        client has no such record.
 
-        Args: as for `clipped_gradient`; b is the largest number of records of a client where no batch is given.
+        Args: as for `clipped_gradient`; b is the largest number of records of a client where no
+          batch is given.
         """
         raise NotImplementedError
 
@@ -162,14 +192,17 @@ class Objective(ABC):
         curvature: Curvature = "hessian",
         clip_norm: Tensor | None = None,
     ) -> ClientValues:
-        """(H_i + damping I)^-1 right_i with every client's own curvature H_i, the mean over its records.
+        """(H_i + damping I)^-1 right_i with every client's own curvature H_i, the mean over its
+        records.
 
         Args:
           parameters: [R, M, d] where the Hessian is taken (the covariance does not depend on it).
           right: [R, M, d].
           damping: [R], positive.
-          curvature: "hessian", the Hessian of the records' losses, or "covariance", I_c (x) x x^T of their features.
-          clip_norm: [R], bound on the Frobenius norm of each record's matrix (x x^T for the covariance); None for no bound.
+          curvature: "hessian", the Hessian of the records' losses, or "covariance", I_c (x) x x^T
+            of their features.
+          clip_norm: [R], bound on the Frobenius norm of each record's matrix (x x^T for the
+            covariance); None for no bound.
 
         Returns:
           [R, M, d].
@@ -179,7 +212,8 @@ class Objective(ABC):
     def largest_curvature(
         self, parameters: Tensor, curvature: Curvature = "hessian", clip_norm: Tensor | None = None
     ) -> ClientValues:
-        """[R, M] the largest eigenvalue of the H_i of `damped_solve`; 0 for a client without records. For display.
+        """[R, M] the largest eigenvalue of the H_i of `damped_solve`; 0 for a client without
+        records. For display.
 
         Args: as for `damped_solve`.
         """
@@ -197,36 +231,40 @@ class Objective(ABC):
         how: Side = "project",
         constant: Constant = "tight",
     ) -> Bounded:
-        """(H_i + damping I)^-1 v_i, with v_i from the mean clipped gradient g_i and b_i (`bounded.joined_side`).
+        """(H_i + damping I)^-1 v_i, with v_i from the mean clipped gradient g_i and b_i
+        (`solves.joined_side`).
 
         Args:
           parameters: [R, M, d] where gradients and Hessians are taken.
           auxiliary: [R, M, d] b_i.
-          clip_norm, side_clip_norm, curvature_clip_norm: [R] bounds C1 of a record's gradient, C2 of v_i, D of the Frobenius norm
-            of a record's matrix.
+          clip_norm, side_clip_norm, curvature_clip_norm: [R] bounds C1 of a record's gradient, C2
+            of v_i, D of the Frobenius norm of a record's matrix.
           damping: [R] gamma, positive.
           curvature: as for `damped_solve`.
-          how, constant: as for `bounded.joined_side` and `bounded.solve_sensitivity`.
+          how, constant: as for `solves.joined_side` and `solves.solve_sensitivity`.
 
         Returns:
-          [R, M, d], as `bounded.solved_mean`.
+          [R, M, d], as `solves.solved_mean`.
         """
         gradient = self.clipped_gradient(parameters, clip_norm)
         side = joined_side(gradient, auxiliary, clip_norm, side_clip_norm, how)
         direction = self.damped_solve(parameters, side, damping, curvature, curvature_clip_norm)
         clips = clip_norm, side_clip_norm, curvature_clip_norm
-        return solved_mean(direction, *clips, damping, self.records, how, constant, self.solver_residual)
+        return solved_mean(
+            direction, *clips, damping, self.records, how, constant, self.solver_residual
+        )
 
     def covariance(self) -> ClientValues:
-        """[R, M, p (p + 1) / 2] (1 / n_i) sum_j x_j x_j^T of the features that the model's linear layer sees.
+        """[R, M, p (p + 1) / 2] (1 / n_i) sum_j x_j x_j^T of the features that the model's linear
+        layer sees.
 
-        Packed (`curvature.packed`): the upper triangle row by row, every entry once and as it is. A record that is not finite
-        counts as zero; a client without records has the zero matrix.
+        Packed (`curvature.packed`): the upper triangle row by row, every entry once and as it is. A
+        record that is not finite counts as zero; a client without records has the zero matrix.
         """
         raise NotImplementedError
 
     def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
-        """The same of features clipped to C, as `bounded.record_covariance`.
+        """The same of features clipped to C, as `record_means.record_covariance`.
 
         Args:
           clip_norm: [R], C, the L2 bound of a record's features.
@@ -247,7 +285,8 @@ class Objective(ABC):
         return torch.zeros_like(parameters)
 
     def prox(self, values: Tensor, step: Tensor) -> Tensor:
-        """argmin_u g(u) + ||u - v||^2 / (2 step) for the non-smooth part g of the problem (none: v itself).
+        """argmin_u g(u) + ||u - v||^2 / (2 step) for the non-smooth part g of the problem (none: v
+        itself).
 
         Args:
           values: [R, ..., d] v; public or client values, which stay what they are.
@@ -256,7 +295,8 @@ class Objective(ABC):
         return values
 
     def minibatch_gradient(self, parameters: Tensor, batch: Tensor) -> ClientValues:
-        """[R, M, d] gradient at [R, M, d] of the mean loss of a batch [R, M, b] of every client's records (its distinct numbers).
+        """[R, M, d] gradient at [R, M, d] of the mean loss of a batch [R, M, b] of every client's
+        records (its distinct numbers).
 
         For models that provide "clipped_gradient"; those that have a cheaper way override this one.
         """
@@ -274,7 +314,9 @@ class Objective(ABC):
         """
         return self._descended(start, learning_rate, batches.shape[2], drift, batches)
 
-    def local_descent(self, start: Tensor, learning_rate: Tensor, steps: int, drift: Tensor | None = None) -> ClientValues:
+    def local_descent(
+        self, start: Tensor, learning_rate: Tensor, steps: int, drift: Tensor | None = None
+    ) -> ClientValues:
         """v - w after `steps` local steps v <- v - lr (grad f_i(v) + drift_i), from v = w.
 
         Args:
@@ -288,259 +330,28 @@ class Objective(ABC):
         """
         return self._descended(start, learning_rate, steps, drift, None)
 
-    def bounded_descent(self, start: Tensor, learning_rate: Tensor, steps: int, clip_norm: Tensor) -> Bounded:
-        """`local_descent` without a drift, each client's update clipped to C as a whole (`bounded.clip`).
-
-        Args:
-          clip_norm: [R], C.
-
-        Returns:
-          [R, M, d].
-        """
-        return clip(self.local_descent(start, learning_rate, steps), clip_norm)
-
     def _descended(
-        self, start: Tensor, learning_rate: Tensor, steps: int, drift: Tensor | None, batches: Tensor | None
+        self,
+        start: Tensor,
+        learning_rate: Tensor,
+        steps: int,
+        drift: Tensor | None,
+        batches: Tensor | None,
     ) -> ClientValues:
         """Step by step, as the definition says."""
         begin = start.unsqueeze(1).expand(self.runs, self.clients, self.dimension)
         rate = learning_rate.to(start.dtype).reshape(-1, 1, 1)
         parameters = begin.clone()
-        shift = torch.zeros((), dtype=start.dtype, device=start.device) if drift is None else opened(drift)
+        shift = (
+            torch.zeros((), dtype=start.dtype, device=start.device)
+            if drift is None
+            else opened(drift)
+        )
         for step in range(steps):
-            slope = self.gradient(parameters) if batches is None else self.minibatch_gradient(parameters, batches[:, :, step])
+            slope = (
+                self.gradient(parameters)
+                if batches is None
+                else self.minibatch_gradient(parameters, batches[:, :, step])
+            )
             parameters = parameters - rate * (opened(slope) + shift)
         return client_values(parameters - begin)
-
-
-class ClientSide:
-    """What an algorithm may ask of an objective: public sizes, and what clients compute, as client values.
-
-    Algorithms get this in place of the objective, whose federations and metrics (both hold private data) they must not reach.
-    What they pass is checked here for every model: the server's part must be public, a client's part its own.
-
-    Args:
-      objective: the objective that does the work.
-
-    Attributes:
-      runs, clients, dimension: R, M, d.
-      dtype, device: of parameters.
-    """
-
-    __slots__ = ("__checked", "__objective", "__unread")
-
-    def __init__(self, objective: Objective) -> None:
-        self.__objective = objective
-        self.__checked = False
-        self.__unread: list[Tensor] = []  # on a device, whether a batch held a record twice; see `verify`
-
-    @property
-    def runs(self) -> int:
-        return self.__objective.runs
-
-    @property
-    def clients(self) -> int:
-        return self.__objective.clients
-
-    @property
-    def dimension(self) -> int:
-        return self.__objective.dimension
-
-    @property
-    def features(self) -> int:
-        """p, as `Objective.features`."""
-        return self.__objective.features
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.__objective.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.__objective.device
-
-    @property
-    def batch_device(self) -> torch.device:
-        """As `Objective.batch_device`."""
-        return self.__objective.batch_device
-
-    @property
-    def records(self) -> Tensor:
-        """[R, M] int64 number of records n_i of every client; public."""
-        return self.__objective.records
-
-    @property
-    def held(self) -> np.ndarray:
-        """[R, M] the same on the host, where batches are drawn."""
-        return self.__objective.held
-
-    def initial(self, streams: Streams) -> Tensor:
-        """As `Objective.initial`."""
-        return self.__objective.initial(streams)
-
-    def gradient(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
-        """As `Objective.gradient`, or `Objective.minibatch_gradient` of a batch."""
-        own = self._own("parameters", parameters)
-        if batch is None:
-            return client_values(self.__objective.gradient(own))
-        return client_values(self.__objective.minibatch_gradient(own, self._drawn(batch, 3)))
-
-    def local_descent(
-        self,
-        start: Tensor,
-        learning_rate: Tensor,
-        steps: int,
-        drift: Tensor | None = None,
-        batches: Tensor | None = None,
-    ) -> ClientValues:
-        """As `Objective.local_descent`, or `Objective.minibatch_descent` over batches [R, M, steps, b]."""
-        self._public("start", start, (self.runs, self.dimension))
-        self._public("learning_rate", learning_rate, (self.runs,))
-        own = None if drift is None else self._own("drift", drift)
-        if batches is None:
-            return client_values(self.__objective.local_descent(start, learning_rate, steps, own))
-        if batches.shape[2] != steps:
-            raise PrivacyError(f"{steps} local steps need as many batches, not {batches.shape[2]}")
-        return client_values(self.__objective.minibatch_descent(start, learning_rate, self._drawn(batches, 4), own))
-
-    def bounded_descent(self, start: Tensor, learning_rate: Tensor, steps: int, clip_norm: Tensor) -> Bounded:
-        """As `Objective.bounded_descent`."""
-        self._public("start", start, (self.runs, self.dimension))
-        self._public("learning_rate", learning_rate, (self.runs,))
-        self._public("clip_norm", clip_norm, (self.runs,))
-        return self.__objective.bounded_descent(start, learning_rate, steps, clip_norm)
-
-    def clipped_gradient(
-        self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None, repeats: bool = False
-    ) -> Bounded:
-        """As `Objective.clipped_gradient`; with `repeats` batches may hold a record several times, and the bound is a claim."""
-        self._public("clip_norm", clip_norm, (self.runs,))
-        own = self._own("parameters", parameters)
-        if repeats:
-            if batch is None or isinstance(batch, Unreleased) or batch.shape[:2] != (self.runs, self.clients):
-                raise PrivacyError(BATCHES)
-            mean = self.__objective.clipped_gradient(own, clip_norm, batch)
-            return unproved(mean, "a batch drawn with replacement may hold a record several times")
-        return self.__objective.clipped_gradient(own, clip_norm, self._batch(batch))
-
-    def squared_gradient_norms(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
-        """As `Objective.squared_gradient_norms`."""
-        return client_values(self.__objective.squared_gradient_norms(self._own("parameters", parameters), self._batch(batch)))
-
-    def damped_solve(
-        self,
-        parameters: Tensor,
-        right: Tensor,
-        damping: Tensor,
-        curvature: Curvature = "hessian",
-        clip_norm: Tensor | None = None,
-    ) -> ClientValues:
-        """As `Objective.damped_solve`."""
-        self._public("damping", damping, (self.runs,))
-        if clip_norm is not None:
-            self._public("clip_norm", clip_norm, (self.runs,))
-        own = self._own("parameters", parameters), self._own("right", right)
-        return client_values(self.__objective.damped_solve(*own, damping, curvature, clip_norm))
-
-    def newton_direction(
-        self,
-        parameters: Tensor,
-        auxiliary: Tensor,
-        clip_norm: Tensor,
-        side_clip_norm: Tensor,
-        curvature_clip_norm: Tensor,
-        damping: Tensor,
-        curvature: Curvature = "hessian",
-        how: Side = "project",
-        constant: Constant = "tight",
-    ) -> Bounded:
-        """As `Objective.newton_direction`."""
-        named = (("clip_norm", clip_norm), ("side_clip_norm", side_clip_norm), ("curvature_clip_norm", curvature_clip_norm))
-        for name, numbers in (*named, ("damping", damping)):
-            self._public(name, numbers, (self.runs,))
-        own = self._own("parameters", parameters), self._own("auxiliary", auxiliary)
-        clips = clip_norm, side_clip_norm, curvature_clip_norm
-        return self.__objective.newton_direction(*own, *clips, damping, curvature, how, constant)
-
-    def largest_curvature(
-        self, parameters: Tensor, curvature: Curvature = "hessian", clip_norm: Tensor | None = None
-    ) -> ClientValues:
-        """As `Objective.largest_curvature`."""
-        if clip_norm is not None:
-            self._public("clip_norm", clip_norm, (self.runs,))
-        return client_values(self.__objective.largest_curvature(self._own("parameters", parameters), curvature, clip_norm))
-
-    def covariance(self) -> ClientValues:
-        """As `Objective.covariance`."""
-        return client_values(self.__objective.covariance())
-
-    def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
-        """As `Objective.clipped_covariance`."""
-        self._public("clip_norm", clip_norm, (self.runs,))
-        return self.__objective.clipped_covariance(clip_norm)
-
-    def precondition(self, values: Tensor, matrices: Tensor) -> Tensor:
-        """As `Objective.precondition`."""
-        self._public("matrices", matrices, (self.runs, self.features, self.features))
-        if isinstance(values, Unreleased) or values.dim() != 2:
-            return client_values(self.__objective.precondition(self._own("values", values), matrices))
-        self._public("values", values, (self.runs, self.dimension))
-        return self.__objective.precondition(values, matrices)
-
-    def regulariser_gradient(self, parameters: Tensor) -> Tensor:
-        """As `Objective.regulariser_gradient`."""
-        return self.__objective.regulariser_gradient(parameters)
-
-    def prox(self, values: Tensor, step: Tensor) -> Tensor:
-        """As `Objective.prox`."""
-        self._public("step", step, (self.runs,))
-        return self.__objective.prox(values, step)
-
-    def _batch(self, batch: Tensor | None) -> Tensor | None:
-        """Refuses a batch that holds a record twice. Read on the host where that costs nothing, else once (`verify`)."""
-        return None if batch is None else self._drawn(batch, 3)
-
-    def _drawn(self, batch: Tensor, axes: int) -> Tensor:
-        """The same of [R, M, b], or of several batches [R, M, steps, b]."""
-        if isinstance(batch, Unreleased) or batch.dim() != axes or batch.shape[:2] != (self.runs, self.clients):
-            raise PrivacyError(BATCHES)
-        if batch.device.type != "cpu":
-            if not self.__checked:
-                self.__unread.append((batch.sort(dim=-1).values.diff(dim=-1) == 0).any())
-            self.__checked = True
-            return batch
-        self.__objective.host(_refuse_repeats, batch)
-        return batch
-
-    def verify(self) -> None:
-        """Makes up for the check of batches that rounds on a device leave open, so as not to wait for it; reads the device.
-
-        Called when metrics are read, and so before any result of these rounds is seen.
-
-        Raises:
-          PrivacyError: a batch holds a record twice.
-        """
-        if any(bool(twice) for twice in self.__unread):
-            raise PrivacyError(TWICE)
-        self.__unread.clear()
-
-    def _own(self, name: str, values: Tensor) -> Tensor:
-        """[R, M, d] exactly: an objective that broadcast another shape could hand one client's values to another."""
-        wanted = (self.runs, self.clients, self.dimension)
-        if tuple(values.shape) != wanted:
-            raise PrivacyError(f"{name} of clients is [runs, clients, d] = {list(wanted)}, not {list(values.shape)}")
-        return client_values(values)
-
-    def _public(self, name: str, values: Tensor, wanted: tuple[int, ...]) -> None:
-        if isinstance(values, Unreleased):
-            raise PrivacyError(f"{name} goes to every client, so it must be public: a setting, or computed from releases")
-        if tuple(values.shape) != wanted:
-            raise PrivacyError(f"{name} has the shape {list(values.shape)}, but needs {list(wanted)}")
-
-
-def _refuse_repeats(batch: Tensor) -> Tensor:
-    """Nothing, but of batches [..., b] that hold no record twice."""
-    ascending = bool((batch[..., 1:] > batch[..., :-1]).all())  # as streams draw them
-    if not ascending and bool((batch.sort(dim=-1).values.diff(dim=-1) == 0).any()):
-        raise PrivacyError(TWICE)
-    return batch.new_empty(0)

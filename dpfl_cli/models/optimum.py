@@ -2,25 +2,23 @@
 
     F(x) = sum_j w_j ln(1 + exp(-y_j a_j . x)) + (l2 / 2) ||x||^2 + g(x),    l2 > 0
 
-has one minimiser x*, and x is it where the prox-gradient residual L ||x - prox_{g / L}(x - grad f(x) / L)|| is zero. That is also
-how a stored one is verified. Without g the solver is L-BFGS and Newton's method after it; with g, accelerated proximal gradient
-steps that restart.
+has one minimiser x*, and x is it where the prox-gradient residual L ||x - prox_{g / L}(x - grad
+f(x) / L)|| is zero. That is also how a stored one is verified. Without g the solver is L-BFGS and
+Newton's method after it; with g, accelerated proximal gradient steps that restart.
 
 References:
-  Beck, Teboulle, "A fast iterative shrinkage-thresholding algorithm for linear inverse problems", 2009 (FISTA).
-  O'Donoghue, Candes, "Adaptive restart for accelerated gradient schemes", 2015 (the restart by the gradient's sign).
+  Beck, Teboulle, "A fast iterative shrinkage-thresholding algorithm for linear inverse problems",
+  2009 (FISTA). O'Donoghue, Candes, "Adaptive restart for accelerated gradient schemes", 2015 (the
+  restart by the gradient's sign).
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
-from io import BytesIO
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +26,13 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.data.federation import Federation
-from dpfl_cli.data.sources import cache_dir
+from dpfl_cli.data.sources import cache_dir, write_atomically
 from dpfl_cli.models.prox import NoPenalty, Penalty
 
 logger = logging.getLogger("dpfl")
 
-TOLERANCE = 1e-12  # of the residual, relative to the largest gradient that the records can have (at least 1)
+# of the residual, relative to the largest gradient that the records can have (at least 1)
+TOLERANCE = 1e-12
 STEPS = 200_000  # after which a problem counts as too badly conditioned
 
 _known: dict[str, Tensor | None] = {}
@@ -74,17 +73,27 @@ class LogisticProblem:
 
     def forward(self, x: Tensor, gradient: Tensor) -> Tensor:
         """[d] prox_{g / L}(x - gradient / L)."""
-        return self.penalty.prox(x - gradient / self.smoothness, x.new_full((), 1 / self.smoothness))
+        return self.penalty.prox(
+            x - gradient / self.smoothness, x.new_full((), 1 / self.smoothness)
+        )
 
     def residual(self, x: Tensor) -> float:
-        """L ||x - prox_{g / L}(x - grad f(x) / L)|| over the scale of gradients; without g that is ||grad f(x)||."""
+        """L ||x - prox_{g / L}(x - grad f(x) / L)|| over the scale of gradients; without g that is
+        ||grad f(x)||.
+        """
         scale = max(1.0, float(self.weights @ torch.linalg.vector_norm(self.features, dim=-1)))
-        return self.smoothness * float(torch.linalg.vector_norm(x - self.forward(x, self.gradient(x)))) / scale
+        return (
+            self.smoothness
+            * float(torch.linalg.vector_norm(x - self.forward(x, self.gradient(x))))
+            / scale
+        )
 
     @cached_property
     def key(self) -> str:
         """A hash of the content."""
-        digest = hashlib.sha256(f"logistic {tuple(self.features.shape)} {self.l2!r} {self.penalty!r}".encode())
+        digest = hashlib.sha256(
+            f"logistic {tuple(self.features.shape)} {self.l2!r} {self.penalty!r}".encode()
+        )
         for part in (self.features, self.signs, self.weights):
             digest.update(part.contiguous().numpy().data)
         return digest.hexdigest()
@@ -94,14 +103,18 @@ def minimiser(problem: LogisticProblem) -> Tensor | None:
     """[d] x*, from memory, from disk, or computed and kept.
 
     Returns:
-      x*, or None, saying so once, where the problem is too badly conditioned to reach the tolerance.
+      x*, or None, saying so once, where the problem is too badly conditioned to reach the
+      tolerance.
     """
     if problem.key not in _known:
         stored = _read(problem)
         if stored is None:
             stored = solve(problem)
             if stored is None:
-                logger.warning("no optimum to machine precision (model.l2=%g is very small): not reported", problem.l2)
+                logger.warning(
+                    "no optimum to machine precision (model.l2=%g is very small): not reported",
+                    problem.l2,
+                )
             else:
                 _write(problem, stored)
         _known[problem.key] = stored
@@ -115,7 +128,9 @@ def solve(problem: LogisticProblem) -> Tensor | None:
 
 
 def _newton(problem: LogisticProblem) -> Tensor:
-    """L-BFGS from zero, then Newton steps as long as they help; their systems are solved by conjugate gradients."""
+    """L-BFGS from zero, then Newton steps as long as they help; their systems are solved by
+    conjugate gradients.
+    """
     from scipy.optimize import minimize
     from scipy.sparse.linalg import LinearOperator, cg
 
@@ -125,7 +140,9 @@ def _newton(problem: LogisticProblem) -> Tensor:
 
     d = problem.features.shape[1]
     options = {"maxiter": STEPS, "maxfun": STEPS, "gtol": 1e-10, "ftol": 0.0}
-    x = torch.from_numpy(minimize(both, np.zeros(d), jac=True, method="L-BFGS-B", options=options).x)
+    x = torch.from_numpy(
+        minimize(both, np.zeros(d), jac=True, method="L-BFGS-B", options=options).x
+    )
     error = problem.residual(x)
     for _ in range(20):
         chance = torch.sigmoid(problem.features @ x)
@@ -133,9 +150,14 @@ def _newton(problem: LogisticProblem) -> Tensor:
 
         def apply(u: np.ndarray, curvature: Tensor = curvature) -> np.ndarray:
             direction = torch.from_numpy(u.reshape(-1))
-            return (problem.features.T @ (curvature * (problem.features @ direction)) + problem.l2 * direction).numpy()
+            return (
+                problem.features.T @ (curvature * (problem.features @ direction))
+                + problem.l2 * direction
+            ).numpy()
 
-        step, _ = cg(LinearOperator((d, d), apply, dtype=np.float64), problem.gradient(x).numpy(), rtol=1e-12)
+        step, _ = cg(
+            LinearOperator((d, d), apply, dtype=np.float64), problem.gradient(x).numpy(), rtol=1e-12
+        )
         better = x - torch.from_numpy(step)
         reached = problem.residual(better)
         if not reached < error:
@@ -145,8 +167,12 @@ def _newton(problem: LogisticProblem) -> Tensor:
 
 
 def _proximal(problem: LogisticProblem) -> Tensor:
-    """Accelerated proximal gradient steps from zero; momentum starts anew whenever it points uphill."""
-    x = problem.penalty.prox(problem.features.new_zeros(problem.features.shape[1]), torch.ones(()).double())
+    """Accelerated proximal gradient steps from zero; momentum starts anew whenever it points
+    uphill.
+    """
+    x = problem.penalty.prox(
+        problem.features.new_zeros(problem.features.shape[1]), torch.ones(()).double()
+    )
     ahead, t = x, 1.0
     for step in range(STEPS):
         if step % 20 == 0 and problem.residual(x) <= TOLERANCE / 10:
@@ -167,13 +193,19 @@ def largest_curvature(features: Tensor, weights: Tensor) -> float:
 
 
 def smoothness(federation: Federation, l2: float) -> np.ndarray:
-    """[M] L_i = lambda_max(A_i^T A_i) / (4 n_i) + l2 of the clients' losses f_i; each is l2-strongly convex (mu)."""
+    """[M] L_i = lambda_max(A_i^T A_i) / (4 n_i) + l2 of the clients' losses f_i; each is
+    l2-strongly convex (mu).
+    """
     features, partition = federation.dataset.train.features, federation.partition
     found = np.full(federation.clients, l2)
     for client, count in enumerate(partition.counts):
         start = partition.offsets[client]
-        rows = torch.as_tensor(features[partition.indices[start : start + count]], dtype=torch.float64)
-        found[client] += largest_curvature(rows, torch.full((int(count),), 1.0 / max(int(count), 1), dtype=torch.float64))
+        rows = torch.as_tensor(
+            features[partition.indices[start : start + count]], dtype=torch.float64
+        )
+        found[client] += largest_curvature(
+            rows, torch.full((int(count),), 1.0 / max(int(count), 1), dtype=torch.float64)
+        )
     return found
 
 
@@ -193,17 +225,12 @@ def _read(problem: LogisticProblem) -> Tensor | None:
 
 
 def _write(problem: LogisticProblem, x: Tensor) -> None:
-    """Stores x* under its name in one act. A cache folder that cannot be written only means to compute it again next time."""
-    content = BytesIO()
-    np.save(content, x.numpy())
-    path = _path(problem)
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content.getvalue())
-            os.replace(temporary, path)
-        except OSError:
-            os.unlink(temporary)
-            raise
+    """Stores x* under its name in one act. A cache folder that cannot be written only means to
+    compute it again next time.
+    """
+    write_atomically(_path(problem), partial(_save, x.numpy()))
+
+
+def _save(values: np.ndarray, path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, values)

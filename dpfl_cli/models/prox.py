@@ -1,10 +1,14 @@
-"""Non-smooth parts g of a problem min_x (1/M) sum_i f_i(x) + g(x), by their values and proximal operators.
+"""Non-smooth parts g of a problem min_x (1/M) sum_i f_i(x) + g(x), by their values and proximal
+operators.
 
-Every g has a domain outside of which it is infinite (an indicator); `value` is meant on the domain, `prox` always lands in it.
+Every g has a domain outside of which it is infinite (an indicator); `value` is meant on the domain,
+`prox` always lands in it.
 
 References:
   Parikh, Boyd, "Proximal Algorithms", 2014, sections 2 and 6.
-  Zhang, Fay, Johansson 2023, arXiv:2308.01139, section 5 (the weighted l1 norm on a box).
+  Zhang, Fay, Johansson, "Dynamic Privacy Allocation for Locally Differentially Private Federated
+  Learning with Composite Objectives", 2023, arXiv:2308.01139, section 5.2 (the weighted l1 norm on
+  a box).
 """
 
 from __future__ import annotations
@@ -27,7 +31,9 @@ class Penalty(Protocol):
         ...
 
     def prox(self, v: Tensor, step: Tensor) -> Tensor:
-        """argmin_u g(u) + ||u - v||^2 / (2 step) at points [..., d]; `step` is positive and broadcasts against them."""
+        """argmin_u g(u) + ||u - v||^2 / (2 step) at points [..., d]; `step` is positive and
+        broadcasts against them.
+        """
         ...
 
 

@@ -1,11 +1,13 @@
 """How unevenly records pull: quantiles of their squared gradient norms, as multiples of the mean.
 
-tau_q(x) = Q_q / mean of ||grad l_z(x)||^2 over all records z of all clients, Q_q the smallest value that at least a part q of
-them do not exceed. A clip norm C clips the records above C^2 = tau_q mean.
+tau_q(x) = Q_q / mean of ||grad l_z(x)||^2 over all records z of all clients, Q_q the smallest value
+that at least a part q of them do not exceed. A clip norm C clips the records above C^2 = tau_q
+mean.
 
 A diagnostic: no epsilon covers it, and no algorithm reads it.
 
-Reference: adaptdp (TMLR 2025, openreview vvSHlH3a8V), definition 1.
+Reference: Fukami, Murata, Niwa, "Adaptive Clipping for Differential Private Federated Learning in
+Interpolation Regimes", TMLR 2025, OpenReview vvSHlH3a8V, definition 1.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ QUANTILES = frozenset({MEAN, *(f"tau_{percent}" for percent in PERCENT)})
 
 
 def gradient_quantiles(squared_norms: ClientValues, records: Tensor) -> dict[str, Tensor]:
-    """`mean_squared_gradient`, the mean of squared norms over all records, and `tau_50` ... `tau_100`, each [R].
+    """`mean_squared_gradient`, the mean of squared norms over all records, and `tau_50` ...
+    `tau_100`, each [R].
 
     Where all gradients are zero, or one is not finite, the quantiles are zero.
 

@@ -1,13 +1,13 @@
-"""The 3-D U-Net of FLamby's Fed-IXI (arXiv 2210.04620; F. Perez-Garcia's `unet`), with group for batch normalisation.
+"""The 3-D U-Net of FLamby's Fed-IXI (arXiv 2210.04620; F. Perez-Garcia's `unet`), with group for
+batch normalisation.
 
 Batch normalisation would let records of a pass meet, and has a state that no release covers.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.federation import DatasetInfo, Federation
+from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.client_mean import ClientMeanNetwork, ClientMeanSettings
 
 EPSILON = 1e-9  # of the loss's denominator
@@ -23,16 +23,20 @@ Width = Annotated[int, Field(ge=1)]
 
 
 class Unet3dSettings(ClientMeanSettings):
-    """Output channels of the first convolution, and groups of a normalisation, which must divide twice as many."""
+    """Output channels of the first convolution, and groups of a normalisation, which must divide
+    twice as many.
+    """
 
     channels: Width
     groups: Width
 
 
 class Convolution(nn.Conv3d):
-    """A 3x3x3 convolution with padding 1. On a CPU, a single volume goes as two halves that share a plane on either side.
+    """A 3x3x3 convolution with padding 1. On a CPU, a single volume goes as two halves that share a
+    plane on either side.
 
-    PyTorch takes its fast kernels only for two or more records, or large ones: a step on 24x30x24 is then twice as fast.
+    PyTorch takes its fast kernels only for two or more records, or large ones: a step on 24x30x24
+    is then twice as fast.
     """
 
     def forward(self, volumes: Tensor) -> Tensor:
@@ -54,7 +58,9 @@ def _block(into: int, out: int, groups: int | None) -> nn.Sequential:
 
 
 class Unet(nn.Module):
-    """Two levels down and up, with c-2c, 2c-4c and 4c-8c channels; logits [n, labels, x, y, z] of volumes [n, 1, x, y, z]."""
+    """Two levels down and up, with c-2c, 2c-4c and 4c-8c channels; logits [n, labels, x, y, z] of
+    volumes [n, 1, x, y, z].
+    """
 
     def __init__(self, channels: int, groups: int, labels: int) -> None:
         super().__init__()
@@ -88,60 +94,55 @@ class Unet(nn.Module):
         return self.classifier(volumes)
 
 
-@component("model", "unet3d", revision=1, settings=Unet3dSettings)
+@component("model", "unet3d", revision=2, settings=Unet3dSettings)
 class Unet3d(ClientMeanNetwork):
-    """3-D U-Net with group normalisation and PReLU; loss 1 - soft Dice, mean of the labels. Metrics: dice, test_error, test_loss.
+    """3-D U-Net with group normalisation and PReLU; loss 1 - soft Dice, mean of the labels.
+    Metrics: dice, test_error, test_loss.
 
-    Soft Dice of a volume and label: sum p g / (half the sum of p + g), p the softmax's probability, g 1 at the label's voxels;
-    1 where both are zero everywhere. `dice` is its mean over labels, in percent, `test_error` 100 - dice.
+    Soft Dice of a volume and label: sum p g / (half the sum of p + g), p the softmax's probability,
+      g 1 at the label's voxels;
+    1 where both are zero everywhere. `dice` is its mean over labels, in percent, `test_error` 100 -
+    dice.
     """
 
     test_metrics: ClassVar[frozenset[str]] = frozenset({"dice", "test_error", "test_loss"})
-    gradient_records: ClassVar[int] = 1
-    batch_records: ClassVar[int] = 1
-    evaluation_records: ClassVar[int] = 2
-
-    def __init__(
-        self, settings: Any, federations: list[Federation], index: np.ndarray, device: torch.device | str = "cpu"
-    ) -> None:
-        super().__init__(settings, federations, index, device)
-        self._clipped_records = self.gradient_records  # what a volume's pass holds is far more than its gradient
 
     @classmethod
     def network(cls, settings: Unet3dSettings, info: DatasetInfo) -> nn.Module:
         labels = info.details.get("labels")
-        if labels is None or len(info.feature_shape) != 4 or info.feature_shape[0] != 1 or min(info.feature_shape[1:]) < 4:
+        if (
+            labels is None
+            or len(info.feature_shape) != 4
+            or info.feature_shape[0] != 1
+            or min(info.feature_shape[1:]) < 4
+        ):
             raise ConfigError(
-                f"model=unet3d: needs volumes [1, x, y, z] of at least 4x4x4 with labels for all voxels, but dataset={info.name} "
-                f"has records of shape {list(info.feature_shape)}; choose dataset=fed_ixi or ixi_synth, or another model"
+                "model=unet3d: needs volumes [1, x, y, z] of at least 4x4x4 with labels for all "
+                f"voxels, but dataset={info.name} has records of shape {list(info.feature_shape)}; "
+                "choose dataset=fed_ixi or ixi_synth, or another model"
             )
         if (2 * settings.channels) % settings.groups:
             raise ConfigError(
-                f"model.groups={settings.groups}: does not divide {2 * settings.channels}, twice model.channels; write a divisor"
+                f"model.groups={settings.groups}: does not divide {2 * settings.channels}, twice "
+                "model.channels; write a divisor"
             )
         return Unet(settings.channels, settings.groups, labels)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """[n] 1 - the mean over labels of 2 tp / (2 tp + fp + fn + 1e-9), from logits [n, labels, ...] and labels [n, ...]."""
+        """[n] 1 - the mean over labels of 2 tp / (2 tp + fp + fn + 1e-9), from logits [n, labels,
+        ...] and labels [n, ...].
+        """
         overlap, total = _sums(outputs, targets)
         return 1.0 - (2.0 * overlap / (total + EPSILON)).mean(dim=1)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         overlap, total = _sums(outputs, targets)
         dice = 100.0 * torch.where(total > 0, 2.0 * overlap / total, 1.0).mean(dim=1)
-        return {"dice": dice, "test_error": 100.0 - dice, "test_loss": self.losses(outputs, targets)}
-
-    @classmethod
-    def workspace(cls, settings: Unet3dSettings, info: DatasetInfo, clients: int) -> int:
-        """And the outputs of the layers, for the backward pass; nine tenths are those of the highest level."""
-        outputs = 24 * settings.channels * int(np.prod(info.feature_shape)) * cls.gradient_records
-        return super().workspace(settings, info, clients) + cls.dtype.itemsize * torch.get_num_threads() * outputs
-
-    def _tensor(self, values: np.ndarray) -> Tensor:
-        """Masks stay in bytes."""
-        if values.dtype != np.uint8:
-            return super()._tensor(values)
-        return torch.from_numpy(np.require(values, requirements=["C", "W"])).to(self.device)
+        return {
+            "dice": dice,
+            "test_error": 100.0 - dice,
+            "test_loss": self.losses(outputs, targets),
+        }
 
 
 def _sums(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,20 +1,22 @@
-"""VGG-11 without batch normalisation (Simonyan, Zisserman 2015, arXiv 1409.1556, configuration A), as torchvision has it.
+"""VGG-11 without batch normalisation (Simonyan, Zisserman 2015, arXiv 1409.1556, configuration A),
+as torchvision has it.
 
 Dropout of the fully connected layers is left out: a pass draws nothing.
 
-Initial values: `default`, PyTorch's own for its layers, weights of variance 1 / (3 fan_in), so that with ReLU a layer's outputs
-are about 6^(-1/2) of its inputs and after eight layers little is left; or `kaiming`, those of torchvision's VGG: convolutions
-N(0, 2 / (9 out)), with which gradients keep their size from layer to layer (He, Zhang, Ren, Sun 2015, arXiv 1502.01852, eq. 14,
+Initial values: `default`, PyTorch's own for its layers, weights of variance 1 / (3 fan_in), so that
+  with ReLU a layer's outputs
+are about 6^(-1/2) of its inputs and after eight layers little is left; or `kaiming`, those of
+torchvision's VGG: convolutions N(0, 2 / (9 out)), with which gradients keep their size from layer
+  to layer (He, Zhang, Ren, Sun 2015, arXiv 1502.01852, eq. 14,
 fan_out), linear layers N(0, 0.01^2), biases 0.
 """
 
 from __future__ import annotations
 
 from math import prod, sqrt
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -22,27 +24,29 @@ from dpfl_cli.config.component import component
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.client_mean import ClientMeanNetwork, ClientMeanSettings, image_classes
 
-LAYERS = ((1,), (2,), (4, 4), (8, 8), (8, 8))  # output channels in multiples of the first's; pooling after each group
+LAYERS = (
+    (1,),
+    (2,),
+    (4, 4),
+    (8, 8),
+    (8, 8),
+)  # output channels in multiples of the first's; pooling after each group
 
 
 class Vgg11Settings(ClientMeanSettings):
-    """Width of the first convolution, of the two hidden fully connected layers (None: one layer on means over all places), and
-    the law of the initial values."""
-
-    later: ClassVar[frozenset[str]] = frozenset({"init"})
+    """Width of the first convolution, of the two hidden fully connected layers (None: one layer on
+    means over all places), and the law of the initial values."""
 
     width: Annotated[int, Field(ge=1)]
     hidden: Annotated[int, Field(ge=1)] | None
     init: Literal["default", "kaiming"] = "default"
 
 
-@component("model", "vgg11", revision=1, settings=Vgg11Settings)
+@component("model", "vgg11", revision=2, settings=Vgg11Settings)
 class Vgg11(ClientMeanNetwork):
-    """Eight 3x3 convolutions with ReLU and five max-poolings, fully connected layers, cross-entropy."""
-
-    gradient_records: ClassVar[int] = 8
-    batch_records: ClassVar[int] = 8
-    evaluation_records: ClassVar[int] = 16
+    """Eight 3x3 convolutions with ReLU and five max-poolings, fully connected layers,
+    cross-entropy.
+    """
 
     @classmethod
     def network(cls, settings: Vgg11Settings, info: DatasetInfo) -> nn.Module:
@@ -55,29 +59,34 @@ class Vgg11(ClientMeanNetwork):
             layers.append(nn.MaxPool2d(2))
         hidden = settings.hidden
         if hidden is None:
-            return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(into, classes))
-        connected = [nn.Linear(49 * into, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, classes)]
+            return nn.Sequential(
+                *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(into, classes)
+            )
+        connected = [
+            nn.Linear(49 * into, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, classes),
+        ]
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(7), nn.Flatten(), *connected)
 
     def initial_values(self, generator: np.random.Generator) -> np.ndarray:
         if self.settings.init == "default":
             return super().initial_values(generator)
-        return np.concatenate([kaiming(tuple(one.shape), generator).ravel() for one in self.module.parameters()])
+        return np.concatenate(
+            [kaiming(tuple(one.shape), generator).ravel() for one in self.module.parameters()]
+        )
 
     def inputs(self, features: Tensor) -> Tensor:
         """[n, channels, height, width]; grey images have one channel."""
         return features if features.ndim == 4 else features.unsqueeze(1)
 
-    @classmethod
-    def workspace(cls, settings: Vgg11Settings, info: DatasetInfo, clients: int) -> int:
-        """And the outputs of the layers, for the backward pass; those of the first are half of all."""
-        _, height, width, _ = image_classes("vgg11", info, 32)
-        outputs = 6 * settings.width * height * width * cls.gradient_records
-        return super().workspace(settings, info, clients) + cls.dtype.itemsize * torch.get_num_threads() * outputs
-
 
 def kaiming(shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
-    """A convolution's weight [out, in, h, w], a linear layer's [out, in] or a bias [out] by the law of torchvision's VGG."""
+    """A convolution's weight [out, in, h, w], a linear layer's [out, in] or a bias [out] by the law
+    of torchvision's VGG.
+    """
     if len(shape) == 1:
         return np.zeros(shape)
     deviation = 0.01 if len(shape) == 2 else sqrt(2.0 / (shape[0] * prod(shape[2:])))

@@ -1,1 +1,1 @@
-"""Privacy: clipping, mechanisms (the one door), the ledger, accountants, calibration."""
+"""Privacy: clipping, mechanisms (the one way out), the ledger, accountants, calibration."""

@@ -1,7 +1,8 @@
 """Calibration: the least noise that meets a target epsilon at delta.
 
-Bisection on an accountant's upper bound, so what comes out meets the target by that accountant's word. The ledger is a
-function of one parameter; everything that depends on it (a second release's multiplier, say) follows inside that function.
+Bisection on an accountant's upper bound, so what comes out meets the target by that accountant's
+word. The ledger is a function of one parameter; everything that depends on it (a second release's
+multiplier, say) follows inside that function.
 """
 
 from __future__ import annotations
@@ -32,21 +33,24 @@ def calibrate(
       target_epsilon: positive.
       delta: between 0 and 1.
       accountant: whose epsilon is meant.
-      ledger_of: the planned ledger at a parameter: noise multiplier (epsilon falls as it grows), or epsilon per release
-        of a pure mechanism (`increasing`).
+      ledger_of: the planned ledger at a parameter: noise multiplier (epsilon falls as it grows), or
+        epsilon per release of a pure mechanism (`increasing`).
       increasing: whether epsilon grows with the parameter.
       lower, upper: the parameters considered.
 
     Returns:
-      A parameter with target (1 - tolerance) <= epsilon <= target, tolerance as the accountant states it (1e-9; pld 1e-4).
+      A parameter with target (1 - tolerance) <= epsilon <= target, tolerance as the accountant
+      states it (1e-9; pld 1e-4).
 
     Raises:
       ConfigError: target or delta out of range.
-      PrivacyError: the accountant cannot price the ledger, no parameter meets the target (with the smallest epsilon within
-        reach), or every one does.
+      PrivacyError: the accountant cannot price the ledger, no parameter meets the target (with the
+        smallest epsilon within reach), or every one does.
     """
     if not 0 < target_epsilon < math.inf:
-        raise ConfigError(f"dp.epsilon={target_epsilon:g}: must be a positive number; for no privacy use dp=none")
+        raise ConfigError(
+            f"dp.epsilon={target_epsilon:g}: must be a positive number; for no privacy use dp=none"
+        )
     check_delta(delta)
     if not 0 < lower < upper:
         raise ConfigError(f"calibration needs 0 < lower < upper, got {lower:g} and {upper:g}")
@@ -67,26 +71,35 @@ def calibrate(
 
     goal = f"epsilon {target_epsilon:g} at delta {delta:g} under accountant {accountant.label}"
     epsilon = epsilon_at(noise)
-    loud, loud_epsilon, quiet, quiet_epsilon = noise, epsilon, noise, epsilon  # loud: too little noise; quiet: enough
+    loud, loud_epsilon, quiet, quiet_epsilon = (
+        noise,
+        epsilon,
+        noise,
+        epsilon,
+    )  # loud: too little noise; quiet: enough
     while quiet_epsilon > target_epsilon:
         if quiet >= most:
             smallest = "none" if math.isinf(quiet_epsilon) else f"{quiet_epsilon:.6g}"
-            raise PrivacyError(f"no noise reaches {goal}: the smallest epsilon within reach is {smallest}; raise dp.epsilon")
+            raise PrivacyError(
+                f"no noise reaches {goal}: the smallest epsilon within reach is {smallest}; raise "
+                "dp.epsilon"
+            )
         loud, loud_epsilon = quiet, quiet_epsilon
         quiet = min(quiet * 4, most)
         quiet_epsilon = epsilon_at(quiet)
     while loud_epsilon <= target_epsilon:
         if loud <= least:
             raise PrivacyError(
-                f"{goal} is met with any noise (the largest epsilon is {loud_epsilon:.6g}): there is nothing to calibrate; "
+                f"{goal} is met with any noise (the largest epsilon is {loud_epsilon:.6g}): there "
+                "is nothing to calibrate; "
                 "give the noise level itself"
             )
         quiet, quiet_epsilon = loud, loud_epsilon
         loud = max(loud / 4, least)
         loud_epsilon = epsilon_at(loud)
 
-    # Regula falsi on ln epsilon over ln noise (nearly a straight line), every third step a bisection, aimed just below the
-    # target so that a hit is on the safe side.
+    # Regula falsi on ln epsilon over ln noise (nearly a straight line), every third step a
+    # bisection, aimed just below the target so that a hit is on the safe side.
     aim = target_epsilon * (1 - accountant.tolerance / 2)
     for step in range(_MOST_STEPS):
         if quiet_epsilon >= target_epsilon * (1 - accountant.tolerance):
@@ -108,7 +121,8 @@ def calibrate(
             loud, loud_epsilon = middle, epsilon
     raise PrivacyError(
         f"no noise comes close to {goal}: epsilon jumps from {quiet_epsilon:.6g} to "
-        f"{'more than can be priced' if math.isinf(loud_epsilon) else f'{loud_epsilon:.6g}'}; change dp.epsilon or the accountant"
+        f"{'more than can be priced' if math.isinf(loud_epsilon) else f'{loud_epsilon:.6g}'}; "
+        "change dp.epsilon or the accountant"
     )
 
 
@@ -116,13 +130,15 @@ def refuse_hopeless(ledger: Ledger, accountant: Accountant) -> None:
     """Refuses ledgers for which the noise does not matter."""
     if not ledger.releases:
         raise PrivacyError(
-            "nothing is released, so there is no noise to calibrate: take more rounds or another schedule (one drawn at "
+            "nothing is released, so there is no noise to calibrate: take more rounds or another "
+            "schedule (one drawn at "
             "random has a release for sure with algorithm.final_release=true), or drop dp.epsilon"
         )
     for entry in ledger.entries:
         if entry.kind == "nonprivate" and entry.count:
             raise PrivacyError(
-                f"release '{entry.name}' is made without noise: no epsilon can be met; choose a mechanism other than none"
+                f"release '{entry.name}' is made without noise: no epsilon can be met; choose a "
+                "mechanism other than none"
             )
     reason = accountant.supports(ledger)
     if reason is not None:

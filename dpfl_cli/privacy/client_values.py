@@ -1,15 +1,25 @@
 """Tensors that no release has paid for, and what may be done with them.
 
-`ClientValues` were computed from clients' data and have not passed a mechanism. Objectives return them, algorithms compute with
-them as with any tensor, and whatever they touch becomes one too. Only a mechanism's release turns them into plain tensors. Only
-functions that keep clients apart are allowed (`separation`): none that lets two clients, or two runs, meet.
-A `Diagnostic` was computed from client values for display. Whatever it touches becomes one too; only the engine shows it.
+Values have three kinds. *Public* ones are plain tensors: settings, and functions of releases.
+`ClientValues` are *raw*: computed from clients' data without a mechanism. `OwnValues` are those
+that are *own*: functions of public values and of the client's own released messages, so that
+whoever sees the releases could compute them. A bound per record holds at public and at own points;
+at a raw point one record could have moved the point, and with it every record's gradient.
 
-Neither can be read out into Python or numpy, nor written into plain tensors, and printing shows their shape only. The engine
-refuses a server state that holds either, so a value cannot slip past the door by oversight.
+Objectives return client values, algorithms compute with them as with any tensor, and whatever they
+touch becomes one too (own values stay own while they meet public and own ones only). Only a
+mechanism's release turns them into plain tensors. Only functions that keep clients apart are
+allowed (`separation`): none that lets two clients, or two runs, meet. A `Diagnostic` was computed
+from client values for display. Whatever it touches becomes one too; only the engine shows it.
 
-This stops mistakes, not malice: Python can always be circumvented (`plain.data = values` and `torch.utils.dlpack.to_dlpack` are
-ways that no tensor subclass sees; a test forbids them in algorithms), and tests attack the mechanisms besides.
+None can be read out into Python or numpy, nor written into plain tensors, and printing shows their
+shape only. The engine refuses a server state that holds one. Where torch is watched (modes, hooks)
+or transformed (vmap, grad, functionalize), the mark would be lost or the plain numbers seen: they
+are refused there (`refuse_watchers`). Errors say which function failed, never with which values.
+
+This stops mistakes, not malice: Python can always be circumvented (`plain.data = values` and
+`torch.utils.dlpack.to_dlpack` are ways that no tensor subclass sees; a test forbids them in
+algorithms), and tests attack the mechanisms besides.
 """
 
 from __future__ import annotations
@@ -24,21 +34,29 @@ from torch import Tensor
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.separation import PUBLIC, RULES, Mixing, flat, parts
 
-_READ_OUT = """item tolist numpy equal allclose is_nonzero storage untyped_storage _typed_storage data_ptr apply_ map_ map2_
-backward __array__ __float__ __int__ __bool__ __index__ __complex__ __contains__ __dlpack__ __dlpack_device__"""
-_WRITES = (
-    """__setitem__ __iadd__ __isub__ __imul__ __idiv__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__"""
-)
+_READ_OUT = """
+item tolist numpy equal allclose is_nonzero storage untyped_storage _typed_storage data_ptr
+apply_ map_ map2_ backward __array__ __float__ __int__ __bool__ __index__ __complex__
+__contains__ __dlpack__ __dlpack_device__
+"""
+_WRITES = """
+__setitem__ __iadd__ __isub__ __imul__ __idiv__ __itruediv__ __ifloordiv__ __imod__ __ipow__
+__iand__ __ior__ __ixor__
+"""
 READERS, _WRITERS = frozenset(_READ_OUT.split()), frozenset(_WRITES.split())
 
 
 @lru_cache(maxsize=4096)
 def _nature(func: Callable[..., Any]) -> tuple[str, bool]:
-    """A function's name, with that of its attribute where it reads or sets one, and whether it writes to its first argument."""
+    """A function's name, with that of its attribute where it reads or sets one, and whether it
+    writes to its first argument.
+    """
     name = getattr(func, "__name__", "?")
     if name in ("__get__", "__set__"):
         name = f"{getattr(getattr(func, '__self__', None), '__name__', 'attribute')}.{name}"
-    return name, name in _WRITERS or name.endswith(".__set__") or (name.endswith("_") and not name.endswith("__"))
+    return name, name in _WRITERS or name.endswith(".__set__") or (
+        name.endswith("_") and not name.endswith("__")
+    )
 
 
 class Unreleased(Tensor):
@@ -49,8 +67,13 @@ class Unreleased(Tensor):
 
     @classmethod
     def __torch_function__(
-        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        cls,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        refuse_watchers()
         bare: dict[int, Tensor] = {}  # by identity of the plain alias: the marked argument
         args = tuple([cls._bared(part, bare) for part in args])
         kwargs = {key: cls._bared(part, bare) for key, part in kwargs.items()} if kwargs else {}
@@ -64,23 +87,46 @@ class Unreleased(Tensor):
             targets = [*parts(args[:1] if in_place else ()), *parts(kwargs.get("out"))]
             if any(isinstance(target, Tensor) and id(target) not in marks for target in targets):
                 raise PrivacyError(
-                    f"{cls.what} written into a plain tensor by {name}: use a new tensor, or a mechanism's release"
+                    f"{cls.what} written into a plain tensor by {name}: use a new tensor, or a "
+                    "mechanism's release"
                 )
+        kinds: set[Any] = {type(value) for value in bare.values()}
+        kind = kinds.pop() if len(kinds) == 1 else ClientValues
+        if in_place and type(bare[id(args[0])]) is not kind:
+            raise PrivacyError(f"client values written into own ones by {name}: use a new tensor")
         try:
             if func not in RULES or kwargs.get("out") is not None:
-                raise Mixing("use elementwise functions, or reductions over named axes of a client's own values (2 and above)")
+                raise Mixing(
+                    "use elementwise functions, or reductions over named axes of a client's own "
+                    "values (2 and above)"
+                )
             result = cls._computed(func, args, kwargs, marks)
         except Mixing as error:
             raise PrivacyError(f"{cls.what} in {name}: {error}; {cls.way_out}") from None
-        return bare[id(args[0])] if in_place else cls._marked(result)
+        except Exception as error:  # its message may hold values: an index, a divisor
+            failed = type(error).__name__
+            raise PrivacyError(f"{cls.what} in {name}: {failed}; check shapes and types") from None
+        return bare[id(args[0])] if in_place else kind._marked(result)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Reached only where `__torch_function__` was not asked: constructors that copy, vmap and other transforms."""
-        raise PrivacyError(f"{cls.what} read out by {func} (in torch.tensor, vmap or the like): {cls.way_out}")
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Reached only where `__torch_function__` was not asked: constructors that copy, vmap and
+        other transforms.
+        """
+        raise PrivacyError(
+            f"{cls.what} read out by {func} (in torch.tensor, vmap or the like): {cls.way_out}"
+        )
 
     @classmethod
-    def _computed(cls, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], marks: frozenset[int]) -> Any:
+    def _computed(
+        cls,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        marks: frozenset[int],
+    ) -> Any:
         """The result of a function of `RULES` on plain arguments, or a Mixing."""
         raise NotImplementedError
 
@@ -88,9 +134,10 @@ class Unreleased(Tensor):
     def _bared(cls, value: Any, bare: dict[int, Tensor]) -> Any:
         """An argument without marks; client values and diagnostics do not meet."""
         if isinstance(value, Unreleased):
-            if not isinstance(value, cls):
+            if isinstance(value, Diagnostic) != issubclass(cls, Diagnostic):
                 raise PrivacyError(
-                    f"{cls.what} meet {value.what}: diagnostics are for display and enter no computation of clients"
+                    f"{cls.what} meet {value.what}: diagnostics are for display and enter no "
+                    "computation of clients"
                 )
             plain = opened(value)
             bare[id(plain)] = value
@@ -121,7 +168,13 @@ class ClientValues(Unreleased):
     way_out = "values of different clients meet, and leave a client, only in a mechanism's release"
 
     @classmethod
-    def _computed(cls, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], marks: frozenset[int]) -> Any:
+    def _computed(
+        cls,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        marks: frozenset[int],
+    ) -> Any:
         if not args:
             raise Mixing("give them as the first argument")
         own = [part.shape[:2] for part in flat((*args, *kwargs.values())) if id(part) in marks]
@@ -135,6 +188,12 @@ class ClientValues(Unreleased):
         return result
 
 
+class OwnValues(ClientValues):
+    """A tensor [R, M, ...] that each client computed from public values and its own released
+    messages.
+    """
+
+
 class Diagnostic(Unreleased):
     """A tensor that was computed from client values for display."""
 
@@ -142,9 +201,17 @@ class Diagnostic(Unreleased):
     way_out = "they are for display, and no algorithm may read one"
 
     @classmethod
-    def _computed(cls, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], marks: frozenset[int]) -> Any:
+    def _computed(
+        cls,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        marks: frozenset[int],
+    ) -> Any:
         name = func.__name__
-        chosen = name in ("__getitem__", "__setitem__") and any(id(part) in marks for part in parts(args[1]))
+        chosen = name in ("__getitem__", "__setitem__") and any(
+            id(part) in marks for part in parts(args[1])
+        )
         if chosen or (name == "where" and len(args) + len(kwargs) < 3):
             raise Mixing("a shape would depend on them")
         return func(*args, **kwargs)
@@ -155,10 +222,46 @@ def client_values(values: Tensor) -> ClientValues:
     if isinstance(values, ClientValues):
         return values
     if isinstance(values, Unreleased):
-        raise PrivacyError("a diagnostic is no client's own value: diagnostics are for display, and no algorithm may read one")
+        raise PrivacyError(
+            "a diagnostic is no client's own value: diagnostics are for display, and no algorithm "
+            "may read one"
+        )
     if values.dim() < 2:
-        raise PrivacyError(f"client values need the axes [runs, clients, ...], not the shape {list(values.shape)}")
+        raise PrivacyError(
+            f"client values need the axes [runs, clients, ...], not the shape {list(values.shape)}"
+        )
     return values.as_subclass(ClientValues)
+
+
+def own_values(values: Tensor) -> ClientValues:
+    """Marks public values [R, M, ...], or a client's released messages, as its own; what is raw
+    stays raw.
+    """
+    marked = client_values(values)
+    return marked if marked is values else values.as_subclass(OwnValues)
+
+
+def is_raw(values: Tensor) -> bool:
+    """Whether values are of clients' data and of no release."""
+    return isinstance(values, Unreleased) and not isinstance(values, OwnValues)
+
+
+def refuse_watchers() -> None:
+    """Refuses to go on where torch's functions are watched or transformed: what looks on would see
+    the plain numbers inside marked tensors, and what comes out of a transform has lost its mark.
+    """
+    if (
+        torch._C._len_torch_function_stack()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+        or torch._C._get_tracing_state() is not None
+    ):
+        raise PrivacyError(
+            "client values under a mode, a hook or a transform of torch (vmap, grad, jacrev, "
+            "functionalize, torch.device as a context, saved-tensor hooks, tracing): their mark "
+            "would be lost; compute with them as they are"
+        )
 
 
 def diagnostic(values: Tensor) -> Diagnostic:
@@ -167,7 +270,9 @@ def diagnostic(values: Tensor) -> Diagnostic:
 
 
 def opened(values: Tensor) -> Tensor:
-    """The plain tensor inside client values. For mechanisms, objectives and diagnostics only; a test holds that."""
+    """The plain tensor inside client values. For mechanisms, objectives and diagnostics only; a
+    test holds that.
+    """
     if not isinstance(values, Unreleased):
         return values
     with torch._C._DisableTorchDispatch():
@@ -175,13 +280,20 @@ def opened(values: Tensor) -> Tensor:
 
 
 def shown(values: Tensor) -> Tensor:
-    """The plain tensor inside a diagnostic; a plain tensor as it is. For the engine's display only; a test holds that."""
+    """The plain tensor inside a diagnostic; a plain tensor as it is. For the engine's display only;
+    a test holds that.
+    """
     if isinstance(values, ClientValues):
-        raise PrivacyError("values of single clients are no diagnostic: return means over clients, from privacy.diagnostics")
+        raise PrivacyError(
+            "values of single clients are no diagnostic: return means over clients, from "
+            "privacy.diagnostics"
+        )
     return opened(values)
 
 
 def versions(tensors: Iterable[Tensor]) -> tuple[int, ...]:
-    """How often each tensor was changed in place, by torch's counters; -1 where there is none (made in inference mode)."""
+    """How often each tensor was changed in place, by torch's counters; -1 where there is none (made
+    in inference mode).
+    """
     with torch._C.DisableTorchFunctionSubclass():
         return tuple([-1 if tensor.is_inference() else tensor._version for tensor in tensors])

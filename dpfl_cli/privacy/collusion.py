@@ -1,10 +1,12 @@
-"""Shares against clients that collude: what is left of the noise of a sum when some of those who added it know their parts.
+"""Shares against clients that collude: what is left of the noise of a sum when some of those who
+added it know their parts.
 
-The sum of M shares N(0, std^2 / M) holds noise N(0, std^2). A coalition of h clients subtracts its own shares and contributions;
-what remains is the sum over the others with noise N(0, std^2 (M - h) / M), so every noise multiplier z becomes
-z sqrt((M - h) / M) (Krouka, Koskela, Kulkarni, PoPETs 2025(1), section 4). Where each share is the whole noise, the sum has
-multiplier z sqrt(M), of which z sqrt(M - h) remains: no different. Messages that are priced one by one are protected by their
-own noise, whoever colludes.
+The sum of M shares N(0, std^2 / M) holds noise N(0, std^2). A coalition of h clients subtracts its
+own shares and contributions; what remains is the sum over the others with noise N(0, std^2 (M - h)
+/ M), so every noise multiplier z becomes z sqrt((M - h) / M) (Krouka, Koskela, Kulkarni, PoPETs
+2025(1), section 4). Where each share is the whole noise, the sum has multiplier z sqrt(M), of which
+z sqrt(M - h) remains: no different. Messages that are priced one by one are protected by their own
+noise, whoever colludes.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from typing import Any
 from dpfl_cli.privacy.accountants import Accountant, price
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 
-WHOLE = "changes nothing: every message carries the whole noise, and it is the messages that are priced"
+WHOLE = (
+    "changes nothing: every message carries the whole noise, and it is the messages that are priced"
+)
 
 
 def coalitions(clients: int) -> list[int]:
@@ -31,11 +35,19 @@ def coalitions(clients: int) -> list[int]:
 def against(ledger: Ledger, clients: int, colluding: int) -> Ledger:
     """The ledger as a coalition of `colluding` of the `clients` sees it."""
     left = math.sqrt((clients - colluding) / clients)
-    return Ledger(tuple(_scaled(entry, left) if entry.scope == "federation" else entry for entry in ledger.entries))
+    return Ledger(
+        tuple(
+            _scaled(entry, left) if entry.scope == "federation" else entry
+            for entry in ledger.entries
+        )
+    )
 
 
-def collusion(ledger: Ledger, clients: int, accountant: Accountant, delta: float) -> str | list[dict[str, Any]]:
-    """Per size of a coalition: how many collude, the smallest noise multiplier of each release that is left, and epsilon.
+def collusion(
+    ledger: Ledger, clients: int, accountant: Accountant, delta: float
+) -> str | list[dict[str, Any]]:
+    """Per size of a coalition: how many collude, the smallest noise multiplier of each release that
+    is left, and epsilon.
 
     Or, in words, why it changes nothing.
     """
@@ -47,7 +59,11 @@ def collusion(ledger: Ledger, clients: int, accountant: Accountant, delta: float
         found.append(
             {
                 "colluding": colluding,
-                "noise_multiplier": {entry.name: float(entry.parameters().min()) for entry in seen.entries if entry.count},
+                "noise_multiplier": {
+                    entry.name: float(entry.parameters().min())
+                    for entry in seen.entries
+                    if entry.count
+                },
                 "epsilon": price(_composed(seen), accountant, delta).epsilon,
             }
         )
@@ -61,15 +77,19 @@ def _scaled(entry: LedgerEntry, factor: float) -> LedgerEntry:
 
 
 def _composed(ledger: Ledger) -> Ledger:
-    """The same with noise that changes over time as one release each, where no accountant looks at rounds.
+    """The same with noise that changes over time as one release each, where no accountant looks at
+    rounds.
 
-    Gaussian releases with multipliers z_t compose to exactly one with 1 / z^2 = sum 1 / z_t^2 (Dong, Roth and Su 2022, Corollary
-    3.3), in Rényi divergence too, and pricing one is quick. Releases of a group may be priced round by round and stay.
+    Gaussian releases with multipliers z_t compose to exactly one with 1 / z^2 = sum 1 / z_t^2
+    (Dong, Roth and Su 2022, Corollary 3.3), in Rényi divergence too, and pricing one is quick.
+    Releases of a group may be priced round by round and stay.
     """
     entries = []
     for entry in ledger.entries:
         if isinstance(entry.parameter, tuple) and entry.kind == "gaussian" and not entry.group:
-            entries.append(replace(entry, count=1, parameter=float((entry.parameters() ** -2.0).sum() ** -0.5)))
+            entries.append(
+                replace(entry, count=1, parameter=float((entry.parameters() ** -2.0).sum() ** -0.5))
+            )
         else:
             entries.append(entry)
     return Ledger(tuple(entries))

@@ -1,15 +1,24 @@
-"""Diagnostics: looks at client values that no release paid for. For display only: they come as `Diagnostic`
-tensors, which mark whatever they touch, cannot be read out, and are refused by clipping and by the server's state. Results list
-what was reported with this mark, because no epsilon covers it.
+"""Diagnostics: looks at client values that no release paid for. For display only: they come as
+`Diagnostic` tensors, which mark whatever they touch, cannot be read out, and are refused by
+clipping and by the server's state. Results list what was reported with this mark, because no
+epsilon covers it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from dpfl_cli.privacy.bounded import Bounded
-from dpfl_cli.privacy.client_values import ClientValues, Diagnostic, diagnostic, opened
+from dpfl_cli.privacy.client_values import (
+    ClientValues,
+    Diagnostic,
+    client_values,
+    diagnostic,
+    opened,
+)
 
 _AT_THE_BOUND = 1 - 1e-4  # clipping leaves a norm of C up to rounding, also in float32
 
@@ -26,15 +35,34 @@ def curvature_diagnostics(largest: ClientValues) -> dict[str, Diagnostic]:
     return {"largest_curvature": diagnostic(opened(largest).mean(dim=-1))}
 
 
+def drift_start(values: Tensor) -> dict[str, ClientValues]:
+    """`drift_so_far` before anything was communicated, for client values [R, M, d]."""
+    nothing = client_values(torch.zeros_like(opened(values)[..., 0], dtype=torch.float64))
+    return {"longest": nothing, "clipped": nothing}
+
+
+def drift_so_far(
+    lengths: Tensor, seen: Mapping[str, Tensor], clip_norm: Tensor
+) -> dict[str, Tensor]:
+    """[R, M] client values of what clients communicate, with lengths [R, M]: the longest so far,
+    and how often one was clipped to C [R].
+    """
+    clipped = seen["clipped"] + (lengths > clip_norm.unsqueeze(-1))
+    return {"longest": torch.maximum(seen["longest"], lengths), "clipped": clipped}
+
+
 def drift_diagnostics(
-    lengths: Tensor, longest: Tensor, clipped: Tensor, communications: Tensor, watched: int | None = None
+    lengths: Tensor,
+    seen: Mapping[str, Tensor],
+    communications: Tensor,
+    watched: int | None = None,
 ) -> dict[str, Diagnostic]:
     """DIAGNOSTICS, not private: they look at client values without a release. For display only.
 
     Args:
-      lengths: [R, M] client values, how long what clients would communicate now is before any clipping.
-      longest: [R, M] client values, the same of what they did communicate so far, the longest.
-      clipped: [R, M] client values, how often it was clipped.
+      lengths: [R, M] client values, how long what clients would communicate now is before any
+        clipping.
+      seen: as `drift_so_far`.
       communications: [R] how many there were.
       watched: a client, or None.
 
@@ -42,14 +70,15 @@ def drift_diagnostics(
       update_norm: [R] (1/M) sum_i of the lengths.
       longest_update: [R] the longest over clients and communications so far.
       clipped_fraction: [R] the part of what clients communicated so far that was clipped.
-      repaired: [R] the number of clients whose local model is not finite, and which would send zero.
+      repaired: [R] the number of clients whose local model is not finite, and which would send
+        zero.
       watched_norm: [R] the watched client's length.
     """
     now = opened(lengths)
     found = {
         "update_norm": now.mean(dim=-1),
-        "longest_update": opened(longest).amax(dim=-1),
-        "clipped_fraction": opened(clipped).mean(dim=-1) / communications.clamp(min=1.0),
+        "longest_update": opened(seen["longest"]).amax(dim=-1),
+        "clipped_fraction": opened(seen["clipped"]).mean(dim=-1) / communications.clamp(min=1.0),
         "repaired": (~torch.isfinite(now)).sum(dim=-1),
     }
     if watched is not None:
@@ -57,7 +86,9 @@ def drift_diagnostics(
     return {name: diagnostic(value) for name, value in found.items()}
 
 
-def record_diagnostics(squared_norms: ClientValues, clip_norm: Tensor, records: Tensor) -> dict[str, Diagnostic]:
+def record_diagnostics(
+    squared_norms: ClientValues, clip_norm: Tensor, records: Tensor
+) -> dict[str, Diagnostic]:
     """A DIAGNOSTIC, not private: it looks at client values without a release. For display only.
 
     Args:
@@ -66,11 +97,14 @@ def record_diagnostics(squared_norms: ClientValues, clip_norm: Tensor, records: 
       records: [R, M] how many of the n count.
 
     Returns:
-      clipped_fraction: [R] the part of the records, over all clients, whose gradient is longer than C.
+      clipped_fraction: [R] the part of the records, over all clients, whose gradient is longer than
+        C.
     """
     norms = opened(squared_norms)
     longer = norms > clip_norm.to(norms.dtype).square().reshape(-1, 1, 1)
-    return {"clipped_fraction": diagnostic(longer.sum(dim=(1, 2)).to(norms.dtype) / records.sum(dim=1))}
+    return {
+        "clipped_fraction": diagnostic(longer.sum(dim=(1, 2)).to(norms.dtype) / records.sum(dim=1))
+    }
 
 
 def update_diagnostics(update: Bounded) -> dict[str, Diagnostic]:

@@ -1,26 +1,27 @@
-"""No noise, and Gaussian noise: on every client's message (local), on the mean (central), or in shares (secure aggregation).
+"""No noise, and Gaussian noise: on every client's message (local), on the mean (central), or in
+shares (secure aggregation).
 
-In both, noise multiplier z = std / sensitivity, where the sensitivity of one contribution comes with the bounded values: 2C
-for vectors clipped to C under replace_one, C under add_or_remove and zero_out. The paper's noise (Takakura et al.,
-arXiv 2504.09850, section 5) in these terms, under replace_one: local std 0.7 C = 0.35 * 2C, so z = 0.35; central std on the
-mean 5C / M = 2.5 * 2C / M, so z = 2.5.
+In all, noise multiplier z = std / sensitivity, where the sensitivity of one contribution comes with
+the bounded values: 2C for vectors clipped to C under replace_one, C under add_or_remove and
+zero_out. The noise of Takakura et al. (arXiv:2504.09850, section 5) in these terms, under
+replace_one: local std 0.7 C = 0.35 * 2C, so z = 0.35; central std on the mean
+5C / M = 2.5 * 2C / M, so z = 2.5.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 from torch import Tensor
 
 from dpfl_cli.config.component import Settings, component
-from dpfl_cli.privacy.bounded import Bounded, Relation
-from dpfl_cli.privacy.client_values import client_values
-from dpfl_cli.privacy.ledger import Kind, LedgerEntry, Scope
-from dpfl_cli.privacy.mechanism import Mechanism, Release, ReleaseSpec, needs_noise
+from dpfl_cli.privacy.bounded import per_run
+from dpfl_cli.privacy.client_values import ClientValues, client_values, own_values
+from dpfl_cli.privacy.ledger import Scope
+from dpfl_cli.privacy.mechanism import Call, Mechanism, Release, needs_noise
+from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 
 
 class NoNoiseSettings(Settings):
@@ -45,15 +46,15 @@ class NoNoise(Mechanism):
     needs_bound: ClassVar[bool] = False
 
     @classmethod
-    def entry(cls, settings: Any, spec: ReleaseSpec, relation: Relation, unit: str, dimension: int, clients: int) -> LedgerEntry:
-        """A nonprivate event."""
-        return LedgerEntry(spec.name, "nonprivate", 1, None, None, relation, unit, "federation", spec.group, spec.shape)
+    def event(
+        cls, settings: Any, spec: ReleaseSpec, setup: Setup
+    ) -> tuple[str, float | None, Scope]:
+        return "nonprivate", None, "federation"
 
-    def release(self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None) -> Release:
+    def _released(self, call: Call) -> Release:
         """The values themselves, [R, M, d] or [R, M]."""
-        self._begin(name, values, rounds, charged)
-        received = self._charged_only(values.checked(), charged)
-        return Release(received, received.mean(dim=1), client_values(received), values.bound)
+        received = call.values.checked()
+        return Release(received, received.mean(dim=1), client_values(received), call.values.bound)
 
     def squared_norms(self, release: Release) -> Tensor:
         """[R, M] ||v_i||^2 exactly."""
@@ -61,93 +62,102 @@ class NoNoise(Mechanism):
 
 
 class _Gaussian(Mechanism):
-    """What the two Gaussian mechanisms share: settings, and the event of a release."""
+    """What the Gaussian mechanisms share: the event of a release, and noise."""
 
     noise_field: ClassVar[str | None] = "noise_multiplier"
     _scope: ClassVar[Scope]
 
     @classmethod
-    def entry(cls, settings: Any, spec: ReleaseSpec, relation: Relation, unit: str, dimension: int, clients: int) -> LedgerEntry:
-        """A Gaussian event with the settings' noise multiplier, or what the release makes of it (`spec.multiplier`)."""
+    def event(
+        cls, settings: Any, spec: ReleaseSpec, setup: Setup
+    ) -> tuple[str, float | None, Scope]:
+        """Gaussian, with the settings' noise multiplier or what the release makes of it."""
         multiplier = needs_noise(settings.noise_multiplier, "noise_multiplier")
         if spec.multiplier is not None:
-            multiplier = spec.multiplier(multiplier, dimension, clients)
-        kind: Kind = "gaussian"
-        return LedgerEntry(spec.name, kind, 1, multiplier, None, relation, unit, cls._scope, spec.group, spec.shape)
+            multiplier = spec.multiplier(multiplier)
+        return "gaussian", multiplier, cls._scope
 
-    def _with_noise(self, name: str, address: np.ndarray, values: Bounded, std: Tensor) -> Tensor:
-        """Every client's contribution [R, M, d] or [R, M] plus N(0, std^2) from the stream `noise/<name>`; std [R] or [R, M]."""
-        raw, factors = values.factored()
-        vectors = raw if values.is_vector else raw.unsqueeze(-1)
+    def _messages(self, call: Call, std: Tensor) -> Tensor:
+        """Every client's contribution [R, M, d] or [R, M] plus N(0, std^2); std [R] or [R, M]."""
+        raw, factors = call.values.factored()
+        vectors = raw if call.values.is_vector else raw.unsqueeze(-1)
         scale = std.to(device=vectors.device, dtype=vectors.dtype)
-        return self.site.streams.noisy(f"noise/{name}", address, vectors, scale, factors).reshape(raw.shape)
+        name = f"noise/{call.spec.name}"
+        noisy = self.site.streams.noisy(name, call.address, vectors, scale, factors)
+        return noisy.reshape(raw.shape)
+
+    def _noisy_mean(self, call: Call, std: Tensor) -> Tensor:
+        """[R, d] or [R] the mean over clients plus N(0, std^2), std [R]: one draw per run."""
+        mean = call.values.checked().mean(dim=1)
+        size = mean.shape[-1] if call.values.is_vector else 1
+        name = f"noise/{call.spec.name}"
+        drawn = self.site.streams.normal(name, call.address, None, size, mean.dtype, mean.device)
+        noise = drawn.reshape(mean.shape)
+        return noise.mul_(per_run(std, noise)).add_(mean)
 
 
 @component("mechanism", "local_gaussian", revision=1, settings=GaussianSettings)
 class LocalGaussian(_Gaussian):
     """Gaussian noise on every client's message (local trust).
 
-    Client i sends c_i = v_i + N(0, std^2 I_d), std = z * sensitivity. The server, and anybody, may see every message; each is
-    one Gaussian release of client i's data, and clients hold disjoint data.
+    Client i sends c_i = v_i + N(0, std^2 I_d), std = z * sensitivity. The server, and anybody, may
+    see every message; each is one Gaussian release of client i's data, and clients hold disjoint
+    data.
     """
 
     trusts: ClassVar[frozenset[str]] = frozenset({"local"})
     _scope: ClassVar[Scope] = "client"
 
-    def release(self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None) -> Release:
-        """Messages [R, M, d] or [R, M]; a client's echo is its own message. Noise stream `noise/<name>`, per client."""
-        multipliers, address = self._begin(name, values, rounds, charged)
-        sensitivity = values.sensitivity(self.site.relation)
-        std = self._per_run(multipliers, sensitivity) * sensitivity
-        received = self._charged_only(self._with_noise(name, address, values, std), charged)
-        return Release(received, received.mean(dim=1), client_values(received), values.bound, std)
+    def _released(self, call: Call) -> Release:
+        """Messages [R, M, d] or [R, M]; a client's echo is its own message."""
+        std = per_run(call.parameters, call.sensitivity) * call.sensitivity
+        received = self._messages(call, std)
+        echo = own_values(received)
+        return Release(received, received.mean(dim=1), echo, call.values.bound, std)
 
     def squared_norms(self, release: Release) -> Tensor:
-        """[R, M] ||c_i||^2 - d std^2, whose expectation is ||v_i||^2 (the paper's section 4.1; may be negative)."""
+        """[R, M] ||c_i||^2 - d std^2, whose expectation is ||v_i||^2 (Takakura et al., section 4.1;
+        may be negative).
+        """
         assert release.noise_std is not None
         size = release.received.shape[-1]
-        return release.received.square().sum(dim=-1) - size * self._per_run(release.noise_std.square(), release.received[..., 0])
+        noise = size * per_run(release.noise_std.square(), release.received[..., 0])
+        return release.received.square().sum(dim=-1) - noise
 
 
 @component("mechanism", "central_gaussian", revision=1, settings=GaussianSettings)
 class CentralGaussian(_Gaussian):
     """Gaussian noise on the mean over clients, added by a trusted server (central trust).
 
-    The mean of M contributions changes by at most sensitivity / M when one does, so the noise on it has the standard
-    deviation std = z * sensitivity / M. M is public and fixed: under zero_out and add_or_remove a client that is absent
-    counts as a zero vector (a zero) and the mean is still divided by M.
+    The mean of M contributions changes by at most sensitivity / M when one does, so the noise on it
+    has the standard deviation std = z * sensitivity / M. M is public and fixed: under zero_out and
+    add_or_remove a client that is absent counts as a zero vector (a zero) and the mean is still
+    divided by M.
     """
 
     trusts: ClassVar[frozenset[str]] = frozenset({"central"})
     _scope: ClassVar[Scope] = "federation"
 
-    def release(self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None) -> Release:
-        """The noisy mean [R, d] or [R]; a client's echo is its own clipped contribution, which it sent to the server.
-
-        Noise stream `noise/<name>`, one draw per run.
+    def _released(self, call: Call) -> Release:
+        """The noisy mean [R, d] or [R]; a client's echo is its own clipped contribution, which it
+        sent to the server.
         """
-        multipliers, address = self._begin(name, values, rounds, charged)
-        sensitivity = values.sensitivity(self.site.relation)
-        largest = sensitivity if sensitivity.dim() == 1 else sensitivity.amax(dim=1)
-        std = self._per_run(multipliers, largest) * largest / self.site.clients
-        mean = values.checked().mean(dim=1)
-        size = mean.shape[-1] if values.is_vector else 1
-        noise = self.site.streams.normal(f"noise/{name}", address, None, size, mean.dtype, mean.device).reshape(mean.shape)
-        received = noise.mul_(self._per_run(std, noise)).add_(mean)
-        received = self._charged_only(received, charged)
-        return Release(received, received, values.values, values.bound, std)
+        std = per_run(call.parameters, call.largest) * call.largest / self.site.setup.clients
+        mean = self._noisy_mean(call, std)
+        return Release(mean, mean, call.values.values, call.values.bound, std)
 
 
 class SharedSettings(GaussianSettings):
     """Settings of `shared_gaussian`.
 
     Attributes:
-      noise_share: each client adds its share of the noise of the sum; otherwise each adds all of it, so that the sum carries
-        sqrt(M) times as much (the target epsilon is still that of shares: what is added beyond it shows in epsilon).
-      sens_scale: the noise is for the largest sensitivity among the clients, or each client's share for its own (Krouka et al.).
+      noise_share: each client adds its share of the noise of the sum; otherwise each adds all of
+        it, so that the sum carries sqrt(M) times as much (the target epsilon is still that of
+        shares: what is added beyond it shows in epsilon).
+      sens_scale: the noise is for the largest sensitivity among the clients, or each client's share
+        for its own (Krouka et al.).
     """
 
-    later: ClassVar[frozenset[str]] = frozenset({"noise_share", "sens_scale"})
     noise_share: bool = True
     sens_scale: Literal["max", "own"] = "max"
 
@@ -156,20 +166,24 @@ class SharedSettings(GaussianSettings):
 class SharedGaussian(_Gaussian):
     """Gaussian noise added in shares, of which only the sum is seen (secure aggregation).
 
-    Client i adds N(0, std^2 / M) to its contribution, std = z * sensitivity, and sends the result into a secure sum, which shows
-    sum_i (v_i + e_i) to everybody and nothing else to anybody. One privacy unit moves the sum by at most the largest sensitivity
-    among the clients, and the noise on it is N(0, std^2): one Gaussian release of multiplier z. Handing out the mean, the sum
-    over the public M, is post-processing. Each client's own message, which it knows, holds only a share of the noise: it is
-    client state (the echo) and no epsilon covers it.
+    Client i adds N(0, std^2 / M) to its contribution, std = z * sensitivity, and sends the result
+    into a secure sum, which shows sum_i (v_i + e_i) to everybody and nothing else to anybody. One
+    privacy unit moves the sum by at most the largest sensitivity among the clients, and the noise
+    on it is N(0, std^2): one Gaussian release of multiplier z. Handing out the mean, the sum over
+    the public M, is post-processing. Each client's own message, which it knows, holds only a share
+    of the noise: it is client state (the echo) and no epsilon covers it.
 
-    A coalition of h clients knows its own shares, so that against it the multiplier is z sqrt((M - h) / M).
+    A coalition of h clients knows its own shares, so that against it the multiplier is
+    z sqrt((M - h) / M).
 
-    With `noise_share=false` every client adds N(0, std^2): the sum is a release of multiplier z sqrt(M), and each message, by
-    itself, one of multiplier z. Where the sums do not cover the method (`ReleaseSpec.sums_suffice`), it is the messages that are
-    priced: clients hold disjoint data, and everything that anybody sees is computed from messages.
+    With `noise_share=false` every client adds N(0, std^2): the sum is a release of multiplier
+    z sqrt(M), and each message, by itself, one of multiplier z. Where the sums do not cover the
+    method (`ReleaseSpec.sums_suffice`), it is the messages that are priced: clients hold disjoint
+    data, and everything that anybody sees is computed from messages.
 
-    With `sens_scale=own` (not proved) client i's share is N(0, z^2 s_i^2 / M) for its own sensitivity s_i: the sum has noise for
-    the root mean square of the s_i, but moves by the largest.
+    With `sens_scale=own` (not proved) client i's share is N(0, z^2 s_i^2 / M) for its own
+    sensitivity s_i: the sum has noise for the root mean square of the s_i, but moves by the
+    largest.
     """
 
     trusts: ClassVar[frozenset[str]] = frozenset({"secure_aggregation"})
@@ -184,8 +198,8 @@ class SharedGaussian(_Gaussian):
         if settings.sens_scale == "max":
             return None
         return (
-            "mechanism.sens_scale=own: the noise of the sum is for the root mean square of the clients' sensitivities, "
-            "but one record moves it by the largest"
+            "mechanism.sens_scale=own: the noise of the sum is for the root mean square of the "
+            "clients' sensitivities, but one record moves it by the largest"
         )
 
     @classmethod
@@ -193,38 +207,40 @@ class SharedGaussian(_Gaussian):
         return settings.model_copy(update={"noise_share": True})
 
     @classmethod
-    def entry(cls, settings: Any, spec: ReleaseSpec, relation: Relation, unit: str, dimension: int, clients: int) -> LedgerEntry:
-        """As shares: multiplier z. With whole noise: z sqrt(M) for the sums, or z for messages where the sums do not suffice."""
-        shared = super().entry(settings, spec, relation, unit, dimension, clients)
-        if settings.noise_share:
-            return shared
-        if not spec.sums_suffice:
-            return replace(shared, scope="client")
-        assert isinstance(shared.parameter, float)
-        return replace(shared, parameter=shared.parameter * math.sqrt(clients))
-
-    def release(self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None) -> Release:
-        """The noisy mean [R, d] or [R]; a client's echo is its own contribution with its share of the noise.
-
-        Noise stream `noise/<name>`: per client where the method reads the echo, else one draw of the sum's noise per run.
+    def event(
+        cls, settings: Any, spec: ReleaseSpec, setup: Setup
+    ) -> tuple[str, float | None, Scope]:
+        """As shares: multiplier z. With whole noise: z sqrt(M) for the sums, or z for messages
+        where the sums do not suffice.
         """
-        multipliers, address = self._begin(name, values, rounds, charged)
-        sensitivity = values.sensitivity(self.site.relation)
-        spec, settings, clients = self.site.specs[0][name], self.settings[0], self.site.clients  # one choice in a batch
-        if not settings.noise_share and not spec.sums_suffice:
+        kind, multiplier, scope = super().event(settings, spec, setup)
+        if settings.noise_share or multiplier is None:
+            return kind, multiplier, scope
+        if not spec.sums_suffice:
+            return kind, multiplier, "client"
+        return kind, multiplier * math.sqrt(setup.clients), scope
+
+    def _released(self, call: Call) -> Release:
+        """The noisy mean [R, d] or [R]; a client's echo is its own contribution with its share of
+        the noise.
+
+        Noise is drawn per client where the method reads the echo, else once for the sum.
+        """
+        settings, clients = self.settings[0], self.site.setup.clients  # one choice in a batch
+        multipliers = call.parameters
+        if not settings.noise_share and not call.spec.sums_suffice:
             multipliers = multipliers * math.sqrt(clients)  # the ledger's are of messages
-        largest = sensitivity if sensitivity.dim() == 1 else sensitivity.amax(dim=1)
-        std = self._per_run(multipliers, largest) * largest  # of the sum
+        std = per_run(multipliers, call.largest) * call.largest  # of the sum
         share = std / math.sqrt(clients)
-        if settings.sens_scale == "own" and sensitivity.dim() == 2:
-            share = self._per_run(multipliers, sensitivity) * sensitivity / math.sqrt(clients)
+        if settings.sens_scale == "own" and call.sensitivity.dim() == 2:
+            share = per_run(multipliers, call.sensitivity) * call.sensitivity / math.sqrt(clients)
             std = share.square().sum(dim=1).sqrt()
-        if spec.echo:
-            messages = self._with_noise(name, address, values, share)
-            received = self._charged_only(messages.mean(dim=1), charged)
-            return Release(received, received, client_values(self._charged_only(messages, charged)), values.bound, std / clients)
-        mean = values.checked().mean(dim=1)
-        size = mean.shape[-1] if values.is_vector else 1
-        noise = self.site.streams.normal(f"noise/{name}", address, None, size, mean.dtype, mean.device).reshape(mean.shape)
-        received = self._charged_only(noise.mul_(self._per_run(std / clients, noise)).add_(mean), charged)
-        return Release(received, received, None, values.bound, std / clients)
+        echo: ClientValues | None = None
+        if call.spec.echo:
+            messages = self._messages(call, share)
+            priced = not settings.noise_share and not call.spec.sums_suffice  # as messages
+            echo = own_values(messages) if priced else client_values(messages)
+            mean = messages.mean(dim=1)
+        else:
+            mean = self._noisy_mean(call, std / clients)
+        return Release(mean, mean, echo, call.values.bound, std / clients)

@@ -1,89 +1,30 @@
 """The mechanism: the one object through which client data reaches anybody else.
 
-An algorithm declares its releases (`ReleaseSpec`); a mechanism refuses a name that was not declared. A release adds the
-noise and writes its event to the ledger in one act, on values that carry their own sensitivity. No noise is ever used
-twice: a release is addressed by its name, the run's round and its number within the round.
+An algorithm declares its releases (`releases.ReleaseSpec`); a mechanism refuses a name that was not
+declared. A release adds the noise and writes its event to the ledger in one act, on values that
+carry their own sensitivity. No noise is ever used twice: a release is addressed by its name, the
+run's round and its number within the round.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import ConfigError, PrivacyError
-from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.privacy.bounded import Bounded, Relation
-from dpfl_cli.privacy.client_values import ClientValues, versions
-from dpfl_cli.privacy.ledger import BatchLedger, LedgerEntry, Quantity, Shape
-
-Trust = Literal["none", "local", "central", "secure_aggregation"]
-
-AFTER_THE_LAST = "release '{name}' was made in a round after the last one"
-AGAINST_SCHEDULE = "release '{name}' was made against its public schedule: give its spec `occurs`, and `charged`"
-TOO_OFTEN = (
-    "release '{name}' was made more than {most} times in a round, or in a round that is over: it would repeat its noise; declare "
-    "it with per_round"
-)
-
-
-@dataclass(frozen=True)
-class ReleaseSpec:
-    """A release that a method makes, declared before anything runs.
-
-    Attributes:
-      name: its name in the ledger.
-      shape: "vector" contributions as long as the model, a "scalar", or a "matrix": a packed one, of any length.
-      per_round: how often in a round.
-      group: releases of one group are functions of the same contributions and may be priced jointly.
-      quantity: what is released of the group's contributions: "" themselves, or "squared_norms".
-      multiplier: the noise multiplier of this release as a function of (the mechanism's noise multiplier, model dimension,
-        number of clients); None for the mechanism's own.
-      schedule: (number of rounds T, number of clients) -> [T] factors on the noise multiplier of rounds 1 to T, for noise that
-        changes over time; None for noise that does not.
-      occurs: (seed, T) -> [T] booleans, in which rounds it is made: a public schedule, drawn before the run; None for all.
-      expected: T -> how many rounds it is made in on average, where that schedule is drawn at random; None where it is not. The
-        noise may be calibrated for so many (dp.releases=expected).
-      rate, disjoint: as in the ledger's entry; what a run's data decide, `settle` sets.
-      settle: (this spec, number of rounds T, records of the client with the fewest) -> the spec of a run, once these are known.
-      one_message: whether the `per_round` releases of a round are steps that leave a client as one message, counted as sent once.
-      sums_suffice: whether releases of the sums cover the method under secure aggregation. They do not where a client goes on
-        from its own message, which holds only its share of the noise; then only messages with the whole noise do.
-      echo: whether the method reads the echo, what each client knows of its own message; where it does not, a mechanism whose
-        clients add shares may draw the noise of the sum at once.
-      note: the quantity, its sensitivity and the derivation, in one line for `dpfl list`.
-    """
-
-    name: str
-    shape: Shape = "vector"
-    per_round: int = 1
-    group: str = ""
-    quantity: Quantity = ""
-    multiplier: Callable[[float, int, int], float] | None = None
-    schedule: Callable[[int, int], np.ndarray] | None = None
-    occurs: Callable[[int, int], np.ndarray] | None = None
-    expected: Callable[[int], float] | None = None
-    rate: float | None = None
-    disjoint: int = 1
-    settle: Callable[[ReleaseSpec, int, int], ReleaseSpec] | None = None
-    one_message: bool = False
-    sums_suffice: bool = True
-    echo: bool = False
-    note: str = ""
-
-    def parameters(self, base: float, seed: int, rounds: int, clients: int) -> tuple[np.ndarray, np.ndarray]:
-        """The ledger parameter of this release in every round, and in which rounds it is made: two arrays [rounds]."""
-        factors = np.ones(rounds) if self.schedule is None else np.asarray(self.schedule(rounds, clients), float)
-        made = np.ones(rounds, bool) if self.occurs is None else np.asarray(self.occurs(seed, rounds), bool)
-        if factors.shape != (rounds,) or made.shape != (rounds,) or not (factors > 0).all():
-            raise PrivacyError(f"release {self.name}: its schedule needs one positive factor, or one boolean, a round")
-        return base * factors, made
+from dpfl_cli.privacy.bounded import Bounded, per_run
+from dpfl_cli.privacy.client_values import ClientValues, client_values, refuse_watchers
+from dpfl_cli.privacy.ledger import BatchLedger, Ledger, LedgerEntry, ReleaseLog, Scope, Shape
+from dpfl_cli.privacy.method_streams import MethodStreams
+from dpfl_cli.privacy.provenance import Provenance
+from dpfl_cli.privacy.releases import ReleaseSpec, Setup, Trust
 
 
 @dataclass(frozen=True)
@@ -91,14 +32,14 @@ class Release:
     """What a release hands out. Runs that were not charged get zeros.
 
     Attributes:
-      received: what the receiver sees: every client's message [R, M, d] (local), or only their mean [R, d], [R] (central,
-        secure aggregation).
+      received: what the receiver sees: every client's message [R, M, d] (local), or only their mean
+        [R, d], [R] (central, secure aggregation).
       mean: the mean over clients of what was received, [R, d] or [R].
-      own: [R, M, d] what each client itself knows of its own part of the exchange, the message it sent; None where the release
-        did not declare that its method reads it. Read it as `echo`.
+      own: [R, M, d] what each client itself knows of its own part of the exchange, the message it
+        sent; None where the release did not declare that its method reads it. Read it as `echo`.
       bound: [R] the public bound (clip norm) of the contributions.
-      noise_std: the standard deviation of the Gaussian noise in each coordinate of `received`: [R], or [R, M] where clients
-        differ; None where the noise is not Gaussian or there is none.
+      noise_std: the standard deviation of the Gaussian noise in each coordinate of `received`: [R],
+        or [R, M] where clients differ; None where the noise is not Gaussian or there is none.
     """
 
     received: Tensor
@@ -111,80 +52,96 @@ class Release:
     def echo(self) -> ClientValues:
         """[R, M, d] each client's own message; it may enter the clients' state only."""
         if self.own is None:
-            raise PrivacyError("this release keeps no echo: declare it with ReleaseSpec(..., echo=True)")
+            raise PrivacyError(
+                "this release keeps no echo: declare it with ReleaseSpec(..., echo=True)"
+            )
         return self.own
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where a mechanism works: the batch of runs it serves and their streams and ledgers.
+    """Where a mechanism works: the batch of R runs it serves, their streams and ledgers.
 
     Attributes:
-      specs: the declared releases of every run by name; runs of a batch declare the same names, with numbers of their own.
-      horizons: [R] number of rounds T of every run.
-      sound: whether bounds that are only claimed are refused (dp.mode=sound); so they are unless somebody says otherwise.
-      host: calls a function with arguments: what is done on the host in every round, beside torch, passes through it.
+      setups: [R] what is known of every run; they differ in seed and rounds only.
+      specs: [R] the declared releases of every run by name; runs of a batch declare the same
+        names, with numbers of their own.
+      sound: whether bounds that are only claimed are refused (dp.mode=sound); so they are unless
+        somebody says otherwise.
     """
 
+    setups: Sequence[Setup]
     specs: Sequence[Mapping[str, ReleaseSpec]]
-    horizons: Sequence[int]
-    trust: Trust
-    relation: Relation
-    unit: str
-    dimension: int
-    clients: int
     streams: Streams
     ledger: BatchLedger
     sound: bool = True
-    host: Callable[..., Any] = lambda function, *args: function(*args)
+
+    @property
+    def setup(self) -> Setup:
+        """What the runs share."""
+        return self.setups[0]
 
 
 @dataclass(frozen=True)
-class _Planned:
-    """A release over the rounds of a batch.
+class Call:
+    """A release that has been checked and charged, and waits for its noise.
 
     Attributes:
-      entry: the ledger entry that the runs share but for its numbers.
-      parameters: [R, T] ledger parameters of every round; [R, 1] where they stay what they are.
-      made: [R, T] in which rounds it is made; None for all.
+      spec: its declaration.
+      values: the contributions.
+      parameters: [R] noise multipliers or pure epsilons, as charged.
+      address: [R] the numbers that address its noise.
+      sensitivity: [R] or [R, M] of one contribution.
     """
 
-    entry: LedgerEntry
+    spec: ReleaseSpec
+    values: Bounded
     parameters: np.ndarray
-    made: np.ndarray | None
+    address: np.ndarray
+    sensitivity: Tensor
+
+    @property
+    def largest(self) -> Tensor:
+        """[R] the largest sensitivity among the clients."""
+        return self.sensitivity if self.sensitivity.dim() == 1 else self.sensitivity.amax(dim=1)
 
 
 class Mechanism(ABC):
     """One for a batch of runs, built from one `Settings` per run.
 
-    Class attributes say what it is for; `plan` prices a release before anything runs, and `release` does it. Both take
-    their event from `entry`, so the plan and the ledger cannot differ.
+    Class attributes say what it is for; `event` is what one release costs, `_released` makes one.
     """
 
     trusts: ClassVar[frozenset[str]]  # the trust models under which it makes sense
     relations: ClassVar[frozenset[str]] = frozenset({"replace_one", "add_or_remove", "zero_out"})
-    shapes: ClassVar[frozenset[str]] = frozenset({"vector", "scalar", "matrix"})  # of contributions it can release
+    shapes: ClassVar[frozenset[str]] = frozenset({"vector", "scalar", "matrix"})  # that it releases
     noise_field: ClassVar[str | None] = None  # the setting that calibration solves for
     needs_bound: ClassVar[bool] = True  # whether contributions must be clipped
+    parts: ClassVar[tuple[str, ...]] = ("",)  # how the names of a release's streams end
 
     def __init__(self, settings: Sequence[Any], site: Site) -> None:
         self.settings = list(settings)
         self.site = site
-        self._horizons = np.array(site.horizons)
-        self._places = np.arange(len(self.settings)) * max(site.horizons) - 1  # of round 0 in tables [R, T]
-        self._plans: dict[str, _Planned] = {}
-        self._free: dict[str, np.ndarray] = {}  # name -> [R] the first number that addresses noise that no release has used
-        self._bounds: dict[str, tuple[Tensor, tuple[int, ...]]] = {}  # name -> the bound last found good, and its version
-        self._unread: dict[str, Tensor] = {}  # name -> on a device, whether its bounds were good; see `verify`
+        self._last = np.array([setup.rounds for setup in site.setups])
+        self._unread: dict[str, Tensor] = {}  # name -> whether its bounds were good; see `verify`
+        self._provenance = Provenance()
 
     @classmethod
     @abstractmethod
-    def entry(cls, settings: Any, spec: ReleaseSpec, relation: Relation, unit: str, dimension: int, clients: int) -> LedgerEntry:
-        """The ledger entry (count 1, sensitivity None) of one release of `spec` under these settings."""
+    def event(
+        cls, settings: Any, spec: ReleaseSpec, setup: Setup
+    ) -> tuple[str, float | None, Scope]:
+        """What one release of `spec` costs: kind, parameter and scope, as in `LedgerEntry`."""
 
-    @classmethod  # noqa: B027 (most mechanisms have nothing to check)
+    @abstractmethod
+    def _released(self, call: Call) -> Release:
+        """The values with noise; runs that are not charged are taken care of by `release`."""
+
+    @classmethod  # noqa: B027
     def check(cls, settings: Any, dimension: int) -> None:
-        """A ConfigError where these settings, now that any noise is calibrated, cannot work in this dimension."""
+        """A ConfigError where these settings, now that any noise is calibrated, cannot work in this
+        dimension.
+        """
 
     @classmethod
     def whole_noise(cls, settings: Any) -> bool:
@@ -201,156 +158,102 @@ class Mechanism(ABC):
         """The settings whose ledger a target epsilon refers to."""
         return settings
 
-    @abstractmethod
-    def release(self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None) -> Release:
+    @classmethod
+    def entry(cls, settings: Any, spec: ReleaseSpec, setup: Setup) -> LedgerEntry:
+        """The ledger entry (count 1, sensitivity None) of one release of `spec`."""
+        kind, parameter, scope = cls.event(settings, spec, setup)
+        return LedgerEntry(
+            name=spec.name,
+            kind=kind,
+            count=1,
+            parameter=parameter,
+            sensitivity=None,
+            relation=setup.relation,
+            unit=setup.unit,
+            scope=scope,
+            group=spec.group,
+            shape=spec.shape,
+            quantity=spec.quantity,
+            rate=spec.rate,
+            disjoint=spec.disjoint,
+        )
+
+    @classmethod
+    def planned(
+        cls, settings: Any, specs: Sequence[ReleaseSpec], setup: Setup, rounds: int | None = None
+    ) -> Ledger:
+        """The ledger after the first `rounds` rounds (all of them by default)."""
+        entries = []
+        for spec in specs:
+            entry = cls.entry(settings, spec, setup)
+            made = spec.occurs(setup.rounds)[:rounds]
+            noise = spec.noise(entry, setup.rounds)[:rounds][made]
+            if len(noise):
+                entries.append(entry.of_releases(np.repeat(noise, spec.per_round)))
+        return Ledger(tuple(entries))
+
+    def streams(self) -> MethodStreams:
+        """What methods and models may draw from: the site's streams, but for those of its noise."""
+        names = [f"noise/{name}{part}" for name in self.site.specs[0] for part in self.parts]
+        return MethodStreams(self.site.streams, names)
+
+    def release(
+        self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None
+    ) -> Release:
         """Releases bounded values under a declared name and charges the ledger.
 
         Args:
           name: a declared release.
           values: one contribution per client.
           rounds: [R] the round each run is in, which addresses its noise.
-          charged: [R] booleans: the runs in which this release happens; None for all. The others receive zeros.
+          charged: [R] booleans: the runs in which this release happens; None for all. The others
+            receive zeros.
 
         Raises:
-          PrivacyError: the release was not declared, was made more often in a round than declared, has another shape or unit;
-            the values were not clipped, or were changed since.
+          PrivacyError: the release was not declared, was made more often in a round than declared,
+            has another shape or unit; the values were not clipped, or were changed since.
         """
+        refuse_watchers()
+        spec = self._checked(name, values, rounds)
+        mask = np.ones(len(self.settings), bool) if charged is None else charged
+        found = self._released(self._charge(spec, values, rounds, mask))
+        if mask.all():
+            return found
+        received, mean = _only(mask, found.received), _only(mask, found.mean)
+        own = None if found.own is None else client_values(_only(mask, found.own))
+        return replace(found, received=received, mean=mean, own=own)
 
     def squared_norms(self, release: Release) -> Tensor:
-        """[R, M] estimates of ||v_i||^2 of the contributions behind received messages (post-processing).
+        """[R, M] estimates of ||v_i||^2 of the contributions behind received messages
+        (post-processing).
 
         Only where the receiver sees messages (local trust).
         """
         raise PrivacyError(
-            f"{type(self).__name__} hands out no messages of single clients, so no norms can be estimated from them"
+            f"{type(self).__name__} hands out no messages of single clients, so no norms can be "
+            "estimated from them"
         )
 
-    def _begin(self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Checks a release against its declaration and charges it.
+    @property
+    def trust(self) -> Trust:
+        """The trust model of the runs it serves."""
+        return self.site.setup.trust
 
-        Returns:
-          The [R] ledger parameters, and the [R] numbers that address this release's noise.
-        """
-        site = self.site
-        spec = site.specs[0].get(name)
-        if spec is None:
-            raise PrivacyError(f"release '{name}' was not declared: add a ReleaseSpec to the algorithm's releases")
-        if type(values) is not Bounded:
-            raise PrivacyError(f"release '{name}' got a {type(values).__name__}, not bounded values: clip them first")
-        if site.sound and site.trust != "none" and not values.proved:
-            raise PrivacyError(f"release '{name}': its bound is claimed, not proved ({values.proof}); dp.mode=paper runs it")
-        values.check()
-        shape: Shape = "scalar"
-        if values.is_vector:
-            shape = "matrix" if spec.shape == "matrix" else "vector"
-        if shape != spec.shape or values.unit != site.unit:
-            raise PrivacyError(
-                f"release '{name}' was declared as a {spec.shape} per {site.unit}, but got a {shape} per {values.unit}"
-            )
-        if spec.quantity and values.quantity != spec.quantity:
-            raise PrivacyError(f"release '{name}' was declared as {spec.quantity}: give it {spec.quantity}(bounded values)")
-        if shape not in self.shapes:
-            raise PrivacyError(f"release '{name}': {type(self).__name__} cannot release a {shape}")
-        if shape == "vector" and values.shape[-1] != site.dimension:
-            raise PrivacyError(f"release '{name}' has {values.shape[-1]} coordinates, the model {site.dimension}")
-        runs = len(self.settings)
-        if values.shape[:2] != (runs, site.clients) or rounds.shape != (runs,):
-            raise PrivacyError(
-                f"release '{name}' got contributions {list(values.shape)} of rounds {list(rounds.shape)}, "
-                f"but serves {runs} runs of {site.clients} clients"
-            )
-        size = values.shape[-1] if values.is_vector else 1
-        told = values.bound, values.sensitivity(site.relation), rounds, charged, size
-        parameters, address = site.host(self._charge, spec, *told)
-        return parameters, address
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        """[R] the number of rounds T of every run."""
+        return tuple(setup.rounds for setup in self.site.setups)
 
-    def _charge(
-        self, spec: ReleaseSpec, bound: Tensor, sensitivity: Tensor, rounds: np.ndarray, charged: np.ndarray | None, size: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """What a release of contributions of `size` numbers does in every round beside computing.
-
-        It checks its bound and its round, charges the ledger and counts what was sent.
-
-        Returns:
-          The [R] ledger parameters, and the [R] numbers that address this release's noise.
-        """
-        name = spec.name
-        if self.needs_bound:
-            self._check_bound(name, bound)
-        plan = self._planned(name)
-        if np.count_nonzero(rounds > self._horizons):
-            raise PrivacyError(AFTER_THE_LAST.format(name=name))
-        steady = plan.parameters.shape[1] == 1
-        parameters = plan.parameters[:, 0] if steady else plan.parameters.take(self._places + rounds)
-        if plan.made is not None:
-            made = plan.made.take(self._places + rounds)
-            if not np.array_equal(made, np.ones(len(made), bool) if charged is None else charged):
-                raise PrivacyError(AGAINST_SCHEDULE.format(name=name))
-        address = self._address(spec, rounds, charged)
-        sent = np.where(address == rounds * spec.per_round, size, 0) if spec.one_message else size
-        self.site.ledger.charge(plan.entry, sensitivity, parameters, charged, sent)
-        return parameters, address
-
-    def _charge_rounds(
-        self, spec: ReleaseSpec, told: Sequence[tuple[Tensor, Tensor, int]], rounds: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """All releases of `spec` in several rounds in a row, charged as `_charge` does one by one; where it refuses one, none is.
-
-        Args:
-          told: the bound, the sensitivity and the size of every release of a round, the same in every round.
-          rounds: [k, R] their numbers, ascending by 1.
-
-        Returns:
-          The [k, R] ledger parameters, and the [k, len(told), R] numbers that address the releases' noise.
-        """
-        name = spec.name
-        if self.needs_bound:
-            for bound, _, _ in told:
-                self._check_bound(name, bound)
-        plan = self._planned(name)
-        if np.count_nonzero(rounds[-1] > self._horizons):
-            raise PrivacyError(AFTER_THE_LAST.format(name=name))
-        if plan.made is not None and not plan.made.take(self._places + rounds).all():
-            raise PrivacyError(AGAINST_SCHEDULE.format(name=name))
-        steady = plan.parameters.shape[1] == 1
-        parameters = (
-            np.broadcast_to(plan.parameters[:, 0], rounds.shape) if steady else plan.parameters.take(self._places + rounds)
-        )
-        first = rounds * spec.per_round
-        begin, free = first.copy(), self._free.get(name)
-        if free is not None:
-            begin[0] = np.maximum(begin[0], free)
-        if np.count_nonzero(begin + len(told) > first + spec.per_round):
-            raise PrivacyError(TOO_OFTEN.format(name=name, most=spec.per_round))
-        self._free[name] = begin[-1] + len(told)
-        addresses = begin[:, None] + np.arange(len(told)).reshape(-1, 1)
-        counted = addresses == first[:, None] if spec.one_message else np.ones_like(addresses, bool)
-        sent = (counted * np.array([size for _, _, size in told]).reshape(-1, 1)).sum(axis=(0, 1))
-        self.site.ledger.charge_rounds(plan.entry, [sensitivity for _, sensitivity, _ in told], parameters, sent)
-        return parameters, addresses
-
-    def _check_bound(self, name: str, bound: Tensor) -> None:
-        """Refuses a bound that bounds nothing.
-
-        Read on the host where that costs nothing, else when metrics are read (`verify`): noise in proportion to an infinite bound
-        drowns the values, so that nothing leaks until then.
-        """
-        known, version = self._bounds.get(name, (None, None))
-        if known is bound and version == versions((bound,)):
-            return
-        good = (torch.isfinite(bound) & (bound > 0)).all()
-        if bound.device.type == "cpu":
-            self._demand(name, good)
-        else:
-            self._unread[name] = self._unread[name] & good if name in self._unread else good
-        self._bounds[name] = bound, versions((bound,))
-
-    def _demand(self, name: str, good: Tensor) -> None:
-        if not bool(good):
-            raise PrivacyError(f"release '{name}' needs clipped values: set algorithm.clip_norm to a positive, finite number")
+    def due(self, name: str, rounds: np.ndarray) -> np.ndarray:
+        """[R] booleans: whether a release is to be made in this round, by its public schedule."""
+        self._spec(name)
+        numbers = zip(self.site.specs, rounds.tolist(), strict=True)
+        made = [(specs[name].made, number) for specs, number in numbers]
+        return np.array([one is None or bool(one[number - 1]) for one, number in made])
 
     def verify(self) -> None:
-        """Makes up for the checks of bounds that rounds on a device leave open, so as not to wait for it; reads the device.
+        """Makes up for the checks of bounds that rounds on a device leave open, so as not to wait
+        for it; reads the device.
 
         Called when metrics are read, and so before any result of these rounds is seen.
 
@@ -358,107 +261,138 @@ class Mechanism(ABC):
           PrivacyError: a bound bounds nothing.
         """
         for name, good in self._unread.items():
-            self._demand(name, good)
+            _demand(name, good)
         self._unread.clear()
 
-    def _planned(self, name: str) -> _Planned:
-        """The release's parameters over the rounds of every run, from the declarations; made once."""
-        known = self._plans.get(name)
-        if known is not None:
-            return known
-        site = self.site
-        entries = []
-        table = np.empty((len(site.specs), max(site.horizons)))  # after a run's end: as in its last round, and made in none
-        masks = np.zeros(table.shape, bool)
-        each = zip(self.settings, site.specs, site.streams.seeds, site.horizons, strict=True)
-        for run, (one, specs, seed, horizon) in enumerate(each):
-            entry = self.entry(one, specs[name], site.relation, site.unit, site.dimension, site.clients)
-            entry = replace(entry, rate=specs[name].rate, disjoint=specs[name].disjoint)
-            base = np.nan if entry.parameter is None else float(np.asarray(entry.parameter))
-            entries.append(replace(entry, parameter=None, count=1, quantity=specs[name].quantity))
-            table[run, :horizon], masks[run, :horizon] = specs[name].parameters(base, seed, horizon, site.clients)
-            table[run, horizon:] = table[run, horizon - 1]
-        if any(entry != entries[0] for entry in entries):
-            raise PrivacyError(f"release '{name}': runs of one batch declare it differently")
-        if all(specs[name].schedule is None for specs in site.specs):
-            table = table[:, :1].copy()
-        plan = self._plans[name] = _Planned(entries[0], table, masks if site.specs[0][name].occurs else None)
-        return plan
+    def _spec(self, name: str) -> ReleaseSpec:
+        """The declaration of a release, of the first run."""
+        spec = self.site.specs[0].get(name)
+        if spec is None:
+            raise PrivacyError(
+                f"release '{name}' was not declared: add a ReleaseSpec to the algorithm's releases"
+            )
+        return spec
 
-    @classmethod
-    def planned(
-        cls,
-        settings: Any,
-        spec: ReleaseSpec,
-        relation: Relation,
-        unit: str,
-        dimension: int,
-        clients: int,
-        seed: int,
-        rounds: int,
-        horizon: int,
-    ) -> LedgerEntry | None:
-        """The ledger entry of `spec` after the first `rounds` of `horizon` rounds; None where nothing was released."""
-        whole = cls.entry(settings, spec, relation, unit, dimension, clients)
-        entry = replace(whole, quantity=spec.quantity, rate=spec.rate, disjoint=spec.disjoint)
-        base = np.nan if entry.parameter is None else float(np.asarray(entry.parameter))
-        values, made = spec.parameters(base, seed, horizon, clients)
-        kept = np.repeat(values[:rounds][made[:rounds]], spec.per_round)
-        if not len(kept):
-            return None
-        if entry.parameter is None:
-            return replace(entry, count=len(kept))
-        same = bool((kept == kept[0]).all())
-        return replace(entry, count=len(kept), parameter=float(kept[0]) if same else tuple(map(float, kept)))
+    def _checked(self, name: str, values: Bounded, rounds: np.ndarray) -> ReleaseSpec:
+        """The declaration that a release keeps to; a PrivacyError where it does not."""
+        site, spec = self.site, self._spec(name)
+        if type(values) is not Bounded:
+            raise PrivacyError(
+                f"release '{name}' got a {type(values).__name__}, not bounded values: clip them "
+                "first"
+            )
+        if site.sound and self.trust != "none" and not values.proved:
+            raise PrivacyError(
+                f"release '{name}': its bound is claimed, not proved ({values.proof}); "
+                "dp.mode=paper runs it"
+            )
+        values.check()
+        vectors: Shape = "matrix" if spec.shape == "matrix" else "vector"
+        shape: Shape = vectors if values.is_vector else "scalar"
+        setup = site.setup
+        if shape != spec.shape or values.unit != setup.unit:
+            raise PrivacyError(
+                f"release '{name}' was declared as a {spec.shape} per {setup.unit}, but got a "
+                f"{shape} per {values.unit}"
+            )
+        if spec.quantity and values.quantity != spec.quantity:
+            raise PrivacyError(
+                f"release '{name}' was declared as {spec.quantity}: give it "
+                f"{spec.quantity}(bounded values)"
+            )
+        if shape not in self.shapes:
+            raise PrivacyError(f"release '{name}': {type(self).__name__} cannot release a {shape}")
+        if shape == "vector" and values.shape[-1] != setup.dimension:
+            raise PrivacyError(
+                f"release '{name}' has {values.shape[-1]} coordinates, the model {setup.dimension}"
+            )
+        runs = len(self.settings)
+        if values.shape[:2] != (runs, setup.clients) or rounds.shape != (runs,):
+            raise PrivacyError(
+                f"release '{name}' got contributions {list(values.shape)} of rounds "
+                f"{list(rounds.shape)}, but serves {runs} runs of {setup.clients} clients"
+            )
+        if self.needs_bound:
+            self._check_bound(name, values.bound)
+        return spec
 
-    @property
-    def trust(self) -> Trust:
-        """The trust model of the runs it serves."""
-        return self.site.trust
+    def _charge(
+        self, spec: ReleaseSpec, values: Bounded, rounds: np.ndarray, charged: np.ndarray
+    ) -> Call:
+        """Charges the ledger, where the release is made in its time and not too often."""
+        if np.count_nonzero((rounds < 1) | (rounds > self._last)):
+            raise PrivacyError(f"release '{spec.name}' was made in a round after the last one")
+        if spec.made is not None and not np.array_equal(self.due(spec.name, rounds), charged):
+            raise PrivacyError(
+                f"release '{spec.name}' was made against its public schedule: give its spec "
+                "`made`, and `charged`"
+            )
+        log = self._log(spec.name)
+        number = log.made(rounds)
+        if np.count_nonzero(charged & ((number >= spec.per_round) | (rounds < log.latest))):
+            raise PrivacyError(
+                f"release '{spec.name}' was made more than {spec.per_round} times in a round, or "
+                "in a round that is over: it would repeat its noise; declare it with per_round"
+            )
+        if self.trust != "none":
+            self._provenance.check(spec, values, rounds, number, self.site.specs, self.site.setups)
+        sensitivity = values.sensitivity(self.site.setup.relation)
+        log.charge(rounds, charged, sensitivity, values.shape[-1] if values.is_vector else 1)
+        address = rounds * spec.per_round + np.minimum(number, spec.per_round - 1)
+        return Call(spec, values, log.noise(rounds), address, sensitivity)
 
-    @property
-    def rounds(self) -> tuple[int, ...]:
-        """[R] the number of rounds T of every run."""
-        return tuple(self.site.horizons)
+    def _log(self, name: str) -> ReleaseLog:
+        """The log of a release, with the noise of every round by its declaration."""
+        logs, site = self.site.ledger.logs, self.site
+        if name not in logs:
+            each = list(zip(self.settings, site.specs, site.setups, strict=True))
+            entries = [self.entry(one, specs[name], setup) for one, specs, setup in each]
+            shared = [replace(entry, parameter=None) for entry in entries]
+            if any(entry != shared[0] for entry in shared):
+                raise PrivacyError(f"release '{name}': runs of one batch declare it differently")
+            steady = all(specs[name].factors is None for specs in site.specs)
+            rounds = int(self._last.max())
+            table = np.empty((len(entries), 1 if steady else rounds))
+            for row, entry, (_, specs, setup) in zip(table, entries, each, strict=True):
+                own = 1 if steady else setup.rounds
+                row[:own] = specs[name].noise(entry, setup.rounds)[:own]
+                row[own:] = np.nan  # after its end
+            spec = site.specs[0][name]
+            logs[name] = ReleaseLog(shared[0], table, rounds, spec.one_message)
+        return logs[name]
 
-    def due(self, name: str, rounds: np.ndarray) -> np.ndarray:
-        """[R] booleans: whether a release is to be made in this round, by its public schedule (`ReleaseSpec.occurs`)."""
-        if name not in self.site.specs[0]:
-            raise PrivacyError(f"release '{name}' was not declared: add a ReleaseSpec to the algorithm's releases")
-        plan = self._planned(name)
-        if plan.made is None:
-            return np.ones(len(self.settings), bool)
-        made: np.ndarray = plan.made.take(self._places + rounds)
-        return made
+    def _check_bound(self, name: str, bound: Tensor) -> None:
+        """Refuses a bound that bounds nothing.
 
-    def _address(self, spec: ReleaseSpec, rounds: np.ndarray, charged: np.ndarray | None) -> np.ndarray:
-        """[R] numbers, one per release of `spec` that a run may make; no charged run gets one twice."""
-        first = rounds * spec.per_round
-        free = self._free.get(spec.name)
-        address = first if free is None else np.maximum(first, free)
-        over = address >= first + spec.per_round
-        if np.count_nonzero(over if charged is None else over & charged):
-            raise PrivacyError(TOO_OFTEN.format(name=spec.name, most=spec.per_round))
-        if charged is None:
-            self._free[spec.name] = address + 1
-            return address
-        self._free[spec.name] = np.where(charged, address + 1, 0 if free is None else free)
-        return np.minimum(address, first + spec.per_round - 1)
+        Read on the host where that costs nothing, else when metrics are read (`verify`): noise in
+        proportion to an infinite bound drowns the values, so that nothing leaks until then.
+        """
+        good = (torch.isfinite(bound) & (bound > 0)).all()
+        if bound.device.type == "cpu":
+            _demand(name, good)
+        else:
+            self._unread[name] = self._unread[name] & good if name in self._unread else good
 
-    def _per_run(self, values: np.ndarray | Tensor, like: Tensor) -> Tensor:
-        """[R] or [R, M] numbers as a tensor shaped to multiply values [R, ...] or [R, M, ...]."""
-        numbers = on_device(values, like.device, like.dtype)
-        return numbers.reshape(*numbers.shape, *[1] * (like.dim() - numbers.dim()))
 
-    def _charged_only(self, received: Tensor, charged: np.ndarray | None) -> Tensor:
-        """Zeros for the runs that were not charged: they may learn nothing from this release."""
-        if charged is None or charged.all():
-            return received
-        return torch.where(self._per_run(charged, received) > 0, received, torch.zeros_like(received))
+def _demand(name: str, good: Tensor) -> None:
+    if not bool(good):
+        raise PrivacyError(
+            f"release '{name}' needs clipped values: set algorithm.clip_norm to a positive, finite "
+            "number"
+        )
+
+
+def _only(charged: np.ndarray, values: Tensor) -> Tensor:
+    """Zeros for the runs that were not charged: they may learn nothing from this release."""
+    mask = per_run(charged, values, torch.bool)
+    return torch.where(mask, values, torch.zeros_like(values))
 
 
 def needs_noise(value: float | None, field: str) -> float:
     """A noise setting, or a ConfigError where it was left for calibration and none took place."""
     if value is None:
-        raise ConfigError(f"mechanism.{field}: no noise level; give mechanism.{field}, or a target with dp.epsilon")
+        raise ConfigError(
+            f"mechanism.{field}: no noise level; give mechanism.{field}, or a target with "
+            "dp.epsilon"
+        )
     return value

@@ -1,14 +1,17 @@
-"""Which torch functions keep clients apart: on values [R, M, ...], row [r, m] of the result depends on row [r, m] alone.
+"""Which torch functions keep clients apart: on values [R, M, ...], row [r, m] of the result depends
+on row [r, m] alone.
 
-A function that is not listed is refused: a list of what is safe stays right when torch gains functions. Each listed function has
-a rule, called with its arguments (without their marks) and with the identities of those that are client values; it raises a
-`Mixing` that says what is wrong. The caller checks besides that all client values, and every part of the result, have the same
-two leading axes. Four kinds are safe:
+A function that is not listed is refused: a list of what is safe stays right when torch gains
+  functions. Each listed function has
+a rule, called with its arguments (without their marks) and with the identities of those that are
+client values; it raises a `Mixing` that says what is wrong. The caller checks besides that all
+client values, and every part of the result, have the same two leading axes. Four kinds are safe:
 
-  elementwise  all client values have the same number of axes as the result, so broadcasting never moves axis 0 or 1;
-  along axes   reductions, scans, sorts, slices along axes that are named and not 0 or 1;
-  reshaping    the two leading axes stay what they are (memory order keeps a row's entries together);
-  products     a matrix product or an einsum that keeps the two leading axes of every client operand.
+  elementwise  all client values have the same number of axes as the result, so broadcasting never
+  moves axis 0 or 1; along axes   reductions, scans, sorts, slices along axes that are named and not
+  0 or 1; reshaping    the two leading axes stay what they are (memory order keeps a row's entries
+  together); products     a matrix product or an einsum that keeps the two leading axes of every
+  client operand.
 """
 
 from __future__ import annotations
@@ -51,7 +54,10 @@ def flat(values: Iterable[Any]) -> list[Any]:
 def _axes(given: Any, dim: int) -> None:
     """Refuses axes that are not integers of 2 and more, counted from either end."""
     axes = given if isinstance(given, list | tuple) else (given,)
-    if not axes or any(type(axis) is not int or not 2 <= (axis + dim if axis < 0 else axis) < max(dim, 3) for axis in axes):
+    if not axes or any(
+        type(axis) is not int or not 2 <= (axis + dim if axis < 0 else axis) < max(dim, 3)
+        for axis in axes
+    ):
         raise Mixing("name its axes, and only axes of a client's own values (2 and above)")
 
 
@@ -61,7 +67,8 @@ def elementwise(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> 
     widest = max(tensor.dim() for tensor in tensors)
     if any(tensor.dim() != widest for tensor in tensors if id(tensor) in marks):
         raise Mixing(
-            "broadcasting would put clients on other axes; give all client values the same number of axes (unsqueeze(-1))"
+            "broadcasting would put clients on other axes; give all client values the same number "
+            "of axes (unsqueeze(-1))"
         )
 
 
@@ -111,7 +118,13 @@ def _reshaped(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> No
 def _expanded(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> None:
     _reshaped(args, kwargs, marks)
     given = [*args[1:], *kwargs.values()]
-    sizes = given[0].shape if isinstance(given[0], Tensor) else given[0] if isinstance(given[0], list | tuple) else given
+    sizes = (
+        given[0].shape
+        if isinstance(given[0], Tensor)
+        else given[0]
+        if isinstance(given[0], list | tuple)
+        else given
+    )
     if len(sizes) != args[0].dim():
         raise Mixing("expand to as many axes as there are (unsqueeze(-1) adds one)")
 
@@ -119,38 +132,59 @@ def _expanded(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> No
 def _matrix_product(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> None:
     left, right = args[0], args[1] if len(args) > 1 else kwargs["other"]
     own_left, own_right = id(left) in marks, id(right) in marks
-    rows = own_left and not own_right and left.dim() >= 3 and right.dim() <= left.dim()  # contracts the left's last axis
-    stacks = right.dim() >= 4 and 2 <= left.dim() <= right.dim() and (not own_left or left.dim() == right.dim())
+    rows = (
+        own_left and not own_right and left.dim() >= 3 and right.dim() <= left.dim()
+    )  # contracts the left's last axis
+    stacks = (
+        right.dim() >= 4
+        and 2 <= left.dim() <= right.dim()
+        and (not own_left or left.dim() == right.dim())
+    )
     if not rows and not stacks:
         raise Mixing("it would sum over clients; multiply and sum over the last axis instead")
 
 
 def _einsum(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> None:
     text, operands = args[0], list(parts(args[1:]))
-    inputs, arrow, output = text.replace(" ", "").partition("->") if isinstance(text, str) else ("", "", "")
+    inputs, arrow, output = (
+        text.replace(" ", "").partition("->") if isinstance(text, str) else ("", "", "")
+    )
     labels, kept = inputs.split(","), output[:2]
     own = [label for label, operand in zip(labels, operands, strict=False) if id(operand) in marks]
     bad = not arrow or "." in text or len(labels) != len(operands) or len(set(kept)) != 2
     if bad or any(label[:2] != kept or set(kept) & set(label[2:]) for label in own):
-        raise Mixing("it would sum over clients; keep their first two axes first in the result ('rmd,rd->rm')")
+        raise Mixing(
+            "it would sum over clients; keep their first two axes first in the result "
+            "('rmd,rd->rm')"
+        )
 
 
 def _index(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> None:
-    """`...` or `:, :` in front, then integers, slices, None, or slices and one list of positions."""
+    """`...` or `:, :` in front, then integers, slices, None, or slices and one list of
+    positions.
+    """
     whole, index = args[0], args[1] if isinstance(args[1], tuple) else (args[1],)
     if id(whole) not in marks or any(id(part) in marks for part in parts(index)):
-        raise Mixing("index client values by public positions only; choose by value with torch.where")
+        raise Mixing(
+            "index client values by public positions only; choose by value with torch.where"
+        )
     lists = [part for part in index if isinstance(part, list | np.ndarray | Tensor)]
     numbers = [part for part in index if type(part) is int]
     slices = [part for part in index if isinstance(part, slice)]
     others = [part for part in index if part is None or part is ...]
     plain = len(lists) + len(numbers) + len(slices) + len(others) == len(index)
     # several lists, or a list and a number, would move axes to the front
-    single = len(lists) <= 1 and not (lists and numbers) and all(np.ndim(part) == 1 for part in lists)
+    single = (
+        len(lists) <= 1 and not (lists and numbers) and all(np.ndim(part) == 1 for part in lists)
+    )
     taken = len(lists) + len(numbers) + len(slices)
-    front = (index[0] is ... and taken <= whole.dim() - 2) or all(_is_whole(part) for part in index[:2])
+    front = (index[0] is ... and taken <= whole.dim() - 2) or all(
+        _is_whole(part) for part in index[:2]
+    )
     if not (plain and single and front):
-        raise Mixing("write v[..., index], and index only the axes of a client's own values (2 and above)")
+        raise Mixing(
+            "write v[..., index], and index only the axes of a client's own values (2 and above)"
+        )
 
 
 def _is_whole(part: Any) -> bool:
@@ -169,24 +203,29 @@ def _assignment(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> 
 _NAMESPACES: tuple[Any, ...] = (torch, Tensor, torch.nn.functional, torch.special, torch.linalg)
 
 _ELEMENTWISE = """
-abs absolute neg negative positive sign sgn signbit exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square reciprocal sin cos
-tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid logit erf erfc erfinv lgamma digamma relu relu6 leaky_relu elu
-selu gelu silu softplus softsign hardtanh hardshrink softshrink logsigmoid ceil floor round trunc frac isfinite isinf isnan
-isposinf isneginf logical_not bitwise_not nan_to_num clamp clip clamp_min clamp_max conj real add sub subtract rsub mul
-multiply div divide true_divide floor_divide remainder fmod pow float_power atan2 arctan2 hypot maximum minimum fmax fmin
-copysign lerp addcmul addcdiv eq ne lt le gt ge greater less logical_and logical_or logical_xor bitwise_and bitwise_or
-bitwise_xor isclose where masked_fill heaviside xlogy logaddexp nextafter as_tensor to double float half bfloat16 int long
-bool type_as clone detach contiguous cpu cuda zeros_like ones_like full_like copy zero fill __add__ __radd__ __iadd__ __sub__
-__rsub__ __isub__ __mul__ __rmul__ __imul__ __truediv__ __rtruediv__ __itruediv__ __div__ __rdiv__ __idiv__ __floordiv__
-__rfloordiv__ __ifloordiv__ __mod__ __rmod__ __imod__ __pow__ __rpow__ __ipow__ __neg__ __pos__ __abs__ __invert__ __eq__
-__ne__ __lt__ __le__ __gt__ __ge__ __and__ __rand__ __iand__ __or__ __ror__ __ior__ __xor__ __rxor__ __ixor__
+abs absolute neg negative positive sign sgn signbit exp exp2 expm1 log log2 log10 log1p sqrt
+rsqrt square reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid
+logit erf erfc erfinv lgamma digamma relu relu6 leaky_relu elu selu gelu silu softplus softsign
+hardtanh hardshrink softshrink logsigmoid ceil floor round trunc frac isfinite isinf isnan
+isposinf isneginf logical_not bitwise_not nan_to_num clamp clip clamp_min clamp_max conj real
+add sub subtract rsub mul multiply div divide true_divide floor_divide remainder fmod pow
+float_power atan2 arctan2 hypot maximum minimum fmax fmin copysign lerp addcmul addcdiv eq ne lt
+le gt ge greater less logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor
+isclose where masked_fill heaviside xlogy logaddexp nextafter as_tensor to double float half
+bfloat16 int long bool type_as clone detach contiguous cpu cuda zeros_like ones_like full_like
+copy zero fill __add__ __radd__ __iadd__ __sub__ __rsub__ __isub__ __mul__ __rmul__ __imul__
+__truediv__ __rtruediv__ __itruediv__ __div__ __rdiv__ __idiv__ __floordiv__ __rfloordiv__
+__ifloordiv__ __mod__ __rmod__ __imod__ __pow__ __rpow__ __ipow__ __neg__ __pos__ __abs__
+__invert__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __and__ __rand__ __iand__ __or__ __ror__
+__ior__ __xor__ __rxor__ __ixor__
 """
 
 _BY_AXIS: dict[Rule, str] = {
-    along(
-        1
-    ): """sum nansum mean nanmean prod amax amin logsumexp any all var std argmax argmin count_nonzero median nanmedian softmax
-    log_softmax cumsum cumprod logcumsumexp sort argsort squeeze narrow select unbind index_select gather unflatten""",
+    along(1): """
+sum nansum mean nanmean prod amax amin logsumexp any all var std argmax argmin count_nonzero
+median nanmedian softmax log_softmax cumsum cumprod logcumsumexp sort argsort squeeze narrow
+select unbind index_select gather unflatten
+""",
     along(1, grows=1): "unsqueeze",
     along(1, keyword="start_dim"): "flatten",
     along(2): "norm vector_norm normalize cosine_similarity split chunk topk kthvalue",
@@ -203,7 +242,12 @@ _BY_AXIS: dict[Rule, str] = {
 
 
 def _found(names: str) -> Iterator[Callable[..., Any]]:
-    return (getattr(space, name) for name in names.split() for space in _NAMESPACES if callable(getattr(space, name, None)))
+    return (
+        getattr(space, name)
+        for name in names.split()
+        for space in _NAMESPACES
+        if callable(getattr(space, name, None))
+    )
 
 
 _IN_PLACE = " ".join(f"{name}_" for name in _ELEMENTWISE.split() if not name.endswith("__"))
@@ -214,9 +258,15 @@ RULES: dict[Callable[..., Any], Rule] = {
 }
 
 # What says nothing about the data: shapes, types, placement.
-_METHODS = """size dim ndimension numel nelement stride storage_offset element_size get_device is_contiguous is_floating_point
-is_complex is_signed is_same_size is_inference is_conj is_neg is_pinned result_type can_cast __len__ __hash__"""
-_PROPERTIES = "shape ndim dtype device layout requires_grad is_leaf itemsize nbytes is_cuda is_cpu is_sparse _version"
+_METHODS = """
+size dim ndimension numel nelement stride storage_offset element_size get_device is_contiguous
+is_floating_point is_complex is_signed is_same_size is_inference is_conj is_neg is_pinned
+result_type can_cast __len__ __hash__
+"""
+_PROPERTIES = """
+shape ndim dtype device layout requires_grad is_leaf itemsize nbytes is_cuda is_cpu is_sparse
+_version
+"""
 PUBLIC: frozenset[Callable[..., Any]] = frozenset(
     (*_found(_METHODS), *(getattr(Tensor, name).__get__ for name in _PROPERTIES.split()))
 )

@@ -1,12 +1,15 @@
-"""Amplification by subsampling without replacement: Rényi DP of a mechanism on a fresh uniform batch, in the log domain.
+"""Amplification by subsampling without replacement: Rényi DP of a mechanism on a fresh uniform
+batch, in the log domain.
 
-Reference: Wang, Balle, Kasiviswanathan, "Subsampled Rényi differential privacy and analytical moments accountant", AISTATS 2019,
-  arXiv:1808.00087, Theorem 9 (replace-one neighbours, integer orders).
+Reference: Wang, Balle, Kasiviswanathan, "Subsampled Rényi differential privacy and analytical
+  moments accountant", AISTATS 2019, arXiv:1808.00087, Theorem 9 (replace-one neighbours, integer
+  orders).
 
-With the mechanism's own curve e(j), a batch of b out of n records, g = b / n, and e(inf) = inf (Gaussian), so that
-min(2, (e^e(inf) - 1)^j) = 2, the batched mechanism has at integer orders a >= 2
+With the mechanism's own curve e(j), a batch of b out of n records, g = b / n, and e(inf) = inf
+(Gaussian), so that min(2, (e^e(inf) - 1)^j) = 2, the batched mechanism has at integer orders a >= 2
 
-    S(a) = 1 / (a - 1) ln(1 + g^2 C(a, 2) min(4 (e^e(2) - 1), 2 e^e(2)) + sum_{j=3}^a 2 g^j C(a, j) e^((j - 1) e(j))).
+    S(a) = 1 / (a - 1) ln(1 + g^2 C(a, 2) min(4 (e^e(2) - 1), 2 e^e(2)) + sum_{j=3}^a 2 g^j C(a, j)
+    e^((j - 1) e(j))).
 """
 
 from __future__ import annotations
@@ -26,20 +29,26 @@ LARGEST_ORDER = 1 << 20
 
 
 def gaussian_rdp(orders: np.ndarray, noise_multiplier: float) -> np.ndarray:
-    """a / (2 z^2): Rényi divergence of a Gaussian release with noise multiplier z (Mironov 2017, Corollary 3)."""
+    """a / (2 z^2): Rényi divergence of a Gaussian release with noise multiplier z (Mironov 2017,
+    Corollary 3).
+    """
     return orders / (2.0 * noise_multiplier**2)
 
 
 @lru_cache(maxsize=1 << 14)
-def without_replacement_rdp(order: int, rate: float, noise_multiplier: float, capped: bool = True) -> float:
+def without_replacement_rdp(
+    order: int, rate: float, noise_multiplier: float, capped: bool = True
+) -> float:
     """S(a) of a Gaussian release on a fresh uniform batch without replacement.
 
     Args:
       order: a, an integer of at least 2.
-      rate: g = b / n in (0, 1]; at 1 there is no batch to hide in, and the mechanism's own curve is returned.
+      rate: g = b / n in (0, 1]; at 1 there is no batch to hide in, and the mechanism's own curve is
+        returned.
       noise_multiplier: z = std / sensitivity of the release on its batch, positive.
-      capped: never above the mechanism's own curve, which bounds the mixture over batches too (Renyi divergence is jointly
-        quasi-convex). Without it the terms from j = 3 on do not vanish as the noise grows: the theorem as printed has a floor.
+      capped: never above the mechanism's own curve, which bounds the mixture over batches too
+        (Renyi divergence is jointly quasi-convex). Without it the terms from j = 3 on do not vanish
+        as the noise grows: the theorem as printed has a floor.
 
     Returns:
       The bound at this order.
@@ -47,13 +56,18 @@ def without_replacement_rdp(order: int, rate: float, noise_multiplier: float, ca
     from scipy.special import gammaln, logsumexp
 
     if order < 2 or int(order) != order or not 0 < rate <= 1 or not noise_multiplier > 0:
-        raise ValueError(f"order {order}, rate {rate}, noise multiplier {noise_multiplier}: need an integer >= 2, (0, 1], > 0")
+        raise ValueError(
+            f"order {order}, rate {rate}, noise multiplier {noise_multiplier}: need an integer >= "
+            "2, (0, 1], > 0"
+        )
     own = order / (2.0 * noise_multiplier**2)
     if rate == 1:
         return own
     second = 2.0 / (2.0 * noise_multiplier**2)  # e(2)
     # ln min(4 (e^e(2) - 1), 2 e^e(2)): the first is the smaller one while e^e(2) < 2
-    factor = np.log(4.0) + np.log(np.expm1(second)) if second < np.log(2.0) else np.log(2.0) + second
+    factor = (
+        np.log(4.0) + np.log(np.expm1(second)) if second < np.log(2.0) else np.log(2.0) + second
+    )
     j = np.arange(3, order + 1, dtype=float)
     chosen = gammaln(order + 1.0) - gammaln(j + 1.0) - gammaln(order - j + 1.0)  # ln C(a, j)
     terms = np.log(2.0) + j * np.log(rate) + chosen + (j - 1.0) * gaussian_rdp(j, noise_multiplier)
@@ -63,17 +77,24 @@ def without_replacement_rdp(order: int, rate: float, noise_multiplier: float, ca
 
 
 def balanced_multiplier(
-    noise_multiplier: float, rate: float | None, releases: float, other_rate: float | None, order: int
+    noise_multiplier: float,
+    rate: float | None,
+    releases: float,
+    other_rate: float | None,
+    order: int,
 ) -> float:
-    """The noise multiplier at which one release costs, at an order, what `releases` releases of another one cost.
+    """The noise multiplier at which one release costs, at an order, what `releases` releases of
+    another one cost.
 
     Args:
-      noise_multiplier, rate, releases: of the other ones; rate None where a release is of all records.
+      noise_multiplier, rate, releases: of the other ones; rate None where a release is of all
+        records.
       other_rate: the rate of the one that is sought.
 
     Returns:
-      The smallest such multiplier, to 12 digits and at most 1e12. Of the bounds that do not exceed a release's own curve: by the
-      theorem as printed, whose terms from j = 3 on stay, it would not grow with the noise of the other ones.
+      The smallest such multiplier, to 12 digits and at most 1e12. Of the bounds that do not exceed
+      a release's own curve: by the theorem as printed, whose terms from j = 3 on stay, it would not
+        grow with the noise of the other ones.
     """
     goal = releases * without_replacement_rdp(order, rate or 1.0, noise_multiplier)
     low, high = 1e-12, 1e12
@@ -95,8 +116,9 @@ class WangRdpSettings(Settings):
     """Settings of `wang_rdp`.
 
     Attributes:
-      order: an integer, "optimised" over integers, or "paper": 1 + ceil(2 ln(1 / delta) / epsilon) at the epsilon that comes out,
-        with half of it for the releases, by the theorem as printed, and half for the conversion.
+      order: an integer, "optimised" over integers, or "paper": 1 + ceil(2 ln(1 / delta) / epsilon)
+        at the epsilon that comes out, with half of it for the releases, by the theorem as printed,
+        and half for the conversion.
     """
 
     order: int | Literal["optimised", "paper"] = Field("optimised")
@@ -104,26 +126,33 @@ class WangRdpSettings(Settings):
 
 @component("accountant", "wang_rdp", revision=1, settings=WangRdpSettings)
 class WangRdpAccountant(Accountant):
-    """Renyi DP at integer orders, amplified by subsampling without replacement: Gaussian releases, replace_one.
+    """Renyi DP at integer orders, amplified by subsampling without replacement: Gaussian releases,
+    replace_one.
 
-    Releases on fresh uniform batches cost `without_replacement_rdp` (Wang, Balle and Kasiviswanathan 2019, Theorem 9), others
-    a / (2 z^2). To (epsilon, delta): total + ln(1 / delta) / (a - 1) (Mironov 2017, Proposition 3).
+    Releases on fresh uniform batches cost `without_replacement_rdp` (Wang, Balle and
+    Kasiviswanathan 2019, Theorem 9), others a / (2 z^2). To (epsilon, delta): total + ln(1 / delta)
+    / (a - 1) (Mironov 2017, Proposition 3).
     """
 
     name = "wang_rdp"
-    kinds = frozenset({"gaussian"})
+    curve = "squared_mu"
     variants = ({}, {"order": "paper"})
 
     @property
     def label(self) -> str:
-        return self.name if self.settings.order == "optimised" else f"{self.name} (order {self.settings.order})"
+        return (
+            self.name
+            if self.settings.order == "optimised"
+            else f"{self.name} (order {self.settings.order})"
+        )
 
     def supports(self, ledger: Ledger) -> str | None:
         """As every accountant; and amplification is for replace_one."""
         for entry in ledger.entries:
             if entry.count and entry.rate is not None and entry.relation != "replace_one":
                 return (
-                    f"wang_rdp amplifies batches without replacement under replace_one, but release '{entry.name}' is priced "
+                    "wang_rdp amplifies batches without replacement under replace_one, but "
+                    f"release '{entry.name}' is priced "
                     f"under {entry.relation}: use dp.relation=replace_one, or accountant=gdp"
                 )
         if isinstance(self.settings.order, int) and self.settings.order < 2:
@@ -142,8 +171,8 @@ class WangRdpAccountant(Accountant):
     def _implied(entries: list[LedgerEntry], toll: float) -> float:
         """min{e : total(a(e)) <= e / 2} with a(e) = 1 + ceil(2 toll / e).
 
-        a(e) = a for 2 toll / (a - 1) <= e < 2 toll / (a - 2), and total(a) grows with a: the largest order with
-        2 total(a) < 2 toll / (a - 2) gives the smallest e.
+        a(e) = a for 2 toll / (a - 1) <= e < 2 toll / (a - 2), and total(a) grows with a: the
+        largest order with 2 total(a) < 2 toll / (a - 2) gives the smallest e.
         """
 
         def fits(order: int) -> bool:
@@ -159,8 +188,12 @@ class WangRdpAccountant(Accountant):
 
     @staticmethod
     def _smallest(entries: list[LedgerEntry], toll: float) -> float:
-        """The minimum over integer orders: every order is valid, so that the search is a matter of tightness only."""
-        orders = sorted({*range(2, 33), *(int(value) for value in np.geomspace(33, LARGEST_ORDER, 120))})
+        """The minimum over integer orders: every order is valid, so that the search is a matter of
+        tightness only.
+        """
+        orders = sorted(
+            {*range(2, 33), *(int(value) for value in np.geomspace(33, LARGEST_ORDER, 120))}
+        )
         best, at = math.inf, 2
         for order in orders:
             if toll / (order - 1) + 0.0 < best:

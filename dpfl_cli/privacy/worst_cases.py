@@ -1,9 +1,12 @@
-"""Worst cases of second-order methods whose guarantee is claimed: how far data that a neighbour may hold move their releases.
+"""Worst cases of second-order methods whose guarantee is claimed: how far data that a neighbour may
+hold move their releases.
 
-Krouka, Koskela, Kulkarni (PoPETs 2025(1)) claim that one privacy unit moves each released sum by at most the sensitivity. Each
-function gives the factor by which data move it further: exact, for data that tests play through the methods themselves. Privacy
-is for all data; ordinary data, with clips that do not bind, lose less. Releases of multiplier z that are moved by a factor f are
-releases of multiplier z / f.
+Krouka, Koskela, Kulkarni (PoPETs 2025(1)) claim that one privacy unit moves each released sum by at
+most the sensitivity. Each
+function gives the factor by which data move it further: exact, for data that tests play through the
+  methods themselves. Privacy
+is for all data; ordinary data, with clips that do not bind, lose less. Releases of multiplier z
+that are moved by a factor f are releases of multiplier z / f.
 """
 
 from __future__ import annotations
@@ -12,24 +15,30 @@ import math
 
 import torch
 
-from dpfl_cli.privacy.bounded import Constant, Side, solve_sensitivity
+from dpfl_cli.privacy.solves import Constant, Side, solve_sensitivity
 
 
 def wound_up_dual(rounds: int, damping: float, penalty: float) -> float:
-    """sqrt(mean_k s_k^2) with s_k = 1 + (k - 1) rho / (alpha + rho): a hidden dual of a client whose clip binds in every round.
+    """sqrt(mean_k s_k^2) with s_k = 1 + (k - 1) rho / (alpha + rho): a hidden dual of a client
+    whose clip binds in every round.
 
-    The duals sum to zero, so the other clients' hold minus this client's: each sum shows, beside its clipped direction, all its
-    past ones times rho / (alpha + rho) (no curvature; M to infinity, which leaves out its own share of the noise).
+    The duals sum to zero, so the other clients' hold minus this client's: each sum shows, beside
+    its clipped direction, all its past ones times rho / (alpha + rho) (no curvature; M to infinity,
+    which leaves out its own share of the noise).
     """
     slope = penalty / (damping + penalty)
     return math.sqrt(math.fsum((1 + slope * k) ** 2 for k in range(rounds)) / rounds)
 
 
-def turned_side(how: str, gradient_clip: float, side_clip: float, gamma: float, records: int) -> float:
-    """How far (v - v') / gamma is when one of m equal records, with gradients of norm C1 and no curvature, is left out.
+def turned_side(
+    how: str, gradient_clip: float, side_clip: float, gamma: float, records: int
+) -> float:
+    """How far (v - v') / gamma is when one of m equal records, with gradients of norm C1 and no
+    curvature, is left out.
 
-    The auxiliary vector b is public, across the gradients, and of the length that moves v furthest: g + b turns. For `xi` the
-    rest of v is sqrt(C2^2 - ||g||^2) along b, whose slope has no bound as ||g|| approaches C2.
+    The auxiliary vector b is public, across the gradients, and of the length that moves v furthest:
+    g + b turns. For `xi` the rest of v is sqrt(C2^2 - ||g||^2) along b, whose slope has no bound as
+    ||g|| approaches C2.
     """
     own, other = gradient_clip, gradient_clip * (1 - 1 / records)
     if how == "clip_auxiliary":
@@ -44,8 +53,15 @@ def turned_side(how: str, gradient_clip: float, side_clip: float, gamma: float, 
     return max(2 * side_clip * math.sin(angle / 2), own - other) / gamma
 
 
-def moved_record(clips: tuple[float, float, float], gamma: float, counts: list[int], how: Side, claimed: list[float]) -> float:
-    """How much further a record that is left out moves its client's share than claimed, with the worst auxiliary vector.
+def moved_record(
+    clips: tuple[float, float, float],
+    gamma: float,
+    counts: list[int],
+    how: Side,
+    claimed: list[float],
+) -> float:
+    """How much further a record that is left out moves its client's share than claimed, with the
+    worst auxiliary vector.
 
     Below 1 where data without curvature do not reach what is claimed for all data.
 
@@ -55,16 +71,24 @@ def moved_record(clips: tuple[float, float, float], gamma: float, counts: list[i
       claimed: their sensitivities, as `claimed_sensitivities`.
     """
     held = dict(zip(counts, claimed, strict=True))
-    return max(turned_side(how, clips[0], clips[1], gamma, records) / one for records, one in held.items())
+    return max(
+        turned_side(how, clips[0], clips[1], gamma, records) / one for records, one in held.items()
+    )
 
 
-def claimed_sensitivities(clips: tuple[float, float, float], gamma: float, counts: list[int], constant: Constant) -> list[float]:
-    """What a record that is left out is claimed to move each client's direction by: `solve_sensitivity` in float64."""
+def claimed_sensitivities(
+    clips: tuple[float, float, float], gamma: float, counts: list[int], constant: Constant
+) -> list[float]:
+    """What a record that is left out is claimed to move each client's direction by:
+    `solve_sensitivity` in float64.
+    """
     first, second, limit, shift = torch.tensor([*clips, gamma], dtype=torch.float64).unsqueeze(-1)
     held = torch.tensor([counts], dtype=torch.float64)
     return solve_sensitivity(first, second, limit, shift, held, constant)[1][0].tolist()
 
 
 def unequal_shares(claimed: list[float]) -> float:
-    """max / rms of the clients' sensitivities: shares of noise for their own, while one record moves the sum by the largest."""
+    """max / rms of the clients' sensitivities: shares of noise for their own, while one record
+    moves the sum by the largest.
+    """
     return max(claimed) / math.sqrt(math.fsum(one**2 for one in claimed) / len(claimed))

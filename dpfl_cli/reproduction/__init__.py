@@ -1,11 +1,11 @@
-"""Reproduction: tables and figures of the papers as declarations.
+"""What papers are written with.
 
-An artifact is a yaml file in `conf/artifact/<paper>/`; no paper has code of its own here. The way through:
-
-    declaration   what the yaml says, typed                    grid       the runs that it asks for, as plans
-    reduce        from finished runs (or plans) to rows        rows       the tidy table, to CSV and back
-    expression    the language of predicates                   claims     verdicts
-    layout        the paper's table in markdown                figure     the plot
-    publish       the artifact's folder, whole or not at all   index      one page of all of them
-    reproduce     all of it in order                           published  the committed copies, and their check
+api            all that a paper's module imports
+artifact       what an artifact is made of; measure: what is measured
+grid           the runs that it asks for; rehearse: the check of everything before anything runs
+numbers        what runs report and plans know; choose: the best cell of a grid
+reduce         all of it as rows; rows: how they are asked; tables: means over seeds, files
+verdict        comparisons over paired seeds; judge: the claims of an artifact
+layout, figure its page; index: all pages; published: those that are committed
+reproduce      run what is missing, write what can be written
 """

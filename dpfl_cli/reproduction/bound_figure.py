@@ -1,4 +1,6 @@
-"""ScaffNew's bound over the number of iterations and over the communication probability, as curves, CSV and a figure."""
+"""ScaffNew's bound over the number of iterations and over the communication probability, as curves,
+CSV and a figure.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dpfl_cli.algorithms.scaffnew_bound import ScaffnewBound
-from dpfl_cli.reproduction.figure import COLOURS, GREY, STYLE, STYLES, saved
+from dpfl_cli.reproduction.look import COLOURS, GREY, STYLE, STYLES, saved
 
 POINTS = 241  # of a curve
 FACTORS = (0.5, 1.0, 2.0)  # of p*, whose curves over T are drawn, beside p = 1
@@ -44,17 +46,29 @@ class Curve:
 def curves(found: ScaffnewBound) -> list[Curve]:
     """B over T for some p, and over p for some T, around the best ones."""
     chances = sorted({min(1.0, found.probability * factor) for factor in FACTORS} | {1.0})
-    best, slow = found.iterations, 1.0 / found.decay  # slow: iterations in which the rate at p* gains a factor e
+    best, slow = (
+        found.iterations,
+        1.0 / found.decay,
+    )  # slow: iterations in which the rate at p* gains a factor e
     if not 0 < best < math.inf:  # nothing to be near to: what the rate alone would take
         best = max(1.0, round((12.0 if math.isinf(best) else 5.0) * slow))
     last = max(3.0 * best, 5.0 * slow, 10.0)
     times = np.unique(np.round(np.linspace(0.0, last, POINTS)))
-    made = [_curve(found, "iterations", times, np.full_like(times, p), p == found.probability) for p in chances]
+    made = [
+        _curve(found, "iterations", times, np.full_like(times, p), p == found.probability)
+        for p in chances
+    ]
     least = min(found.probability / 10.0, 0.1)
     probabilities = np.unique(np.append(np.geomspace(least, 1.0, POINTS), found.probability))
     lengths = sorted({max(1.0, float(round(best * factor))) for factor in TIMES})
     return made + [
-        _curve(found, "probability", np.full_like(probabilities, time), probabilities, time == found.iterations)
+        _curve(
+            found,
+            "probability",
+            np.full_like(probabilities, time),
+            probabilities,
+            time == found.iterations,
+        )
         for time in lengths
     ]
 
@@ -66,7 +80,9 @@ def _curve(
     probability: NDArray[np.float64],
     best: bool,
 ) -> Curve:
-    return Curve(over, iterations, probability, found.bound(iterations, probability, found.step), best)
+    return Curve(
+        over, iterations, probability, found.bound(iterations, probability, found.step), best
+    )
 
 
 def curves_csv(found: ScaffnewBound, drawn: Sequence[Curve]) -> str:
@@ -75,8 +91,12 @@ def curves_csv(found: ScaffnewBound, drawn: Sequence[Curve]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for curve in drawn:
-        for time, chance, value in zip(curve.iterations, curve.probability, curve.bound, strict=True):
-            writer.writerow([curve.over, int(time), repr(float(chance)), repr(found.step), repr(float(value))])
+        for time, chance, value in zip(
+            curve.iterations, curve.probability, curve.bound, strict=True
+        ):
+            writer.writerow(
+                [curve.over, int(time), repr(float(chance)), repr(found.step), repr(float(value))]
+            )
     return out.getvalue()
 
 
@@ -98,23 +118,38 @@ def draw_bound(found: ScaffnewBound, drawn: Sequence[Curve], setting: str) -> di
         for axis in (left, right):
             axis.set_yscale("log")
             axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
-        figure.suptitle(f"DP-ScaffNew: utility bound at step size 1/L\n{textwrap.fill(setting, 120)}", fontsize=10)
+        figure.suptitle(
+            f"DP-ScaffNew: utility bound at step size 1/L\n{textwrap.fill(setting, 120)}",
+            fontsize=10,
+        )
         return saved(figure, "bound")
 
 
 def _panel(axis: Axes, drawn: Sequence[Curve], found: ScaffnewBound) -> None:
     for number, curve in enumerate(drawn):
         over_time = curve.over == "iterations"
-        fixed = f"p = {curve.probability[0]:.4g}" if over_time else f"T = {curve.iterations[0]:,.0f}"
+        fixed = (
+            f"p = {curve.probability[0]:.4g}" if over_time else f"T = {curve.iterations[0]:,.0f}"
+        )
         star = (" = p*" if over_time else " = T*") if curve.best else ""
         xs = curve.iterations if over_time else curve.probability
         width = 2.4 if curve.best else 1.5
-        axis.plot(xs, curve.bound, color=COLOURS[number], linestyle=STYLES[number], linewidth=width, label=fixed + star)
+        axis.plot(
+            xs,
+            curve.bound,
+            color=COLOURS[number],
+            linestyle=STYLES[number],
+            linewidth=width,
+            label=fixed + star,
+        )
     over_time = drawn[0].over == "iterations"
     place, text = (
         (found.iterations, f"T* = {found.iterations:,.0f}")
         if over_time
-        else (found.probability, f"p* = {found.probability:.4g} ({found.local_steps:.4g} local steps)")
+        else (
+            found.probability,
+            f"p* = {found.probability:.4g} ({found.local_steps:.4g} local steps)",
+        )
     )
     if math.isfinite(place):
         axis.axvline(place, color=GREY, linewidth=1.2, linestyle=":", label=text)

@@ -1,51 +1,43 @@
-"""From a declaration to the runs that it asks for: labels, seed and plan of each.
-
-Every distinct list of Hydra overrides is composed once; what varies along axes with values and zipped tables is set afterwards,
-so that a grid of hundreds of runs costs a handful of compositions.
-"""
+"""From an artifact to the runs that it asks for: labels, seed and plan of each."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, DpflError
-from dpfl_cli.reproduction.declaration import Artifact, Block, Label, Scalar, Scale, Where
-from dpfl_cli.simulation.plan import Plan, make_plan, with_values
+from dpfl_cli.reproduction.artifact import Artifact, Run, Scale
+from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED
+from dpfl_cli.simulation.plan import make_plan, with_values
+from dpfl_cli.simulation.run_plan import Plan
+
+RESERVED = {BEST, MEASURE, RANK, ROUND, SEED, "value", "text", "paper", "epsilon", "note"}
 
 
 @dataclass(frozen=True)
 class Request:
-    """One run as declared: labels, seed, the overrides to compose, the values to set after them, whether it is run alone."""
+    """A run that an artifact asks for, with one seed."""
 
-    labels: dict[str, Label]
+    run: Run
     seed: int
-    overrides: tuple[str, ...]
-    values: dict[str, Scalar] = field(default_factory=dict)
-    exclusive: bool = False
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal for requests of one run."""
-        return self.overrides, tuple(sorted(self.values.items())), self.seed
 
     def config(self) -> dict[str, Any]:
         """The composed config."""
-        return with_values(composed(self.overrides), {**self.values, "seed": self.seed})
+        return with_values(
+            composed(tuple(self.run.overrides)), {**self.run.values, "seed": self.seed}
+        )
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A run that an artifact needs; an exclusive one alone and anew, for its times."""
+    """A run that an artifact needs, planned."""
 
-    labels: dict[str, Label]
+    run: Run
     seed: int
     plan: Plan
-    exclusive: bool = False
 
 
 @lru_cache(maxsize=512)
@@ -54,99 +46,67 @@ def composed(overrides: tuple[str, ...]) -> dict[str, Any]:
     return compose_config(list(overrides))
 
 
-def requests(artifact: Artifact, scale: str) -> list[Request]:
-    """The runs that an artifact asks for at a scale, in the order of its blocks, axes and seeds."""
-    found: list[Request] = []
-    size = artifact.scale(scale)
-    seeds = range(size.seeds if artifact.trains else 1)
-    for number, block in enumerate(artifact.declaration.runs):
-        if scale not in block.scales:
-            continue
-        shared = {**block.set, **size.set, **block.at.get(scale, {})}
-        try:
-            for labels, overrides, values in _combinations(block, size):
-                found += [Request(labels, seed, overrides, {**shared, **values}, block.exclusive) for seed in seeds]
-        except ConfigError as error:
-            raise ConfigError(f"artifact {artifact.name}: runs.{number}: {error}") from None
-    if artifact.used is not None:
-        assert artifact.declaration.use is not None
-        where = artifact.declaration.use.where
-        found += [request for request in requests(artifact.used, scale) if matches(request.labels, where)]
-    return found
+def requests(artifact: Artifact, scale: Scale) -> list[Request]:
+    """The runs that an artifact asks for at a scale, in its order, each with every seed.
+
+    Raises:
+      ConfigError: no runs at all, a label with a reserved name, or two runs with the same labels.
+    """
+    seeds = range(artifact.size(scale).seeds if artifact.trains else 1)
+    runs = list(artifact.runs(scale))
+    if not runs:
+        raise ConfigError(f"artifact {artifact.name}: no runs at scale={scale}")
+    seen: dict[tuple[Any, ...], Run] = {}
+    for run in runs:
+        taken = sorted(RESERVED & set(run.labels))
+        if taken:
+            raise ConfigError(
+                f"artifact {artifact.name}: a label cannot be called {taken[0]}; rename it"
+            )
+        other = seen.setdefault(tuple(sorted(run.labels.items())), run)
+        if other is not run and other != run:
+            raise ConfigError(
+                f"artifact {artifact.name}: two different runs ({_words(run)}); "
+                "tell them apart by a label"
+            )
+    return [Request(run, seed) for run in runs for seed in seeds]
 
 
-def cells(artifact: Artifact, scale: str) -> list[Cell]:
+def cells(artifact: Artifact, scale: Scale) -> list[Cell]:
     """The same as plans: everything is validated, and data are found, before anything runs.
 
     Raises:
       ConfigError, DataError: with the artifact's name and the labels of the run in front.
     """
-    return [
-        Cell(request.labels, request.seed, _plan(artifact, request), request.exclusive) for request in requests(artifact, scale)
-    ]
+    return [Cell(one.run, one.seed, _plan(artifact, one)) for one in requests(artifact, scale)]
 
 
 def _plan(artifact: Artifact, request: Request) -> Plan:
     try:
         return make_plan(request.config())
     except DpflError as error:
-        which = " ".join(f"{name}={value}" for name, value in request.labels.items())
-        raise type(error)(f"artifact {artifact.name} ({which}): {error}") from error
+        raise type(error)(f"artifact {artifact.name} ({_words(request.run)}): {error}") from error
 
 
-def matches(labels: Mapping[str, Any], where: Where | Mapping[str, Any]) -> bool:
-    """Whether labels have all these values (or one of each list)."""
-    return all(same(labels.get(name, ""), wanted) for name, wanted in where.items())
+def _words(run: Run) -> str:
+    return " ".join(f"{name}={value}" for name, value in run.labels.items())
 
 
-def same(value: Any, wanted: Any) -> bool:
-    """Whether a label has a value, or one of a list; true is not 1."""
-    if isinstance(wanted, list | tuple):
-        return any(same(value, one) for one in wanted)
-    return bool(value == wanted) and isinstance(value, bool) == isinstance(wanted, bool)
+def commands(artifact: Artifact, scale: Scale) -> Iterator[str]:
+    """The `dpfl run` lines that an artifact's runs amount to, one a run, all its seeds in it."""
+    count = artifact.size(scale).seeds if artifact.trains else 1
+    yield from dict.fromkeys(_command(run, count) for run in artifact.runs(scale))
 
 
-def _combinations(block: Block, size: Scale) -> Iterator[tuple[dict[str, Label], tuple[str, ...], dict[str, Scalar]]]:
-    """Labels, overrides and values of every combination of the axes that the zipped tables leave."""
-    axes = [list(_choices(name, block, size)) for name in block.axes]
-    for choice in itertools.product(*axes):
-        labels: dict[str, Label] = dict(block.labels)
-        overrides: list[str] = list(block.overrides)
-        values: dict[str, Scalar] = {}
-        for name, (label, more, sets) in zip(block.axes, choice, strict=True):
-            labels[name] = label
-            overrides += more
-            values.update(sets)
-        for joined, added in _joined(block, labels):
-            yield joined, tuple(overrides), {**values, **added}
+def _command(run: Run, seeds: int) -> str:
+    words = [one for one in run.overrides if one.split("=")[0] not in run.values]
+    words += [f"{key}={_text(value)}" for key, value in run.values.items()]
+    quoted = [f"'{word}'" if set(word) & set("[]{}(), *") else word for word in words]
+    many = ["-m", *quoted, f"'seed=range({seeds})'"] if seeds > 1 else [*quoted, "seed=0"]
+    return " ".join(["dpfl run", *many])
 
 
-def _choices(name: str, block: Block, size: Scale) -> Iterator[tuple[Label, list[str], dict[str, Scalar]]]:
-    axis = block.axes[name]
-    wanted = size.axes.get(name)
-    if axis.key is not None:
-        for value in axis.values if wanted is None else wanted:
-            yield value, [], {axis.key: value}
-        return
-    for choice in axis.cases if wanted is None else wanted:
-        case = axis.cases.get(str(choice))
-        if case is not None:  # a case of the axis of that name in another block
-            yield str(choice), case.overrides, case.set
-    if wanted is not None and not {str(choice) for choice in wanted} & set(axis.cases):
-        raise ConfigError(f"axes.{name}: the scale leaves none of {', '.join(axis.cases)}")
-
-
-def _joined(block: Block, labels: dict[str, Label]) -> Iterator[tuple[dict[str, Label], dict[str, Scalar]]]:
-    """The labels with what each zipped table adds, once per combination of fitting rows."""
-    options: list[tuple[dict[str, Label], dict[str, Scalar]]] = [(labels, {})]
-    for table in block.zip:
-        following = []
-        for known, values in options:
-            for row in table.rows:
-                named = dict(zip(table.labels, row[: len(table.labels)], strict=True))
-                if any(name in known and given != "*" and not same(known[name], given) for name, given in named.items()):
-                    continue
-                added = {name: given for name, given in named.items() if name not in known and given is not None}
-                following.append(({**known, **added}, {**values, **dict(zip(table.keys, row[len(table.labels) :], strict=True))}))
-        options = following
-    yield from options
+def _text(value: Any) -> str:
+    return (
+        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    )

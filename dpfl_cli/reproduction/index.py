@@ -1,4 +1,6 @@
-"""The index: one page, in markdown and HTML, of every artifact that is there: tables, figures, verdicts."""
+"""The index: one page, in markdown and HTML, of every artifact that is there: tables, figures,
+verdicts.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpfl_cli.reproduction.claims import FAILS, HOLDS, UNTESTABLE
-from dpfl_cli.reproduction.declaration import SCALES
+from dpfl_cli.reproduction.artifact import SCALES
+from dpfl_cli.reproduction.judge import NOT_RUN, REDUCED
 from dpfl_cli.reproduction.layout import markdown
 from dpfl_cli.reproduction.publish import write_text
+from dpfl_cli.reproduction.verdict import FAILS, HOLDS, UNDECIDED
 
 INDEX = ("index.md", "index.html")
-_CLAIM_KEYS = {"id", "kind", "text", "expected", "verdict", "as_expected", "reason"}
+_CLAIM_KEYS = {"id", "text", "source", "ours", "invariant", "prior", "finding", "state", "reason"}
+FINDINGS = (HOLDS, FAILS, UNDECIDED, NOT_RUN)
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,11 @@ class Entry:
     page: str
     damage: str = ""
     edges: str = ""
+    numbers: str = ""
+
+    @property
+    def paper(self) -> str:
+        return self.folder.parts[-3]
 
     @property
     def artifact(self) -> str:
@@ -47,7 +56,9 @@ class Entry:
 
 
 def entries(root: Path) -> list[Entry]:
-    """The artifact folders below, by name: the largest scale of each that can be read, and every one that cannot."""
+    """The artifact folders below, by name: the largest scale of each that can be read, and every
+    one that cannot.
+    """
     shown: dict[str, Entry] = {}
     damaged: list[Entry] = []
     for folder in sorted(root.glob("*/*/*")):
@@ -59,13 +70,18 @@ def entries(root: Path) -> list[Entry]:
             damaged.append(entry)
         elif other is None or SCALES.index(other.scale) < SCALES.index(entry.scale):
             shown[entry.artifact] = entry
-    return sorted([*shown.values(), *damaged], key=lambda entry: (entry.artifact, SCALES.index(entry.scale)))
+    return sorted(
+        [*shown.values(), *damaged], key=lambda entry: (entry.artifact, SCALES.index(entry.scale))
+    )
 
 
 def _entry(folder: Path) -> Entry:
-    """One folder; what is wrong with it is said in the entry, so that one bad folder does not stop a pass."""
+    """One folder; what is wrong with it is said in the entry, so that one bad folder does not stop
+    a pass.
+    """
     try:
-        claims = json.loads((folder / "claims.json").read_text())["claims"]
+        judged = json.loads((folder / "claims.json").read_text())
+        claims, numbers = judged["claims"], str(judged["numbers"])
         manifest = json.loads((folder / "manifest.json").read_text())
         complete, edges = manifest["complete"], str(manifest.get("edges", ""))
         page = (folder / "table.md").read_text()
@@ -74,7 +90,7 @@ def _entry(folder: Path) -> Entry:
             raise ValueError(f"claims.json without {', '.join(missing)}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         return Entry(folder, [], False, "", f"{type(error).__name__}: {error}")
-    return Entry(folder, claims, bool(complete), page, edges=edges)
+    return Entry(folder, claims, bool(complete), page, edges=edges, numbers=numbers)
 
 
 def complete_before(folder: Path) -> bool:
@@ -99,32 +115,47 @@ def write_index(root: Path) -> tuple[Path, Path]:
 
 
 def _summary(found: list[Entry]) -> list[str]:
-    """A table of artifacts, and one of the verdicts that are against expectation or surprising."""
-    lines, verdicts = [], []
+    """How many of the papers' claims hold at the papers' sizes; then at reduced size; then ours."""
+    parts = [
+        "A claim of a paper is judged at the paper's size; what is found at a smaller one is "
+        "counted "
+        "apart. Ours stand apart too."
+    ]
+    claims = [(entry, claim) for entry in found for claim in entry.claims]
+    for title, mine in (
+        ("The papers' claims, at their sizes", lambda one: not one["ours"] and not _reduced(one)),
+        ("The papers' claims, at reduced size", lambda one: not one["ours"] and _reduced(one)),
+        ("Our claims", lambda one: one["ours"]),
+    ):
+        shown = [(entry, one) for entry, one in claims if mine(one) and not one["invariant"]]
+        lines = [
+            [paper, *(str(sum(one["finding"] == name for one in many)) for name in FINDINGS)]
+            for paper in dict.fromkeys(entry.paper for entry, _ in shown)
+            if (many := [one for entry, one in shown if entry.paper == paper])
+        ]
+        total = [str(sum(one["finding"] == name for _, one in shown)) for name in FINDINGS]
+        parts += [f"## {title}", markdown(["paper", *FINDINGS], [*lines, ["all", *total]])]
+    lines = []
     for entry in found:
         if entry.damage:
-            lines.append([entry.name, *["–"] * 5, "damaged: remove the folder, or reproduce it again"])
+            lines.append(
+                [entry.name, "–", "–", "damaged: remove the folder, or reproduce it again"]
+            )
             continue
-        claims = [claim for claim in entry.claims if claim["kind"] != "invariant"]
-        counts = [str(sum(claim["verdict"] == kind for claim in claims)) for kind in (HOLDS, FAILS, UNTESTABLE)]
-        invariants = [claim for claim in entry.claims if claim["kind"] == "invariant"]
-        held = f"{sum(one['verdict'] == HOLDS for one in invariants)} of {len(invariants)}" if invariants else "–"
-        against = [str(claim["id"]) for claim in entry.claims if claim["as_expected"] is False]
         complete = "yes" if entry.complete else "no"
-        lines.append([f"[{entry.name}](#{entry.anchor})", *counts, held, ", ".join(against) or "none", complete])
-        for claim in entry.claims:
-            remarks = [str(claim[key]) for key in ("reason", "spread") if claim.get(key)]
-            reason = f" ({'; '.join(remarks)})" if remarks else ""
-            named = f"{claim['id']} (invariant)" if claim["kind"] == "invariant" else str(claim["id"])
-            verdicts.append([entry.name, named, str(claim["text"]), str(claim["expected"]), f"{claim['verdict']}{reason}"])
-    columns = ["artifact", "hold", "do not hold", "not testable", "invariants that hold", "against expectation", "complete"]
-    parts = [markdown(columns, lines)]
-    edges = [f"- [{entry.name}](#{entry.anchor}): {entry.edges}" for entry in found if entry.edges]
-    if edges:
-        parts += ["Best points at the edge of their grid, beyond which nothing was tried:", "\n".join(edges)]
-    if verdicts:
-        parts += ["## Verdicts", markdown(["artifact", "claim", "what it says", "expected", "found"], verdicts)]
-    return parts
+        link = f"[{entry.name}](#{entry.anchor})"
+        lines.append([link, entry.numbers or "–", entry.edges or "–", complete])
+    columns = [
+        "artifact",
+        "numbers beside the paper's",
+        "best points at the edge of their grid",
+        "complete",
+    ]
+    return [*parts, "## Artifacts", markdown(columns, lines)]
+
+
+def _reduced(claim: dict[str, Any]) -> bool:
+    return bool(claim["state"] == REDUCED)
 
 
 def _embedded(entry: Entry, root: Path) -> str:
@@ -133,16 +164,22 @@ def _embedded(entry: Entry, root: Path) -> str:
     text = re.sub(r"^(#+) ", r"#\1 ", entry.page.strip(), flags=re.MULTILINE)
     first, _, rest = text.partition("\n")
     rest = rest.replace("](figure.png)", f"]({where}/figure.png)")
-    files = ", ".join(f"[{name}]({where}/{name})" for name in ("table.csv", "figure.pdf", "claims.json", "manifest.json"))
+    files = ", ".join(
+        f"[{name}]({where}/{name})"
+        for name in ("table.csv", "series.csv", "figure.pdf", "claims.json", "manifest.json")
+        if (entry.folder / name).is_file()
+    )
     return f'<a id="{entry.anchor}"></a>\n\n{first} ({entry.scale})\n{rest}\n\nFiles: {files}'
 
 
-# --- markdown to HTML: what our own pages contain -------------------------------------------------------------------
+# --- markdown to HTML: what our own pages contain
+#   -------------------------------------------------------------------
 
 _CSS = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #1a1a1a }
-body { background: #fff }
-table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; display: block; overflow-x: auto }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem }
+body { background: #fff; color: #1a1a1a }
+table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
+table { font-variant-numeric: tabular-nums }
 th, td { border: 1px solid #ccc; padding: .25rem .6rem; text-align: left; vertical-align: top }
 th { background: #f0f0f0 }
 img { max-width: 100%; height: auto }
@@ -157,7 +194,8 @@ def _html(text: str) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>dpfl: reproduced tables and figures</title>\n<style>{_CSS}</style>\n</head>\n<body>\n"
+        "<title>dpfl: reproduced tables and "
+        f"figures</title>\n<style>{_CSS}</style>\n</head>\n<body>\n"
         + "\n".join(blocks)
         + "\n</body>\n</html>\n"
     )
@@ -183,10 +221,19 @@ def _block(block: str) -> str:
 def _table(lines: list[str]) -> str:
     def cells(line: str, tag: str) -> str:
         inner = re.split(r"(?<!\\)\|", line.strip())[1:-1]
-        return "<tr>" + "".join(f"<{tag}>{_inline(cell.strip().replace(chr(92) + '|', '|'))}</{tag}>" for cell in inner) + "</tr>"
+        return (
+            "<tr>"
+            + "".join(
+                f"<{tag}>{_inline(cell.strip().replace(chr(92) + '|', '|'))}</{tag}>"
+                for cell in inner
+            )
+            + "</tr>"
+        )
 
     head, body = cells(lines[0], "th"), [cells(line, "td") for line in lines[2:]]
-    return "<table>\n<thead>" + head + "</thead>\n<tbody>\n" + "\n".join(body) + "\n</tbody>\n</table>"
+    return (
+        "<table>\n<thead>" + head + "</thead>\n<tbody>\n" + "\n".join(body) + "\n</tbody>\n</table>"
+    )
 
 
 def _inline(text: str) -> str:

@@ -16,7 +16,9 @@ from dpfl_cli.models.cnn_shape import KERNEL, CnnShape
 
 @dataclass(frozen=True)
 class LayerSize:
-    """A layer in words, the shape of what it puts out, and its number of parameters, biases included."""
+    """A layer in words, the shape of what it puts out, and its number of parameters, biases
+    included.
+    """
 
     name: str
     output: tuple[int, ...]
@@ -27,16 +29,22 @@ class LayerSize:
         return prod(self.output) if self.output else 0
 
 
-def layer_sizes(model: Mapping[str, Any], shape: tuple[int, ...], classes: int | None) -> list[LayerSize]:
+def layer_sizes(
+    model: Mapping[str, Any], shape: tuple[int, ...], classes: int | None
+) -> list[LayerSize]:
     """The layers of a model (its config node) on inputs of a shape; the last row is the total.
 
     Raises:
       ConfigError: the model does not say what its layers are, or does not fit the inputs.
     """
     component = lookup("model", str(model["name"]))
-    settings = parse_settings(component.settings, {key: value for key, value in model.items() if key != "name"}, "model")
+    settings = parse_settings(
+        component.settings, {key: value for key, value in model.items() if key != "name"}, "model"
+    )
     if component.target is not CnnObjective:
-        raise ConfigError(f"model={component.name}: its layers are not described; a table of layers needs a cnn")
+        raise ConfigError(
+            f"model={component.name}: its layers are not described; a table of layers needs a cnn"
+        )
     info = DatasetInfo("inputs", "synthetic", "", shape, classes, 0, None)
     return _cnn(shape_of(settings, info))
 
@@ -49,7 +57,11 @@ def _cnn(shape: CnnShape) -> list[LayerSize]:
     rows: list[LayerSize] = []
     for layer, size in zip(shape.layers[:2], convolved, strict=True):
         out, into, height, width = layer.weight_shape
-        rows.append(LayerSize(f"conv {into}->{out} {height}x{width}", (out, *size), layer.bias.stop - layer.start))
+        rows.append(
+            LayerSize(
+                f"conv {into}->{out} {height}x{width}", (out, *size), layer.bias.stop - layer.start
+            )
+        )
     rows.append(LayerSize("flatten", (shape.features,), 0))
     for layer in shape.layers[2:]:
         out, into = layer.weight_shape

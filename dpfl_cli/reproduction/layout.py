@@ -1,289 +1,303 @@
-"""An artifact's page in markdown: the paper's table with the paper's number beside ours, epsilons, verdicts."""
+"""An artifact's page in markdown: tables beside the paper's numbers, verdicts, epsilons."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
-from dpfl_cli.reproduction.claims import ClaimVerdict
-from dpfl_cli.reproduction.declaration import MEASURE, ROUND, Artifact, TableSpec
-from dpfl_cli.reproduction.rows import Row, Rows, in_order, rounded_up
+import pandas as pd
+
+from dpfl_cli.reproduction.artifact import Artifact, Scale, Table
+from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
+from dpfl_cli.reproduction.measure import MEASURE, RANK, ROUND, Derived
+from dpfl_cli.reproduction.numbers import rounded_up
+from dpfl_cli.reproduction.rows import in_order, matching, records
 
 DASH = "–"
 LARGE = 1e6  # from here on a number with decimals has four significant digits and an exponent
 EDGE = " (edge)"  # beside a chosen cell on the edge of its grid
+Cell = dict[str, Any]
 
 
-def page(artifact: Artifact, scale: str, rows: Rows, verdicts: Sequence[ClaimVerdict], gaps: Sequence[str]) -> str:
-    """table.md."""
-    declaration, size = artifact.declaration, artifact.scale(scale)
-    seeds = f"{size.seeds} seed{'s' if size.seeds > 1 else ''}, " if artifact.trains else ""
-    parts = [
-        f"# {artifact.name}: {declaration.title}",
-        declaration.shows,
-        f"Source: {declaration.source}. Scale `{scale}`: {seeds}{size.note or 'as in the paper'}.",
-    ]
-    if scale != "paper" and artifact.trains and declaration.paper_numbers is not None:
-        parts += ["The paper's numbers beside ours are for its full setup (`scale=paper`)."]
-    if gaps:
-        parts += ["**Incomplete**: " + "; ".join(gaps)]
-    for spec in declaration.tables:
-        parts += [f"**{spec.caption}**"] if spec.caption else []
-        parts += [table(artifact, spec, rows)]
-        edges = edges_text(artifact, _cells(artifact, spec, rows), [*spec.rows, *spec.columns])
-        parts += [f"{EDGE.strip()}: the chosen point lies at the end of what was searched: {edges}."] if edges else []
-        parts += spec.notes
-    parts += ["![figure](figure.png)"]
-    parts += [f"- {note}" for note in declaration.notes]
-    if verdicts:
-        parts += ["## Claims", claims_table(artifact, verdicts)]
-    epsilons = privacy_table(artifact, rows)
-    if epsilons:
-        parts += ["## What the epsilons mean", epsilons]
-    command = f"dpfl reproduce {artifact.name if not artifact.name.startswith('local/') else artifact.path} scale={scale}"
-    parts += [f"Made by `{command}`; the runs are in manifest.json, all numbers in table.csv."]
-    return "\n\n".join(_bullets_joined(parts)) + "\n"
+def page(
+    artifact: Artifact,
+    scale: Scale,
+    rows: pd.DataFrame,
+    labels: Sequence[str],
+    verdicts: Sequence[Verdict],
+    horizon: str,
+    gaps: Sequence[str],
+) -> str:
+    """table.md.
 
-
-def _bullets_joined(parts: Sequence[str]) -> list[str]:
-    joined: list[str] = []
-    for part in parts:
-        if part.startswith("- ") and joined and joined[-1].startswith("- "):
-            joined[-1] += "\n" + part
-        else:
-            joined.append(part)
-    return joined
-
-
-def _cells(artifact: Artifact, spec: TableSpec, rows: Rows) -> list[Row]:
-    """The rows of a table; the edge of a chosen point is kept only where the sign for it stands.
-
-    That is at the parameters that are at an end; in a table without parameters at the measure that the point was chosen by, or,
-    where that is not shown, at the first one of runs that can be better or worse.
+    Args:
+      rows: averaged over seeds.
+      horizon: rounds, records and seeds that it was run to.
     """
-    found = rows.where(spec.where, spec.cells)
+    size = artifact.size(scale)
+    reduced = scale != "paper" and not size.full
+    title = f"# {artifact.name}: {artifact.title}" + (" (reduced size)" if reduced else "")
+    source = f"{artifact.paper.citation}: {artifact.source}" if artifact.paper else artifact.source
+    parts = [title, artifact.shows]
+    parts += [f"Source: {source}."] if source else []
+    note = size.note or ("as in the paper" if artifact.paper else "")
+    facts = ". ".join(one for one in (note, horizon) if one)
+    parts += [f"Scale `{scale}`: {facts}."] if facts else []
+    if reduced and artifact.numbers is not None:
+        parts += ["The paper's numbers beside ours are for its full setup (`scale=paper`)."]
+    parts += ["**Incomplete**: " + "; ".join(gaps)] if gaps else []
+    for spec in artifact.tables:
+        parts += [f"**{spec.caption}**"] if spec.caption else []
+        found = _cells(artifact, spec, rows, labels)
+        parts += [table(artifact, spec, found)]
+        edges = edges_text(artifact, found, [*spec.rows, *spec.columns])
+        if edges:
+            parts += [
+                f"{EDGE.strip()}: the chosen point lies at the end of what was searched: {edges}."
+            ]
+        parts += spec.notes
+    parts += ["![figure](figure.png)"] if artifact.figures else []
+    parts += ["\n".join(f"- {note}" for note in artifact.notes)] if artifact.notes else []
+    line = numbers_line(rows)
+    parts += (
+        ["## Numbers beside the paper's", f"{line}.", numbers_table(artifact, rows, labels)]
+        if line
+        else []
+    )
+    for heading, ours in (("## The paper's claims", False), ("## Our claims", True)):
+        mine = [one for one in verdicts if one.claim.ours == ours]
+        parts += [heading, claims_table(mine)] if mine else []
+    if verdicts and reduced:
+        parts += [
+            f"“{REDUCED}”: what was found at this size says nothing of the paper's ({horizon})."
+        ]
+    epsilons = privacy_table(artifact, rows, labels)
+    parts += ["## What the epsilons mean", epsilons] if epsilons else []
+    what = artifact.name if artifact.paper else artifact.path.name
+    parts += [
+        f"Made by `dpfl reproduce {what} scale={scale}`; the runs are in manifest.json, every seed "
+        "of "
+        "every number in table.csv, of every curve in series.csv."
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _cells(
+    artifact: Artifact, spec: Table, rows: pd.DataFrame, labels: Sequence[str]
+) -> list[Cell]:
+    """The rows of a table; the edge of a chosen point stays only where the sign for it stands: at
+    the parameters at an end; in a table without parameters at the measure it was chosen by, or at
+    the first that can be better or worse.
+    """
+    found = matching(rows, spec.where, labels)
+    cells = records(found[found[MEASURE].isin(list(spec.cells))])
     if any(name.startswith("best.") for name in spec.cells):
-        return [row if row.measure.startswith("best.") else replace(row, edge="") for row in found]
-    known = artifact.declaration.measures
-    chosen_by = {rule.measure for rule in artifact.declaration.best} & set(spec.cells)
-    judged = [name for name in spec.cells if known[name].better is not None and known[name].trains]
-    signed = chosen_by or judged[:1]
-    return [row if row.measure in signed else replace(row, edge="") for row in found]
+        signed = {name for name in spec.cells if name.startswith("best.")}
+    else:
+        chosen_by = {rule.by for rule in artifact.best} & set(spec.cells)
+        judged = [name for name in spec.cells if artifact.measures[name].better is not None]
+        signed = chosen_by or set(judged[:1])
+    return [cell if cell[MEASURE] in signed else {**cell, "edge": ""} for cell in cells]
 
 
-def table(artifact: Artifact, spec: TableSpec, rows: Rows) -> str:
-    """One table: a line per combination of the labels in `rows`, a column per combination of those in `columns`."""
-    found = _cells(artifact, spec, rows)
+def table(artifact: Artifact, spec: Table, found: Sequence[Cell]) -> str:
+    """One table: a line per combination of `rows`, a column per combination of `columns`."""
     if not found:
         return "(no numbers at this scale)"
-    down = _combinations(found, spec.rows)
-    across = _combinations(found, spec.columns) if spec.columns else [()]
-    by_measure = MEASURE in spec.columns or MEASURE in spec.rows
-    printed: dict[tuple[Any, ...], list[Row]] = {}
-    for row in found:
-        printed.setdefault((*(row.get(name) for name in spec.rows), *(row.get(name) for name in spec.columns)), []).append(row)
-    header = [*(artifact.title_of(name) for name in spec.rows)]
-    groups = []
+    down, across = _combinations(found, spec.rows), _combinations(found, spec.columns)
+    names = [*spec.rows, *spec.columns]
+    inside: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell in found:
+        inside.setdefault(tuple(cell.get(name, "") for name in names), []).append(cell)
+    header = [artifact.title_of(name) for name in spec.rows]
+    with_paper = {}
     for key in across:
-        cells = [row for row in found if tuple(row.get(name) for name in spec.columns) == key]
-        with_paper = any(row.paper is not None for row in cells)
-        title = ", ".join(_heading(artifact, name, value) for name, value in zip(spec.columns, key, strict=True))
-        if not title:
-            title = " / ".join(artifact.title_of(measure) for measure in spec.cells)
-        groups.append((key, with_paper))
-        header += [title, "paper", "difference"] if with_paper else [title]
+        mine = [
+            cell
+            for place, many in inside.items()
+            if place[len(spec.rows) :] == key
+            for cell in many
+        ]
+        with_paper[key] = any(not math.isnan(cell["paper"]) for cell in mine)
+        named = zip(spec.columns, key, strict=True)
+        title = ", ".join(heading(artifact, name, value) for name, value in named)
+        title = title or " / ".join(artifact.title_of(measure) for measure in spec.cells)
+        header += [title, "paper", "difference"] if with_paper[key] else [title]
     lines = []
     for side in down:
         line = [artifact.title_of(value) if value != "" else DASH for value in side]
-        for key, with_paper in groups:
-            cell = printed.get((*side, *key), [])
-            if not by_measure:
-                cell = sorted(cell, key=lambda row: spec.cells.index(row.measure))
-            line.append(_joined([_ours(artifact, row) for row in cell]))
-            if with_paper:
-                line += [_paper(artifact, cell), _difference(artifact, cell)]
+        for key in across:
+            cells = inside.get((*side, *key), [])
+            if MEASURE not in names:
+                cells = sorted(cells, key=lambda cell: list(spec.cells).index(cell[MEASURE]))
+            line.append(", ".join(_ours(artifact, cell) for cell in cells) or DASH)
+            line += (
+                [_paper(artifact, cells), _difference(artifact, cells)] if with_paper[key] else []
+            )
         lines.append(line)
     return markdown(header, lines)
 
 
-def edges_text(artifact: Artifact, rows: Sequence[Row], names: Sequence[str]) -> str:
-    """Where chosen cells lie on the edge of their grid, each place once, with in how many cells; "" where none does.
-
-    Args:
-      names: the labels that tell cells apart; several measures of a cell count once.
-    """
-    names = [name for name in names if name != MEASURE]
-    cells = {(edge, *(row.get(name) for name in names)): edge for row in rows if row.edge for edge in row.edge.split("; ")}
-    counts = Counter(cells.values())
-    places = [(edge.partition("="), count) for edge, count in counts.items()]
-    return ", ".join(
-        f"{artifact.title_of(name)} {value}" + (f" in {count} cells" if count > 1 else "") for (name, _, value), count in places
-    )
-
-
-def _heading(artifact: Artifact, name: str, value: Any) -> str:
-    if name == ROUND:
-        return f"round {value}"
-    return artifact.title_of(value) if isinstance(value, str) else f"{artifact.title_of(name)} {artifact.title_of(value)}"
-
-
-def _combinations(found: Sequence[Row], names: Sequence[str]) -> list[tuple[Any, ...]]:
-    """The combinations of these labels that occur, grouped by the first, then the second, ...; see `in_order` for each group."""
+def _combinations(found: Sequence[Cell], names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """The combinations of these labels that occur, grouped by the first, then the second, ..."""
     if not names:
         return [()]
     first, *others = names
     return [
         (value, *rest)
-        for value in in_order(row.get(first) for row in found)
-        for rest in _combinations([row for row in found if row.get(first) == value], others)
+        for value in in_order(cell.get(first, "") for cell in found)
+        for rest in _combinations([cell for cell in found if cell.get(first, "") == value], others)
     ]
 
 
+def edges_text(artifact: Artifact, cells: Sequence[Cell], names: Sequence[str]) -> str:
+    """Where chosen cells lie on the edge of their grid, each place once, with in how many cells."""
+    names = [name for name in names if name != MEASURE]
+    places = {
+        (edge, *(cell.get(name, "") for name in names)): edge
+        for cell in cells
+        if cell["edge"]
+        for edge in cell["edge"].split("; ")
+    }
+    counts = Counter(places.values())
+    return ", ".join(
+        f"{artifact.title_of(edge.partition('=')[0])} {edge.partition('=')[2]}"
+        + (f" in {count} cells" if count > 1 else "")
+        for edge, count in counts.items()
+    )
+
+
+def heading(artifact: Artifact, name: str, value: Any) -> str:
+    """A label's value with the label's name, where the value alone says nothing."""
+    if name == ROUND:
+        return f"round {value}"
+    shown = artifact.title_of(value)
+    return shown if isinstance(value, str) else f"{artifact.title_of(name)} {shown}"
+
+
 def _decimals(artifact: Artifact, measure: str, value: float) -> int | None:
-    """Decimals that a number is shown to; None: four significant digits. A large whole number without decimals is a count."""
-    known = artifact.declaration.measures.get(measure)
+    """Decimals that a number is shown to; None: four significant digits."""
+    known = artifact.measures.get(measure)
     decimals = known.decimals if known is not None else None
     return None if abs(value) >= LARGE and not (decimals == 0 and value.is_integer()) else decimals
 
 
 def number_text(artifact: Artifact, measure: str, value: float) -> str:
     """A number as tables show it."""
-    known = artifact.declaration.measures.get(measure)
     decimals = _decimals(artifact, measure, value)
     if math.isnan(value):
         return DASH
     if math.isinf(value):
-        return "never" if known is not None and known.derived is not None else "diverged"
+        return "never" if isinstance(artifact.measures.get(measure), Derived) else "diverged"
     if decimals is None:
         return f"{value:.4g}"
-    return f"{value:.{decimals}f}" if value == 0 or abs(value) >= 0.5 * 10**-decimals else f"{value:.1e}"
+    small = value != 0 and abs(value) < 0.5 * 10**-decimals
+    return f"{value:.1e}" if small else f"{value:.{decimals}f}"
 
 
-def spread_text(artifact: Artifact, measure: str, value: float, spread: float) -> str:
+def _spread(artifact: Artifact, measure: str, value: float, spread: float) -> str:
     """A number's spread, to the decimals that the number is shown to."""
     decimals = _decimals(artifact, measure, value)
-    if decimals is None or _decimals(artifact, measure, spread) is None or (value != 0 and abs(value) < 0.5 * 10**-decimals):
+    small = decimals is not None and value != 0 and abs(value) < 0.5 * 10**-decimals
+    if decimals is None or _decimals(artifact, measure, spread) is None or small:
         return number_text(artifact, measure, spread)
     return f"{spread:.{decimals}f}"
 
 
-def _ours(artifact: Artifact, row: Row) -> str:
-    if row.text:
-        return row.text + (EDGE if row.edge else "")
-    text = number_text(artifact, row.measure, row.value)
-    if text == DASH and row.note and not row.labels.get(ROUND):
-        return f"{DASH} ({row.note})"
-    if row.std is not None and math.isfinite(row.value):
-        text += f" ± {spread_text(artifact, row.measure, row.value, row.std)}"
-    if row.diverged:
-        text += f" ({row.diverged} of {row.n} diverged)"
-    if 0 < row.n < row.seeds:
-        text += f" ({row.n} of {row.seeds} seeds)"
-    if row.edge or "edge of the grid" in row.note:
-        text += EDGE
+def _ours(artifact: Artifact, cell: Cell) -> str:
+    if cell["text"]:
+        return str(cell["text"]) + (EDGE if cell["edge"] else "")
+    measure, value = cell[MEASURE], cell["value"]
+    text = number_text(artifact, measure, value)
+    if text == DASH and cell["note"] and not cell[ROUND]:
+        return f"{DASH} ({cell['note']})"
+    if not math.isnan(cell["std"]) and math.isfinite(value):
+        text += f" ± {_spread(artifact, measure, value, cell['std'])}"
+    text += f" ({cell['diverged']} of {cell['n']} diverged)" if cell["diverged"] else ""
+    trained = cell[MEASURE] in artifact.measures and not math.isnan(cell["seed"])
+    if trained and cell["n"] < cell["seeds"]:
+        text += f" ({cell['n']} of {cell['seeds']:g} seeds)"
+    return text + (EDGE if cell["edge"] else "")
+
+
+def _paper(artifact: Artifact, cells: Sequence[Cell]) -> str:
+    known = [cell for cell in cells if not math.isnan(cell["paper"])]
+    texts = []
+    for cell in known:
+        value, spread = cell["paper"], cell["paper_std"]
+        shown = (
+            "" if math.isnan(spread) else f" ± {_spread(artifact, cell[MEASURE], value, spread)}"
+        )
+        texts.append(number_text(artifact, cell[MEASURE], value) + shown)
+    notes = dict.fromkeys(cell["paper_note"] for cell in known if cell["paper_note"])
+    return (", ".join(texts) + (f" [{'/'.join(notes)}]" if notes else "")) or DASH
+
+
+def _difference(artifact: Artifact, cells: Sequence[Cell]) -> str:
+    known = [one for one in cells if not math.isnan(one["paper"]) and math.isfinite(one["value"])]
+    if not known:
+        return DASH
+    if len(known) > 1 or known[0][MEASURE].startswith("best."):
+        return "same" if all(cell["value"] == cell["paper"] for cell in known) else "differs"
+    gap = known[0]["value"] - known[0]["paper"]
+    return ("+" if gap > 0 else "") + number_text(artifact, known[0][MEASURE], gap)
+
+
+def numbers_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str]) -> str:
+    """Every cell that has a paper's number: the difference, relative and in standard errors."""
+    lines = []
+    for cell in records(beside(rows)):
+        values = (cell[name] for name in (*labels, RANK, ROUND) if cell[name] != "")
+        which = ", ".join(artifact.title_of(value) for value in values)
+        errors = DASH if math.isnan(cell["errors"]) else f"{cell['errors']:+.1f}"
+        measure = cell[MEASURE]
+        ours, paper = (number_text(artifact, measure, cell[name]) for name in ("value", "paper"))
+        relative = f"{100 * cell['relative']:+.1f} %" if cell["paper"] else DASH
+        lines.append([which, artifact.title_of(measure), ours, paper, relative, errors])
+    columns = ["cell", "measure", "ours", "paper", "difference", "in standard errors"]
+    return markdown(columns, lines)
+
+
+def claims_table(verdicts: Sequence[Verdict]) -> str:
+    """Every claim with its verdict, its source and what was predicted."""
+    lines = []
+    for one in verdicts:
+        claim = one.claim
+        said = claim.text + (f" ({claim.note})" if claim.note else "")
+        named = f"{claim.id} (invariant)" if claim.invariant else claim.id
+        moved = f" (was {one.recorded})" if one.recorded not in ("", one.finding) else ""
+        numbers = [_interval(shown) for shown in (each.to_json() for each in one.comparisons[:4])]
+        more = len(one.comparisons) - len(numbers)
+        numbers += [f"{more} more in claims.json"] if more > 0 else []
+        verdict = f"{one.text}{moved}"
+        lines.append([named, said, claim.source, verdict, claim.prior, "; ".join(numbers)])
+    columns = [
+        "claim",
+        "what it says",
+        "source",
+        "verdict",
+        "predicted",
+        "difference with its 95 % interval",
+    ]
+    return markdown(columns, lines)
+
+
+def _interval(shown: Mapping[str, Any]) -> str:
+    text = f"`{shown['text']}`: {shown['finding']}"
+    if isinstance(shown.get("low"), float):
+        numbers = f"{shown['difference']:.3g} [{shown['low']:.3g}, {shown['high']:.3g}]"
+        scale = "" if shown["scale"] == "linear" else f" on a {shown['scale']} scale"
+        return f"{text}, {numbers}{scale}, {shown['seeds']} seeds"
     return text
 
 
-def _joined(texts: Sequence[str]) -> str:
-    return ", ".join(texts) or DASH
+# --- epsilons ---------------------------------------------------------------------------------
 
-
-def _paper(artifact: Artifact, cell: Sequence[Row]) -> str:
-    known = [row for row in cell if row.paper is not None]
-    if not known:
-        return DASH
-    texts = []
-    for row in known:
-        assert row.paper is not None
-        spread = f" ± {spread_text(artifact, row.measure, row.paper, row.paper_std)}" if row.paper_std is not None else ""
-        texts.append(number_text(artifact, row.measure, row.paper) + spread)
-    notes = list(dict.fromkeys(row.paper_note for row in known if row.paper_note))
-    return ", ".join(texts) + (f" [{'/'.join(notes)}]" if notes else "")
-
-
-def _difference(artifact: Artifact, cell: Sequence[Row]) -> str:
-    known = [row for row in cell if row.paper is not None and math.isfinite(row.value)]
-    if not known:
-        return DASH
-    if len(known) > 1 or known[0].measure.startswith("best."):
-        return "same" if all(row.value == row.paper for row in known) else "differs"
-    (row,) = known
-    assert row.paper is not None
-    gap = row.value - row.paper
-    text = number_text(artifact, row.measure, gap)
-    return text if gap <= 0 else f"+{text}"
-
-
-def claims_table(artifact: Artifact, verdicts: Sequence[ClaimVerdict]) -> str:
-    """Every claim, its verdict beside what was expected, and the numbers behind it."""
-    lines = []
-    for one in verdicts:
-        against = " (**against expectation**)" if one.as_expected is False else ""
-        reason = f": {one.reason}" if one.reason else f" ({one.spread})" if one.spread else ""
-        said = one.claim.text + (f" ({one.claim.note})" if one.claim.note else "")
-        named = f"{one.claim.id} (invariant)" if one.claim.kind == "invariant" else one.claim.id
-        lines.append([named, said, one.verdict + reason + against, one.expected, _numbers(artifact, one)])
-    return markdown(["claim", "what it says", "verdict", "expected", "numbers"], lines)
-
-
-def _numbers(artifact: Artifact, verdict: ClaimVerdict) -> str:
-    shown = [f"{entry['asked']} = {_short(artifact, entry)}" for entry in verdict.numbers[:6]]
-    rest = len(verdict.numbers) - len(shown)
-    return "; ".join(f"`{text}`" for text in shown) + (f"; {rest} more in claims.json" if rest > 0 else "")
-
-
-def _short(artifact: Artifact, entry: Mapping[str, Any]) -> str:
-    def text(value: Any) -> str:
-        if isinstance(value, list):
-            inner = [text(one) for one in value]
-            return "[" + ", ".join(inner if len(inner) <= 5 else [*inner[:2], "…", *inner[-2:]]) + "]"
-        return number_text(artifact, entry["measure"], value) if isinstance(value, float) else str(value)
-
-    number, std = entry["number"], entry.get("std")
-    return text(number) + (f" ± {spread_text(artifact, entry['measure'], number, std)}" if std is not None else "")
-
-
-def privacy_table(artifact: Artifact, rows: Rows) -> str:
-    """Every distinct privacy statement of the rows, with the labels of the runs that it belongs to; empty where there is none."""
-    names = [name for name in rows.labels if name != ROUND]
-    some = [name for name in _PRIVACY_OF_SOME if any(row.privacy.get(name) is not None for row in rows.rows)]
-    columns = (*some, *_PRIVACY_COLUMNS)
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows.rows:
-        if row.privacy:
-            key = tuple(_in_common(row.privacy, name) or str(row.privacy.get(name)) for name in columns)
-            groups.setdefault(key, []).append(row)
-    lines = []
-    for members in groups.values():
-        texts = {name: _privacy_text(members[0].privacy, name) for name in columns}
-        counts = [row.privacy.get("releases") or 0 for row in members]
-        if min(counts) < max(counts):
-            texts["releases"] = f"{min(counts)} to {max(counts)}"
-        lines.append([_who(artifact, members, names), *texts.values()])
-    if not lines:
-        return ""
-    uncovered = [str(item) for row in rows.rows for item in row.privacy.get("not_covered") or []]
-    note = f"Every epsilon above: {'; '.join(dict.fromkeys(uncovered))}." if uncovered else ""
-    return markdown(["runs", *(_PRIVACY_TITLES.get(name, name) for name in columns)], lines) + (f"\n\n{note}" if note else "")
-
-
-def _in_common(privacy: Any, name: str) -> str:
-    """What rows of one nominal target have in common whatever their number of releases, the noise of which grows with it: an
-    epsilon to four digits, rounded up, and any number of releases; empty for all else."""
-    if privacy.get("calibration") is None or privacy.get("epsilon") is None:
-        return ""
-    if name == "epsilon":
-        unit = Decimal(privacy["epsilon"]).adjusted() - 3
-        return f"{float(Decimal(privacy['epsilon']).quantize(Decimal(1).scaleb(unit), rounding=ROUND_CEILING)):.4g}"
-    return "any" if name == "releases" else ""
-
-
-_PRIVACY_OF_SOME = ("epsilon_target", "calibration")  # shown where some row has it
-_PRIVACY_COLUMNS = (
+OF_SOME = ("epsilon_target", "calibration")  # shown where some row has it
+STATED = [
     "epsilon",
     "delta",
     "accountant",
@@ -294,34 +308,80 @@ _PRIVACY_COLUMNS = (
     "vacuous",
     "epsilon_paper",
     "guarantee",
-)
-_PRIVACY_TITLES = {
+]
+TITLES = {
     "epsilon_target": "target epsilon of the noise",
     "calibration": "noise by",
     "epsilon_paper": "epsilon under the paper's convention (rounded up)",
 }
 
 
-def _who(artifact: Artifact, members: Sequence[Row], names: Sequence[str]) -> str:
+def privacy_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str]) -> str:
+    """Every distinct privacy statement, with the labels of the runs that it belongs to."""
+    priced = records(rows[rows["trust"].notna() | rows["guarantee"].notna()])
+    if not priced:
+        return ""
+    some = [name for name in OF_SOME if any(_known(row.get(name)) for row in priced)]
+    columns = [*some, *STATED]
+    groups: dict[tuple[str, ...], list[Cell]] = {}
+    for row in priced:
+        key = tuple(_in_common(row, name) or str(row.get(name)) for name in columns)
+        groups.setdefault(key, []).append(row)
+    lines = []
+    for members in groups.values():
+        texts = {name: _privacy_text(members[0], name) for name in columns}
+        counts = [int(row["releases"]) if _known(row["releases"]) else 0 for row in members]
+        if min(counts) < max(counts):
+            texts["releases"] = f"{min(counts)} to {max(counts)}"
+        lines.append([_who(artifact, members, labels), *texts.values()])
+    items = [one for row in priced for one in str(row["not_covered"] or "").split("; ") if one]
+    uncovered = [one for one in dict.fromkeys(items) if one != "nan"]
+    note = f"\n\nEvery epsilon above: {'; '.join(uncovered)}." if uncovered else ""
+    return markdown(["runs", *(TITLES.get(name, name) for name in columns)], lines) + note
+
+
+def _known(value: Any) -> bool:
+    return (
+        value is not None and value != "" and not (isinstance(value, float) and math.isnan(value))
+    )
+
+
+def _in_common(row: Cell, name: str) -> str:
+    """What rows of one nominal target have in common whatever their number of releases: an epsilon
+    to four digits, rounded up, and any number of releases; empty for all else.
+    """
+    if not _known(row.get("calibration")) or not _known(row["epsilon"]):
+        return ""
+    if name == "epsilon":
+        exact = Decimal(float(row["epsilon"]))
+        unit = Decimal(1).scaleb(exact.adjusted() - 3)
+        return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.4g}"
+    return "any" if name == "releases" else ""
+
+
+def _privacy_text(row: Cell, name: str) -> str:
+    value = row.get(name)
+    if not _known(value):
+        if name == "epsilon" and row.get("trust") != "none":
+            return f"{DASH} ({row.get('epsilon_reason') or 'not private'})"
+        return DASH
+    if name == "epsilon":
+        number = float(row["epsilon"])
+        return _in_common(row, name) or (f"{number:.6f}" if number < LARGE else f"{number:.6e}")
+    if name == "epsilon_paper":
+        return f"{rounded_up(float(str(value)), 3):.3f} ({row.get('epsilon_paper_convention')})"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _who(artifact: Artifact, members: Sequence[Cell], labels: Sequence[str]) -> str:
     texts = []
-    for name in names:
-        values = list(dict.fromkeys(row.get(name) for row in members if row.get(name) != ""))
+    for name in labels:
+        values = list(dict.fromkeys(row[name] for row in members if row[name] != ""))
         if values and len(values) <= 4:
             texts.append("/".join(artifact.title_of(value) for value in values))
     return ", ".join(texts)
-
-
-def _privacy_text(privacy: Any, name: str) -> str:
-    value = privacy.get(name)
-    if name == "epsilon" and value is None:
-        return DASH if privacy.get("trust") == "none" else f"{DASH} ({privacy.get('epsilon_reason') or 'not private'})"
-    if name == "epsilon":
-        return _in_common(privacy, name) or (f"{value:.6f}" if value < 1e6 else f"{value:.6e}")
-    if name == "epsilon_paper":
-        return DASH if value is None else f"{rounded_up(value, 3):.3f} ({privacy.get('epsilon_paper_convention')})"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return DASH if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -330,4 +390,4 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
-    return "\n".join([line(header), "|" + " --- |" * len(header), *(line(cells) for cells in lines)])
+    return "\n".join([line(header), "|" + " --- |" * len(header), *map(line, lines)])

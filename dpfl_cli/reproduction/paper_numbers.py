@@ -1,70 +1,84 @@
-"""The papers' own numbers: CSV files in `paper_numbers/<paper>/`, matched to our labels by an artifact's declaration."""
+"""The papers' own numbers: CSV files in paper_numbers/<paper>/, matched to our labels."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+
+import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError, nearest
-from dpfl_cli.reproduction.declaration import Artifact
+from dpfl_cli.reproduction.artifact import Artifact, PaperNumbers
+from dpfl_cli.reproduction.measure import (
+    MEASURE,
+)
+from dpfl_cli.reproduction.rows import FIXED, matching, records
 
-FOLDER = Path(__file__).resolve().parent / "paper_numbers"
-
-
-@dataclass(frozen=True)
-class PaperNumber:
-    """A printed number, its printed spread, and a remark (such as how well it can be read)."""
-
-    value: float
-    std: float | None
-    note: str
+NUMBERS = Path(__file__).resolve().parent / "paper_numbers"
 
 
-class PaperNumbers:
-    """Looks up the paper's number for a measure and labels of an artifact."""
+def beside_paper(artifact: Artifact, rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with the paper's numbers as they are declared now."""
+    table = artifact.numbers
+    rows = rows.assign(paper=math.nan, paper_std=math.nan, paper_note="")
+    if table is None or artifact.paper is None:
+        return rows
+    known = _paper_numbers(NUMBERS / artifact.paper.key / table.file, table)
+    labels = [name for name in table.columns if name in rows]
+    inside = matching(rows, table.where, [str(name) for name in rows if name not in FIXED])
+    found = []
+    for place, measure, *values in inside[[MEASURE, *labels]].itertuples(name=None):
+        names = dict(zip(labels, values, strict=True))
+        words = (names.get(name, "") for name in table.columns)
+        key = tuple(table.names.get(str(one)) or artifact.title_of(one) for one in words)
+        if (measure, *key) in known:
+            found.append((place, *known[measure, *key]))
+    if found:
+        places, numbers, spreads, notes = zip(*found, strict=True)
+        rows.loc[list(places), "paper"] = list(numbers)
+        rows.loc[list(places), "paper_std"] = list(spreads)
+        rows.loc[list(places), "paper_note"] = list(notes)
+    return rows
 
-    def __init__(self, artifact: Artifact) -> None:
-        self.artifact = artifact
-        self.table = artifact.declaration.paper_numbers
-        self._known: dict[tuple[str, ...], PaperNumber] = {}
-        if self.table is None:
-            return
-        path = FOLDER / artifact.paper / self.table.file
-        lines = _lines(path)
-        named = [*self.table.columns.values(), *([self.table.note] if self.table.note else [])]
-        for column in [*named, "metric", "value"]:
-            if lines and column not in lines[0]:
-                raise ConfigError(f"artifact {artifact.name}: {path.name} has no column '{column}'; {nearest(column, lines[0])}")
-        for line in lines:
-            if not line["value"]:
-                continue
-            words = [line[column] for column in self.table.columns.values()]
-            spread = line.get("std") or ""
-            note = line[self.table.note] if self.table.note else ""
-            factor = self.table.factor
-            number = PaperNumber(factor * float(line["value"]), factor * float(spread) if spread else None, note)
-            self._known |= {(measure, *words): number for measure in self.table.measures_of(line["metric"])}
 
-    def find(self, measure: str, labels: Mapping[str, Any]) -> PaperNumber | None:
-        """The number, or None where the paper gives none."""
-        if self.table is None:
-            return None
-        values = [labels.get(label, "") for label in self.table.columns]
-        words = [self.table.names.get(str(value)) or self.artifact.title_of(value) for value in values]
-        return self._known.get((measure, *words))
-
-    def __len__(self) -> int:
-        return len(self._known)
+def _paper_numbers(
+    path: Path, table: PaperNumbers
+) -> dict[tuple[str, ...], tuple[float, float, str]]:
+    """(our measure, the CSV's words) -> number, printed spread, remark."""
+    lines = _csv(path)
+    for column in (
+        *table.columns.values(),
+        *([table.note] if table.note else []),
+        "metric",
+        "value",
+    ):
+        if column not in lines:
+            raise ConfigError(
+                f"{path.name}: no column '{column}'; "
+                f"{nearest(column, [str(name) for name in lines])}"
+            )
+    known: dict[tuple[str, ...], tuple[float, float, str]] = {}
+    for line in records(lines):
+        ours = table.measures.get(line["metric"], ())
+        if not line["value"]:
+            continue
+        spread = table.factor * float(line.get("std") or "nan")
+        number = (
+            table.factor * float(line["value"]),
+            spread,
+            line[table.note] if table.note else "",
+        )
+        words = tuple(line[column] for column in table.columns.values())
+        known |= {(one, *words): number for one in ([ours] if isinstance(ours, str) else ours)}
+    return known
 
 
 @lru_cache(maxsize=64)
-def _lines(path: Path) -> list[dict[str, str]]:
+def _csv(path: Path) -> pd.DataFrame:
     try:
-        with path.open(newline="") as handle:
-            return list(csv.DictReader(handle))
+        return pd.read_csv(path, dtype=str, keep_default_na=False)
     except OSError as error:
-        raise ConfigError(f"{path}: the paper's numbers cannot be read ({error.strerror}); reinstall dpfl") from error
+        raise ConfigError(
+            f"{path}: the paper's numbers cannot be read ({error.strerror}); reinstall dpfl"
+        ) from error

@@ -7,9 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dpfl_cli.config.errors import StoreError
+from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.simulation.store import write_atomically
 
-FILES = ("table.csv", "table.md", "figure.png", "figure.pdf", "claims.json", "manifest.json")
+PAGES = ("table.csv", "series.csv", "table.md", "claims.json", "manifest.json")
+FIGURES = ("figure.png", "figure.pdf")
+
+
+def files_of(artifact: Artifact) -> tuple[str, ...]:
+    """The files of an artifact's folder."""
+    return PAGES + (FIGURES if artifact.figures else ())
 
 
 def artifact_folder(outputs: Path, name: str, scale: str) -> Path:
@@ -18,7 +25,8 @@ def artifact_folder(outputs: Path, name: str, scale: str) -> Path:
 
 
 def publish(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Replaces the folder by one with these files; a reader sees the old one or the new one, complete.
+    """Replaces the folder by one with these files; a reader sees the old one or the new one,
+    complete.
 
     Raises:
       StoreError: it cannot be written.
@@ -26,20 +34,25 @@ def publish(folder: Path, files: Mapping[str, str | bytes]) -> None:
     staging = folder.with_name(f".{folder.name}.new")
     old = folder.with_name(f".{folder.name}.old")
     try:
-        if old.exists() and not folder.exists():  # a replacement was interrupted between its two renames
+        if (
+            old.exists() and not folder.exists()
+        ):  # a replacement was interrupted between its two renames
             old.rename(folder)
         shutil.rmtree(staging, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
         staging.mkdir(parents=True)
         for name, content in files.items():
-            write_atomically(staging / name, content.encode() if isinstance(content, str) else content)
+            write_atomically(
+                staging / name, content.encode() if isinstance(content, str) else content
+            )
         if folder.exists():
             folder.rename(old)
         staging.rename(folder)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise StoreError(
-            f"{folder}: cannot be written ({error.strerror}); make room or set DPFL_OUTPUTS, then start again"
+            f"{folder}: cannot be written ({error.strerror}); make room or set DPFL_OUTPUTS, then "
+            "start again"
         ) from error
 
 
@@ -50,5 +63,6 @@ def write_text(path: Path, text: str) -> None:
         write_atomically(path, text.encode())
     except OSError as error:
         raise StoreError(
-            f"{path}: cannot be written ({error.strerror}); make room or set DPFL_OUTPUTS, then start again"
+            f"{path}: cannot be written ({error.strerror}); make room or set DPFL_OUTPUTS, then "
+            "start again"
         ) from error

@@ -1,21 +1,19 @@
-"""What is published: committed copies of finished artifacts with their index, and the check that they are what they say."""
+"""What is published: committed copies of finished artifacts, their index, and the check of them."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dpfl_cli.config.errors import DpflError, StoreError
-from dpfl_cli.reproduction.claims import UNTESTABLE, ClaimVerdict, claims_json, judge
-from dpfl_cli.reproduction.declaration import SCALES, Artifact, artifact_names, load_artifact
+from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.reproduction.index import INDEX, index_pages, write_index
+from dpfl_cli.reproduction.judge import claims_json, judge, record, recorded
 from dpfl_cli.reproduction.layout import page
-from dpfl_cli.reproduction.publish import FILES, artifact_folder, publish
-from dpfl_cli.reproduction.reduce import beside_paper
-from dpfl_cli.reproduction.rows import Rows
+from dpfl_cli.reproduction.publish import artifact_folder, files_of, publish
+from dpfl_cli.reproduction.tables import averaged, from_csv
 
 HOW = "make publish (dpfl reproduce all scale=quick --publish)"
 
@@ -25,36 +23,69 @@ def published_root(outputs: Path) -> Path:
     return outputs / "published"
 
 
-def publish_artifacts(outputs: Path, names: Sequence[str], scale: str) -> list[Path]:
-    """Copies finished artifacts of a scale to outputs/published/<paper>/<id>/<scale>, and writes its index.
+def publish_artifacts(outputs: Path, artifacts: Sequence[Artifact], scale: Scale) -> list[Path]:
+    """Copies finished artifacts to outputs/published/<paper>/<id>/<scale>, writes its index, and
+    keeps their findings as recorded.
 
     Raises:
       StoreError: one of them is not there as a whole, or cannot be written.
     """
     root = published_root(outputs)
     made = []
-    for name in names:
-        source = artifact_folder(outputs, name, scale)
+    for artifact in artifacts:
+        source = artifact_folder(outputs, artifact.name, scale)
         try:
-            files: dict[str, str | bytes] = {file: (source / file).read_bytes() for file in FILES}
+            names = files_of(artifact)
+            files: dict[str, str | bytes] = {name: (source / name).read_bytes() for name in names}
         except OSError as error:
-            raise StoreError(f"{error.filename}: cannot be read ({error.strerror}); reproduce {name} again") from error
-        folder = root / name / scale
+            raise StoreError(
+                f"{error.filename}: cannot be read ({error.strerror}); reproduce {artifact.name} "
+                "again"
+            ) from error
+        folder = root / artifact.name / scale
+        claims = _claims(source / "claims.json")
+        record(artifact.name, scale, claims)
+        files |= remade(artifact, scale, files)  # whose pages say what was recorded before
         publish(folder, files)
         made.append(folder)
     write_index(root)
     return made
 
 
-def check_published(root: Path) -> tuple[int, list[str]]:
+def remade(
+    artifact: Artifact, scale: Scale, files: Mapping[str, str | bytes]
+) -> dict[str, str | bytes]:
+    """table.md and claims.json as the CSV files give them today."""
+    texts = {name: _text(files[name]) for name in ("table.csv", "series.csv", "manifest.json")}
+    manifest = json.loads(texts["manifest.json"])
+    rows = from_csv(artifact, texts)
+    means, verdicts = averaged(rows), judge(artifact, scale, rows)
+    horizon, gaps = (
+        str(manifest.get("tested_to", "")),
+        [str(one) for one in manifest.get("gaps") or []],
+    )
+    return {
+        "claims.json": claims_json(artifact, scale, verdicts, horizon, means),
+        "table.md": page(artifact, scale, means, rows.labels, verdicts, horizon, gaps),
+    }
+
+
+def _text(content: str | bytes) -> str:
+    return content.decode() if isinstance(content, bytes) else content
+
+
+def check_published(
+    root: Path, artifacts: Mapping[str, Artifact]
+) -> tuple[int, list[str], list[str]]:
     """Holds every published artifact against its declaration as it is now.
 
-    Of each: all its files are there, it is complete, its declaration is unchanged, the paper's numbers are the present ones,
-    claims.json and table.md are byte by byte what its table.csv gives today, and no verdict is against what is expected. Of all:
-    every artifact that there is is published at quick or paper, nothing else is, and the index is that of these folders.
+    Of each: all its files are there, it is complete, claims.json and table.md are byte by byte what
+    its CSV files give today, and no finding differs from the recorded one. Of all: nothing else
+    is published, and the index is that of these folders.
 
     Returns:
-      The number of verdicts compared, and one line per disagreement.
+      The number of verdicts compared, one line per disagreement, and the artifacts that are not
+      published at quick or paper.
 
     Raises:
       StoreError: nothing is published.
@@ -62,18 +93,20 @@ def check_published(root: Path) -> tuple[int, list[str]]:
     folders = [path for path in sorted(root.glob("*/*/*")) if path.is_dir() and path.name in SCALES]
     if not folders:
         raise StoreError(f"{root}: nothing is published here, so there is nothing to check; {HOW}")
-    compared, lines = 0, []
-    names = artifact_names()
-    for name in names:
-        if not any((root / name / scale).is_dir() for scale in ("quick", "paper")):
-            lines.append(f"{name}: not published; {HOW}")
+    lines = []
+    absent = [
+        name
+        for name in artifacts
+        if not any((root / name / scale).is_dir() for scale in ("quick", "paper"))
+    ]
+    compared = 0
     for folder in folders:
         name = folder.parent.relative_to(root).as_posix()
-        if name not in names:
-            lines.append(f"{name} ({folder.name}): published, but there is no such artifact; remove {folder}")
+        if name not in artifacts:
+            lines.append(f"{name}: published, but there is no such artifact; remove {folder}")
             continue
         try:
-            count, found = _checked(folder, load_artifact(name), folder.name)
+            count, found = _checked(folder, artifacts[name], cast(Scale, folder.name))
         except DpflError as error:
             count, found = 0, [str(error)]
         compared += count
@@ -81,55 +114,40 @@ def check_published(root: Path) -> tuple[int, list[str]]:
     for file, text in zip(INDEX, index_pages(root), strict=True):
         if not (root / file).is_file() or (root / file).read_bytes() != text.encode():
             lines.append(f"{root / file}: not the index of what is published; {HOW}")
-    return compared, lines
+    return compared, lines, absent
 
 
-def _checked(folder: Path, artifact: Artifact, scale: str) -> tuple[int, list[str]]:
+def _checked(folder: Path, artifact: Artifact, scale: Scale) -> tuple[int, list[str]]:
     """The number of verdicts of one folder, and what is wrong with it."""
-    present = {path.name for path in folder.iterdir()}
-    if present != set(FILES):
-        odd = ", ".join(sorted(present ^ set(FILES)))
-        return 0, [f"missing or unknown files: {odd}; publish it again"]
+    present, wanted = {path.name for path in folder.iterdir()}, set(files_of(artifact))
+    if present != wanted:
+        return 0, [
+            f"missing or unknown files: {', '.join(sorted(present ^ wanted))}; publish it again"
+        ]
     manifest = _read(folder / "manifest.json")
     lines = []
     if manifest.get("artifact") != artifact.name or manifest.get("scale") != scale:
-        lines.append(f"manifest.json is that of {manifest.get('artifact')} at {manifest.get('scale')}")
+        lines.append(
+            f"manifest.json is that of {manifest.get('artifact')} at {manifest.get('scale')}"
+        )
     if manifest.get("complete") is not True:
         lines.append("not complete: some of its runs failed; reproduce it again")
-    if manifest.get("declaration_sha256") != hashlib.sha256(artifact.path.read_bytes()).hexdigest():
-        lines.append("its declaration was changed after it was made; reproduce and publish it again")
-    table = folder / "table.csv"
-    rows = Rows.from_csv(table.read_text(), str(table))
-    if beside_paper(artifact, rows.rows) != list(rows.rows):
-        lines.append("table.csv holds other numbers of the paper than are known today; reproduce and publish it again")
-    verdicts = judge(artifact, scale, rows)
-    before = {str(one.get("id")): str(one.get("verdict")) for one in _claims(folder / "claims.json")}
-    for verdict in verdicts:
-        lines += _disagreements(verdict, before.pop(verdict.claim.id, None), scale)
-    lines += [f"claim {name} is published but no longer declared" for name in before]
-    gaps = [str(gap) for gap in manifest.get("gaps") or []]
-    again = {"claims.json": claims_json(artifact, scale, verdicts), "table.md": page(artifact, scale, rows, verdicts, gaps)}
+    files: dict[str, str | bytes] = {name: (folder / name).read_bytes() for name in wanted}
+    again = remade(artifact, scale, files)
     for file, text in again.items():
-        if (folder / file).read_bytes() != text.encode():
-            lines.append(f"{file} is not what table.csv gives today; reproduce and publish it again")
+        if files[file] != _text(text).encode():
+            lines.append(
+                f"{file} is not what its CSV files give today; reproduce and publish it again"
+            )
+    before = recorded().get(artifact.name, {}).get(scale, {})
+    verdicts = json.loads(_text(again["claims.json"]))["claims"]
+    for one in verdicts:
+        was = before.get(one["id"])
+        if was is None:
+            lines.append(f"claim {one['id']}: nothing recorded; publish it again")
+        elif was != one["finding"]:
+            lines.append(f"claim {one['id']}: recorded '{was}', found '{one['finding']}'")
     return len(verdicts), lines
-
-
-def _disagreements(now: ClaimVerdict, before: str | None, scale: str) -> list[str]:
-    claim = f"claim {now.claim.id}"
-    if before is None:
-        return [f"{claim} is declared but not published; reproduce and publish it again"]
-    lines = []
-    if before != now.verdict:
-        lines.append(f"{claim}: published '{before}', but its table gives '{now.verdict}' {now.reason}".rstrip())
-    if now.expected == "either":
-        return lines
-    testable = SCALES.index(scale) >= SCALES.index(now.claim.scale)
-    if now.verdict == UNTESTABLE and testable:
-        lines.append(f"{claim}: expected '{now.expected}', but it could not be tested: {now.reason}")
-    elif now.as_expected is False:
-        lines.append(f"{claim}: expected '{now.expected}', found '{now.verdict}'")
-    return lines
 
 
 def _claims(path: Path) -> list[dict[str, Any]]:
@@ -147,3 +165,24 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise StoreError(f"{path}: damaged (not a mapping); reproduce and publish it again")
     return values
+
+
+def republish(root: Path, artifacts: Mapping[str, Artifact]) -> list[Path]:
+    """Makes every published page anew from its CSV files, after claims or pages changed."""
+    made = []
+    for folder in sorted(root.glob("*/*/*")):
+        name = folder.parent.relative_to(root).as_posix()
+        if folder.name not in SCALES or name not in artifacts:
+            continue
+        scale = folder.name
+        names = files_of(artifacts[name])
+        files: dict[str, str | bytes] = {one: (folder / one).read_bytes() for one in names}
+        record(
+            name,
+            scale,
+            json.loads(_text(remade(artifacts[name], scale, files)["claims.json"]))["claims"],
+        )
+        publish(folder, {**files, **remade(artifacts[name], scale, files)})
+        made.append(folder)
+    write_index(root)
+    return made

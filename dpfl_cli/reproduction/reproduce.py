@@ -1,4 +1,6 @@
-"""Reproducing: gather the runs of all requested artifacts, check them, run what is missing, write what can be written."""
+"""Reproducing: gather the runs of all requested artifacts, check them, run what is missing, write
+what can be written.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,19 @@ import torch
 
 import dpfl_cli
 from dpfl_cli.config.errors import ConfigError, StoreError, nearest
-from dpfl_cli.reproduction.claims import ClaimVerdict, claims_json, count_verdicts, judge
-from dpfl_cli.reproduction.declaration import SCALES, Artifact
+from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.reproduction.figure import draw
 from dpfl_cli.reproduction.grid import Cell, Request, cells, requests
 from dpfl_cli.reproduction.index import complete_before, write_index
+from dpfl_cli.reproduction.judge import Verdict, claims_json, count_verdicts, judge
 from dpfl_cli.reproduction.layout import edges_text, page
+from dpfl_cli.reproduction.measure import MEASURE, Metric
 from dpfl_cli.reproduction.publish import artifact_folder, publish
-from dpfl_cli.reproduction.reduce import reduce_layers, reduce_plans, reduce_runs
-from dpfl_cli.reproduction.rows import Rows
-from dpfl_cli.simulation.execute import Outcome, execute, execute_alone
+from dpfl_cli.reproduction.reduce import rows_of_layers, rows_of_runs
+from dpfl_cli.reproduction.rehearse import rehearse
+from dpfl_cli.reproduction.rows import Rows, records
+from dpfl_cli.reproduction.tables import averaged, from_csv, to_csv
+from dpfl_cli.simulation.execute import Outcome, execute, execute_alone, find_finished
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.store import RunRecord, RunStore, json_text
 
@@ -37,19 +42,45 @@ class Job:
     """An artifact at a scale, with everything that it needs, validated."""
 
     artifact: Artifact
-    scale: str
+    scale: Scale
     requests: Sequence[Request]
     cells: Sequence[Cell]
 
     @property
     def run_ids(self) -> list[str]:
         """The runs to be trained, each once."""
-        return list(dict.fromkeys(cell.plan.id for cell in self.cells)) if self.artifact.trains else []
+        return (
+            list(dict.fromkeys(cell.plan.id for cell in self.cells)) if self.artifact.trains else []
+        )
+
+    @property
+    def horizon(self) -> str:
+        """How far it is tested: rounds, training records, clients, seeds."""
+        if not self.artifact.trains or not self.cells:
+            return ""
+        plans = [cell.plan for cell in self.cells]
+        parts = [
+            _range([plan.rounds for plan in plans], "round"),
+            _range([plan.info.records for plan in plans], "training record"),
+            _range([plan.clients for plan in plans], "client"),
+            _range([self.artifact.size(self.scale).seeds], "seed"),
+        ]
+        return ", ".join(parts)
 
     @property
     def exclusive_ids(self) -> list[str]:
         """Those of them that are run alone and anew, for their times."""
-        return list(dict.fromkeys(cell.plan.id for cell in self.cells if cell.exclusive)) if self.artifact.trains else []
+        return (
+            list(dict.fromkeys(cell.plan.id for cell in self.cells if cell.run.exclusive))
+            if self.artifact.trains
+            else []
+        )
+
+
+def _range(numbers: Sequence[int], what: str) -> str:
+    low, high = min(numbers), max(numbers)
+    shown = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return f"{shown} {what}{'s' if high > 1 else ''}"
 
 
 @dataclass(frozen=True)
@@ -59,15 +90,17 @@ class Produced:
     Attributes:
       gaps: runs that failed, one line each; empty where it is complete.
       edges: where chosen cells lie on the edge of their grid.
+      unreported: metrics that are measured and that no run reports, with the nearest reported one.
       kept: the folder holds a complete one from before, which this incomplete one did not replace.
     """
 
     job: Job
     folder: Path
-    verdicts: Sequence[ClaimVerdict]
+    verdicts: Sequence[Verdict]
     gaps: Sequence[str]
     new: int
     edges: str = ""
+    unreported: Sequence[str] = ()
     kept: bool = False
 
     @property
@@ -75,24 +108,24 @@ class Produced:
         return not self.gaps
 
 
-def check_scale(scale: str) -> str:
+def check_scale(scale: str) -> Scale:
     """The scale, or a ConfigError with the nearest one."""
     if scale not in SCALES:
         raise ConfigError(f"scale={scale}: no such scale; {nearest(scale, SCALES)}")
     return scale
 
 
-def prepare(artifacts: Sequence[Artifact], scale: str) -> list[Job]:
+def prepare(artifacts: Sequence[Artifact], scale: Scale) -> list[Job]:
     """Plans every run of every artifact, before anything runs.
 
     Raises:
       ConfigError, DataError: the first run that cannot be made, with its artifact.
     """
-    check_scale(scale)
     jobs = []
     for artifact in artifacts:
-        layers = any(measure.layers for measure in artifact.declaration.measures.values())
-        jobs.append(Job(artifact, scale, requests(artifact, scale), [] if layers else cells(artifact, scale)))
+        planned = [] if artifact.counts_layers else cells(artifact, scale)
+        rehearse(artifact, scale, planned)
+        jobs.append(Job(artifact, scale, requests(artifact, scale), planned))
     return jobs
 
 
@@ -104,43 +137,46 @@ def estimate(jobs: Sequence[Job], store: RunStore, force: bool = False) -> str:
     for job in jobs:
         ids = job.run_ids
         timed = set(job.exclusive_ids) - alone
-        new = {run for run in ids if run in timed or (run not in seen and (force or not _finished(store, run)))}
+        new = {
+            run
+            for run in ids
+            if run in timed or (run not in seen and (force or find_finished(run, store) is None))
+        }
         seen |= new
         alone |= timed
         missing += len(new)
-        minutes += _minutes(job.artifact, job.scale) * len(new) / len(ids) if ids else 0.0
+        minutes += job.artifact.size(job.scale).minutes * len(new) / len(ids) if ids else 0.0
     total = len({run for job in jobs for run in job.run_ids})
     which = f"{len(jobs)} artifact{'s' if len(jobs) != 1 else ''}"
-    cost = f"about {minutes:.0f} minutes" if minutes >= 1.5 else f"about {max(60 * minutes, 1):.0f} seconds"
+    cost = (
+        f"about {minutes:.0f} minutes"
+        if minutes >= 1.5
+        else f"about {max(60 * minutes, 1):.0f} seconds"
+    )
     if not missing:
-        return f"{which} at scale={jobs[0].scale}: {total} runs, all finished" if total else f"{which}: nothing to train"
+        return (
+            f"{which} at scale={jobs[0].scale}: {total} runs, all finished"
+            if total
+            else f"{which}: nothing to train"
+        )
     anew = f" ({len(alone)} alone and anew, for their times)" if alone else ""
-    return f"{which} at scale={jobs[0].scale}: {total} runs, {missing} to do{anew}, {cost} on two cores"
-
-
-def _minutes(artifact: Artifact, scale: str) -> float:
-    """Minutes of all runs of an artifact; of borrowed ones their share of what the lender's take."""
-    size = artifact.scale(scale)
-    if artifact.used is None or artifact.declaration.runs or scale in artifact.declaration.scales:
-        return size.minutes
-    mine, all_of_them = ({one.key for one in requests(which, scale)} for which in (artifact, artifact.used))
-    return size.minutes * len(mine) / len(all_of_them)
-
-
-def _finished(store: RunStore, run: str) -> bool:
-    record = store.find(run)
-    return record is not None and record.status in ("done", "diverged")
+    where = f"{which} at scale={jobs[0].scale}"
+    return f"{where}: {total} runs, {missing} to do{anew}, {cost} on two cores"
 
 
 @dataclass(frozen=True)
 class Pass:
-    """What a pass over several artifacts has run again, by id, so that nothing is twice: forced, and alone for its times."""
+    """What a pass over several artifacts has run again, by id, so that nothing is twice: forced,
+    and alone for its times.
+    """
 
     forced: set[str] = field(default_factory=set)
     alone: set[str] = field(default_factory=set)
 
 
-def produce(job: Job, store: RunStore, quiet: bool = False, force: bool = False, before: Pass | None = None) -> Produced:
+def produce(
+    job: Job, store: RunStore, quiet: bool = False, force: bool = False, before: Pass | None = None
+) -> Produced:
     """Runs what an artifact misses, and its exclusive runs anew, and writes its folder.
 
     Args:
@@ -150,32 +186,51 @@ def produce(job: Job, store: RunStore, quiet: bool = False, force: bool = False,
     artifact = job.artifact
     outcomes = _executed(job, store, quiet, force, before or Pass())
     ended = {run: outcome.record for run, outcome in outcomes.items() if outcome.status != "failed"}
-    table = _rows(job, ended).to_csv(artifact.name, job.scale)
-    rows = Rows.from_csv(table, "table.csv")  # so that page and verdicts are what the published table gives
+    tables = to_csv(_rows(job, ended))
+    rows = from_csv(artifact, tables)  # so that page and verdicts are what the files give
     gaps = [
         f"run {run} ({outcome.plan.label}) failed: {outcome.reason}"
         for run, outcome in outcomes.items()
         if outcome.status == "failed"
     ]
-    verdicts = judge(artifact, job.scale, rows)
+    means, verdicts = averaged(rows), judge(artifact, job.scale, rows)
     folder = artifact_folder(store.outputs, artifact.name, job.scale)
     new = sum(not outcome.cached for outcome in outcomes.values())
-    edges = edges_text(artifact, [row for row in rows.rows if row.measure.startswith("best.")], rows.labels)
+    chosen = records(means[means[MEASURE].str.startswith("best.")])
+    edges = edges_text(artifact, chosen, rows.labels)
+    absent = _unreported(artifact, list(ended.values()))
     if gaps and complete_before(folder):
-        return Produced(job, folder, verdicts, gaps, new, edges, kept=True)
+        return Produced(job, folder, verdicts, gaps, new, edges, absent, kept=True)
+    horizon = job.horizon
     files: dict[str, str | bytes] = {
-        "table.csv": table,
-        "table.md": page(artifact, job.scale, rows, verdicts, gaps),
-        **draw(artifact, job.scale, rows),
-        "claims.json": claims_json(artifact, job.scale, verdicts),
+        **tables,
+        "table.md": page(artifact, job.scale, means, rows.labels, verdicts, horizon, gaps),
+        **draw(artifact, job.scale, means, rows.labels),
+        "claims.json": claims_json(artifact, job.scale, verdicts, horizon, means),
         "manifest.json": json_text(_manifest(job, outcomes, gaps, edges)),
     }
     publish(folder, files)
-    return Produced(job, folder, verdicts, gaps, new, edges)
+    return Produced(job, folder, verdicts, gaps, new, edges, absent)
 
 
-def _executed(job: Job, store: RunStore, quiet: bool, force: bool, before: Pass) -> dict[str, Outcome]:
-    plans = list({cell.plan.id: cell.plan for cell in job.cells}.values()) if job.artifact.trains else []
+def _unreported(artifact: Artifact, ended: Sequence[RunRecord]) -> list[str]:
+    """Columns of metrics.csv that are measured and that no run has; what stands in for an absent
+    one (`absent`), and paths into result.json, are not looked for.
+    """
+    reported = {name for record in ended for row in record.rows for name in row}
+    asked = [one for one in artifact.measures.values() if isinstance(one, Metric)]
+    names = {one.metric for one in asked if one.absent is None and "." not in one.metric}
+    return [f"{name} ({nearest(name, reported)})" for name in sorted(names - reported) if reported]
+
+
+def _executed(
+    job: Job, store: RunStore, quiet: bool, force: bool, before: Pass
+) -> dict[str, Outcome]:
+    plans = (
+        list({cell.plan.id: cell.plan for cell in job.cells}.values())
+        if job.artifact.trains
+        else []
+    )
     if not plans:
         return {}
     with Progress(job.artifact.name, sum(plan.rounds for plan in plans), quiet=quiet) as progress:
@@ -188,21 +243,30 @@ def _executed(job: Job, store: RunStore, quiet: bool, force: bool, before: Pass)
         outcomes += execute(rest, store, progress) if rest else []
         outcomes += execute_alone(alone, store, progress) if alone else []
         before.alone.update(plan.id for plan in alone)
-        before.forced.update(plan.id for plan in alone)  # a later artifact's batch would cost it its times
+        before.forced.update(
+            plan.id for plan in alone
+        )  # a later artifact's batch would cost it its times
     return {outcome.plan.id: outcome for outcome in outcomes}
 
 
 def _rows(job: Job, ended: Mapping[str, RunRecord]) -> Rows:
-    if job.artifact.trains:
-        return reduce_runs(job.artifact, job.cells, ended)
-    return reduce_plans(job.artifact, job.cells) if job.cells else reduce_layers(job.artifact, job.requests)
+    if job.artifact.counts_layers:
+        return rows_of_layers(job.artifact, job.requests)
+    return rows_of_runs(job.artifact, job.cells, ended)
 
 
-def _manifest(job: Job, outcomes: Mapping[str, Outcome], gaps: Sequence[str], edges: str) -> dict[str, Any]:
+def _manifest(
+    job: Job, outcomes: Mapping[str, Outcome], gaps: Sequence[str], edges: str
+) -> dict[str, Any]:
     """What the artifact was made from; no dates, so that making it again gives the same file."""
     runs = [
-        {"id": cell.plan.id, "labels": cell.labels, "seed": cell.seed, "status": outcomes[cell.plan.id].status}
-        | ({"exclusive": True} if cell.exclusive else {})
+        {
+            "id": cell.plan.id,
+            "labels": dict(cell.run.labels),
+            "seed": cell.seed,
+            "status": outcomes[cell.plan.id].status,
+        }
+        | ({"exclusive": True} if cell.run.exclusive else {})
         for cell in job.cells
         if cell.plan.id in outcomes
     ]
@@ -213,9 +277,8 @@ def _manifest(job: Job, outcomes: Mapping[str, Outcome], gaps: Sequence[str], ed
         "gaps": list(gaps),
         **({"edges": edges} if edges else {}),
         "declaration_sha256": hashlib.sha256(job.artifact.path.read_bytes()).hexdigest(),
-        "runs_of": job.artifact.used.name
-        if job.artifact.used is not None and not job.artifact.declaration.runs
-        else job.artifact.name,
+        "runs_of": job.artifact.runs_of or job.artifact.name,
+        "tested_to": job.horizon,
         "data": sorted({f"{cell.plan.info.name} ({cell.plan.info.source})" for cell in job.cells}),
         "versions": {
             "dpfl": dpfl_cli.__version__,
@@ -228,8 +291,26 @@ def _manifest(job: Job, outcomes: Mapping[str, Outcome], gaps: Sequence[str], ed
     }
 
 
+def dry_run(
+    artifacts: Sequence[Artifact], scale: Scale, outputs: Path, force: bool = False
+) -> list[str]:
+    """What a pass would run, an artifact a line, and what all of it costs."""
+    jobs, store = prepare(artifacts, scale), RunStore(outputs)
+    lines = [
+        f"{job.artifact.name}: {job.horizon or 'nothing is trained'}; "
+        f"{estimate([job], store, force)}"
+        for job in jobs
+    ]
+    return [*lines, *([f"in all: {estimate(jobs, store, force)}"] if len(jobs) > 1 else [])]
+
+
 def reproduce(
-    artifacts: Sequence[Artifact], scale: str, outputs: Path, say: Say, quiet: bool = False, force: bool = False
+    artifacts: Sequence[Artifact],
+    scale: Scale,
+    outputs: Path,
+    say: Say,
+    quiet: bool = False,
+    force: bool = False,
 ) -> list[Produced]:
     """Makes all artifacts, each written as soon as its runs are there, then the index page.
 
@@ -260,8 +341,13 @@ def _line(one: Produced) -> str:
         parts.append(count_verdicts(one.verdicts))
     if one.edges:
         parts.append(f"best at the edge of the grid: {one.edges}")
+    if one.unreported:
+        parts.append(f"no run reports {', '.join(one.unreported)}")
     if not one.complete:
-        parts.append(f"INCOMPLETE: {one.gaps[0]}" + (f" and {len(one.gaps) - 1} more" if len(one.gaps) > 1 else ""))
+        parts.append(
+            f"INCOMPLETE: {one.gaps[0]}"
+            + (f" and {len(one.gaps) - 1} more" if len(one.gaps) > 1 else "")
+        )
     if one.kept:
         parts.append("the complete one from before was kept")
     return f"{one.job.artifact.name}: {'; '.join(parts)}"

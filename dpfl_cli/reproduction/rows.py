@@ -1,273 +1,207 @@
-"""The tidy table of an artifact: one row per measure and labels, averaged over seeds, to CSV and back."""
+"""The numbers of an artifact, one row per measure, labels and seed, and how claims ask for them."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dpfl_cli.config.errors import ConfigError, StoreError
-from dpfl_cli.reproduction.declaration import BEST, MEASURE, ROUND, Where
-from dpfl_cli.reproduction.expression import Between, Untestable
-from dpfl_cli.reproduction.grid import same
+import pandas as pd
 
-# Everything that a row with an epsilon says about it.
-PRIVACY = (
-    "epsilon",
-    "epsilon_reason",
-    "epsilon_target",
-    "calibration",
-    "delta",
-    "accountant",
-    "unit",
-    "relation",
-    "trust",
-    "releases",
-    "guarantee",
-    "vacuous",
-    "epsilon_paper",
-    "epsilon_paper_convention",
-    "not_covered",
-)
-_NUMBERS = ("value", "text", "std", "n", "seeds", "diverged", "paper", "paper_std", "paper_note", "best", "edge", "note")
-COLUMNS = ("artifact", "scale", MEASURE, *_NUMBERS, *PRIVACY)  # of table.csv, beside the labels
+from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED, Measure, Metric, Where
+from dpfl_cli.reproduction.verdict import Sample
+
+# Columns of every frame beside the labels.
+FIXED = [MEASURE, ROUND, RANK, SEED, "value", "text", "diverged", "seeds", BEST, "edge", "note"]
+PSEUDO = (BEST, MEASURE, RANK, ROUND)  # columns that are asked for like labels
+
+
+class Missing(Exception):
+    """A number that is not there at this size; the message says which."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One number.
-
-    Attributes:
-      labels: the choices it belongs to, with `round` for a point of a series.
-      measure: what it is.
-      value: the mean over seeds; infinite where a run diverged, nan where nothing is known.
-      std: sample standard deviation over seeds (ddof 1); None for one seed.
-      n: number of runs; seeds: how many were declared; diverged: how many of the runs diverged.
-      text: a fact that is no number.
-      paper, paper_std, paper_note: the paper's number, where there is one.
-      best: whether a `best` rule chose this cell.
-      edge: where a chosen cell lies on the edge of its grid, such as "local_lr=0.01 (largest of 3)".
-      note: such as "edge of the grid".
-      extras: config values shown beside.
-      privacy: the keys of PRIVACY.
-    """
-
-    labels: Mapping[str, Any]
-    measure: str
-    value: float
-    std: float | None = None
-    n: int = 1
-    seeds: int = 1
-    diverged: int = 0
-    paper: float | None = None
-    paper_std: float | None = None
-    paper_note: str = ""
-    best: bool = False
-    edge: str = ""
-    note: str = ""
-    text: str = ""
-    extras: Mapping[str, Any] = field(default_factory=dict)
-    privacy: Mapping[str, Any] = field(default_factory=dict)
-
-    def get(self, name: str) -> Any:
-        """A label's value, or that of a pseudo-label; "" where the row has no such label."""
-        if name == MEASURE:
-            return self.measure
-        if name == BEST:
-            return self.best
-        return self.labels.get(name, "")
-
-    def matches(self, where: Where | Mapping[str, Any]) -> bool:
-        return all(_fits(self.get(name), wanted) for name, wanted in where.items())
+class Between:
+    low: float
+    high: float
 
 
-def _fits(value: Any, wanted: Any) -> bool:
-    if isinstance(wanted, Between):
-        return isinstance(value, int | float) and not isinstance(value, bool) and wanted.low <= value <= wanted.high
-    return same(value, wanted)
+def between(low: float, high: float) -> Between:
+    """As the value of a label: a range, ends included."""
+    return Between(low, high)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """All rows of an artifact; the numbers that predicates ask for."""
+    """Rows of an artifact.
 
-    rows: Sequence[Row]
-    labels: Sequence[str]  # the order of columns
+    Attributes:
+      frame: columns: the labels; measure, round, seed, value, text, best, rank, and what tables
+        show. A label that a row does not have is "".
+      labels: the names of the labels.
+      measures: by name; those that `Best` adds are not among them.
+    """
 
-    def where(self, where: Where | Mapping[str, Any], measures: Iterable[str] | None = None) -> list[Row]:
-        """Rows with these labels, of these measures."""
-        wanted = None if measures is None else set(measures)
-        return [row for row in self.rows if (wanted is None or row.measure in wanted) and row.matches(where)]
+    frame: pd.DataFrame
+    labels: Sequence[str]
+    measures: dict[str, Measure]
+    named: Sequence[str] = ()  # all measures, best.<label> too
 
-    def choices(self, label: str) -> list[Any]:
-        """The values of a label, in order of appearance; numbers in order of size."""
-        return in_order(row.get(label) for row in self.rows if row.get(label) != "")
+    def where(self, **labels: Any) -> Rows:
+        """The rows with these labels: a value, a list of values, or between(low, high)."""
+        found = matching(self.frame, labels, self.labels)
+        return Rows(found, self.labels, self.measures, self.named)
 
-    def one(self, measure: str, labels: Mapping[str, Any]) -> Row:
-        """The only row with these labels.
+    def __call__(self, measure: str, **labels: Any) -> Sample:
+        """One cell, seed by seed."""
+        found = self._one(measure, labels)
+        first, known = found.iloc[0], self.measures.get(measure)
+        noisy = isinstance(known, Metric) or not found[SEED].isna().all()
+        values = found.set_index(SEED)["value"].astype(float)
+        if values.isna().any():
+            raise Missing(f"no number for {_words(measure, labels)}: {first['note'] or 'unknown'}")
+        scale = known.even_scale if known is not None else "linear"
+        paper, std = (
+            None if pd.isna(first[name]) else float(first[name]) for name in ("paper", "paper_std")
+        )
+        return Sample(values, _words(measure, labels), measure, scale, not noisy, paper, std)
 
-        Raises:
-          Untestable: there is none.
-          ConfigError: there are several.
-        """
-        found = self.where(labels, [measure])
-        words = ", ".join([measure, *(f"{name}={value}" for name, value in labels.items())])
-        if not found:
-            raise Untestable(f"no number for {words}")
-        if len(found) > 1:
-            others = sorted({name for name in self.labels if len({row.get(name) for row in found}) > 1})
-            raise ConfigError(f"{len(found)} rows for {words}: say which {' and '.join(others)}")
-        return found[0]
+    def value(self, measure: str, **labels: Any) -> float:
+        """The mean over seeds of one cell."""
+        return self(measure, **labels).mean
 
-    def value(self, measure: str, **labels: Any) -> float | str:
-        row = self.one(measure, labels)
-        return row.text or self._number(row)
+    def text(self, measure: str, **labels: Any) -> str:
+        """A fact that is no number."""
+        return str(self._one(measure, labels).iloc[0]["text"])
 
-    def std(self, measure: str, **labels: Any) -> float:
-        row = self.one(measure, labels)
-        if row.std is None:
-            raise Untestable(f"{measure}: no spread with {row.n} run")
-        return row.std
+    def samples(self, measure: str, **labels: Any) -> list[Sample]:
+        """The cells that differ in one label, in its order, each seed by seed."""
+        name, found = self._varying(measure, labels)
+        return (
+            [self.where(**{name: one})(measure, **labels) for one in found]
+            if name
+            else [self(measure, **labels)]
+        )
 
-    def runs(self, measure: str, **labels: Any) -> float:
-        return float(self.one(measure, labels).n)
-
-    def diverged(self, measure: str, **labels: Any) -> float:
-        return float(self.one(measure, labels).diverged)
-
-    def paper(self, measure: str, **labels: Any) -> float:
-        row = self.one(measure, labels)
-        if row.paper is None:
-            raise Untestable(f"{measure}: the paper gives no number here")
-        return row.paper
+    def mean(self, measure: str, **labels: Any) -> Sample:
+        """The mean of the cells that differ in one label (of rounds, say), seed by seed."""
+        first, *others = self.samples(measure, **labels)
+        total = first
+        for one in others:
+            total = total + one
+        text = f"mean {_words(measure, labels)}"
+        return replace(total / (1 + len(others)), text=text, scale=first.scale)
 
     def values(self, measure: str, **labels: Any) -> list[float]:
-        return [self._number(row) for row in self._ordered(measure, labels)]
+        """Their means over seeds."""
+        frame = matching(self._of(measure), labels, self.labels)
+        name, found = self._varying(measure, labels)
+        means = frame.groupby(name, sort=False)["value"].mean() if name else frame["value"]
+        return [float(means[one]) for one in found] if name else [float(means.mean())]
 
-    def rounds(self, measure: str, **labels: Any) -> list[float]:
-        found = [row.get(ROUND) for row in self._ordered(measure, labels)]
-        if not all(isinstance(number, int) for number in found):
-            raise ConfigError(f"rounds of {measure}: not a series; write at: series")
+    def places(self, measure: str, **labels: Any) -> list[Any]:
+        """The values of the one label in which they differ, such as the rounds of a series."""
+        return self._varying(measure, labels)[1]
+
+    def choices(self, label: str) -> list[Any]:
+        """The values of a label that occur, numbers in order of size."""
+        self._known(label)
+        return in_order(value for value in self.frame[label] if value != "")
+
+    def diverged(self, measure: str, **labels: Any) -> int:
+        """How many of the cell's runs diverged."""
+        return int(self._one(measure, labels)["diverged"].sum())
+
+    def by_seed(self) -> Iterator[Rows]:
+        """The rows of every seed, with those that have none."""
+        seeds = self.frame[SEED].dropna().unique()
+        for seed in sorted(seeds):
+            mine = self.frame[(self.frame[SEED] == seed) | self.frame[SEED].isna()]
+            yield Rows(mine, self.labels, self.measures, self.named)
+
+    def _of(self, measure: str) -> pd.DataFrame:
+        if measure not in self.named:
+            raise ConfigError(f"no measure '{measure}'; {nearest(measure, self.named)}")
+        return self.frame[self.frame[MEASURE] == measure]
+
+    def _known(self, label: str) -> None:
+        if label not in self.labels and label not in PSEUDO:
+            raise ConfigError(f"no label '{label}'; {nearest(label, [*self.labels, *PSEUDO])}")
+
+    def _one(self, measure: str, labels: Where) -> pd.DataFrame:
+        found = matching(self._of(measure), labels, self.labels)
+        if found.empty:
+            raise Missing(f"no number for {_words(measure, labels)}")
+        names = [*self.labels, ROUND, RANK]
+        varied = [name for name in names if name in found and found[name].nunique(dropna=False) > 1]
+        if varied:
+            raise ConfigError(
+                f"{_words(measure, labels)}: several; say which {' and '.join(varied)}"
+            )
         return found
 
-    def _ordered(self, measure: str, labels: Mapping[str, Any]) -> list[Row]:
-        """The rows that differ in one label, in its order."""
-        found = self.where(labels, [measure])
-        if not found:
-            words = ", ".join([measure, *(f"{name}={value}" for name, value in labels.items())])
-            raise Untestable(f"no numbers for {words}")
-        varying = [name for name in self.labels if len({row.get(name) for row in found}) > 1]
-        if len(varying) > 1:
-            raise ConfigError(f"values of {measure} differ in {' and '.join(varying)}: give all labels but one")
-        if varying and all(isinstance(row.get(varying[0]), int | float) for row in found):
-            found = sorted(found, key=lambda row: row.get(varying[0]))
-        return found
-
-    def _number(self, row: Row) -> float:
-        if math.isnan(row.value):
-            why = f"{row.diverged} of {row.n} runs diverged" if row.diverged else row.note or "not a number"
-            raise Untestable(f"{row.measure}: {why}")
-        return row.value
-
-    def to_csv(self, artifact: str, scale: str) -> str:
-        """The table as CSV; floats with their shortest exact digits."""
-        extras = list(dict.fromkeys(name for row in self.rows for name in row.extras))
-        calibrated = any(row.privacy.get("calibration") is not None for row in self.rows)
-        privacy = [name for name in PRIVACY if name != "calibration" or calibrated]
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["artifact", "scale", *self.labels, MEASURE, *_NUMBERS, *extras, *privacy])
-        for row in self.rows:
-            numbers = [getattr(row, name) for name in _NUMBERS]
-            cells = [*(row.labels.get(name) for name in self.labels), row.measure, *numbers]
-            cells += [*(row.extras.get(name) for name in extras), *(row.privacy.get(name) for name in privacy)]
-            writer.writerow([artifact, scale, *(_cell(value) for value in cells)])
-        return out.getvalue()
-
-    @classmethod
-    def from_csv(cls, text: str, where: str) -> Rows:
-        """The table that `to_csv` wrote (without extras); a StoreError names what is damaged."""
-        reader = csv.DictReader(io.StringIO(text))
-        columns = list(reader.fieldnames or [])
-        if columns[:2] != ["artifact", "scale"] or MEASURE not in columns:
-            raise StoreError(f"{where}: not a table of an artifact; make it again with dpfl reproduce")
-        labels = columns[2 : columns.index(MEASURE)]
-        rows = []
-        for line, cells in enumerate(reader, start=2):
-            try:
-                rows.append(
-                    Row(
-                        labels={name: _label(cells[name]) for name in labels if cells[name] != ""},
-                        measure=cells[MEASURE],
-                        value=float(cells["value"] or "nan"),
-                        std=float(cells["std"]) if cells["std"] else None,
-                        n=int(cells["n"]),
-                        seeds=int(cells["seeds"]),
-                        diverged=int(cells["diverged"]),
-                        paper=float(cells["paper"]) if cells["paper"] else None,
-                        paper_std=float(cells["paper_std"]) if cells["paper_std"] else None,
-                        paper_note=cells["paper_note"],
-                        best=cells["best"] == "true",
-                        edge=cells.get("edge") or "",
-                        note=cells["note"],
-                        text=cells["text"],
-                        privacy=_privacy(cells),
-                    )
-                )
-            except (KeyError, TypeError, ValueError) as error:
-                raise StoreError(f"{where}: line {line} is damaged ({error}); make it again with dpfl reproduce") from None
-        return cls(rows, labels)
+    def _varying(self, measure: str, labels: Where) -> tuple[str, list[Any]]:
+        found = matching(self._of(measure), labels, self.labels)
+        if found.empty:
+            raise Missing(f"no numbers for {_words(measure, labels)}")
+        names = [name for name in (*self.labels, ROUND, RANK) if name in found]
+        varied = [name for name in names if found[name].nunique(dropna=False) > 1]
+        if len(varied) > 1:
+            raise ConfigError(
+                f"{_words(measure, labels)} differ in {' and '.join(varied)}: "
+                "give all labels but one"
+            )
+        return (varied[0], in_order(found[varied[0]])) if varied else ("", [])
 
 
-def _privacy(cells: Mapping[str, str]) -> dict[str, Any]:
-    """The columns PRIVACY as they were before they became text; {} where all are empty."""
-    if not any(cells.get(name) for name in PRIVACY):
-        return {}
-    found: dict[str, Any] = {name: cells.get(name) or None for name in PRIVACY}
-    for name in ("epsilon", "epsilon_target", "delta", "epsilon_paper"):
-        found[name] = None if found[name] is None else float(found[name])
-    found["releases"] = None if found["releases"] is None else int(found["releases"])
-    found["vacuous"] = None if found["vacuous"] is None else found["vacuous"] == "true"
-    found["not_covered"] = (found["not_covered"] or "").split("; ") if found["not_covered"] else []
-    return found
+def matching(frame: pd.DataFrame, where: Where, labels: Iterable[str]) -> pd.DataFrame:
+    """The rows with these labels; a ConfigError names a label that there is not."""
+    known = [*labels, *PSEUDO]
+    for name, wanted in where.items():
+        if name not in known:
+            raise ConfigError(f"no label '{name}'; {nearest(name, known)}")
+        if name not in frame:
+            return frame.iloc[:0]
+        column = frame[name]
+        if isinstance(wanted, Between):
+            inside = [_is_number(one) and wanted.low <= one <= wanted.high for one in column]
+            frame = frame[inside]
+            continue
+        many = list(wanted) if isinstance(wanted, list | tuple | set) else [wanted]
+        frame = frame.loc[[any(_same(value, one) for one in many) for value in column]]
+    return frame
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame as mappings."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def _same(value: Any, wanted: Any) -> bool:
+    """Equal, where true is not 1."""
+    return bool(value == wanted) and isinstance(value, bool) == isinstance(wanted, bool)
 
 
 def in_order(values: Iterable[Any]) -> list[Any]:
-    """Every different value once: texts that come before the first number, the numbers in order of size, the other texts."""
+    """Every different value once: texts before the first number, the numbers by size, other
+    texts.
+    """
     found = list(dict.fromkeys(values))
-    numbers = sorted(value for value in found if isinstance(value, int | float))
+    numbers = sorted(value for value in found if _is_number(value))
     if not numbers:
         return found
-    first = next(place for place, value in enumerate(found) if isinstance(value, int | float))
-    return found[:first] + numbers + [value for value in found[first:] if not isinstance(value, int | float)]
+    first = next(place for place, value in enumerate(found) if _is_number(value))
+    return found[:first] + numbers + [value for value in found[first:] if not _is_number(value)]
 
 
-def rounded_up(value: float, decimals: int) -> float:
-    """The value rounded up, as an epsilon has to be."""
-    return math.ceil(value * 10**decimals) / 10**decimals
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
 
 
-def _cell(value: Any) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return repr(float(value))
-    if isinstance(value, list | tuple):
-        return "; ".join(str(one) for one in value)
-    return str(value)
+def _words(measure: str, labels: Where) -> str:
+    def one(value: Any) -> str:
+        return f"{value.low:g}..{value.high:g}" if isinstance(value, Between) else str(value)
 
-
-def _label(text: str) -> Any:
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return f"{measure}({', '.join(f'{name}={one(value)}' for name, value in labels.items())})"

@@ -1,6 +1,8 @@
-"""Facts of how many records the clients of a plan hold, for tables that describe data: their mean and spread over clients.
+"""Facts of how many records the clients of a plan hold, for tables that describe data: their mean
+and spread over clients.
 
-They are counted from the records, or from the labels alone where features take long; the counts of real clients are data.
+They are counted from the records, or from the labels alone where features take long; the counts of
+real clients are data.
 """
 
 from __future__ import annotations
@@ -9,15 +11,17 @@ import numpy as np
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.identity import canonical_json
-from dpfl_cli.simulation.plan import Plan
+from dpfl_cli.simulation.run_plan import Plan
 
 _known: dict[str, dict[str, dict[str, float]]] = {}
 
 
 def size_facts(plan: Plan) -> dict[str, dict[str, float]]:
-    """`train` and `test` records of a client, each with its `mean` and `std` over clients (ddof 1; 0 for one client).
+    """`train` and `test` records of a client, each with its `mean` and `std` over clients (ddof 1;
+    0 for one client).
 
-    Test records are those of the data's own clients where it says whose they are, and shared out evenly elsewhere.
+    Test records are those of the data's own clients where it says whose they are, and shared out
+    evenly elsewhere.
 
     Raises:
       ConfigError: the data has no test records.
@@ -26,9 +30,14 @@ def size_facts(plan: Plan) -> dict[str, dict[str, float]]:
     if key not in _known:
         load = getattr(plan.dataset.target, "outline", plan.dataset.target.load)
         dataset = load(plan.dataset.settings, plan.seed)
-        train = plan.partitioner.target.partition(plan.partitioner.settings, dataset, plan.seed).counts
+        train = plan.partitioner.target.partition(
+            plan.partitioner.settings, dataset, plan.seed
+        ).counts
         if dataset.test is None:
-            raise ConfigError(f"dataset={plan.dataset.name} has no test records; ask for sizes.train only of data that have some")
+            raise ConfigError(
+                f"dataset={plan.dataset.name} has no test records; ask for sizes.train only of "
+                "data that have some"
+            )
         if dataset.test_natural is None:
             test = np.full(len(train), len(dataset.test) / len(train))
         else:
@@ -38,4 +47,7 @@ def size_facts(plan: Plan) -> dict[str, dict[str, float]]:
 
 
 def _summary(counts: np.ndarray) -> dict[str, float]:
-    return {"mean": float(counts.mean()), "std": float(counts.std(ddof=1)) if len(counts) > 1 else 0.0}
+    return {
+        "mean": float(counts.mean()),
+        "std": float(counts.std(ddof=1)) if len(counts) > 1 else 0.0,
+    }

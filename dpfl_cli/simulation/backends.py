@@ -1,4 +1,5 @@
-"""What starts worker processes: joblib on this machine, Ray here or on a cluster, submitit here or under Slurm.
+"""What starts worker processes: joblib on this machine, Ray here or on a cluster, submitit here or
+under Slurm.
 
 Each is its own settings: the options under `hydra.launcher`.
 """
@@ -19,7 +20,7 @@ from pydantic import Field
 
 from dpfl_cli.config.component import Settings, parse_settings
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.simulation.workers import Backend, Entry, Future, Share
+from dpfl_cli.simulation.workers import Assignment, Backend, Entry, Future
 
 IDLE = 5  # seconds after which a process without work ends by itself, should its parent be gone
 
@@ -47,13 +48,17 @@ class Joblib(WorkerSettings):
     package = "joblib"
 
     @contextlib.contextmanager
-    def start(self, entry: Entry, shares: Sequence[Share]) -> Iterator[Sequence[Future]]:
+    def start(self, entry: Entry, assignments: Sequence[Assignment]) -> Iterator[Sequence[Future]]:
         from joblib.externals.loky import ProcessPoolExecutor
 
-        pools = [ProcessPoolExecutor(max_workers=1, timeout=IDLE) for _ in shares]  # one each: a death takes no other along
+        pools = [
+            ProcessPoolExecutor(max_workers=1, timeout=IDLE) for _ in assignments
+        ]  # one each: a death takes no other along
         try:
             with _interrupts_ignored():
-                futures = [pool.submit(entry, share) for pool, share in zip(pools, shares, strict=True)]
+                futures = [
+                    pool.submit(entry, one) for pool, one in zip(pools, assignments, strict=True)
+                ]
             yield futures
         finally:
             for pool in pools:
@@ -77,16 +82,23 @@ class Ray(WorkerSettings):
         return self.cpus_per_worker
 
     @contextlib.contextmanager
-    def start(self, entry: Entry, shares: Sequence[Share]) -> Iterator[Sequence[Future]]:
+    def start(self, entry: Entry, assignments: Sequence[Assignment]) -> Iterator[Sequence[Future]]:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
 
-        here: dict[str, Any] = {"num_cpus": len(shares), "include_dashboard": False} if self.local else {}
-        ray.init(address=self.address or "local", log_to_driver=False, logging_level=logging.ERROR, **here)
+        here: dict[str, Any] = (
+            {"num_cpus": len(assignments), "include_dashboard": False} if self.local else {}
+        )
+        ray.init(
+            address=self.address or "local",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            **here,
+        )
         try:
             cpus = 1 if self.local else self.cpus_per_worker
             task = ray.remote(num_cpus=cpus, num_gpus=self.gpus_per_worker, max_retries=0)(entry)
-            references = [task.remote(share) for share in shares]
+            references = [task.remote(one) for one in assignments]
             try:
                 yield [reference.future() for reference in references]
             finally:
@@ -97,7 +109,9 @@ class Ray(WorkerSettings):
 
 
 class Submitit(WorkerSettings):
-    """Jobs of submitit: processes of this machine, or of a Slurm cluster that sees the same files."""
+    """Jobs of submitit: processes of this machine, or of a Slurm cluster that sees the same
+    files.
+    """
 
     package = "submitit"
     executor: Literal["local", "slurm"]
@@ -119,20 +133,28 @@ class Submitit(WorkerSettings):
         return self.cpus_per_worker
 
     @contextlib.contextmanager
-    def start(self, entry: Entry, shares: Sequence[Share]) -> Iterator[Sequence[Future]]:
+    def start(self, entry: Entry, assignments: Sequence[Assignment]) -> Iterator[Sequence[Future]]:
         import submitit
 
-        executor = submitit.AutoExecutor(self.folder or Path(shares[0].outputs) / "submitit", cluster=self.executor)
-        executor.update_parameters(name="dpfl", timeout_min=self.timeout, gpus_per_node=self.gpus_per_worker)
+        executor = submitit.AutoExecutor(
+            self.folder or Path(assignments[0].outputs) / "submitit", cluster=self.executor
+        )
+        executor.update_parameters(
+            name="dpfl", timeout_min=self.timeout, gpus_per_node=self.gpus_per_worker
+        )
         if not self.local:
-            chosen = {"mem_gb": self.memory_per_worker, "slurm_partition": self.partition, "slurm_account": self.account}
+            chosen = {
+                "mem_gb": self.memory_per_worker,
+                "slurm_partition": self.partition,
+                "slurm_account": self.account,
+            }
             executor.update_parameters(
                 cpus_per_task=self.cpus_per_worker,
                 slurm_additional_parameters=self.slurm,
                 **{name: value for name, value in chosen.items() if value is not None},
             )
         with _interrupts_ignored():
-            jobs = executor.map_array(entry, shares)
+            jobs = executor.map_array(entry, assignments)
         try:
             yield jobs
         finally:
@@ -152,14 +174,19 @@ def make_backend(name: str, options: Mapping[str, Any]) -> Backend:
     """
     kind = BACKENDS[name]
     if importlib.util.find_spec(kind.package) is None:
-        raise ConfigError(f"hydra/launcher={name}: the package {kind.package} is not installed; pip install dpfl[{name}]")
+        raise ConfigError(
+            f"hydra/launcher={name}: the package {kind.package} is not installed; "
+            f"pip install dpfl[{name}]"
+        )
     backend: Backend = parse_settings(kind, dict(options), "hydra.launcher")
     return backend
 
 
 @contextlib.contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Processes started inside ignore Ctrl-C, which the terminal sends to all of them: the parent tells its workers to stop."""
+    """Processes started inside ignore Ctrl-C, which the terminal sends to all of them: the parent
+    tells its workers to stop.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,8 @@
-"""The most memory that this process has had at once, on the host and on a GPU."""
+"""Memory of this process: keeping what was freed, and the most that it has had at once."""
 
 from __future__ import annotations
 
+import ctypes
 import re
 import sys
 from contextlib import suppress
@@ -12,16 +13,29 @@ import torch
 _PROCESS = Path("/proc/self")
 
 
+def keep_freed_memory() -> None:
+    """Tells glibc to keep freed memory: a round takes the same large arrays again, and fresh pages
+    cost more than arithmetic.
+    """
+    with suppress(OSError, AttributeError):  # another C library: slower, not wrong
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-4, 0)  # M_MMAP_MAX: no array lives in a mapping of its own
+        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: the heap is not given back between rounds
+
+
 def reset_peak() -> None:
     """Begins anew, where the system can: on Linux the host's peak, everywhere a GPU's."""
     with suppress(OSError):
-        (_PROCESS / "clear_refs").write_text("5")  # resets VmHWM (Linux, Documentation/filesystems/proc.rst)
+        # resets VmHWM (Linux, Documentation/filesystems/proc.rst)
+        (_PROCESS / "clear_refs").write_text("5")
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
 
 
 def peak_bytes() -> int | None:
-    """Peak resident memory since `reset_peak` (elsewhere than on Linux: since the process began); None where nobody tells."""
+    """Peak resident memory since `reset_peak` (elsewhere than on Linux: since the process began);
+    None where nobody tells.
+    """
     with suppress(OSError):
         found = re.search(r"^VmHWM:\s+(\d+) kB", (_PROCESS / "status").read_text(), re.MULTILINE)
         if found is not None:

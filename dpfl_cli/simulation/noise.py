@@ -1,50 +1,66 @@
-"""The noise of a planned run: from a target epsilon, by an accountant or by a paper's closed form, or as it was given.
+"""The noise of a planned run: from a target epsilon, by an accountant or by a paper's closed form,
+or as it was given.
 
-What the ledger is worth is the accountants' business whatever set the noise; where a target is nominal `privacy.nominal` says.
+What the ledger is worth is the accountants' business whatever set the noise; where a target is
+nominal `privacy.nominal` says.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
-from dpfl_cli.config.component import Settings, parse_settings
+from dpfl_cli.config.component import parse_settings
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.config.schema import DpSettings
 from dpfl_cli.privacy.accountants import Accountant, accountant
 from dpfl_cli.privacy.calibration import calibrate, refuse_hopeless
 from dpfl_cli.privacy.ledger import Ledger
-from dpfl_cli.privacy.mechanism import ReleaseSpec
-from dpfl_cli.privacy.nominal import EXCEEDED, FORMULAS, NOMINAL_SIGN, lemma1, proved_from, record_heuristic, why_nominal
+from dpfl_cli.privacy.nominal import (
+    EXCEEDED,
+    FORMULAS,
+    NOMINAL_SIGN,
+    lemma1,
+    proved_from,
+    record_heuristic,
+    why_nominal,
+)
+from dpfl_cli.privacy.releases import ReleaseSpec
+from dpfl_cli.simulation.run_plan import Plan
 
-if TYPE_CHECKING:
-    from dpfl_cli.simulation.plan import Plan
-
-_PROVED = {"zcdp": "zcdp", "analytic": "gdp"}  # the accountants that are these closed forms
-_OPTIONS = ("calibration", "v", "releases")
+PROVED = {"zcdp": "zcdp", "analytic": "gdp"}  # the accountants that are these closed forms
+OPTIONS = ("calibration", "v", "releases")
 
 
 def check_calibration(dp: DpSettings) -> None:
-    """Refuses options of calibration where nothing is calibrated, and a constant without its formula."""
+    """Refuses options of calibration where nothing is calibrated, and a constant without its
+    formula.
+    """
     if dp.epsilon is None or dp.trust == "none":
-        for name in _OPTIONS:
+        for name in OPTIONS:
             value = getattr(dp, name)
             if value != DpSettings.model_fields[name].default:
-                why = "without privacy there is" if dp.trust == "none" else "without a target epsilon there is"
-                do = "drop it" if dp.trust == "none" else "give dp.epsilon, or drop it"
-                raise ConfigError(f"dp.{name}={value}: {why} no noise to calibrate; {do}")
+                what, do = "a target epsilon", "give dp.epsilon, or drop it"
+                if dp.trust == "none":
+                    what, do = "privacy", "drop it"
+                raise ConfigError(
+                    f"dp.{name}={value}: without {what} there is no noise to calibrate; {do}"
+                )
     elif dp.calibration == "lemma1" and dp.v is None:
         raise ConfigError(
-            f"dp.calibration=lemma1 needs its constant: give dp.v (proved from {proved_from(dp.epsilon, dp.delta)} on)"
+            "dp.calibration=lemma1 needs its constant: give dp.v (proved from "
+            f"{proved_from(dp.epsilon, dp.delta)} on)"
         )
     elif dp.calibration != "lemma1" and dp.v is not None:
-        raise ConfigError(f"dp.v={dp.v:g}: dp.calibration={dp.calibration} has no constant; drop dp.v, or dp.calibration=lemma1")
+        raise ConfigError(
+            f"dp.v={dp.v:g}: dp.calibration={dp.calibration} has no constant; drop dp.v, or "
+            "dp.calibration=lemma1"
+        )
 
 
 def calibration_text(plan: Plan, ledger: Ledger) -> str | None:
@@ -63,167 +79,178 @@ def calibration_text(plan: Plan, ledger: Ledger) -> str | None:
 
 
 def nominal_because(plan: Plan, ledger: Ledger) -> str | None:
-    """Why the target of a run with this ledger is nominal; None where its noise is proved to meet it, or there is no target."""
+    """Why the target of a run with this ledger is nominal; None where its noise is proved to meet
+    it, or there is no target.
+    """
     dp = plan.dp
     if dp.epsilon is None:
         return None
-    return why_nominal(dp.calibration, dp.v, dp.epsilon, dp.delta, counted_ledger(plan).releases, ledger.releases)
+    return why_nominal(
+        dp.calibration, dp.v, dp.epsilon, dp.delta, counted_ledger(plan).releases, ledger.releases
+    )
 
 
 def counted_ledger(plan: Plan) -> Ledger:
-    """The ledger that the noise of a plan with a target is for: of its own releases, or of as many as expected."""
-    return planned_ledger(_as_counted(plan), plan.mechanism.settings, plan.rounds)
-
-
-def planned_ledger(plan: Plan, mechanism_settings: Settings, rounds: int) -> Ledger:
-    """The ledger of `rounds` rounds under given mechanism settings."""
-    where = (plan.dp.relation, plan.dp.unit, plan.dimension, plan.clients, plan.seed)
-    entries = [
-        plan.mechanism.target.planned(mechanism_settings, spec, *where, rounds=rounds, horizon=max(rounds, plan.rounds))
-        for spec in plan.specs
-    ]
-    return Ledger(tuple(entry for entry in entries if entry is not None))
-
-
-def with_noise(plan: Plan, fewest: Callable[[], int]) -> Plan:
-    """The plan with noise for its target epsilon, or as it is where it has none.
-
-    Args:
-      fewest: records of the client with the fewest.
+    """The ledger that the noise of a plan with a target is for: of its own releases, or of as many
+    as expected.
     """
-    field = plan.mechanism.target.noise_field
-    target = plan.dp.epsilon
+    return _as_counted(plan).ledger()
+
+
+def with_noise(plan: Plan) -> Plan:
+    """The plan with noise for its target epsilon, or as it is where it has none."""
+    target, mechanism = plan.dp.epsilon, plan.mechanism
+    field = mechanism.target.noise_field
     if target is None:
         return plan
     if plan.dp.trust == "none" or field is None:
         raise ConfigError(
-            f"dp.epsilon={target}: mechanism={plan.mechanism.name} adds no noise to calibrate; choose dp=ldp or dp=cdp"
+            f"dp.epsilon={target}: mechanism={mechanism.name} adds no noise to calibrate; choose "
+            "dp=ldp or dp=cdp"
         )
-    if getattr(plan.mechanism.settings, field) is not None:
+    if getattr(mechanism.settings, field) is not None:
         raise ConfigError(
-            f"mechanism.{field} and dp.epsilon are both given: a noise level and a target exclude each other; drop one of them"
+            f"mechanism.{field} and dp.epsilon are both given: a noise level and a target exclude "
+            "each other; drop one of them"
         )
 
-    def settings_of(noise: float) -> Settings:
-        values = {**plan.mechanism.settings.model_dump(), field: noise}
-        settings: Settings = parse_settings(plan.mechanism.component.settings, values, "mechanism")
-        return settings
+    def settings_of(noise: float) -> Any:
+        values = {**mechanism.settings.model_dump(), field: noise}
+        return parse_settings(mechanism.component.settings, values, "mechanism")
 
     counted = _as_counted(plan)
+
+    def ledger_of(settings: Any) -> Ledger:
+        planned: Ledger = mechanism.target.planned(settings, counted.specs, counted.setup)
+        return planned
+
     own = plan.accountant_object()
-    probe = planned_ledger(counted, settings_of(1.0), plan.rounds)
+    probe = ledger_of(settings_of(1.0))
     reason = own.supports(probe)
     if reason is not None:
         raise ConfigError(f"accountant={plan.accountant.name} cannot price this run: {reason}")
     increasing = any(entry.kind == "pure" for entry in probe.entries)
-
-    def ledger_of(value: float) -> Ledger:
-        return planned_ledger(counted, plan.mechanism.target.as_calibrated(settings_of(value)), plan.rounds)
-
     try:
         if plan.dp.calibration in FORMULAS:
-            noise = _by_formula(plan, probe, own, fewest)
+            noise = _by_formula(plan, probe, own)
         else:
-            noise = calibrate(target, plan.dp.delta, _calibrating(plan, own, probe), ledger_of, increasing=increasing)
+            noise = calibrate(
+                target,
+                plan.dp.delta,
+                _calibrating(plan, own, probe),
+                lambda noise: ledger_of(mechanism.target.as_calibrated(settings_of(noise))),
+                increasing=increasing,
+            )
     except PrivacyError as error:
         raise ConfigError(f"{plan.label}: {error}") from error  # one of a grid
     noise = towards_more_noise(noise, increasing)
-    calibrated = replace(plan, mechanism=replace(plan.mechanism, settings=settings_of(noise)))
+    settings = settings_of(noise)
     try:
-        calibrated.mechanism.target.check(calibrated.mechanism.settings, plan.dimension)
+        mechanism.target.check(settings, plan.dimension)
     except ConfigError as error:
         raise ConfigError(
-            f"dp.epsilon={target:g}: mechanism={plan.mechanism.name} cannot be set up with {field}={noise:g}, which it takes "
-            f"({error}); choose another target"
+            f"dp.epsilon={target:g}: mechanism={mechanism.name} cannot be set up with "
+            f"{field}={noise:g}, which it takes ({error}); choose another target"
         ) from error
-    return calibrated
+    return replace(plan, mechanism=replace(mechanism, settings=settings))
 
 
 def _as_counted(plan: Plan) -> Plan:
-    """The plan with the releases that its noise is for: its own, or as many as a random schedule makes on average, in the first
-    rounds."""
+    """The plan with the releases that its noise is for: its own, or as many as a random schedule
+    makes on average, in the first rounds: a whole number, at least 1.
+    """
     if plan.dp.releases == "realised":
         return plan
     if all(spec.expected is None for spec in plan.specs):
         raise ConfigError(
-            f"dp.releases=expected: algorithm={plan.algorithm.name} draws no schedule at random; write dp.releases=realised"
+            f"dp.releases=expected: algorithm={plan.algorithm.name} draws no schedule at random; "
+            "write dp.releases=realised"
         )
-    return replace(plan, specs=tuple(_spec_as_expected(spec, plan.rounds) for spec in plan.specs))
-
-
-def _spec_as_expected(spec: ReleaseSpec, rounds: int) -> ReleaseSpec:
-    """A spec whose releases happen in the first rounds, in as many as expected: a whole number, at least 1."""
-    if spec.expected is None:
-        return spec
-    number = max(1, math.ceil(spec.expected(rounds) * (1 - 1e-12)))  # p T is rounded
-    return replace(spec, occurs=partial(_first, number))
-
-
-def _first(number: int, seed: int, rounds: int) -> np.ndarray:
-    return np.arange(rounds) < number
+    rounds = np.arange(plan.rounds)
+    specs = [
+        spec
+        if spec.expected is None
+        else replace(spec, made=rounds < max(1, math.ceil(spec.expected * (1 - 1e-12))))
+        for spec in plan.specs  # p T is rounded
+    ]
+    return replace(plan, specs=tuple(specs))
 
 
 def _calibrating(plan: Plan, own: Accountant, probe: Ledger) -> Accountant:
     """The accountant to whose word the target refers."""
     if plan.dp.calibration == "accountant":
         return own
-    chosen = accountant(_PROVED[plan.dp.calibration])
-    for entry in probe.entries:
-        if entry.kind not in chosen.kinds:
-            raise ConfigError(
-                f"dp.calibration={plan.dp.calibration} is for Gaussian noise, but mechanism={plan.mechanism.name} makes "
-                f"{entry.kind} releases; write dp.calibration=accountant"
-            )
+    chosen = accountant(PROVED[plan.dp.calibration])
+    _check_kinds(plan, [entry.kind for entry in probe.entries if not chosen.knows(entry.kind)])
     return chosen
 
 
-def _by_formula(plan: Plan, probe: Ledger, own: Accountant, fewest: Callable[[], int]) -> float:
+def _check_kinds(plan: Plan, others: Sequence[str]) -> None:
+    if others:
+        raise ConfigError(
+            f"dp.calibration={plan.dp.calibration} is for Gaussian noise, but "
+            f"mechanism={plan.mechanism.name} makes {others[0]} releases; write "
+            "dp.calibration=accountant"
+        )
+
+
+def _by_formula(plan: Plan, probe: Ledger, own: Accountant) -> float:
     """The noise multiplier by the formula of a paper; refused for what it does not speak of."""
     dp = plan.dp
     assert dp.epsilon is not None
     says = f"dp.calibration={dp.calibration}"
     if dp.unit != "client":
-        raise ConfigError(f"{says} is for whole clients, but dp.unit={dp.unit}; write dp.calibration=accountant")
-    others = sorted({entry.kind for entry in probe.entries} - {"gaussian"})
-    if others:
         raise ConfigError(
-            f"{says} is for Gaussian noise, but mechanism={plan.mechanism.name} makes {others[0]} releases; "
-            "write dp.calibration=accountant"
+            f"{says} is for whole clients, but dp.unit={dp.unit}; write dp.calibration=accountant"
         )
+    _check_kinds(plan, sorted({entry.kind for entry in probe.entries} - {"gaussian"}))
     if len(plan.specs) != 1 or not _is_one_vector(plan.specs[0]):
         made = ", ".join(_described(spec) for spec in plan.specs)
         raise ConfigError(
-            f"{says} is for one vector release per communication, all with the same noise, but algorithm={plan.algorithm.name} "
-            f"releases {made}; write dp.calibration=accountant"
+            f"{says} is for one vector release per communication, all with the same noise, but "
+            f"algorithm={plan.algorithm.name} releases {made}; write dp.calibration=accountant"
         )
     refuse_hopeless(probe, own)
     if dp.calibration == "lemma1":
         assert dp.v is not None
         found = lemma1(dp.epsilon, dp.delta, probe.releases, dp.v)
     else:
-        found = record_heuristic(dp.epsilon, dp.delta, probe.releases, fewest(), dp.relation)
+        fewest = plan.setup.fewest()
+        found = record_heuristic(dp.epsilon, dp.delta, probe.releases, fewest, dp.relation)
     if not 0 < found < math.inf:
-        raise ConfigError(f"dp.epsilon={dp.epsilon:g}: {says} gives it a noise multiplier of {found:g}; choose another target")
+        raise ConfigError(
+            f"dp.epsilon={dp.epsilon:g}: {says} gives it a noise multiplier of {found:g}; choose "
+            "another target"
+        )
     return found
 
 
 def _is_one_vector(spec: ReleaseSpec) -> bool:
-    """Whether it is one vector of a whole client per communication, with the mechanism's own noise throughout."""
-    plain = spec.schedule is None and spec.multiplier is None and spec.rate is None and spec.disjoint == 1
-    return spec.shape == "vector" and spec.per_round == 1 and not spec.quantity and plain
+    """Whether it is one vector of a whole client per communication, with the mechanism's own noise
+    throughout.
+    """
+    whole = spec.shape == "vector" and not spec.quantity and spec.rate is None
+    return whole and spec.per_round == spec.disjoint == 1 and not _own_noise(spec)
+
+
+def _own_noise(spec: ReleaseSpec) -> bool:
+    return spec.factors is not None or spec.multiplier is not None
 
 
 def _described(spec: ReleaseSpec) -> str:
     often = f"{spec.per_round} times " if spec.per_round > 1 else ""
-    own = " with noise of its own" if spec.schedule is not None or spec.multiplier is not None else ""
+    own = " with noise of its own" if _own_noise(spec) else ""
     return f"{often}'{spec.name}' ({spec.shape}){own}"
 
 
 def towards_more_noise(value: float, increasing: bool) -> float:
-    """The value to 7 significant digits, rounded so that epsilon does not grow: identities must not hang on the last bits.
+    """The value to 7 significant digits, rounded so that epsilon does not grow: identities must not
+    hang on the last bits.
 
-    >>> towards_more_noise(1.23456789, increasing=False), towards_more_noise(1.23456789, increasing=True)
-    (1.234568, 1.234567)
+    >>> [towards_more_noise(1.23456789, increasing) for increasing in (False, True)]
+    [1.234568, 1.234567]
     """
     unit = Decimal(1).scaleb(Decimal(value).adjusted() - 6)
-    return float(Decimal(value).quantize(unit, rounding=ROUND_FLOOR if increasing else ROUND_CEILING))
+    return float(
+        Decimal(value).quantize(unit, rounding=ROUND_FLOOR if increasing else ROUND_CEILING)
+    )

@@ -7,23 +7,26 @@ import sys
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 
 class Progress:
-    """Counts rounds (or any steps) of a known total; shows rate, time left and the metric that matters.
+    """Counts rounds (or any steps) of a known total; shows rate, time left and the metric that
+    matters.
 
     Use as a context manager. `say` prints a line without breaking the bar.
     """
 
     LINE_EVERY = 10.0  # seconds between plain lines
 
-    def __init__(self, title: str, total: int, quiet: bool = False, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, title: str, total: int, quiet: bool = False, stream: TextIO | None = None
+    ) -> None:
         self.title, self.total, self.quiet = title, total, quiet
         self.stream = stream or sys.stderr
         self.done = 0
-        self._bar: object | None = None
-        self._task = None
+        self._bar: Any = None  # rich's, on a terminal
+        self._task: Any = None
         self._start = self._last = time.monotonic()
         self._note = ""
 
@@ -44,7 +47,7 @@ class Progress:
                 console=Console(file=self.stream),
             )
             self._bar.start()
-            self._task = self._bar.add_task(self.title, total=self.total, rate="", note="")  # type: ignore[assignment]
+            self._task = self._bar.add_task(self.title, total=self.total, rate="", note="")
         return self
 
     def advance(self, steps: int = 1, note: str = "") -> None:
@@ -54,12 +57,13 @@ class Progress:
         now = time.monotonic()
         rate = self.done / max(now - self._start, 1e-9)
         if self._bar is not None:
-            self._bar.update(self._task, advance=steps, rate=f"{rate:.1f}/s", note=self._note)  # type: ignore[attr-defined]
+            self._bar.update(self._task, advance=steps, rate=f"{rate:.1f}/s", note=self._note)
         elif not self.quiet and now - self._last >= self.LINE_EVERY:
             self._last = now
             left = (self.total - self.done) / max(rate, 1e-9)
             print(
-                f"{self.title}: {self.done}/{self.total}  {rate:.1f}/s  {left:.0f} s left  {self._note}",
+                f"{self.title}: {self.done}/{self.total}  {rate:.1f}/s  {left:.0f} s left  "
+                f"{self._note}",
                 file=self.stream,
                 flush=True,
             )
@@ -72,25 +76,31 @@ class Progress:
         self.say(f"{title}: {total} to do")
         step._bar = self._bar
         if self._bar is not None:
-            step._task = self._bar.add_task(title, total=total, rate="", note="")  # type: ignore[attr-defined]
+            step._task = self._bar.add_task(title, total=total, rate="", note="")
         try:
             yield step
         finally:
             if self._bar is not None:
-                self._bar.remove_task(step._task)  # type: ignore[attr-defined]
+                self._bar.remove_task(step._task)
             seconds = time.monotonic() - begun
             self._start += seconds  # the rate is of what is counted
-            self.say(f"{title}: {step.done} done in {seconds:.1f} s, {step.done / max(seconds, 1e-9):.1f}/s")
+            rate = step.done / max(seconds, 1e-9)
+            self.say(f"{title}: {step.done} done in {seconds:.1f} s, {rate:.1f}/s")
 
     def say(self, line: str) -> None:
         """One line of news, unless quiet."""
         if self.quiet:
             return
         if self._bar is not None:
-            self._bar.console.print(line, markup=False, highlight=False)  # type: ignore[attr-defined]
+            self._bar.console.print(line, markup=False, highlight=False)
         else:
             print(line, file=self.stream, flush=True)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._bar is not None:
-            self._bar.stop()  # type: ignore[attr-defined]
+            self._bar.stop()

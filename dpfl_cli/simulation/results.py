@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import platform
+import subprocess
 import traceback
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import lru_cache
+from datetime import UTC, datetime
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,50 +18,56 @@ import torch
 
 import dpfl_cli
 from dpfl_cli.config.errors import DpflError
+from dpfl_cli.config.identity import stored_config
+from dpfl_cli.config.paths import COMMAND
 from dpfl_cli.privacy.accountants import price
 from dpfl_cli.privacy.collusion import collusion
 from dpfl_cli.privacy.conventions import priced_part
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.mean_alone import mean_alone
-from dpfl_cli.simulation.engine import Member, Row, federation_of, noise_device, pick_device
+from dpfl_cli.simulation.checks import proof_gap
+from dpfl_cli.simulation.federations import federation_of
+from dpfl_cli.simulation.member import Member, Row
 from dpfl_cli.simulation.memory import peak_bytes, peak_device_bytes
 from dpfl_cli.simulation.noise import calibration_text, nominal_because
-from dpfl_cli.simulation.plan import Plan, gap
-from dpfl_cli.simulation.store import CLAIMED, SCHEMA_VERSION, json_text, metrics_csv, yaml_text
+from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.stack import noise_device, pick_device
+from dpfl_cli.simulation.store import CLAIMED, json_text, metrics_csv, sealed, yaml_text
 
-_CURVATURE = frozenset({"damped_solve", "newton_direction", "covariance", "clipped_covariance"})  # of an algorithm's `needs`
+# of an algorithm's `needs`
+CURVATURE = frozenset({"damped_solve", "newton_direction", "covariance", "clipped_covariance"})
 
 
-def run_files(member: Member, status: str, reason: str | None = None) -> dict[str, str | bytes]:
+def run_files(member: Member, status: str, reason: str | None = None) -> dict[str, bytes]:
     """The files that a run publishes, by name."""
     plan = member.plan
+    config = stored_config(plan.config, plan.identity)
     files: dict[str, str | bytes] = {
-        "config.yaml": yaml_text(plan.identity),
+        "config.yaml": yaml_text(config),
         "metrics.csv": metrics_csv(member.rows),
-        "ledger.json": json_text(member.ledger.to_json()),
-        "result.json": json_text(_result(member, status, reason)),
+        "ledger.json": json_text(_priced(member).to_json()),
     }
     if status != "failed":  # the data may be what failed
         files["partition.npz"] = _partition(plan)
-    return files
+    return sealed(files, {**_result(member, status, reason), "config": config})
 
 
 def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str, Any]:
-    """The privacy of a ledger, as every row that carries an epsilon states it; none is stated of a run that failed."""
-    accountant = plan.accountant_object()
-    honest = price(ledger, accountant, plan.dp.delta)
-    if plan.dp.trust == "none":  # also where nothing happened to be released
-        honest = replace(honest, epsilon=None, reason="not private", vacuous=False)
+    """The privacy of a ledger, as every row that carries an epsilon states it; none is stated of a
+    run that failed.
+
+    Priced here once, for result.json; reports and tables read it there.
+    """
     report: dict[str, Any] = {
-        "epsilon": honest.epsilon,
+        "epsilon": None,
         "delta": plan.dp.delta,
         "accountant": plan.accountant.name,
         "unit": plan.dp.unit,
         "relation": plan.dp.relation,
         "trust": plan.dp.trust,
         "releases": ledger.releases,
-        "guarantee": _guarantee(plan, ledger),
-        "vacuous": honest.vacuous,
+        "guarantee": "none: the run failed" if failed else _guarantee(plan, ledger),
+        "vacuous": False,
         "not_covered": plan.not_covered(),
     }
     if plan.dp.epsilon is not None:
@@ -66,20 +75,22 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str
     set_by = calibration_text(plan, ledger)
     if set_by is not None:
         report["calibration"] = set_by
+    if failed or plan.dp.trust == "none":  # also where nothing happened to be released
+        report["epsilon_reason"] = "the run failed" if failed else "not private"
+        return report
+    accountant = plan.accountant_object()
+    honest = price(ledger, accountant, plan.dp.delta)
+    report |= {"epsilon": honest.epsilon, "vacuous": honest.vacuous}
     if honest.epsilon is None:
         report["epsilon_reason"] = honest.reason
-    if failed:
-        report |= {"epsilon": None, "epsilon_reason": "the run failed", "vacuous": False, "guarantee": "none: the run failed"}
-        return report
     convention = plan.dp.convention or getattr(plan.algorithm.target, "convention", None)
-    if convention is not None and plan.dp.trust != "none":
+    if convention is not None:
         part, words = priced_part(convention, ledger)
         value = price(part, accountant, plan.dp.delta).epsilon if part.releases else None
         report["epsilon_paper"] = {"value": value, "convention": words}
     if plan.dp.trust == "local":
         report |= _central(plan, ledger)
-    proved = gap(plan.algorithm, plan.mechanism, plan.dp.trust) is None
-    if plan.dp.trust == "secure_aggregation" and ledger.releases and proved:
+    if plan.dp.trust == "secure_aggregation" and ledger.releases and proof_gap(plan) is None:
         report["collusion"] = collusion(ledger, plan.clients, accountant, plan.dp.delta)
     return report
 
@@ -89,22 +100,36 @@ def _guarantee(plan: Plan, ledger: Ledger) -> str:
         return "none: values are released as they are"
     if not ledger.releases:
         return "nothing was released"
-    missing = gap(plan.algorithm, plan.mechanism, plan.dp.trust)
-    stated = f"(epsilon, delta)-DP per {plan.dp.unit} under {plan.dp.relation}, {plan.dp.trust} trust: proved"
-    if missing is not None:
-        stated = f"{CLAIMED}: {missing}"
+    missing = proof_gap(plan)
+    stated = (
+        f"(epsilon, delta)-DP per {plan.dp.unit} under {plan.dp.relation}, {plan.dp.trust} trust: "
+        "proved"
+        if missing is None
+        else f"{CLAIMED}: {missing}"
+    )
+    units = plan.clients if plan.dp.unit == "client" else plan.info.records
+    if plan.dp.delta * units >= 1:
+        stated += (
+            f"; WARNING: delta is not below 1/n, n = {units} {plan.dp.unit}s: to publish one of "
+            "them whole would satisfy it"
+        )
     why = nominal_because(plan, ledger)
-    if why is not None:
-        stated += f"; this epsilon is the ledger's, dp.epsilon is nominal ({why})"
-    return stated
+    if why is None:
+        return stated
+    return f"{stated}; this epsilon is the ledger's, dp.epsilon is nominal ({why})"
 
 
 def _central(plan: Plan, ledger: Ledger) -> dict[str, Any]:
-    """`epsilon_central`: what messages are worth against somebody who sees no more of them than their mean; {} if undefined."""
+    """`epsilon_central`: what messages are worth against somebody who sees no more of them than
+    their mean; {} if undefined.
+    """
     seen = mean_alone(ledger, plan.clients)
     if seen is None or not seen.releases:
         return {}
-    reading = "for information: against somebody who is shown the mean of the messages by a trusted party, and nothing else"
+    reading = (
+        "for information: against somebody who is shown the mean of the messages by a trusted "
+        "party, and nothing else"
+    )
     if not all(spec.sums_suffice for spec in plan.specs):
         reading += "; not proved where clients go on from their own messages, as they do here"
     found = price(seen, plan.accountant_object(), plan.dp.delta)
@@ -113,22 +138,31 @@ def _central(plan: Plan, ledger: Ledger) -> dict[str, Any]:
 
 
 def communication(plan: Plan, ledger: Ledger) -> dict[str, Any]:
-    """What one client sent over the run, in numbers as they were released, and whether the method looks at second derivatives."""
+    """What one client sent over the run, in numbers as they were released, and whether the method
+    looks at second derivatives.
+    """
     needs: frozenset[str] = getattr(plan.algorithm.target, "needs", frozenset())
-    return {"uplink_floats": ledger.floats, "uses_curvature": bool(needs & _CURVATURE)}
+    return {"uplink_floats": ledger.floats, "uses_curvature": bool(needs & CURVATURE)}
+
+
+def _priced(member: Member) -> Ledger:
+    """What a run's epsilon is of: what it released; all that it would have, where it ended early,
+    for when it ends depends on what was released.
+    """
+    return member.ledger if member.diverged is None else member.plan.ledger()
 
 
 def _result(member: Member, status: str, reason: str | None) -> dict[str, Any]:
     plan = member.plan
     result: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
         "id": plan.id,
         "status": status,
         "seed": plan.seed,
         "rounds": member.round,
         "metrics": summary(member.rows, plan.evaluation.final_window),
-        "diagnostics": member.unreleased,  # reported metrics that look at client data without a release
-        "privacy": privacy_report(plan, member.ledger, failed=status == "failed"),
+        # reported metrics that look at client data without a release
+        "diagnostics": member.unreleased,
+        "privacy": privacy_report(plan, _priced(member), failed=status == "failed"),
         "communication": communication(plan, member.ledger),
         "data": {
             "name": plan.info.name,
@@ -140,12 +174,16 @@ def _result(member: Member, status: str, reason: str | None) -> dict[str, Any]:
         "timing": {
             "seconds": member.seconds,
             "seconds_per_round": member.seconds / max(member.round, 1),
-            "peak_bytes": peak_bytes(),  # of the process; the run's own where it was made alone, for its times
+            # of the process; the run's own where it was made alone, for its times
+            "peak_bytes": peak_bytes(),
             "peak_device_bytes": peak_device_bytes(),
             **({} if plan.flops_per_round is None else {"flops_per_round": plan.flops_per_round}),
-            "compute": {str(number): seconds for number, seconds in member.compute_at.items()},  # until each evaluated round
+            "compute": {
+                str(number): seconds for number, seconds in member.compute_at.items()
+            },  # until each evaluated round
         },
         "environment": environment(plan),
+        "origin": origin(),
     }
     if reason is not None:
         result["reason"] = reason
@@ -157,7 +195,9 @@ def summary(rows: Sequence[Row], window: int) -> dict[str, dict[str, float]]:
     if not rows:
         return {}
     names = [name for name in rows[-1] if name != "round"]
-    final = {name: float(np.mean([row[name] for row in rows[-window:] if name in row])) for name in names}
+    final = {
+        name: float(np.mean([row[name] for row in rows[-window:] if name in row])) for name in names
+    }
     return {
         "first": {name: value for name, value in rows[0].items() if name != "round"},
         "last": {name: rows[-1][name] for name in names},
@@ -169,7 +209,6 @@ def environment(plan: Plan) -> dict[str, Any]:
     """Where and with what the run was computed."""
     device = pick_device(plan.runtime.device)
     return {
-        "dpfl": dpfl_cli.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -181,16 +220,50 @@ def environment(plan: Plan) -> dict[str, Any]:
     }
 
 
+def origin() -> dict[str, str | None]:
+    """Who made the run, and when; no part of its identity."""
+    return {
+        "command": os.environ.get(COMMAND) or None,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "dpfl": dpfl_cli.__version__,
+        "commit": _commit(),
+    }
+
+
+@cache
+def _commit() -> str | None:
+    """The git commit of dpfl's source tree, with -dirty where it was edited; None where dpfl was
+    installed without it.
+    """
+    tree = Path(dpfl_cli.__file__).parents[1]
+    if not (tree / ".git").exists():  # another tree's, above it, is not dpfl's
+        return None
+    command = ["git", "-C", str(tree), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        done = subprocess.run(
+            [*command, "--exclude=*"], capture_output=True, text=True, check=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
 def _partition(plan: Plan) -> bytes:
     partition = federation_of(plan).partition
-    return _packed(partition.indices.astype(np.int32).tobytes(), partition.offsets.tobytes(), partition.offsets.dtype.str)
+    return _packed(
+        partition.indices.astype(np.int32).tobytes(),
+        partition.offsets.tobytes(),
+        partition.offsets.dtype.str,
+    )
 
 
 @lru_cache(maxsize=2)  # the runs of a grid often share their partition
 def _packed(indices: bytes, offsets: bytes, kind: str) -> bytes:
     """The file partition.npz."""
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, indices=np.frombuffer(indices, np.int32), offsets=np.frombuffer(offsets, kind))
+    np.savez_compressed(
+        buffer, indices=np.frombuffer(indices, np.int32), offsets=np.frombuffer(offsets, kind)
+    )
     return buffer.getvalue()
 
 

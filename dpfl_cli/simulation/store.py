@@ -1,11 +1,16 @@
 """The run store: `outputs/runs/<id>`, one folder a finished run, published whole or not at all.
 
-    outputs/runs/<id>/{config.yaml, metrics.csv, ledger.json, partition.npz, result.json}   finished, never half-written
-    outputs/runs/.partial/<id>/checkpoint.pt                                 unfinished: the last checkpoint
+    outputs/runs/<id>/{config.yaml, metrics.csv, ledger.json, partition.npz, result.json}
+                                                 finished, never half-written
+    outputs/runs/.partial/<id>/checkpoint.pt     unfinished: the last checkpoint
 
-A folder appears under its id by one rename of a complete folder, after its files have reached the disk; so whatever is
-there was finished. Checkpoints replace one another the same way. A lock per id keeps two processes from computing
-the same run.
+A folder appears under its id by one rename of a complete folder, after its files have reached the
+disk; so whatever is there was finished. Checkpoints replace one another the same way. A lock per id
+keeps two processes from computing the same run.
+
+result.json holds the config once more, the SHA-256 of the other files and of itself. All are
+checked where a file is read, so that nobody is shown what was changed afterwards: by damage or by
+an edit, not by somebody who computes the hashes anew.
 """
 
 from __future__ import annotations
@@ -13,13 +18,14 @@ from __future__ import annotations
 import contextlib
 import csv
 import fcntl
+import hashlib
 import io
 import json
 import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,12 +34,15 @@ from typing import Any
 import yaml
 
 from dpfl_cli.config.errors import StoreError
-from dpfl_cli.config.identity import ID_DIGITS, content_id
+from dpfl_cli.config.identity import ID_DIGITS, UNHASHED, content_id, digest, identity_of
 from dpfl_cli.data.threads import in_threads
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+RESULT = "result.json"
+KEYS = {"config", "data", "files", "id", "metrics", "privacy", "seed", "status"}  # it has at least
+SEAL = "sha256"  # of the rest of result.json
 CLAIMED = "as claimed, not proved"  # how a guarantee begins that is a paper's word only
-FILES = ("config.yaml", "metrics.csv", "ledger.json", "result.json")
+AGAIN = "the command that made it makes it again"
 
 
 @dataclass(frozen=True)
@@ -45,17 +54,34 @@ class RunRecord:
 
     @cached_property
     def result(self) -> dict[str, Any]:
-        return dict(self._json("result.json"))
+        """result.json.
+
+        Raises:
+          StoreError: it cannot be read, was changed, or is of another schema version or run.
+        """
+        found, path = self._json(RESULT), self.folder / RESULT
+        if not isinstance(found, dict):
+            raise StoreError(f"{path}: damaged; {AGAIN}")
+        version = found.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise StoreError(
+                f"{path}: schema version {version}; this dpfl reads {SCHEMA_VERSION}; {AGAIN}"
+            )
+        if found.pop(SEAL, None) != digest(found) or not found.keys() >= KEYS:
+            raise StoreError(f"{path}: was changed after it was written; {AGAIN}")
+        if content_id(identity_of(found["config"])) != self.id:
+            raise StoreError(f"{path}: its config does not hash to {self.id}; {AGAIN}")
+        return dict(found)
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster where libyaml is there
-        return dict(yaml.load(self._text("config.yaml"), Loader=loader))
+        """Every option of the run."""
+        return {key: value for key, value in self.result["config"].items() if key != UNHASHED}
 
     @cached_property
     def rows(self) -> list[dict[str, float]]:
         """metrics.csv: one mapping per evaluated round; empty cells are left out."""
-        reader = csv.DictReader(io.StringIO(self._text("metrics.csv")))
+        reader = csv.DictReader(io.StringIO(self._bytes("metrics.csv").decode()))
         return [{key: float(value) for key, value in row.items() if value != ""} for row in reader]
 
     @cached_property
@@ -66,34 +92,45 @@ class RunRecord:
 
     @property
     def status(self) -> str:
+        """done, diverged or failed."""
         return str(self.result["status"])
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end, good or bad; a failed run is tried again."""
+        return self.status in ("done", "diverged")
 
     def series(self, metric: str) -> dict[int, float]:
         """round -> value of one metric."""
         return {int(row["round"]): row[metric] for row in self.rows if metric in row}
 
     def check(self) -> None:
-        """Refuses a folder whose config does not hash to its id, or whose files cannot be read."""
-        if self.result.get("schema_version") != SCHEMA_VERSION:
-            raise StoreError(
-                f"{self.folder}: schema version {self.result.get('schema_version')}; this dpfl reads {SCHEMA_VERSION}"
-            )
-        if content_id(self.config) != self.id:
-            raise StoreError(f"{self.folder}/config.yaml was changed: it does not hash to {self.id}; remove the folder, or rerun")
+        """Refuses a run of which any file is not what was published."""
+        for name in self.result["files"]:
+            self._bytes(name)
 
-    def _text(self, name: str) -> str:
-        try:
-            return (self.folder / name).read_text()
-        except OSError as error:
-            raise StoreError(
-                f"{self.folder / name}: cannot be read ({error.strerror}); run it again with runtime.force=true"
-            ) from error
+    def _bytes(self, name: str) -> bytes:
+        path = self.folder / name
+        with _explained(path, "cannot be read", AGAIN):
+            content = path.read_bytes()
+        if name != RESULT and _sha256(content) != self.result["files"].get(name):
+            raise StoreError(f"{path}: was changed after it was written; {AGAIN}")
+        return content
 
     def _json(self, name: str) -> Any:
         try:
-            return json.loads(self._text(name))
-        except ValueError as error:
-            raise StoreError(f"{self.folder / name}: damaged ({error}); run it again with runtime.force=true") from error
+            return json.loads(self._bytes(name))
+        except (ValueError, RecursionError) as error:
+            raise StoreError(f"{self.folder / name}: damaged ({error}); {AGAIN}") from error
+
+
+@contextlib.contextmanager
+def _explained(path: Path, what: str, hint: str = "make room, then start again") -> Iterator[None]:
+    """Turns an error of the file system into one line that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{path}: {what} ({error.strerror}); {hint}") from error
 
 
 class RunStore:
@@ -108,14 +145,30 @@ class RunStore:
         return self.runs / run_id
 
     def find(self, run_id: str) -> RunRecord | None:
-        """The finished run with this id, or None."""
+        """The run that was published with this id, or None."""
         folder = self.folder(run_id)
-        return RunRecord(run_id, folder) if (folder / "result.json").is_file() else None
+        return RunRecord(run_id, folder) if os.path.lexists(folder) else None
+
+    def whole(self, run_id: str, say: Callable[[str], None] | None = None) -> RunRecord | None:
+        """The published run if every file is what was published; `say` is told of damage."""
+        record = self.find(run_id)
+        try:
+            if record is not None:
+                record.check()
+        except StoreError as error:
+            if say is not None:
+                say(f"run again: {error}")
+            return None
+        return record
 
     def all(self) -> list[RunRecord]:
-        """Every finished run, oldest first."""
+        """Every published run, oldest first."""
         if not self.runs.is_dir():
             return []
+        for path in self.partial.glob("*/replaced"):
+            with self.lock(path.parent.name) as held:
+                if held:
+                    self.recover(path.parent.name)
         found = [self.find(path.name) for path in self.runs.iterdir() if _is_id(path.name)]
         present = [record for record in found if record is not None]
         return sorted(present, key=lambda record: (record.folder.stat().st_mtime_ns, record.id))
@@ -126,19 +179,18 @@ class RunStore:
         candidates = [record for record in self.all() if record.id.startswith(name)] if name else []
         if len(candidates) != 1:
             what = "no run" if not candidates else f"{len(candidates)} runs"
-            raise StoreError(f"{text}: {what} in {self.runs} with this id; `dpfl runs list` shows them")
+            raise StoreError(
+                f"{text}: {what} in {self.runs} with this id; `dpfl runs list` shows them"
+            )
         return candidates[0]
 
     def prepare(self) -> None:
         """Creates the folders; a StoreError says why it cannot."""
-        try:
+        hint = "set DPFL_OUTPUTS to a folder that can"
+        with _explained(self.outputs, "cannot be written", hint):
             self.partial.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.partial):
                 pass
-        except OSError as error:
-            raise StoreError(
-                f"{self.outputs}: cannot be written ({error.strerror}); set DPFL_OUTPUTS to a folder that can"
-            ) from error
 
     @contextlib.contextmanager
     def lock(self, run_id: str) -> Iterator[bool]:
@@ -165,14 +217,14 @@ class RunStore:
     def write_checkpoint(self, run_id: str, payload: bytes) -> None:
         """Replaces the run's checkpoint atomically."""
         path = self.checkpoint_file(run_id)
-        try:
+        with _explained(path, "checkpoint cannot be written"):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, payload)
-        except OSError as error:
-            raise StoreError(f"{path}: checkpoint cannot be written ({error.strerror}); make room, then start again") from error
 
     def begin_forced(self, run_id: str) -> None:
-        """Marks an unfinished rerun of a finished run, so that an interruption of it can be gone on with."""
+        """Marks an unfinished rerun of a finished run, so that an interruption of it can be gone on
+        with.
+        """
         self._forced_mark(run_id).parent.mkdir(parents=True, exist_ok=True)
         self.checkpoint_file(run_id).unlink(missing_ok=True)
         self._forced_mark(run_id).touch()
@@ -185,39 +237,40 @@ class RunStore:
         return self.partial / run_id / "forced"
 
     def recover(self, run_id: str) -> None:
-        """Ends an exchange of results that was killed between taking the old one away and putting the new one in its place."""
+        """Ends an exchange of results that was killed between taking the old one away and putting
+        the new one in its place.
+        """
         target, unfinished = self.folder(run_id), self.partial / run_id
         if not target.exists() and (unfinished / "replaced").exists():
-            source = unfinished / "publish" if (unfinished / "publish" / "result.json").exists() else unfinished / "replaced"
-            source.rename(target)  # the new one was complete before the old one was taken away
+            # the new one was complete before the old one was taken away
+            complete = (unfinished / "publish" / RESULT).exists()
+            (unfinished / ("publish" if complete else "replaced")).rename(target)
 
-    def publish(self, run_id: str, files: Mapping[str, str | bytes], keep_checkpoint: bool = False) -> RunRecord:
-        """Publishes a finished run: all its files or none, then drops its checkpoint (unless it is to be tried again).
+    def publish(
+        self, run_id: str, files: Mapping[str, bytes], keep_checkpoint: bool = False
+    ) -> RunRecord:
+        """Publishes a finished run: all its files or none, then drops its checkpoint (unless it is
+        to be tried again).
 
-        An existing folder of the same id (a failed run, or a forced rerun) is exchanged for the new one.
+        An existing folder of the same id (a failed run, or a forced rerun) is exchanged for the new
+        one.
         """
-        target = self.folder(run_id)
-        staging = self.partial / run_id / "publish"
-        try:
+        target, unfinished = self.folder(run_id), self.partial / run_id
+        staging, old = unfinished / "publish", unfinished / "replaced"
+        with _explained(target, "cannot be published"):
             shutil.rmtree(staging, ignore_errors=True)
             staging.mkdir(parents=True)
             for name, content in files.items():
-                _write(staging / name, content.encode() if isinstance(content, str) else content)
+                _write(staging / name, content)
+            # a disk that gets all at once writes them in one go
             new = [*(staging / name for name in files), staging]
-            # a disk that is told of all at once writes them in one go
             in_threads([partial(_sync, path) for path in new], len(new))
-            if target.exists():
-                old = self.partial / run_id / "replaced"
+            if os.path.lexists(target):
                 shutil.rmtree(old, ignore_errors=True)
                 target.rename(old)
             staging.rename(target)
             _sync(self.runs)
-        except OSError as error:
-            raise StoreError(f"{target}: cannot be published ({error.strerror}); make room, then start again") from error
-        if keep_checkpoint:
-            shutil.rmtree(self.partial / run_id / "replaced", ignore_errors=True)
-        else:
-            shutil.rmtree(self.partial / run_id, ignore_errors=True)
+        shutil.rmtree(old if keep_checkpoint else unfinished, ignore_errors=True)
         return RunRecord(run_id, target)
 
     def forget_unfinished(self, run_id: str) -> None:
@@ -236,7 +289,9 @@ class RunStore:
 
 
 def write_atomically(path: Path, payload: bytes) -> None:
-    """Writes a file so that a reader, or a restart after a crash, sees the old content or the new, never a part."""
+    """Writes a file so that a reader, or a restart after a crash, sees the old content or the new,
+    never a part.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         _write(temporary, payload)
@@ -247,14 +302,23 @@ def write_atomically(path: Path, payload: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def sealed(files: Mapping[str, str | bytes], result: Mapping[str, Any]) -> dict[str, bytes]:
+    """The files of a run with its result.json, which holds their hashes and its own."""
+    encoded = {k: v.encode() if isinstance(v, str) else v for k, v in files.items()}
+    hashes = {name: _sha256(content) for name, content in encoded.items()}
+    whole = _finite({"schema_version": SCHEMA_VERSION, **result, "files": hashes})
+    return {**encoded, RESULT: json_text({**whole, SEAL: digest(whole)}).encode()}
+
+
 def metrics_csv(rows: Sequence[Mapping[str, float]]) -> str:
-    """The rows as CSV with shortest exact float digits; a metric that a row lacks is an empty cell."""
+    """The rows as CSV with shortest exact float digits; a metric that a row lacks is an empty
+    cell.
+    """
     columns = list(dict.fromkeys(key for row in rows for key in row))
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow([_cell(row.get(column)) for column in columns])
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return out.getvalue()
 
 
@@ -265,14 +329,13 @@ def json_text(values: Any) -> str:
 
 def yaml_text(values: Any) -> str:
     """Readable YAML from which the same values are read back."""
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the same text, four times as fast where libyaml is there
+    # the same text, four times as fast where libyaml is there
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     return str(yaml.dump(values, Dumper=dumper, sort_keys=False))
 
 
-def _cell(value: float | None) -> str:
-    if value is None:
-        return ""
-    return str(int(value)) if isinstance(value, int) else repr(float(value))
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _finite(values: Any) -> Any:

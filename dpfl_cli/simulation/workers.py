@@ -1,19 +1,21 @@
-"""Worker processes: a grid's runs are dealt to them in groups that stay vectorised, each with its share of the machine.
+"""Worker processes: a grid's runs are dealt to them in groups that stay stacked, each with its
+share of the machine.
 
-The parent has composed and planned every run. A worker gets plain configs, plans them again (to the same ids) and executes
-them as a process alone would: locks, folders, checkpoints and failures are the run store's. What a worker has to say goes
-through a file in a folder that both see, so that it does not matter who started the process, and on which machine:
+The parent has composed and planned every run. A worker gets plain configs, plans them again (to the
+same ids) and executes them as a process alone would: locks, folders, checkpoints and failures are
+the run store's. What a worker has to say goes through a file in a folder that both see, so that it
+does not matter who started the process, and on which machine:
 
     <folder>/<number>   lines of JSON, written by worker <number>: rounds done, news
     <folder>/stop       written by the parent: save a checkpoint after this round and end
 
-This module is imported before a worker knows how many threads it may use; what computes is imported inside functions.
+This module is imported before a worker knows how many threads it may use; what computes is imported
+inside functions.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import signal
@@ -27,15 +29,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dpfl_cli.config.errors import ConfigError, DpflError
+from dpfl_cli.config.paths import COMMAND
+from dpfl_cli.simulation.dealing import cores_of_this_process, deal, share_of_cores
 from dpfl_cli.simulation.progress import Progress
+from dpfl_cli.simulation.relay import POLL, Inbox, Outbox
 
 if TYPE_CHECKING:
     from dpfl_cli.simulation.execute import Outcome
-    from dpfl_cli.simulation.plan import Plan
+    from dpfl_cli.simulation.run_plan import Plan
     from dpfl_cli.simulation.store import RunStore
 
-POLL = 0.2  # seconds between two looks at the folder, on either side
-IMBALANCE = 1.25  # the largest load of a worker that is accepted, in fair shares
 STOP = "stop"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
@@ -47,13 +50,15 @@ class WorkerError(DpflError):
 
 
 @dataclass(frozen=True)
-class Share:
+class Assignment:
     """What one worker gets; plain values, so that any backend can carry it.
 
     Attributes:
       configs, ids: the composed configs of its runs, and their ids by the parent's reckoning.
       plugins: files with the user's components.
-      outputs, folder, home: the outputs tree, where it reports, and the working directory; absolute.
+      outputs, folder, home: the outputs tree, where it reports, and the working directory;
+        absolute.
+      command: the command line that asked for the runs.
       cores: of this machine, that it may use; None where the backend assigns them.
       threads: that it may use.
       parent: the process whose end stops it; None where that may be on another machine.
@@ -66,26 +71,22 @@ class Share:
     outputs: str
     folder: str
     home: str
+    command: str
     cores: tuple[int, ...] | None
     threads: int
     parent: int | None
 
 
 @dataclass(frozen=True)
-class Ended:
-    """What became of a run, without what can be read from the store."""
-
-    id: str
-    status: Any
-    reason: str | None
-    cached: bool
-
-
-@dataclass(frozen=True)
 class Report:
-    """What a worker returns: how its runs ended, and what stopped it before the last one, if anything did."""
+    """What a worker returns.
 
-    ended: list[Ended]
+    Attributes:
+      ended: (id, status, reason, cached) of its runs, as in `Outcome`; the rest is in the store.
+      error, interrupted: what stopped it before the last one, if anything did.
+    """
+
+    ended: list[tuple[str, str, str | None, bool]]
     error: DpflError | None = None
     interrupted: bool = False
 
@@ -98,7 +99,7 @@ class Future(Protocol):
     def result(self) -> Report: ...
 
 
-Entry = Callable[[Share], Report]
+Entry = Callable[[Assignment], Report]
 
 
 class Backend(Protocol):
@@ -118,8 +119,10 @@ class Backend(Protocol):
     @property
     def threads(self) -> int: ...
 
-    def start(self, entry: Entry, shares: Sequence[Share]) -> contextlib.AbstractContextManager[Sequence[Future]]:
-        """Starts one process a share; on leaving the context none is left."""
+    def start(
+        self, entry: Entry, assignments: Sequence[Assignment]
+    ) -> contextlib.AbstractContextManager[Sequence[Future]]:
+        """Starts one process an assignment; on leaving the context none is left."""
         ...
 
 
@@ -142,80 +145,34 @@ def execute_on_workers(
       WorkerError: a worker process died.
       StoreError, KeyboardInterrupt: as `execute`, when every worker has ended.
     """
-    from dpfl_cli.simulation.execute import Outcome, deferred_interrupt, groups, keep_freed_memory, prepare_data, settled
+    from dpfl_cli.simulation.execute import Outcome, deferred_interrupt, look_up, prepare_data
+    from dpfl_cli.simulation.grouping import groups
+    from dpfl_cli.simulation.memory import keep_freed_memory
 
     store.prepare()
-    outcomes, waiting = settled(plans, store, progress)
-    if waiting:
+    outcomes, missing = look_up(plans, store, progress)
+    if missing:
         keep_freed_memory()
-        prepare_data(waiting, progress)  # here, so that every worker finds it done
+        prepare_data(missing, progress)  # here, so that every worker finds it done
         composed = {plan.id: config for plan, config in zip(plans, configs, strict=True)}
-        workers = min(backend.workers or len(cores_of_this_process()), len(waiting))
-        dealt = deal(groups(waiting), workers)
+        workers = min(backend.workers or len(cores_of_this_process()), len(missing))
+        dealt = deal(groups(missing), workers)
         with tempfile.TemporaryDirectory(prefix="workers-", dir=store.partial.resolve()) as folder:
-            shares = [
-                _share(number, part, workers, composed, store, folder, backend, plugins) for number, part in enumerate(dealt)
+            assignments = [
+                _assignment(number, mine, workers, composed, store, folder, backend, plugins)
+                for number, mine in enumerate(dealt)
             ]
             with deferred_interrupt(progress) as stop:
-                reports = _attend(backend, entry, shares, progress, stop)
-        by_id = {plan.id: plan for plan in waiting}
-        for one in (one for report in reports for one in report.ended):
-            record = store.find(one.id)
-            assert record is not None, one.id
-            outcomes[one.id] = Outcome(by_id[one.id], one.status, record, one.reason, one.cached)
+                reports = _attend(backend, entry, assignments, progress, stop)
+        by_id = {plan.id: plan for plan in missing}
+        for run_id, status, reason, cached in (one for report in reports for one in report.ended):
+            record = store.find(run_id)
+            assert record is not None, run_id
+            outcomes[run_id] = Outcome(by_id[run_id], status, record, reason, cached)
     return [outcomes[plan.id] for plan in plans]
 
 
-def deal(groups: Sequence[Sequence[Plan]], workers: int) -> list[list[Plan]]:
-    """Groups dealt to workers, the longest first to whom has the least; groups are split until nobody has much too much.
-
-    Groups are kept whole where that leaves the workers about equal, for runs in one batch cost less than runs apart.
-
-    Args:
-      workers: at most as many as there are plans; each gets at least one.
-    """
-    parts = [1] * len(groups)  # into how many pieces each group is cut
-    fair = sum(_work(group) for group in groups) / workers
-    while True:
-        pieces = [piece for group, count in zip(groups, parts, strict=True) for piece in _cut(group, count)]
-        dealt: list[list[Plan]] = [[] for _ in range(workers)]
-        loads = [0] * workers
-        for piece in sorted(pieces, key=_work, reverse=True):
-            least = loads.index(min(loads))
-            dealt[least] += piece
-            loads[least] += _work(piece)
-        divisible = [number for number, group in enumerate(groups) if parts[number] < len(group)]
-        if not divisible or (min(loads) > 0 and max(loads) <= IMBALANCE * fair):
-            return dealt
-        parts[max(divisible, key=lambda number: _work(groups[number]) / parts[number])] += 1
-
-
-def _work(plans: Sequence[Plan]) -> int:
-    """What plans cost, in a measure for comparing them."""
-    return sum(plan.rounds * plan.clients * max(plan.dimension, 1) for plan in plans)
-
-
-def _cut(group: Sequence[Plan], count: int) -> list[Sequence[Plan]]:
-    """The group in `count` pieces of about equal length."""
-    return [group[len(group) * i // count : len(group) * (i + 1) // count] for i in range(count)]
-
-
-def cores_of_this_process() -> list[int]:
-    """Numbers of the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-def share_of_cores(number: int, workers: int) -> tuple[int, ...]:
-    """The cores of worker `number`: an equal part of all, or one that it shares where there are more workers than cores."""
-    cores = cores_of_this_process()
-    if workers > len(cores):
-        return (cores[number % len(cores)],)
-    return tuple(cores[len(cores) * number // workers : len(cores) * (number + 1) // workers])
-
-
-def _share(
+def _assignment(
     number: int,
     plans: Sequence[Plan],
     workers: int,
@@ -224,18 +181,24 @@ def _share(
     folder: str,
     backend: Backend,
     plugins: Sequence[str],
-) -> Share:
-    from dpfl_cli.simulation.execute import memory_budget
+) -> Assignment:
+    from dpfl_cli.simulation.grouping import memory_budget
     from dpfl_cli.simulation.plan import with_values
 
     cores = share_of_cores(number, workers) if backend.local else None
-    budgets = {plan.id: memory_budget(plan, workers) if backend.local else plan.launcher.memory for plan in plans}
-    return Share(
+    budgets = {
+        plan.id: memory_budget(plan, workers) if backend.local else plan.launcher.memory
+        for plan in plans
+    }
+    return Assignment(
         number=number,
-        configs=[with_values(composed[plan.id], {"launcher.memory": budgets[plan.id]}) for plan in plans],
+        configs=[
+            with_values(composed[plan.id], {"launcher.memory": budgets[plan.id]}) for plan in plans
+        ],
         ids=[plan.id for plan in plans],
         plugins=list(plugins),
         outputs=str(store.outputs.resolve()),
+        command=os.environ.get(COMMAND, ""),
         folder=folder,
         home=str(Path.cwd()),
         cores=cores,
@@ -245,32 +208,41 @@ def _share(
 
 
 def _attend(
-    backend: Backend, entry: Entry, shares: Sequence[Share], progress: Progress, stop: Callable[[], bool]
+    backend: Backend,
+    entry: Entry,
+    assignments: Sequence[Assignment],
+    progress: Progress,
+    stop: Callable[[], bool],
 ) -> list[Report]:
-    """Starts the workers, forwards what they say until all have ended, and gathers their reports."""
-    inboxes = [Inbox(Path(share.folder) / str(share.number)) for share in shares]
-    with backend.start(entry, shares) as futures:
+    """Starts the workers, forwards what they say until all have ended, and gathers their
+    reports.
+    """
+    inboxes = [Inbox(Path(one.folder) / str(one.number)) for one in assignments]
+    with backend.start(entry, assignments) as futures:
         running = list(zip(futures, inboxes, strict=True))
         while running:
             time.sleep(POLL)
             if stop():
-                (Path(shares[0].folder) / STOP).touch()
-                running = [(future, inbox) for future, inbox in running if inbox.path.exists()]  # the others never started
+                (Path(assignments[0].folder) / STOP).touch()
+                # the others never started
+                running = [(future, inbox) for future, inbox in running if inbox.path.exists()]
             running = [(future, inbox) for future, inbox in running if not future.done()]
             for inbox in inboxes:
                 inbox.forward(progress)
         reports, died = [], []
-        for share, future in zip(shares, futures, strict=True):
+        for one, future in zip(assignments, futures, strict=True):
             try:
                 reports += [future.result()] if future.done() else []
             except Exception as error:  # each backend has kinds of its own for a process that died
-                died.append((share, f"{type(error).__name__}: {str(error)[:200]}"))
-    if any(report.interrupted for report in reports) or (stop() and len(reports) < len(shares)):
+                died.append((one, f"{type(error).__name__}: {str(error)[:200]}"))
+    if any(report.interrupted for report in reports) or (
+        stop() and len(reports) < len(assignments)
+    ):
         raise KeyboardInterrupt
     if died:
-        share, why = died[0]
+        lost, why = died[0]
         raise WorkerError(
-            f"worker {share.number} ({len(share.ids)} runs) ended without a result ({why}); "
+            f"worker {lost.number} ({len(lost.ids)} runs) ended without a result ({why}); "
             "the same command goes on from the last checkpoints"
         )
     for report in reports:
@@ -279,109 +251,74 @@ def _attend(
     return reports
 
 
-class Inbox:
-    """The parent's side of a worker's file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._read = 0
-
-    def forward(self, progress: Progress) -> None:
-        """Passes on what is new."""
-        if not self.path.exists():
-            return
-        with self.path.open("rb") as file:
-            file.seek(self._read)
-            lines = file.read().split(b"\n")
-        for line in lines[:-1]:  # the last one is not complete yet
-            self._read += len(line) + 1
-            said = json.loads(line)
-            if "say" in said:
-                progress.say(said["say"])
-            else:
-                progress.advance(said["steps"], said["note"])
-
-
-class Outbox(Progress):
-    """The worker's side: a progress that is shown elsewhere."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("", 0, quiet=True)
-        self._file = path.open("w")
-        self._steps = 0
-
-    def advance(self, steps: int = 1, note: str = "") -> None:
-        self._steps += steps
-        self._note = note or self._note
-        if time.monotonic() - self._last >= POLL:
-            self._flush()
-
-    def say(self, line: str) -> None:
-        self._write({"say": line})
-
-    def __exit__(self, *error: object) -> None:
-        self._flush()
-        self._file.close()
-
-    def _flush(self) -> None:
-        self._last = time.monotonic()
-        self._write({"steps": self._steps, "note": self._note})
-        self._steps = 0
-
-    def _write(self, said: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(said) + "\n")
-        self._file.flush()
-
-
-def prepare_process(share: Share) -> None:
+def prepare_process(own: Assignment) -> None:
     """Pins this process to its cores and threads; before anything that computes is imported."""
-    os.chdir(share.home)
-    if share.cores is not None and hasattr(os, "sched_setaffinity"):
+    os.chdir(own.home)
+    if own.cores is not None and hasattr(os, "sched_setaffinity"):
         for thread in os.listdir("/proc/self/task"):  # also those that the backend has started
             with contextlib.suppress(ProcessLookupError):
-                os.sched_setaffinity(int(thread), share.cores)
-    os.environ |= dict.fromkeys(THREADS, str(share.threads))
+                os.sched_setaffinity(int(thread), own.cores)
+    os.environ |= {COMMAND: own.command, **dict.fromkeys(THREADS, str(own.threads))}
 
 
-def work(share: Share) -> Report:
-    """Executes a share; what a worker process does once it is prepared and has its plugins."""
+def work(own: Assignment) -> Report:
+    """Executes its runs; what a worker process does once it is prepared and has its plugins."""
     import torch
 
     from dpfl_cli.simulation.execute import execute
     from dpfl_cli.simulation.plan import make_plans
     from dpfl_cli.simulation.store import RunStore
 
-    torch.set_num_threads(share.threads)
+    torch.set_num_threads(own.threads)
     if "numba" in sys.modules:  # the backend had it; otherwise it reads the environment
-        sys.modules["numba"].set_num_threads(min(share.threads, sys.modules["numba"].config.NUMBA_NUM_THREADS))
-    with Outbox(Path(share.folder) / str(share.number)) as progress, _news_to(progress), _stop_asked(share) as stop:
+        sys.modules["numba"].set_num_threads(
+            min(own.threads, sys.modules["numba"].config.NUMBA_NUM_THREADS)
+        )
+    with (
+        Outbox(Path(own.folder) / str(own.number)) as progress,
+        _news_to(progress),
+        _stop_asked(own) as stop,
+    ):
         try:
-            plans = make_plans(share.configs)
-            for plan, run_id in zip(plans, share.ids, strict=True):
+            plans = make_plans(own.configs)
+            for plan, run_id in zip(plans, own.ids, strict=True):
                 if plan.id != run_id:
-                    raise ConfigError(f"worker {share.number}: its dpfl, plugins or data are not those of the process that asked")
-            outcomes = execute(plans, RunStore(Path(share.outputs)), progress, stop=stop)
+                    raise ConfigError(
+                        f"worker {own.number}: its dpfl, plugins or data are not those of the "
+                        "process that asked"
+                    )
+            outcomes = execute(plans, RunStore(Path(own.outputs)), progress, stop=stop)
         except DpflError as error:
             return Report([], error=error)
         except KeyboardInterrupt:
             return Report([], interrupted=True)
-    return Report([Ended(one.plan.id, one.status, one.reason, one.cached) for one in outcomes])
+    return Report([(one.plan.id, one.status, one.reason, one.cached) for one in outcomes])
 
 
 @contextlib.contextmanager
-def _stop_asked(share: Share) -> Iterator[Callable[[], bool]]:
-    """Yields whether to stop: the parent says so or is gone, or this process got SIGINT, or SIGUSR2 (its time is nearly up)."""
+def _stop_asked(own: Assignment) -> Iterator[Callable[[], bool]]:
+    """Yields whether to stop: the parent says so or is gone, or this process got SIGINT, or SIGUSR2
+    (its time is nearly up).
+    """
     signalled = threading.Event()
     main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.signal(number, lambda *_: signalled.set()) for number in (signal.SIGINT, signal.SIGUSR2) if main}
+    before = {
+        number: signal.signal(number, lambda *_: signalled.set())
+        for number in (signal.SIGINT, signal.SIGUSR2)
+        if main
+    }
     looked = 0.0
-    file = Path(share.folder) / STOP
+    file = Path(own.folder) / STOP
 
     def asked() -> bool:
         nonlocal looked
         if not signalled.is_set() and time.monotonic() - looked >= POLL:
             looked = time.monotonic()
-            if file.exists() or not file.parent.exists() or (share.parent is not None and not _alive(share.parent)):
+            if (
+                file.exists()
+                or not file.parent.exists()
+                or (own.parent is not None and not _alive(own.parent))
+            ):
                 signalled.set()
         return signalled.is_set()
 
@@ -404,7 +341,9 @@ def _alive(process: int) -> bool:
 def _news_to(progress: Progress) -> Iterator[None]:
     """Sends the library's log (a kernel being compiled, a fall-back) to the parent."""
     logger, handler = logging.getLogger("dpfl"), logging.Handler()
-    handler.emit = lambda record: progress.say(f"dpfl: {record.getMessage()}")  # type: ignore[method-assign]
+    handler.emit = (  # type: ignore[method-assign]
+        lambda record: progress.say(f"dpfl: {record.getMessage()}")
+    )
     before = logger.handlers, logger.level, logger.propagate
     logger.handlers, logger.propagate = [handler], False
     logger.setLevel(logging.INFO)

@@ -1,4 +1,6 @@
-"""A small federation, the mechanisms at work on it, and local runs by explicit loops, for the tests of algorithms."""
+"""A small federation, the mechanisms at work on it, and local runs by explicit loops, for the tests
+of algorithms.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,14 @@ from dpfl_cli.algorithms import (
     scaffold,
     scaffold_record,
 )
-from dpfl_cli.algorithms.base import State
+from dpfl_cli.algorithms.base import Round, State
 from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.data.federation import Dataset, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.data.synthetic import Synthetic, SyntheticSettings
+from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
-from dpfl_cli.models.objective import ClientSide, Objective
+from dpfl_cli.models.objective import Objective
 from dpfl_cli.privacy.client_values import shown
 from dpfl_cli.privacy.gaussian import (
     CentralGaussian,
@@ -47,6 +50,7 @@ from dpfl_cli.privacy.gaussian import (
 from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Mechanism, Site
 from dpfl_cli.privacy.privunit import PrivUnit
+from dpfl_cli.privacy.releases import Setup
 
 METHODS = (  # their import registers them
     adaptdp.AdaptDp,
@@ -85,7 +89,12 @@ SETTINGS: dict[str, Any] = {
     "central": GaussianSettings,
     "secure_aggregation": SharedSettings,
 }
-DEFAULTS: dict[str, Any] = {"local_steps": 4, "local_lr": 0.01, "clip_norm": 0.3, "strong_convexity": 0.1}
+DEFAULTS: dict[str, Any] = {
+    "local_steps": 4,
+    "local_lr": 0.01,
+    "clip_norm": 0.3,
+    "strong_convexity": 0.1,
+}
 FEDFC = {
     "server_lr": 0.5,
     "damping": 0.1,
@@ -123,7 +132,9 @@ def grouped_federation(seed: int, sizes: list[int], dimension: int = D) -> Feder
     """The same kind of records, dealt to clients of several sizes."""
     dataset = Synthetic.load(SyntheticSettings(clients=sum(sizes), dimension=dimension), seed)
     bounds = np.cumsum([0, *sizes])
-    return Federation(dataset, Partition.from_lists([np.arange(a, b) for a, b in itertools.pairwise(bounds)]))
+    return Federation(
+        dataset, Partition.from_lists([np.arange(a, b) for a, b in itertools.pairwise(bounds)])
+    )
 
 
 def reordered(federation: Federation, order: np.ndarray) -> Federation:
@@ -137,13 +148,21 @@ def reordered(federation: Federation, order: np.ndarray) -> Federation:
 def hyper_of(settings: Any, runs: int) -> SimpleNamespace:
     """Settings stacked over runs: floats as tensors [R], an absent clip norm as infinity."""
     values = {name: getattr(settings, name) for name in type(settings).model_fields}
-    if values["clip_norm"] is None:
-        values["clip_norm"] = float("inf")
+    for name in ("clip_norm", "feature_clip_norm"):
+        if name in values and values[name] is None:
+            values[name] = float("inf")
     stacked = {
         name: torch.full((runs,), value, dtype=torch.float64) if isinstance(value, float) else value
         for name, value in values.items()
     }
     return SimpleNamespace(**stacked)
+
+
+def setup_of(trust: Any, **changes: Any) -> Setup:
+    """Some run of 20 rounds, for declarations of releases."""
+    facts = {"relation": "replace_one", "unit": "client", "dimension": 500, "clients": 1000}
+    facts |= {"seed": 0, "rounds": 20, "fewest": lambda: 1000}
+    return Setup(trust, **{**facts, **changes})
 
 
 def linear_regression(federations: list[Federation], index: np.ndarray) -> Objective:
@@ -165,9 +184,11 @@ class Play:
         """Plays some more rounds, every run at the same round."""
         for _ in range(rounds):
             number = np.full(self.objective.runs, len(self.states))
-            state, diagnostics = self.algorithm.round(self.states[-1], self.objective, self.mechanism, self.streams, number)
+            at = Round(self.objective, self.mechanism, self.streams, number)
+            state, diagnostics = self.algorithm.round(self.states[-1], at)
             self.states.append(state)
-            self.diagnostics.append({name: shown(value) for name, value in diagnostics.items()})
+            found = diagnostics() if callable(diagnostics) else diagnostics
+            self.diagnostics.append({name: shown(value) for name, value in found.items()})
         return self
 
     def models(self) -> np.ndarray:
@@ -191,9 +212,11 @@ def play(
     mechanism_options: dict[str, Any] | None = None,
     change: Callable[[Any], None] = lambda hyper: None,
     model: Callable[[list[Federation], np.ndarray], Objective] = linear_regression,
-    sound: bool = True,
+    sound: bool | None = None,
 ) -> Play:
-    """A method before round 1. Run r has seeds[r] and federations[r] (by default that seed's); trust may be "privunit"."""
+    """A method before round 1. Run r has seeds[r] and federations[r] (by default that seed's);
+    trust may be "privunit".
+    """
     seeds = [0] if seeds is None else seeds
     known = {seed: federation_of(seed) for seed in seeds} if federations is None else {}
     federations = [known[seed] for seed in seeds] if federations is None else federations
@@ -202,25 +225,38 @@ def play(
     objective = model(distinct, index)
 
     found = lookup("algorithm", name)
-    defaults = {key: value for key, value in DEFAULTS.items() if key in found.settings.model_fields and key not in settings}
+    defaults = {
+        key: value
+        for key, value in DEFAULTS.items()
+        if key in found.settings.model_fields and key not in settings
+    }
     parsed = parse_settings(found.settings, defaults | STEPS.get(name, {}) | settings, "algorithm")
     hyper = hyper_of(parsed, len(seeds))
     change(hyper)
     streams = Streams(seeds)
-    specs = found.target.releases(parsed, "local" if trust == "privunit" else trust)
     fewest = max(int(objective.records.min()), 1)
-    specs = [spec if spec.settle is None else spec.settle(spec, horizon, fewest) for spec in specs]
+    setups = [
+        Setup(
+            "local" if trust == "privunit" else trust,  # type: ignore[arg-type]
+            relation,  # type: ignore[arg-type]
+            next(iter(found.target.units)),
+            objective.dimension,
+            objective.clients,
+            seed,
+            horizon,
+            lambda: fewest,
+        )
+        for seed in seeds
+    ]
     site = Site(
-        specs=[{spec.name: spec for spec in specs}] * len(seeds),
-        horizons=[horizon] * len(seeds),
-        trust="local" if trust == "privunit" else trust,  # type: ignore[arg-type]
-        relation=relation,  # type: ignore[arg-type]
-        unit=next(iter(found.target.units)),
-        dimension=objective.dimension,
-        clients=objective.clients,
+        setups=setups,
+        specs=[{spec.name: spec for spec in found.target.releases(parsed, one)} for one in setups],
         streams=streams,
         ledger=BatchLedger(len(seeds)),
-        sound=sound,
+        # as a plan: what is not proved runs as a claim
+        sound=not _gaps(found.target, parsed, trust, mechanism_options or {})
+        if sound is None
+        else sound,
     )
     if trust == "privunit":
         one = parse_settings(lookup("mechanism", "privunit").settings, PRIVUNIT, "mechanism")
@@ -229,12 +265,23 @@ def play(
         given = {} if trust == "none" else {"noise_multiplier": noise, **(mechanism_options or {})}
         one = SETTINGS[trust](**given)
         mechanism = MECHANISMS[trust]([one] * len(seeds), site)
-    algorithm, view = found.target(hyper), ClientSide(objective)
+    algorithm, view = found.target(hyper), ClientSide(objective, next(iter(found.target.units)))
     return Play(algorithm, view, mechanism, streams, [algorithm.init(view, streams)], [])
 
 
+def _gaps(target: Any, parsed: Any, trust: str, options: Mapping[str, Any]) -> list[str]:
+    """Why this is not proved, so that a plan would not run it as sound."""
+    whole = trust in ("local", "privunit") or not options.get("noise_share", True)
+    return target.gaps(parsed, trust, whole) if hasattr(target, "gaps") else []
+
+
 def local_update(
-    federation: Federation, client: int, w: np.ndarray, lr: float, steps: int, drift: np.ndarray | float = 0.0
+    federation: Federation,
+    client: int,
+    w: np.ndarray,
+    lr: float,
+    steps: int,
+    drift: np.ndarray | float = 0.0,
 ) -> np.ndarray:
     """LOCAL(w, i) by its definition, for the loss (1/2) (x.w - y)^2 of the client's one record."""
     x, y = federation.dataset.train.features[client], federation.dataset.train.targets[client]

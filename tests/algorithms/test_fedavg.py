@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from federated import D, M, clipped, federation_of, local_update, noise_of, play
+from federated import D, M, clipped, federation_of, local_update, noise_of, play, setup_of
 
 from dpfl_cli.algorithms.fedavg import FedAvg, FedAvgSettings
 from dpfl_cli.config.errors import ConfigError
@@ -20,7 +20,9 @@ def test_equals_the_papers_lines(trust: str, server_lr: float) -> None:
     for run, seed in enumerate(seeds):
         federation, w = federation_of(seed), np.zeros(D)
         for t in range(1, rounds + 1):
-            messages = np.array([clipped(local_update(federation, i, w, LR, STEPS), C) for i in range(M)])
+            messages = np.array(
+                [clipped(local_update(federation, i, w, LR, STEPS), C) for i in range(M)]
+            )
             if trust == "local":
                 messages = messages + Z * 2 * C * noise_of(seed, "update", t, M)
             mean = sum(messages) / M
@@ -37,8 +39,12 @@ def test_diagnostics_count_clipped_and_broken_updates() -> None:
     limit = float(np.median(raw))
     played = play("fedavg", "none", {"clip_norm": limit}).go(1)
     diagnostics = played.diagnostics[0]
-    assert float(diagnostics["clipped_fraction"]) == pytest.approx(sum(norm > limit for norm in raw) / M)
-    assert float(diagnostics["mean_squared_norm"]) == pytest.approx(np.mean(np.minimum(raw, limit) ** 2))
+    assert float(diagnostics["clipped_fraction"]) == pytest.approx(
+        sum(norm > limit for norm in raw) / M
+    )
+    assert float(diagnostics["mean_squared_norm"]) == pytest.approx(
+        np.mean(np.minimum(raw, limit) ** 2)
+    )
     assert int(diagnostics["repaired"]) == 0
 
     wild = play("fedavg", "local", {"local_lr": 1e3, "local_steps": 200}).go(1)
@@ -48,7 +54,10 @@ def test_diagnostics_count_clipped_and_broken_updates() -> None:
 
 def test_updates_without_a_bound_are_refused_where_they_are_private() -> None:
     settings = FedAvgSettings(local_steps=1, local_lr=0.1, clip_norm=None)
-    assert [spec.name for spec in FedAvg.releases(settings, "none")] == ["update"]
+    assert [spec.name for spec in FedAvg.releases(settings, setup_of("none"))] == ["update"]
     for trust in ("local", "central", "secure_aggregation"):
-        with pytest.raises(ConfigError, match=f"algorithm.clip_norm=null under dp.trust={trust}: .* give a positive clip norm"):
-            FedAvg.releases(settings, trust)
+        with pytest.raises(
+            ConfigError,
+            match=f"algorithm.clip_norm=null under dp.trust={trust}: .* give a positive clip norm",
+        ):
+            FedAvg.releases(settings, setup_of(trust))

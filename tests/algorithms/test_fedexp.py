@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from federated import D, Federation, M, clipped, federation_of, local_update, noise_of, play, reordered
+from federated import (
+    D,
+    Federation,
+    M,
+    clipped,
+    federation_of,
+    local_update,
+    noise_of,
+    play,
+    reordered,
+    setup_of,
+)
 
 from dpfl_cli.algorithms.fedexp import FedExp, FedExpSettings
 from dpfl_cli.config.component import parse_settings
@@ -16,7 +27,9 @@ C, LR, STEPS, Z = 0.3, 0.01, 4, 0.35
 
 
 def bounded_updates(federation: Federation, w: np.ndarray) -> np.ndarray:
-    return np.array([clipped(local_update(federation, i, w, LR, STEPS), C) for i in range(federation.clients)])
+    return np.array(
+        [clipped(local_update(federation, i, w, LR, STEPS), C) for i in range(federation.clients)]
+    )
 
 
 def mean_square(vectors: np.ndarray) -> float:
@@ -49,10 +62,14 @@ def test_local_gaussian_equals_algorithm_1(step: str) -> None:
 @pytest.mark.parametrize("relation", ["replace_one", "zero_out"])
 def test_central_gaussian_equals_algorithm_2(given: float | None, relation: str) -> None:
     seed, rounds = 5, 3
-    played = play("fedexp", "central", {"squared_norm_noise": given}, seeds=[seed], noise=Z, relation=relation).go(rounds)
+    played = play(
+        "fedexp", "central", {"squared_norm_noise": given}, seeds=[seed], noise=Z, relation=relation
+    ).go(rounds)
     sensitivity = 2 * C if relation == "replace_one" else C
     deviation = Z * sensitivity / M  # on the mean update: sigma / sqrt(M)
-    paper = D * (deviation**2) * (1 if relation == "replace_one" else 4)  # sigma_xi = d sigma^2 / M, four times it under zero_out
+    paper = (
+        D * (deviation**2) * (1 if relation == "replace_one" else 4)
+    )  # sigma_xi = d sigma^2 / M, four times it under zero_out
     xi = paper if given is None else given * C**2 / M
     federation, w = federation_of(seed), np.zeros(D)
     for t in range(1, rounds + 1):
@@ -67,16 +84,18 @@ def test_central_gaussian_equals_algorithm_2(given: float | None, relation: str)
     assert list(ledger) == ["update", "squared_norm"]
     assert ledger["update"].group == ledger["squared_norm"].group != ""
     assert ledger["squared_norm"].sensitivity == pytest.approx(C**2)
-    assert ledger["squared_norm"].parameter == pytest.approx(4 * D * Z**2 / M if given is None else given)
+    assert ledger["squared_norm"].parameter == pytest.approx(
+        4 * D * Z**2 / M if given is None else given
+    )
 
 
 def test_the_papers_rule_prices_as_in_the_paper() -> None:
     """d = 500, M = 1000, sigma = 5C / sqrt(M): mu_b = 40 / d = 0.08 beside mu_a = 0.4."""
     settings = FedExpSettings(local_steps=20, local_lr=0.001, clip_norm=0.3)
-    update, squared_norm = FedExp.releases(settings, "central")
+    update, squared_norm = FedExp.releases(settings, setup_of("central"))
     assert update.multiplier is None
     assert squared_norm.multiplier is not None
-    assert 1 / squared_norm.multiplier(2.5, 500, 1000) == pytest.approx(0.08)
+    assert 1 / squared_norm.multiplier(2.5) == pytest.approx(0.08)
 
 
 @pytest.mark.parametrize("clip_norm", [None, C])
@@ -85,7 +104,9 @@ def test_without_privacy_the_step_is_the_formula_and_at_least_one(clip_norm: flo
     federation, w = federation_of(1), np.zeros(D)
     for t in range(1, 6):
         limit = np.inf if clip_norm is None else clip_norm
-        updates = np.array([clipped(local_update(federation, i, w, LR, STEPS), limit) for i in range(M)])
+        updates = np.array(
+            [clipped(local_update(federation, i, w, LR, STEPS), limit) for i in range(M)]
+        )
         mean = sum(updates) / M
         step = mean_square(updates) / (mean @ mean)
         assert step >= 1
@@ -126,10 +147,14 @@ def test_a_zero_mean_gives_step_one() -> None:
 
 
 def test_the_local_numerator_has_no_bias() -> None:
-    """E[num | Delta] = mean ||Delta_i||^2: 2000 runs of one round, with clients different enough that the floor never binds."""
+    """E[num | Delta] = mean ||Delta_i||^2: 2000 runs of one round, with clients different enough
+    that the floor never binds.
+    """
     runs, clients, d = 2000, 60, 8
     federation = federation_of(0, clients, d)
-    played = play("fedexp", "local", {}, seeds=list(range(runs)), federations=[federation] * runs, noise=0.1).go(1)
+    played = play(
+        "fedexp", "local", {}, seeds=list(range(runs)), federations=[federation] * runs, noise=0.1
+    ).go(1)
     step = played.diagnostics[0]["server_step"].numpy()
     assert step.min() > 1
     below = np.square(played.models()[1] / step[:, None]).sum(-1)  # w = eta_g cbar, from w = 0
@@ -142,11 +167,15 @@ def test_the_local_numerator_has_no_bias() -> None:
     assert naive.mean() - truth == pytest.approx(d * (0.1 * 2 * C) ** 2, rel=0.05)
 
 
-def test_privunit_takes_its_numerator_from_the_norm_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_privunit_takes_its_numerator_from_the_norm_estimates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     played = play("fedexp", "privunit", {}, seeds=[7, 8])
     kept = []
     release = played.mechanism.release
-    monkeypatch.setattr(played.mechanism, "release", lambda *args: kept.append(release(*args)) or kept[-1])
+    monkeypatch.setattr(
+        played.mechanism, "release", lambda *args: kept.append(release(*args)) or kept[-1]
+    )
     played.go(2)
     for t, one in enumerate(kept):
         estimates = played.mechanism.squared_norms(one).mean(dim=1)
@@ -160,7 +189,16 @@ def test_privunit_takes_its_numerator_from_the_norm_estimates(monkeypatch: pytes
 def test_naive_is_refused_where_no_messages_are_seen() -> None:
     settings = FedExpSettings(local_steps=1, local_lr=0.1, clip_norm=0.3, step="naive")
     for trust in ("central", "none"):
-        with pytest.raises(ConfigError, match=f"algorithm.step=naive under dp.trust={trust}: .* use dp=ldp or dp=ldp_privunit"):
-            FedExp.releases(settings, trust)
-    with pytest.raises(ConfigError, match=r"algorithm\.step='naiv': input should be 'adaptive' or 'naive'"):
-        parse_settings(FedExpSettings, {"local_steps": 1, "local_lr": 0.1, "clip_norm": 0.3, "step": "naiv"}, "algorithm")
+        with pytest.raises(
+            ConfigError,
+            match=f"algorithm.step=naive under dp.trust={trust}: .* use dp=ldp or dp=ldp_privunit",
+        ):
+            FedExp.releases(settings, setup_of(trust))
+    with pytest.raises(
+        ConfigError, match=r"algorithm\.step='naiv': input should be 'adaptive' or 'naive'"
+    ):
+        parse_settings(
+            FedExpSettings,
+            {"local_steps": 1, "local_lr": 0.1, "clip_norm": 0.3, "step": "naiv"},
+            "algorithm",
+        )

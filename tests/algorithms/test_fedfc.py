@@ -1,4 +1,6 @@
-"""DP-FedFC at both levels against its lines, written as loops over clients and records, and its released covariance."""
+"""DP-FedFC at both levels against its lines, written as loops over clients and records, and its
+released covariance.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,13 @@ import pytest
 import torch
 from federated import D, clipped, grouped_federation, noise_of, play
 
+from dpfl_cli.algorithms.base import Round
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.models.curvature import damped_inverse, packed, precondition, unpacked
 from dpfl_cli.privacy.client_values import opened
-from dpfl_cli.simulation.execute import bytes_per_run
+from dpfl_cli.simulation.grouping import bytes_per_run
 from dpfl_cli.simulation.plan import make_plan
 
 C, COV, ETA, GAMMA, PHI, Z = 0.3, 1.5, 0.5, 0.1, 0.1, 0.35
@@ -45,7 +48,9 @@ def covariance(federation: Federation, client: int, level: str, norm: str) -> np
     return whole if level == "record" else whole * min(1.0, COV / np.linalg.norm(whole))
 
 
-def mean_of(contributions: np.ndarray, noise: np.ndarray, trust: str, sensitivity: np.ndarray, z: float) -> np.ndarray:
+def mean_of(
+    contributions: np.ndarray, noise: np.ndarray, trust: str, sensitivity: np.ndarray, z: float
+) -> np.ndarray:
     """What the server sees the mean of contributions [M, k] as; `noise` is the mechanism's draw."""
     mean = contributions.mean(axis=0)
     if trust == "none":
@@ -61,18 +66,29 @@ def mean_of(contributions: np.ndarray, noise: np.ndarray, trust: str, sensitivit
 @pytest.mark.parametrize("norm", ["mean", "paper"])
 @pytest.mark.parametrize("floor", ["damping", "none"])
 @pytest.mark.parametrize("budget", ["equal_sigma", "fraction"])
-def test_equals_its_lines(trust: str, relation: str, level: str, norm: str, floor: str, budget: str) -> None:
+def test_equals_its_lines(
+    trust: str, relation: str, level: str, norm: str, floor: str, budget: str
+) -> None:
     seeds = [3, 4]
     federations = [grouped_federation(seed, SIZES) for seed in seeds]
     name = "fedfc_record" if level == "record" else "fedfc"
     settings = {"cov_norm": norm, "psd_floor": floor, "budget": budget}
-    common: dict[str, Any] = {"seeds": seeds, "federations": federations, "noise": Z, "relation": relation, "horizon": ROUNDS}
+    common: dict[str, Any] = {
+        "seeds": seeds,
+        "federations": federations,
+        "noise": Z,
+        "relation": relation,
+        "horizon": ROUNDS,
+    }
     played = play(name, trust, settings, **common).go(ROUNDS)
     first = Z / np.sqrt(PHI * (ROUNDS + 1)) if budget == "fraction" else Z
     later = Z * np.sqrt(ROUNDS / ((1 - PHI) * (ROUNDS + 1))) if budget == "fraction" else Z
     replaced, each = relation == "replace_one", np.array(SIZES) if norm == "mean" else np.ones(M)
     moved = {  # of the covariance and of the gradient
-        "record": ((np.sqrt(2) if replaced else 1) * COV**2 / each, (1 + replaced) * C / np.array(SIZES)),
+        "record": (
+            (np.sqrt(2) if replaced else 1) * COV**2 / each,
+            (1 + replaced) * C / np.array(SIZES),
+        ),
         "client": ((1 + replaced) * COV * np.ones(M), (1 + replaced) * C * np.ones(M)),
     }[level]
     drawn = M if trust == "local" else None
@@ -96,10 +112,15 @@ def test_equals_its_lines(trust: str, relation: str, level: str, norm: str, floo
             mean = mean_of(sent, noise_of(seed, "gradient", t, drawn), trust, moved[1], later)
             w = w - ETA * (inverse @ mean if level == "record" else mean)
             state = played.states[t]
-            np.testing.assert_allclose(state.server["preconditioner"][run], inverse, rtol=1e-8, atol=1e-10)
+            np.testing.assert_allclose(
+                state.server["preconditioner"][run], inverse, rtol=1e-8, atol=1e-10
+            )
             np.testing.assert_allclose(state.server["model"][run], w, rtol=1e-8, atol=1e-10)
     entries = played.ledger()
-    assert {one: entry.count for one, entry in entries.items()} == {"covariance": 1, "gradient": ROUNDS}
+    assert {one: entry.count for one, entry in entries.items()} == {
+        "covariance": 1,
+        "gradient": ROUNDS,
+    }
     assert {entry.unit for entry in entries.values()} == {level}
     if trust != "none":
         precision = sum(float((entry.parameters() ** -2.0).sum()) for entry in entries.values())
@@ -121,7 +142,9 @@ def test_the_floor_acts_where_noise_makes_the_matrix_indefinite() -> None:
     federations = [grouped_federation(5, SIZES)]
     found = {}
     for floor in ("damping", "none"):
-        played = play("fedfc_record", "local", {"psd_floor": floor}, federations=federations, noise=5.0).go(1)
+        played = play(
+            "fedfc_record", "local", {"psd_floor": floor}, federations=federations, noise=5.0
+        ).go(1)
         found[floor] = np.linalg.eigvalsh(played.states[1].server["preconditioner"][0].numpy())
     assert found["none"].min() < 0
     assert found["damping"].min() > 0
@@ -129,16 +152,30 @@ def test_the_floor_acts_where_noise_makes_the_matrix_indefinite() -> None:
 
 
 @pytest.mark.parametrize("relation", ["replace_one", "zero_out"])
-@pytest.mark.parametrize(("name", "trust"), [("fedfc", "local"), ("fedfc_record", "local"), ("fedfc_record", "central")])
-def test_the_released_triangle_has_the_same_noise_on_and_beside_the_diagonal(name: str, trust: str, relation: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "trust"), [("fedfc", "local"), ("fedfc_record", "local"), ("fedfc_record", "central")]
+)
+def test_the_released_triangle_has_the_same_noise_on_and_beside_the_diagonal(
+    name: str, trust: str, relation: str
+) -> None:
     """End to end: the distance of two releases, with and without noise, over many seeds."""
     seeds, federation = list(range(400)), grouped_federation(5, SIZES)
     seen: dict[str, torch.Tensor] = {}
     for kind in (trust, "none"):
-        played = play(name, kind, {}, seeds=seeds, federations=[federation] * len(seeds), noise=Z, relation=relation)
+        played = play(
+            name,
+            kind,
+            {},
+            seeds=seeds,
+            federations=[federation] * len(seeds),
+            noise=Z,
+            relation=relation,
+        )
         release = played.mechanism.release
 
-        def watched(what: str, *args: Any, kind: str = kind, release: Any = release, **kwargs: Any) -> Any:
+        def watched(
+            what: str, *args: Any, kind: str = kind, release: Any = release, **kwargs: Any
+        ) -> Any:
             found = release(what, *args, **kwargs)
             if what == "covariance":
                 seen[kind] = found.received
@@ -146,16 +183,24 @@ def test_the_released_triangle_has_the_same_noise_on_and_beside_the_diagonal(nam
 
         played.mechanism.release = watched  # type: ignore[method-assign]
         played.go(1)
-    noise = (seen[trust] - seen["none"] if trust == "local" else seen[trust] - seen["none"].mean(dim=1)).numpy()
+    noise = (
+        seen[trust] - seen["none"] if trust == "local" else seen[trust] - seen["none"].mean(dim=1)
+    ).numpy()
     unit = np.array(SIZES) if name == "fedfc_record" else np.ones(M)
-    bound = COV**2 * (np.sqrt(2) if relation == "replace_one" else 1.0) if name == "fedfc_record" else COV
+    bound = (
+        COV**2 * (np.sqrt(2) if relation == "replace_one" else 1.0)
+        if name == "fedfc_record"
+        else COV
+    )
     bound *= 2 if name == "fedfc" and relation == "replace_one" else 1
     expected = Z * bound / unit[:, None] if trust == "local" else Z * bound / unit.min() / M
     scaled = noise / expected
     on = np.isin(np.arange(D * (D + 1) // 2), [0, 5, 9, 12, 14])
     count = scaled[..., on].size
     assert np.std(scaled[..., on]) == pytest.approx(1.0, abs=4 / np.sqrt(2 * count))
-    assert np.std(scaled[..., ~on]) == pytest.approx(1.0, abs=4 / np.sqrt(2 * scaled[..., ~on].size))
+    assert np.std(scaled[..., ~on]) == pytest.approx(
+        1.0, abs=4 / np.sqrt(2 * scaled[..., ~on].size)
+    )
     flat = scaled.reshape(-1, D * (D + 1) // 2)
     correlation = np.corrcoef(flat.T)[~np.eye(flat.shape[1], dtype=bool)]
     assert np.abs(correlation).max() < 5 / np.sqrt(len(flat))
@@ -170,20 +215,27 @@ def test_triangles_and_preconditioners() -> None:
     np.testing.assert_array_equal(triangles.numpy(), matrices.numpy()[..., rows, columns])
     assert torch.equal(unpacked(triangles, 5), matrices[..., :5, :5])
     square = matrices[:, 0, :5, :5]
-    values = torch.randn(3, 700, 20, generator=generator, dtype=torch.float64)  # 2800 rows of length 5
+    values = torch.randn(
+        3, 700, 20, generator=generator, dtype=torch.float64
+    )  # 2800 rows of length 5
     expected = (values.unflatten(-1, (4, 5)) @ square.unsqueeze(1)).flatten(-2)
     torch.testing.assert_close(precondition(values, square, 5), expected)
     torch.testing.assert_close(precondition(values[:, 0], square, 5), expected[:, 0])
-    alone = torch.cat([precondition(values[run : run + 1], square[run : run + 1], 5) for run in range(3)])
+    alone = torch.cat(
+        [precondition(values[run : run + 1], square[run : run + 1], 5) for run in range(3)]
+    )
     assert torch.equal(alone, precondition(values, square, 5))
     damping = torch.tensor([0.5, 20.0, 20.0], dtype=torch.float64)
     positive = square @ square.mT
     eye = torch.eye(5, dtype=torch.float64)
     for floor in (True, False):
         inverse = damped_inverse(positive, damping, floor)
-        torch.testing.assert_close(inverse @ (positive + damping[:, None, None] * eye), eye.expand(3, 5, 5))
+        torch.testing.assert_close(
+            inverse @ (positive + damping[:, None, None] * eye), eye.expand(3, 5, 5)
+        )
     torch.testing.assert_close(
-        damped_inverse(square, damping, False) @ (square + damping[:, None, None] * eye), eye.expand(3, 5, 5)
+        damped_inverse(square, damping, False) @ (square + damping[:, None, None] * eye),
+        eye.expand(3, 5, 5),
     )
     square[1, 2, 2] = torch.inf
     inverse = damped_inverse(square, damping, True)
@@ -205,12 +257,30 @@ def test_a_client_that_diverges_spoils_nobody() -> None:
             ["algorithm=fedfc", "dp=cdp", "algorithm.feature_clip_norm=null"],
             r"algorithm\.feature_clip_norm=null under dp\.trust=central",
         ),
-        (["algorithm=fedfc", "dp=cdp", "algorithm.clip_norm=null"], r"algorithm\.clip_norm=null under dp\.trust=central"),
-        (["algorithm=fedfc", "dp=ldp_privunit"], "releases a matrix .*; write mechanism=local_gaussian"),
-        (["algorithm=fedfc_record", "dp=record", "algorithm.covariance_share=1.0"], r"algorithm\.covariance_share=1\.0"),
-        (["algorithm=fedfc", "dp=cdp", "algorithm.covariance_share=0.3"], "has no shares .* write algorithm.budget=fraction"),
-        (["algorithm=fedfc_record", "dp=record", "algorithm.covariance_share=0.3"], "algorithm.budget=equal_sigma has no shares"),
-        (["algorithm=fedfc_record", "dp=record", "model=mlp"], "needs covariance, which model=mlp does not have; write model="),
+        (
+            ["algorithm=fedfc", "dp=cdp", "algorithm.clip_norm=null"],
+            r"algorithm\.clip_norm=null under dp\.trust=central",
+        ),
+        (
+            ["algorithm=fedfc", "dp=ldp_privunit"],
+            "releases a matrix .*; write mechanism=local_gaussian",
+        ),
+        (
+            ["algorithm=fedfc_record", "dp=record", "algorithm.covariance_share=1.0"],
+            r"algorithm\.covariance_share=1\.0",
+        ),
+        (
+            ["algorithm=fedfc", "dp=cdp", "algorithm.covariance_share=0.3"],
+            "has no shares .* write algorithm.budget=fraction",
+        ),
+        (
+            ["algorithm=fedfc_record", "dp=record", "algorithm.covariance_share=0.3"],
+            "algorithm.budget=equal_sigma has no shares",
+        ),
+        (
+            ["algorithm=fedfc_record", "dp=record", "model=mlp"],
+            "needs covariance, which model=mlp does not have; write model=",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(words: list[str], message: str) -> None:
@@ -220,14 +290,21 @@ def test_what_makes_no_sense_is_refused_in_one_line(words: list[str], message: s
 
 
 def test_without_privacy_nothing_is_bounded() -> None:
-    config = compose_config(["algorithm=fedfc", "dp=none", "dataset.clients=12", "dataset.dimension=5"])
-    assert (config["algorithm"]["clip_norm"], config["algorithm"]["feature_clip_norm"]) == (None, None)
+    config = compose_config(
+        ["algorithm=fedfc", "dp=none", "dataset.clients=12", "dataset.dimension=5"]
+    )
+    assert (config["algorithm"]["clip_norm"], config["algorithm"]["feature_clip_norm"]) == (
+        None,
+        None,
+    )
     assert make_plan(config).ledger().releases == 51
 
 
 def test_the_covariances_count_in_the_memory_of_a_run() -> None:
     words = ["dataset=synthetic", "dataset.clients=20", "dataset.dimension=300", "dp=cdp"]
-    plain, ours = (make_plan(compose_config([*words, f"algorithm={one}"])) for one in ("fedavg", "fedfc"))
+    plain, ours = (
+        make_plan(compose_config([*words, f"algorithm={one}"])) for one in ("fedavg", "fedfc")
+    )
     assert bytes_per_run(ours) - bytes_per_run(plain) >= 3 * 8 * 20 * 300 * 301 // 2
 
 
@@ -235,7 +312,8 @@ def test_a_batch_of_runs_at_different_rounds_is_its_runs_alone() -> None:
     federations = [grouped_federation(seed, SIZES) for seed in (3, 4)]
     together = play("fedfc_record", "local", {}, seeds=[3, 4], federations=federations)
     alone = [
-        play("fedfc_record", "local", {}, seeds=[seed], federations=[one]) for seed, one in zip((3, 4), federations, strict=True)
+        play("fedfc_record", "local", {}, seeds=[seed], federations=[one])
+        for seed, one in zip((3, 4), federations, strict=True)
     ]
     for one in alone:
         one.go(2)
@@ -243,9 +321,12 @@ def test_a_batch_of_runs_at_different_rounds_is_its_runs_alone() -> None:
     begin = together.states[0]
     mixed = {name: torch.cat((state.server[name], begin.server[name][1:])) for name in begin.server}
     rounds = np.array([2, 1])
-    after, _ = together.algorithm.round(type(begin)(mixed, {}), together.objective, together.mechanism, together.streams, rounds)
+    at = Round(together.objective, together.mechanism, together.streams, rounds)
+    after, _ = together.algorithm.round(type(begin)(mixed, {}), at)
     for run, (one, number) in enumerate(zip(alone, (2, 1), strict=True)):
         for name, value in after.server.items():
-            np.testing.assert_allclose(opened(value)[run], one.states[number].server[name][0], rtol=1e-12, atol=1e-13)
+            np.testing.assert_allclose(
+                opened(value)[run], one.states[number].server[name][0], rtol=1e-12, atol=1e-13
+            )
     assert "covariance" not in together.ledger(0)
     assert together.ledger(1)["covariance"].count == 1

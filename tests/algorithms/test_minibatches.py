@@ -1,4 +1,6 @@
-"""Minibatches in the local steps of client-level methods: fresh records in every step, against loops."""
+"""Minibatches in the local steps of client-level methods: fresh records in every step, against
+loops.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,23 @@ from federated import D, Play, clipped, grouped_federation, noise_of, play
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.simulation.engine import Member, batch_key, run_members
-from dpfl_cli.simulation.plan import Plan, make_plan, with_values
+from dpfl_cli.simulation.engine import run_members
+from dpfl_cli.simulation.member import Member
+from dpfl_cli.simulation.plan import make_plan, with_values
+from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.stack import stack_key
 
 SIZES = [5, 3, 4, 8]  # records of the clients
 M, C, LR, STEPS, Z = len(SIZES), 0.3, 0.02, 3, 0.35
 FEDERATIONS = {seed: grouped_federation(seed, SIZES) for seed in (3, 4)}
 
 
-def raw_updates(seed: int, t: int, w: np.ndarray, size: int | None, drift: np.ndarray | float = 0.0) -> np.ndarray:
-    """[M, D] LOCAL(w, i) in round t: step j looks at the records that the stream "batch" gives to step (t - 1) tau + j."""
+def raw_updates(
+    seed: int, t: int, w: np.ndarray, size: int | None, drift: np.ndarray | float = 0.0
+) -> np.ndarray:
+    """[M, D] LOCAL(w, i) in round t: step j looks at the records that the stream "batch" gives to
+    step (t - 1) tau + j.
+    """
     federation, streams = FEDERATIONS[seed], Streams([seed])
     train, partition = federation.dataset.train, federation.partition
     shift, updates = np.broadcast_to(drift, (M, D)), []
@@ -32,7 +41,9 @@ def raw_updates(seed: int, t: int, w: np.ndarray, size: int | None, drift: np.nd
                 address = np.array([(t - 1) * STEPS + j])
                 chosen = streams.subset("batch", address, M, np.array(SIZES), size)[0, i].numpy()
                 assert len(set(chosen.tolist())) == size
-            slope = sum((train.features[r] @ v - train.targets[r]) * train.features[r] for r in mine[chosen]) / len(chosen)
+            slope = sum(
+                (train.features[r] @ v - train.targets[r]) * train.features[r] for r in mine[chosen]
+            ) / len(chosen)
             v = v - LR * (slope + shift[i])
         updates.append(v - w)
     return np.array(updates)
@@ -40,7 +51,14 @@ def raw_updates(seed: int, t: int, w: np.ndarray, size: int | None, drift: np.nd
 
 def played(name: str, trust: str, size: int | None, **own: Any) -> Play:
     values = {"local_steps": STEPS, "local_lr": LR, "clip_norm": C, "batch_size": size, **own}
-    return play(name, trust, values, seeds=list(FEDERATIONS), federations=list(FEDERATIONS.values()), noise=Z)
+    return play(
+        name,
+        trust,
+        values,
+        seeds=list(FEDERATIONS),
+        federations=list(FEDERATIONS.values()),
+        noise=Z,
+    )
 
 
 def released(seed: int, t: int, bounded: np.ndarray, trust: str) -> tuple[np.ndarray, np.ndarray]:
@@ -68,7 +86,9 @@ def test_fedavg_equals_its_lines(trust: str, size: int | None) -> None:
 
 
 @each_size
-@pytest.mark.parametrize(("trust", "step"), [("none", "corrected"), ("local", "naive"), ("local", "corrected")])
+@pytest.mark.parametrize(
+    ("trust", "step"), [("none", "corrected"), ("local", "naive"), ("local", "corrected")]
+)
 def test_fedexp_equals_its_lines(trust: str, step: str, size: int | None) -> None:
     found = played("fedexp", trust, size, **({"step": "naive"} if step == "naive" else {})).go(4)
     for run, seed in enumerate(FEDERATIONS):
@@ -102,7 +122,9 @@ def test_scaffold_equals_its_lines(trust: str, control: str, size: int | None) -
 def test_every_local_step_takes_fresh_records(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[np.ndarray] = []
     subset = Streams.subset
-    monkeypatch.setattr(Streams, "subset", lambda *args: drawn.append(subset(*args).numpy()) or subset(*args))
+    monkeypatch.setattr(
+        Streams, "subset", lambda *args: drawn.append(subset(*args).numpy()) or subset(*args)
+    )
     played("fedavg", "none", 2).go(4)
     assert len(drawn) == 4 * STEPS
     assert all(batch.shape == (2, M, 2) for batch in drawn)
@@ -116,7 +138,9 @@ def test_a_batch_of_all_records_is_the_full_gradient() -> None:
     federation = grouped_federation(1, [3, 3, 3])
     for name in ("fedavg", "scaffold", "fedexp"):
         whole, batches = (
-            play(name, "none", {"batch_size": size, "clip_norm": None}, federations=[federation]).go(5).models()
+            play(name, "none", {"batch_size": size, "clip_norm": None}, federations=[federation])
+            .go(5)
+            .models()
             for size in (None, 3)
         )
         np.testing.assert_allclose(batches, whole, rtol=1e-10, atol=1e-13)
@@ -130,17 +154,25 @@ METHODS = ("fedavg", "fedexp", "fedexp_naive", "scaffold")
 
 def plan_of(*words: str, **changes: Any) -> Plan:
     config = compose_config([*DATA, "dp=ldp", "hints.local_steps=3", *words])
-    return make_plan(with_values(config, {key.replace("__", "."): value for key, value in changes.items()}))
+    return make_plan(
+        with_values(config, {key.replace("__", "."): value for key, value in changes.items()})
+    )
 
 
 def finish(plans: list[Plan]) -> dict[str, Member]:
-    return {member.plan.id: member for member in run_members([Member(plan) for plan in plans], lambda m: None, lambda m: None)}
+    return {
+        member.plan.id: member
+        for member in run_members([Member(plan) for plan in plans], lambda m: None, lambda m: None)
+    }
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_in_a_batch_is_the_run_alone(name: str) -> None:
-    plans = [plan_of(f"algorithm={name}", "algorithm.batch_size=2", seed=seed, rounds=T) for seed, T in ((1, 4), (2, 6), (2, 5))]
-    assert len({batch_key(plan) for plan in plans}) == 1
+    plans = [
+        plan_of(f"algorithm={name}", "algorithm.batch_size=2", seed=seed, rounds=T)
+        for seed, T in ((1, 4), (2, 6), (2, 5))
+    ]
+    assert len({stack_key(plan) for plan in plans}) == 1
     together = finish(plans)
     for plan in plans:
         assert finish([plan])[plan.id].rows == together[plan.id].rows
@@ -153,13 +185,18 @@ def test_the_option_is_part_of_a_runs_identity_only_where_it_is_given(name: str)
     assert plan_of(f"algorithm={name}", "algorithm.batch_size=null").id == without.id
     given = plan_of(f"algorithm={name}", "algorithm.batch_size=2")
     assert given.identity["algorithm"]["batch_size"] == 2
-    assert given.ledger() == without.ledger()  # a whole client is protected, whichever of its records it looks at
-    assert batch_key(given) != batch_key(without)
+    assert (
+        given.ledger() == without.ledger()
+    )  # a whole client is protected, whichever of its records it looks at
+    assert stack_key(given) != stack_key(without)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_batch_that_a_client_cannot_fill_is_refused_before_anything_runs(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"algorithm\.batch_size=5: a client holds only 4 records; take at most that many"):
+    with pytest.raises(
+        ConfigError,
+        match=r"algorithm\.batch_size=5: a client holds only 4 records; take at most that many",
+    ):
         plan_of(f"algorithm={name}", "algorithm.batch_size=5")
     assert plan_of(f"algorithm={name}", "algorithm.batch_size=4")
 
@@ -167,7 +204,9 @@ def test_a_batch_that_a_client_cannot_fill_is_refused_before_anything_runs(name:
 @pytest.mark.parametrize("name", ["fedavg", "scaffold"])
 @pytest.mark.parametrize("size", ["null", "2"])
 def test_a_diverging_run_ends_as_diverged(name: str, size: str) -> None:
-    """A record whose gradient is not finite counts as zero in a batch, which must not make a lost model a finite one."""
+    """A record whose gradient is not finite counts as zero in a batch, which must not make a lost
+    model a finite one.
+    """
     own = [
         "dp=none",
         f"algorithm={name}",

@@ -1,4 +1,6 @@
-"""The primal-dual proximal method against equation (7) written as loops, its schedule, and the facts of its analysis."""
+"""The primal-dual proximal method against equation (7) written as loops, its schedule, and the
+facts of its analysis.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,15 @@ GAMMA, MU = 0.25, 0.1
 def test_equals_equation_7(schedule: str, report: str) -> None:
     federation, rounds = grouped_federation(3, SIZES), 6
     settings = {"step": GAMMA, "schedule": schedule, "strong_convexity": MU, "report": report}
-    played = play("primal_dual", "local", settings, seeds=[3], federations=[federation], noise=Z, horizon=rounds).go(rounds)
+    played = play(
+        "primal_dual",
+        "local",
+        settings,
+        seeds=[3],
+        federations=[federation],
+        noise=Z,
+        horizon=rounds,
+    ).go(rounds)
     factors = noise_factors(rounds, M, GAMMA, MU) if schedule == "dynamic" else np.ones(rounds)
     x, dual = np.zeros((M, D)), np.zeros((M, D))
     for t in range(1, rounds + 1):
@@ -34,10 +44,14 @@ def test_equals_equation_7(schedule: str, report: str) -> None:
         state = played.states[t].server
         np.testing.assert_allclose(state["local"][0], x, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(state["dual"][0], dual, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(state["model"][0], x.mean(axis=0) if report == "local" else mean, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(
+            state["model"][0], x.mean(axis=0) if report == "local" else mean, rtol=1e-9, atol=1e-12
+        )
         np.testing.assert_allclose(state["dual"][0].sum(axis=0), 0, atol=1e-12)
         spread = np.mean(np.sum((x - x.mean(axis=0)) ** 2, axis=1))
-        np.testing.assert_allclose(played.diagnostics[t - 1]["consensus"][0], spread, rtol=1e-8, atol=1e-15)
+        np.testing.assert_allclose(
+            played.diagnostics[t - 1]["consensus"][0], spread, rtol=1e-8, atol=1e-15
+        )
     entry = played.ledger()["gradient"]
     np.testing.assert_allclose(entry.parameters(), Z * factors, rtol=1e-12)
     assert (entry.unit, entry.count) == ("record", rounds)
@@ -51,12 +65,16 @@ def test_every_schedule_spends_the_same(rounds: int, clients: int, step: float, 
 
 
 def test_the_schedule_is_the_formula() -> None:
-    """xi_t^2 = sqrt(pi) / sqrt(q_t), sqrt(pi) = 2 B^2 sum_t sqrt(q_t) / (rho n^2 m^2), by the sums as they stand."""
+    """xi_t^2 = sqrt(pi) / sqrt(q_t), sqrt(pi) = 2 B^2 sum_t sqrt(q_t) / (rho n^2 m^2), by the sums
+    as they stand.
+    """
     rounds, n, m, bound, rho = 200, 20, 100, 1.0, 0.0257628
     q = (1 - GAMMA * MU / n) ** (rounds - np.arange(1, rounds + 1))
     xi = np.sqrt(2 * bound**2 * np.sum(np.sqrt(q)) / (rho * n**2 * m**2) / np.sqrt(q))
     base = np.sqrt(rounds / (2 * rho))  # the static multiplier
-    np.testing.assert_allclose(base * noise_factors(rounds, n, GAMMA, MU), n * xi * m / (2 * bound), rtol=1e-10)
+    np.testing.assert_allclose(
+        base * noise_factors(rounds, n, GAMMA, MU), n * xi * m / (2 * bound), rtol=1e-10
+    )
     assert np.sum(2 * bound**2 / (n**2 * m**2 * xi**2)) == pytest.approx(rho, rel=1e-12)
 
 
@@ -66,7 +84,9 @@ def test_no_other_schedule_of_the_budget_has_less_weighted_noise() -> None:
     best = np.sum(q * noise_factors(rounds, n, GAMMA, MU) ** 2)
     for scale in (0.01, 0.1, 1.0):
         for _ in range(200):
-            other = noise_factors(rounds, n, GAMMA, MU) * np.exp(scale * generator.standard_normal(rounds))
+            other = noise_factors(rounds, n, GAMMA, MU) * np.exp(
+                scale * generator.standard_normal(rounds)
+            )
             other *= np.sqrt(np.sum(other**-2.0) / rounds)
             assert np.sum(q * other**2) > best
 
@@ -81,17 +101,23 @@ def test_forty_orders_of_magnitude_do_not_overflow() -> None:
 def test_without_noise_it_reaches_the_common_minimiser_and_the_duals_the_gradients() -> None:
     federation = grouped_federation(7, [6, 6, 6])
     settings = {"step": GAMMA, "clip_norm": None, "schedule": "static"}
-    played = play("primal_dual", "none", settings, seeds=[7], federations=[federation], horizon=4000).go(4000)
+    played = play(
+        "primal_dual", "none", settings, seeds=[7], federations=[federation], horizon=4000
+    ).go(4000)
     x, y = federation.dataset.train.features, federation.dataset.train.targets
     best = np.linalg.lstsq(x, y, rcond=None)[0]
     state = played.states[-1].server
     np.testing.assert_allclose(state["local"][0], np.tile(best, (3, 1)), atol=1e-7)
     gradients = np.array([clipped_mean(federation, i, best, np.inf) for i in range(3)])
-    np.testing.assert_allclose(state["dual"][0], (gradients.mean(axis=0) - gradients) / 3, atol=1e-7)
+    np.testing.assert_allclose(
+        state["dual"][0], (gradients.mean(axis=0) - gradients) / 3, atol=1e-7
+    )
 
 
 def test_what_is_missing_is_said() -> None:
-    with pytest.raises(ConfigError, match=r"algorithm\.strong_convexity=null under algorithm\.schedule=dynamic"):
+    with pytest.raises(
+        ConfigError, match=r"algorithm\.strong_convexity=null under algorithm\.schedule=dynamic"
+    ):
         play("primal_dual", "local", {"strong_convexity": None})
     with pytest.raises(ConfigError, match=r"algorithm\.clip_norm=null under dp\.trust=local"):
         play("primal_dual", "local", {"clip_norm": None})

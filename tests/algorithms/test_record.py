@@ -1,4 +1,6 @@
-"""Record-level DP-FedAvg, DP-SCAFFOLD and ISRL-DP against their lines, written as loops over clients and records."""
+"""Record-level DP-FedAvg, DP-SCAFFOLD and ISRL-DP against their lines, written as loops over
+clients and records.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ def clipped_mean(federation: Federation, client: int, v: np.ndarray, c: float = 
     """(1 / m_i) sum_j CLIP(grad l_ij(v), C) for the loss (1/2) (x.v - y)^2, record by record."""
     partition, train = federation.partition, federation.dataset.train
     rows = partition.indices[partition.offsets[client] : partition.offsets[client + 1]]
-    return sum(clipped((x @ v - y) * x, c) for x, y in zip(train.features[rows], train.targets[rows], strict=True)) / len(rows)
+    return sum(
+        clipped((x @ v - y) * x, c)
+        for x, y in zip(train.features[rows], train.targets[rows], strict=True)
+    ) / len(rows)
 
 
 def received(
@@ -37,9 +42,16 @@ def received(
     echo: bool = True,
     name: str = "gradient",
 ):
-    """What every client and the server have of the gradients after a release: own messages [M, d] and their mean [d]."""
+    """What every client and the server have of the gradients after a release: own messages [M, d]
+    and their mean [d].
+    """
     address = round_ * per_round + number
-    noise = noise_of(seed, name, address, M if trust == "local" or (trust == "secure_aggregation" and echo) else None)
+    noise = noise_of(
+        seed,
+        name,
+        address,
+        M if trust == "local" or (trust == "secure_aggregation" and echo) else None,
+    )
     if trust == "none":
         return gradients, gradients.mean(axis=0)
     if trust == "local":
@@ -76,7 +88,9 @@ def test_equals_its_lines(name: str, trust: str, server_lr: float) -> None:
             np.testing.assert_allclose(state.server["model"][run], w, rtol=1e-9, atol=1e-12)
             if name == "scaffold_record":
                 np.testing.assert_allclose(state.server["control"][run], c, rtol=1e-8, atol=1e-10)
-                np.testing.assert_allclose(opened(state.clients["control"])[run], own_c, rtol=1e-8, atol=1e-10)
+                np.testing.assert_allclose(
+                    opened(state.clients["control"])[run], own_c, rtol=1e-8, atol=1e-10
+                )
     (entry,) = played.ledger().values()
     assert (entry.name, entry.count, entry.unit) == ("gradient", rounds * steps, "record")
 
@@ -91,25 +105,48 @@ def test_the_server_control_is_the_mean_of_the_clients(trust: str) -> None:
 
 def test_a_warm_start_is_one_release_more() -> None:
     federations = [grouped_federation(5, SIZES)]
-    played = play("scaffold_record", "local", {"warm_start": True, "local_steps": 1}, federations=federations, horizon=4).go(4)
-    assert {name: entry.count for name, entry in played.ledger().items()} == {"warm_start": 1, "gradient": 4}
+    played = play(
+        "scaffold_record",
+        "local",
+        {"warm_start": True, "local_steps": 1},
+        federations=federations,
+        horizon=4,
+    ).go(4)
+    assert {name: entry.count for name, entry in played.ledger().items()} == {
+        "warm_start": 1,
+        "gradient": 4,
+    }
     first = np.array([clipped_mean(federations[0], i, np.zeros(D)) for i in range(M)])
     std = Z * 2 * C / np.array(SIZES)[:, None]
     controls = first + std * noise_of(0, "warm_start", 1, M)  # c_i before the first step
     noisy = first + std * noise_of(0, "gradient", 1, M)
     model = played.states[1].server["model"][0].numpy()
-    np.testing.assert_allclose(model, -LR * noisy.mean(axis=0), rtol=1e-9)  # drifts cancel in the mean
+    np.testing.assert_allclose(
+        model, -LR * noisy.mean(axis=0), rtol=1e-9
+    )  # drifts cancel in the mean
     own = opened(played.states[1].clients["control"])[0].numpy()
-    np.testing.assert_allclose(own, noisy, rtol=1e-8, atol=1e-10)  # and in the new control of one local step
+    np.testing.assert_allclose(
+        own, noisy, rtol=1e-8, atol=1e-10
+    )  # and in the new control of one local step
     assert not np.allclose(own, controls)
 
 
 @pytest.mark.parametrize("trust", ["none", "local", "secure_aggregation"])
 @pytest.mark.parametrize(("idle", "inverse"), [(2, False), (0, True), (2, True)])
-def test_idle_rounds_and_the_extra_division_are_the_models_only(trust: str, idle: int, inverse: bool) -> None:
+def test_idle_rounds_and_the_extra_division_are_the_models_only(
+    trust: str, idle: int, inverse: bool
+) -> None:
     federation, rounds = grouped_federation(3, SIZES), 5
-    settings = {"warm_start": True, "warm_idle_rounds": idle, "extra_inv_n": inverse, "local_steps": STEPS, "server_lr": 0.5}
-    played = play("scaffold_record", trust, settings, seeds=[3], federations=[federation], noise=Z).go(rounds)
+    settings = {
+        "warm_start": True,
+        "warm_idle_rounds": idle,
+        "extra_inv_n": inverse,
+        "local_steps": STEPS,
+        "server_lr": 0.5,
+    }
+    played = play(
+        "scaffold_record", trust, settings, seeds=[3], federations=[federation], noise=Z
+    ).go(rounds)
 
     def released(v: np.ndarray, name: str, round_: int, number: int = 0, per_round: int = 1):
         gradients = np.array([clipped_mean(federation, i, v[i]) for i in range(M)])
@@ -130,27 +167,44 @@ def test_idle_rounds_and_the_extra_division_are_the_models_only(trust: str, idle
         state = played.states[t]
         np.testing.assert_allclose(state.server["model"][0], w, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(state.server["control"][0], c, rtol=1e-8, atol=1e-10)
-        np.testing.assert_allclose(opened(state.clients["control"])[0], own_c, rtol=1e-8, atol=1e-10)
-    assert {name: entry.count for name, entry in played.ledger().items()} == {"warm_start": 1, "gradient": rounds * STEPS}
+        np.testing.assert_allclose(
+            opened(state.clients["control"])[0], own_c, rtol=1e-8, atol=1e-10
+        )
+    assert {name: entry.count for name, entry in played.ledger().items()} == {
+        "warm_start": 1,
+        "gradient": rounds * STEPS,
+    }
 
 
 @pytest.mark.parametrize("name", ["fedavg_record", "scaffold_record"])
 @pytest.mark.parametrize("warm", [False, True])
-def test_gradient_descent_is_pooled_where_clients_hold_equally_many_records(name: str, warm: bool) -> None:
+def test_gradient_descent_is_pooled_where_clients_hold_equally_many_records(
+    name: str, warm: bool
+) -> None:
     federation, eta = grouped_federation(3, [3, 3, 3, 3]), 0.7
     options = {"warm_start": warm} if name == "scaffold_record" else {}
     settings = {"local_steps": 1, "local_lr": 1.0, "server_lr": eta, **options}
     models = play(name, "none", settings, federations=[federation]).go(5).models()[:, 0]
     train, w = federation.dataset.train, np.zeros(D)
     for t in range(1, 6):
-        pooled = [clipped((x @ w - y) * x, C) for x, y in zip(train.features, train.targets, strict=True)]
+        pooled = [
+            clipped((x @ w - y) * x, C) for x, y in zip(train.features, train.targets, strict=True)
+        ]
         w = w - eta * np.mean(pooled, axis=0)
         np.testing.assert_allclose(models[t], w, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("preset", "component", "dp"), [("fedgd", "fedavg", "cdp"), ("fedgd_record", "fedavg_record", "record")])
+@pytest.mark.parametrize(
+    ("preset", "component", "dp"),
+    [("fedgd", "fedavg", "cdp"), ("fedgd_record", "fedavg_record", "record")],
+)
 def test_fedgd_is_what_it_presets(preset: str, component: str, dp: str) -> None:
-    words = [f"dp={dp}", "dataset.clients=12", "dataset.dimension=5", "dataset.records_per_client=3"]
+    words = [
+        f"dp={dp}",
+        "dataset.clients=12",
+        "dataset.dimension=5",
+        "dataset.records_per_client=3",
+    ]
     ours = make_plan(compose_config([*words, f"algorithm={preset}"]))
     written = [f"algorithm={component}", "algorithm.local_steps=1", "algorithm.local_lr=1.0"]
     assert ours.id == make_plan(compose_config([*words, *written])).id
@@ -178,7 +232,14 @@ def test_more_local_steps_under_a_trusted_server_are_refused() -> None:
 @pytest.mark.parametrize("radius", [None, 0.02])
 def test_isrl_equals_its_lines(trust: str, average: str, radius: float | None) -> None:
     federation, rounds = grouped_federation(3, SIZES), 5
-    played = play("isrl_dp", trust, {"average": average, "radius": radius}, seeds=[3], federations=[federation], noise=Z)
+    played = play(
+        "isrl_dp",
+        trust,
+        {"average": average, "radius": radius},
+        seeds=[3],
+        federations=[federation],
+        noise=Z,
+    )
     played.go(rounds)
     x, iterates = np.zeros(D), []
     for t in range(1, rounds + 1):
@@ -186,15 +247,25 @@ def test_isrl_equals_its_lines(trust: str, average: str, radius: float | None) -
         x = x - LR * received(trust, 3, gradients, t, echo=False)[1]
         x = x if radius is None else x * min(1.0, radius / np.linalg.norm(x))
         iterates.append(x)
-        weights = {"none": [0] * (t - 1) + [1], "uniform": [1] * t, "linear": list(range(1, t + 1))}[average]
+        weights = {
+            "none": [0] * (t - 1) + [1],
+            "uniform": [1] * t,
+            "linear": list(range(1, t + 1)),
+        }[average]
         expected = np.average(iterates, axis=0, weights=weights)
-        np.testing.assert_allclose(played.states[t].server["model"][0], expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(
+            played.states[t].server["model"][0], expected, rtol=1e-9, atol=1e-12
+        )
 
 
 def test_the_original_noise_is_its_formula_and_is_priced_as_what_it_is() -> None:
     settings = {"noise": "original", "original_epsilon": 1.0, "original_delta": 1e-4}
-    played = play("isrl_dp", "local", settings, federations=[grouped_federation(0, SIZES)], horizon=3000).go(2)
-    sigma = np.sqrt(256 * C**2 * 3000 * np.log(2.5 * 3000 / 1e-4) * np.log(2 / 1e-4) / (4**2 * 1.0**2))  # m = 4
+    played = play(
+        "isrl_dp", "local", settings, federations=[grouped_federation(0, SIZES)], horizon=3000
+    ).go(2)
+    sigma = np.sqrt(
+        256 * C**2 * 3000 * np.log(2.5 * 3000 / 1e-4) * np.log(2 / 1e-4) / (4**2 * 1.0**2)
+    )  # m = 4
     z = played.ledger()["gradient"].parameter
     assert z == pytest.approx(sigma / (2 * C / 4))
     assert z == pytest.approx(original_multiplier(3000, 1.0, 1e-4))
@@ -206,5 +277,7 @@ def test_the_original_noise_is_its_formula_and_is_priced_as_what_it_is() -> None
 
 def test_noise_streams_of_steps_differ() -> None:
     streams = Streams([0])
-    draws = [streams.normal("noise/gradient", np.array([4 * STEPS + k]), M, D) for k in range(STEPS)]
+    draws = [
+        streams.normal("noise/gradient", np.array([4 * STEPS + k]), M, D) for k in range(STEPS)
+    ]
     assert not np.allclose(draws[0], draws[1])

@@ -15,7 +15,11 @@ from dpfl_cli.algorithms.scaffnew_bound import ScaffnewBound, initial_potential,
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.nominal import lemma1, zcdp_v
 
-MUSHROOMS = {"clients": 5, "dimension": 112, "potential": 27.620655901473622}  # psi_0 on the real data at kappa = 100
+MUSHROOMS = {
+    "clients": 5,
+    "dimension": 112,
+    "potential": 27.620655901473622,
+}  # psi_0 on the real data at kappa = 100
 
 
 def between(low: float, high: float) -> st.SearchStrategy[float]:
@@ -40,15 +44,22 @@ def defined(problem: ScaffnewBound, time: float, probability: float, step: float
     """B as the theorem and the lemma state it, with nothing simplified."""
     sigma_squared = problem.noise * (probability * time)
     rho = max(1 - problem.strong_convexity * step, 1 - probability**2)
-    return rho**time * problem.potential + probability * problem.clients * problem.dimension * sigma_squared / (1 - rho)
+    return (
+        rho** time * problem.potential
+        + probability * problem.clients * problem.dimension * sigma_squared / (1 - rho)
+    )
 
 
 @given(problems(), st.integers(0, 400), st.floats(0.01, 1.0), st.floats(0.05, 1.0))
-def test_the_bound_is_that_of_theorem_and_lemma(problem: ScaffnewBound, time: int, probability: float, share: float) -> None:
+def test_the_bound_is_that_of_theorem_and_lemma(
+    problem: ScaffnewBound, time: int, probability: float, share: float
+) -> None:
     step = share / problem.smoothness
     found = float(problem.bound(time, probability, step))
     assert found == pytest.approx(defined(problem, time, probability, step), rel=1e-9)
-    assert float(problem.rate(probability, step)) == pytest.approx(max(1 - problem.strong_convexity * step, 1 - probability**2))
+    assert float(problem.rate(probability, step)) == pytest.approx(
+        max(1 - problem.strong_convexity * step, 1 - probability**2)
+    )
 
 
 @given(problems())
@@ -62,8 +73,12 @@ def test_no_number_of_iterations_is_better(problem: ScaffnewBound) -> None:
 
 @given(problems(), st.integers(1, 300))
 def test_no_probability_and_no_step_is_better(problem: ScaffnewBound, time: int) -> None:
-    """p* and eta* minimise at every T, not at T* alone; a smaller p never has less noise, a larger one never a better rate."""
-    probabilities = np.unique(np.append(np.geomspace(problem.probability / 50, 1.0, 301), problem.probability))
+    """p* and eta* minimise at every T, not at T* alone; a smaller p never has less noise, a larger
+    one never a better rate.
+    """
+    probabilities = np.unique(
+        np.append(np.geomspace(problem.probability / 50, 1.0, 301), problem.probability)
+    )
     steps = problem.step * np.linspace(0.02, 1.0, 50)
     values = problem.bound(float(time), probabilities[:, None], steps[None, :])
     best = float(problem.bound(time, problem.probability, problem.step))
@@ -71,17 +86,23 @@ def test_no_probability_and_no_step_is_better(problem: ScaffnewBound, time: int)
     smaller, larger = probabilities < problem.probability, probabilities > problem.probability
     rates = problem.rate(probabilities, problem.step)
     assert (rates[smaller] >= problem.rate(problem.probability, problem.step)).all()
-    np.testing.assert_allclose(rates[larger], problem.rate(problem.probability, problem.step), rtol=1e-12)
+    np.testing.assert_allclose(
+        rates[larger], problem.rate(problem.probability, problem.step), rtol=1e-12
+    )
 
 
 @given(problems(), between(1.01, 5.0))
 def test_more_privacy_means_fewer_iterations(problem: ScaffnewBound, factor: float) -> None:
-    """T* grows with epsilon and falls with C: both enter by their ratio alone, and p* and eta* do not see it."""
+    """T* grows with epsilon and falls with C: both enter by their ratio alone, and p* and eta* do
+    not see it.
+    """
     quieter = replace(problem, noise=problem.noise / factor**2)  # epsilon * factor, or C / factor
     assert quieter.best_time >= problem.best_time
     assert quieter.iterations >= problem.iterations
     if problem.argument > 1.001:
-        assert quieter.best_time - problem.best_time == pytest.approx(2 * math.log(factor) / problem.decay, rel=1e-6)
+        assert quieter.best_time - problem.best_time == pytest.approx(
+            2 * math.log(factor) / problem.decay, rel=1e-6
+        )
     assert (quieter.probability, quieter.step) == (problem.probability, problem.step)
 
 
@@ -89,18 +110,32 @@ def test_more_privacy_means_fewer_iterations(problem: ScaffnewBound, factor: flo
 def test_too_much_noise_means_no_training(problem: ScaffnewBound) -> None:
     assert (problem.best_time, problem.iterations, problem.rounds) == (0.0, 0.0, 0.0)
     times = np.arange(1, 200)
-    assert (problem.bound(times, problem.probability, problem.step) > problem.potential * (1 - 1e-12)).all()
+    assert (
+        problem.bound(times, problem.probability, problem.step) > problem.potential * (1 - 1e-12)
+    ).all()
 
 
-@given(between(0.01, 20.0), between(1e-12, 0.1), between(1e-6, 100.0), between(1.0, 4.0), st.integers(1, 10_000))
-def test_the_noise_is_that_of_lemma_1(epsilon: float, delta: float, clip_norm: float, v: float, releases: int) -> None:
+@given(
+    between(0.01, 20.0),
+    between(1e-12, 0.1),
+    between(1e-6, 100.0),
+    between(1.0, 4.0),
+    st.integers(1, 10_000),
+)
+def test_the_noise_is_that_of_lemma_1(
+    epsilon: float, delta: float, clip_norm: float, v: float, releases: int
+) -> None:
     sigma_squared = releases * noise_per_release(v, clip_norm, epsilon, delta)
-    assert sigma_squared == pytest.approx((clip_norm * lemma1(epsilon, delta, releases, v)) ** 2, rel=1e-12)
+    assert sigma_squared == pytest.approx(
+        (clip_norm * lemma1(epsilon, delta, releases, v)) ** 2, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(("epsilon", "time"), [(0.5, 243), (1.0, 381), (2.0, 519), (3.3, 618)])
 def test_the_reference_numbers(epsilon: float, time: int) -> None:
-    """Real mushrooms, five clients, kappa = 100, v C^2 such that the argument at epsilon = 3.3 is 500."""
+    """Real mushrooms, five clients, kappa = 100, v C^2 such that the argument at epsilon = 3.3 is
+    500.
+    """
     decay = -math.log1p(-0.01)
     noise = MUSHROOMS["potential"] * decay / (5 * 112 * 500) * (3.3 / epsilon) ** 2
     problem = ScaffnewBound(0.034356218443972186, 3.4356218443972186, noise=noise, **MUSHROOMS)  # type: ignore[arg-type]
@@ -125,7 +160,12 @@ def test_limits() -> None:
     assert free.best_time == free.iterations == free.argument == math.inf
     assert float(free.bound(2000, free.probability, free.step)) == pytest.approx(30 * 0.99**2000)
     round_ball = ScaffnewBound(1.0, 1.0, 2, 3, 30.0, 0.1)  # mu = L: one step reaches the optimum
-    assert (round_ball.probability, round_ball.local_steps, round_ball.best_time, round_ball.iterations) == (1.0, 1.0, 0.0, 1.0)
+    assert (
+        round_ball.probability,
+        round_ball.local_steps,
+        round_ball.best_time,
+        round_ball.iterations,
+    ) == (1.0, 1.0, 0.0, 1.0)
     assert float(round_ball.bound(1, 1.0, 1.0)) == pytest.approx(2 * 3 * 0.1)
     assert replace(round_ball, noise=10.0).iterations == 0  # and its noise would cost 60
     np.testing.assert_allclose(round_ball.bound([0, 1, 2], 1.0, 1.0), [30.0, 0.6, 1.2])

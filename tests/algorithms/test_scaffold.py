@@ -11,14 +11,17 @@ from federated import D, M, clipped, federation_of, local_update, noise_of, play
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.client_values import ClientValues, opened
-from dpfl_cli.simulation.plan import gap, make_plan, with_values
+from dpfl_cli.simulation.checks import proof_gap
+from dpfl_cli.simulation.plan import make_plan
 
 C, LR, STEPS, Z = 0.3, 0.01, 4, 0.35
 LENGTH = STEPS * LR  # tau eta_l
 
 
 def received(bounded: np.ndarray, seed: int, name: str, t: int, trust: str, z: float, echo: bool):
-    """What every client and the server have of a release: own messages [M, d] and their mean [d]."""
+    """What every client and the server have of a release: own messages [M, d] and their mean
+    [d].
+    """
     if trust == "local" or (trust == "secure_aggregation" and echo):
         share = 1.0 if trust == "local" else 1 / np.sqrt(M)
         own = bounded + share * z * 2 * C * noise_of(seed, name, t, M)
@@ -33,7 +36,9 @@ def received(bounded: np.ndarray, seed: int, name: str, t: int, trust: str, z: f
 @pytest.mark.parametrize("later", [{}, {"warm_start": True, "server_lr": 0.5}])
 def test_equals_its_lines(trust: str, release: str, control: str, later: dict[str, Any]) -> None:
     seeds, rounds = [3, 4], 4
-    played = play("scaffold", trust, {"control": control, "release": release, **later}, seeds=seeds, noise=Z).go(rounds)
+    played = play(
+        "scaffold", trust, {"control": control, "release": release, **later}, seeds=seeds, noise=Z
+    ).go(rounds)
     z = Z * np.sqrt(2) if release == "double" else Z
     names = ["update", "control"] if release == "double" else ["update"]
     for run, seed in enumerate(seeds):
@@ -56,18 +61,24 @@ def test_equals_its_lines(trust: str, release: str, control: str, later: dict[st
             state = played.states[t]
             np.testing.assert_allclose(state.server["model"][run], w, rtol=1e-9, atol=1e-12)
             np.testing.assert_allclose(state.server["control"][run], c, rtol=1e-9, atol=1e-10)
-            np.testing.assert_allclose(opened(state.clients["control"])[run], h, rtol=1e-9, atol=1e-10)
+            np.testing.assert_allclose(
+                opened(state.clients["control"])[run], h, rtol=1e-9, atol=1e-10
+            )
     counts = {name: entry.count for name, entry in played.ledger().items()}
     assert counts == {**({"warm_start": 1} if later else {}), **dict.fromkeys(names, rounds)}
 
 
 @pytest.mark.parametrize(("trust", "holds"), [("none", True), ("local", True), ("central", False)])
-def test_server_control_is_the_mean_of_the_clients_where_the_server_adds_no_noise(trust: str, holds: bool) -> None:
+def test_server_control_is_the_mean_of_the_clients_where_the_server_adds_no_noise(
+    trust: str, holds: bool
+) -> None:
     played = play("scaffold", trust, {}).go(4)
     before, after = played.states[-2], played.states[-1]
     control = after.server["control"].numpy()
     moved = (after.server["model"] - before.server["model"]).numpy()
-    np.testing.assert_allclose(control, -moved / LENGTH, rtol=1e-9)  # c = -cbar / (tau eta_l), always
+    np.testing.assert_allclose(
+        control, -moved / LENGTH, rtol=1e-9
+    )  # c = -cbar / (tau eta_l), always
     own = opened(after.clients["control"]).numpy().mean(axis=1)
     assert np.allclose(control, own, rtol=1e-9) == holds
 
@@ -89,30 +100,48 @@ def test_one_local_step_without_noise_is_fedavg() -> None:
     np.testing.assert_allclose(corrected.models(), averaged.models(), rtol=1e-10, atol=1e-12)
     apart = play("scaffold", "none", settings | {"local_steps": 4}).go(6)
     plain = play("fedavg", "none", settings | {"local_steps": 4}).go(6)
-    assert np.abs(apart.models() - plain.models()).max() > 1e-3  # with more local steps the correction acts
+    assert (
+        np.abs(apart.models() - plain.models()).max() > 1e-3
+    )  # with more local steps the correction acts
 
 
 @pytest.mark.parametrize("control", ["sent", "clipped", "raw"])
 def test_a_client_that_diverges_spoils_nobody(control: str) -> None:
-    played = play("scaffold", "local", {"local_lr": 1e3, "local_steps": 200, "control": control}).go(3)
+    played = play(
+        "scaffold", "local", {"local_lr": 1e3, "local_steps": 200, "control": control}
+    ).go(3)
     assert all(int(entry["repaired"]) > 0 for entry in played.diagnostics)
     assert np.isfinite(played.models()).all()
     assert bool(opened(played.states[-1].clients["control"]).isfinite().all())
 
 
-SHARED = ["algorithm=scaffold", "dp=secure_aggregation", "dataset.clients=12", "dataset.dimension=5"]
+SHARED = [
+    "algorithm=scaffold",
+    "dp=secure_aggregation",
+    "dataset.clients=12",
+    "dataset.dimension=5",
+]
 
 
 def test_secure_aggregation_takes_controls_that_hold_no_share_of_the_noise() -> None:
     plan = make_plan(compose_config(SHARED))  # the default runs as it is
     assert plan.algorithm.settings.control == "clipped"
-    assert gap(plan.algorithm, plan.mechanism, "secure_aggregation") is None
+    assert proof_gap(plan) is None
     assert make_plan(compose_config([*SHARED, "algorithm.control=raw"])).ledger().releases == 50
-    with pytest.raises(ConfigError, match=r"algorithm\.control=clipped is proved.*dp\.mode=paper runs it"):
+    with pytest.raises(
+        ConfigError, match=r"algorithm\.control=clipped is proved.*dp\.mode=paper runs it"
+    ):
         make_plan(compose_config([*SHARED, "algorithm.control=sent"]))
-    assert make_plan(compose_config([*SHARED, "algorithm.control=sent", "dp.mode=paper"])).ledger().releases == 50
+    assert (
+        make_plan(compose_config([*SHARED, "algorithm.control=sent", "dp.mode=paper"]))
+        .ledger()
+        .releases
+        == 50
+    )
     for trust in ("ldp", "cdp", "none"):
-        assert compose_config(["algorithm=scaffold", f"dp={trust}"])["algorithm"]["control"] == "sent"
+        assert (
+            compose_config(["algorithm=scaffold", f"dp={trust}"])["algorithm"]["control"] == "sent"
+        )
 
 
 def test_whole_noise_protects_what_is_sent_and_the_messages_are_priced() -> None:
@@ -121,13 +150,6 @@ def test_whole_noise_protects_what_is_sent_and_the_messages_are_priced() -> None
     assert (messages.scope, messages.parameter) == ("client", 4.0)
     (sums,) = make_plan(compose_config(words)).ledger().entries
     assert (sums.scope, sums.parameter) == ("federation", pytest.approx(4.0 * np.sqrt(12)))
-
-
-def test_options_that_came_later_leave_identities_alone() -> None:
-    config = compose_config(["algorithm=scaffold", "dp=ldp", "dataset.clients=12", "dataset.dimension=5"])
-    known = {"name", "revision", "local_steps", "local_lr", "clip_norm", "control", "release"}
-    assert set(make_plan(config).identity["algorithm"]) == known
-    assert make_plan(with_values(config, {"algorithm.server_lr": 0.5})).id != make_plan(config).id
 
 
 def test_client_controls_stay_with_the_clients() -> None:

@@ -29,21 +29,29 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("scaffnew", {}),
     ("scaffnew", {"control": "none", "batch_size": 1}),
 ]
-DIAGNOSTICS = {"scaffnew": "drift_diagnostics"}  # of a method's file; "update_diagnostics" of the others
+DIAGNOSTICS = {
+    "scaffnew": "drift_diagnostics"
+}  # of a method's file; "update_diagnostics" of the others
 CONF = Path(__file__).parents[2] / "conf" / "algorithm"
 FILES = ("fedavg", "fedexp", "fedexp_naive", "scaffold", "scaffnew", "fedavg_scheduled")
 each_method = pytest.mark.parametrize(
-    ("name", "settings"), METHODS, ids=[f"{n}{'-' * bool(s)}{'-'.join(map(str, s.values()))}" for n, s in METHODS]
+    ("name", "settings"),
+    METHODS,
+    ids=[f"{n}{'-' * bool(s)}{'-'.join(map(str, s.values()))}" for n, s in METHODS],
 )
 each_trust = pytest.mark.parametrize("trust", ["none", "local", "central", "privunit"])
 
 
 @each_method
-def test_the_order_of_clients_does_not_matter_without_noise(name: str, settings: dict[str, Any]) -> None:
+def test_the_order_of_clients_does_not_matter_without_noise(
+    name: str, settings: dict[str, Any]
+) -> None:
     federation = federation_of(1)
     order = np.random.default_rng(0).permutation(M)
     straight = play(name, "none", settings, federations=[federation]).go(5).models()
-    permuted = play(name, "none", settings, federations=[reordered(federation, order)]).go(5).models()
+    permuted = (
+        play(name, "none", settings, federations=[reordered(federation, order)]).go(5).models()
+    )
     np.testing.assert_allclose(permuted, straight, rtol=1e-10, atol=1e-12)
 
 
@@ -57,22 +65,35 @@ def test_a_slice_of_a_batch_is_the_run_alone(
     noisy = Streams.noisy
 
     def added(
-        self: Streams, stream: str, rounds: np.ndarray, values: torch.Tensor, std: torch.Tensor, factors: torch.Tensor | None
+        self: Streams,
+        stream: str,
+        rounds: np.ndarray,
+        values: torch.Tensor,
+        std: torch.Tensor,
+        factors: torch.Tensor | None,
     ) -> torch.Tensor:
         noise = self.normal(stream, rounds, *values.shape[1:], values.dtype)  # is written down
         found = noisy(self, stream, rounds, values, std, factors)
-        wanted = (values if factors is None else values * factors) + std.reshape(*std.shape, *[1] * (3 - std.dim())) * noise
+        wanted = (values if factors is None else values * factors) + std.reshape(
+            *std.shape, *[1] * (3 - std.dim())
+        ) * noise
         np.testing.assert_allclose(opened(found), wanted, rtol=1e-12, atol=1e-13)
         return found
 
-    monkeypatch.setattr(Streams, "normal", lambda *args, **kw: drawn.append(normal(*args, **kw)) or drawn[-1].clone())
+    monkeypatch.setattr(
+        Streams,
+        "normal",
+        lambda *args, **kw: drawn.append(normal(*args, **kw)) or drawn[-1].clone(),
+    )
     monkeypatch.setattr(Streams, "noisy", added)
     seeds = [5, 6, 5, 7]
     together = play(name, trust, settings, seeds=seeds).go(3)
     batch, drawn[:] = list(drawn), []
     for run, seed in enumerate(seeds):
         alone = play(name, trust, settings, seeds=[seed]).go(3)
-        np.testing.assert_allclose(together.models()[:, run], alone.models()[:, 0], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(
+            together.models()[:, run], alone.models()[:, 0], rtol=1e-12, atol=1e-12
+        )
         assert len(drawn) == len(batch)
         assert all(torch.equal(one[run], own[0]) for one, own in zip(batch, drawn, strict=True))
         assert [entry.to_json() for entry in together.ledger(run).values()] == [
@@ -104,12 +125,14 @@ def test_a_round_leaves_its_state_alone_and_hands_the_server_released_values_onl
 
 @each_method
 @each_trust
-def test_no_round_reads_a_diagnostic(name: str, settings: dict[str, Any], trust: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_round_reads_a_diagnostic(
+    name: str, settings: dict[str, Any], trust: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     honest = play(name, trust, settings, seeds=[5]).go(3)
     module = importlib.import_module(f"dpfl_cli.algorithms.{name}")
     shown = DIAGNOSTICS.get(name, "update_diagnostics")
     genuine = getattr(module, shown)
-    spoiled = lambda *args: {key: value * float("nan") for key, value in genuine(*args).items()}  # noqa: E731
+    spoiled = lambda *args: {key: value * float("nan") for key, value in genuine(*args).items()}
     monkeypatch.setattr(module, shown, spoiled)
     blind = play(name, trust, settings, seeds=[5]).go(3)
     assert bool(blind.diagnostics[-1]["clipped_fraction"].isnan().all())
@@ -117,22 +140,35 @@ def test_no_round_reads_a_diagnostic(name: str, settings: dict[str, Any], trust:
 
 
 @each_method
-def test_hyperparameters_may_differ_between_the_runs_of_a_batch(name: str, settings: dict[str, Any]) -> None:
+def test_hyperparameters_may_differ_between_the_runs_of_a_batch(
+    name: str, settings: dict[str, Any]
+) -> None:
     rates, clips = [0.005, 0.01, 0.02], [0.1, 0.3, float("inf")]
 
     def vary(hyper: Any) -> None:
-        hyper.local_lr, hyper.clip_norm = torch.tensor(rates, dtype=torch.float64), torch.tensor(clips, dtype=torch.float64)
+        hyper.local_lr, hyper.clip_norm = (
+            torch.tensor(rates, dtype=torch.float64),
+            torch.tensor(clips, dtype=torch.float64),
+        )
 
     together = play(name, "none", settings, seeds=[5, 5, 5], change=vary).go(3).models()
     for run in range(3):
         clip_norm = None if clips[run] == float("inf") else clips[run]
-        alone = play(name, "none", settings | {"local_lr": rates[run], "clip_norm": clip_norm}, seeds=[5]).go(3).models()
+        alone = (
+            play(
+                name, "none", settings | {"local_lr": rates[run], "clip_norm": clip_norm}, seeds=[5]
+            )
+            .go(3)
+            .models()
+        )
         np.testing.assert_allclose(together[:, run], alone[:, 0], rtol=1e-12, atol=1e-12)
 
 
 def test_no_algorithm_opens_client_values() -> None:
     for path in Path(dpfl_cli.algorithms.__path__[0]).glob("*.py"):
-        names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+        names = {
+            node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)
+        }
         assert "opened" not in names, path.name
 
 
@@ -155,15 +191,43 @@ def test_options_in_conf_are_the_components_settings(path: Path) -> None:
     ("name", "change", "message"),
     [
         ("fedavg", {"clip_norm": -1.0}, "algorithm.clip_norm=-1.0: input should be greater than 0"),
-        ("fedavg", {"local_steps": 0}, "algorithm.local_steps=0: input should be greater than or equal to 1"),
+        (
+            "fedavg",
+            {"local_steps": 0},
+            "algorithm.local_steps=0: input should be greater than or equal to 1",
+        ),
         ("fedexp", {"local_lr": "x"}, "algorithm.local_lr='x': input should be a valid number"),
         ("fedexp", {"halve": True}, "algorithm.halve: unknown option; did you mean half"),
-        ("scaffold", {"control": "send"}, "algorithm.control='send': input should be 'sent', 'clipped' or 'raw'"),
-        ("scaffold", {"batch_size": 0}, "algorithm.batch_size=0: input should be greater than or equal to 1"),
-        ("scaffnew", {"control": "raw"}, "algorithm.control='raw': input should be 'sent', 'clipped', 'apart' or 'none'"),
-        ("scaffnew", {"local_steps": 0.5}, "algorithm.local_steps=0.5: input should be greater than or equal to 1"),
-        ("scaffnew", {"local_steps": float("inf")}, "algorithm.local_steps=inf: input should be a finite number"),
-        ("scaffnew", {"schedule": "random"}, "algorithm.schedule='random': input should be 'deterministic' or 'bernoulli'"),
+        (
+            "scaffold",
+            {"control": "send"},
+            "algorithm.control='send': input should be 'sent', 'clipped' or 'raw'",
+        ),
+        (
+            "scaffold",
+            {"batch_size": 0},
+            "algorithm.batch_size=0: input should be greater than or equal to 1",
+        ),
+        (
+            "scaffnew",
+            {"control": "raw"},
+            "algorithm.control='raw': input should be 'sent', 'clipped', 'apart' or 'none'",
+        ),
+        (
+            "scaffnew",
+            {"local_steps": 0.5},
+            "algorithm.local_steps=0.5: input should be greater than or equal to 1",
+        ),
+        (
+            "scaffnew",
+            {"local_steps": float("inf")},
+            "algorithm.local_steps=inf: input should be a finite number",
+        ),
+        (
+            "scaffnew",
+            {"schedule": "random"},
+            "algorithm.schedule='random': input should be 'deterministic' or 'bernoulli'",
+        ),
     ],
 )
 def test_bad_settings_are_one_line(name: str, change: dict[str, Any], message: str) -> None:

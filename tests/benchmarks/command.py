@@ -1,4 +1,6 @@
-"""What the commands cost before any work is done: seconds from the shell to the answer, each in a process of its own."""
+"""What the commands cost before any work is done: seconds from the shell to the answer, each in a
+process of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,21 @@ import time
 
 COMMANDS = {
     "dpfl --help": ["--help"],
-    "dpfl run rounds=1, from start to end": ["run", "rounds=1", "--quiet"],  # an upper bound on its first round
+    "dpfl run rounds=1, from start to end": [
+        "run",
+        "rounds=1",
+        "--quiet",
+    ],  # an upper bound on its first round
     "dpfl run -m, 40 runs of one round": [
-        *("run", "-m", "algorithm=fedexp,fedavg", "dp=ldp", "seed=range(20)", "rounds=1", "--quiet"),
+        *(
+            "run",
+            "-m",
+            "algorithm=fedexp,fedavg",
+            "dp=ldp",
+            "seed=range(20)",
+            "rounds=1",
+            "--quiet",
+        ),
     ],  # an upper bound on the start-up of workload G
 }
 

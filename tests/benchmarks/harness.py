@@ -1,8 +1,10 @@
-"""Measuring side by side: one process, alternating, medians of several samples, each long enough to mean something.
+"""Measuring side by side: one process, alternating, medians of several samples, each long enough to
+mean something.
 
-All that is compared takes turns within a repeat, so that what else the machine does falls on all of it; a ratio is the median of
-the repeats' ratios. References that take long do a part of a round, which is scaled and stated. Operations are counted by formula
-and sparingly: what is left to do once the structure is made use of, so that no rate flatters.
+All that is compared takes turns within a repeat, so that what else the machine does falls on all of
+it; a ratio is the median of the repeats' ratios. References that take long do a part of a round,
+which is scaled and stated. Operations are counted by formula and sparingly: what is left to do once
+the structure is made use of, so that no rate flatters.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class Contender:
 
     Attributes:
       run: computes them; what it returns is not looked at.
-      rounds: how many rounds a call does; a fraction where it does a part of the clients (or records) only.
+      rounds: how many rounds a call does; a fraction where it does a part of the clients (or
+        records) only.
     """
 
     run: Callable[[], object]
@@ -48,8 +51,8 @@ class Workload:
     """What is measured: dpfl's way, and others.
 
     Attributes:
-      references: by name; "loop" (PyTorch, client by client), "vmap" (torch.func) and "noise" (drawing a round's noise and
-        nothing else) have columns of their own.
+      references: by name; "loop" (PyTorch, client by client), "vmap" (torch.func) and "noise"
+        (drawing a round's noise and nothing else) have columns of their own.
       flops: floating-point operations that a round needs; None where they depend on the data.
       dtype: of the arithmetic, and so of the matrix product that is the peak.
     """
@@ -67,11 +70,13 @@ class Case:
     Attributes:
       key: the letter that `--only` takes.
       title: what a round is.
+      counted: what rounds are, where people ask how many of them a second has.
     """
 
     key: str
     title: str
     build: Callable[[str], Workload] = field(repr=False)
+    counted: str | None = None
 
 
 def measure(case: Case, repeats: int) -> Row:
@@ -89,28 +94,41 @@ def measure(case: Case, repeats: int) -> Row:
         "product": Contender(lambda: matrix @ matrix),
     }
     calls = {name: calls_for(contender) for name, contender in contenders.items()}
-    samples = [{name: sample(contender, calls[name]) for name, contender in contenders.items()} for _ in range(repeats)]
-    ratios = {name: statistics.median(one[name] / one["engine"] for one in samples) for name in workload.references}
+    samples = [
+        {name: sample(contender, calls[name]) for name, contender in contenders.items()}
+        for _ in range(repeats)
+    ]
+    ratios = {
+        name: statistics.median(one[name] / one["engine"] for one in samples)
+        for name in workload.references
+    }
     engine = [one["engine"] for one in samples]
-    product = 2.0 * PRODUCT_SIZE**3
+    product, seconds = 2.0 * PRODUCT_SIZE**3, statistics.median(engine)
+    rate = "" if case.counted is None else f": {1.0 / seconds:.3g} {case.counted} a second"
     return {
         "workload": case.key,
-        "title": case.title,
-        "seconds_per_round": statistics.median(engine),
+        "title": case.title + rate,
+        "seconds_per_round": seconds,
         "seconds_range": [min(engine), max(engine)],
         "ratio_to_loop": ratios.get("loop"),
         "ratio_to_vmap": ratios.get("vmap"),
         "times_noise": 1.0 / ratios["noise"] if "noise" in ratios else None,
-        "other_ratios": {name: ratio for name, ratio in ratios.items() if name not in ("loop", "vmap", "noise")},
-        "gflops": None if workload.flops is None else workload.flops / statistics.median(engine) / 1e9,
+        "other_ratios": {
+            name: ratio for name, ratio in ratios.items() if name not in ("loop", "vmap", "noise")
+        },
+        "gflops": None if workload.flops is None else workload.flops / seconds / 1e9,
         "fraction_of_peak": None
         if workload.flops is None
-        else statistics.median(one["product"] / one["engine"] for one in samples) * workload.flops / product,
+        else statistics.median(one["product"] / one["engine"] for one in samples)
+        * workload.flops
+        / product,
         "peak": PRODUCTS[workload.dtype],
         "peak_gflops": product / statistics.median(one["product"] for one in samples) / 1e9,
         "flops_per_round": workload.flops,
         "peak_memory_bytes": grown,
-        "rounds_per_call": {name: contender.rounds for name, contender in contenders.items() if name != "product"},
+        "rounds_per_call": {
+            name: contender.rounds for name, contender in contenders.items() if name != "product"
+        },
         "gpu_seconds_per_round": gpu_seconds(case, repeats) if torch.cuda.is_available() else None,
     }
 
@@ -124,7 +142,9 @@ def gpu_seconds(case: Case, repeats: int) -> float:
 
 
 def calls_for(contender: Contender) -> int:
-    """How many calls fill a sample, by one call; by a second one where the first was short, and may have been held up."""
+    """How many calls fill a sample, by one call; by a second one where the first was short, and may
+    have been held up.
+    """
     seconds = sample(contender, 1) * contender.rounds
     if seconds < SAMPLE_SECONDS:
         seconds = sample(contender, 1) * contender.rounds
@@ -150,12 +170,16 @@ def wait() -> None:
 def release_memory() -> None:
     """Gives back what earlier workloads left, so that it is not reused unseen."""
     gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # another C library: growth may be understated
+    with contextlib.suppress(
+        OSError, AttributeError
+    ):  # another C library: growth may be understated
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def start_watching_memory() -> int | None:
-    """Sets the high-water mark of this process's memory back and returns bytes in use; None where Linux's /proc is not."""
+    """Sets the high-water mark of this process's memory back and returns bytes in use; None where
+    Linux's /proc is not.
+    """
     try:
         Path("/proc/self/clear_refs").write_text("5")
         return memory("VmRSS")
@@ -173,7 +197,9 @@ def machine() -> dict[str, Any]:
     """What the numbers depend on besides the code."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+        processor = next(
+            line.split(":")[1].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         processor = platform.machine()
     return {

@@ -1,6 +1,8 @@
-"""Workloads B and C: local training of CNNs on images, 10 full-batch steps a client, with and without the compiled kernel.
+"""Workloads B and C: local training of CNNs on images, 10 full-batch steps a client, with and
+without the compiled kernel.
 
-1000 clients with 60 random images of 28x28 each, or with 1 to 300 (shares of a Dirichlet(1) law, the same total), float32. Per
+1000 clients with 60 random images of 28x28 each, or with 1 to 300 (shares of a Dirichlet(1) law,
+the same total), float32. Per
 round: every client's update from one start.
 """
 
@@ -26,7 +28,8 @@ from tests.benchmarks.plain import train, train_stacked
 
 CLIENTS, IMAGES, LARGEST, SIDE, CLASSES = 1000, 60, 300, 28, 10
 STEPS, RATE = 10, 0.1
-STACKS = 4  # the references' part of a round: stacks at even distances in the order of the clients' sizes
+# the references' part of a round: stacks at even distances in the order of the clients' sizes
+STACKS = 4
 STACK = 10  # clients of about one size that vmap trains at once; more are no faster
 
 
@@ -38,67 +41,98 @@ class TorchPath(CnnObjective):
 
 
 def cases() -> Iterator[Case]:
-    networks = {"B": ("mnist_cnn", "MNIST CNN, 5046 parameters"), "C": ("mnist_cnn_small", "small CNN, 237 parameters")}
+    networks = {
+        "B": ("mnist_cnn", "MNIST CNN, 5046 parameters"),
+        "C": ("mnist_cnn_small", "small CNN, 237 parameters"),
+    }
     federations = {"": (equal_sizes(), "60 images"), "'": (unequal_sizes(), "1 to 300 images")}
     for key, (model, network) in networks.items():
         for mark, (sizes, images) in federations.items():
             title = f"{network}, 1000 clients x {images}, 10 steps"
             yield Case(key, title, partial(local_training, CnnObjective, model, sizes))
             if not mark:
-                yield Case(key, f"{title}, without the compiled kernel", partial(local_training, TorchPath, model, sizes))
+                yield Case(
+                    key,
+                    f"{title}, without the compiled kernel",
+                    partial(local_training, TorchPath, model, sizes),
+                )
 
 
 def equal_sizes() -> np.ndarray:
     return np.full(CLIENTS, IMAGES)
 
 
-def unequal_sizes(clients: int = CLIENTS, total: int = CLIENTS * IMAGES, largest: int = LARGEST) -> np.ndarray:
+def unequal_sizes(
+    clients: int = CLIENTS, total: int = CLIENTS * IMAGES, largest: int = LARGEST
+) -> np.ndarray:
     """[clients] sizes from 1 to `largest` with a given sum."""
     generator = np.random.default_rng(0)
     sizes = np.clip(np.round(generator.dirichlet(np.ones(clients)) * total).astype(int), 1, largest)
     while sizes.sum() != total:
         step = np.sign(total - sizes.sum())
         free = np.flatnonzero((sizes + step >= 1) & (sizes + step <= largest))
-        sizes[generator.choice(free, min(len(free), abs(total - sizes.sum())), replace=False)] += step
+        sizes[generator.choice(free, min(len(free), abs(total - sizes.sum())), replace=False)] += (
+            step
+        )
     return sizes
 
 
 def federation_of(sizes: np.ndarray) -> Federation:
     """Clients with so many random images each."""
     generator, total = np.random.default_rng(0), int(sizes.sum())
-    pool = Records(generator.random((total, SIDE, SIDE), np.float32), generator.integers(0, CLASSES, total))
+    pool = Records(
+        generator.random((total, SIDE, SIDE), np.float32), generator.integers(0, CLASSES, total)
+    )
     info = DatasetInfo("random", "synthetic", "", (SIDE, SIDE), CLASSES, total, None)
     test = Records(pool.features[:1], pool.targets[:1])
-    return Federation(Dataset(info, pool, test), Partition(np.arange(total), np.concatenate([[0], np.cumsum(sizes)])))
+    return Federation(
+        Dataset(info, pool, test),
+        Partition(np.arange(total), np.concatenate([[0], np.cumsum(sizes)])),
+    )
 
 
 def settings_of(model: str) -> CnnSettings:
     """As the config has them."""
-    values = {key: value for key, value in compose_config([f"model={model}", "dataset=mnist"])["model"].items() if key != "name"}
+    values = {
+        key: value
+        for key, value in compose_config([f"model={model}", "dataset=mnist"])["model"].items()
+        if key != "name"
+    }
     return parse_settings(CnnSettings, values, "model")
 
 
-def local_training(kind: type[CnnObjective], model: str, sizes: np.ndarray, device: str) -> Workload:
+def local_training(
+    kind: type[CnnObjective], model: str, sizes: np.ndarray, device: str
+) -> Workload:
     federation, settings = federation_of(sizes), settings_of(model)
     objective = kind(settings, [federation], np.array([0]), device)
     start, rate = objective.initial(Streams([0])), torch.tensor([RATE], device=device)
-    some = np.argsort(sizes).reshape(-1, STACK)[CLIENTS // STACK // STACKS // 2 :: CLIENTS // STACK // STACKS].ravel()
+    some = (
+        np.argsort(sizes)
+        .reshape(-1, STACK)[CLIENTS // STACK // STACKS // 2 :: CLIENTS // STACK // STACKS]
+        .ravel()
+    )
     part = float(sizes[some].sum() / sizes.sum())
     return Workload(
         engine=Contender(lambda: objective.local_descent(start, rate, STEPS)),
         references={
-            "loop": Contender(lambda: loop(settings, federation, some, start[0].cpu(), STEPS), part),
-            "vmap": Contender(lambda: stacked(settings, federation, some, start[0].cpu(), STEPS), part),
+            "loop": Contender(
+                lambda: loop(settings, federation, some, start[0].cpu(), STEPS), part
+            ),
+            "vmap": Contender(
+                lambda: stacked(settings, federation, some, start[0].cpu(), STEPS), part
+            ),
         },
         flops=float(sizes.sum()) * STEPS * flops_per_image(settings),
     )
 
 
 def flops_per_image(settings: CnnSettings) -> float:
-    """Two operations for every product of the forward pass, the weights' gradients, and all layers' inputs' but the first's.
+    """Two operations for every product of the forward pass, the weights' gradients, and all layers'
+    inputs' but the first's.
 
-    Of the convolutions' outputs, those that a pooling window holds (24x24 and 8x8); behind a pooling, a gradient has one position
-    in four.
+    Of the convolutions' outputs, those that a pooling window holds (24x24 and 8x8); behind a
+    pooling, a gradient has one position in four.
     """
     first, second = settings.channels
     widths = [16 * second, *([] if settings.hidden is None else [settings.hidden]), CLASSES]
@@ -129,21 +163,29 @@ def images_of(federation: Federation, client: int) -> tuple[Tensor, Tensor]:
     """[n, 1, 28, 28] images and [n] labels."""
     train_records, offsets = federation.dataset.train, federation.partition.offsets
     rows = federation.partition.indices[offsets[client] : offsets[client + 1]]
-    return torch.from_numpy(train_records.features[rows]).unsqueeze(1), torch.from_numpy(train_records.targets[rows])
+    return torch.from_numpy(train_records.features[rows]).unsqueeze(1), torch.from_numpy(
+        train_records.targets[rows]
+    )
 
 
-def loop(settings: CnnSettings, federation: Federation, clients: Sequence[int], start: Tensor, steps: int) -> Tensor:
+def loop(
+    settings: CnnSettings, federation: Federation, clients: Sequence[int], start: Tensor, steps: int
+) -> Tensor:
     """[k, d] updates, client by client."""
     module = network(settings)
     weights = weights_of(module, start)
     updates = []
     for client in clients:
         images, labels = images_of(federation, client)
-        updates.append(train(module, weights, images, [labels], steps, RATE, functional.cross_entropy))
+        updates.append(
+            train(module, weights, images, [labels], steps, RATE, functional.cross_entropy)
+        )
     return torch.stack(updates)
 
 
-def stacked(settings: CnnSettings, federation: Federation, clients: Sequence[int], start: Tensor, steps: int) -> Tensor:
+def stacked(
+    settings: CnnSettings, federation: Federation, clients: Sequence[int], start: Tensor, steps: int
+) -> Tensor:
     """[k, d] updates, `STACK` clients at once, padded to the largest of them."""
     module = network(settings)
     weights = weights_of(module, start)
@@ -152,8 +194,14 @@ def stacked(settings: CnnSettings, federation: Federation, clients: Sequence[int
         own = [images_of(federation, client) for client in clients[first : first + STACK]]
         images = nn.utils.rnn.pad_sequence([images for images, _ in own], batch_first=True)
         labels = nn.utils.rnn.pad_sequence([labels for _, labels in own], batch_first=True)
-        shares = nn.utils.rnn.pad_sequence([torch.full((len(labels),), 1 / len(labels)) for _, labels in own], batch_first=True)
-        updates.append(train_stacked(module, weights, images, [labels, shares], steps, RATE, weighted_cross_entropy))
+        shares = nn.utils.rnn.pad_sequence(
+            [torch.full((len(labels),), 1 / len(labels)) for _, labels in own], batch_first=True
+        )
+        updates.append(
+            train_stacked(
+                module, weights, images, [labels, shares], steps, RATE, weighted_cross_entropy
+            )
+        )
     return torch.cat(updates)
 
 

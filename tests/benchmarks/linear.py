@@ -1,7 +1,9 @@
-"""Workload A: whole rounds of DP-FedAvg under local DP on linear regression, and the grid of 40 such runs.
+"""Workload A: whole rounds of DP-FedAvg under local DP on linear regression, and the grid of 40
+such runs.
 
-1000 clients with one record, d = 500, 20 local steps, clipping, Gaussian noise on every client's message, float64. A round of
-dpfl is `Batch.step`: algorithm, mechanism and ledger.
+1000 clients with one record, d = 500, 20 local steps, clipping, Gaussian noise on every client's
+message, float64. A round of
+dpfl is `Stack.step`: algorithm, mechanism and ledger.
 """
 
 from __future__ import annotations
@@ -19,11 +21,14 @@ from torch import Tensor, nn
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.privacy import accountants
-from dpfl_cli.simulation import engine, results
-from dpfl_cli.simulation.engine import Batch, Member, federation_of
+from dpfl_cli.privacy import gaussian_accountants
+from dpfl_cli.simulation import federations, results
 from dpfl_cli.simulation.execute import execute
-from dpfl_cli.simulation.plan import Plan, make_plan, make_plans
+from dpfl_cli.simulation.federations import federation_of
+from dpfl_cli.simulation.member import Member
+from dpfl_cli.simulation.plan import make_plan, make_plans
+from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.stack import Stack
 from dpfl_cli.simulation.store import RunStore
 from tests.benchmarks.harness import Case, Contender, Workload
 from tests.benchmarks.plain import clipped, train, train_stacked
@@ -38,26 +43,46 @@ def cases() -> Iterator[Case]:
     problem = "linear regression d=500, 1000 clients x 1 record, 20 steps"
     yield Case("A", f"{problem}, local DP: whole rounds", whole_rounds)
     yield Case("A", f"{problem}: the clients' steps alone", local_steps)
-    yield Case("G", "dpfl run -m algorithm=fedexp,fedavg dp=ldp seed=range(20): a round of one of the 40 runs", grid)
+    yield Case(
+        "G",
+        "dpfl run -m algorithm=fedexp,fedavg dp=ldp seed=range(20): a round of one of the 40 runs",
+        grid,
+    )
 
 
 def linear_plan(*overrides: str) -> Plan:
     """DP-FedAvg under local DP; of so many rounds that none is the last."""
-    return make_plan(compose_config(["algorithm=fedavg", "dp=ldp", "dataset.dimension=500", "rounds=100000", *overrides]))
+    return make_plan(
+        compose_config(
+            ["algorithm=fedavg", "dp=ldp", "dataset.dimension=500", "rounds=100000", *overrides]
+        )
+    )
 
 
 def whole_rounds(device: str) -> Workload:
     plan = linear_plan(f"runtime.device={device}")
-    batch = Batch([Member(plan)])
+    batch = Stack([Member(plan)])
     settings, streams, rounds = plan.algorithm.settings, Streams([1]), count(1)
     features, targets, _ = (torch.as_tensor(part) for part in federation_of(plan).padded())
-    fixed = (settings.local_steps, settings.local_lr, settings.clip_norm, NOISE_PER_CLIP * settings.clip_norm)
+    fixed = (
+        settings.local_steps,
+        settings.local_lr,
+        settings.clip_norm,
+        NOISE_PER_CLIP * settings.clip_norm,
+    )
     return Workload(
         engine=Contender(batch.step),
         references={
-            "loop": Contender(lambda: loop(features[:LOOP_CLIENTS], targets[:LOOP_CLIENTS], *fixed), LOOP_CLIENTS / plan.clients),
+            "loop": Contender(
+                lambda: loop(features[:LOOP_CLIENTS], targets[:LOOP_CLIENTS], *fixed),
+                LOOP_CLIENTS / plan.clients,
+            ),
             "vmap": Contender(lambda: stacked(features, targets, *fixed)),
-            "noise": Contender(lambda: streams.normal("noise/update", np.array([next(rounds)]), plan.clients, plan.dimension)),
+            "noise": Contender(
+                lambda: streams.normal(
+                    "noise/update", np.array([next(rounds)]), plan.clients, plan.dimension
+                )
+            ),
         },
         # x.w and a x (the steps stay in the span of x), norm, clipping, noise, sum
         flops=plan.clients * 8.0 * plan.dimension,
@@ -77,7 +102,8 @@ def local_steps(device: str) -> Workload:
         engine=Contender(lambda: objective.local_descent(start, rate, settings.local_steps)),
         references={
             "loop": Contender(
-                lambda: updates(features[:LOOP_CLIENTS], targets[:LOOP_CLIENTS], *fixed), LOOP_CLIENTS / plan.clients
+                lambda: updates(features[:LOOP_CLIENTS], targets[:LOOP_CLIENTS], *fixed),
+                LOOP_CLIENTS / plan.clients,
             ),
             "vmap": Contender(lambda: updates_stacked(features, targets, *fixed)),
         },
@@ -87,15 +113,24 @@ def local_steps(device: str) -> Workload:
 
 
 def updates(features: Tensor, targets: Tensor, steps: int, rate: float) -> Tensor:
-    """[k, d] the clients' updates from zero, client by client; features [k, n, d], targets [k, n]."""
+    """[k, d] the clients' updates from zero, client by client; features [k, n, d], targets [k,
+    n].
+    """
     module, weights = model_and_weights(features)
     pairs = zip(features, targets, strict=True)
-    return torch.stack([train(module, weights, inputs, [own], steps, rate, half_squared_error) for inputs, own in pairs])
+    return torch.stack(
+        [
+            train(module, weights, inputs, [own], steps, rate, half_squared_error)
+            for inputs, own in pairs
+        ]
+    )
 
 
 def updates_stacked(features: Tensor, targets: Tensor, steps: int, rate: float) -> Tensor:
     """As `updates`, by torch.func."""
-    return train_stacked(*model_and_weights(features), features, [targets], steps, rate, half_squared_error)
+    return train_stacked(
+        *model_and_weights(features), features, [targets], steps, rate, half_squared_error
+    )
 
 
 def model_and_weights(features: Tensor) -> tuple[nn.Linear, dict[str, Tensor]]:
@@ -103,7 +138,9 @@ def model_and_weights(features: Tensor) -> tuple[nn.Linear, dict[str, Tensor]]:
     return module, {name: torch.zeros_like(value) for name, value in module.state_dict().items()}
 
 
-def loop(features: Tensor, targets: Tensor, steps: int, rate: float, clip_norm: float, std: float) -> Tensor:
+def loop(
+    features: Tensor, targets: Tensor, steps: int, rate: float, clip_norm: float, std: float
+) -> Tensor:
     """[d] the mean of the clients' noisy clipped updates from zero, client by client."""
     total = torch.zeros(features.shape[-1], dtype=features.dtype)
     for update in updates(features, targets, steps, rate):
@@ -111,7 +148,9 @@ def loop(features: Tensor, targets: Tensor, steps: int, rate: float, clip_norm: 
     return total / len(features)
 
 
-def stacked(features: Tensor, targets: Tensor, steps: int, rate: float, clip_norm: float, std: float) -> Tensor:
+def stacked(
+    features: Tensor, targets: Tensor, steps: int, rate: float, clip_norm: float, std: float
+) -> Tensor:
     """As `loop`, by torch.func."""
     bounded = clipped(updates_stacked(features, targets, steps, rate), clip_norm)
     return (bounded + std * torch.randn_like(bounded)).mean(dim=0)
@@ -121,20 +160,33 @@ def half_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     return 0.5 * (outputs.squeeze(-1) - targets).square().mean()
 
 
-def grid(device: str) -> Workload:
-    """The whole command but for its start: data, rounds, metrics, epsilon and result files, against its noise alone."""
+def grid(device: str, *overrides: str) -> Workload:
+    """The whole command but for its start: data, rounds, metrics, epsilon and result files, against
+    its noise alone.
+    """
     plans = make_plans(
         [
-            compose_config([f"algorithm={method}", "dp=ldp", f"seed={seed}", f"runtime.device={device}"])
+            compose_config(
+                [
+                    *(f"algorithm={method}", "dp=ldp", f"seed={seed}"),
+                    *(f"runtime.device={device}", *overrides),
+                ]
+            )
             for method in GRID_METHODS
             for seed in range(GRID_SEEDS)
         ]
     )
     first, folder, numbers = plans[0], tempfile.mkdtemp(), count()
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # deleting results is no part of the command
+    atexit.register(
+        shutil.rmtree, folder, ignore_errors=True
+    )  # deleting results is no part of the command
 
     def run() -> None:
-        for kept in (engine._federations.clear, results._packed.cache_clear, accountants.gaussian_epsilon.cache_clear):
+        for kept in (
+            federations._federations.clear,
+            results._packed.cache_clear,
+            gaussian_accountants.gaussian_epsilon.cache_clear,
+        ):
             kept()  # a new command has no data yet, nor what was made of it
         execute(plans, RunStore(Path(folder) / str(next(numbers))))
 
@@ -142,7 +194,9 @@ def grid(device: str) -> Workload:
         for _ in GRID_METHODS:
             streams = Streams(list(range(GRID_SEEDS)))
             for number in range(1, first.rounds + 1):
-                streams.normal("noise/update", np.full(GRID_SEEDS, number), first.clients, first.dimension)
+                streams.normal(
+                    "noise/update", np.full(GRID_SEEDS, number), first.clients, first.dimension
+                )
 
     rounds = float(len(plans) * first.rounds)
     return Workload(Contender(run, rounds), {"noise": Contender(draw, rounds)}, dtype=torch.float64)

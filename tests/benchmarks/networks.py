@@ -1,8 +1,10 @@
-"""Workload H: one minibatch gradient of every client of 4 runs, of large networks with few clients: stacked, or in turn?
+"""Workload H: one minibatch gradient of every client of 4 runs, of large networks with few clients:
+stacked, or in turn?
 
-The networks, batch sizes and numbers of clients of arXiv 2304.05127 on random records (volumes and fundus images small), float32.
-dpfl computes client after client, a thread each. Beside it a plain loop whose operations all threads share ("loop"),
-torch.func.vmap over runs and clients with all records of a batch ("vmap"), and for the LSTM products stacked by hand.
+The networks, batch sizes and numbers of clients of arXiv 2304.05127 on random records (volumes and
+fundus images small), float32. dpfl computes client after client, a thread each. Beside it a plain
+loop whose operations all threads share ("loop"), torch.func.vmap over runs and clients with all
+records of a batch ("vmap"), and for the LSTM products stacked by hand.
 """
 
 from __future__ import annotations
@@ -64,7 +66,10 @@ PROBLEMS = (
 
 def cases() -> Iterator[Case]:
     for problem in PROBLEMS:
-        title = f"{problem.model}, {RUNS} runs x {problem.clients} clients, minibatch gradient of {problem.batch}"
+        title = (
+            f"{problem.model}, {RUNS} runs x {problem.clients} clients, minibatch gradient of "
+            f"{problem.batch}"
+        )
         yield Case("H", title, partial(minibatches, problem))
 
 
@@ -86,7 +91,10 @@ def objective_of(problem: Problem, changes: dict[str, Any], device: str = "cpu")
     values = {**compose_config([f"model={problem.model}"])["model"], **changes}
     found = lookup("model", values.pop("name"))
     objective: Network = found.target(
-        parse_settings(found.settings, values, "model"), [federation_of(problem)], np.zeros(RUNS, int), device
+        parse_settings(found.settings, values, "model"),
+        [federation_of(problem)],
+        np.zeros(RUNS, int),
+        device,
     )
     return objective
 
@@ -97,7 +105,10 @@ def federation_of(problem: Problem) -> Federation:
     total = clients * each
     if problem.classes is not None:
         info = DatasetInfo("random", "synthetic", "", shape, problem.classes, total, clients)
-        train = Records(generator.standard_normal((total, *shape), np.float32), generator.integers(0, problem.classes, total))
+        train = Records(
+            generator.standard_normal((total, *shape), np.float32),
+            generator.integers(0, problem.classes, total),
+        )
     elif len(shape) > 1:
         info = volumes_info("random", "synthetic", "", shape[1:], total, clients)
         truth = generator.integers(0, 2, (total, *shape[1:])).astype(np.uint8)
@@ -105,18 +116,24 @@ def federation_of(problem: Problem) -> Federation:
     else:
         info = sequences_info("random", "synthetic", "", VOCABULARY, total, clients)
         train = Records(*(generator.integers(0, VOCABULARY, (total, *shape)) for _ in range(2)))
-    return Federation(Dataset(info, train, None), Partition(np.arange(total), each * np.arange(clients + 1)))
+    return Federation(
+        Dataset(info, train, None), Partition(np.arange(total), each * np.arange(clients + 1))
+    )
 
 
 def points(objective: Network) -> Tensor:
     """[R, M, d] initial parameters."""
-    return objective.initial(Streams(list(range(RUNS)))).unsqueeze(1).repeat(1, objective.clients, 1)
+    return (
+        objective.initial(Streams(list(range(RUNS)))).unsqueeze(1).repeat(1, objective.clients, 1)
+    )
 
 
 def drawn(objective: Network, problem: Problem) -> Tensor:
     """[R, M, b] record numbers."""
     rounds = np.ones(RUNS, int)
-    return Streams(list(range(RUNS))).subset("batch", rounds, objective.clients, objective.held, problem.batch)
+    return Streams(list(range(RUNS))).subset(
+        "batch", rounds, objective.clients, objective.held, problem.batch
+    )
 
 
 def engine(objective: Network, at: Tensor, batch: Tensor) -> Tensor:
@@ -153,9 +170,17 @@ def loop(objective: Network, at: Tensor, batch: Tensor) -> Tensor:
     """[R, M, d], one after another."""
     rows = []
     for own, inputs, targets in zip(at.flatten(0, 1), *gathered(objective, batch), strict=True):
-        weights = {name: part.clone().requires_grad_() for name, part in named(objective, own).items()}
-        loss = objective.losses(functional_call(objective.module, weights, (inputs,)), targets).mean()
-        rows.append(torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(weights.values()))]))
+        weights = {
+            name: part.clone().requires_grad_() for name, part in named(objective, own).items()
+        }
+        loss = objective.losses(
+            functional_call(objective.module, weights, (inputs,)), targets
+        ).mean()
+        rows.append(
+            torch.cat(
+                [part.flatten() for part in torch.autograd.grad(loss, list(weights.values()))]
+            )
+        )
     return torch.stack(rows).view_as(at)
 
 
@@ -163,7 +188,9 @@ def stacked(objective: Network, at: Tensor, batch: Tensor) -> Tensor:
     """[R, M, d], by vmap."""
 
     def loss(weights: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
-        return objective.losses(functional_call(objective.module, weights, (inputs,)), targets).mean()
+        return objective.losses(
+            functional_call(objective.module, weights, (inputs,)), targets
+        ).mean()
 
     gradients = vmap(grad(loss))(named(objective, at.flatten(0, 1)), *gathered(objective, batch))
     return flat(list(gradients.values())).view_as(at)
@@ -177,7 +204,9 @@ def stacked_lstm(objective: Network, at: Tensor, batch: Tensor) -> Tensor:
     values = leaves[0][torch.arange(stack, device=at.device).reshape(-1, 1, 1), tokens]
     for layer in range(LAYERS):
         into, over, bias, bias_over = leaves[1 + 4 * layer : 5 + 4 * layer]
-        gates = torch.baddbmm((bias + bias_over).unsqueeze(1), values.flatten(1, 2), into.mT).unflatten(1, (records, -1))
+        gates = torch.baddbmm(
+            (bias + bias_over).unsqueeze(1), values.flatten(1, 2), into.mT
+        ).unflatten(1, (records, -1))
         state = cell = gates.new_zeros(stack, records, over.shape[-1])
         outputs = []
         for step in gates.unbind(2):
@@ -186,7 +215,11 @@ def stacked_lstm(objective: Network, at: Tensor, batch: Tensor) -> Tensor:
             state = torch.sigmoid(leave) * torch.tanh(cell)
             outputs.append(state)
         values = torch.stack(outputs, dim=2)
-    logits = torch.baddbmm(leaves[-1].unsqueeze(1), values.flatten(1, 2), leaves[-2].mT).flatten(0, 1)
-    each = functional.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="none").view_as(targets)
+    logits = torch.baddbmm(leaves[-1].unsqueeze(1), values.flatten(1, 2), leaves[-2].mT).flatten(
+        0, 1
+    )
+    each = functional.cross_entropy(
+        logits, targets.flatten(), ignore_index=IGNORED, reduction="none"
+    ).view_as(targets)
     total = (each.sum(dim=2) / (targets != IGNORED).sum(dim=2).clamp(min=1)).mean(dim=1).sum()
     return flat(list(torch.autograd.grad(total, leaves))).view_as(at)

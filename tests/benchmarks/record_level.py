@@ -1,7 +1,9 @@
-"""Workload D: record-level local steps of a 512 -> 10 head, against three ways to clip that research code uses.
+"""Workload D: record-level local steps of a 512 -> 10 head, against three ways to clip that
+research code uses.
 
-2 clients with 1500 records, 15 local steps a round, each on a fresh batch of 100 without replacement, in float32:
-v <- v - rate * mean of the clipped gradients of the batch's records, for every client. The noise is left out everywhere.
+2 clients with 1500 records, 15 local steps a round, each on a fresh batch of 100 without
+replacement, in float32: v <- v - rate * mean of the clipped gradients of the batch's records, for
+  every client. The noise is left out everywhere.
 """
 
 from __future__ import annotations
@@ -28,23 +30,38 @@ LOOP_STEPS = 3  # the loop's part of a round
 
 
 def cases() -> Iterator[Case]:
-    yield Case("D", "record-level steps of a 512 -> 10 head, 2 clients x 1500 records, 15 batches of 100", record_level)
+    yield Case(
+        "D",
+        "record-level steps of a 512 -> 10 head, 2 clients x 1500 records, 15 batches of 100",
+        record_level,
+    )
 
 
 def record_level(device: str) -> Workload:
     federation = softmax_federation(CLIENTS, RECORDS, WIDTH, CLASSES)
     objective = softmax_objective(federation, device, bias=True)
-    start, numbers = torch.zeros(CLIENTS, objective.dimension), batches(STEPS, CLIENTS, RECORDS, BATCH)
+    start, numbers = (
+        torch.zeros(CLIENTS, objective.dimension),
+        batches(STEPS, CLIENTS, RECORDS, BATCH),
+    )
     features, labels, _ = (torch.from_numpy(part) for part in federation.padded())
     here, drawn = start.to(device), numbers.to(device)
     return Workload(
         engine=Contender(lambda: engine(objective, here, drawn)),
         references={
-            "loop": Contender(lambda: record_by_record(features, labels, start, numbers[:LOOP_STEPS]), LOOP_STEPS / STEPS),
+            "loop": Contender(
+                lambda: record_by_record(features, labels, start, numbers[:LOOP_STEPS]),
+                LOOP_STEPS / STEPS,
+            ),
             "vmap": Contender(lambda: per_record_vmap(features, labels, start, numbers)),
             "materialised": Contender(lambda: materialised(features, labels, start, numbers)),
         },
-        flops=STEPS * CLIENTS * BATCH * 4.0 * CLASSES * (WIDTH + 1),  # logits, and the re-weighted product
+        flops=STEPS
+        * CLIENTS
+        * BATCH
+        * 4.0
+        * CLASSES
+        * (WIDTH + 1),  # logits, and the re-weighted product
     )
 
 
@@ -55,14 +72,20 @@ def softmax_federation(clients: int, records: int, width: int, classes: int) -> 
     features /= np.float32(np.sqrt(width))
     info = DatasetInfo("random", "synthetic", "", (width,), classes, total, None)
     pool = Records(features, generator.integers(0, classes, total))
-    return Federation(Dataset(info, pool, None), Partition(np.arange(total), np.arange(clients + 1) * records))
+    return Federation(
+        Dataset(info, pool, None), Partition(np.arange(total), np.arange(clients + 1) * records)
+    )
 
 
-def softmax_objective(federation: Federation, device: str = "cpu", **changes: object) -> SoftmaxRegression:
+def softmax_objective(
+    federation: Federation, device: str = "cpu", **changes: object
+) -> SoftmaxRegression:
     """The model of `model=softmax` with some settings changed."""
     values = {**compose_config(["model=softmax"])["model"], **changes}
     values.pop("name")
-    return SoftmaxRegression(parse_settings(SoftmaxSettings, values, "model"), [federation], np.array([0]), device)
+    return SoftmaxRegression(
+        parse_settings(SoftmaxSettings, values, "model"), [federation], np.array([0]), device
+    )
 
 
 def batches(steps: int, clients: int, records: int, size: int) -> Tensor:
@@ -77,7 +100,9 @@ def engine(objective: SoftmaxRegression, start: Tensor, numbers: Tensor) -> Tens
     clip_norm = torch.tensor([CLIP], device=start.device)
     values = client_values(start.unsqueeze(0).clone())
     for batch in numbers:
-        values.sub_(objective.clipped_gradient(values, clip_norm, batch.unsqueeze(0)).values, alpha=RATE)
+        values.sub_(
+            objective.clipped_gradient(values, clip_norm, batch.unsqueeze(0)).values, alpha=RATE
+        )
     return opened(values)[0]
 
 
@@ -93,14 +118,18 @@ def record_by_record(features: Tensor, labels: Tensor, start: Tensor, numbers: T
             sums = [torch.zeros_like(parameter) for parameter in module.parameters()]
             for record in batch:
                 optimiser.zero_grad()
-                functional.cross_entropy(module(features[client, record]), labels[client, record]).backward()
+                functional.cross_entropy(
+                    module(features[client, record]), labels[client, record]
+                ).backward()
                 nn.utils.clip_grad_norm_(module.parameters(), CLIP)
                 for total, parameter in zip(sums, module.parameters(), strict=True):
                     total.add_(parameter.grad)
             for total, parameter in zip(sums, module.parameters(), strict=True):
                 parameter.grad = total / len(batch)
             optimiser.step()
-        found.append(torch.cat([module.weight.detach(), module.bias.detach().unsqueeze(1)], dim=1).flatten())
+        found.append(
+            torch.cat([module.weight.detach(), module.bias.detach().unsqueeze(1)], dim=1).flatten()
+        )
     return torch.stack(found)
 
 
@@ -121,13 +150,21 @@ def per_record_vmap(features: Tensor, labels: Tensor, start: Tensor, numbers: Te
 
 
 def materialised(features: Tensor, labels: Tensor, start: Tensor, numbers: Tensor) -> Tensor:
-    """As `engine`, with the per-record gradients of the layer written out, [clients, batch, classes, width + 1]."""
-    clients, width, classes = len(start), features.shape[-1], start.shape[-1] // (features.shape[-1] + 1)
+    """As `engine`, with the per-record gradients of the layer written out, [clients, batch,
+    classes, width + 1].
+    """
+    clients, width, classes = (
+        len(start),
+        features.shape[-1],
+        start.shape[-1] // (features.shape[-1] + 1),
+    )
     every, ones = torch.arange(clients).unsqueeze(1), torch.ones(*numbers.shape[1:], 1)
     table = start.view(clients, classes, width + 1)
     for batch in numbers:
         inputs = torch.cat([features[every, batch], ones], dim=-1)
-        residual = torch.softmax(inputs @ table.mT, dim=-1) - functional.one_hot(labels[every, batch], classes)
+        residual = torch.softmax(inputs @ table.mT, dim=-1) - functional.one_hot(
+            labels[every, batch], classes
+        )
         gradients = torch.einsum("kbc,kbp->kbcp", residual, inputs)
         scale = (CLIP / gradients.flatten(2).norm(dim=-1)).clamp(max=1.0)
         table = table - RATE * torch.einsum("kbcp,kb->kcp", gradients, scale) / batch.shape[-1]

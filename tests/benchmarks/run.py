@@ -1,4 +1,6 @@
-"""`make bench`: dpfl's speed as ratios, in one process, to loops as research code has them, to vmap, and to matrix products."""
+"""`make bench`: dpfl's speed as ratios, in one process, to loops as research code has them, to
+vmap, and to matrix products.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +13,52 @@ from rich.console import Console
 from rich.table import Table
 
 from dpfl_cli.config.paths import outputs_dir
-from dpfl_cli.simulation.execute import keep_freed_memory
+from dpfl_cli.simulation.memory import keep_freed_memory
 from dpfl_cli.simulation.plan import load_components
 from dpfl_cli.simulation.store import json_text, write_atomically
-from tests.benchmarks import convex, images, linear, networks, record_level, second_order
+from tests.benchmarks import (
+    client_rounds,
+    convex,
+    features,
+    images,
+    linear,
+    networks,
+    own_module,
+    record_level,
+    second_order,
+)
 from tests.benchmarks.command import start_up
 from tests.benchmarks.harness import Case, Row, machine, measure
 
 START_UP = "start"
 BUSY = 0.5  # load that is worth a warning
 MOST_MEMORY = 4 << 30  # bytes that a workload may take at its peak
-MODULES = (linear, images, record_level, second_order, convex, networks)
+MODULES = (
+    linear,
+    images,
+    record_level,
+    second_order,
+    convex,
+    networks,
+    client_rounds,
+    features,
+    own_module,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, prints a table, writes outputs/bench/bench.json. Returns the exit code: 1 where a workload takes too much."""
-    every = sorted((case for module in MODULES for case in module.cases()), key=lambda case: case.key.lower())
+    """Measures, prints a table, writes outputs/bench/bench.json. Returns the exit code: 1 where a
+    workload takes too much.
+    """
+    every = sorted(
+        (case for module in MODULES for case in module.cases()), key=lambda case: case.key.lower()
+    )
     keys = [*dict.fromkeys(case.key for case in every), START_UP]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default=",".join(keys), help=f"some of {','.join(keys)}")
-    parser.add_argument("--repeats", type=int, default=5, help="samples of everything, of which the median counts")
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="samples of everything, of which the median counts"
+    )
     parser.add_argument("--markdown", action="store_true", help="print the README's table too")
     args = parser.parse_args(arguments)
     wanted = args.only.split(",")
@@ -38,7 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--only {unknown.pop()}: no such workload; some of {','.join(keys)}")
     facts = machine()
     if facts["load"] > BUSY:
-        print(f"other work runs on this machine (load {facts['load']:.1f}): times are too long, ratios rough", file=sys.stderr)
+        print(
+            f"other work runs on this machine (load {facts['load']:.1f}): times are too long, "
+            "ratios rough",
+            file=sys.stderr,
+        )
     load_components()
     keep_freed_memory()  # as in every run of dpfl
     rows = measured([case for case in every if case.key in wanted], args.repeats)
@@ -51,7 +83,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     target = outputs_dir() / "bench" / "bench.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(
-        target, json_text({"machine": facts, "repeats": args.repeats, "results": rows, "start_up": started}).encode()
+        target,
+        json_text(
+            {"machine": facts, "repeats": args.repeats, "results": rows, "start_up": started}
+        ).encode(),
     )
     print(target)
     excessive = too_large(rows)
@@ -62,9 +97,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def too_large(rows: Sequence[Row]) -> list[str]:
     """A line for each workload whose peak exceeds `MOST_MEMORY`."""
-    peaks = [(row, row["peak_memory_bytes"]) for row in rows if row["peak_memory_bytes"] is not None]
+    peaks = [
+        (row, row["peak_memory_bytes"]) for row in rows if row["peak_memory_bytes"] is not None
+    ]
     return [
-        f"{row['workload']} {row['title']}: a peak of {peak / 2**30:.2f} GiB of memory, more than {MOST_MEMORY / 2**30:.0f} GiB"
+        f"{row['workload']} {row['title']}: a peak of {peak / 2**30:.2f} GiB of memory, more than "
+        f"{MOST_MEMORY / 2**30:.0f} GiB"
         for row, peak in peaks
         if peak > MOST_MEMORY
     ]
@@ -87,10 +125,20 @@ def measured(cases: Sequence[Case], repeats: int) -> list[Row]:
 def table(rows: Sequence[Row], repeats: int) -> Table:
     """All rows, for people."""
     shown = Table(
-        title=f"dpfl, {machine()['threads']} threads, medians of {repeats}; 'times': how many times as long the others take"
+        title=f"dpfl, {machine()['threads']} threads, medians of {repeats}; 'times': how many "
+        "times as long the others take"
     )
     shown.add_column("workload", max_width=58)
-    for name in ("ms a round", "times loop", "times vmap", "others", "of noise", "GFLOP/s", "of peak", "MiB"):
+    for name in (
+        "ms a round",
+        "times loop",
+        "times vmap",
+        "others",
+        "of noise",
+        "GFLOP/s",
+        "of peak",
+        "MiB",
+    ):
         shown.add_column(name, justify="right")
     gpu = any(row["gpu_seconds_per_round"] is not None for row in rows)
     if gpu:
@@ -114,9 +162,17 @@ def table(rows: Sequence[Row], repeats: int) -> Table:
 
 def markdown(rows: Sequence[Row]) -> str:
     """The README's table."""
-    lines = ["| workload | ms a round | times the loop | times vmap | GFLOP/s | of the peak |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| workload | ms a round | times the loop | times vmap | GFLOP/s | of the peak |",
+        "|---|---|---|---|---|---|",
+    ]
     for row in rows:
-        values = (row["ratio_to_loop"], row["ratio_to_vmap"], row["gflops"], row["fraction_of_peak"])
+        values = (
+            row["ratio_to_loop"],
+            row["ratio_to_vmap"],
+            row["gflops"],
+            row["fraction_of_peak"],
+        )
         cells = [row["title"], number(row["seconds_per_round"], 1e3), *map(number, values)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -1,9 +1,10 @@
-"""The benchmarks compare equals: on tiny problems every reference computes what dpfl computes. No times here."""
+"""The benchmarks compare equals: on tiny problems every reference computes what dpfl computes. No
+times here.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,20 +12,47 @@ import pytest
 import torch
 
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.simulation.engine import Batch, Member, federation_of
-from tests.benchmarks import convex, harness, images, linear, networks, record_level, run, second_order
+from dpfl_cli.simulation.federations import federation_of
+from dpfl_cli.simulation.member import Member
+from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.stack import Stack
+from tests.benchmarks import (
+    client_rounds,
+    convex,
+    features,
+    harness,
+    images,
+    linear,
+    networks,
+    own_module,
+    record_level,
+    run,
+    second_order,
+)
 from tests.benchmarks.harness import Case, Contender, Workload
 
 
 def test_linear_rounds_agree() -> None:
-    plan = linear.linear_plan("dp=none", "dataset.dimension=7", "dataset.clients=5", "algorithm.clip_norm=0.05")
-    batch = Batch([Member(plan)])
+    plan = linear.linear_plan(
+        "dp=none", "dataset.dimension=7", "dataset.clients=5", "algorithm.clip_norm=0.05"
+    )
+    batch = Stack([Member(plan)])
     batch.step()
     features, targets, _ = (torch.as_tensor(part) for part in federation_of(plan).padded())
     settings = plan.algorithm.settings
     fixed = (settings.local_steps, settings.local_lr, settings.clip_norm, 0.0)
     for reference in (linear.loop, linear.stacked):
-        torch.testing.assert_close(reference(features, targets, *fixed), batch.state.server["model"][0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            reference(features, targets, *fixed), batch.state.server["model"][0], rtol=0, atol=1e-12
+        )
+
+
+def test_a_grid_runs_again_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "GRID_SEEDS", 1)
+    workload = linear.grid("cpu", "rounds=1", "dataset.dimension=3", "dataset.clients=4")
+    for contender in (workload.engine, workload.engine, workload.references["noise"]):
+        contender.run()
+    assert workload.engine.rounds == 2.0
 
 
 @pytest.mark.parametrize("model", ["mnist_cnn", "mnist_cnn_small"])
@@ -39,7 +67,10 @@ def test_local_training_of_images_agrees(model: str) -> None:
 
 
 def test_the_torch_path_is_not_the_kernel() -> None:
-    settings, federation = images.settings_of("mnist_cnn_small"), images.federation_of(np.array([2]))
+    settings, federation = (
+        images.settings_of("mnist_cnn_small"),
+        images.federation_of(np.array([2])),
+    )
     assert images.TorchPath(settings, [federation], np.array([0]))._kernel() is None
 
 
@@ -57,14 +88,21 @@ def test_record_level_steps_agree() -> None:
     features, labels, _ = (torch.from_numpy(part) for part in federation.padded())
     start, numbers = torch.zeros(2, objective.dimension), record_level.batches(3, 2, 12, 5)
     expected = record_level.engine(objective, start, numbers)
-    for reference in (record_level.record_by_record, record_level.per_record_vmap, record_level.materialised):
-        torch.testing.assert_close(reference(features, labels, start, numbers), expected, rtol=0, atol=1e-5)
+    for reference in (
+        record_level.record_by_record,
+        record_level.per_record_vmap,
+        record_level.materialised,
+    ):
+        torch.testing.assert_close(
+            reference(features, labels, start, numbers), expected, rtol=0, atol=1e-5
+        )
 
 
-@pytest.mark.parametrize("solver", ["cg", "cholesky"])
-def test_hessian_solves_agree(solver: str) -> None:
+def test_hessian_solves_agree() -> None:
     federation = record_level.softmax_federation(2, 6, 5, 3)
-    objective = record_level.softmax_objective(federation, solver=solver, solver_precision="float64", precision="float64")
+    objective = record_level.softmax_objective(
+        federation, solver="cg", solver_precision="float64", precision="float64"
+    )
     features, labels, _ = (torch.from_numpy(part) for part in federation.padded())
     values, right = (value.double() for value in second_order.operands(objective))
     expected = second_order.engine(objective, values, right, "hessian")
@@ -84,14 +122,25 @@ def test_covariance_solves_agree() -> None:
 
 
 def test_primal_dual_rounds_agree(tmp_path: Path) -> None:
-    plan = convex.problem_plan(convex.random_problem(tmp_path, 24, 4), 3, "dp=none", "rounds=6")
+    problem = convex.random_problem(tmp_path, 24, 4)
+    plan = make_plan(convex.problem_config(problem, 3, "dp=none", "rounds=6", "seed=1"))
     features, targets = convex.records_of(plan)
-    (done,) = convex.whole([Member(replace(plan, seed=1))])
+    (done,) = convex.whole([Member(plan)])
     fixed = (6, convex.STEP, convex.L2, 0.0)
     for gradient in (convex.mean_gradient, convex.clipped_gradient):
         found = convex.loop(features, targets, *fixed, gradient)
-        torch.testing.assert_close(found, done.server["local"], rtol=0, atol=1e-12)
-    torch.testing.assert_close(convex.stacked(features, targets, *fixed), done.server["local"], rtol=0, atol=1e-12)
+        torch.testing.assert_close(found, done.state.server["local"], rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        convex.stacked(features, targets, *fixed), done.state.server["local"], rtol=0, atol=1e-12
+    )
+
+
+def test_whole_runs_of_several_lengths_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convex, "CLIENTS", 2)
+    monkeypatch.setattr(convex, "RECORDS", 6)
+    workload = convex.whole_runs([0, 1], [2, 3], "cpu")
+    workload.engine.run()
+    assert workload.engine.rounds == 10.0
 
 
 @pytest.mark.parametrize(
@@ -109,20 +158,83 @@ def test_minibatch_gradients_of_networks_agree(shape, changes) -> None:
     objective = networks.objective_of(problem, changes)
     at, batch = networks.points(objective), networks.drawn(objective, problem)
     expected = networks.engine(objective, at, batch)
-    references = [networks.loop, networks.stacked] + [networks.stacked_lstm] * (problem.model == "lstm2")
+    references = [networks.loop, networks.stacked] + [networks.stacked_lstm] * (
+        problem.model == "lstm2"
+    )
     for reference in references:
         torch.testing.assert_close(reference(objective, at, batch), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [*client_rounds.MESSAGES.items(), ("fednew", client_rounds.covariance_direction)],
+)
+def test_stacked_rounds_agree(method: str, message: client_rounds.Message) -> None:
+    """Two of them, so that controls and directions are not zero."""
+    sizes = {"clients": 2, "records": 5, "width": 4, "classes": 3}
+    words = ["dp=none", "model.precision=float64"]
+    if message is client_rounds.covariance_direction:
+        words.append("algorithm.curvature=covariance")
+    stack = client_rounds.stack_of(method, sizes, 2, *words)
+    assert len(stack.objective.federations) == 1
+    padded = federation_of(stack.members[0].plan).padded()
+    features, labels = torch.from_numpy(padded[0]).double(), torch.from_numpy(padded[1])
+    begin = {name: value[0] for name, value in stack.state.server.items()}
+    found = [client_rounds.engine(stack) for _ in range(2)]
+    for how in (client_rounds.loop, client_rounds.stacked):
+        server, own = begin, torch.zeros(2, 12, dtype=torch.float64)
+        for expected, controls in found:
+            server, own = client_rounds.plain_round(
+                method, message, how, features, labels, own, server, 0.0
+            )
+            assert server.keys() == expected.keys()
+            for name, value in server.items():
+                torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-6)
+            if controls is not None:
+                torch.testing.assert_close(own, controls, rtol=0, atol=1e-6)
+
+
+def test_features_of_images_agree() -> None:
+    network, records = features.random_network(), features.random_images(3)
+    extract = features.BACKBONES[features.EFFICIENTNET].build(network.state_dict(), torch.empty(0))
+    found = torch.from_numpy(features.engine(extract, records).copy())
+    expected = features.plain(network, records)
+    assert expected.std() > 1e-3
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_local_training_of_an_own_module_agrees() -> None:
+    federation = images.federation_of(np.array([3, 4]))
+    objective = own_module.Own(own_module.NetworkSettings(), [federation], np.array([0]))
+    start = objective.initial(Streams([0]))
+    found = own_module.loop(federation, 2, start[0])
+    torch.testing.assert_close(found, own_module.engine(objective, start), rtol=0, atol=1e-5)
 
 
 def test_a_measured_row_has_every_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "SAMPLE_SECONDS", 0.0)
     monkeypatch.setattr(harness, "PRODUCT_SIZE", 8)
     held = torch.ones(100)
-    workload = Workload(Contender(held.sum), {"loop": Contender(held.sum, 0.5), "noise": Contender(held.sum, 2.0)}, 100.0)
-    row = harness.measure(Case("X", "a sum", lambda device: workload), 2)
+    workload = Workload(
+        Contender(held.sum),
+        {"loop": Contender(held.sum, 0.5), "noise": Contender(held.sum, 2.0)},
+        100.0,
+    )
+    row = harness.measure(Case("X", "a sum", lambda device: workload, "sums"), 2)
+    assert row["title"].startswith("a sum: ")
+    assert row["title"].endswith(" sums a second")
     assert row["rounds_per_call"] == {"engine": 1.0, "loop": 0.5, "noise": 2.0}
     assert row["ratio_to_vmap"] is None
-    assert min(row["seconds_per_round"], row["ratio_to_loop"], row["times_noise"], row["gflops"], row["fraction_of_peak"]) > 0
+    assert (
+        min(
+            row["seconds_per_round"],
+            row["ratio_to_loop"],
+            row["times_noise"],
+            row["gflops"],
+            row["fraction_of_peak"],
+        )
+        > 0
+    )
     assert json.loads(json.dumps(row)) == row
     assert run.table([row], 2).row_count == 1
     assert len(run.markdown([row]).splitlines()) == 3
@@ -131,7 +243,9 @@ def test_a_measured_row_has_every_number(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_scaled_part_counts_as_a_whole_round(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 6.0])
     monkeypatch.setattr(harness.time, "perf_counter", lambda: next(clock))
-    assert harness.sample(Contender(lambda: None, 0.25), 3) == 8.0  # 6 s in 3 calls of a quarter of a round
+    assert (
+        harness.sample(Contender(lambda: None, 0.25), 3) == 8.0
+    )  # 6 s in 3 calls of a quarter of a round
 
 
 def test_a_workload_that_is_none_is_named() -> None:
@@ -143,7 +257,16 @@ def test_too_much_memory_is_told_and_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """After the table and the file are written."""
-    row = dict.fromkeys(("ratio_to_loop", "ratio_to_vmap", "times_noise", "gflops", "fraction_of_peak", "gpu_seconds_per_round"))
+    row = dict.fromkeys(
+        (
+            "ratio_to_loop",
+            "ratio_to_vmap",
+            "times_noise",
+            "gflops",
+            "fraction_of_peak",
+            "gpu_seconds_per_round",
+        )
+    )
     known = {**row, "workload": "X", "title": "a sum", "seconds_per_round": 1.0, "other_ratios": {}}
     monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path))
     for peaks, code in (((None, run.MOST_MEMORY), 0), ((5 << 30, run.MOST_MEMORY), 1)):

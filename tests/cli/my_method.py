@@ -1,51 +1,65 @@
-"""A user's own components, as the README shows them: an algorithm, a model and a data set in one file."""
+"""A user's own components, as the README shows them: an algorithm, a model and a data set in one
+file.
+"""
 
 from __future__ import annotations
 
 import numpy as np
-import torch
-from pydantic import Field
 
-from dpfl_cli.algorithms.base import State
-from dpfl_cli.algorithms.local import LocalSettings, bounded_local_update, check_clip_norm, per_run
+from dpfl_cli.algorithms.api import (
+    CLIPPED,
+    Bound,
+    Field,
+    LocalSettings,
+    Number,
+    ReleaseSpec,
+    State,
+    algorithm,
+    bounded_local_update,
+    check_batch,
+    check_clip_norm,
+    per_run,
+    torch,
+)
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
-from dpfl_cli.privacy.mechanism import ReleaseSpec
 
 
 class FedMomentumSettings(LocalSettings):
     local_steps: int = Field(5, ge=1)
-    local_lr: float = Field(0.01, gt=0)
-    clip_norm: float | None = Field(1.0, gt=0)
-    momentum: float = Field(0.5, ge=0, lt=1)
+    local_lr: Number = Field(0.01, gt=0)
+    clip_norm: Bound = 1.0
+    momentum: Number = Field(0.5, ge=0, lt=1)
 
 
-@component("algorithm", "fedmomentum", revision=1, settings=FedMomentumSettings)
+@algorithm(
+    "fedmomentum",
+    revision=1,
+    paper="Hsu, Qi, Brown 2019, arXiv:1909.06335",
+    unit="client",
+    trusts=("none", "local", "central"),
+    proved=("local", "central"),  # clients hold no state; the server sees releases only
+)
 class FedMomentum:
     """DP-FedAvg with server momentum: v <- beta v + mean update, w <- w + v."""
 
-    trusts = frozenset({"none", "local", "central"})
-    proved = frozenset({"local", "central"})  # clients hold no state; the server sees releases only
-    units = frozenset({"client"})
-    paper = "Hsu, Qi, Brown 2019, arXiv:1909.06335"
-
-    def __init__(self, hyper):
-        self.hyper = hyper  # floats are tensors [R], one value a run
+    hyper: FedMomentumSettings  # floats are tensors [R], one value a run
 
     @staticmethod
-    def releases(settings, trust):
-        check_clip_norm(settings, trust)
-        return [ReleaseSpec("update", note="client update clipped to C: 2C under replace_one, C otherwise")]
+    def releases(settings, run):
+        check_clip_norm(settings, run)
+        check_batch(settings.batch_size, run)
+        return [ReleaseSpec("update", note=f"client update {CLIPPED}")]
 
     def init(self, objective, streams):
         model = objective.initial(streams)
-        return State(server={"model": model, "velocity": torch.zeros_like(model)}, clients={})
+        return State({"model": model, "velocity": torch.zeros_like(model)}, {})
 
-    def round(self, state, objective, mechanism, streams, rounds):
+    def round(self, state, at):
         model, velocity = state.server["model"], state.server["velocity"]
-        update = bounded_local_update(objective, model, self.hyper, streams, rounds)
-        mean = mechanism.release("update", update, rounds).mean
+        update = bounded_local_update(at, model, self.hyper)
+        mean = at.release("update", update).mean
         velocity = per_run(self.hyper.momentum, model) * velocity + mean
         return State({"model": model + velocity, "velocity": velocity}, {}), {}
 
@@ -60,14 +74,22 @@ class Twin:
 
     @staticmethod
     def info(settings):
-        return DatasetInfo("twin", "synthetic", "", (2,), None, 2 * settings.clients, settings.clients)
+        return DatasetInfo(
+            "twin", "synthetic", "", (2,), None, 2 * settings.clients, settings.clients
+        )
 
     @staticmethod
     def load(settings, seed):
         features = np.tile(np.eye(2), (settings.clients, 1))
         natural = np.repeat(np.arange(settings.clients), 2)
         truth = {"optimum": np.array([1.0, -1.0])}
-        return Dataset(Twin.info(settings), Records(features, features @ truth["optimum"]), None, natural, truth)
+        return Dataset(
+            Twin.info(settings),
+            Records(features, features @ truth["optimum"]),
+            None,
+            natural,
+            truth,
+        )
 
 
 @component("model", "twin_regression", revision=1, settings=LinearRegressionSettings)

@@ -18,10 +18,12 @@ import pytest
 from rich.console import Console
 
 from dpfl_cli.cli.main import COMMANDS, main
-from dpfl_cli.cli.report import print_results
+from dpfl_cli.cli.tables import print_results
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, StoreError
+from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.store import RunStore
 
 SMALL = ["dataset.clients=12", "dataset.dimension=5", "rounds=4"]
 PLUGIN = str(Path(__file__).with_name("my_method.py"))
@@ -31,6 +33,22 @@ def dpfl(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
     code = main(list(words))
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+def folders(out: str) -> list[Path]:
+    """The folders of runs that a command printed last."""
+    return [Path(line) for line in out.splitlines() if re.search("/[0-9a-f]{12}$", line)]
+
+
+def process(*words: str) -> subprocess.CompletedProcess[str]:
+    """dpfl in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "dpfl_cli.cli.main", *words],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_one_run_prints_its_folder_last(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -47,16 +65,27 @@ def test_one_run_prints_its_folder_last(capsys: pytest.CaptureFixture[str], tmp_
     }
     result = json.loads((folder / "result.json").read_text())
     assert result["status"] == "done"
-    assert result["schema_version"] == 1
+    assert result["schema_version"] == 2
+    assert result["origin"]["command"].startswith("dpfl run algorithm=fedexp dp=ldp ")
     privacy = result["privacy"]
-    assert {"epsilon", "delta", "accountant", "unit", "relation", "releases", "guarantee", "vacuous", "not_covered"} <= set(
-        privacy
-    )
+    assert {
+        "epsilon",
+        "delta",
+        "accountant",
+        "unit",
+        "relation",
+        "releases",
+        "guarantee",
+        "vacuous",
+        "not_covered",
+    } <= set(privacy)
     assert privacy["epsilon_paper"]["value"] == pytest.approx(15.658124, abs=1e-6)
     assert "epsilon" in out
     assert "tuning not included" in out
     ledger = json.loads((folder / "ledger.json").read_text())
-    assert [(entry["name"], entry["count"], entry["event"]) for entry in ledger] == [("update", 4, "GaussianDpEvent")]
+    assert [(entry["name"], entry["count"], entry["event"]) for entry in ledger] == [
+        ("update", 4, "GaussianDpEvent")
+    ]
     assert ledger[0]["sensitivity"] == pytest.approx(0.6)
 
     code, out, _ = dpfl(capsys, "run", "algorithm=fedexp", "dp=ldp", *SMALL)
@@ -70,30 +99,39 @@ def test_a_grid_is_a_product(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("-m", "algorithm=fedexp,fedavg", "dp=ldp,ldp_privunit,cdp", "seed=range(2)", *SMALL)
     code, out, _ = dpfl(capsys, "run", *words)
     assert code == 0
-    folders = [line for line in out.splitlines() if re.search("/[0-9a-f]{12}$", line)]
-    assert len(set(folders)) == 12
-    root = Path(folders[0]).parent
-    assert {path.name for path in root.iterdir()} == {Path(folder).name for folder in folders} | {".partial"}
+    made = folders(out)
+    assert len(set(made)) == 12
+    assert {*made, made[0].parent / ".partial"} == set(made[0].parent.iterdir())
     assert not Path("multirun").exists()
 
 
 def test_one_run_is_what_hydra_makes_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     """A single run is composed without Hydra's main function, unless a flag asks for it."""
     words = ["algorithm=fedexp", "dp=cdp", "seed=3", *SMALL]
-    ids = [Path(dpfl(capsys, "run", *flags, *words, "--quiet")[1].strip()).name for flags in ([], ["--run"])]
+    ids = [
+        Path(dpfl(capsys, "run", *flags, *words, "--quiet")[1].strip()).name
+        for flags in ([], ["--run"])
+    ]
     assert ids[0] == ids[1]
     assert re.fullmatch("[0-9a-f]{12}", ids[0])
 
 
-@pytest.mark.parametrize("how", [[], ["hydra.sweeper.max_batch_size=1"], ["hydra/launcher=basic"], ["hydra/sweeper=basic"]])
-def test_a_grid_with_a_run_that_diverges_exits_with_3(how: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "how",
+    [[], ["hydra.sweeper.max_batch_size=1"], ["hydra/launcher=basic"], ["hydra/sweeper=basic"]],
+)
+def test_a_grid_with_a_run_that_diverges_exits_with_3(
+    how: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Also where it is cut into several, and the last one is well."""
     lengths = ["algorithm.local_lr=1e200,0.001"]
     words = ["algorithm=fedavg", "dp=none", "algorithm.clip_norm=null", *lengths, *SMALL]
     assert dpfl(capsys, "run", "-m", *how, *words)[0] == 3
 
 
-def test_no_job_begins_after_one_was_interrupted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_job_begins_after_one_was_interrupted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun = []
 
     def interrupted(configs: Any) -> int:
@@ -119,35 +157,34 @@ def test_the_collector_is_left_as_it_was(enabled: bool) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["run", "algorithm=fedxp"], "algorithm=fedxp: did you mean fedexp?"),
         (["run", "-m", "algorithm=fedexp,fedxp"], "algorithm=fedxp: did you mean fedexp?"),
-        (["run", "-m", "algorithm=fedexp,fedavg", "algorithm.clip_norm=-1,1"], "algorithm.clip_norm=-1"),
-        (["run", "-m", "dp=cdp,ldp", "mechanism=privunit"], "write mechanism=central_gaussian"),
+        (
+            ["run", "-m", "algorithm=fedexp,fedavg", "algorithm.clip_norm=-1,1"],
+            "algorithm.clip_norm=-1",
+        ),
         (["runn"], "runn: no such command; did you mean run?"),
-        (["run", "algorithm.clipnorm=1"], "did you mean clip_norm?"),
-        (["run", "rounds=(1"], "not an override"),
-        (["run", "--no-such-flag"], "--no-such-flag: no such flag; choose from: --cfg"),
+        (["run", "--no-such-flag"], "--no-such-flag: no such option; choose from: --cfg"),
         (["run", "--multirum", "seed=1,2"], "did you mean --multirun?"),
         (["run", "seed=1,2"], "seed=1,2: several values make a grid; add -m"),
         (["run", "seed=range(3)"], "several values make a grid; add -m"),
-        (["run", "-m", "hydra/launcher=basic", "algorithm=fedexp,fedxp"], "algorithm=fedxp: did you mean fedexp?"),
-        (["run", "dataset=libsvm", "dataset.path=${hydra:runtime.cwd}/no_such_file"], "/no_such_file: cannot be read"),
-        (["run", "--quite"], "did you mean --quiet?"),
-        (["run", "--cfg", "jobb"], "--cfg jobb: did you mean job?"),
-        (["run", "--cfg"], "--cfg: give it a value"),
+        (
+            ["run", "-m", "hydra/launcher=basic", "algorithm=fedexp,fedxp"],
+            "algorithm=fedxp: did you mean fedexp?",
+        ),
+        (
+            ["run", "dataset=libsvm", "dataset.path=${hydra:runtime.cwd}/no_such_file"],
+            "/no_such_file: cannot be read",
+        ),
+        (["run", "--cfg", "jobb"], "--cfg/-c jobb: did you mean job?"),
+        (["run", "--cfg"], "--cfg/-c: expected one argument"),
         (["run", "-m", "seed=range(0)"], "the grid is empty"),
-        (["run", "-m", "algorithm=fedavg,fedexp", "seed=range(3,3)"], "the grid is empty"),
         (["list", "algoritm"], "did you mean algorithm?"),
         (["list", "algorithm", "fedxp"], "did you mean fedexp?"),
         (["account", "ffff"], "no run"),
         (["calibrate", "dp=ldp"], "no target"),
-        (["calibrate", "dp=none", "dp.epsilon=1"], "adds no noise"),
         (["reproduce", "fedexp/tabel4"], "did you mean fedexp"),
         (["data", "fetch", "minst"], "did you mean mnist?"),
         (["run", "--plugin", "no_such_file.py"], "cannot be read"),
-        (["run", "partitioner=iid", "partitioner.clients=0"], "partitioner.clients=0"),
-        (["run", "partitioner=iid", "partitioner.clients=5000"], "5000"),
-        (["run", "dataset=mnist", "partitioner.alpha=0"], "partitioner.alpha=0"),
     ],
 )
 def test_wrong_use_is_one_line_and_runs_nothing(
@@ -173,7 +210,9 @@ def test_an_unwritable_outputs_folder_is_one_line(
     assert len(err.strip().splitlines()) == 1
 
 
-def test_absent_data_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absent_data_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DPFL_DATA", str(tmp_path / "nothing"))
     monkeypatch.setenv("DPFL_CACHE", str(tmp_path / "cache"))
     code, _, err = dpfl(capsys, "run", "dataset=mnist")
@@ -182,23 +221,15 @@ def test_absent_data_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert len(err.strip().splitlines()) == 1
 
 
-def test_a_truncated_data_file_is_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "data" / "mnist"
-    folder.mkdir(parents=True)
-    for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):
-        (folder / name).write_bytes(b"\x00\x00\x08\x03\x00\x00")
-    monkeypatch.setenv("DPFL_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("DPFL_CACHE", str(tmp_path / "cache"))
-    code, _, err = dpfl(capsys, "run", "dataset=mnist")
-    assert code == 2
-    assert "-ubyte" in err
-    assert len(err.strip().splitlines()) == 1
-
-
 def test_divergence_exits_3_and_is_recorded(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("-m", "algorithm=fedavg", "dp=none", "algorithm.local_lr=0.001,1e9", "dataset.clients=12", "rounds=40")
+    words = (
+        "-m",
+        "algorithm=fedavg",
+        "dp=none",
+        "algorithm.local_lr=0.001,1e9",
+        "dataset.clients=12",
+        "rounds=40",
+    )
     code, out, err = dpfl(capsys, "run", *words)
     assert code == 3
     assert "1 of 2 runs failed or diverged" in err
@@ -240,32 +271,122 @@ def test_help_config_and_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == ""
 
 
+@pytest.mark.parametrize("words", [["--info"], ["--info", "dp=cdp"], ["dp=cdp", "-i", "all"]])
+def test_info_may_stand_anywhere(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = dpfl(capsys, "run", *words)
+    assert code == 0
+    assert "dp: cdp" in out or words == ["--info"]
+    assert "Config" in out
+
+
+def test_a_plugin_does_not_end_dpfl(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("raise SystemExit(0)")
+    code, _, err = dpfl(capsys, "list", "--plugin", str(tmp_path / "own.py"))
+    assert code == 2
+    assert "own.py: SystemExit: 0" in err
+
+
+def test_places_that_are_not_there_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    start = "import os, sys; os.chdir('gone'); os.rmdir('../gone');"
+    call = "from dpfl_cli.cli.main import main; sys.exit(main(['run']))"
+    done = subprocess.run(
+        [sys.executable, "-c", start + call],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    os.environ["DPFL_DATA"], before = "~nobody.at.all", os.environ.get("DPFL_DATA")
+    try:
+        done = process("run", "dataset=mnist")
+    finally:
+        del os.environ["DPFL_DATA"]
+        os.environ |= {} if before is None else {"DPFL_DATA": before}
+    assert (done.returncode, done.stderr) == (
+        2,
+        "dpfl: ~nobody.at.all: no such home; write the whole path\n",
+    )
+
+
 def test_flags_may_stand_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = dpfl(capsys, "run", *SMALL, "-m", "dp=ldp,cdp", "--quiet")
     assert code == 0
     assert len(out.strip().splitlines()) == 2
 
 
+@pytest.mark.parametrize("launcher", ["dpfl", "joblib"])
+def test_a_dry_run_says_what_there_is_to_do_and_does_nothing(
+    launcher: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of three runs, one is finished."""
+    assert dpfl(capsys, "run", "--quiet", *SMALL)[0] == 0
+    grid = ["-m", "seed=0,1,2", f"hydra/launcher={launcher}", *SMALL]
+    for words in ([*grid, "--dry-run"], ["--dry-run", *grid]):
+        code, out, _ = dpfl(capsys, "run", *words)
+        runs, stacks, cost = out.splitlines()
+        assert code == 0
+        assert runs == "runs: 3 (finished 1, to do 2)"
+        assert stacks.startswith("stacks: 1 (runs in the largest 2); memory: at most ")
+        assert "by the times of finished runs like these" in cost
+    assert len(RunStore(outputs_dir()).all()) == 1
+    code, out, _ = dpfl(capsys, "run", "--dry-run", "algorithm=scaffold", *SMALL)
+    assert "at least 1 s by the operations of gradients where no finished run is alike (1)" in out
+    assert dpfl(capsys, "run", *SMALL)[0] == 0  # not dry any more
+    assert dpfl(capsys, "run", "--dry-run", *SMALL)[1] == "runs: 1 (finished 1, to do 0)\n"
+
+
 def test_list_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = dpfl(capsys, "list")
     assert code == 0
-    for word in ("fedexp", "ldp_privunit", "joint_gaussian", "mnist_cnn_small", "dirichlet", "quick"):
+    for word in (
+        "fedexp",
+        "ldp_privunit",
+        "joint_gaussian",
+        "mnist_cnn_small",
+        "dirichlet",
+        "quick",
+    ):
         assert word in out
     code, out, _ = dpfl(capsys, "list", "algorithm", "fedexp")
     assert code == 0
-    for word in ("algorithm.clip_norm", "arXiv:2504.09850", "squared_norm", "trust models: central, local, none", "C^2"):
+    for word in (
+        "algorithm.clip_norm",
+        "arXiv:2504.09850",
+        "squared_norm",
+        "trust models: central, local, none",
+        "C^2",
+    ):
         assert word in out
 
 
-def test_what_is_only_claimed_says_so_wherever_runs_are_compared(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = ["algorithm=fednew", "algorithm.dual=off,paper", "dp=secure_aggregation", "dp.mode=paper", "seed=0,1", *SMALL]
+def test_what_is_only_claimed_says_so_wherever_runs_are_compared(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = [
+        "algorithm=fednew",
+        "algorithm.dual=off,paper",
+        "dp=secure_aggregation",
+        "dp.mode=paper",
+        "seed=0,1",
+        *SMALL,
+    ]
     code, grid, _ = dpfl(capsys, "run", "-m", *words)
     assert code == 0
-    records = [json.loads((tmp_path / "outputs" / "runs" / line[-12:] / "result.json").read_text()) for line in folders(grid)]
-    claimed = [one for one in records if one["privacy"]["guarantee"].startswith("as claimed, not proved: algorithm.dual=paper")]
+    records = [json.loads((folder / "result.json").read_text()) for folder in folders(grid)]
+    claimed = [
+        one
+        for one in records
+        if one["privacy"]["guarantee"].startswith("as claimed, not proved: algorithm.dual=paper")
+    ]
     assert len(claimed) == 2
     proved = [one for one in records if one not in claimed]
-    for out in (grid, dpfl(capsys, "runs", "list")[1], dpfl(capsys, "runs", "compare", *(one["id"] for one in records))[1]):
+    for out in (
+        grid,
+        dpfl(capsys, "runs", "list")[1],
+        dpfl(capsys, "runs", "compare", *(one["id"] for one in records))[1],
+    ):
         for one in records:
             line = next(line for line in out.splitlines() if one["id"] in line)
             assert (f"{one['privacy']['epsilon']:.4f} (claimed)" in line) == (one in claimed)
@@ -274,7 +395,11 @@ def test_what_is_only_claimed_says_so_wherever_runs_are_compared(capsys: pytest.
             assert said.count(f"Guarantee of 2 of 4 runs: {one['privacy']['guarantee']}.") == 1
     largest = proved[0]["privacy"]["collusion"][-1]
     line = f"Against 6 of 12 colluding clients: epsilon {largest['epsilon']:.4f}"
-    assert grid.count("colluding clients") == grid.count(f"{line} in place of {proved[0]['privacy']['epsilon']:.4f}.\n") == 1
+    assert (
+        grid.count("colluding clients")
+        == grid.count(f"{line} in place of {proved[0]['privacy']['epsilon']:.4f}.\n")
+        == 1
+    )
 
     code, out, _ = dpfl(capsys, "account", claimed[0]["id"])
     assert f"{claimed[0]['privacy']['epsilon']:.6f} (claimed)" in out
@@ -289,22 +414,34 @@ def test_what_is_only_claimed_says_so_wherever_runs_are_compared(capsys: pytest.
     shown = json.loads(dpfl(capsys, "runs", "show", claimed[0]["id"])[1])[0]["result"]["privacy"]
     assert list(shown)[:2] == ["epsilon", "epsilon_remark"]
     assert shown["epsilon_remark"] == "(claimed)"
-    assert "epsilon_remark" not in json.loads(dpfl(capsys, "runs", "show", proved[0]["id"])[1])[0]["result"]["privacy"]
-    exported = list(csv.DictReader(io.StringIO(dpfl(capsys, "runs", "export", claimed[0]["id"], proved[0]["id"])[1])))
-    assert {(row["run"], row["epsilon_remark"]) for row in exported} == {(claimed[0]["id"], "(claimed)"), (proved[0]["id"], "")}
+    assert (
+        "epsilon_remark"
+        not in json.loads(dpfl(capsys, "runs", "show", proved[0]["id"])[1])[0]["result"]["privacy"]
+    )
+    exported = list(
+        csv.DictReader(
+            io.StringIO(dpfl(capsys, "runs", "export", claimed[0]["id"], proved[0]["id"])[1])
+        )
+    )
+    assert {(row["run"], row["epsilon_remark"]) for row in exported} == {
+        (claimed[0]["id"], "(claimed)"),
+        (proved[0]["id"], ""),
+    }
 
 
-def test_a_grid_of_many_settings_says_a_few_lines_about_collusion(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["algorithm=fedavg", "dp=secure_aggregation", "mechanism.noise_multiplier=2,3,4,5,6,7", *SMALL]
+def test_a_grid_of_many_settings_says_a_few_lines_about_collusion(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [
+        "algorithm=fedavg",
+        "dp=secure_aggregation",
+        "mechanism.noise_multiplier=2,3,4,5,6,7",
+        *SMALL,
+    ]
     code, out, _ = dpfl(capsys, "run", "-m", *words)
     assert code == 0
     assert out.count("Against 6 of 12 colluding clients") == 4
-    assert "... and for 2 more settings: dpfl account RUN tells." in out
-
-
-def folders(out: str) -> list[str]:
-    """The folders of runs that a command printed last."""
-    return [line for line in out.splitlines() if re.search(r"/[0-9a-f]{12}$", line)]
+    assert "... and for 2 more settings: dpfl account RUN shows them." in out
 
 
 def test_runs_account_and_prune(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -326,7 +463,9 @@ def test_runs_account_and_prune(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert plot.read_bytes().startswith(b"\x89PNG")
     code, out, _ = dpfl(capsys, "runs", "export", first)
     assert code == 0
-    assert out.splitlines()[0].startswith("run,status,epsilon,epsilon_remark,delta,unit,relation,releases,accountant,")
+    assert out.splitlines()[0].startswith(
+        "run,status,epsilon,epsilon_remark,epsilon_target,calibration,delta,unit,relation,"
+    )
     assert len(out.splitlines()) == 6
     code, out, _ = dpfl(capsys, "runs", "show", first)
     assert json.loads(out)[0]["result"]["id"] == first
@@ -342,67 +481,27 @@ def test_runs_account_and_prune(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert "did you mean algorithm.name?" in err
 
 
-def test_a_users_own_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_users_own_file() -> None:
     """The README's plugin: an algorithm, a model and a data set from a file, without a fork."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    words = [
-        "run",
-        "-m",
-        "--plugin",
-        PLUGIN,
-        "algorithm=fedmomentum",
-        "algorithm.momentum=0.0,0.3",
-        "dataset=twin",
-        "model=twin_regression",
-        "dp=ldp,none",
-        "rounds=3",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "dpfl_cli.cli.main", *words], env=environment, capture_output=True, text=True, check=False
-    )
+    own = ["--plugin", PLUGIN, "algorithm=fedmomentum"]
+    words = ["dataset=twin", "model=twin_regression", "dp=ldp,none", "rounds=3"]
+    done = process("run", "-m", *own, "algorithm.momentum=0.0,0.3", *words)
     assert done.returncode == 0, done.stderr
-    folders = [Path(line) for line in done.stdout.splitlines() if re.search("/[0-9a-f]{12}$", line)]
-    assert len(folders) == 4
-    config = (folders[0] / "config.yaml").read_text()
-    assert re.search(r"revision: 1\+[0-9a-f]{12}", config)  # the file's content is part of the identity
-    listed = subprocess.run(
-        [sys.executable, "-m", "dpfl_cli.cli.main", "list", "--plugin", PLUGIN],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "DP-FedAvg with server momentum" in listed.stdout
-    wrong = subprocess.run(
-        [sys.executable, "-m", "dpfl_cli.cli.main", "run", "--plugin", PLUGIN, "algorithm=fedmomentum", "algorithm.momentum=2"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    first, *others = folders(done.stdout)
+    assert len(others) == 3
+    # the file's content is part of the identity
+    assert re.search(r"revision: 1\+[0-9a-f]{12}", (first / "config.yaml").read_text())
+    assert "DP-FedAvg with server momentum" in process("list", "--plugin", PLUGIN).stdout
+    wrong = process("run", *own, "algorithm.momentum=2")
     assert wrong.returncode == 2
     assert "algorithm.momentum=2" in wrong.stderr
 
 
-def test_a_package_is_a_plugin_too(tmp_path: Path) -> None:
-    """An installed package with an entry point in the group dpfl.plugins is found by itself."""
-    package = tmp_path / "site"
-    info = package / "momentum-1.0.dist-info"
-    info.mkdir(parents=True)
-    (package / "momentum_methods.py").write_text(Path(PLUGIN).read_text())
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: momentum\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[dpfl.plugins]\nmomentum = momentum_methods\n")
-    environment = {**os.environ, "PYTHONPATH": str(package), "OMP_NUM_THREADS": "1"}
-    words = ["run", "algorithm=fedmomentum", *SMALL]
-    done = subprocess.run(
-        [sys.executable, "-m", "dpfl_cli.cli.main", *words], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_completion_offers_groups_options_and_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert "complete -F" in dpfl(capsys, "completion", "bash")[1]
-    assert "algorithm=fedexp" in dpfl(capsys, "completion", "--words", "run", "algorithm=")[1].split()
+    assert (
+        "algorithm=fedexp" in dpfl(capsys, "completion", "--words", "run", "algorithm=")[1].split()
+    )
     assert "algorithm.clip_norm=" in dpfl(capsys, "completion", "--words", "run", "algo")[1].split()
     assert "fedexp/table4" in dpfl(capsys, "completion", "--words", "reproduce", "fed")[1].split()
 
@@ -414,7 +513,13 @@ def test_doctor_is_content_here(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_interrupting_a_process_exits_130_and_loses_nothing(tmp_path: Path) -> None:
-    words = ["run", "dataset.clients=200", "dataset.dimension=50", "rounds=1000000", "evaluation.every=1000"]
+    words = [
+        "run",
+        "dataset.clients=200",
+        "dataset.dimension=50",
+        "rounds=1000000",
+        "evaluation.every=1000",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     child = subprocess.Popen(
         [sys.executable, "-m", "dpfl_cli.cli.main", *words, "runtime.checkpoint_every=1"],
@@ -434,15 +539,26 @@ def test_interrupting_a_process_exits_130_and_loses_nothing(tmp_path: Path) -> N
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130
     assert "goes on from the last checkpoint" in err
-    assert checkpoint.stat().st_ino != before  # written anew: what was computed since the last one is not lost
+    assert (
+        checkpoint.stat().st_ino != before
+    )  # written anew: what was computed since the last one is not lost
 
 
 @pytest.mark.parametrize(
     ("raised", "code"),
-    [(ConfigError("no"), 2), (StoreError("no"), 2), (KeyboardInterrupt(), 130), (ZeroDivisionError("no"), 1)],
+    [
+        (ConfigError("no"), 2),
+        (StoreError("no"), 2),
+        (KeyboardInterrupt(), 130),
+        (PermissionError(13, "Permission denied", "outputs"), 2),
+        (ZeroDivisionError("no"), 1),
+    ],
 )
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(
-    raised: BaseException, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    raised: BaseException,
+    code: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object) -> int:
         raise raised
@@ -469,7 +585,9 @@ def test_an_unhealthy_machine_exits_2(
 
 
 @pytest.mark.parametrize("action", ["export", "compare"])
-def test_output_files_of_runs(action: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_output_files_of_runs(
+    action: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert dpfl(capsys, "run", *SMALL)[0] == 0
     target = tmp_path / "new" / "folder" / ("x.csv" if action == "export" else "x.png")
     code, out, _ = dpfl(capsys, "runs", action, "--output", str(target))
@@ -491,47 +609,113 @@ def test_output_files_of_runs(action: str, capsys: pytest.CaptureFixture[str], t
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("result.json", '{"schema_version": 1, "id'),
+        ("result.json", '{"schema_version": 2, "id'),
         ("result.json", "[]"),
         ("result.json", '{"schema_version": 1}'),
-        ("config.yaml", "a: [1"),
-        ("config.yaml", ""),
-        ("config.yaml", "seed: 7"),
+        ("metrics.csv", "\xff"),
+        ("ledger.json", "[]"),
     ],
 )
-def test_a_damaged_run_is_named_and_left_out(name: str, content: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_damaged_run_is_named_and_left_out(
+    name: str, content: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert dpfl(capsys, "run", "-m", "seed=0,1", *SMALL)[0] == 0
-    folders = sorted(path for path in (tmp_path / "outputs" / "runs").iterdir() if not path.name.startswith("."))
+    folders = sorted(
+        path for path in (tmp_path / "outputs" / "runs").iterdir() if not path.name.startswith(".")
+    )
     damaged, whole = folders
     (damaged / name).write_text(content)
-    for words in (["list"], ["export"], ["compare"], ["show"], ["list", "--status", "done"], ["list", "--where", "rounds=4"]):
-        code, out, err = dpfl(capsys, "runs", *words)
+    readers = {"metrics.csv": ["export", "compare"], "ledger.json": ["show"]}
+    for words in readers.get(name, ["export", "compare", "show", "list"]):
+        code, out, err = dpfl(capsys, "runs", words)
         assert code == 0
         assert whole.name in out
-        assert damaged.name not in out
+        said = out if words == "list" else err
+        (line,) = (line for line in said.splitlines() if damaged.name in line)
+        assert str(damaged / name) in line
+    code, out, _ = dpfl(capsys, "runs", "verify")
+    assert code == 3
+    assert f"{damaged.name} damaged: {damaged / name}: " in out
+    assert "1 of 2 runs are whole" in out
+    if name != "metrics.csv":
+        code, _, err = dpfl(capsys, "account", damaged.name)
+        assert code == 2
         assert len(err.strip().splitlines()) == 1
-        assert str(damaged) in err
-    code, _, err = dpfl(capsys, "runs", "show", damaged.name)
-    assert code == 2
-    assert len(err.strip().splitlines()) == 1
+    code, _, err = dpfl(capsys, "run", "-m", "seed=0,1", *SMALL)
+    assert code == 0
+    assert f"run again: {damaged / name}: " in err
+    assert dpfl(capsys, "runs", "verify")[0] == 0
+    (damaged / name).write_text(content)
     assert dpfl(capsys, "runs", "prune", damaged.name, "--yes")[0] == 0
     assert not damaged.exists()
 
 
-def test_looking_does_not_import_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Commands that only look answer at once: nothing slow is imported for them."""
+def test_prune_of_what_is_unfinished_takes_nothing_else(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert dpfl(capsys, "run", "--quiet", *SMALL)[0] == 0
+    store = RunStore(outputs_dir())
+    (record,) = store.all()
+    store.write_checkpoint(record.id, b"of a forced rerun")
+    store.write_checkpoint("0" * 12, b"")
+    (store.partial / "workers-abc").mkdir()
+    assert dpfl(capsys, "runs", "prune", "--unfinished", "--yes")[0] == 0
+    assert [path.name for path in store.partial.iterdir()] == ["workers-abc"]
+    assert store.find(record.id)
+    outside = tmp_path / "outside"
+    store.partial.rename(outside)
+    (outside / ("1" * 12)).mkdir()
+    store.partial.symlink_to(outside)
+    code, _, err = dpfl(capsys, "runs", "prune", "--unfinished", "--yes")
+    assert code == 2
+    assert "a link" in err
+    assert (outside / ("1" * 12)).exists()
+
+
+def test_an_archive_is_taken_by_another_store(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folders(dpfl(capsys, "run", *SMALL)[1])[0]
+    file = str(tmp_path / "new" / "runs.tar.xz")
+    assert dpfl(capsys, "runs", "export", "--archive", file)[0] == 0
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "elsewhere"))
+    for became in ("taken", "here already"):
+        assert dpfl(capsys, "runs", "import", file)[:2] == (0, f"{folder.name} {became}\n")
+    assert "finished before" in dpfl(capsys, "run", *SMALL)[1]
+    code, _, err = dpfl(capsys, "runs", "import", str(folder / "metrics.csv"))
+    assert code == 2
+    assert "not an archive" in err
+
+
+def test_looking_imports_nothing_slow(capsys: pytest.CaptureFixture[str]) -> None:
+    """Commands that only look answer at once."""
     assert dpfl(capsys, "run", *SMALL)[0] == 0
-    code = "import sys; from dpfl_cli.cli.main import main; main(sys.argv[1:]); print('torch' in sys.modules, file=sys.stderr)"
-    for words in (["runs", "list"], ["runs", "export"], ["list"], ["completion", "--words", "run", "algo"], ["--help"]):
-        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
-        assert done.stderr.strip() == "False", words
+    code = (
+        "import sys; from dpfl_cli.cli.main import main; main(sys.argv[1:]);"
+        "print({'torch', 'pandas'} & set(sys.modules), file=sys.stderr)"
+    )
+    for words in (
+        ["runs", "list"],
+        ["runs", "export"],
+        ["list"],
+        ["completion", "--words", "run", "algo"],
+        ["--help"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True
+        )
+        assert done.stderr.strip() == "set()", words
 
 
 @pytest.mark.parametrize("runs", [1, 12])
 def test_tables_keep_a_run_on_a_line_at_80_columns(runs: int) -> None:
     results = [
         (
-            {"algorithm": {"name": "fedexp"}, "dp": {"name": "ldp_privunit"}, "dataset": {"name": "fashion_mnist"}},
+            {
+                "algorithm": {"name": "fedexp"},
+                "dp": {"name": "ldp_privunit"},
+                "dataset": {"name": "fashion_mnist"},
+            },
             {
                 "id": f"{number:012x}",
                 "seed": number,
@@ -552,7 +736,9 @@ def test_tables_keep_a_run_on_a_line_at_80_columns(runs: int) -> None:
         )
         for number in range(runs)
     ]
-    narrow, wide = (Console(width=width, file=io.StringIO(), highlight=False) for width in (80, 200))
+    narrow, wide = (
+        Console(width=width, file=io.StringIO(), highlight=False) for width in (80, 200)
+    )
     for console in (narrow, wide):
         print_results(console, results)
         text = console.file.getvalue()
@@ -560,20 +746,36 @@ def test_tables_keep_a_run_on_a_line_at_80_columns(runs: int) -> None:
             (line,) = (line for line in text.splitlines() if f"{number:012x}" in line)
             assert f"{300 + number}.0000 (vacuous)" in line
             assert "71.25" in line
-        for said in ("fedexp", "ldp_privunit", "fashion_mnist (stand-in)", "1e-05", "tuning not included"):
+        for said in (
+            "fedexp",
+            "ldp_privunit",
+            "fashion_mnist (stand-in)",
+            "1e-05",
+            "tuning not included",
+        ):
             assert said in text
         assert max(map(len, text.splitlines())) <= console.width
 
 
 def ids(environment: dict[str, str], plugins: list[str]) -> list[str]:
-    """The ids of a run of a built-in and of one of the plugin's own algorithm, planned in a process of their own."""
+    """The ids of a run of a built-in and of one of the plugin's own algorithm, planned in a process
+    of their own.
+    """
     code = (
-        "import sys, json; from dpfl_cli.cli.plugins import load_plugins; load_plugins(json.loads(sys.argv[1]));"
-        "from dpfl_cli.config.compose import compose_config; from dpfl_cli.simulation.plan import make_plan;"
+        "import sys, json; from dpfl_cli.cli.plugins import load_plugins;"
+        "from dpfl_cli.config.compose import compose_config;"
+        "from dpfl_cli.simulation.plan import make_plan;"
+        "load_plugins(json.loads(sys.argv[1]));"
         "[print(make_plan(compose_config(words)).id) for words in json.loads(sys.argv[2])]"
     )
-    command = [sys.executable, "-c", code, json.dumps(plugins), json.dumps([BUILT_IN_WORDS, OWN_WORDS])]
-    done = subprocess.run(command, env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
+    given = (json.dumps(plugins), json.dumps([BUILT_IN_WORDS, OWN_WORDS]))
+    done = subprocess.run(
+        [sys.executable, "-c", code, *given],
+        env={**environment, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -585,7 +787,13 @@ from dpfl_cli.config.component import component
 class Own(FedAvg):
     'FedAvg under a name of its own.'
 """
-OWN_WORDS = ["algorithm=own", "algorithm.local_steps=2", "algorithm.local_lr=0.1", "algorithm.clip_norm=1.0", *SMALL]
+OWN_WORDS = [
+    "algorithm=own",
+    "algorithm.local_steps=2",
+    "algorithm.local_lr=0.1",
+    "algorithm.clip_norm=1.0",
+    *SMALL,
+]
 BUILT_IN_WORDS = ["algorithm=fedavg", *SMALL]
 
 
@@ -600,8 +808,13 @@ def test_a_plugin_file_changes_the_ids_of_its_own_runs_only(tmp_path: Path) -> N
     assert changed != own
 
 
-@pytest.mark.parametrize(("module", "edited"), [("own_methods", "own_methods.py"), ("own_package", "own_package/method.py")])
-def test_a_plugin_package_changes_the_ids_of_its_own_runs_only(module: str, edited: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("module", "edited"),
+    [("own_methods", "own_methods.py"), ("own_package", "own_package/method.py")],
+)
+def test_a_plugin_package_changes_the_ids_of_its_own_runs_only(
+    module: str, edited: str, tmp_path: Path
+) -> None:
     info = tmp_path / "own-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")

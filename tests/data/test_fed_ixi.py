@@ -1,39 +1,20 @@
-"""NIfTI-1 volumes and Fed-IXI's folders, from small files written here by the format's description."""
+"""NIfTI-1 volumes and Fed-IXI's folders, from small files written here by the format's
+description.
+"""
 
 from __future__ import annotations
 
 import gzip
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
+from small_files import SUBJECTS, nifti, write
 
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data import fed_ixi
 from dpfl_cli.data.fed_ixi import SHAPE, FedIxi, FedIxiSettings
 from dpfl_cli.data.nifti import TYPES, read_nifti
-
-CODES = {np.dtype(kind): code for code, kind in TYPES.items()}
-
-
-def nifti(volume: np.ndarray, order: str = "<", slope: float = 0.0, inter: float = 0.0, offset: int = 352) -> bytearray:
-    """A .nii file, field by field."""
-    kind = volume.dtype.newbyteorder("=")
-    header = bytearray(offset)
-    struct.pack_into(f"{order}i", header, 0, 348)
-    struct.pack_into(f"{order}8h", header, 40, 3, *volume.shape, 1, 1, 1, 1)
-    struct.pack_into(f"{order}2h", header, 70, CODES[kind], 8 * kind.itemsize)
-    struct.pack_into(f"{order}8f", header, 76, *[1.0] * 8)
-    struct.pack_into(f"{order}3f", header, 108, offset, slope, inter)
-    header[344:348] = b"n+1\0"
-    return header + volume.astype(kind.newbyteorder(order)).tobytes(order="F")
-
-
-def write(path: Path, content: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(bytes(content), mtime=0) if path.suffix == ".gz" else bytes(content))
-    return path
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -48,9 +29,15 @@ def test_every_type_in_both_byte_orders(tmp_path, order, kind) -> None:
 
 def test_slope_and_intercept_apply_unless_the_slope_is_zero(tmp_path) -> None:
     values = np.arange(8, dtype="i2").reshape(2, 2, 2)
-    np.testing.assert_allclose(read_nifti(write(tmp_path / "a.nii", nifti(values, slope=0.5, inter=-3))), values * 0.5 - 3)
-    np.testing.assert_allclose(read_nifti(write(tmp_path / "b.nii", nifti(values, slope=0, inter=-3))), values)
-    np.testing.assert_allclose(read_nifti(write(tmp_path / "c.nii", nifti(values, offset=400))), values)
+    np.testing.assert_allclose(
+        read_nifti(write(tmp_path / "a.nii", nifti(values, slope=0.5, inter=-3))), values * 0.5 - 3
+    )
+    np.testing.assert_allclose(
+        read_nifti(write(tmp_path / "b.nii", nifti(values, slope=0, inter=-3))), values
+    )
+    np.testing.assert_allclose(
+        read_nifti(write(tmp_path / "c.nii", nifti(values, offset=400))), values
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,18 +75,17 @@ def test_short_compressed_and_not_finite_files_are_named(tmp_path) -> None:
         read_nifti(write(tmp_path / "c.nii", nifti(np.full((2, 2, 2), np.nan, "f4"))))
 
 
-NAMES = [f"IXI{k:03d}-{('Guys', 'HH', 'IOP')[k % 3]}-{700 + k:04d}" for k in range(2, 32)]
-
-
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Ten subjects of each hospital; a volume is its subject's number + 1 at the mask and noise elsewhere."""
+    """Ten subjects of each hospital; a volume is its subject's number + 1 at the mask and noise
+    elsewhere.
+    """
     monkeypatch.setenv("DPFL_DATA", str(tmp_path / "data"))
     fed_ixi.load_ixi.cache_clear()
     rng = np.random.default_rng(0)
     folder = tmp_path / "data" / "fed_ixi"
-    for name in NAMES:
-        shape = SHAPE if name == NAMES[0] else (6, 5, 4)
+    for name in SUBJECTS:
+        shape = SHAPE if name == SUBJECTS[0] else (6, 5, 4)
         volume = rng.normal(size=shape).astype("f4")
         mask = np.zeros(shape, "u1")
         mask[: shape[0] // 2] = 1
@@ -129,14 +115,19 @@ def test_subjects_masks_and_hospitals(folder) -> None:
 
 
 def test_flambys_table_says_who_is_for_testing(folder) -> None:
-    numbers = [int(name[3:6]) for name in NAMES]
+    numbers = [int(name[3:6]) for name in SUBJECTS]
     lines = [f"{n},0,{'test' if n % 5 == 0 else 'train'}" for n in numbers]
-    write(folder / "metadata_tiny.csv", "\n".join(["Patient ID,Manufacturer,Split", *lines]).encode())
+    write(
+        folder / "metadata_tiny.csv", "\n".join(["Patient ID,Manufacturer,Split", *lines]).encode()
+    )
     before = FedIxi.load(FedIxiSettings(data_seed=3), seed=0)
     assert len(before.test) == sum(n % 5 == 0 for n in numbers)
     fed_ixi.load_ixi.cache_clear()
-    write(folder / "metadata_tiny.csv", "\n".join(["Patient ID,Manufacturer,Split", *lines[1:]]).encode())
-    with pytest.raises(DataError, match=rf"neither train nor test of subject {NAMES[0]}"):
+    write(
+        folder / "metadata_tiny.csv",
+        "\n".join(["Patient ID,Manufacturer,Split", *lines[1:]]).encode(),
+    )
+    with pytest.raises(DataError, match=rf"neither train nor test of subject {SUBJECTS[0]}"):
         FedIxi.info(FedIxiSettings())
 
 
@@ -147,14 +138,17 @@ def test_what_does_not_fit_is_named(folder) -> None:
             FedIxi.info(FedIxiSettings(**settings))
         assert "\n" not in str(error.value)
 
-    refused(r"dataset\.test_fraction=0\.01: leaves no", test_fraction=0.01)
-    base = folder / "7kd5wj7v7p-3" / "IXI_sample" / NAMES[3]
-    label = base / "label" / f"{NAMES[3]}_label.nii.gz"
+    refused(r"dataset\.test_fraction=0\.01: hospital Guys gets no", test_fraction=0.01)
+    base = folder / "7kd5wj7v7p-3" / "IXI_sample" / SUBJECTS[3]
+    label = base / "label" / f"{SUBJECTS[3]}_label.nii.gz"
     write(label, nifti(np.zeros((6, 5, 3), "u1")))
     refused(r"_label\.nii\.gz: shape \[6, 5, 3\], but its image has \[6, 5, 4\]")
     write(label, nifti(np.full((6, 5, 4), 2, "u1")))
     refused("not a mask of zeros and ones")
     label.unlink()
-    refused(rf"subject {NAMES[3]} has no {NAMES[3]}_label")
-    write(folder / "IXI999-Nowhere-1" / "T1" / "IXI999-Nowhere-1_image.nii.gz", nifti(np.zeros((6, 5, 4), "u1")))
+    refused(rf"subject {SUBJECTS[3]} has no {SUBJECTS[3]}_label")
+    write(
+        folder / "IXI999-Nowhere-1" / "T1" / "IXI999-Nowhere-1_image.nii.gz",
+        nifti(np.zeros((6, 5, 4), "u1")),
+    )
     refused("hospital Nowhere is none of Guys, HH, IOP")

@@ -1,4 +1,6 @@
-"""The federation: padded arrays hold each client's records, buckets hold each client once and waste little."""
+"""The federation: padded arrays hold each client's records, buckets hold each client once and waste
+little.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,19 @@ from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition
 
 
 def federation(counts: list[int], seed: int = 0) -> Federation:
-    """Clients with the given numbers of records, drawn without order from a pool somewhat larger."""
+    """Clients with the given numbers of records, drawn without order from a pool somewhat
+    larger.
+    """
     rng = np.random.default_rng(seed)
     total = sum(counts) + 3
-    records = Records(rng.standard_normal((total, 2, 3)).astype(np.float32), rng.integers(0, 5, total))
+    records = Records(
+        rng.standard_normal((total, 2, 3)).astype(np.float32), rng.integers(0, 5, total)
+    )
     info = DatasetInfo("made", "synthetic", "", (2, 3), 5, total, None)
     order = rng.permutation(total)[: sum(counts)]
-    return Federation(Dataset(info, records, None), Partition.from_lists(np.split(order, np.cumsum(counts)[:-1])))
+    return Federation(
+        Dataset(info, records, None), Partition.from_lists(np.split(order, np.cumsum(counts)[:-1]))
+    )
 
 
 @given(counts=st.lists(st.integers(0, 12), min_size=1, max_size=20), seed=st.integers(0, 99))
@@ -56,16 +64,24 @@ def check_buckets(counts: np.ndarray, groups: list[np.ndarray], waste: float) ->
 @example(counts=[600, 510, 509, 1, 0], waste=0.15)
 @settings(max_examples=100, deadline=None)
 def test_buckets_hold_every_client_once_and_keep_the_bound(counts, waste):
-    fed = Federation(federation([1]).dataset, Partition(np.empty(0, np.int64), np.concatenate([[0], np.cumsum(counts)])))
+    fed = Federation(
+        federation([1]).dataset,
+        Partition(np.empty(0, np.int64), np.concatenate([[0], np.cumsum(counts)])),
+    )
     check_buckets(np.array(counts), fed.buckets(waste), waste)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_sizes_from_1_to_600_need_few_buckets(seed):
     counts = np.random.default_rng(seed).permutation(np.arange(1, 601))
-    fed = Federation(federation([1]).dataset, Partition(np.empty(0, np.int64), np.concatenate([[0], np.cumsum(counts)])))
+    fed = Federation(
+        federation([1]).dataset,
+        Partition(np.empty(0, np.int64), np.concatenate([[0], np.cumsum(counts)])),
+    )
     groups = fed.buckets()
     check_buckets(counts, groups, 0.15)
-    assert len(groups) <= np.ceil(np.log(600) / -np.log(0.85))  # one per factor of 0.85 in size, at most
+    assert len(groups) <= np.ceil(
+        np.log(600) / -np.log(0.85)
+    )  # one per factor of 0.85 in size, at most
     padded = sum(len(group) * counts[group].max() for group in groups)
     assert padded - counts.sum() <= 0.15 * padded

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_files import FIRST, SECOND, femnist_file, reddit_file
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, DataError
@@ -15,26 +16,7 @@ from dpfl_cli.data import leaf_femnist, leaf_reddit
 from dpfl_cli.data.leaf_femnist import Femnist, FemnistSettings
 from dpfl_cli.data.leaf_reddit import IGNORED, Reddit, RedditSettings
 
-FIRST = {"w1": 30, "w2": 10, "w3": 25}
-SECOND = {"w4": 40, "w5": 20}
 TINY = RedditSettings(vocabulary=8, clients=2, train_records=None, test_records=None)
-
-
-def image(writer: str, place: int) -> list[float]:
-    """An image that says whose it is: its first pixel is the writer's number / 10, the next the place / 100."""
-    return [int(writer[1:]) / 10, place / 100] + [0.5] * 782
-
-
-def femnist_file(writers: dict[str, int], start: int = 0) -> dict:
-    return {
-        "users": list(writers),
-        "num_samples": list(writers.values()),
-        "hierarchies": [],
-        "user_data": {
-            name: {"x": [image(name, start + k) for k in range(count)], "y": [k % 62 for k in range(count)]}
-            for name, count in writers.items()
-        },
-    }
 
 
 def put(folder: Path, files: dict[str, dict]) -> None:
@@ -51,7 +33,13 @@ def put(folder: Path, files: dict[str, dict]) -> None:
 def femnist(tmp_path, monkeypatch):
     monkeypatch.setenv("DPFL_DATA", str(tmp_path / "data"))
     folder = tmp_path / "data" / "femnist"
-    put(folder, {"all_data/all_data_0.json": femnist_file(FIRST), "all_data/all_data_1.json.gz": femnist_file(SECOND)})
+    put(
+        folder,
+        {
+            "all_data/all_data_0.json": femnist_file(FIRST),
+            "all_data/all_data_1.json.gz": femnist_file(SECOND),
+        },
+    )
     return folder
 
 
@@ -66,8 +54,12 @@ def test_writers_stay_whole_and_every_record_is_used_once(femnist) -> None:
     assert data.info.source == "real"
     assert data.train.features.shape == (len(data.train), 28, 28)
     assert data.train.features.dtype == np.float32
-    writers, places = (np.concatenate(both) for both in zip(of(data.train), of(data.test), strict=True))
-    assert sorted(zip(writers, places, strict=True)) == [(w + 1, k) for w, n in enumerate([30, 10, 25, 40, 20]) for k in range(n)]
+    writers, places = (
+        np.concatenate(both) for both in zip(of(data.train), of(data.test), strict=True)
+    )
+    assert sorted(zip(writers, places, strict=True)) == [
+        (w + 1, k) for w, n in enumerate([30, 10, 25, 40, 20]) for k in range(n)
+    ]
     np.testing.assert_array_equal(of(data.train)[1] % 62, data.train.targets)
     client = np.concatenate([data.natural, data.test_natural])
     for writer in range(1, 6):
@@ -80,7 +72,9 @@ def test_writers_stay_whole_and_every_record_is_used_once(femnist) -> None:
 
 def test_a_share_is_drawn_and_iid_deals_evenly(femnist) -> None:
     data = Femnist.load(FemnistSettings(share=0.5, clients=3), seed=0)
-    assert FemnistSettings(share=0.5, clients=3) == FemnistSettings(share=0.5, clients=3, split="iid")
+    assert FemnistSettings(share=0.5, clients=3) == FemnistSettings(
+        share=0.5, clients=3, split="iid"
+    )
     assert compose_config(["dataset=femnist"])["dataset"]["split"] == "iid"
     total = len(data.train) + len(data.test)
     assert 40 < total < 85  # of 125
@@ -93,12 +87,21 @@ def test_a_share_is_drawn_and_iid_deals_evenly(femnist) -> None:
 
 
 def test_a_published_split_is_used(femnist) -> None:
-    put(femnist, {"train/a.json": femnist_file(FIRST), "test/a.json": femnist_file({"w1": 3, "w3": 4, "w2": 2}, start=50)})
+    put(
+        femnist,
+        {
+            "train/a.json": femnist_file(FIRST),
+            "test/a.json": femnist_file({"w1": 3, "w3": 4, "w2": 2}, start=50),
+        },
+    )
     data = Femnist.load(FemnistSettings(share=1.0, clients=2, split="writers"), seed=0)
     assert (len(data.train), len(data.test)) == (65, 9)
     assert of(data.test)[1].min() >= 50
     own = dict(zip(of(data.train)[0], data.natural, strict=True))
-    assert all(own[writer] == client for writer, client in zip(of(data.test)[0], data.test_natural, strict=True))
+    assert all(
+        own[writer] == client
+        for writer, client in zip(of(data.test)[0], data.test_natural, strict=True)
+    )
 
 
 def test_the_checksum_follows_the_content_and_decoding_is_kept(femnist, monkeypatch) -> None:
@@ -123,7 +126,10 @@ def test_the_checksum_follows_the_content_and_decoding_is_kept(femnist, monkeypa
         (lambda content: content["user_data"].pop("w2"), "not of the same users"),
         (lambda content: content["user_data"]["w1"]["y"].pop(), "one length"),
         (lambda content: content["user_data"]["w1"]["x"][2].pop(), "784 numbers"),
-        (lambda content: content["user_data"]["w1"]["x"][2].__setitem__(5, 3.0), r"784 numbers in \[0, 1\]"),
+        (
+            lambda content: content["user_data"]["w1"]["x"][2].__setitem__(5, 3.0),
+            r"784 numbers in \[0, 1\]",
+        ),
         (lambda content: content["user_data"]["w3"]["y"].__setitem__(0, 62), r"classes 0\.\.61"),
     ],
 )
@@ -137,12 +143,16 @@ def test_a_damaged_file_is_named(femnist, change, said) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_truncated_files_half_splits_and_empty_folders_are_named(femnist, tmp_path, monkeypatch) -> None:
+def test_truncated_files_half_splits_and_empty_folders_are_named(
+    femnist, tmp_path, monkeypatch
+) -> None:
     (femnist / "all_data" / "all_data_0.json").write_text('{"users": [')
     with pytest.raises(DataError, match=r"all_data_0\.json: truncated, or not JSON"):
         Femnist.info(FemnistSettings())
     put(femnist, {"train/a.json": femnist_file(FIRST)})
-    with pytest.raises(DataError, match=r"only one of train/\*\.json and .*, or all_data/\*\.json in their place$"):
+    with pytest.raises(
+        DataError, match=r"only one of train/\*\.json and .*, or all_data/\*\.json in their place$"
+    ):
         Femnist.info(FemnistSettings())
     monkeypatch.setenv("DPFL_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match=r"femnist: no folder femnist in DPFL_DATA=.*femnist_synth"):
@@ -157,69 +167,94 @@ def test_too_many_clients_are_refused(femnist) -> None:
 # Reddit
 
 
-def comment(words: str) -> tuple[list[list[str]], dict]:
-    """x and y as LEAF's preprocess.py makes them."""
-    tokens, targets = ["<BOS>", *words.split(), "<EOS>"], [*words.split(), "<EOS>", "<PAD>"]
-    counts, missing = [1.0] * len(tokens), -len(tokens) % 10
-    rows = [[*tokens, *["<PAD>"] * missing], [*targets, *["<PAD>"] * missing], [*counts, *[0.0] * missing]]
-    x, y, count = ([row[k : k + 10] for k in range(0, len(row), 10)] for row in rows)
-    return x, {"subreddit": "r", "created_utc": 1, "score": 1, "target_tokens": y, "count_tokens": count}
-
-
-def reddit_file(comments: dict[str, list[str]]) -> dict:
-    made = {user: [comment(words) for words in texts] for user, texts in comments.items()}
-    return {
-        "users": list(comments),
-        "num_samples": [99] * len(comments),  # of the file before LEAF split it
-        "user_data": {user: {"x": [x for x, _ in pairs], "y": [y for _, y in pairs]} for user, pairs in made.items()},
-    }
-
-
 @pytest.fixture
 def reddit(tmp_path, monkeypatch):
     monkeypatch.setenv("DPFL_DATA", str(tmp_path / "data"))
     folder = tmp_path / "data" / "reddit"
     train = {"1": ["a b a c", "a b"], "2": ["b a d e f g h i j k l m"], "3": ["c a"], "4": []}
     test = {"1": ["a zzz"], "2": ["b"], "3": ["c b"], "4": ["a"]}
-    put(folder, {"train/reddit_0_train.json": reddit_file(train), "test/reddit_0_test.json": reddit_file(test)})
+    put(
+        folder,
+        {
+            "train/reddit_0_train.json": reddit_file(train),
+            "test/reddit_0_test.json": reddit_file(test),
+        },
+    )
     return folder
 
 
 def test_the_vocabulary_and_the_sequences_by_hand(reddit) -> None:
     data = Reddit.load(TINY, seed=0)
-    # in training inputs: a 5, then <BOS> 4 and <EOS> 4 (in the order of the tokens), b 3, c 2, d (first of those with 1)
+    # in training inputs: a 5, then <BOS> 4 and <EOS> 4 (in the order of the tokens), b 3, c 2, d
+    #   (first of those with 1)
     number = {"<PAD>": 0, "<UNK>": 1, "a": 2, "<BOS>": 3, "<EOS>": 4, "b": 5, "c": 6, "d": 7}
     first = [3, 2, 5, 2, 6, 4, 0, 0, 0, 0]  # <BOS> a b a c <EOS>
     place = np.flatnonzero((data.train.features == first).all(axis=1))
     assert len(place) == 1
-    assert data.train.targets[place[0]].tolist() == [2, 5, 2, 6, 4, 0, *[IGNORED] * 4]  # after <EOS> comes <PAD>, which counts
-    long = [3, 5, 2, 7, 1, 1, 1, 1, 1, 1], [1, 1, 1, 4, 0, 0, 0, 0, 0, 0]  # two sequences of one comment; e .. m are <UNK>
+    assert data.train.targets[place[0]].tolist() == [
+        2,
+        5,
+        2,
+        6,
+        4,
+        0,
+        *[IGNORED] * 4,
+    ]  # after <EOS> comes <PAD>, which counts
+    long = (
+        [3, 5, 2, 7, 1, 1, 1, 1, 1, 1],
+        [1, 1, 1, 4, 0, 0, 0, 0, 0, 0],
+    )  # two sequences of one comment; e .. m are <UNK>
     for row in long:
         assert (data.train.features == row).all(axis=1).any()
     assert len(data.train) == 5
     assert data.info.details == {"vocabulary": 8}
-    assert (data.info.classes, data.info.feature_shape, data.info.target_shape) == (None, (10,), (10,))
-    assert (data.test.features == [number["<BOS>"], number["a"], 1, number["<EOS>"], 0, 0, 0, 0, 0, 0]).all(axis=1).any()
-    assert Reddit.not_covered(TINY) == ["vocabulary (the 6 most frequent tokens of the training data)"]
+    assert (data.info.classes, data.info.feature_shape, data.info.target_shape) == (
+        None,
+        (10,),
+        (10,),
+    )
+    assert (
+        (data.test.features == [number["<BOS>"], number["a"], 1, number["<EOS>"], 0, 0, 0, 0, 0, 0])
+        .all(axis=1)
+        .any()
+    )
+    assert Reddit.not_covered(TINY) == [
+        "vocabulary (the 6 most frequent tokens of the training data)"
+    ]
 
 
 def test_users_stay_with_one_client_in_training_and_test(reddit) -> None:
     words = [f"word{k}" for k in range(6)]  # a word of its own for each user
-    put(reddit, {"train/reddit_0_train.json": reddit_file({str(k): [word, word] for k, word in enumerate(words)})})
-    put(reddit, {"test/reddit_0_test.json": reddit_file({str(k): [word] for k, word in enumerate(words)})})
+    put(
+        reddit,
+        {
+            "train/reddit_0_train.json": reddit_file(
+                {str(k): [word, word] for k, word in enumerate(words)}
+            )
+        },
+    )
+    put(
+        reddit,
+        {"test/reddit_0_test.json": reddit_file({str(k): [word] for k, word in enumerate(words)})},
+    )
     data = Reddit.load(TINY.model_copy(update={"vocabulary": 100}), seed=0)
     owners = dict(zip(data.train.features[:, 1], data.natural, strict=True))
     assert len(owners) == len(words)
     assert sorted(np.bincount(list(owners.values()))) == [3, 3]
     for records, clients in ((data.train, data.natural), (data.test, data.test_natural)):
-        assert all(owners[word] == client for word, client in zip(records.features[:, 1], clients, strict=True))
+        assert all(
+            owners[word] == client
+            for word, client in zip(records.features[:, 1], clients, strict=True)
+        )
 
 
 def test_sequences_are_drawn_and_too_many_refused(reddit) -> None:
     some = TINY.model_copy(update={"train_records": 1, "test_records": 1})
     data = Reddit.load(some, seed=0)
     assert data.natural.tolist() == data.test_natural.tolist() == [0, 1]
-    with pytest.raises(ConfigError, match=r"dataset\.train_records=100: client 0 of 2 has \d+ sequences"):
+    with pytest.raises(
+        ConfigError, match=r"dataset\.train_records=100: client 0 of 2 has \d+ sequences"
+    ):
         Reddit.load(TINY.model_copy(update={"train_records": 100}), seed=0)
 
 
@@ -257,9 +292,13 @@ def test_without_count_tokens_padding_does_not_count(reddit) -> None:
 
 def test_what_reddit_advises_is_what_it_takes(reddit) -> None:
     (reddit / "test" / "reddit_0_test.json").unlink()
-    with pytest.raises(DataError, match=r"only one of train/\*\.json and test/\*\.json; put both there$"):
+    with pytest.raises(
+        DataError, match=r"only one of train/\*\.json and test/\*\.json; put both there$"
+    ):
         Reddit.load(TINY, seed=0)
     (reddit / "train" / "reddit_0_train.json").unlink()
     put(reddit, {"all_data/all_data.json": reddit_file({"7": ["a b"]})})
-    with pytest.raises(DataError, match=r"neither of train/\*\.json and test/\*\.json; put both there$"):
+    with pytest.raises(
+        DataError, match=r"neither of train/\*\.json and test/\*\.json; put both there$"
+    ):
         Reddit.load(TINY, seed=0)

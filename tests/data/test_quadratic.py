@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import yaml
 
-from dpfl_cli.config.component import lookup, parse_settings
-from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.config.paths import conf_dir
-from dpfl_cli.data.quadratic import Quadratic, QuadraticSettings
+from dpfl_cli.data.synthetic import Quadratic, QuadraticSettings
 
 
 def test_the_law() -> None:
-    settings = QuadraticSettings(dimension=50, clients=4, records_per_client=500, z_scale=2.0, b_scale=3.0)
+    settings = QuadraticSettings(
+        dimension=50, clients=4, records_per_client=500, z_scale=2.0, b_scale=3.0
+    )
     data = Quadratic.load(settings, 3)
     rows, optimum = data.train.features, data.truth["optimum"]
     assert rows.shape == (2000, 50)
     assert data.test is None
-    np.testing.assert_array_equal(data.train.targets, rows @ optimum)  # every record's loss is zero at b
+    np.testing.assert_array_equal(
+        data.train.targets, rows @ optimum
+    )  # every record's loss is zero at b
     np.testing.assert_array_equal(data.natural, np.repeat([0, 1, 2, 3], 500))
     assert rows.std() == pytest.approx(2.0, rel=0.02)
     assert abs(rows.mean()) < 0.03
@@ -37,19 +37,3 @@ def test_draws_are_the_seeds_and_scales_only_scale() -> None:
     scaled = Quadratic.load(settings.model_copy(update={"z_scale": 4.0, "b_scale": 0.5}), 1)
     np.testing.assert_array_equal(scaled.train.features, 4 * one.train.features)
     np.testing.assert_array_equal(scaled.truth["optimum"], one.truth["optimum"] / 2)
-
-
-def test_more_clients_hold_as_many_records_each() -> None:
-    for clients in (2, 4, 6):
-        info = Quadratic.info(QuadraticSettings(clients=clients))
-        assert (info.records, info.clients, info.feature_shape, info.classes) == (clients * 1500, clients, (100,), None)
-        assert (info.source, info.sha256) == ("synthetic", "")
-
-
-def test_the_conf() -> None:
-    conf = yaml.safe_load((conf_dir() / "dataset" / "quadratic.yaml").read_text())["dataset"]
-    assert lookup("dataset", conf.pop("name")).target is Quadratic
-    assert parse_settings(QuadraticSettings, conf, "dataset") == QuadraticSettings()
-    assert set(conf) == set(QuadraticSettings.model_fields)
-    with pytest.raises(ConfigError, match=r"dataset\.z_scale=0\.0"):
-        parse_settings(QuadraticSettings, conf | {"z_scale": 0.0}, "dataset")

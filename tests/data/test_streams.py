@@ -11,10 +11,15 @@ import pytest
 import torch
 
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data import noise_kernel
 from dpfl_cli.data import streams as module
 from dpfl_cli.data import threads as shared
-from dpfl_cli.data.streams import CLIENT_TILE, MAX_TILE_ROUNDS, TILE_VALUES, Streams, stream_generator
+from dpfl_cli.data.streams import (
+    CLIENT_TILE,
+    MAX_TILE_ROUNDS,
+    TILE_VALUES,
+    Streams,
+    stream_generator,
+)
 
 
 @pytest.fixture
@@ -28,7 +33,9 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     shared._forget_pool()
 
 
-def slow(law: str, seed: int, name: str, round_: int, clients: int, size: int, dtype: type) -> np.ndarray:
+def slow(
+    law: str, seed: int, name: str, round_: int, clients: int, size: int, dtype: type
+) -> np.ndarray:
     """[M, d] tile by tile, from the definition of an address."""
     parts = []
     for tile, start in enumerate(range(0, clients, CLIENT_TILE)):
@@ -42,8 +49,12 @@ def slow(law: str, seed: int, name: str, round_: int, clients: int, size: int, d
 
 @pytest.mark.parametrize("law", ["normal", "uniform"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("clients", "size"), [(1, 1), (20, 23), (256, 100), (300, 9), (700, 100), (260, 300)])
-def test_draws_are_functions_of_their_address(law: str, dtype: torch.dtype, clients: int, size: int, threads: None) -> None:
+@pytest.mark.parametrize(
+    ("clients", "size"), [(1, 1), (20, 23), (256, 100), (300, 9), (700, 100), (260, 300)]
+)
+def test_draws_are_functions_of_their_address(
+    law: str, dtype: torch.dtype, clients: int, size: int, threads: None
+) -> None:
     seeds = [3, 1, 3, 1, 7]
     batch = Streams(seeds)
     rounds = np.array([1, 5, 1, 90, 64])
@@ -53,7 +64,9 @@ def test_draws_are_functions_of_their_address(law: str, dtype: torch.dtype, clie
         drawn = getattr(batch, law)("noise/x", rounds, clients, size, dtype)
         assert drawn.dtype == dtype
         for run, (seed, round_) in enumerate(zip(seeds, rounds.tolist(), strict=True)):
-            assert np.array_equal(drawn[run].numpy(), slow(law, seed, "noise/x", round_, clients, size, kind))
+            assert np.array_equal(
+                drawn[run].numpy(), slow(law, seed, "noise/x", round_, clients, size, kind)
+            )
 
 
 def test_a_draw_is_the_callers_own() -> None:
@@ -66,24 +79,18 @@ def test_a_draw_is_the_callers_own() -> None:
         assert torch.equal(streams.normal("noise/x", rounds, clients, size), kept)
 
 
-@pytest.fixture(params=["compiled", "numpy"])
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scaling by the kernel, which draws of any size take here, or as where it cannot be built."""
-    monkeypatch.setattr(module, "THREAD_VALUES", 0)
-    if request.param == "compiled":
-        assert module.compiled_kernel() is not None
-    else:
-        monkeypatch.setattr(module, "compiled_kernel", lambda: None)
-
-
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Equal to the last bit, signs of zeros included."""
-    return one.dtype == other.dtype and torch.equal(*(part.contiguous().view(torch.uint8) for part in (one, other)))
+    return one.dtype == other.dtype and torch.equal(
+        *(part.contiguous().view(torch.uint8) for part in (one, other))
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("seeds", [[4], [1, 2], [3, 1, 3, 1, 7, 3, 2]], ids=["1", "2", "7"])
-@pytest.mark.parametrize(("clients", "size"), [(1, 1), (1, 40_000), (3, 1), (20, 22), (256, 130), (300, 9), (515, 200)])
+@pytest.mark.parametrize(
+    ("clients", "size"), [(1, 1), (1, 40_000), (3, 1), (20, 22), (256, 130), (300, 9), (515, 200)]
+)
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_noise_on_scaled_values_is_their_product_plus_noise(
     dtype: torch.dtype,
@@ -91,14 +98,18 @@ def test_noise_on_scaled_values_is_their_product_plus_noise(
     clients: int,
     size: int,
     number: int,
-    kernel: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With products and sums rounded one by one, bit by bit, on any number of threads, runs of equal seeds sharing draws."""
+    """With products and sums rounded one by one, bit by bit, on any number of threads, runs of
+    equal seeds sharing draws.
+    """
+    monkeypatch.setattr(module, "THREAD_VALUES", 0)
     monkeypatch.setattr(module, "usable_threads", lambda: number)
     generator = torch.Generator().manual_seed(size)
     values = torch.randn(len(seeds), clients, size, generator=generator, dtype=torch.float64)
-    values[:, :: max(1, clients // 3), size // 2] = torch.tensor(np.resize([np.nan, np.inf, -np.inf], len(seeds)))[:, None]
+    values[:, :: max(1, clients // 3), size // 2] = torch.tensor(
+        np.resize([np.nan, np.inf, -np.inf], len(seeds))
+    )[:, None]
     values, counts = values.to(dtype), values.isfinite().all(dim=-1, keepdim=True)
     factors = torch.rand(len(seeds), clients, 1, generator=generator, dtype=dtype)
     factors[:, 1::4] = 1.0
@@ -107,7 +118,9 @@ def test_noise_on_scaled_values_is_their_product_plus_noise(
     per_run = torch.linspace(0.1, 30.0, len(seeds), dtype=dtype)
     per_client = torch.rand(len(seeds), clients, generator=generator, dtype=dtype)
     for std in (per_run, per_client):
-        noise = Streams(seeds).normal("noise/x", rounds, clients, size, dtype) * std.reshape(len(seeds), -1, 1)
+        noise = Streams(seeds).normal("noise/x", rounds, clients, size, dtype) * std.reshape(
+            len(seeds), -1, 1
+        )
         expected = noise + torch.where(counts, values * factors, 0.0)
         before = values.clone(), factors.clone()
         assert same_bits(Streams(seeds).noisy("noise/x", rounds, values, std, factors), expected)
@@ -123,22 +136,18 @@ def test_noise_on_scaled_values_is_their_product_plus_noise(
         assert same_bits(Streams(seeds).noisy("noise/x", rounds, known, std), noise + known)
 
 
-def test_without_a_compiler_noise_is_numpys(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def broken() -> None:
-        raise RuntimeError("no compiler here\nmore of it")
-
-    monkeypatch.setattr(noise_kernel, "NoiseKernel", broken)
-    module.compiled_kernel.cache_clear()
-    try:
-        values, factors = torch.ones(1, 300, 400), torch.full((1, 300, 1), 0.5)
-        for round_ in (1, 2):
-            found = Streams([0]).noisy("noise/x", np.array([round_]), values, torch.ones(1), factors)
-            assert same_bits(found, Streams([0]).normal("noise/x", np.array([round_]), 300, 400, torch.float32) + 0.5)
-        assert [record.message for record in caplog.records] == [
-            "the kernel of noise cannot be compiled here (RuntimeError: no compiler here); using numpy, which is slower"
-        ]
-    finally:
-        module.compiled_kernel.cache_clear()
+def test_streams_that_take_over_draw_what_they_would_alone() -> None:
+    """Also where the batch that they come from was of other runs, or in the same rounds."""
+    before = Streams([3, 1, 4])
+    for seeds in ([3, 4], [3, 4], [4], [5, 3, 1, 4]):
+        after = Streams(seeds)
+        before.normal("noise/x", np.full(len(before.seeds), 7), 20, 5)
+        after.take_over(before)
+        for round_ in (7, 8, 700):
+            rounds = np.full(len(seeds), round_)
+            found = after.normal("noise/x", rounds, 20, 5)
+            assert torch.equal(found, Streams(seeds).normal("noise/x", rounds, 20, 5))
+        before = after
 
 
 def test_an_error_in_a_thread_is_raised(threads: None) -> None:
@@ -189,11 +198,18 @@ def test_a_forked_process_makes_its_own_threads(threads: None) -> None:
 
 @pytest.mark.parametrize(("population", "size"), [(6, 1), (6, 2), (7, 6), (5, 5), (40, 3)])
 def test_subsets_are_uniform(population: int, size: int) -> None:
-    """Every record, and every pair of records, equally often over clients and rounds: within 5 standard deviations."""
+    """Every record, and every pair of records, equally often over clients and rounds: within 5
+    standard deviations.
+    """
     clients, rounds = 400, 30
     streams = Streams([11])
-    drawn = [streams.subset("batch", np.array([t]), clients, np.full(clients, population), size)[0] for t in range(rounds)]
-    chosen = torch.nn.functional.one_hot(torch.cat(drawn), population).sum(dim=1).double()  # [draws, population]
+    drawn = [
+        streams.subset("batch", np.array([t]), clients, np.full(clients, population), size)[0]
+        for t in range(rounds)
+    ]
+    chosen = (
+        torch.nn.functional.one_hot(torch.cat(drawn), population).sum(dim=1).double()
+    )  # [draws, population]
     assert ((chosen == 0) | (chosen == 1)).all()
     draws = len(chosen)
     together = chosen.T @ chosen / draws
@@ -205,14 +221,18 @@ def test_subsets_are_uniform(population: int, size: int) -> None:
 
 
 def test_subsets_of_different_addresses_are_independent() -> None:
-    """Neighbouring clients, rounds, names and seeds share size^2 / n records on average, as independent subsets do."""
+    """Neighbouring clients, rounds, names and seeds share size^2 / n records on average, as
+    independent subsets do.
+    """
     n, size, clients, rounds = 50, 10, 300, 40
     streams = Streams([0, 1])
     held = np.full(clients, n)
 
     def members(name: str) -> torch.Tensor:
         drawn = [streams.subset(name, np.array([t, t]), clients, held, size) for t in range(rounds)]
-        return torch.nn.functional.one_hot(torch.stack(drawn), n).sum(dim=-2).double()  # [T, 2, M, n]
+        return (
+            torch.nn.functional.one_hot(torch.stack(drawn), n).sum(dim=-2).double()
+        )  # [T, 2, M, n]
 
     one, other = members("batch"), members("other")
     mean, p = size**2 / n, size / n
@@ -230,7 +250,9 @@ def test_subsets_of_different_addresses_are_independent() -> None:
 
 
 def test_subsets_depend_on_their_address_alone() -> None:
-    """Alone and in company, and whatever the neighbours in the tile hold, also where that takes more draws than expected."""
+    """Alone and in company, and whatever the neighbours in the tile hold, also where that takes
+    more draws than expected.
+    """
     generator = np.random.default_rng(0)
     held = generator.integers(4, 60, (5, 300))
     seeds, rounds = [3, 1, 3, 3, 9], np.array([2, 2, 7, 2, 1])
@@ -262,6 +284,8 @@ def test_more_draws_where_the_first_hold_too_few_records(monkeypatch: pytest.Mon
 
 
 def test_a_subset_larger_than_its_population_is_refused_in_one_line() -> None:
-    with pytest.raises(ConfigError, match="cannot draw 5 records without replacement from client 1, which holds 4") as error:
+    with pytest.raises(
+        ConfigError, match="cannot draw 5 records without replacement from client 1, which holds 4"
+    ) as error:
         Streams([0]).subset("batch", np.array([1]), 3, np.array([9, 4, 9]), 5)
     assert "\n" not in str(error.value)

@@ -1,4 +1,6 @@
-"""The networks of the ScaffNew paper: sizes, losses and metrics by hand, gradients against differences, means over clients."""
+"""The networks of the ScaffNew paper: sizes, losses and metrics by hand, gradients against
+differences, means over clients.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ def test_numbers_of_parameters(option, info, parameters) -> None:
     load_components()
     values = compose_config([f"model={option}"])["model"]
     found = lookup("model", values.pop("name"))
-    assert found.target.dimension_of(parse_settings(found.settings, values, "model"), info) == parameters
+    assert (
+        found.target.dimension_of(parse_settings(found.settings, values, "model"), info)
+        == parameters
+    )
 
 
 def settings_of(kind, **values):
@@ -74,7 +79,10 @@ def federation_of(kind, counts: list[int], tests: list[int]) -> Federation:
         if kind is Vgg11:
             return Records(RNG.normal(size=(n, 3, 32, 32)).astype("f4"), RNG.integers(0, 2, n))
         if kind is Unet3d:
-            return Records(RNG.normal(size=(n, 1, 5, 4, 6)).astype("f4"), RNG.integers(0, 2, (n, 5, 4, 6)).astype("u1"))
+            return Records(
+                RNG.normal(size=(n, 1, 5, 4, 6)).astype("f4"),
+                RNG.integers(0, 2, (n, 5, 4, 6)).astype("u1"),
+            )
         targets = RNG.integers(0, 12, (n, 10))
         targets[:, 7:] = IGNORED
         targets[::3, 2:] = IGNORED
@@ -87,8 +95,13 @@ def federation_of(kind, counts: list[int], tests: list[int]) -> Federation:
         Lstm2: sequences_info("tokens", "synthetic", "", 12, sum(counts), len(counts)),
     }[kind]
     natural, test_natural = (np.repeat(np.arange(len(counts)), part) for part in (counts, tests))
-    dataset = Dataset(info, records(sum(counts)), records(sum(tests)), natural, test_natural=test_natural)
-    return Federation(dataset, Partition.from_lists([np.flatnonzero(natural == client) for client in range(len(counts))]))
+    dataset = Dataset(
+        info, records(sum(counts)), records(sum(tests)), natural, test_natural=test_natural
+    )
+    return Federation(
+        dataset,
+        Partition.from_lists([np.flatnonzero(natural == client) for client in range(len(counts))]),
+    )
 
 
 KINDS = [Cnn5x5, Vgg11, Unet3d, Lstm2]
@@ -96,7 +109,9 @@ KINDS = [Cnn5x5, Vgg11, Unet3d, Lstm2]
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
 def objective(request):
-    return request.param(settings_of(request.param), [federation_of(request.param, [3, 2], [4, 1])], np.array([0, 0]))
+    return request.param(
+        settings_of(request.param), [federation_of(request.param, [3, 2], [4, 1])], np.array([0, 0])
+    )
 
 
 def points(objective) -> torch.Tensor:
@@ -108,14 +123,17 @@ def mean_loss(objective, values: torch.Tensor, client: int, numbers: list[int]) 
     federation = objective.federations[0]
     rows = federation.partition.indices[federation.partition.offsets[client] :][numbers]
     features, targets = (
-        torch.from_numpy(part[rows]) for part in (federation.dataset.train.features, federation.dataset.train.targets)
+        torch.from_numpy(part[rows])
+        for part in (federation.dataset.train.features, federation.dataset.train.targets)
     )
     features = features.double() if features.is_floating_point() else features
     named, start = {}, 0
     for name, parameter in objective.module.named_parameters():
         named[name] = values[start : start + parameter.numel()].view(parameter.shape)
         start += parameter.numel()
-    outputs = torch.func.functional_call(objective.module.double(), named, (objective.inputs(features),))
+    outputs = torch.func.functional_call(
+        objective.module.double(), named, (objective.inputs(features),)
+    )
     return objective.losses(outputs, targets).mean()
 
 
@@ -125,13 +143,16 @@ def test_gradients_of_batches_are_differences_of_the_mean_loss(objective) -> Non
     found = opened(objective.gradient(client_values(at), batch))
     for run, client in ((0, 0), (1, 1)):
         values = at[run, client].double().requires_grad_()
-        expected = torch.autograd.grad(mean_loss(objective, values, client, batch[run, client].tolist()), values)[0]
+        expected = torch.autograd.grad(
+            mean_loss(objective, values, client, batch[run, client].tolist()), values
+        )[0]
         torch.testing.assert_close(found[run, client].double(), expected, rtol=1e-3, atol=1e-5)
         direction = torch.from_numpy(RNG.normal(size=len(values)))
         direction *= 1e-5 / direction.norm()
         with torch.no_grad():
             after, before = (
-                mean_loss(objective, values + sign * direction, client, batch[run, client].tolist()) for sign in (1, -1)
+                mean_loss(objective, values + sign * direction, client, batch[run, client].tolist())
+                for sign in (1, -1)
             )
         torch.testing.assert_close(after - before, 2 * expected @ direction, rtol=1e-2, atol=1e-11)
 
@@ -142,7 +163,9 @@ def test_clipped_gradients_are_means_of_each_records_own(objective) -> None:
     wide = objective.clipped_gradient(client_values(at), torch.tensor([1e9, 1e9]), batch)
     plain = opened(objective.gradient(client_values(at), batch))
     torch.testing.assert_close(opened(wide.values), plain, rtol=1e-3, atol=1e-6)
-    tight = opened(objective.clipped_gradient(client_values(at), torch.tensor([1e-3, 1e-3]), batch).values)
+    tight = opened(
+        objective.clipped_gradient(client_values(at), torch.tensor([1e-3, 1e-3]), batch).values
+    )
     assert (tight.norm(dim=-1) <= 1e-3 * (1 + 1e-5)).all()
 
 
@@ -168,7 +191,10 @@ def test_metrics_on_clients_own_records_are_marked(objective) -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_the_watched_clients_own_loss_is_a_metric_without_a_release(kind) -> None:
     federation = federation_of(kind, [3, 2], [4, 1])
-    plain, watched = (kind(settings_of(kind, **one), [federation], np.array([0, 0])) for one in ({}, {"watched_client": 1}))
+    plain, watched = (
+        kind(settings_of(kind, **one), [federation], np.array([0, 0]))
+        for one in ({}, {"watched_client": 1})
+    )
     at = plain.initial(Streams([1, 2]))
     found = watched.metrics(at)
     assert watched.unreleased() == plain.unreleased() | {"watched_train_loss"} == set(found)
@@ -183,16 +209,23 @@ def test_the_watched_clients_own_loss_is_a_metric_without_a_release(kind) -> Non
 @pytest.mark.parametrize("counts", [[5, 3, 1], [2, 0, 4]])
 def test_train_losses_on_the_first_records_of_every_client(counts: list[int]) -> None:
     federation = federation_of(Cnn5x5, counts, [1, 1, 1])
-    limited = Cnn5x5(settings_of(Cnn5x5, train_loss_records=2, watched_client=2), [federation], np.array([0]))
+    limited = Cnn5x5(
+        settings_of(Cnn5x5, train_loss_records=2, watched_client=2), [federation], np.array([0])
+    )
     at = limited.initial(Streams([1]))
     found = limited.metrics(at)
-    means = [float(mean_loss(limited, at[0].double(), i, list(range(min(n, 2))))) if n else 0.0 for i, n in enumerate(counts)]
+    means = [
+        float(mean_loss(limited, at[0].double(), i, list(range(min(n, 2))))) if n else 0.0
+        for i, n in enumerate(counts)
+    ]
     assert found["train_loss"].item() == pytest.approx(sum(means) / 3, rel=1e-5)
     assert found["watched_train_loss"].item() == pytest.approx(means[2], rel=1e-5)
     whole = Cnn5x5(settings_of(Cnn5x5), [federation], np.array([0])).metrics(at)
     assert found["train_loss"].item() != whole["train_loss"].item()
     assert found["test_loss"].item() == whole["test_loss"].item()
-    wide = Cnn5x5(settings_of(Cnn5x5, train_loss_records=9), [federation], np.array([0])).metrics(at)
+    wide = Cnn5x5(settings_of(Cnn5x5, train_loss_records=9), [federation], np.array([0])).metrics(
+        at
+    )
     assert wide["train_loss"].item() == whole["train_loss"].item()
 
 
@@ -200,23 +233,32 @@ def test_a_watched_client_without_records_or_that_is_none() -> None:
     empty = federation_of(Cnn5x5, [3, 0], [1, 1])
     model = Cnn5x5(settings_of(Cnn5x5, watched_client=1), [empty], np.array([0]))
     assert model.metrics(model.initial(Streams([0])))["watched_train_loss"].tolist() == [0.0]
-    with pytest.raises(ConfigError, match=r"model\.watched_client=3: there are 3 clients, numbered from 0") as error:
-        make_plan(compose_config(["dataset=messidor_synth_small", "dp=none", "algorithm=fedavg", "model.watched_client=3"]))
+    with pytest.raises(
+        ConfigError, match=r"model\.watched_client=3: there are 3 clients, numbered from 0"
+    ) as error:
+        make_plan(
+            compose_config(
+                [
+                    "dataset=messidor_synth_small",
+                    "dp=none",
+                    "algorithm=fedavg",
+                    "model.watched_client=3",
+                ]
+            )
+        )
     assert "\n" not in str(error.value)
     with pytest.raises(ConfigError, match="watched_client"):
-        parse_settings(Cnn5x5Settings, {"channels": [2, 3], "hidden": 4, "watched_client": -1}, "model")
-
-
-def test_later_options_at_their_defaults_are_no_part_of_the_identity() -> None:
-    assert Vgg11Settings(width=2, hidden=None).identity() == {"average": "clients", "width": 2, "hidden": None}
-    given = Vgg11Settings(width=2, hidden=None, init="kaiming", watched_client=0).identity()
-    assert (given["init"], given["watched_client"]) == ("kaiming", 0)
+        parse_settings(
+            Cnn5x5Settings, {"channels": [2, 3], "hidden": 4, "watched_client": -1}, "model"
+        )
 
 
 @pytest.mark.parametrize("hidden", [None, 40])
 def test_vggs_other_initial_values_are_torchvisions_in_law(hidden: int | None) -> None:
     federation = federation_of(Vgg11, [1], [1])
-    model = Vgg11(Vgg11Settings(width=8, hidden=hidden, init="kaiming"), [federation], np.array([0, 0]))
+    model = Vgg11(
+        Vgg11Settings(width=8, hidden=hidden, init="kaiming"), [federation], np.array([0, 0])
+    )
     values, start = model.initial(Streams([0, 1]))[0], 0
     reference = Vgg11.network(model.settings, federation.dataset.info)
     for layer in reference.modules():  # torchvision/models/vgg.py
@@ -238,8 +280,12 @@ def test_vggs_other_initial_values_are_torchvisions_in_law(hidden: int | None) -
             error = 5 * drawn.numel() ** -0.5
             assert abs(float(drawn.mean())) < error * deviation
             assert float(drawn.std()) == pytest.approx(deviation, rel=error)
-        ordered = (own.flatten().sort().values / deviation)[[own.numel() // 4, 3 * own.numel() // 4]]
-        torch.testing.assert_close(ordered, torch.tensor([-0.6745, 0.6745]), rtol=0, atol=6 * own.numel() ** -0.5)  # normal
+        ordered = (own.flatten().sort().values / deviation)[
+            [own.numel() // 4, 3 * own.numel() // 4]
+        ]
+        torch.testing.assert_close(
+            ordered, torch.tensor([-0.6745, 0.6745]), rtol=0, atol=6 * own.numel() ** -0.5
+        )  # normal
     assert start == len(values)
     assert not torch.equal(values, model.initial(Streams([0, 1]))[1])
 
@@ -271,16 +317,25 @@ def test_initial_values_are_pytorchs_in_law() -> None:
 def test_weights_are_means_over_clients_then_over_records() -> None:
     federation = federation_of(Cnn5x5, [3, 2, 1], [4, 1, 2])
     ones = np.ones(7)
-    np.testing.assert_allclose(test_weights(federation, "clients", ones), np.repeat([1 / 12, 1 / 3, 1 / 6], [4, 1, 2]))
+    np.testing.assert_allclose(
+        test_weights(federation, "clients", ones), np.repeat([1 / 12, 1 / 3, 1 / 6], [4, 1, 2])
+    )
     np.testing.assert_allclose(test_weights(federation, "pooled", ones), 1 / 7)
     sizes = np.array([1, 2, 3, 0, 5, 1, 1.0])
     np.testing.assert_allclose(
-        test_weights(federation, "clients", sizes), np.array([1 / 6, 2 / 6, 3 / 6, 0, 1, 1 / 2, 1 / 2]) / 3
+        test_weights(federation, "clients", sizes),
+        np.array([1 / 6, 2 / 6, 3 / 6, 0, 1, 1 / 2, 1 / 2]) / 3,
     )
-    some = replace(federation, partition=Partition.from_lists([np.array([5]), np.array([0, 1, 2])]))  # clients 2 and 0 take part
+    some = replace(
+        federation, partition=Partition.from_lists([np.array([5]), np.array([0, 1, 2])])
+    )  # clients 2 and 0 take part
     assert own_clients(some).tolist() == [2, 0]
-    np.testing.assert_allclose(test_weights(some, "clients", ones), np.repeat([1 / 8, 0, 1 / 4], [4, 1, 2]))
-    dealt = replace(federation, partition=Partition.from_lists([np.array([0, 5]), np.array([1, 2, 3, 4])]))
+    np.testing.assert_allclose(
+        test_weights(some, "clients", ones), np.repeat([1 / 8, 0, 1 / 4], [4, 1, 2])
+    )
+    dealt = replace(
+        federation, partition=Partition.from_lists([np.array([0, 5]), np.array([1, 2, 3, 4])])
+    )
     assert own_clients(dealt) is None
     np.testing.assert_allclose(test_weights(dealt, "clients", ones), 1 / 7)
     without = replace(federation, dataset=replace(federation.dataset, test_natural=None))
@@ -299,9 +354,13 @@ def test_accuracy_is_the_mean_of_the_clients() -> None:
     for name, parameter in objective.module.named_parameters():
         named[name] = at[0, start : start + parameter.numel()].view(parameter.shape)
         start += parameter.numel()
-    outputs = torch.func.functional_call(objective.module, named, (torch.from_numpy(test.features).unsqueeze(1),))
+    outputs = torch.func.functional_call(
+        objective.module, named, (torch.from_numpy(test.features).unsqueeze(1),)
+    )
     right = (outputs.argmax(dim=1).numpy() == test.targets).astype(float)
-    assert found["clients"] == pytest.approx(100 * (right[:40].mean() + right[40:].mean()) / 2, rel=1e-5)
+    assert found["clients"] == pytest.approx(
+        100 * (right[:40].mean() + right[40:].mean()) / 2, rel=1e-5
+    )
     assert found["pooled"] == pytest.approx(100 * right.mean(), rel=1e-5)
     assert right[:40].mean() != right[40:].mean()
 
@@ -322,7 +381,9 @@ def test_next_tokens_are_right_where_they_count_and_are_known() -> None:
     targets = torch.tensor([[5, 7, 0, 1, 7, *[IGNORED] * 5], [IGNORED] * 10])
     outputs = 4.0 * functional.one_hot(predicted, 12).float()
     scores = model.scores(outputs, targets)
-    assert scores["accuracy"].tolist() == pytest.approx([40.0, 0.0])  # 5 and 7; padding, unknown and 6 for 7 are wrong
+    assert scores["accuracy"].tolist() == pytest.approx(
+        [40.0, 0.0]
+    )  # 5 and 7; padding, unknown and 6 for 7 are wrong
     right = -np.log(np.exp(4) / (np.exp(4) + 11))
     assert model.losses(outputs, targets).tolist() == pytest.approx([right + 4 / 5, 0.0])
 

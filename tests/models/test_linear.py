@@ -1,25 +1,22 @@
-"""Linear regression: every fast path against explicit loops over runs, clients, records and steps."""
+"""Linear regression: every fast path against explicit loops over runs, clients, records and
+steps.
+"""
 
 from __future__ import annotations
-
-import logging
-import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 
 from dpfl_cli.config.component import lookup, parse_settings
-from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models import linear, linear_kernel, single_output
+from dpfl_cli.models import single_layer
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
 from dpfl_cli.models.objective import Objective
-from dpfl_cli.privacy.bounded import Bounded, clip
+from dpfl_cli.privacy.bounded import clip
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened, shown
-from dpfl_cli.privacy.diagnostics import update_diagnostics
 
 D = 6
 SIZES = {
@@ -45,7 +42,9 @@ def make_info(**changes: object) -> DatasetInfo:
     return DatasetInfo(**(values | changes))  # type: ignore[arg-type]
 
 
-def make_federation(sizes: list[int], seed: int, optimum: bool = True, width: int = D) -> Federation:
+def make_federation(
+    sizes: list[int], seed: int, optimum: bool = True, width: int = D
+) -> Federation:
     generator = np.random.default_rng(seed)
     records = sum(sizes)
     best = generator.standard_normal(width)
@@ -54,13 +53,23 @@ def make_federation(sizes: list[int], seed: int, optimum: bool = True, width: in
     order = generator.permutation(records)
     parts = np.split(order, np.cumsum(sizes)[:-1])
     truth = {"optimum": best} if optimum else {}
-    dataset = Dataset(make_info(records=records, feature_shape=(width,)), Records(features, targets), None, None, truth)
+    dataset = Dataset(
+        make_info(records=records, feature_shape=(width,)),
+        Records(features, targets),
+        None,
+        None,
+        truth,
+    )
     return Federation(dataset, Partition.from_lists(parts))
 
 
-def make_objective(sizes: list[int], index: list[int], loss_factor: float = 0.5, width: int = D) -> LinearRegression:
+def make_objective(
+    sizes: list[int], index: list[int], loss_factor: float = 0.5, width: int = D
+) -> LinearRegression:
     federations = [make_federation(sizes, seed, width=width) for seed in range(max(index) + 1)]
-    return LinearRegression(LinearRegressionSettings(loss_factor=loss_factor), federations, np.array(index))
+    return LinearRegression(
+        LinearRegressionSettings(loss_factor=loss_factor), federations, np.array(index)
+    )
 
 
 def slow_gradient(objective: LinearRegression, run: int, client: int, w: np.ndarray) -> np.ndarray:
@@ -75,7 +84,9 @@ def slow_gradient(objective: LinearRegression, run: int, client: int, w: np.ndar
     return gradient
 
 
-def slow_descent(objective: LinearRegression, start: np.ndarray, rate: np.ndarray, steps: int, drift: np.ndarray) -> np.ndarray:
+def slow_descent(
+    objective: LinearRegression, start: np.ndarray, rate: np.ndarray, steps: int, drift: np.ndarray
+) -> np.ndarray:
     result = np.zeros((objective.runs, objective.clients, objective.dimension))
     for run in range(objective.runs):
         for client in range(objective.clients):
@@ -86,31 +97,14 @@ def slow_descent(objective: LinearRegression, start: np.ndarray, rate: np.ndarra
     return result
 
 
-@pytest.fixture(params=["kernel", "torch"])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways in which clients with one record are computed."""
-    if request.param == "torch":
-        monkeypatch.setattr(linear, "linear_kernel", lambda: None)
-    else:
-        assert linear.linear_kernel() is not None
-    return str(request.param)
-
-
-@pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
-def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Threads of torch, and of the kernel however little there is to do."""
-    monkeypatch.setattr(linear_kernel, "SHARED_VALUES", 0)
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
-@pytest.mark.parametrize("index", [[0], [0, 0], [1, 0], [0, 1, 0, 2, 1, 0, 0]], ids=["R=1", "R=2 shared", "R=2", "R=7"])
+@pytest.mark.parametrize(
+    "index", [[0], [0, 0], [1, 0], [0, 1, 0, 2, 1, 0, 0]], ids=["R=1", "R=2 shared", "R=2", "R=7"]
+)
 @pytest.mark.parametrize("with_drift", [False, True], ids=["no drift", "drift"])
-@pytest.mark.usefixtures("path")
-def test_local_descent_and_gradient_equal_explicit_loops(sizes: list[int], index: list[int], with_drift: bool) -> None:
+def test_local_descent_and_gradient_equal_explicit_loops(
+    sizes: list[int], index: list[int], with_drift: bool
+) -> None:
     objective = make_objective(sizes, index, loss_factor=0.7)
     generator = np.random.default_rng(5)
     start = generator.standard_normal((len(index), D))
@@ -123,24 +117,36 @@ def test_local_descent_and_gradient_equal_explicit_loops(sizes: list[int], index
     assert isinstance(update, ClientValues)
     np.testing.assert_allclose(opened(update).numpy(), expected, rtol=1e-10, atol=1e-10)
 
-    definition = Objective.local_descent(objective, torch.from_numpy(start), torch.from_numpy(rate), 9, shift)
+    definition = Objective.local_descent(
+        objective, torch.from_numpy(start), torch.from_numpy(rate), 9, shift
+    )
     np.testing.assert_allclose(opened(definition).numpy(), expected, rtol=1e-10, atol=1e-10)
 
     points = generator.standard_normal((len(index), len(sizes), D))
     gradient = objective.gradient(client_values(torch.from_numpy(points)))
     assert isinstance(gradient, ClientValues)
-    wanted = [[slow_gradient(objective, r, c, points[r, c]) for c in range(len(sizes))] for r in range(len(index))]
+    wanted = [
+        [slow_gradient(objective, r, c, points[r, c]) for c in range(len(sizes))]
+        for r in range(len(index))
+    ]
     np.testing.assert_allclose(opened(gradient).numpy(), wanted, rtol=1e-10, atol=1e-10)
 
 
-WIDTHS = [1, 8, 32, 45, 77]  # within a vector of the kernel, whole ones, whole blocks of them, and what is left over
+WIDTHS = [
+    1,
+    8,
+    32,
+    45,
+    77,
+]  # within a vector of the kernel, whole ones, whole blocks of them, and what is left over
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("steps", [0, 1, 20])
 @pytest.mark.parametrize("with_drift", [False, True], ids=["no drift", "drift"])
-@pytest.mark.usefixtures("path")
-def test_local_descent_of_any_width_and_number_of_steps(width: int, steps: int, with_drift: bool) -> None:
+def test_local_descent_of_any_width_and_number_of_steps(
+    width: int, steps: int, with_drift: bool
+) -> None:
     sizes, index = [1, 0, 3, *[1] * 20], [1, 0, 1]
     objective = make_objective(sizes, index, loss_factor=0.7, width=width)
     generator = np.random.default_rng(5)
@@ -148,19 +154,34 @@ def test_local_descent_of_any_width_and_number_of_steps(width: int, steps: int, 
     rate = generator.uniform(0.001, 0.01, 3)
     drift = generator.standard_normal((3, len(sizes), width)) * with_drift
     shift = client_values(torch.from_numpy(drift)) if with_drift else None
-    update = opened(objective.local_descent(torch.from_numpy(start), torch.from_numpy(rate), steps, shift))
+    update = opened(
+        objective.local_descent(torch.from_numpy(start), torch.from_numpy(rate), steps, shift)
+    )
     assert update.is_contiguous()
-    np.testing.assert_allclose(update.numpy(), slow_descent(objective, start, rate, steps, drift), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        update.numpy(), slow_descent(objective, start, rate, steps, drift), rtol=1e-10, atol=1e-12
+    )
     by_columns = torch.from_numpy(start.T.copy()).T  # the same numbers, otherwise laid out
-    apart = None if shift is None else client_values(torch.from_numpy(drift.transpose(0, 2, 1).copy()).mT)
-    again = opened(objective.local_descent(by_columns, torch.from_numpy(rate).repeat_interleave(2)[::2], steps, apart))
+    apart = (
+        None
+        if shift is None
+        else client_values(torch.from_numpy(drift.transpose(0, 2, 1).copy()).mT)
+    )
+    again = opened(
+        objective.local_descent(
+            by_columns, torch.from_numpy(rate).repeat_interleave(2)[::2], steps, apart
+        )
+    )
     assert torch.equal(again, update)
 
 
 @pytest.mark.parametrize("many", [1, 60], ids=["few", "many"])
-@pytest.mark.usefixtures("path", "threads")
-def test_runs_have_the_same_bits_alone_and_in_company(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their updates, with a drift and without, and their metrics; whatever the blocks of clients."""
+def test_runs_have_the_same_bits_alone_and_in_company(
+    many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their updates, with a drift and without, and their metrics; whatever the blocks of
+    clients.
+    """
     sizes = [1, 3, 1, 0, 2] * many + [1] * 15
     batch = make_objective(sizes, [0, 1, 0, 2, 0, 3, 1, 0, 0, 0, 0], width=45)
     generator = torch.Generator().manual_seed(0)
@@ -177,14 +198,15 @@ def test_runs_have_the_same_bits_alone_and_in_company(many: int, monkeypatch: py
     before = torch.get_num_threads()
     for run in range(batch.runs):
         torch.set_num_threads(1)
-        monkeypatch.setattr(linear_kernel, "BLOCK_BYTES", 1 if run % 2 else 45 * 8 * 40)
-        alone = found(LinearRegression(batch.settings, [batch.federations[batch.index[run]]], np.array([0])), slice(run, run + 1))
+        alone = found(
+            LinearRegression(batch.settings, [batch.federations[batch.index[run]]], np.array([0])),
+            slice(run, run + 1),
+        )
         torch.set_num_threads(before)
         for one, other in zip(together, alone, strict=True):
             assert torch.equal(one[run], other[0])
 
 
-@pytest.mark.usefixtures("path")
 def test_a_loss_of_many_clients_has_the_same_bits_alone_and_with_any_threads() -> None:
     """Torch shares a single long sum between its threads."""
     federation = make_federation([1] * 40_000, seed=0, width=2)
@@ -196,169 +218,15 @@ def test_a_loss_of_many_clients_has_the_same_bits_alone_and_with_any_threads() -
             batch = LinearRegression(LinearRegressionSettings(), [federation], np.array([0, 0, 0]))
             alone = LinearRegression(LinearRegressionSettings(), [federation], np.array([0]))
             together = batch.metrics(starts)["train_loss"]
-            losses += [together, torch.cat([alone.metrics(starts[run : run + 1])["train_loss"] for run in range(3)])]
+            losses += [
+                together,
+                torch.cat([alone.metrics(starts[run : run + 1])["train_loss"] for run in range(3)]),
+            ]
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(loss, losses[0]) for loss in losses[1:])
 
 
-def test_both_paths_agree_where_numbers_are_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a record holds, it reaches its own client only, in the same coordinates, as the same kind of number."""
-    odd = [np.nan, np.inf, -np.inf, 1e200, 1e-200, 0.0]
-    federations = [make_federation([1] * 20, seed, width=13) for seed in range(2)]
-    for federation in federations:
-        train, mine = federation.dataset.train, federation.partition.indices
-        for place, value in enumerate(odd):
-            train.features[mine[place], place] = value
-            train.targets[mine[10 + place]] = value
-    starts = torch.randn(3, 13, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    starts[2, 4] = torch.inf
-    results = []
-    for kernel in (linear.linear_kernel, lambda: None):
-        monkeypatch.setattr(linear, "linear_kernel", kernel)
-        objective = LinearRegression(LinearRegressionSettings(), federations, np.array([0, 1, 1]))
-        update = opened(objective.local_descent(starts, torch.full((3,), 0.01, dtype=torch.float64), 3))
-        losses = objective.metrics(starts)["train_loss"]
-        results.append((update, losses))
-    (update, losses), (expected, expected_losses) = results
-    torch.testing.assert_close(update, expected, rtol=1e-10, atol=1e-12, equal_nan=True)
-    torch.testing.assert_close(losses, expected_losses, rtol=1e-10, atol=1e-12, equal_nan=True)
-    strange = torch.tensor([0, 1, 2, 3, 10, 11, 12])
-    plain = np.setdiff1d(np.arange(20), strange.numpy())
-    assert not bool(torch.isfinite(update[:2, strange]).all(dim=-1).any())
-    assert bool(torch.isfinite(update[:2, plain]).all())
-    assert not bool(torch.isfinite(update[2]).all(dim=-1).any())
-
-
-def test_a_kernel_that_cannot_be_built_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def broken() -> None:
-        raise RuntimeError("no compiler\nand more")
-
-    objective = make_objective([1, 1, 3], [0])
-    start, rate = torch.ones(1, D).double(), torch.tensor([0.01]).double()
-    wanted = opened(objective.local_descent(start, rate, 5))
-    monkeypatch.setattr(linear_kernel, "LinearKernel", broken)
-    linear.linear_kernel.cache_clear()
-    try:
-        with caplog.at_level(logging.WARNING, logger="dpfl"):
-            for _ in range(2):
-                torch.testing.assert_close(opened(objective.local_descent(start, rate, 5)), wanted, rtol=1e-10, atol=1e-12)
-        assert [record.message for record in caplog.records] == [
-            "the kernel of linear regression cannot be compiled here (RuntimeError: no compiler); using torch, which is slower"
-        ]
-    finally:
-        linear.linear_kernel.cache_clear()
-
-
-def test_a_batch_holds_its_features_once() -> None:
-    objective = make_objective([1, 3, 1, 0, 1], [0, 1, 0])
-    objective.metrics(objective.initial(Streams([0, 1, 2])))
-    rows = objective._singles.rows.__array_interface__["data"][0]
-    held = [bucket.features for group in objective._groups for bucket in group.buckets if bucket.features.shape[1] == 1]
-    assert held
-    assert {features.untyped_storage().data_ptr() for features in held} == {rows}
-
-
-SPANS = {"one record": [1] * 5, "one record or none": [1, 0, 1, 1, 0, 1, 1], "one client": [1], "unequal": [7, 1, 0, 3, 1, 40]}
-
-
-def bounded_runs(objective: LinearRegression, start: torch.Tensor, bound: torch.Tensor) -> tuple[Bounded, Bounded]:
-    """The clipped updates as the objective makes them, and as `clip` makes them of explicit updates."""
-    rate = torch.linspace(0.01, 0.05, objective.runs, dtype=torch.float64)
-    quick = objective.bounded_descent(start, rate, 9, bound)
-    return quick, clip(objective.local_descent(start, rate, 9), bound)
-
-
-def assert_same_bounded(found: Bounded, wanted: Bounded) -> None:
-    for name in ("bound", "replace_one", "zero_out"):
-        assert torch.equal(getattr(found, name), getattr(wanted, name))
-    assert (found.unit, found.quantity, found.proved, found.shape) == (wanted.unit, wanted.quantity, wanted.proved, wanted.shape)
-    torch.testing.assert_close(opened(found.norms()), opened(wanted.norms()), rtol=1e-12, atol=1e-14)
-    looks = [{name: shown(value) for name, value in update_diagnostics(one).items()} for one in (found, wanted)]
-    torch.testing.assert_close(*looks, rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(opened(found.values), opened(wanted.values), rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(opened(found.norms()), opened(wanted.norms()), rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("sizes", SPANS.values(), ids=SPANS.keys())
-@pytest.mark.parametrize("index", [[0], [0, 0], [1, 0], [0, 1], [0, 1, 0, 2, 1, 0, 0]], ids=str)
-@pytest.mark.parametrize("bound", [0.05, 1.0, 1e3, np.inf], ids=["active", "partly", "inactive", "none"])
-@pytest.mark.usefixtures("path", "threads")
-def test_clipped_updates_equal_those_that_are_written_first(sizes: list[int], index: list[int], bound: float) -> None:
-    objective = make_objective(sizes, index, loss_factor=0.7)
-    start = torch.randn(len(index), D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    limit = bound * torch.linspace(1, 2, len(index), dtype=torch.float64)
-    for _ in range(2):  # what is kept from the first round serves the next one
-        assert_same_bounded(*bounded_runs(objective, start, limit))
-    if bound == 0.05 and sizes == [1] * 5:
-        assert shown(update_diagnostics(bounded_runs(objective, start, limit)[0])["clipped_fraction"]).min() > 0.5
-
-
-def test_no_update_is_written_where_clients_hold_one_record() -> None:
-    """The vectors are the records themselves, once for all runs that share them."""
-    for sizes, index in (([1] * 5, [0, 0, 0]), ([1] * 5, [0, 1])):
-        objective = make_objective(sizes, index)
-        quick, _ = bounded_runs(objective, torch.ones(len(index), D).double(), torch.ones(len(index)).double())
-        rows = objective._singles.rows.__array_interface__["data"][0]
-        assert opened(quick.raw).data_ptr() == rows
-    unequal = make_objective([2, 1, 1], [0])
-    assert bounded_runs(unequal, torch.ones(1, D).double(), torch.ones(1).double())[0].lengths is None
-
-
-@pytest.mark.usefixtures("threads")
-def test_clipped_updates_have_the_same_bits_alone_and_beside_runs_with_larger_clients() -> None:
-    federations = [make_federation(sizes, seed) for seed, sizes in enumerate(([1] * 5, [3, 1, 1, 0, 2], [1, 0, 1, 1, 1]))]
-    index = np.array([0, 1, 2, 0, 1])
-    start = torch.randn(5, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    rate, limit = torch.full((5,), 0.05).double(), torch.tensor([0.1, 0.2, 0.3, 1e9, np.inf]).double()
-    settings = LinearRegressionSettings()
-    together = LinearRegression(settings, federations, index).bounded_descent(start, rate, 9, limit)
-    for run, number in enumerate(index.tolist()):
-        alone = LinearRegression(settings, [federations[number]], np.array([0]))
-        part = slice(run, run + 1)
-        single = alone.bounded_descent(start[part], rate[part], 9, limit[part])
-        for one, other in ((together.values, single.values), (together.norms(), single.norms())):
-            assert torch.equal(opened(one)[part], opened(other))
-    assert_same_bounded(together, clip(LinearRegression(settings, federations, index).local_descent(start, rate, 9), limit))
-
-
-def test_records_that_change_after_their_lengths_were_taken_are_noticed() -> None:
-    objective = make_objective([1] * 5, [0, 0])
-    start, limit = torch.ones(2, D).double(), torch.ones(2).double()
-    quick, _ = bounded_runs(objective, start, limit)
-    with pytest.raises(ValueError, match="read-only"):
-        objective._singles.rows[0] = 1e9
-    objective._groups[0].buckets[0].features[0, 0, 0] = 1e9  # through another view
-    with pytest.raises(PrivacyError, match="changed in place"):
-        quick.factored()
-    with pytest.raises(PrivacyError, match="changed in place"):
-        bounded_runs(objective, start, limit)
-
-
-@pytest.mark.parametrize("strange", [np.nan, np.inf, 1e200, 1e-200, 5e-324], ids=str)
-@pytest.mark.parametrize("target", [1.0, 1e160, 1e300, np.nan], ids=str)
-@pytest.mark.parametrize("bound", [0.3, np.inf])
-@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
-def test_strange_records_are_clipped_as_their_explicit_updates(strange: float, target: float, bound: float) -> None:
-    """Too long, too short for their squares to be numbers, or none: with targets that would make long updates of them."""
-    federation = make_federation([1] * 4, 0)
-    features, targets = federation.dataset.train.features.copy(), federation.dataset.train.targets.copy()
-    features[1], features[2, 3], targets[1:3] = strange, strange, target
-    dataset = Dataset(federation.dataset.info, Records(features, targets), None, None, {})
-    objective = LinearRegression(LinearRegressionSettings(), [Federation(dataset, federation.partition)], np.array([0]))
-    quick, slow = bounded_runs(objective, torch.zeros(1, D).double(), torch.tensor([bound], dtype=torch.float64))
-    found, wanted = opened(quick.values), opened(slow.values)
-    if np.isinf(bound):
-        assert torch.equal(found.isfinite().all(dim=-1), wanted.isfinite().all(dim=-1))
-    else:
-        excess = max(math.hypot(*row) for row in found[0].tolist()) / bound - 1
-        assert excess < 1e-15, excess
-        assert found.isfinite().all()
-        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-14)
-        assert shown(quick.repaired).tolist() == shown(slow.repaired).tolist()
-
-
-@pytest.mark.usefixtures("path")
 def test_one_record_agrees_with_the_closed_form() -> None:
     """Delta = -[1 - (1 - k eta ||x||^2)^tau] / ||x||^2 (x.w - y) x, with k = 2 loss_factor."""
     objective = make_objective([1] * 4, [0])
@@ -372,7 +240,6 @@ def test_one_record_agrees_with_the_closed_form() -> None:
     np.testing.assert_allclose(opened(update)[0].numpy(), expected, rtol=1e-10)
 
 
-@pytest.mark.usefixtures("path")
 def test_metrics_equal_explicit_loops() -> None:
     objective = make_objective(SIZES["unequal"], [0, 1, 0])
     w = np.random.default_rng(1).standard_normal((3, D))
@@ -384,13 +251,18 @@ def test_metrics_equal_explicit_loops() -> None:
         for client in range(federation.clients):
             mine = federation.partition.indices[offsets[client] : offsets[client + 1]]
             for record in mine:
-                x, y = federation.dataset.train.features[record], federation.dataset.train.targets[record]
+                x, y = (
+                    federation.dataset.train.features[record],
+                    federation.dataset.train.targets[record],
+                )
                 loss += (x @ w[run] - y) ** 2 / len(mine) / federation.clients
         best = federation.dataset.truth["optimum"]
         distance = np.linalg.norm(w[run] - best)
         assert metrics["train_loss"][run].item() == pytest.approx(loss, rel=1e-12)
         assert metrics["distance"][run].item() == pytest.approx(distance, rel=1e-12)
-        assert metrics["relative_distance"][run].item() == pytest.approx(distance / np.linalg.norm(best), rel=1e-12)
+        assert metrics["relative_distance"][run].item() == pytest.approx(
+            distance / np.linalg.norm(best), rel=1e-12
+        )
 
 
 def test_distance_is_left_out_where_the_optimum_is_not_known() -> None:
@@ -433,13 +305,21 @@ def test_initial_is_zero_and_arguments_are_left_alone() -> None:
 def test_settings_and_data_that_do_not_fit_are_refused() -> None:
     found = lookup("model", "linear_regression")
     assert parse_settings(found.settings, {}, "model").loss_factor == 0.5
-    with pytest.raises(ConfigError, match=r"model\.loss_factor=0\.0: input should be greater than 0"):
+    with pytest.raises(
+        ConfigError, match=r"model\.loss_factor=0\.0: input should be greater than 0"
+    ):
         parse_settings(found.settings, {"loss_factor": 0.0}, "model")
-    with pytest.raises(ConfigError, match=r"model\.lossfactor: unknown option; did you mean loss_factor\?"):
+    with pytest.raises(
+        ConfigError, match=r"model\.lossfactor: unknown option; did you mean loss_factor\?"
+    ):
         parse_settings(found.settings, {"lossfactor": 0.5}, "model")
     assert LinearRegression.dimension_of(LinearRegressionSettings(), make_info()) == D
-    with pytest.raises(ConfigError, match=r"dataset=test has features of shape \[1, 28, 28\] and 10 classes"):
-        LinearRegression.dimension_of(LinearRegressionSettings(), make_info(feature_shape=(1, 28, 28), classes=10))
+    with pytest.raises(
+        ConfigError, match=r"dataset=test has features of shape \[1, 28, 28\] and 10 classes"
+    ):
+        LinearRegression.dimension_of(
+            LinearRegressionSettings(), make_info(feature_shape=(1, 28, 28), classes=10)
+        )
 
 
 @pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "torch"])
@@ -451,7 +331,7 @@ def test_clipped_gradient_and_norms_equal_explicit_loops(
 ) -> None:
     """Of 0.7 (x.v - y)^2, all records of every client and batches of them."""
     if not kernel:
-        monkeypatch.setattr(single_output, "compiled_kernel", lambda: None)
+        monkeypatch.setattr(single_layer, "compiled_kernel", lambda dtype: None)
     objective = make_objective(sizes, index, loss_factor=0.7)
     generator = np.random.default_rng(5)
     points = generator.standard_normal((len(index), len(sizes), D))
@@ -470,15 +350,24 @@ def test_clipped_gradient_and_norms_equal_explicit_loops(
                 each.append(gradient * min(1.0, bound / np.linalg.norm(gradient)))
             if size:
                 whole[run, client] = np.mean(each, axis=0)
-                drawn[run, client] = np.mean([each[record] for record in batch[run, client]], axis=0)
+                drawn[run, client] = np.mean(
+                    [each[record] for record in batch[run, client]], axis=0
+                )
 
-    where, limit = client_values(torch.from_numpy(points)), torch.full((len(index),), bound, dtype=torch.float64)
+    where, limit = (
+        client_values(torch.from_numpy(points)),
+        torch.full((len(index),), bound, dtype=torch.float64),
+    )
     found = objective.clipped_gradient(where, limit)
     np.testing.assert_allclose(opened(found.values).numpy(), whole, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(found.zero_out.numpy(), np.tile(bound / np.maximum(sizes, 1), (len(index), 1)), rtol=1e-15)
+    np.testing.assert_allclose(
+        found.zero_out.numpy(), np.tile(bound / np.maximum(sizes, 1), (len(index), 1)), rtol=1e-15
+    )
     some = objective.clipped_gradient(where, limit, torch.from_numpy(batch))
     np.testing.assert_allclose(opened(some.values).numpy(), drawn, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(opened(objective.squared_gradient_norms(where)).numpy(), norms, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        opened(objective.squared_gradient_norms(where)).numpy(), norms, rtol=1e-10, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "torch"])
@@ -486,19 +375,37 @@ def test_a_record_whose_gradient_overflows_counts_as_zero_where_it_is_clipped(
     kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not kernel:
-        monkeypatch.setattr(single_output, "compiled_kernel", lambda: None)
-    objective = make_objective([4, 3], [0])
+        monkeypatch.setattr(single_layer, "compiled_kernel", lambda dtype: None)
+    federation = make_federation([4, 3], seed=0)
+    federation.dataset.train.features[federation.partition.indices[:4]] *= (
+        1e4  # x.v overflows for every record of client 0
+    )
+    objective = LinearRegression(LinearRegressionSettings(), [federation], np.array([0]))
     points = torch.ones(1, 2, D).double()
     points[0, 0] = 1e306
-    federation = objective.federations[0]
-    federation.dataset.train.features[federation.partition.indices[:4]] *= 1e4  # x.v overflows for every record of client 0
     found = opened(objective.clipped_gradient(client_values(points), torch.ones(1).double()).values)
     assert bool(found[0, 0].eq(0).all())
     assert float(found[0, 1].norm()) > 0
     assert not bool(torch.isfinite(opened(objective.gradient(client_values(points)))[0, 0]).all())
 
 
-SCALES = [1e-320, 1e-308, 1e-200, 1e-165, 1e-160, 9e-151, 1.1e-150, 1e-80, 1.0, 1e80, 9e149, 1.1e150, 1e153, 1e155, 1e308]
+SCALES = [
+    1e-320,
+    1e-308,
+    1e-200,
+    1e-165,
+    1e-160,
+    9e-151,
+    1.1e-150,
+    1e-80,
+    1.0,
+    1e80,
+    9e149,
+    1.1e150,
+    1e153,
+    1e155,
+    1e308,
+]
 TARGETS = [1e-300, 1.0, -1e150, 5.5e142, 1e165, 1e300, 1e308, -1e308]
 
 
@@ -509,14 +416,18 @@ TARGETS = [1e-300, 1.0, -1e150, 5.5e142, 1e165, 1e300, 1e308, -1e308]
 def test_no_record_moves_a_clipped_mean_by_more_than_its_sensitivity(
     kernel: bool, batched: bool, width: int, bound: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients hold 5 plain records and 0, 1 or 2 (in run 0, 1, 2) with features and targets that under- or overflow."""
+    """Clients hold 5 plain records and 0, 1 or 2 (in run 0, 1, 2) with features and targets that
+    under- or overflow.
+    """
     if not kernel:
-        monkeypatch.setattr(single_output, "compiled_kernel", lambda: None)
+        monkeypatch.setattr(single_layer, "compiled_kernel", lambda dtype: None)
     generator = np.random.default_rng(8)
     cases = [(scale, target) for scale in SCALES for target in TARGETS]
     features = generator.standard_normal((len(cases), 7, width))
     targets = generator.standard_normal((len(cases), 7))
-    shapes = generator.choice([-1.0, 1.0], (len(cases), 1, width)) * 10.0 ** -generator.integers(0, 20, (len(cases), 1, width))
+    shapes = generator.choice([-1.0, 1.0], (len(cases), 1, width)) * 10.0 ** -generator.integers(
+        0, 20, (len(cases), 1, width)
+    )
     federations = []
     for strange in range(3):
         features[:, 5:], targets[:, 5:] = 0.0, 0.0
@@ -524,9 +435,15 @@ def test_no_record_moves_a_clipped_mean_by_more_than_its_sensitivity(
         features[:, 5:stop] = np.array([scale for scale, _ in cases])[:, None, None] * shapes
         targets[:, 5:stop] = np.array([target for _, target in cases])[:, None]
         records = Records(features.reshape(-1, width).copy(), targets.flatten())
-        dataset = Dataset(make_info(feature_shape=(width,), records=len(records)), records, None, None, {})
-        federations.append(Federation(dataset, Partition.from_lists(np.split(np.arange(len(records)), len(cases)))))
-    objective = LinearRegression(LinearRegressionSettings(loss_factor=0.5), federations, np.arange(3))
+        dataset = Dataset(
+            make_info(feature_shape=(width,), records=len(records)), records, None, None, {}
+        )
+        federations.append(
+            Federation(dataset, Partition.from_lists(np.split(np.arange(len(records)), len(cases))))
+        )
+    objective = LinearRegression(
+        LinearRegressionSettings(loss_factor=0.5), federations, np.arange(3)
+    )
     points = client_values(torch.ones(3, len(cases), width, dtype=torch.float64))
     batch = torch.arange(7).flip(0).expand(3, len(cases), 7) if batched else None
     found = objective.clipped_gradient(points, torch.full((3,), bound, dtype=torch.float64), batch)
@@ -534,4 +451,6 @@ def test_no_record_moves_a_clipped_mean_by_more_than_its_sensitivity(
     for strange in (1, 2):
         moved = (means[strange] - means[0]).norm(dim=-1)
         assert bool((moved <= strange * found.zero_out[0] * (1 + 1e-9)).all())
-    assert float((means[1] - means[0]).norm(dim=-1).max()) > 0.99 * bound / 7  # some are as far as they may go
+    assert (
+        float((means[1] - means[0]).norm(dim=-1).max()) > 0.99 * bound / 7
+    )  # some are as far as they may go

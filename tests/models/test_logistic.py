@@ -1,4 +1,6 @@
-"""Logistic regression: both paths against autograd on single records, and the kernel against itself in other company."""
+"""Logistic regression: both paths against autograd on single records, and the kernel against itself
+in other company.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,10 @@ from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models import optimum, single_output, single_output_kernel
+from dpfl_cli.models import layer_kernel, optimum, single_layer
+from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.logistic import LogisticRegression, LogisticSettings
-from dpfl_cli.models.objective import ClientSide, Objective
+from dpfl_cli.models.objective import Objective
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
 D = 6
@@ -30,16 +33,23 @@ SIZES = {
 }
 INDICES = {"R=1": [0], "R=2": [1, 0], "R=7": [0, 1, 0, 2, 1, 0, 0]}
 CLIPS = {"active": 0.05, "partly": 0.6, "inactive": 100.0}
-DEFAULTS: dict[str, Any] = {"l2": 0.1, "penalty": "none", "l1_weight": 0.01, "box": 10.0, "radius": 10.0, "init": "zeros"}
+DEFAULTS: dict[str, Any] = {
+    "l2": 0.1,
+    "penalty": "none",
+    "l1_weight": 0.01,
+    "box": 10.0,
+    "radius": 10.0,
+    "init": "zeros",
+}
 
 
 @pytest.fixture(params=["kernel", "torch"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which of the two paths computes."""
     if request.param == "torch":
-        monkeypatch.setattr(single_output, "compiled_kernel", lambda: None)
+        monkeypatch.setattr(single_layer, "compiled_kernel", lambda dtype: None)
     else:
-        assert single_output.compiled_kernel() is not None
+        assert single_layer.compiled_kernel(torch.float64) is not None
     return str(request.param)
 
 
@@ -65,8 +75,12 @@ def make_info(**changes: object) -> DatasetInfo:
 def make_federation(sizes: list[int], seed: int, test: int = 0, d: int = D) -> Federation:
     generator = np.random.default_rng(seed)
     records = sum(sizes)
-    features = generator.standard_normal((records + test, d)) * generator.uniform(0.1, 3.0, (records + test, 1))
-    targets = (features @ generator.standard_normal(d) + generator.standard_normal(records + test) > 0).astype(np.int64)
+    features = generator.standard_normal((records + test, d)) * generator.uniform(
+        0.1, 3.0, (records + test, 1)
+    )
+    targets = (
+        features @ generator.standard_normal(d) + generator.standard_normal(records + test) > 0
+    ).astype(np.int64)
     order = generator.permutation(records)
     held = Records(features[records:], targets[records:]) if test else None
     info = make_info(records=records, feature_shape=(d,))
@@ -74,9 +88,13 @@ def make_federation(sizes: list[int], seed: int, test: int = 0, d: int = D) -> F
     return Federation(dataset, Partition.from_lists(np.split(order, np.cumsum(sizes)[:-1])))
 
 
-def make_objective(sizes: list[int], index: list[int], test: int = 0, **changes: Any) -> LogisticRegression:
+def make_objective(
+    sizes: list[int], index: list[int], test: int = 0, **changes: Any
+) -> LogisticRegression:
     federations = [make_federation(sizes, seed, test) for seed in range(max(index) + 1)]
-    return LogisticRegression(LogisticSettings(**(DEFAULTS | changes)), federations, np.array(index))
+    return LogisticRegression(
+        LogisticSettings(**(DEFAULTS | changes)), federations, np.array(index)
+    )
 
 
 def records_of(objective: Objective, run: int, client: int) -> tuple[Tensor, Tensor]:
@@ -115,10 +133,15 @@ def close(found: Tensor, wanted: Tensor) -> None:
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES.keys())
-def test_gradients_equal_autograd_on_single_records(path: str, sizes: list[int], index: list[int]) -> None:
+def test_gradients_equal_autograd_on_single_records(
+    path: str, sizes: list[int], index: list[int]
+) -> None:
     objective = make_objective(sizes, index)
     points = points_of(objective)
-    plain, squared = torch.zeros_like(points), torch.zeros(len(index), len(sizes), max(sizes)).double()
+    plain, squared = (
+        torch.zeros_like(points),
+        torch.zeros(len(index), len(sizes), max(sizes)).double(),
+    )
     means = {name: torch.zeros_like(points) for name in CLIPS}
     for run in range(len(index)):
         for client, size in enumerate(sizes):
@@ -138,9 +161,13 @@ def test_gradients_equal_autograd_on_single_records(path: str, sizes: list[int],
         norms = torch.full((len(index),), bound, dtype=torch.float64)
         bounded = objective.clipped_gradient(client_values(points), norms)
         close(bounded.values, means[name])
-        assert bool((torch.linalg.vector_norm(opened(bounded.values), dim=-1) <= bound * (1 + 1e-12)).all())
+        assert bool(
+            (torch.linalg.vector_norm(opened(bounded.values), dim=-1) <= bound * (1 + 1e-12)).all()
+        )
         sensitivity = 2 * bound / np.maximum(sizes, 1)
-        np.testing.assert_allclose(bounded.replace_one.numpy(), np.tile(sensitivity, (len(index), 1)), rtol=1e-15)
+        np.testing.assert_allclose(
+            bounded.replace_one.numpy(), np.tile(sensitivity, (len(index), 1)), rtol=1e-15
+        )
         assert bounded.unit == "record"
 
 
@@ -165,116 +192,42 @@ def test_batches_equal_autograd_on_single_records(path: str, numbers: str) -> No
     bounded = objective.clipped_gradient(client_values(points), bounds, drawn)
     close(bounded.values, mean)
     close(objective.squared_gradient_norms(client_values(points), drawn), squared)
-    np.testing.assert_allclose(bounded.zero_out.numpy(), np.tile(bounds.numpy()[:, None] / width, (1, 4)), rtol=1e-15)
+    np.testing.assert_allclose(
+        bounded.zero_out.numpy(), np.tile(bounds.numpy()[:, None] / width, (1, 4)), rtol=1e-15
+    )
 
     strange = drawn.clone()
-    strange[:, 3, 0], strange[:, 0, 0] = 70, -1  # none of the client's own: records of gradient zero, of no other client
+    strange[:, 3, 0], strange[:, 0, 0] = (
+        70,
+        -1,
+    )  # none of the client's own: records of gradient zero, of no other client
     without = opened(objective.clipped_gradient(client_values(points), bounds, strange).values)
     for run in range(3):
         for client in (0, 3):
-            first = record_gradients(objective, run, client, points[run, client])[batch[run, client, 0]]
-            close(without[run, client], mean[run, client] - clipped(first, float(bounds[run])) / width)
-
-
-@pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("mode", ["gradient", "clipped", "norms", "loss"])
-def test_the_two_paths_agree(mode: Any, batched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    objective = make_objective(SIZES["unequal"], INDICES["R=7"])
-    points = 4 * points_of(objective)
-    bounds = torch.linspace(0.01, 2, 7).double() if mode == "clipped" else None
-    batch = (
-        torch.from_numpy(np.random.default_rng(0).integers(0, 9, (7, 7, 21)))
-        if batched and mode in ("clipped", "norms")
-        else None
-    )
-    fast = objective._computed(mode, points, bounds, batch)
-    monkeypatch.setattr(single_output, "compiled_kernel", lambda: None)
-    torch.testing.assert_close(fast, objective._computed(mode, points, bounds, batch), rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("d", [1, 2, 9, 23, 100])
-@pytest.mark.parametrize("runs", [1, 2, 5])
-def test_the_two_paths_agree_for_any_length(d: int, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers of features and of vectors that are no multiples of a group, and clients of more than one block of vectors."""
-    federation = make_federation([5, 0, 523, 39, 64], seed=0, d=d)
-    objective = LogisticRegression(LogisticSettings(**DEFAULTS), [federation], np.zeros(runs, np.int64))
-    points = torch.from_numpy(np.random.default_rng(5).standard_normal((runs, 5, d))) / d**0.5
-    bounds = torch.linspace(0.3, 2, runs).double()
-    modes: list[tuple[Any, Tensor | None]] = [("gradient", None), ("clipped", bounds), ("norms", None), ("loss", None)]
-    fast = [objective._computed(mode, points, limits) for mode, limits in modes]
-    monkeypatch.setattr(single_output, "compiled_kernel", lambda: None)
-    for (mode, limits), found in zip(modes, fast, strict=True):
-        torch.testing.assert_close(found, objective._computed(mode, points, limits), rtol=1e-11, atol=1e-13)
-
-
-@pytest.mark.parametrize("margin", [-900.0, 900.0, 1e6, np.nan])  # in the first run
-def test_an_extreme_record_leaves_the_bits_of_others(margin: float) -> None:
-    """It makes the kernel go the long way round, which gives the others the same bits."""
-    federation = make_federation([29, 12], seed=0)
-    points, bounds = np.random.default_rng(1).standard_normal((2, 2, D)), torch.tensor([0.3, 2.0], dtype=torch.float64)
-    victim, found = federation.partition.indices[11], []
-    for extreme in (False, True):
-        if extreme:
-            sign = 2.0 * federation.dataset.train.targets[victim] - 1
-            federation.dataset.train.features[victim] = sign * margin * points[0, 0] / np.sum(points[0, 0] ** 2)
-        objective = LogisticRegression(LogisticSettings(**DEFAULTS), [federation], np.zeros(2, np.int64))
-        values = client_values(torch.from_numpy(points))
-        norms = opened(objective.squared_gradient_norms(values))
-        norms[:, 0, 11] = 0.0
-        drawn = torch.arange(29).expand(2, 2, 29).clone()
-        drawn[..., 11] = 500 if not extreme or margin < 0 else 11  # whose gradient is zero: no record, or e^-margin is
-        found.append((norms, opened(objective.clipped_gradient(values, bounds, drawn).values)[0, 0]))
-    for before, after in zip(*found, strict=True):
-        assert torch.equal(before, after)
-
-
-@pytest.mark.parametrize("sizes", [SIZES["unequal"], [9] * 40], ids=["unequal", "many"])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_bits_are_the_same_alone_and_in_company(
-    path: str, sizes: list[int], threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On one thread alone, against a batch of seven on one thread or two, with every piece of work shared."""
-    monkeypatch.setattr(single_output_kernel, "SHARED_WORK", 0)
-    monkeypatch.setattr(single_output_kernel, "PART_WORK", 1)
-    batch = make_objective(sizes, INDICES["R=7"], test=11)
-    points, bounds = points_of(batch), torch.linspace(0.1, 2, 7).double()
-    drawn = torch.from_numpy(np.random.default_rng(0).integers(0, 9, (7, len(sizes), 10)))
-
-    def everything(objective: LogisticRegression, runs: slice) -> list[Tensor]:
-        mine, limit, some = client_values(points[runs]), bounds[runs], drawn[runs]
-        found = [
-            objective.gradient(mine),
-            objective.clipped_gradient(mine, limit).values,
-            objective.clipped_gradient(mine, limit, some).values,
-            objective.squared_gradient_norms(mine),
-            *objective.metrics(points[runs, 0]).values(),
-        ]
-        return [opened(part) for part in found]
-
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads)
-        together = everything(batch, slice(None))
-    finally:
-        torch.set_num_threads(before)
-    for run in range(7):
-        alone = LogisticRegression(batch.settings, [batch.federations[batch.index[run]]], np.array([0]))
-        for part, whole in zip(everything(alone, slice(run, run + 1)), together, strict=True):
-            assert torch.equal(part[0], whole[run])
+            first = record_gradients(objective, run, client, points[run, client])[
+                batch[run, client, 0]
+            ]
+            close(
+                without[run, client], mean[run, client] - clipped(first, float(bounds[run])) / width
+            )
 
 
 def test_parameters_that_clients_share_need_no_copy(path: str) -> None:
     objective = make_objective(SIZES["unequal"], INDICES["R=2"])
     model = points_of(objective)[:, :1]
     spread = model.expand(2, objective.clients, D)
-    assert torch.equal(opened(objective.gradient(spread)), opened(objective.gradient(spread.contiguous())))
+    assert torch.equal(
+        opened(objective.gradient(spread)), opened(objective.gradient(spread.contiguous()))
+    )
     kept = spread.clone()
     objective.clipped_gradient(client_values(spread), torch.ones(2).double())
     assert torch.equal(spread, kept)
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, 1e200], ids=["nan", "inf", "norm overflows"])
-def test_a_record_that_is_not_finite_counts_as_zero_where_it_is_clipped(path: str, broken: float) -> None:
+def test_a_record_that_is_not_finite_counts_as_zero_where_it_is_clipped(
+    path: str, broken: float
+) -> None:
     federation = make_federation([5, 4], seed=0)
     victim = federation.partition.indices[2]  # of client 0
     whole = LogisticRegression(LogisticSettings(**DEFAULTS), [federation], np.array([0]))
@@ -306,23 +259,56 @@ def test_a_model_that_is_not_finite_gives_zero_where_it_is_clipped(path: str) ->
 
 
 def test_any_margin_is_stable(path: str) -> None:
-    """l = ln(1 + exp(-m)) and its derivative are right to rounding from m = -1e300 to 1e300, tiny results included."""
+    """l = ln(1 + exp(-m)) and its derivative are right to rounding from m = -1e300 to 1e300, tiny
+    results included.
+    """
     from mpmath import exp, log1p, mp, mpf  # type: ignore[import-untyped]
 
     mp.dps = 40
-    tail = [0.0, 1e-300, 1e-8, 0.3, 1.0, 20.0, 36.7, 37.5, 700.0, 708.0, 709.9, 720.0, 740.0, 745.0, 746.0, 1e4, 1e300]
-    margins = np.array([*(-m for m in tail), *tail, *np.random.default_rng(0).uniform(-40, 40, 200)])
+    tail = [
+        0.0,
+        1e-300,
+        1e-8,
+        0.3,
+        1.0,
+        20.0,
+        36.7,
+        37.5,
+        700.0,
+        708.0,
+        709.9,
+        720.0,
+        740.0,
+        745.0,
+        746.0,
+        1e4,
+        1e300,
+    ]
+    margins = np.array(
+        [*(-m for m in tail), *tail, *np.random.default_rng(0).uniform(-40, 40, 200)]
+    )
     info = make_info(feature_shape=(1,), records=1)
-    dataset = Dataset(info, Records(np.ones((1, 1)), np.ones(1, np.int64)), None)  # a = y = 1: the gradient is s
+    dataset = Dataset(
+        info, Records(np.ones((1, 1)), np.ones(1, np.int64)), None
+    )  # a = y = 1: the gradient is s
     federation = Federation(dataset, Partition.from_lists([np.array([0])] * len(margins)))
-    objective = LogisticRegression(LogisticSettings(**(DEFAULTS | {"l2": 0.0})), [federation], np.array([0]))
-    found = opened(objective.gradient(torch.from_numpy(margins).reshape(1, -1, 1))).flatten().tolist()
-    losses = [float(objective.mean_losses(torch.tensor([[margin]], dtype=torch.float64))[0, 0]) for margin in margins]
+    objective = LogisticRegression(
+        LogisticSettings(**(DEFAULTS | {"l2": 0.0})), [federation], np.array([0])
+    )
+    found = (
+        opened(objective.gradient(torch.from_numpy(margins).reshape(1, -1, 1))).flatten().tolist()
+    )
+    losses = [
+        float(objective._scores(objective._pool, torch.tensor([[margin]]).double())[0, 0, 0])
+        for margin in margins
+    ]
     for number, (margin, value) in enumerate(zip(margins.tolist(), found, strict=True)):
         wanted = float(-1 / (1 + exp(mpf(margin))))
         loss = float(log1p(exp(mpf(-margin)))) if abs(margin) < 1e5 else max(0.0, -margin)
         assert losses[number] == pytest.approx(loss, rel=2e-15, abs=2e-308), margin
-        tiny = 1e-300 if path == "torch" else 5e-324  # torch flushes what is below the normal numbers
+        tiny = (
+            1e-300 if path == "torch" else 5e-324
+        )  # torch flushes what is below the normal numbers
         assert value == pytest.approx(wanted, rel=2e-15, abs=2 * tiny), margin
 
 
@@ -332,8 +318,16 @@ def slow_loss(objective: LogisticRegression, run: int, x: Tensor) -> float:
     for client in range(objective.clients):
         features, signs = records_of(objective, run, client)
         for a, y in zip(features, signs, strict=True):
-            total += float(functional.softplus(-y * (a @ x), threshold=1000)) / len(features) / objective.clients
-    penalty = objective.settings.l1_weight * float(x.abs().sum()) if objective.settings.penalty == "l1_box" else 0.0
+            total += (
+                float(functional.softplus(-y * (a @ x), threshold=1000))
+                / len(features)
+                / objective.clients
+            )
+    penalty = (
+        objective.settings.l1_weight * float(x.abs().sum())
+        if objective.settings.penalty == "l1_box"
+        else 0.0
+    )
     return total + objective.settings.l2 / 2 * float(x @ x) + penalty
 
 
@@ -343,12 +337,21 @@ def test_metrics_equal_explicit_loops(path: str, penalty: str) -> None:
     objective = make_objective(sizes, [0, 1, 0], test=11, penalty=penalty, box=0.5, radius=0.5)
     x = torch.from_numpy(np.random.default_rng(1).standard_normal((3, D)))
     metrics = objective.metrics(x)
-    assert list(metrics) == ["train_loss", "squared_error", "suboptimality", "accuracy", "test_loss"]
+    assert list(metrics) == [
+        "train_loss",
+        "squared_error",
+        "suboptimality",
+        "accuracy",
+        "test_loss",
+    ]
     for run in range(3):
         best = objective._best[0][run]  # type: ignore[index]
         test = objective.federations[objective.index[run]].dataset.test
         assert test is not None
-        signs, margins = 2 * test.targets - 1, (2 * test.targets - 1) * (test.features @ x[run].numpy())
+        signs, margins = (
+            2 * test.targets - 1,
+            (2 * test.targets - 1) * (test.features @ x[run].numpy()),
+        )
         wanted = {
             "train_loss": slow_loss(objective, run, x[run]),
             "squared_error": float((x[run] - best).square().sum() / best.square().sum()),
@@ -361,7 +364,8 @@ def test_metrics_equal_explicit_loops(path: str, penalty: str) -> None:
         # no feasible point is better than x*, which weighs clients equally whatever their sizes
         for _ in range(20):
             other = objective.prox(
-                (best + 0.05 * torch.randn(D).double()).reshape(1, -1), torch.tensor([1e-12], dtype=torch.float64)
+                (best + 0.05 * torch.randn(D).double()).reshape(1, -1),
+                torch.tensor([1e-12], dtype=torch.float64),
             )[0]
             assert slow_loss(objective, run, other) >= slow_loss(objective, run, best) - 1e-14
     at_best = objective.metrics(objective._best[0])  # type: ignore[index]
@@ -392,10 +396,14 @@ def test_initial_model_and_public_parts() -> None:
     assert torch.equal(zeros.initial(Streams([0, 1])), torch.zeros(2, D).double())
     normal = make_objective([5], [0, 0], init="normal", penalty="l1_box", l1_weight=0.5, box=1.0)
     start = normal.initial(Streams([3, 4]))
-    np.testing.assert_array_equal(start[1].numpy(), Streams([4]).generator(0, "init").standard_normal(D))
+    np.testing.assert_array_equal(
+        start[1].numpy(), Streams([4]).generator(0, "init").standard_normal(D)
+    )
     assert not torch.equal(start[0], start[1])
     assert torch.equal(normal.regulariser_gradient(start), 0.1 * start)
-    moved = ClientSide(normal).prox(start.reshape(2, 1, D), torch.tensor([0.1, 2.0], dtype=torch.float64))
+    moved = ClientSide(normal).prox(
+        start.reshape(2, 1, D), torch.tensor([0.1, 2.0], dtype=torch.float64)
+    )
     for run, threshold in enumerate((0.05, 1.0)):
         wanted = start[run].sign() * (start[run].abs() - threshold).clamp(0.0, 1.0)
         assert torch.equal(moved[run, 0], wanted)
@@ -417,38 +425,54 @@ def test_local_descent_takes_the_regulariser_along(path: str) -> None:
 def test_settings_and_data_that_do_not_fit_are_refused() -> None:
     found = lookup("model", "logistic_regression")
     assert parse_settings(found.settings, DEFAULTS, "model").l2 == 0.1
-    for key, bad in [("l2", -1.0), ("box", 0.0), ("radius", 0.0), ("l1_weight", -1.0), ("penalty", "l2"), ("init", "ones")]:
+    for key, bad in [
+        ("l2", -1.0),
+        ("box", 0.0),
+        ("radius", 0.0),
+        ("l1_weight", -1.0),
+        ("penalty", "l2"),
+        ("init", "ones"),
+    ]:
         with pytest.raises(ConfigError, match=rf"model\.{key}="):
             parse_settings(found.settings, DEFAULTS | {key: bad}, "model")
     for changes in ({"classes": 10}, {"classes": None}, {"feature_shape": (28, 28)}):
-        with pytest.raises(ConfigError, match=r"model=logistic: needs feature vectors with two classes, but dataset=test has"):
+        with pytest.raises(
+            ConfigError,
+            match=r"model=logistic: needs feature vectors with two classes, but dataset=test has",
+        ):
             LogisticRegression.dimension_of(LogisticSettings(**DEFAULTS), make_info(**changes))
 
 
-def test_a_kernel_that_cannot_be_built_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def broken() -> None:
+def test_a_kernel_that_cannot_be_built_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(dtype: type) -> None:
         raise RuntimeError("no compiler\nand more")
 
     objective = make_objective([5, 3], [0])
     points = points_of(objective)
     wanted = opened(objective.gradient(points))
-    monkeypatch.setattr(single_output_kernel, "SingleOutputKernel", broken)
-    single_output.compiled_kernel.cache_clear()
+    monkeypatch.setattr(layer_kernel, "LayerKernel", broken)
+    single_layer.compiled_kernel.cache_clear()
     try:
         with caplog.at_level(logging.WARNING, logger="dpfl"):
             for _ in range(2):
                 close(objective.gradient(points), wanted)
         assert [record.message for record in caplog.records] == [
-            "the kernel of linear models cannot be compiled here (RuntimeError: no compiler); using torch, which is slower"
+            "the kernel of linear layers cannot be compiled here (RuntimeError: no compiler); "
+            "using torch, which is slower"
         ]
     finally:
-        single_output.compiled_kernel.cache_clear()
+        single_layer.compiled_kernel.cache_clear()
 
 
 def test_covariances_equal_loops_over_records() -> None:
     objective = make_objective([5, 0, 17, 1], [0, 0])
     limits = torch.tensor([0.5, 2.0], dtype=torch.float64)
-    plain, bounded = opened(objective.covariance()), opened(objective.clipped_covariance(limits).values)
+    plain, bounded = (
+        opened(objective.covariance()),
+        opened(objective.clipped_covariance(limits).values),
+    )
     rows, columns = np.triu_indices(objective.features)
     for run in range(2):
         for client in range(objective.clients):
@@ -456,18 +480,24 @@ def test_covariances_equal_loops_over_records() -> None:
             for values, limit in ((plain, torch.inf), (bounded, float(limits[run]))):
                 whole = torch.zeros(objective.features, objective.features, dtype=torch.float64)
                 for x in features:
-                    whole += torch.outer(x, x) * min(1.0, limit / float(x.norm())) ** 2 / len(features)
+                    whole += (
+                        torch.outer(x, x) * min(1.0, limit / float(x.norm())) ** 2 / len(features)
+                    )
                 torch.testing.assert_close(values[run, client], whole[rows, columns])
     matrices = plain.new_ones(2, objective.dimension, objective.dimension)
     model = torch.arange(2.0 * objective.dimension, dtype=torch.float64).view(2, -1)
-    torch.testing.assert_close(objective.precondition(model, matrices), model.sum(dim=1, keepdim=True).expand_as(model))
+    torch.testing.assert_close(
+        objective.precondition(model, matrices), model.sum(dim=1, keepdim=True).expand_as(model)
+    )
 
 
 KAPPA = {"l2": None, "condition": 40.0}
 
 
 def test_l2_follows_from_a_condition_number(path: str) -> None:
-    """Every run has the l2 that gives its own data the condition number, and computes what it would with that l2 given."""
+    """Every run has the l2 that gives its own data the condition number, and computes what it would
+    with that l2 given.
+    """
     sizes = SIZES["several records"]
     both = make_objective(sizes, [1, 0], **KAPPA)
     points = points_of(both)
@@ -477,9 +507,14 @@ def test_l2_follows_from_a_condition_number(path: str) -> None:
         free = optimum.smoothness(federation, 0.0).max()
         weight = float(free / 39.0)
         assert (free + weight) / weight == pytest.approx(40.0)
-        alone = LogisticRegression(LogisticSettings(**(DEFAULTS | {"l2": weight})), [federation], np.array([0]))
+        alone = LogisticRegression(
+            LogisticSettings(**(DEFAULTS | {"l2": weight})), [federation], np.array([0])
+        )
         own = points[run : run + 1]
-        close(opened(both.gradient(client_values(points)))[run], opened(alone.gradient(client_values(own)))[0])
+        close(
+            opened(both.gradient(client_values(points)))[run],
+            opened(alone.gradient(client_values(own)))[0],
+        )
         close(both.regulariser_gradient(points)[run], alone.regulariser_gradient(own)[0])
         wanted = alone.metrics(models[run : run + 1])
         found = both.metrics(models)
@@ -495,10 +530,19 @@ def test_a_problem_knows_how_far_clients_are_apart() -> None:
     facts = objective.problem(torch.zeros(D).double())
     best = objective._best[0]  # type: ignore[index]
     clients = range(objective.clients)
-    each = [torch.stack(record_gradients(objective, 0, i, best[0])).mean(dim=0) + 0.1 * best[0] for i in clients]
-    assert facts["optimum_gradients"] == pytest.approx(float(sum(gradient.square().sum() for gradient in each)))
-    assert facts["initial_distance"] == pytest.approx(objective.clients * facts["optimum_norm"] ** 2)
-    assert float(torch.stack(each).sum(dim=0).norm()) < 1e-10  # the client gradients at x* add up to zero
+    each = [
+        torch.stack(record_gradients(objective, 0, i, best[0])).mean(dim=0) + 0.1 * best[0]
+        for i in clients
+    ]
+    assert facts["optimum_gradients"] == pytest.approx(
+        float(sum(gradient.square().sum() for gradient in each))
+    )
+    assert facts["initial_distance"] == pytest.approx(
+        objective.clients * facts["optimum_norm"] ** 2
+    )
+    assert (
+        float(torch.stack(each).sum(dim=0).norm()) < 1e-10
+    )  # the client gradients at x* add up to zero
 
 
 def test_a_condition_is_no_part_of_older_runs_and_is_not_covered() -> None:
@@ -525,6 +569,8 @@ def test_l2_and_condition_exclude_each_other(changes: dict[str, Any], words: str
 def test_records_without_curvature_have_no_condition() -> None:
     federation = make_federation([3, 2], 0)
     federation.dataset.train.features[:] = 0.0
-    objective = LogisticRegression(LogisticSettings(**(DEFAULTS | KAPPA)), [federation], np.array([0]))
+    objective = LogisticRegression(
+        LogisticSettings(**(DEFAULTS | KAPPA)), [federation], np.array([0])
+    )
     with pytest.raises(ConfigError, match="no curvature"):
         objective.regulariser_gradient(torch.zeros(1, 2, D).double())

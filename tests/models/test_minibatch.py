@@ -1,10 +1,11 @@
-"""Minibatch gradients and local runs on them, of every model, against plain loops over clients in float64."""
+"""Minibatch gradients and local runs on them, of every model, against plain loops over clients in
+float64.
+"""
 
 from __future__ import annotations
 
 import copy
 import os
-import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -15,11 +16,13 @@ from torch.func import functional_call
 
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
+from dpfl_cli.models import network
+from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.cnn5x5 import Cnn5x5
 from dpfl_cli.models.lstm2 import Lstm2
 from dpfl_cli.models.mobilenet import MobileNet
 from dpfl_cli.models.network import Network
-from dpfl_cli.models.objective import ClientSide, Objective
+from dpfl_cli.models.objective import Objective
 from dpfl_cli.models.unet3d import Unet3d
 from dpfl_cli.models.vgg11 import Vgg11
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
@@ -33,8 +36,11 @@ from tests.models import test_softmax as softmax
 UNEQUAL, ALONE = [5, 3, 7], [6]
 RUNS = {"R=1": [0], "R=2": [0, 1], "R=7": [0, 1, 0, 1, 1, 0, 0]}
 KINDS = [Cnn5x5, Vgg11, Unet3d, Lstm2, MobileNet]
-# MobileNet's fifty normalisations of few numbers enlarge rounding: in float32 it is not right to 1e-4
-PRECISIONS = [(kind, torch.float64, 1e-9) for kind in KINDS] + [(kind, torch.float32, 1e-4) for kind in KINDS[:-1]]
+# MobileNet's fifty normalisations of few numbers enlarge rounding: in float32 it is not right to
+# 1e-4
+PRECISIONS = [(kind, torch.float64, 1e-9) for kind in KINDS] + [
+    (kind, torch.float32, 1e-4) for kind in KINDS[:-1]
+]
 SIZE = 3  # of a batch
 
 
@@ -44,38 +50,56 @@ def pictures(counts: list[int]) -> Federation:
     ends = np.cumsum(counts)
     parts = [np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)]
     return Federation(
-        Dataset(DatasetInfo("toy", "synthetic", "", (16, 16), 10, total, None), train, None), Partition.from_lists(parts)
+        Dataset(DatasetInfo("toy", "synthetic", "", (16, 16), 10, total, None), train, None),
+        Partition.from_lists(parts),
     )
 
 
-def network_of(kind: type[Network], counts: list[int], index: list[int], dtype: torch.dtype = torch.float32) -> Network:
+def network_of(
+    kind: type[Network], counts: list[int], index: list[int], dtype: torch.dtype = torch.float32
+) -> Network:
     """A network on as many federations as the index names."""
     if dtype != kind.dtype:
         kind = type(kind.__name__, (kind,), {"dtype": dtype})
     if issubclass(kind, MobileNet):
-        return kind(mobilenet.settings_of(width=0.1), [pictures(counts)] * (max(index) + 1), np.array(index))
+        return kind(
+            mobilenet.settings_of(width=0.1), [pictures(counts)] * (max(index) + 1), np.array(index)
+        )
     known = next(one for one in KINDS if issubclass(kind, one))
-    federations = [networks.federation_of(known, counts, [1] * len(counts)) for _ in range(max(index) + 1)]
+    federations = [
+        networks.federation_of(known, counts, [1] * len(counts)) for _ in range(max(index) + 1)
+    ]
     return kind(networks.settings_of(known), federations, np.array(index))
 
 
 def points(objective: Objective, seed: int = 0) -> Tensor:
     """[R, M, d] parameters that differ between runs and clients: initial values, disturbed."""
     start = objective.initial(Streams([3 + run for run in range(objective.runs)])).unsqueeze(1)
-    noise = torch.randn(objective.runs, objective.clients, objective.dimension, generator=torch.Generator().manual_seed(seed))
+    noise = torch.randn(
+        objective.runs,
+        objective.clients,
+        objective.dimension,
+        generator=torch.Generator().manual_seed(seed),
+    )
     return start + 0.01 * noise.to(start.dtype)
 
 
 def drawn(objective: Objective, step: int = 1, size: int = SIZE) -> Tensor:
     """[R, M, b] as algorithms draw them."""
     rounds = np.full(objective.runs, step)
-    return Streams(list(range(objective.runs))).subset("batch", rounds, objective.clients, objective.held, size)
+    return Streams(list(range(objective.runs))).subset(
+        "batch", rounds, objective.clients, objective.held, size
+    )
 
 
-def slow_gradient(objective: Network, run: int, client: int, values: Tensor, numbers: list[int]) -> Tensor:
+def slow_gradient(
+    objective: Network, run: int, client: int, values: Tensor, numbers: list[int]
+) -> Tensor:
     """[d] in float64: the mean of the records' gradients, one after another."""
     federation = objective.federations[objective.index[run]]
-    own = federation.partition.indices[federation.partition.offsets[client] : federation.partition.offsets[client + 1]]
+    own = federation.partition.indices[
+        federation.partition.offsets[client] : federation.partition.offsets[client + 1]
+    ]
     module = copy.deepcopy(objective.module).double()
     total = torch.zeros(len(values), dtype=torch.float64)
     for number in own[numbers]:
@@ -98,8 +122,14 @@ def close(found: Tensor, wanted: Tensor, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize("counts", [UNEQUAL, ALONE], ids=["unequal", "one client"])
-@pytest.mark.parametrize(("kind", "dtype", "tolerance"), PRECISIONS, ids=lambda value: getattr(value, "__name__", str(value)))
-def test_a_networks_minibatch_gradient_is_the_mean_of_its_records(kind, dtype, tolerance, counts: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "dtype", "tolerance"),
+    PRECISIONS,
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_a_networks_minibatch_gradient_is_the_mean_of_its_records(
+    kind, dtype, tolerance, counts: list[int]
+) -> None:
     objective = network_of(kind, counts, [0, 1], dtype)
     at, batch = points(objective), drawn(objective)
     found = ClientSide(objective).gradient(client_values(at), batch)
@@ -110,7 +140,11 @@ def test_a_networks_minibatch_gradient_is_the_mean_of_its_records(kind, dtype, t
 
 
 @pytest.mark.parametrize("drifting", [False, True], ids=["plain", "drift"])
-@pytest.mark.parametrize(("kind", "dtype", "tolerance"), PRECISIONS, ids=lambda value: getattr(value, "__name__", str(value)))
+@pytest.mark.parametrize(
+    ("kind", "dtype", "tolerance"),
+    PRECISIONS,
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
 def test_a_networks_local_run_is_that_of_the_loop(kind, dtype, tolerance, drifting: bool) -> None:
     objective, steps = network_of(kind, UNEQUAL, [0, 1], dtype), 2
     start, rates = points(objective)[:, 0], torch.tensor([0.02, 0.05], dtype=dtype)
@@ -121,19 +155,30 @@ def test_a_networks_local_run_is_that_of_the_loop(kind, dtype, tolerance, drifti
     for run, client in np.ndindex(2, len(UNEQUAL)):
         values = start[run].double()
         for step in range(steps):
-            slope = slow_gradient(objective, run, client, values, batches[run, client, step].tolist())
-            values = values - rates[run].double() * (slope if drift is None else slope + drift[run, client])
+            slope = slow_gradient(
+                objective, run, client, values, batches[run, client, step].tolist()
+            )
+            values = values - rates[run].double() * (
+                slope if drift is None else slope + drift[run, client]
+            )
         close(found[run, client], values - start[run], tolerance)
-    assert torch.equal(found, opened(objective._descended(start, rates, steps, marked, batches)))
+    assert torch.equal(
+        found, opened(Objective._descended(objective, start, rates, steps, marked, batches))
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_a_batch_of_all_records_gives_the_full_gradient(kind: type[Network], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_of_all_records_gives_the_full_gradient(
+    kind: type[Network], monkeypatch: pytest.MonkeyPatch
+) -> None:
     objective = network_of(kind, [4, 4], [0, 1], torch.float64)
     at, batch = points(objective), torch.arange(4).expand(2, 2, 4)
     full = opened(objective.gradient(client_values(at)))
     close(opened(objective.minibatch_gradient(client_values(at), batch)), full, 1e-10)
-    monkeypatch.setattr(kind, "batch_records", 3)  # a batch in several passes
+    monkeypatch.setattr(network, "PASS_RECORDS", 3)  # a batch in several passes
+    objective = network_of(kind, [4, 4], [0, 1], torch.float64)
+    at = points(objective)
+    full = opened(objective.gradient(client_values(at)))
     close(opened(objective.minibatch_gradient(client_values(at), batch)), full, 1e-10)
 
 
@@ -146,16 +191,24 @@ def test_bits_depend_neither_on_company_nor_on_threads(kind: type[Network]) -> N
     def both(runs: list[int]) -> list[Tensor]:
         some = kind(objective.settings, objective.federations, objective.index[runs])
         slope = some.minibatch_gradient(client_values(at[runs]), batches[runs][:, :, 0])
-        return [opened(slope), opened(some.minibatch_descent(at[runs][:, 0], rates[runs], batches[runs]))]
+        return [
+            opened(slope),
+            opened(some.minibatch_descent(at[runs][:, 0], rates[runs], batches[runs])),
+        ]
 
     together = both(list(range(7)))
     for runs in ([3], [1, 2]):
-        assert all(torch.equal(some, whole[runs]) for some, whole in zip(both(runs), together, strict=True))
+        assert all(
+            torch.equal(some, whole[runs]) for some, whole in zip(both(runs), together, strict=True)
+        )
     before = torch.get_num_threads()
     try:
         for number in (1, 3):
             torch.set_num_threads(number)
-            assert all(torch.equal(some, whole[[1, 2]]) for some, whole in zip(both([1, 2]), together, strict=True))
+            assert all(
+                torch.equal(some, whole[[1, 2]])
+                for some, whole in zip(both([1, 2]), together, strict=True)
+            )
     finally:
         torch.set_num_threads(before)
 
@@ -163,45 +216,14 @@ def test_bits_depend_neither_on_company_nor_on_threads(kind: type[Network]) -> N
 def test_numbers_of_nobodys_records_count_as_zero() -> None:
     objective = network_of(Cnn5x5, [3, 0, 5], [0])
     at = points(objective)
-    found = opened(objective.minibatch_gradient(client_values(at), torch.tensor([[[0, 2, 3], [0, 1, 2], [-1, 4, 7]]])))
+    found = opened(
+        objective.minibatch_gradient(
+            client_values(at), torch.tensor([[[0, 2, 3], [0, 1, 2], [-1, 4, 7]]])
+        )
+    )
     close(found[0, 0], slow_gradient(objective, 0, 0, at[0, 0], [0, 2]) * 2 / 3, 1e-4)
     assert (found[0, 1] == 0).all()
     close(found[0, 2], slow_gradient(objective, 0, 2, at[0, 2], [4]) / 3, 1e-4)
-
-
-# The threads that stay
-
-
-def workers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("dpfl-network")]
-
-
-def test_threads_stay_until_their_number_changes_and_end_with_the_model() -> None:
-    known = set(workers())
-    objective = network_of(Cnn5x5, UNEQUAL, [0])
-    at, batch = client_values(points(objective)), drawn(objective)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        objective.minibatch_gradient(at, batch)
-        first = set(workers()) - known
-        objective.minibatch_gradient(at, batch)
-        assert set(workers()) - known == first
-        assert len(first) == torch.get_num_threads() == 2
-        torch.set_num_threads(3)
-        objective.minibatch_gradient(at, batch)
-        assert torch.get_num_threads() == 3
-        for thread in first:
-            thread.join(10)
-        second = set(workers()) - known
-        assert not second & first
-        assert len(second) == 3
-    finally:
-        torch.set_num_threads(before)
-    del objective
-    for thread in second:
-        thread.join(10)
-    assert not set(workers()) & second
 
 
 def test_after_an_interrupt_the_next_call_is_right() -> None:
@@ -246,12 +268,16 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
 # Models whose minibatch gradient is their clipped one without a bound
 
 
-def linear_case(counts: list[int], index: list[int]) -> tuple[Objective, Callable[[int, int, Tensor], Tensor]]:
+def linear_case(
+    counts: list[int], index: list[int]
+) -> tuple[Objective, Callable[[int, int, Tensor], Tensor]]:
     objective = linear.make_objective(counts, index)
 
     def each(run: int, client: int, at: Tensor) -> Tensor:
         federation = objective.federations[objective.index[run]]
-        own = federation.partition.indices[federation.partition.offsets[client] : federation.partition.offsets[client + 1]]
+        own = federation.partition.indices[
+            federation.partition.offsets[client] : federation.partition.offsets[client + 1]
+        ]
         train, w = federation.dataset.train, at.numpy()
         rows = [(train.features[j] @ w - train.targets[j]) * train.features[j] for j in own]
         return torch.from_numpy(np.stack(rows))
@@ -259,12 +285,21 @@ def linear_case(counts: list[int], index: list[int]) -> tuple[Objective, Callabl
     return objective, each
 
 
-def logistic_case(counts: list[int], index: list[int]) -> tuple[Objective, Callable[[int, int, Tensor], Tensor]]:
+def logistic_case(
+    counts: list[int], index: list[int]
+) -> tuple[Objective, Callable[[int, int, Tensor], Tensor]]:
     objective = logistic.make_objective(counts, index)
-    return objective, lambda run, client, at: torch.stack(logistic.record_gradients(objective, run, client, at)) + 0.1 * at
+    return (
+        objective,
+        lambda run, client, at: (
+            torch.stack(logistic.record_gradients(objective, run, client, at)) + 0.1 * at
+        ),
+    )
 
 
-def softmax_case(counts: list[int], index: list[int]) -> tuple[Objective, Callable[[int, int, Tensor], Tensor]]:
+def softmax_case(
+    counts: list[int], index: list[int]
+) -> tuple[Objective, Callable[[int, int, Tensor], Tensor]]:
     objective = softmax.make_objective(counts, index, precision="float64", l2=0.3)
 
     def each(run: int, client: int, at: Tensor) -> Tensor:
@@ -273,19 +308,29 @@ def softmax_case(counts: list[int], index: list[int]) -> tuple[Objective, Callab
     return objective, each
 
 
-def mlp_case(counts: list[int], index: list[int]) -> tuple[Objective, Callable[[int, int, Tensor], Tensor]]:
+def mlp_case(
+    counts: list[int], index: list[int]
+) -> tuple[Objective, Callable[[int, int, Tensor], Tensor]]:
     federations = [mlp.federation(counts, seed) for seed in range(max(index) + 1)]
     objective = mlp.objective_of(mlp.settings_of(l2=0.2), federations, tuple(index))
 
     def each(run: int, client: int, at: Tensor) -> Tensor:
-        return mlp.record_gradients(objective.settings, federations[index[run]], client, at) + 0.2 * at
+        return (
+            mlp.record_gradients(objective.settings, federations[index[run]], client, at) + 0.2 * at
+        )
 
     return objective, each
 
 
 @pytest.mark.parametrize("index", RUNS.values(), ids=RUNS)
-@pytest.mark.parametrize("case", [linear_case, logistic_case, softmax_case, mlp_case], ids=lambda case: case.__name__[:-5])
-def test_minibatches_of_other_models_have_the_regulariser_and_no_bound(case, index: list[int]) -> None:
+@pytest.mark.parametrize(
+    "case",
+    [linear_case, logistic_case, softmax_case, mlp_case],
+    ids=lambda case: case.__name__[:-5],
+)
+def test_minibatches_of_other_models_have_the_regulariser_and_no_bound(
+    case, index: list[int]
+) -> None:
     objective, each = case(UNEQUAL, index)
     assert objective.dtype == torch.float64
     at = 100.0 * points(objective) + 1.0  # gradients far from short
@@ -301,11 +346,17 @@ def test_minibatches_of_other_models_have_the_regulariser_and_no_bound(case, ind
     for run, client in np.ndindex(len(index), len(UNEQUAL)):
         values = start[run]
         for step in range(3):
-            values = values - rates[run] * each(run, client, values)[batches[run, client, step]].mean(dim=0)
+            values = values - rates[run] * each(run, client, values)[
+                batches[run, client, step]
+            ].mean(dim=0)
         torch.testing.assert_close(update[run, client], values - start[run], rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("case", [linear_case, logistic_case, softmax_case, mlp_case], ids=lambda case: case.__name__[:-5])
+@pytest.mark.parametrize(
+    "case",
+    [linear_case, logistic_case, softmax_case, mlp_case],
+    ids=lambda case: case.__name__[:-5],
+)
 def test_a_batch_of_all_records_of_other_models_gives_the_full_gradient(case) -> None:
     objective, _ = case([4, 4, 4], [0, 1])
     at = client_values(points(objective) + 0.5)

@@ -15,7 +15,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models import mlp
+from dpfl_cli.models import dense
 from dpfl_cli.models.mlp import Mlp, MlpSettings
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
@@ -25,7 +25,13 @@ UNITS = {"sigmoid": nn.Sigmoid, "relu": nn.ReLU, "tanh": nn.Tanh}
 
 
 def settings_of(**values) -> MlpSettings:
-    usual = {"hidden": [7], "activation": "sigmoid", "average_pool": 1, "l2": 0.0, "precision": "float64"}
+    usual = {
+        "hidden": [7],
+        "activation": "sigmoid",
+        "average_pool": 1,
+        "l2": 0.0,
+        "precision": "float64",
+    }
     usual |= {"penalty": "none", "l1_weight": 0.01, "box": 10.0, "radius": 10.0}
     return MlpSettings(**(usual | values))
 
@@ -36,12 +42,20 @@ def federation(counts=COUNTS, seed=0, size=(6, 4), dataset=None, test=70) -> Fed
         records = sum(counts) + 4
         info = DatasetInfo("toy", "synthetic", "", size, CLASSES, records, None)
         splits = [
-            Records(generator.random((number, *size), dtype=np.float32), generator.integers(0, CLASSES, number))
+            Records(
+                generator.random((number, *size), dtype=np.float32),
+                generator.integers(0, CLASSES, number),
+            )
             for number in (records, test)
         ]
         dataset = Dataset(info, splits[0], splits[1])
     ends, order = np.cumsum(counts), generator.permutation(len(dataset.train))
-    return Federation(dataset, Partition.from_lists([order[end - count : end] for end, count in zip(ends, counts, strict=True)]))
+    return Federation(
+        dataset,
+        Partition.from_lists(
+            [order[end - count : end] for end, count in zip(ends, counts, strict=True)]
+        ),
+    )
 
 
 def objective_of(settings: MlpSettings, feds: list[Federation], index=(0,)) -> Mlp:
@@ -69,10 +83,16 @@ def network(settings: MlpSettings, inputs: int, parameters: Tensor) -> nn.Sequen
     return model
 
 
-def record_gradients(settings: MlpSettings, fed: Federation, client: int, parameters: Tensor) -> Tensor:
+def record_gradients(
+    settings: MlpSettings, fed: Federation, client: int, parameters: Tensor
+) -> Tensor:
     """[n, d] by automatic differentiation, record by record."""
     records, partition = fed.dataset.train, fed.partition
-    model = network(settings, int(np.prod(fed.dataset.info.feature_shape)) // settings.average_pool**2, parameters)
+    model = network(
+        settings,
+        int(np.prod(fed.dataset.info.feature_shape)) // settings.average_pool**2,
+        parameters,
+    )
     rows = []
     for place in partition.indices[partition.offsets[client] : partition.offsets[client + 1]]:
         image = torch.from_numpy(records.features[place : place + 1]).double()
@@ -99,11 +119,14 @@ NETS = [
 def test_gradients_norms_and_clipped_means_are_those_of_the_records(
     settings: MlpSettings, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mlp, "CHUNK", 4)  # clients of one chunk and of several
+    monkeypatch.setattr(dense, "PART", 4)  # clients of one chunk and of several
     feds = [federation(), federation([3, 8, 0, 1, 20, 2], seed=1)][:runs]
     objective = objective_of(settings, feds, np.arange(runs) % 2)
     parameters, limits = scattered(objective), torch.linspace(0.5, 1.5, runs, dtype=torch.float64)
-    plain, clipped = opened(objective.gradient(parameters)), objective.clipped_gradient(parameters, limits).checked()
+    plain, clipped = (
+        opened(objective.gradient(parameters)),
+        objective.clipped_gradient(parameters, limits).checked(),
+    )
     squared = opened(objective.squared_gradient_norms(parameters))
     assert squared.shape == (runs, 6, 20 if runs > 1 else 12)
     for run in {0, runs - 1}:
@@ -115,29 +138,39 @@ def test_gradients_norms_and_clipped_means_are_those_of_the_records(
             torch.testing.assert_close(plain[run, client], mean, rtol=0, atol=1e-10)
             expected = clipped_mean(each, limits[run].item(), count)
             torch.testing.assert_close(clipped[run, client], expected, rtol=0, atol=1e-10)
-            torch.testing.assert_close(squared[run, client, :count], each.square().sum(1), rtol=0, atol=1e-10)
+            torch.testing.assert_close(
+                squared[run, client, :count], each.square().sum(1), rtol=0, atol=1e-10
+            )
             assert (squared[run, client, count:] == 0).all()
 
 
 @pytest.mark.parametrize("settings", NETS)
-def test_minibatches_are_of_the_records_they_name(settings: MlpSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mlp, "CHUNK", 4)
+def test_minibatches_are_of_the_records_they_name(
+    settings: MlpSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dense, "PART", 4)
     fed = federation()
     objective = objective_of(settings, [fed], [0, 0])
     parameters, limits = scattered(objective), torch.tensor([0.7, 1.1], dtype=torch.float64)
     batch = torch.randint(0, 12, (2, 6, 5), generator=torch.Generator().manual_seed(1))
-    batch = torch.where(batch < objective.records.unsqueeze(-1), batch, 0)  # one record of a client may come twice
+    batch = torch.where(
+        batch < objective.records.unsqueeze(-1), batch, 0
+    )  # one record of a client may come twice
     clipped = objective.clipped_gradient(parameters, limits, batch)
     squared = opened(objective.squared_gradient_norms(parameters, batch))
     for run in range(2):
         for client, count in enumerate(fed.partition.counts):
             each = record_gradients(settings, fed, client, parameters[run, client])
-            each = each[batch[run, client]] if count else each  # no number is one of a client without records
+            each = (
+                each[batch[run, client]] if count else each
+            )  # no number is one of a client without records
             expected = clipped_mean(each, limits[run].item(), 5)
             torch.testing.assert_close(clipped.checked()[run, client], expected, rtol=0, atol=1e-10)
             norms = each.square().sum(1) if count else torch.zeros(5, dtype=torch.float64)
             torch.testing.assert_close(squared[run, client], norms, rtol=0, atol=1e-10)
-    torch.testing.assert_close(clipped.replace_one, (2 * limits / 5).unsqueeze(1).expand(2, 6), rtol=1e-15, atol=0)
+    torch.testing.assert_close(
+        clipped.replace_one, (2 * limits / 5).unsqueeze(1).expand(2, 6), rtol=1e-15, atol=0
+    )
 
 
 @pytest.mark.parametrize("counts", [[1], [1, 1], [0, 1]])
@@ -158,8 +191,14 @@ def test_float32_is_right_to_rounding(settings: MlpSettings) -> None:
     parameters, limit = scattered(single), torch.tensor([0.8])
     pairs = [
         (single.gradient(parameters), double.gradient(parameters.double())),
-        (single.clipped_gradient(parameters, limit).values, double.clipped_gradient(parameters.double(), limit.double()).values),
-        (single.squared_gradient_norms(parameters), double.squared_gradient_norms(parameters.double())),
+        (
+            single.clipped_gradient(parameters, limit).values,
+            double.clipped_gradient(parameters.double(), limit.double()).values,
+        ),
+        (
+            single.squared_gradient_norms(parameters),
+            double.squared_gradient_norms(parameters.double()),
+        ),
     ]
     for found, expected in pairs:
         assert opened(found).dtype == torch.float32
@@ -173,7 +212,9 @@ def test_the_bound_and_the_sensitivities() -> None:
     assert found.unit == "record"
     assert (found.checked().norm(dim=-1) <= limits.unsqueeze(1) * (1 + 1e-12)).all()
     records = torch.tensor(COUNTS).clamp(min=1)
-    torch.testing.assert_close(found.replace_one, 2 * limits.unsqueeze(1) / records, rtol=1e-15, atol=0)
+    torch.testing.assert_close(
+        found.replace_one, 2 * limits.unsqueeze(1) / records, rtol=1e-15, atol=0
+    )
 
 
 @pytest.mark.parametrize("settings", NETS)
@@ -182,14 +223,18 @@ def test_a_record_that_is_not_finite_counts_as_zero(settings: MlpSettings) -> No
     train, spoilt = fed.dataset.train, int(fed.partition.indices[fed.partition.offsets[2]])
     features = train.features.copy()
     features[spoilt, 1, 1] = np.nan
-    holed = Federation(Dataset(fed.dataset.info, Records(features, train.targets), None), fed.partition)
+    holed = Federation(
+        Dataset(fed.dataset.info, Records(features, train.targets), None), fed.partition
+    )
     objective, whole = objective_of(settings, [holed]), objective_of(settings, [fed])
     parameters, limit = scattered(objective), torch.tensor([0.8], dtype=torch.float64)
     found = objective.clipped_gradient(parameters, limit).checked()[0]
     each = record_gradients(settings, fed, 2, parameters[0, 2])[1:]
     torch.testing.assert_close(found[2], clipped_mean(each, 0.8, 12), rtol=0, atol=1e-10)
     others = [0, 1, 3, 4, 5]
-    assert torch.equal(found[others], whole.clipped_gradient(parameters, limit).checked()[0, others])
+    assert torch.equal(
+        found[others], whole.clipped_gradient(parameters, limit).checked()[0, others]
+    )
     # without clipping nothing is hidden
     assert opened(objective.gradient(parameters))[0, 2].isnan().any()
     assert opened(objective.gradient(parameters))[0, others].isfinite().all()
@@ -201,8 +246,12 @@ def test_a_hidden_unit_that_overflows_drops_its_record_alone() -> None:
     features = fed.dataset.train.features.copy()
     features[:] = 0.5
     first = fed.partition.indices[0]
-    features[first, 0, 0] = 1e20  # its squared norm overflows, and with the weights below its second layer, too
-    fed = Federation(Dataset(fed.dataset.info, Records(features, fed.dataset.train.targets), None), fed.partition)
+    features[first, 0, 0] = (
+        1e20  # its squared norm overflows, and with the weights below its second layer, too
+    )
+    fed = Federation(
+        Dataset(fed.dataset.info, Records(features, fed.dataset.train.targets), None), fed.partition
+    )
     objective = objective_of(settings, [fed])
     parameters = torch.full((1, 1, objective.dimension), 0.1)
     parameters[..., 50:56] = 1e20
@@ -218,12 +267,17 @@ def test_a_diverged_client_is_not_hidden_and_spoils_no_other() -> None:
     gradient = opened(objective.gradient(parameters))[0]
     assert gradient[2].isnan().any()
     assert gradient[[0, 1, 3, 4, 5]].isfinite().all()
-    assert (objective.clipped_gradient(parameters, torch.ones(1, dtype=torch.float64)).checked()[0, 2] == 0).all()
+    assert (
+        objective.clipped_gradient(parameters, torch.ones(1, dtype=torch.float64)).checked()[0, 2]
+        == 0
+    ).all()
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_bits_are_the_same_alone_and_on_any_number_of_threads(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mlp, "CHUNK", 256)
+def test_bits_are_the_same_alone_and_on_any_number_of_threads(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dense, "PART", 256)
     settings = settings_of(hidden=[33, 17], precision=precision)
     shared = federation([307, 1, 70, 270, 0, 64], size=(9, 11), test=1100)
     feds = [shared, federation([90, 301, 0, 5, 6, 291], seed=3, dataset=shared.dataset)]
@@ -247,29 +301,40 @@ def test_bits_are_the_same_alone_and_on_any_number_of_threads(precision: str, mo
         expected = values(batch, slice(None))
         for number in (2, 3):
             torch.set_num_threads(number)
-            assert all(torch.equal(*pair) for pair in zip(values(batch, slice(None)), expected, strict=True))
+            assert all(
+                torch.equal(*pair)
+                for pair in zip(values(batch, slice(None)), expected, strict=True)
+            )
     finally:
         torch.set_num_threads(threads)
     for run, which in enumerate(index[:3]):
         one = slice(run, run + 1)
         alone = values(objective_of(settings, [feds[which]]), one)
-        assert all(torch.equal(found, all_runs[one]) for found, all_runs in zip(alone, expected, strict=True))
+        assert all(
+            torch.equal(found, all_runs[one])
+            for found, all_runs in zip(alone, expected, strict=True)
+        )
 
 
 @pytest.mark.parametrize("block", [1, 1 << 16, 1 << 30])
-def test_the_memory_of_blocks_does_not_change_bits(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dpfl_cli.models import pairs
+def test_the_memory_of_blocks_does_not_change_bits(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dpfl_cli.models import records
 
     objective = objective_of(settings_of(precision="float32"), [federation()], [0, 0, 0])
     parameters, limits = scattered(objective), torch.ones(3)
     expected = objective.clipped_gradient(parameters, limits).checked()
-    monkeypatch.setattr(pairs, "CPU_BLOCK", block)
+    monkeypatch.setattr(records, "CPU_BLOCK", block)
     assert torch.equal(objective.clipped_gradient(parameters, limits).checked(), expected)
 
 
 @pytest.mark.parametrize("settings", NETS)
 def test_metrics(settings: MlpSettings) -> None:
-    feds = [federation(test=mlp.EVALUATION_ROWS + 30), federation(seed=8)]  # data sets of their own, so test splits too
+    feds = [
+        federation(test=dense.TEST_PART + 30),
+        federation(seed=8),
+    ]  # data sets of their own, so test splits too
     objective = objective_of(settings, feds, [0, 1, 0])
     parameters = objective.initial(Streams([0, 1, 2]))
     found = objective.metrics(parameters)
@@ -280,12 +345,24 @@ def test_metrics(settings: MlpSettings) -> None:
         model = network(settings, 24 // settings.average_pool**2, parameters[run])
         test, train, partition = fed.dataset.test, fed.dataset.train, fed.partition
         with torch.no_grad():
-            logits, fitted = (model(torch.from_numpy(split.features).double()) for split in (test, train))
+            logits, fitted = (
+                model(torch.from_numpy(split.features).double()) for split in (test, train)
+            )
         labels = torch.from_numpy(test.targets)
-        assert found["accuracy"][run].item() == pytest.approx(100 * (logits.argmax(1) == labels).double().mean().item())
-        assert found["test_loss"][run].item() == pytest.approx(functional.cross_entropy(logits, labels).item())
-        losses = functional.cross_entropy(fitted, torch.from_numpy(train.targets), reduction="none").numpy()
-        means = [losses[part].mean() for part in np.split(partition.indices, partition.offsets[1:-1]) if len(part)]
+        assert found["accuracy"][run].item() == pytest.approx(
+            100 * (logits.argmax(1) == labels).double().mean().item()
+        )
+        assert found["test_loss"][run].item() == pytest.approx(
+            functional.cross_entropy(logits, labels).item()
+        )
+        losses = functional.cross_entropy(
+            fitted, torch.from_numpy(train.targets), reduction="none"
+        ).numpy()
+        means = [
+            losses[part].mean()
+            for part in np.split(partition.indices, partition.offsets[1:-1])
+            if len(part)
+        ]
         assert found["train_loss"][run].item() == pytest.approx(sum(means) / 6)
 
 
@@ -323,7 +400,9 @@ def test_only_empty_clients() -> None:
 
 
 def test_initial_parameters_follow_pytorchs_law() -> None:
-    objective = objective_of(settings_of(hidden=[200], precision="float32"), [federation(size=(28, 28))], [0] * 3)
+    objective = objective_of(
+        settings_of(hidden=[200], precision="float32"), [federation(size=(28, 28))], [0] * 3
+    )
     rows = objective.initial(Streams([7, 8, 7]))
     assert rows.dtype == torch.float32
     assert torch.equal(rows[0], rows[2])
@@ -336,7 +415,9 @@ def test_initial_parameters_follow_pytorchs_law() -> None:
         assert abs(unit.square().mean() - 1 / 3) < 4.5 * (4 / 45 / len(part)) ** 0.5
 
 
-@pytest.mark.parametrize(("hidden", "side", "dimension"), [([200], 1, 159_010), ([32], 2, 6_634), ([30, 20], 1, 24_380)])
+@pytest.mark.parametrize(
+    ("hidden", "side", "dimension"), [([200], 1, 159_010), ([32], 2, 6_634), ([30, 20], 1, 24_380)]
+)
 def test_parameter_counts(hidden: list[int], side: int, dimension: int) -> None:
     info = DatasetInfo("digits", "real", "", (28, 28), 10, 60_000, None)
     assert Mlp.dimension_of(settings_of(hidden=hidden, average_pool=side), info) == dimension
@@ -346,12 +427,23 @@ def test_the_config_is_the_papers_network() -> None:
     values = yaml.safe_load((conf_dir() / "model" / "mlp.yaml").read_text())
     found = lookup("model", values.pop("name"))
     settings = parse_settings(found.settings, values, "model")
-    assert Mlp.dimension_of(settings, DatasetInfo("digits", "real", "", (28, 28), 10, 60_000, None)) == 159_010
+    assert (
+        Mlp.dimension_of(settings, DatasetInfo("digits", "real", "", (28, 28), 10, 60_000, None))
+        == 159_010
+    )
     assert settings.activation == "sigmoid"
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("hidden", []), ("hidden", [0]), ("activation", "gelu"), ("average_pool", 0), ("l2", -1.0), ("width", 3)]
+    ("key", "value"),
+    [
+        ("hidden", []),
+        ("hidden", [0]),
+        ("activation", "gelu"),
+        ("average_pool", 0),
+        ("l2", -1.0),
+        ("width", 3),
+    ],
 )
 def test_settings_are_checked(key: str, value: object) -> None:
     usual = settings_of().model_dump() | {key: value}
@@ -363,29 +455,46 @@ def test_settings_are_checked(key: str, value: object) -> None:
     ("shape", "classes", "side", "message"),
     [
         ((100,), None, 1, "dataset=toy has real targets"),
-        ((100,), 10, 2, r"average_pool=2: needs images .* shape \[100\]; write model.average_pool=1"),
+        (
+            (100,),
+            10,
+            2,
+            r"average_pool=2: needs images .* shape \[100\]; write model.average_pool=1",
+        ),
         ((28, 27), 10, 2, r"average_pool=2: needs images .* shape \[28, 27\]"),
     ],
 )
-def test_data_that_do_not_fit_are_refused(shape: tuple[int, ...], classes: int | None, side: int, message: str) -> None:
+def test_data_that_do_not_fit_are_refused(
+    shape: tuple[int, ...], classes: int | None, side: int, message: str
+) -> None:
     info = DatasetInfo("toy", "synthetic", "", shape, classes, 100, None)
     with pytest.raises(ConfigError, match=message) as error:
         Mlp.dimension_of(settings_of(average_pool=side), info)
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("activation", "layer"), [("sigmoid", 0), ("relu", 0), ("relu", 1)])  # sigmoids are at most 1
-def test_no_record_is_left_unclipped_where_its_residual_underflows(activation: str, layer: int) -> None:
-    """A layer's inputs of any norm and residuals of any size: each record has at most norm C, beyond the largest norm none."""
+@pytest.mark.parametrize(
+    ("activation", "layer"), [("sigmoid", 0), ("relu", 0), ("relu", 1)]
+)  # sigmoids are at most 1
+def test_no_record_is_left_unclipped_where_its_residual_underflows(
+    activation: str, layer: int
+) -> None:
+    """A layer's inputs of any norm and residuals of any size: each record has at most norm C,
+    beyond the largest norm none.
+    """
     scales = np.array([1e3, 1e9, 0.999e12, 1.001e12, 1e15, 1.8e19], np.float32)
     gaps = np.linspace(0.0, 120.0, 121)
     fed = federation([1] * len(scales), size=(1, 1))
     train = fed.dataset.train
     train.targets[:] = 0
     train.features[fed.partition.indices, 0, 0] = scales if layer == 0 else 1.0
-    objective = objective_of(settings_of(hidden=[1], activation=activation, precision="float32"), [fed], [0] * len(gaps))
+    objective = objective_of(
+        settings_of(hidden=[1], activation=activation, precision="float32"), [fed], [0] * len(gaps)
+    )
     values = torch.zeros(len(gaps), len(scales), objective.dimension, dtype=torch.float64)
-    unit = 1.0 if activation == "relu" else 0.5  # the hidden unit's output, where its inputs are weighed by nothing
+    unit = (
+        1.0 if activation == "relu" else 0.5
+    )  # the hidden unit's output, where its inputs are weighed by nothing
     values[..., 0] = torch.from_numpy(scales).double() if layer == 1 else 0.0
     values[..., 1] = 1.0 if layer == 0 and activation == "relu" else 0.0  # the hidden unit's bias
     outputs = torch.from_numpy(scales).double() if layer == 1 else unit

@@ -1,9 +1,10 @@
-"""Networks given as a module against plain loops over records, in float64, and what must not change their bits."""
+"""Networks given as a module against plain loops over records, in float64, and what must not change
+their bits.
+"""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,11 +16,19 @@ from torch.nn import functional
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models import network
-from dpfl_cli.models.network import Network, default_values
+from dpfl_cli.models.modules import default_values
+from dpfl_cli.models.network import Network
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
 COUNTS = [5, 0, 12, 1]
+
+
+@pytest.fixture(autouse=True)
+def _several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "PASS_RECORDS", 4)
+
+
 CLASSES = 3
 
 
@@ -27,12 +36,16 @@ class Toy(Network):
     """A convolution, a normalisation, a frozen scale and a linear layer, on grey images."""
 
     dtype = torch.float64
-    gradient_records: ClassVar[int] = 4
-    evaluation_records: ClassVar[int] = 7
 
     @classmethod
     def network(cls, settings, info: DatasetInfo) -> nn.Module:
-        layers = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 4 * 2, CLASSES))
+        layers = nn.Sequential(
+            nn.Conv2d(1, 4, 3),
+            nn.GroupNorm(2, 4),
+            nn.Tanh(),
+            nn.Flatten(),
+            nn.Linear(4 * 4 * 2, CLASSES),
+        )
         layers[4].bias.requires_grad_(False)
         nn.init.constant_(layers[4].bias, 0.25)
         return layers
@@ -55,19 +68,27 @@ class Segmenting(Toy):
         return {"agreement": (outputs.argmax(dim=1) == targets).double().mean(dim=(1, 2))}
 
 
-def federation(counts=COUNTS, seed=0, pixels=False, test: int | None = 10, dataset=None) -> Federation:
+def federation(
+    counts=COUNTS, seed=0, pixels=False, test: int | None = 10, dataset=None
+) -> Federation:
     generator = np.random.default_rng(seed)
     size, shape = (6, 4), (6, 4) if pixels else ()
     if dataset is None:
         records = sum(counts) + 3
         info = DatasetInfo("toy", "synthetic", "", size, CLASSES, records, None)
         parts = [
-            Records(generator.random((n, *size), dtype=np.float32), generator.integers(0, CLASSES, (n, *shape)))
+            Records(
+                generator.random((n, *size), dtype=np.float32),
+                generator.integers(0, CLASSES, (n, *shape)),
+            )
             for n in (records, test or 0)
         ]
         dataset = Dataset(info, parts[0], parts[1] if test else None)
     ends, order = np.cumsum(counts), generator.permutation(len(dataset.train))
-    return Federation(dataset, Partition.from_lists([order[end - n : end] for end, n in zip(ends, counts, strict=True)]))
+    return Federation(
+        dataset,
+        Partition.from_lists([order[end - n : end] for end, n in zip(ends, counts, strict=True)]),
+    )
 
 
 def objective_of(feds: list[Federation], index=(0,), kind=Toy, **settings) -> Network:
@@ -91,20 +112,30 @@ def loss_of(objective: Network, values: Tensor, records: Records, number: int) -
     assert begin == len(values) == objective.dimension
     image = torch.from_numpy(records.features[number : number + 1]).to(values.dtype)
     target = torch.from_numpy(records.targets[number : number + 1])
-    return objective.losses(functional_call(objective.module, named, (objective.inputs(image),)), target)[0]
+    return objective.losses(
+        functional_call(objective.module, named, (objective.inputs(image),)), target
+    )[0]
 
 
 def record_gradients(objective: Network, fed: Federation, client: int, values: Tensor) -> Tensor:
     """[n, d] by automatic differentiation, record by record."""
     rows = [torch.zeros(0, objective.dimension, dtype=values.dtype)]
-    for number in fed.partition.indices[fed.partition.offsets[client] : fed.partition.offsets[client + 1]]:
+    for number in fed.partition.indices[
+        fed.partition.offsets[client] : fed.partition.offsets[client + 1]
+    ]:
         own = values.clone().requires_grad_()
-        rows.append(torch.autograd.grad(loss_of(objective, own, fed.dataset.train, int(number)), own)[0].unsqueeze(0))
+        rows.append(
+            torch.autograd.grad(loss_of(objective, own, fed.dataset.train, int(number)), own)[
+                0
+            ].unsqueeze(0)
+        )
     return torch.cat(rows)
 
 
 def clipped_mean(gradients: Tensor, clip_norm: float, divisor: int) -> Tensor:
-    return (gradients * (clip_norm / gradients.norm(dim=1)).clamp(max=1.0).unsqueeze(1)).sum(0) / max(divisor, 1)
+    return (gradients * (clip_norm / gradients.norm(dim=1)).clamp(max=1.0).unsqueeze(1)).sum(
+        0
+    ) / max(divisor, 1)
 
 
 @pytest.fixture(params=[1, 3], ids=["one thread", "three threads"])
@@ -117,9 +148,14 @@ def threads(request: pytest.FixtureRequest):
 
 
 @pytest.mark.parametrize("kind", [Toy, Segmenting])
-def test_gradients_norms_and_clipped_means_are_those_of_the_records(kind, threads, monkeypatch) -> None:
-    monkeypatch.setattr(network, "CLIPPED_RECORDS", 5)  # clients of one chunk and of several
-    feds = [federation(pixels=kind is Segmenting), federation([3, 8, 0, 6], seed=1, pixels=kind is Segmenting)]
+def test_gradients_norms_and_clipped_means_are_those_of_the_records(
+    kind, threads, monkeypatch
+) -> None:
+    monkeypatch.setattr(network, "CLIPPED_RECORDS", 3)
+    feds = [
+        federation(pixels=kind is Segmenting),
+        federation([3, 8, 0, 6], seed=1, pixels=kind is Segmenting),
+    ]
     objective = objective_of(feds, [0, 1, 0], kind)
     parameters, limits = scattered(objective), torch.tensor([0.1, 0.5, 1e9], dtype=torch.float64)
     plain, clipped = objective.gradient(parameters), objective.clipped_gradient(parameters, limits)
@@ -133,10 +169,14 @@ def test_gradients_norms_and_clipped_means_are_those_of_the_records(kind, thread
             torch.testing.assert_close(opened(plain)[run, client], mean, rtol=0, atol=1e-12)
             expected = clipped_mean(each, limits[run].item(), count)
             torch.testing.assert_close(clipped.checked()[run, client], expected, rtol=0, atol=1e-12)
-            torch.testing.assert_close(opened(squared)[run, client, :count], each.square().sum(1), rtol=0, atol=1e-12)
+            torch.testing.assert_close(
+                opened(squared)[run, client, :count], each.square().sum(1), rtol=0, atol=1e-12
+            )
             assert (opened(squared)[run, client, count:] == 0).all()
     records = objective.records.clamp(min=1)
-    torch.testing.assert_close(clipped.replace_one, 2 * limits.unsqueeze(1) / records, rtol=1e-15, atol=0)
+    torch.testing.assert_close(
+        clipped.replace_one, 2 * limits.unsqueeze(1) / records, rtol=1e-15, atol=0
+    )
     assert (clipped.checked().norm(dim=-1) <= limits.unsqueeze(1) * (1 + 1e-12)).all()
 
 
@@ -145,21 +185,37 @@ def test_minibatches_are_of_the_records_they_name(monkeypatch) -> None:
     fed = federation()
     objective = objective_of([fed], [0, 0])
     parameters, limits = scattered(objective), torch.tensor([0.2, 0.6], dtype=torch.float64)
-    batch = torch.stack([torch.randperm(12, generator=torch.Generator().manual_seed(k))[:5] for k in range(8)]).view(2, 4, 5)
-    clipped, plain = objective.clipped_gradient(parameters, limits, batch), objective.gradient(parameters, batch)
+    batch = torch.stack(
+        [torch.randperm(12, generator=torch.Generator().manual_seed(k))[:5] for k in range(8)]
+    ).view(2, 4, 5)
+    clipped, plain = (
+        objective.clipped_gradient(parameters, limits, batch),
+        objective.gradient(parameters, batch),
+    )
     squared = opened(objective.squared_gradient_norms(parameters, batch))
     for run in range(2):
         for client, count in enumerate(fed.partition.counts):
             each = record_gradients(objective, fed, client, parameters[run, client])
-            own = batch[run, client] < count  # a number that is none of the client's records counts as no record
+            own = (
+                batch[run, client] < count
+            )  # a number that is none of the client's records counts as no record
             each = each[batch[run, client][own]]
             torch.testing.assert_close(
-                clipped.checked()[run, client], clipped_mean(each, limits[run].item(), 5), rtol=0, atol=1e-12
+                clipped.checked()[run, client],
+                clipped_mean(each, limits[run].item(), 5),
+                rtol=0,
+                atol=1e-12,
             )
-            torch.testing.assert_close(opened(plain)[run, client], each.sum(0) / 5, rtol=0, atol=1e-12)
-            torch.testing.assert_close(squared[run, client][own], each.square().sum(1), rtol=0, atol=1e-12)
+            torch.testing.assert_close(
+                opened(plain)[run, client], each.sum(0) / 5, rtol=0, atol=1e-12
+            )
+            torch.testing.assert_close(
+                squared[run, client][own], each.square().sum(1), rtol=0, atol=1e-12
+            )
             assert (squared[run, client][~own] == 0).all()
-    torch.testing.assert_close(clipped.replace_one, (2 * limits / 5).unsqueeze(1).expand(2, 4), rtol=1e-15, atol=0)
+    torch.testing.assert_close(
+        clipped.replace_one, (2 * limits / 5).unsqueeze(1).expand(2, 4), rtol=1e-15, atol=0
+    )
 
 
 @pytest.mark.parametrize("drifting", [False, True])
@@ -179,7 +235,9 @@ def test_a_record_that_is_not_finite_counts_as_zero(spoil: float) -> None:
     train, spoilt = fed.dataset.train, int(fed.partition.indices[fed.partition.offsets[2] + 3])
     features = train.features.copy()
     features[spoilt] = spoil
-    holed = Federation(Dataset(fed.dataset.info, Records(features, train.targets), None), fed.partition)
+    holed = Federation(
+        Dataset(fed.dataset.info, Records(features, train.targets), None), fed.partition
+    )
 
     class Linear(Toy):  # without a normalisation, which would tame 1e38
         dtype = torch.float32
@@ -191,11 +249,19 @@ def test_a_record_that_is_not_finite_counts_as_zero(spoil: float) -> None:
     objective, whole = objective_of([holed], kind=Linear), objective_of([fed], kind=Linear)
     parameters, limit = scattered(objective), torch.tensor([0.3])
     found = objective.clipped_gradient(parameters, limit).checked()[0]
-    each = torch.cat([record_gradients(whole, fed, 2, parameters[0, 2])[places] for places in (slice(3), slice(4, 12))])
+    each = torch.cat(
+        [
+            record_gradients(whole, fed, 2, parameters[0, 2])[places]
+            for places in (slice(3), slice(4, 12))
+        ]
+    )
     torch.testing.assert_close(found[2], clipped_mean(each, 0.3, 12), rtol=0, atol=1e-6)
-    assert torch.equal(found[[0, 1, 3]], whole.clipped_gradient(parameters, limit).checked()[0, [0, 1, 3]])
+    assert torch.equal(
+        found[[0, 1, 3]], whole.clipped_gradient(parameters, limit).checked()[0, [0, 1, 3]]
+    )
     assert opened(objective.squared_gradient_norms(parameters))[0, 2, 3].isposinf()
-    # without clipping nothing is hidden; at 1e38 the gradient's entries are finite, its norm's square is not
+    # without clipping nothing is hidden; at 1e38 the gradient's entries are finite, its norm's
+    # square is not
     assert bool(opened(objective.gradient(parameters))[0, 2].isfinite().all()) == (spoil == 1e38)
     assert opened(objective.gradient(parameters))[0, [0, 1, 3]].isfinite().all()
 
@@ -256,8 +322,25 @@ def test_metrics_are_means_over_clients_and_over_test_records() -> None:
 
 def test_parameters_that_need_no_gradient_are_constants() -> None:
     objective = objective_of([federation()])
-    assert objective.dimension == 4 * 9 + 4 + 4 + 4 + 32 * 3 == Toy.dimension_of(None, federation().dataset.info)
+    assert (
+        objective.dimension
+        == 4 * 9 + 4 + 4 + 4 + 32 * 3
+        == Toy.dimension_of(None, federation().dataset.info)
+    )
     assert (objective.module[4].bias == 0.25).all()
+
+
+def test_a_pass_keeps_no_more_than_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "PASS_RECORDS", 1000)
+    # For the backward pass a record's image (24 numbers), the normalisation's and tanh's outputs
+    # (32 each) are kept, the mean and the deviation of two groups, three chances and a target.
+    numbers = 24 + 32 + 32 + 2 * 2 + 3 + 1
+    for records in (1, 10):
+        monkeypatch.setattr(network, "PASS_BYTES", int(1.6 * records * numbers * 8))
+        found = objective_of([federation()])._pass_records
+        assert records <= found <= 2 * records
+    monkeypatch.setattr(network, "PASS_BYTES", 1)
+    assert objective_of([federation()])._pass_records == 1
 
 
 def test_initial_values_are_of_the_layers_laws_and_of_the_run_alone() -> None:
@@ -287,7 +370,9 @@ def test_initial_values_are_of_the_layers_laws_and_of_the_run_alone() -> None:
 )
 def test_uniform_laws_are_those_of_pytorch(layer: nn.Module, bound: float) -> None:
     values = list(default_values(layer, np.random.default_rng(0)))
-    assert [value.shape for value in values] == [tuple(parameter.shape) for parameter in layer.parameters()]
+    assert [value.shape for value in values] == [
+        tuple(parameter.shape) for parameter in layer.parameters()
+    ]
     assert 0.99 * bound < max(np.abs(value).max() for value in values) <= bound
     assert 0.99 * bound < max(parameter.abs().max() for parameter in layer.parameters()) <= bound
     flat = np.concatenate([value.ravel() for value in values])

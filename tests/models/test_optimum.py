@@ -25,10 +25,14 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimum, "_known", {})
 
 
-def make_problem(penalty: Penalty, l2: float = 0.01, records: int = 60, d: int = 5) -> LogisticProblem:
+def make_problem(
+    penalty: Penalty, l2: float = 0.01, records: int = 60, d: int = 5
+) -> LogisticProblem:
     generator = np.random.default_rng(3)
     features = generator.standard_normal((records, d))
-    signs = np.where(features @ generator.standard_normal(d) + generator.standard_normal(records) > 0, 1.0, -1.0)
+    signs = np.where(
+        features @ generator.standard_normal(d) + generator.standard_normal(records) > 0, 1.0, -1.0
+    )
     weights = generator.uniform(0.5, 1.5, records)
     parts = (features, signs, weights / weights.sum())
     return LogisticProblem(*(torch.from_numpy(part) for part in parts), l2, penalty)
@@ -36,7 +40,9 @@ def make_problem(penalty: Penalty, l2: float = 0.01, records: int = 60, d: int =
 
 def slow_value(problem: LogisticProblem, x: np.ndarray) -> float:
     total = problem.l2 / 2 * float(x @ x) + float(problem.penalty.value(torch.from_numpy(x)))
-    for a, y, w in zip(problem.features.numpy(), problem.signs.numpy(), problem.weights.numpy(), strict=True):
+    for a, y, w in zip(
+        problem.features.numpy(), problem.signs.numpy(), problem.weights.numpy(), strict=True
+    ):
         total += w * np.logaddexp(0.0, -y * (a @ x))
     return float(total)
 
@@ -50,7 +56,10 @@ def test_no_nearby_point_is_better(penalty: Penalty) -> None:
     generator = np.random.default_rng(0)
     for size in (1e-1, 1e-3, 1e-5):
         for _ in range(20):
-            other = penalty.prox(x + size * torch.from_numpy(generator.standard_normal(5)), torch.tensor(1e-12).double())
+            other = penalty.prox(
+                x + size * torch.from_numpy(generator.standard_normal(5)),
+                torch.tensor(1e-12).double(),
+            )
             assert slow_value(problem, other.numpy()) >= slow_value(problem, x.numpy()) - 1e-15
 
 
@@ -60,10 +69,15 @@ def test_smooth_optimum_has_gradient_zero_and_agrees_with_scipy() -> None:
     assert x is not None
     point = x.clone().requires_grad_()
     margins = problem.signs * (problem.features @ point)
-    loss = problem.weights @ torch.nn.functional.softplus(-margins, threshold=1000) + problem.l2 / 2 * point.square().sum()
+    loss = (
+        problem.weights @ torch.nn.functional.softplus(-margins, threshold=1000)
+        + problem.l2 / 2 * point.square().sum()
+    )
     (gradient,) = torch.autograd.grad(loss, point)
     assert float(gradient.norm()) < 1e-14
-    found = minimize(lambda v: slow_value(problem, v), np.zeros(5), method="BFGS", options={"gtol": 1e-8})
+    found = minimize(
+        lambda v: slow_value(problem, v), np.zeros(5), method="BFGS", options={"gtol": 1e-8}
+    )
     np.testing.assert_allclose(x.numpy(), found.x, atol=1e-5)
 
 
@@ -74,18 +88,28 @@ def test_constrained_optimum_agrees_with_scipy(penalty: Penalty) -> None:
     x = solve(problem)
     assert x is not None
     weight, bound = getattr(penalty, "weight", 0.0), penalty.bound  # type: ignore[attr-defined]
-    smooth = LogisticProblem(problem.features, problem.signs, problem.weights, problem.l2, NoPenalty())
+    smooth = LogisticProblem(
+        problem.features, problem.signs, problem.weights, problem.l2, NoPenalty()
+    )
 
     def value(pq: np.ndarray) -> float:
         return slow_value(smooth, pq[:5] - pq[5:]) + weight * pq.sum()
 
-    found = minimize(value, np.full(10, 0.1), method="L-BFGS-B", bounds=[(0, bound)] * 10, options={"ftol": 1e-15, "gtol": 1e-10})
+    found = minimize(
+        value,
+        np.full(10, 0.1),
+        method="L-BFGS-B",
+        bounds=[(0, bound)] * 10,
+        options={"ftol": 1e-15, "gtol": 1e-10},
+    )
     np.testing.assert_allclose(x.numpy(), found.x[:5] - found.x[5:], atol=1e-4)
     on_edge = x.abs() == bound
     assert bool(on_edge.any()) or bool((x == 0).any())  # otherwise g would not have been at work
 
 
-def test_optimum_is_kept_on_disk_and_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optimum_is_kept_on_disk_and_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     solved = []
 
     def counted(problem: LogisticProblem) -> Tensor | None:
@@ -118,19 +142,28 @@ def test_optimum_is_kept_on_disk_and_verified(tmp_path: Path, monkeypatch: pytes
 
 def test_another_problem_has_another_key() -> None:
     base = make_problem(NoPenalty())
-    others = [make_problem(penalty) for penalty in PENALTIES[1:]] + [make_problem(NoPenalty(), l2=0.02), make_problem(Box(0.5))]
-    shuffled = LogisticProblem(base.features.flip(0), base.signs, base.weights, base.l2, base.penalty)
+    others = [make_problem(penalty) for penalty in PENALTIES[1:]] + [
+        make_problem(NoPenalty(), l2=0.02),
+        make_problem(Box(0.5)),
+    ]
+    shuffled = LogisticProblem(
+        base.features.flip(0), base.signs, base.weights, base.l2, base.penalty
+    )
     assert len({problem.key for problem in [base, shuffled, *others]}) == 7
     assert make_problem(NoPenalty()).key == base.key
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DPFL_CACHE", str(tmp_path / "file"))
     assert minimiser(make_problem(NoPenalty())) is not None
 
 
-def test_what_cannot_be_solved_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_solved_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(optimum, "STEPS", 3)
     problem = make_problem(L1Box(0.02, 0.6), l2=1e-9)
     with caplog.at_level(logging.WARNING, logger="dpfl"):
@@ -142,13 +175,17 @@ def test_what_cannot_be_solved_is_said_once(monkeypatch: pytest.MonkeyPatch, cap
 
 
 def test_smoothness_bounds_the_curvature_and_is_reached() -> None:
-    """L_i = lambda_max(A_i^T A_i) / (4 n_i) + l2 is the largest eigenvalue of client i's Hessian at 0."""
+    """L_i = lambda_max(A_i^T A_i) / (4 n_i) + l2 is the largest eigenvalue of client i's Hessian at
+    0.
+    """
     generator = np.random.default_rng(0)
     features, targets = generator.standard_normal((30, 4)), generator.integers(0, 2, 30)
     info = DatasetInfo("test", "synthetic", "", (4,), 2, 30, None)
     sizes = [20, 0, 7, 3]  # the last one holds fewer records than there are features
     parts = np.split(np.arange(30), np.cumsum(sizes)[:-1])
-    federation = Federation(Dataset(info, Records(features, targets), None), Partition.from_lists(parts))
+    federation = Federation(
+        Dataset(info, Records(features, targets), None), Partition.from_lists(parts)
+    )
     found = smoothness(federation, 0.3)
     for client, part in enumerate(parts):
 

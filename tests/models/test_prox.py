@@ -33,11 +33,17 @@ def inside(penalty: Penalty, x: Tensor) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(PENALTIES, POINTS, st.floats(1e-3, 10), POINTS)
-def test_prox_satisfies_its_optimality_condition(penalty: Penalty, v: Tensor, step: float, other: Tensor) -> None:
-    """(v - p) / step is a subgradient of g at p: g(u) >= g(p) + (v - p) . (u - p) / step for every u of the domain."""
+def test_prox_satisfies_its_optimality_condition(
+    penalty: Penalty, v: Tensor, step: float, other: Tensor
+) -> None:
+    """(v - p) / step is a subgradient of g at p: g(u) >= g(p) + (v - p) . (u - p) / step for every
+    u of the domain.
+    """
     p = penalty.prox(v, torch.tensor(step, dtype=torch.float64))
     assert inside(penalty, p)
-    u = penalty.prox(other, torch.tensor(1e-9, dtype=torch.float64))  # a point of the domain, near `other` where that lies in it
+    u = penalty.prox(
+        other, torch.tensor(1e-9, dtype=torch.float64)
+    )  # a point of the domain, near `other` where that lies in it
     slope = (v - p) / step
     scale = 1 + float(slope.abs().max()) * float((u - p).abs().max())
     assert float(penalty.value(u)) >= float(penalty.value(p) + slope @ (u - p)) - 1e-11 * scale
@@ -45,16 +51,22 @@ def test_prox_satisfies_its_optimality_condition(penalty: Penalty, v: Tensor, st
 
 @settings(max_examples=50, deadline=None)
 @given(POINTS, st.floats(1e-3, 10), st.floats(0, 5), POSITIVE)
-def test_threshold_comes_before_the_box(v: Tensor, step: float, weight: float, bound: float) -> None:
+def test_threshold_comes_before_the_box(
+    v: Tensor, step: float, weight: float, bound: float
+) -> None:
     p = L1Box(weight, bound).prox(v, torch.tensor(step, dtype=torch.float64))
     for new, old in zip(p.tolist(), v.tolist(), strict=True):
         kept = max(abs(old) - step * weight, 0.0)
         assert new == pytest.approx(np.sign(old) * min(kept, bound), abs=1e-12)
 
 
-@pytest.mark.parametrize("penalty", [NoPenalty(), L1Box(0.5, 1.0), Box(1.0), Ball(1.0)], ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize(
+    "penalty", [NoPenalty(), L1Box(0.5, 1.0), Box(1.0), Ball(1.0)], ids=lambda p: type(p).__name__
+)
 def test_rows_and_marks_are_kept(penalty: Penalty) -> None:
-    """Every row by itself, zeros and values that are not finite included, and client values stay what they are."""
+    """Every row by itself, zeros and values that are not finite included, and client values stay
+    what they are.
+    """
     v = torch.randn(3, 2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3
     v[0, 0], v[1, 1, 2] = 0.0, torch.nan
     step = torch.tensor([0.1, 1.0, 2.0]).double().reshape(3, 1, 1)
@@ -63,7 +75,9 @@ def test_rows_and_marks_are_kept(penalty: Penalty) -> None:
     for run in range(3):
         for client in range(2):
             alone = penalty.prox(v[run, client], step[run, 0, 0])
-            torch.testing.assert_close(opened(moved)[run, client], alone, rtol=1e-15, atol=0, equal_nan=True)
+            torch.testing.assert_close(
+                opened(moved)[run, client], alone, rtol=1e-15, atol=0, equal_nan=True
+            )
     assert bool(opened(moved)[0, 0].eq(0).all())
     assert bool(opened(moved)[1, 1, 2].isnan())
     assert penalty.value(v).shape == (3, 2)

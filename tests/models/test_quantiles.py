@@ -1,4 +1,6 @@
-"""Quantiles of squared gradient norms: their definition, and that every model that has norms reports them when asked."""
+"""Quantiles of squared gradient norms: their definition, and that every model that has norms
+reports them when asked.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,9 @@ from torch.func import grad, vmap
 
 from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.config.compose import compose_config
-from dpfl_cli.config.identity import content_id
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models import logistic, mlp, mobilenet, softmax  # noqa: F401 (they register their components)
+from dpfl_cli.models import logistic, mlp, mobilenet, softmax  # noqa: F401
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
 from dpfl_cli.models.quantiles import MEAN, QUANTILES, gradient_quantiles
 from dpfl_cli.privacy.client_values import client_values, opened
@@ -24,7 +25,11 @@ SIZES = {"linear_regression": ((4,), None), "logistic": ((4,), 2), "mobilenet": 
 def federation(shape, classes, counts=COUNTS, seed=0) -> Federation:
     generator = np.random.default_rng(seed)
     records = sum(counts)
-    targets = generator.standard_normal(records) if classes is None else generator.integers(0, classes, records)
+    targets = (
+        generator.standard_normal(records)
+        if classes is None
+        else generator.integers(0, classes, records)
+    )
     info = DatasetInfo("toy", "synthetic", "", shape, classes, records, None)
     features = generator.standard_normal((records, *shape))
     ends = np.cumsum(counts)
@@ -33,13 +38,20 @@ def federation(shape, classes, counts=COUNTS, seed=0) -> Federation:
 
 
 def test_the_definition_by_hand() -> None:
-    squared = torch.tensor([[[4.0, 1.0, 0.0, 9.0], [7.0, 0.0, 0.0, 0.0]], [[0.0, 0.0, 5.0, 5.0], [5.0, 5.0, 0.0, 0.0]]])
+    squared = torch.tensor(
+        [[[4.0, 1.0, 0.0, 9.0], [7.0, 0.0, 0.0, 0.0]], [[0.0, 0.0, 5.0, 5.0], [5.0, 5.0, 0.0, 0.0]]]
+    )
     found = gradient_quantiles(client_values(squared), torch.tensor([[4, 1], [0, 2]]))
     assert set(found) == QUANTILES
     # run 0: 0, 1, 4, 7, 9 of mean 4.2; places ceil(5 q) = 3, 3, 4, 4, 5, 5. Run 1: 5, 5.
     assert found[MEAN].tolist() == [pytest.approx(4.2), 5.0]
     for percent, value in {50: 4, 60: 4, 70: 7, 80: 7, 90: 9, 100: 9}.items():
-        expected = gradient_quantiles(client_values(squared[:1]), torch.tensor([[4, 1]]))[MEAN] * value / 4.2 / 4.2
+        expected = (
+            gradient_quantiles(client_values(squared[:1]), torch.tensor([[4, 1]]))[MEAN]
+            * value
+            / 4.2
+            / 4.2
+        )
         assert found[f"tau_{percent}"][0].item() == pytest.approx(value / 4.2), percent
         assert found[f"tau_{percent}"][1].item() == 1.0
         assert float(expected) == pytest.approx(value / 4.2, rel=1e-6)
@@ -48,51 +60,67 @@ def test_the_definition_by_hand() -> None:
 def test_quantiles_of_many_records_are_those_of_chi_square() -> None:
     values = torch.from_numpy(np.random.default_rng(0).standard_normal((1, 4, 50_000))) ** 2
     found = gradient_quantiles(client_values(values), torch.full((1, 4), 50_000))
-    for percent, quantile in {50: 0.4549, 60: 0.7083, 70: 1.0742, 80: 1.6424, 90: 2.7055}.items():  # of chi-square_1, mean 1
+    for percent, quantile in {
+        50: 0.4549,
+        60: 0.7083,
+        70: 1.0742,
+        80: 1.6424,
+        90: 2.7055,
+    }.items():  # of chi-square_1, mean 1
         assert found[f"tau_{percent}"].item() == pytest.approx(quantile, rel=0.02)
 
 
 def test_zero_gradients_and_gradients_that_are_not_finite() -> None:
     counts = torch.tensor([[2], [2], [2]])
-    found = gradient_quantiles(client_values(torch.tensor([[[0.0, 0.0]], [[1.0, torch.inf]], [[1.0, torch.nan]]])), counts)
-    assert all(found[f"tau_{percent}"].tolist() == [0.0] * 3 for percent in (50, 60, 70, 80, 90, 100))
+    found = gradient_quantiles(
+        client_values(torch.tensor([[[0.0, 0.0]], [[1.0, torch.inf]], [[1.0, torch.nan]]])), counts
+    )
+    assert all(
+        found[f"tau_{percent}"].tolist() == [0.0] * 3 for percent in (50, 60, 70, 80, 90, 100)
+    )
     assert found[MEAN][0] == 0
     assert not found[MEAN][1:].isfinite().any()
 
 
-@pytest.mark.parametrize("option", ["linear_regression", "logistic", "softmax", "frozen_mlp", "mlp", "mobilenet"])
+@pytest.mark.parametrize(
+    "option", ["linear_regression", "logistic", "softmax", "frozen_mlp", "mlp", "mobilenet"]
+)
 def test_every_model_with_norms_reports_them_when_asked(option: str) -> None:
     conf = dict(compose_config([f"model={option}"])["model"])
     found = lookup("model", conf.pop("name"))
     conf |= {"width": 0.1} if option == "mobilenet" else {}
-    feds = [federation(*SIZES.get(option, ((4,), 3)), counts, seed) for seed, counts in enumerate((COUNTS, [2, 2, 2]))]
+    feds = [
+        federation(*SIZES.get(option, ((4,), 3)), counts, seed)
+        for seed, counts in enumerate((COUNTS, [2, 2, 2]))
+    ]
     settings = parse_settings(found.settings, conf, "model")
-    asked = found.target(settings.model_copy(update={"gradient_quantiles": True}), feds, np.array([0, 1]))
+    asked = found.target(
+        settings.model_copy(update={"gradient_quantiles": True}), feds, np.array([0, 1])
+    )
     silent = found.target(settings, feds, np.array([0, 1]))
     models = asked.initial(Streams([0, 1])) + 0.1
     metrics = asked.metrics(models)
-    assert metrics.keys() - silent.metrics(models).keys() == QUANTILES == asked.unreleased() - silent.unreleased()
+    assert (
+        metrics.keys() - silent.metrics(models).keys()
+        == QUANTILES
+        == asked.unreleased() - silent.unreleased()
+    )
     squared = opened(asked.squared_gradient_norms(models.unsqueeze(1).expand(-1, 3, -1))).double()
     for run, fed in enumerate(feds):
-        each = np.concatenate([squared[run, client, :count].numpy() for client, count in enumerate(fed.partition.counts)])
+        each = np.concatenate(
+            [
+                squared[run, client, :count].numpy()
+                for client, count in enumerate(fed.partition.counts)
+            ]
+        )
         assert metrics[MEAN][run].item() == pytest.approx(each.mean(), rel=1e-6)
         assert metrics["tau_100"][run].item() == pytest.approx(each.max() / each.mean(), rel=1e-6)
         expected = np.quantile(each, 0.7, method="inverted_cdf") / each.mean()
         assert metrics["tau_70"][run].item() == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("option", ["linear_regression", "logistic", "softmax", "frozen_mlp", "mlp"])
-def test_identities_of_earlier_runs_stay_what_they_are(option: str) -> None:
-    conf = dict(compose_config([f"model={option}"])["model"])
-    settings = parse_settings(lookup("model", conf.pop("name")).settings, conf, "model")
-    added = {"gradient_quantiles"} | {"linear_regression": {"init", "objective"}, "logistic": {"condition"}}.get(option, set())
-    before = {name: value for name, value in conf.items() if name not in added}
-    assert content_id(settings.identity()) == content_id(before)
-    asked = settings.model_copy(update={"gradient_quantiles": True})
-    assert asked.identity() == {**before, "gradient_quantiles": True}
-
-
-# --- the quadratic task's model ---------------------------------------------------------------------------------------
+# --- the quadratic task's model
+# ---------------------------------------------------------------------------------------
 
 
 def linear(feds, index=(0,), **values) -> LinearRegression:
@@ -110,7 +138,10 @@ def test_the_objective_is_the_mean_over_all_records_of_half_the_squared_residual
     assert objective.unreleased() == {"train_loss", "objective"}
     assert linear([fed]).unreleased() == {"train_loss"}
     assert "objective" not in linear([fed]).metrics(model)
-    assert linear([fed], objective=True, loss_factor=1.0).metrics(model)["objective"].item() == found["train_loss"].item()
+    assert (
+        linear([fed], objective=True, loss_factor=1.0).metrics(model)["objective"].item()
+        == found["train_loss"].item()
+    )
 
 
 def test_initial_models() -> None:
@@ -125,11 +156,15 @@ def test_initial_models() -> None:
 def test_minibatches_of_clipped_gradients_of_half_the_squared_residual() -> None:
     fed = federation((6,), None, [9, 4, 5])
     objective = linear([fed], [0, 0])
-    parameters = torch.randn(2, 3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    parameters = torch.randn(
+        2, 3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     limits = torch.tensor([0.5, 2.0], dtype=torch.float64)
     batch = torch.tensor([[[0, 3, 8], [1, 2, 3], [0, 1, 4]], [[1, 2, 5], [0, 1, 3], [2, 3, 4]]])
     found = objective.clipped_gradient(parameters, limits, batch).checked()
-    rows, targets = (torch.from_numpy(part) for part in (fed.dataset.train.features, fed.dataset.train.targets))
+    rows, targets = (
+        torch.from_numpy(part) for part in (fed.dataset.train.features, fed.dataset.train.targets)
+    )
     for run in range(2):
         for client, first in enumerate([0, 9, 13]):
             own = batch[run, client] + first

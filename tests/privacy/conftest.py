@@ -10,14 +10,18 @@ import pytest
 import torch
 
 import dpfl_cli.privacy.gaussian
+import dpfl_cli.privacy.gaussian_accountants
+import dpfl_cli.privacy.pld_accountant
 import dpfl_cli.privacy.privunit  # noqa: F401
 from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.bounded import Bounded, clip
 from dpfl_cli.privacy.client_values import client_values
 from dpfl_cli.privacy.ledger import BatchLedger
-from dpfl_cli.privacy.mechanism import Mechanism, ReleaseSpec, Site
+from dpfl_cli.privacy.mechanism import Mechanism, Site
+from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 
+HORIZON = 10_000
 DEFAULTS: dict[str, dict[str, Any]] = {
     "none": {},
     "local_gaussian": {"noise_multiplier": 0.35},
@@ -39,14 +43,18 @@ def settings() -> Callable[..., Any]:
     """settings(mechanism, **changes): its default settings, changed."""
 
     def make(name: str, **changes: Any) -> Any:
-        return parse_settings(lookup("mechanism", name).settings, {**DEFAULTS[name], **changes}, "mechanism")
+        return parse_settings(
+            lookup("mechanism", name).settings, {**DEFAULTS[name], **changes}, "mechanism"
+        )
 
     return make
 
 
 @pytest.fixture
 def build(settings: Callable[..., Any]) -> Callable[..., Mechanism]:
-    """build(mechanism, clients, dimension, ...): the mechanism with an "update" release declared."""
+    """build(mechanism, clients, dimension, ...): the mechanism with an "update" release
+    declared.
+    """
 
     def make(
         name: str,
@@ -59,18 +67,19 @@ def build(settings: Callable[..., Any]) -> Callable[..., Mechanism]:
         unit: str = "client",
         changes: Sequence[dict[str, Any]] | None = None,
     ) -> Mechanism:
+        trust = sorted(lookup("mechanism", name).target.trusts)[0]
         site = Site(
+            setups=[
+                Setup(trust, relation, unit, dimension, clients, seed, HORIZON, lambda: 1)
+                for seed in seeds
+            ],
             specs=[{spec.name: spec for spec in specs}] * len(seeds),
-            horizons=[10_000] * len(seeds),
-            trust=sorted(lookup("mechanism", name).target.trusts)[0],
-            relation=relation,
-            unit=unit,
-            dimension=dimension,
-            clients=clients,
             streams=Streams(seeds),
             ledger=BatchLedger(len(seeds)),
         )
-        return lookup("mechanism", name).target([settings(name, **one) for one in changes or [{}] * len(seeds)], site)
+        return lookup("mechanism", name).target(
+            [settings(name, **one) for one in changes or [{}] * len(seeds)], site
+        )
 
     return make
 
@@ -81,7 +90,9 @@ def clipped() -> Callable[..., Bounded]:
 
     def make(values: Any, clip_norm: float | Sequence[float] = 1.0) -> Bounded:
         tensor = torch.as_tensor(values)
-        norms = torch.as_tensor(np.broadcast_to(clip_norm, tensor.shape[:1]).copy(), dtype=torch.float64)
+        norms = torch.as_tensor(
+            np.broadcast_to(clip_norm, tensor.shape[:1]).copy(), dtype=torch.float64
+        )
         return clip(client_values(tensor), norms)
 
     return make

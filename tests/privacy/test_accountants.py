@@ -12,23 +12,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpfl_cli.config.errors import ConfigError, PrivacyError
-from dpfl_cli.privacy.accountants import (
-    Accountant,
-    accountant,
+from dpfl_cli.privacy.accountants import Accountant, accountant, price, price_all
+from dpfl_cli.privacy.gaussian_accountants import (
     gaussian_epsilon,
     gaussian_log_delta,
     joint_squared_mu,
-    price,
-    price_all,
-    pure_rdp,
 )
-from dpfl_cli.privacy.ledger import Kind, Ledger, LedgerEntry
+from dpfl_cli.privacy.kinds import pure_rdp
+from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 
 DELTA = 1e-5
 NAMES = ("gdp", "joint_gaussian", "rdp", "zcdp", "pld", "pure")
 
 
-def entry(parameter: float | tuple[float, ...] | None, count: int = 1, kind: Kind = "gaussian", **changes: object) -> LedgerEntry:
+def entry(
+    parameter: float | tuple[float, ...] | None,
+    count: int = 1,
+    kind: str = "gaussian",
+    **changes: object,
+) -> LedgerEntry:
     values = {
         "name": "update",
         "kind": kind,
@@ -50,12 +52,22 @@ def ledger(*entries: LedgerEntry) -> Ledger:
 def two_releases(vector: float, scalar: float, count: int = 1, **changes: object) -> Ledger:
     return ledger(
         entry(vector, count, group="moments", **changes),
-        entry(scalar, count, group="moments", name="squared norm", shape="scalar", quantity="squared_norms", **changes),
+        entry(
+            scalar,
+            count,
+            group="moments",
+            name="squared norm",
+            shape="scalar",
+            quantity="squared_norms",
+            **changes,
+        ),
     )
 
 
 def fedexp(dimension: int, rounds: int) -> Ledger:
-    """DP-FedEXP under central DP with 1000 clients: std 5C/M on the mean, 25 d C^2/M^2 on the mean squared norm."""
+    """DP-FedEXP under central DP with 1000 clients: std 5C/M on the mean, 25 d C^2/M^2 on the mean
+    squared norm.
+    """
     return two_releases(2.5, dimension / 40, rounds)
 
 
@@ -101,7 +113,9 @@ class TestPublishedFigures:
         assert joint.epsilon(fedexp(120, 50), DELTA) > alone
 
     def test_zcdp_is_the_accountant_of_dynamic(self):
-        """Time-varying local noise (dynamic paper): rho_tgt, and the exact epsilon of the same noise."""
+        """Time-varying local noise (dynamic paper): rho_tgt, and the exact epsilon of the same
+        noise.
+        """
         for epsilon, delta, rho, exact, cks in (
             (1.0, 1e-4, 0.0257628385, 0.693681, 0.775807),
             (0.5, 1e-5, 0.00531390423, 0.352156, 0.387804),
@@ -118,14 +132,18 @@ class TestGaussian:
     @pytest.mark.parametrize("mu", [1e-8, 1e-4, 0.03, 0.999, 1.001, 3.0, 40.0, 1500.0])
     @pytest.mark.parametrize("delta", [0.5, 1e-2, 1e-5, 1e-12, 1e-60, 1e-300])
     def test_against_high_precision(self, mu, delta):
-        """delta(eps) = Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2) evaluated with 400 digits."""
+        """delta(eps) = Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2) evaluated with 400
+        digits.
+        """
         epsilon = gaussian_epsilon(mu, delta)
 
         def exact_delta(value: float) -> mpmath.mpf:
             with mpmath.workdps(400):
                 eps, shift = mpmath.mpf(value), mpmath.mpf(mu)
-                tail = lambda x: mpmath.erfc(x / mpmath.sqrt(2)) / 2  # noqa: E731
-                return +(tail(eps / shift - shift / 2) - mpmath.exp(eps) * tail(eps / shift + shift / 2))
+                tail = lambda x: mpmath.erfc(x / mpmath.sqrt(2)) / 2
+                return +(
+                    tail(eps / shift - shift / 2) - mpmath.exp(eps) * tail(eps / shift + shift / 2)
+                )
 
         if epsilon == 0:
             assert exact_delta(0.0) <= delta
@@ -164,12 +182,22 @@ class TestAgainstEachOther:
     )
     def test_gaussian_ledgers(self, composed, delta):
         exact = accountant("gdp").epsilon(composed, delta)
-        assert exact <= accountant("pld").epsilon(composed, delta) <= exact + 1e-3 * max(exact, 1e-3)
-        assert exact <= accountant("rdp").epsilon(composed, delta) <= mironov().epsilon(composed, delta)
-        assert mironov().epsilon(composed, delta) == pytest.approx(accountant("zcdp").epsilon(composed, delta), rel=1e-9)
+        assert (
+            exact <= accountant("pld").epsilon(composed, delta) <= exact + 1e-3 * max(exact, 1e-3)
+        )
+        assert (
+            exact
+            <= accountant("rdp").epsilon(composed, delta)
+            <= mironov().epsilon(composed, delta)
+        )
+        assert mironov().epsilon(composed, delta) == pytest.approx(
+            accountant("zcdp").epsilon(composed, delta), rel=1e-9
+        )
 
     def test_rdp_against_dp_accounting(self):
-        """Not above dp-accounting's bound on its own orders, and below it by no more than those orders explain."""
+        """Not above dp-accounting's bound on its own orders, and below it by no more than those
+        orders explain.
+        """
         import dp_accounting
 
         orders = [1 + x for x in np.geomspace(0.011, 500, 4000)]
@@ -180,15 +208,28 @@ class TestAgainstEachOther:
             ours = accountant("rdp").epsilon(composed, DELTA)
             assert ours <= theirs.get_epsilon(DELTA) <= ours * (1 + 1e-5)
 
-    @pytest.mark.parametrize(("epsilon", "count"), [(6.0, 50), (0.5, 50), (0.1, 200), (0.01, 1000), (3.0, 3), (0.7, 1)])
+    @pytest.mark.parametrize(
+        ("epsilon", "count"), [(6.0, 50), (0.5, 50), (0.1, 200), (0.01, 1000), (3.0, 3), (0.7, 1)]
+    )
     def test_pure_ledgers(self, epsilon, count):
-        """Against the exact composition of count epsilon-DP mechanisms (Kairouz, Oh and Viswanath 2015, Theorem 3.3)."""
+        """Against the exact composition of count epsilon-DP mechanisms (Kairouz, Oh and Viswanath
+        2015, Theorem 3.3).
+        """
         composed = ledger(entry(epsilon, count, "pure"))
         exact = _optimal_composition(epsilon, count, DELTA)
-        assert exact - 1e-11 * exact <= accountant("pld").epsilon(composed, DELTA) <= exact * (1 + 1e-6)
+        assert (
+            exact - 1e-11 * exact
+            <= accountant("pld").epsilon(composed, DELTA)
+            <= exact * (1 + 1e-6)
+        )
         assert exact - 1e-11 * exact <= accountant("rdp").epsilon(composed, DELTA)
-        assert accountant("rdp").epsilon(composed, DELTA) <= accountant("pure").epsilon(composed, DELTA) + 1e-9
-        assert accountant("rdp").epsilon(composed, DELTA) <= accountant("zcdp").epsilon(composed, DELTA)
+        assert (
+            accountant("rdp").epsilon(composed, DELTA)
+            <= accountant("pure").epsilon(composed, DELTA) + 1e-9
+        )
+        assert accountant("rdp").epsilon(composed, DELTA) <= accountant("zcdp").epsilon(
+            composed, DELTA
+        )
 
     def test_pure_rdp_is_the_divergence_of_randomised_response(self):
         for epsilon in (1e-3, 0.3, 2.0, 40.0):
@@ -197,7 +238,9 @@ class TestAgainstEachOther:
                 with mpmath.workdps(60):
                     p = 1 / (1 + mpmath.exp(-mpmath.mpf(epsilon)))
                     q = p * mpmath.exp(-mpmath.mpf(epsilon))
-                    exact = mpmath.log(p**order * q ** (1 - order) + q**order * p ** (1 - order)) / (order - 1)
+                    exact = mpmath.log(
+                        p**order * q ** (1 - order) + q**order * p ** (1 - order)
+                    ) / (order - 1)
                 found = float(pure_rdp(epsilon, np.array([excess]))[0])
                 assert float(exact) * (1 - 1e-12) <= found <= float(exact) * (1 + 1e-9)
 
@@ -207,7 +250,9 @@ class TestAgainstEachOther:
             whole = kind.epsilon(ledger(gaussian, pure), DELTA)
             parts = [kind.epsilon(ledger(part), DELTA) for part in (gaussian, pure)]
             assert max(parts) < whole
-        loose = accountant("gdp").epsilon(ledger(gaussian), DELTA) + accountant("pure").epsilon(ledger(pure), DELTA)
+        loose = accountant("gdp").epsilon(ledger(gaussian), DELTA) + accountant("pure").epsilon(
+            ledger(pure), DELTA
+        )
         assert accountant("pld").epsilon(ledger(gaussian, pure), DELTA) <= loose
 
     def test_pld_with_several_pure_levels(self):
@@ -221,12 +266,18 @@ def _optimal_composition(epsilon: float, count: int, delta: float) -> float:
     with mpmath.workdps(60):
         eps = mpmath.mpf(epsilon)
         p = 1 / (1 + mpmath.exp(-eps))
-        masses = [mpmath.binomial(count, k) * p**k * (1 - p) ** (count - k) for k in range(count + 1)]
+        masses = [
+            mpmath.binomial(count, k) * p**k * (1 - p) ** (count - k) for k in range(count + 1)
+        ]
         losses = [(2 * k - count) * eps for k in range(count + 1)]
         low, high = mpmath.mpf(0), count * eps
         for _ in range(50):
             middle = (low + high) / 2
-            spent = sum(m * (1 - mpmath.exp(middle - loss)) for m, loss in zip(masses, losses, strict=True) if loss > middle)
+            spent = sum(
+                m * (1 - mpmath.exp(middle - loss))
+                for m, loss in zip(masses, losses, strict=True)
+                if loss > middle
+            )
             low, high = (middle, high) if spent > delta else (low, middle)
         return float(high)
 
@@ -236,8 +287,10 @@ gaussians = st.lists(st.tuples(multipliers, st.integers(1, 60)), min_size=1, max
 pures = st.lists(st.tuples(st.floats(1e-3, 3.0), st.integers(1, 20)), min_size=1, max_size=5)
 
 
-def _entries(releases: list[tuple[float, int]], kind: Kind) -> list[LedgerEntry]:
-    return [entry(value, count, kind, name=f"{kind} {i}") for i, (value, count) in enumerate(releases)]
+def _entries(releases: list[tuple[float, int]], kind: str) -> list[LedgerEntry]:
+    return [
+        entry(value, count, kind, name=f"{kind} {i}") for i, (value, count) in enumerate(releases)
+    ]
 
 
 class TestMonotone:
@@ -247,7 +300,10 @@ class TestMonotone:
         delta = 10**log_delta
         gaussian, pure = ledger(*_entries(some, "gaussian")), ledger(*_entries(others, "pure"))
         both = Ledger((*gaussian.entries, *pure.entries))
-        one_gaussian, one_pure = entry(multiplier, name="more"), entry(epsilon, kind="pure", name="more")
+        one_gaussian, one_pure = (
+            entry(multiplier, name="more"),
+            entry(epsilon, kind="pure", name="more"),
+        )
         for name, before, more in (
             ("gdp", gaussian, one_gaussian),
             ("joint_gaussian", gaussian, one_gaussian),
@@ -274,7 +330,10 @@ class TestMonotone:
     def test_bounds_are_in_order(self, some, log_delta):
         composed, delta = ledger(*_entries(some, "gaussian")), 10**log_delta
         exact = accountant("gdp").epsilon(composed, delta)
-        improved, basic = accountant("rdp").epsilon(composed, delta), mironov().epsilon(composed, delta)
+        improved, basic = (
+            accountant("rdp").epsilon(composed, delta),
+            mironov().epsilon(composed, delta),
+        )
         assert exact <= improved <= basic
         assert basic == pytest.approx(accountant("zcdp").epsilon(composed, delta), rel=1e-9)
 
@@ -284,7 +343,9 @@ class TestMonotone:
         apart = ledger(*_entries([(value, 1) for value in values], "gaussian"))
         listed = ledger(entry(tuple(values), len(values)))
         for name in ("gdp", "zcdp", "rdp"):
-            assert accountant(name).epsilon(listed, DELTA) == pytest.approx(accountant(name).epsilon(apart, DELTA), rel=1e-12)
+            assert accountant(name).epsilon(listed, DELTA) == pytest.approx(
+                accountant(name).epsilon(apart, DELTA), rel=1e-12
+            )
 
 
 class TestJointSensitivity:
@@ -301,7 +362,10 @@ class TestJointSensitivity:
         scalar = 2 * vector / math.sqrt(ratio)
         bound = float(joint_squared_mu(np.array(vector), np.array(scalar)))
         clip_norm, clients = 0.7, 10
-        first, second = vector * 2 * clip_norm / clients, scalar * clip_norm**2 / clients  # standard deviations
+        first, second = (
+            vector * 2 * clip_norm / clients,
+            scalar * clip_norm**2 / clients,
+        )  # standard deviations
 
         def squared_shift(u: np.ndarray, v: np.ndarray) -> np.ndarray:
             moved = np.linalg.norm(u - v, axis=-1) / clients / first
@@ -309,7 +373,9 @@ class TestJointSensitivity:
             return moved**2 + squares**2
 
         norms = np.linspace(0, clip_norm, 2001)
-        opposite = squared_shift(np.stack([np.full_like(norms, clip_norm)], -1), np.stack([-norms], -1))
+        opposite = squared_shift(
+            np.stack([np.full_like(norms, clip_norm)], -1), np.stack([-norms], -1)
+        )
         assert opposite.max() <= bound * (1 + 1e-9)
         assert opposite.max() >= bound * (1 - 1e-5)  # attained, so the bound is tight
 
@@ -330,25 +396,57 @@ class TestJointSensitivity:
         vector, scalar = (1.0, 2.0, 3.0), (0.4, 9.0, 1.0)
         listed = ledger(
             entry(vector, 3, group="moments"),
-            entry(scalar, 3, group="moments", name="squared norm", shape="scalar", quantity="squared_norms"),
+            entry(
+                scalar,
+                3,
+                group="moments",
+                name="squared norm",
+                shape="scalar",
+                quantity="squared_norms",
+            ),
         )
-        mu = math.sqrt(sum(float(joint_squared_mu(np.array(v), np.array(s))) for v, s in zip(vector, scalar, strict=True)))
-        assert accountant("joint_gaussian").epsilon(listed, DELTA) == pytest.approx(gaussian_epsilon(mu, DELTA), rel=1e-12)
-        assert accountant("joint_gaussian").epsilon(listed, DELTA) < accountant("gdp").epsilon(listed, DELTA)
+        mu = math.sqrt(
+            sum(
+                float(joint_squared_mu(np.array(v), np.array(s)))
+                for v, s in zip(vector, scalar, strict=True)
+            )
+        )
+        assert accountant("joint_gaussian").epsilon(listed, DELTA) == pytest.approx(
+            gaussian_epsilon(mu, DELTA), rel=1e-12
+        )
+        assert accountant("joint_gaussian").epsilon(listed, DELTA) < accountant("gdp").epsilon(
+            listed, DELTA
+        )
 
     @pytest.mark.parametrize(
         "composed",
         [
             two_releases(2.5, 12.5, 5, relation="zero_out"),
             two_releases(2.5, 12.5, 5, relation="add_or_remove"),
-            ledger(entry(2.5, 5, group="a"), entry(12.5, 5, group="b", name="s", shape="scalar", quantity="squared_norms")),
+            ledger(
+                entry(2.5, 5, group="a"),
+                entry(12.5, 5, group="b", name="s", shape="scalar", quantity="squared_norms"),
+            ),
             ledger(entry(2.5, 5), entry(12.5, 5, name="s", shape="scalar")),
-            ledger(entry(2.5, 5, group="a"), entry(12.5, 4, group="a", name="s", shape="scalar", quantity="squared_norms")),
+            ledger(
+                entry(2.5, 5, group="a"),
+                entry(12.5, 4, group="a", name="s", shape="scalar", quantity="squared_norms"),
+            ),
             ledger(entry(2.5, 5, group="a"), entry(12.5, 5, group="a", name="s")),
-            ledger(entry(2.5, 5, group="a"), entry(12.5, 5, group="a", name="loss", shape="scalar")),
+            ledger(
+                entry(2.5, 5, group="a"), entry(12.5, 5, group="a", name="loss", shape="scalar")
+            ),
             ledger(
                 entry(2.5, 5, group="a", sensitivity=2.0),
-                entry(12.5, 5, group="a", name="s", shape="scalar", quantity="squared_norms", sensitivity=0.5),
+                entry(
+                    12.5,
+                    5,
+                    group="a",
+                    name="s",
+                    shape="scalar",
+                    quantity="squared_norms",
+                    sensitivity=0.5,
+                ),
             ),
         ],
         ids=[
@@ -363,7 +461,9 @@ class TestJointSensitivity:
         ],
     )
     def test_prices_separately_where_the_bound_does_not_apply(self, composed):
-        assert accountant("joint_gaussian").epsilon(composed, DELTA) == accountant("gdp").epsilon(composed, DELTA)
+        assert accountant("joint_gaussian").epsilon(composed, DELTA) == accountant("gdp").epsilon(
+            composed, DELTA
+        )
 
     def test_float32_sensitivities_still_match(self):
         clip_norm = float(np.float32(0.3))
@@ -379,7 +479,9 @@ class TestJointSensitivity:
                 sensitivity=float(np.float32(clip_norm) ** 2),
             ),
         )
-        assert accountant("joint_gaussian").epsilon(composed, DELTA) < accountant("gdp").epsilon(composed, DELTA)
+        assert accountant("joint_gaussian").epsilon(composed, DELTA) < accountant("gdp").epsilon(
+            composed, DELTA
+        )
 
 
 class TestRefusals:
@@ -390,7 +492,9 @@ class TestRefusals:
         assert accountant(name).epsilon(ledger(entry(0.0, 0)), DELTA) == 0.0
 
     @pytest.mark.parametrize("name", NAMES)
-    @pytest.mark.parametrize("rest", [[], [entry(1.0, 3, name="other")], [entry(1.0, 3, "pure", name="other")]])
+    @pytest.mark.parametrize(
+        "rest", [[], [entry(1.0, 3, name="other")], [entry(1.0, 3, "pure", name="other")]]
+    )
     def test_not_private(self, name, rest):
         composed = ledger(entry(None, 2, "nonprivate"), *rest)
         assert accountant(name).epsilon(composed, DELTA) == math.inf
@@ -405,7 +509,9 @@ class TestRefusals:
     def test_infinite_pure_epsilon_is_not_private(self, name):
         assert accountant(name).epsilon(ledger(entry(math.inf, 1, "pure")), DELTA) == math.inf
 
-    @pytest.mark.parametrize("changes", [{"relation": "zero_out"}, {"unit": "record"}, {"scope": "client"}])
+    @pytest.mark.parametrize(
+        "changes", [{"relation": "zero_out"}, {"unit": "record"}, {"scope": "client"}]
+    )
     @pytest.mark.parametrize("name", ["gdp", "joint_gaussian", "rdp", "zcdp", "pld"])
     def test_two_meanings_are_not_one_epsilon(self, name, changes):
         composed = ledger(entry(1.0), entry(1.0, name="other", **changes))
@@ -429,7 +535,12 @@ class TestRefusals:
         assert "rdp" in reason
         assert accountant("joint_gaussian").supports(pure) is not None
         for name in ("rdp", "zcdp", "pld"):
-            assert accountant(name).supports(Ledger((*gaussian.entries, entry(1.0, 1, "pure", name="p")))) is None
+            assert (
+                accountant(name).supports(
+                    Ledger((*gaussian.entries, entry(1.0, 1, "pure", name="p")))
+                )
+                is None
+            )
 
     @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, 2.0, math.nan])
     def test_delta_out_of_range(self, delta):
@@ -487,7 +598,11 @@ class TestPrice:
         assert found.epsilon == pytest.approx(15.850909, abs=6e-7)
         assert (found.reason, found.releases, found.delta) == (None, 100, DELTA)
         assert (found.unit, found.relation, found.scope) == ("client", "replace_one", "federation")
-        assert (found.accountant, found.guarantee, found.vacuous) == ("gdp", "(epsilon, delta)-DP", False)
+        assert (found.accountant, found.guarantee, found.vacuous) == (
+            "gdp",
+            "(epsilon, delta)-DP",
+            False,
+        )
 
     def test_vacuous_above_20(self):
         for epsilon, vacuous in ((20.0, False), (20.01, True)):
@@ -498,7 +613,10 @@ class TestPrice:
     def test_all_accountants_with_refusals(self):
         found = {p.accountant: p for p in price_all(ledger(entry(0.01, 50)), DELTA)}
         assert set(NAMES) | {"rdp (mironov)"} <= set(found)
-        assert {name for name, p in found.items() if p.epsilon is None and name in NAMES} == {"pld", "pure"}
+        assert {name for name, p in found.items() if p.epsilon is None and name in NAMES} == {
+            "pld",
+            "pure",
+        }
         assert found["pld"].reason is not None
         assert "500" in found["pld"].reason
         assert found["pure"].vacuous is False
@@ -507,4 +625,6 @@ class TestPrice:
         composed = two_releases(2.5, 12.5, 50)
         again = Ledger.from_json(composed.to_json())
         for name in ("gdp", "joint_gaussian", "rdp", "zcdp"):
-            assert accountant(name).epsilon(again, DELTA) == accountant(name).epsilon(composed, DELTA)
+            assert accountant(name).epsilon(again, DELTA) == accountant(name).epsilon(
+                composed, DELTA
+            )

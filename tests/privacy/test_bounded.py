@@ -16,20 +16,15 @@ from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.models.curvature import packed, unpacked
 from dpfl_cli.privacy.bounded import (
     Bounded,
-    Rows,
+    as_computed,
     clip,
-    clip_multiples,
     clip_symmetric,
     mean_clipped,
-    number_mean,
-    record_covariance,
-    record_mean,
-    runs_of_either,
     squared_norms,
-    unproved,
-    vector_norms,
 )
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened, shown
+from dpfl_cli.privacy.norms import vector_norms
+from dpfl_cli.privacy.record_means import number_mean, record_covariance, record_mean
 
 RELATIONS = ("replace_one", "add_or_remove", "zero_out")
 DTYPES = (torch.float32, torch.float64)
@@ -38,18 +33,30 @@ DTYPES = (torch.float32, torch.float64)
 def anything(width: int):
     """Vectors of any floats at all, with more than their share of the awkward ones."""
     awkward = [0.0, -0.0, math.nan, math.inf, -math.inf, 1e30, -1e30, 1e-30, 3e38, 1e-45, 1.8e19]
-    awkward = [float(np.float32(x)) for x in awkward] + ([1e-160, 1e154, 1e160, 1e308] if width == 64 else [])
-    element = st.one_of(st.sampled_from(awkward), st.floats(width=width), st.floats(-10, 10, width=width))
-    return arrays.arrays(np.dtype(f"float{width}"), st.tuples(st.just(2), st.integers(1, 4), st.integers(1, 9)), elements=element)
+    awkward = [float(np.float32(x)) for x in awkward] + (
+        [1e-160, 1e154, 1e160, 1e308] if width == 64 else []
+    )
+    element = st.one_of(
+        st.sampled_from(awkward), st.floats(width=width), st.floats(-10, 10, width=width)
+    )
+    return arrays.arrays(
+        np.dtype(f"float{width}"),
+        st.tuples(st.just(2), st.integers(1, 4), st.integers(1, 9)),
+        elements=element,
+    )
 
 
 def _clip(values, clip_norm) -> Bounded:
     tensor = torch.as_tensor(values)
-    return clip(client_values(tensor), torch.full(tensor.shape[:1], float(clip_norm), dtype=torch.float64))
+    return clip(
+        client_values(tensor), torch.full(tensor.shape[:1], float(clip_norm), dtype=torch.float64)
+    )
 
 
 def _distances(bounded: Bounded) -> np.ndarray:
-    """[R, M, M] exact distances between contributions (of different clients: any two can be one client's neighbours)."""
+    """[R, M, M] exact distances between contributions (of different clients: any two can be one
+    client's neighbours).
+    """
     inside = opened(bounded.values).double().numpy()
     inside = inside if inside.ndim == 3 else inside[..., None]
     return np.linalg.norm(inside[:, :, None] - inside[:, None], axis=-1)
@@ -70,7 +77,9 @@ def test_no_input_at_all_leaves_the_ball_or_exceeds_a_sensitivity(values, clip_n
         plain = opened(derived.values).double().numpy()
         size = np.linalg.norm(plain, axis=-1) if plain.ndim == 3 else np.abs(plain)
         for relation in ("add_or_remove", "zero_out"):
-            assert (size.max(axis=1) <= derived.sensitivity(relation).double().numpy() * (1 + 1e-6)).all()
+            assert (
+                size.max(axis=1) <= derived.sensitivity(relation).double().numpy() * (1 + 1e-6)
+            ).all()
     plain = opened(squares.values).numpy()
     assert (plain >= 0).all()
     assert (plain <= squares.bound.numpy()[:, None]).all()
@@ -84,8 +93,12 @@ def test_clip_is_the_formula_where_the_norm_is_finite_and_zero_elsewhere(values,
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.linalg.norm(values.astype(np.float64), axis=-1, keepdims=True)
         finite = norms[..., 0] <= np.sqrt(np.finfo(values.dtype).max)
-        expected = np.where(finite[..., None], values * np.minimum(1, limit / np.maximum(norms, 1e-300)), 0)
-    np.testing.assert_allclose(opened(bounded.values).numpy(), expected, rtol=2e-6, atol=limit * 1e-12)
+        expected = np.where(
+            finite[..., None], values * np.minimum(1, limit / np.maximum(norms, 1e-300)), 0
+        )
+    np.testing.assert_allclose(
+        opened(bounded.values).numpy(), expected, rtol=2e-6, atol=limit * 1e-12
+    )
     np.testing.assert_array_equal(shown(bounded.repaired).numpy(), (~finite).sum(axis=1))
 
 
@@ -100,7 +113,9 @@ def test_special_inputs(dtype):
         [0.3, 0.4],
     ]
     bounded = _clip(torch.tensor([rows], dtype=dtype), 1.0)
-    expected = torch.tensor([[[0, 0], [0, 0], [0, 0], [0.6, 0.8], [1e-30, 0], [0.3, 0.4]]], dtype=dtype)
+    expected = torch.tensor(
+        [[[0, 0], [0, 0], [0, 0], [0.6, 0.8], [1e-30, 0], [0.3, 0.4]]], dtype=dtype
+    )
     torch.testing.assert_close(opened(bounded.values), expected)
     assert shown(bounded.repaired).tolist() == [2]
 
@@ -114,7 +129,9 @@ def test_a_norm_that_overflows_float32_counts_as_a_diverged_run():
 @pytest.mark.parametrize("size", [1, 2, 65, 200])
 @pytest.mark.parametrize("large", [1e30, 3e38])
 def test_where_the_large_entry_stands_makes_no_difference(size, large):
-    """Alone in its block its norm is finite, but the factor that would scale it to C is a subnormal with few digits."""
+    """Alone in its block its norm is finite, but the factor that would scale it to C is a subnormal
+    with few digits.
+    """
     row = torch.zeros(1, 2, size)
     row[0, 0, -1] = row[0, 1, 0] = large
     bounded = _clip(row, 0.1)
@@ -124,7 +141,9 @@ def test_where_the_large_entry_stands_makes_no_difference(size, large):
 
 @pytest.mark.parametrize("size", [1, 127, 128, 129, 5046, 300_000])
 def test_small_entries_cannot_hide_behind_a_large_one(size):
-    """Adversarial for float32 sums: squares below half a unit of the running sum are lost in a plain one."""
+    """Adversarial for float32 sums: squares below half a unit of the running sum are lost in a
+    plain one.
+    """
     row = torch.full((1, 1, size), 2.4e-4)
     row[..., 0] = 1.0
     exact = torch.linalg.vector_norm(row.double(), dim=-1)
@@ -144,7 +163,9 @@ def test_a_plain_float32_norm_would_leave_the_ball():
 @pytest.mark.parametrize("derive", [lambda b: b, squared_norms], ids=["clip", "squared_norms"])
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_gradient_ascent_reaches_the_sensitivity_and_never_passes_it(derive, relation):
-    """Two inputs of one client are pushed apart (replace_one), or one away from nothing, by ascent on the released value."""
+    """Two inputs of one client are pushed apart (replace_one), or one away from nothing, by ascent
+    on the released value.
+    """
     torch.manual_seed(3)
     clip_norm, inputs = 0.7, 0.1 * torch.randn(5, 2, 6, dtype=torch.float64)
     gap = None
@@ -166,7 +187,9 @@ def test_each_run_has_its_own_bound():
     values = torch.full((3, 2, 4), 5.0, dtype=torch.float64)
     bounded = clip(client_values(values), torch.tensor([1.0, 2.0, math.inf], dtype=torch.float64))
     norms = torch.linalg.vector_norm(opened(bounded.values), dim=-1)
-    torch.testing.assert_close(norms, torch.tensor([[1.0, 1.0], [2.0, 2.0], [10.0, 10.0]], dtype=torch.float64))
+    torch.testing.assert_close(
+        norms, torch.tensor([[1.0, 1.0], [2.0, 2.0], [10.0, 10.0]], dtype=torch.float64)
+    )
     assert bounded.replace_one.tolist() == [2.0, 4.0, math.inf]
     assert squared_norms(bounded).replace_one.tolist() == [1.0, 4.0, math.inf]
 
@@ -177,7 +200,11 @@ def test_each_run_has_its_own_bound():
 def test_values_and_norms_of_what_was_clipped_are_made_when_asked_for(width, data):
     """Bit by bit what multiplying and masking at once would give, and the norms of that."""
     values = torch.from_numpy(data.draw(anything(width)))
-    limit = torch.tensor(data.draw(st.sampled_from([[1.0, 0.3], [math.inf, 2.0], [1e-40, 1e15], [math.inf, math.inf]])))
+    limit = torch.tensor(
+        data.draw(
+            st.sampled_from([[1.0, 0.3], [math.inf, 2.0], [1e-40, 1e15], [math.inf, math.inf]])
+        )
+    )
     norms = vector_norms(values).unsqueeze(-1)
     finite = norms <= math.sqrt(torch.finfo(values.dtype).max)
     bound = limit.to(values.dtype).reshape(-1, 1, 1)
@@ -196,114 +223,6 @@ def test_values_and_norms_of_what_was_clipped_are_made_when_asked_for(width, dat
         assert torch.equal(found.signbit() & ~found.isnan(), wanted.signbit() & ~wanted.isnan())
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.sampled_from([32, 64]).flatmap(anything), st.data(), st.sampled_from([1e-6, 0.3, 1e6]))
-def test_no_multiple_of_any_row_leaves_the_ball(values, data, clip_norm):
-    """Rows whose squares vanish or overflow, times numbers that would make anything of them; and as `clip` where that is sure."""
-    rows = torch.from_numpy(values)
-    awkward = [0.0, -1.0, math.nan, math.inf, -math.inf] + ([1e170, -1e300] if rows.dtype == torch.float64 else [1e30, -3e38])
-    awkward = [float(values.dtype.type(number)) for number in awkward]
-    element = st.one_of(st.sampled_from(awkward), st.floats(-1024, 1024, allow_subnormal=False, width=32))
-    numbers = torch.from_numpy(data.draw(arrays.arrays(values.dtype, values.shape[:2], elements=element)))
-    limit = torch.full((len(rows),), clip_norm, dtype=torch.float64)
-    bounded = clip_multiples(client_values(numbers), Rows(rows, range(len(rows))), limit)
-    inside = opened(bounded.values).double().numpy()
-    assert np.isfinite(inside).all()
-    bound = float(bounded.bound[0])
-    slack = 2e-6 if rows.dtype == torch.float32 else 1e-14
-    assert all(math.hypot(*row) <= bound * (1 + slack) for row in inside.reshape(-1, inside.shape[-1]).tolist())
-    assert (_distances(bounded) <= 2 * bound * (1 + slack)).all()  # any two can be neighbours
-    products = clip(client_values(rows * numbers.unsqueeze(-1)), limit)
-    sizes = vector_norms(rows)
-    sure = ((sizes == 0) & (rows == 0).all(dim=-1)) | ((sizes > 1e-12) & (sizes < 1e12))
-    both = [opened(one.values)[sure] for one in (bounded, products)]
-    torch.testing.assert_close(*both, rtol=slack * 10, atol=bound * slack)
-
-
-def _multiples(runs: int = 2) -> tuple[torch.Tensor, Rows, Bounded]:
-    table = torch.arange(1.0, 13.0, dtype=torch.float64).reshape(1, 3, 4)
-    rows = Rows(table, [0] * runs)
-    return table, rows, clip_multiples(client_values(torch.full((runs, 3), 2.0).double()), rows, torch.ones(runs).double())
-
-
-def test_rows_that_change_make_no_bounded_values():
-    for change in (
-        lambda table, rows: table.mul_(1e6),
-        lambda table, rows: table[0, 1].add_(1.0),
-        lambda table, rows: opened(rows.checked()[0])[1].mul_(1e6),
-        lambda table, rows: rows.checked()[1].mul_(1e-6),
-        lambda table, rows: rows.checked()[1].zero_(),
-    ):
-        table, rows, bounded = _multiples()
-        change(table, rows)
-        for use in (bounded.checked, bounded.factored, bounded.norms, bounded.check, rows.checked):
-            with pytest.raises(PrivacyError, match="changed in place"):
-                use()
-        with pytest.raises(PrivacyError, match="changed in place"):
-            clip_multiples(client_values(torch.ones(2, 3).double()), rows, torch.ones(2).double())
-
-
-def test_nobody_gives_rows_their_lengths():
-    _, rows, bounded = _multiples()
-    short = client_values(torch.full((2, 3), 1e-9).double())
-    for name in ("lengths", "_lengths", "vectors", "other"):
-        with pytest.raises(AttributeError):
-            setattr(rows, name, short)
-    with pytest.raises(TypeError):
-        Rows(torch.ones(1, 3, 4), [0], short)
-    with pytest.raises(PrivacyError, match="clipping only"):
-        dataclasses.replace(bounded, lengths=short)
-
-    class Shorter(Rows):
-        def checked(self):
-            return super().checked()[0], short
-
-    for pretender in (Shorter(torch.ones(1, 3, 4).double(), [0, 0]), rows.checked(), bounded):
-        with pytest.raises(PrivacyError, match="takes client values, rows"):
-            clip_multiples(client_values(torch.ones(2, 3).double()), pretender, torch.ones(2).double())
-
-
-@pytest.mark.parametrize(("shape", "limits"), [((2, 4), (2,)), ((1, 3), (2,)), ((2, 3), (1,)), ((2, 3), ()), ((2, 3, 1), (2,))])
-def test_multiples_are_one_number_a_client_and_one_clip_norm_a_run(shape, limits):
-    _, rows, _ = _multiples()
-    with pytest.raises(PrivacyError, match="one clip norm a run"):
-        clip_multiples(client_values(torch.ones(shape).double()), rows, torch.ones(limits).double())
-    with pytest.raises(PrivacyError, match="one federation a run"):
-        Rows(torch.ones(1, 3, 4), [1])
-
-
-def test_rows_are_no_way_for_client_values_to_another_run():
-    with pytest.raises(PrivacyError, match="one federation a run"):
-        Rows(client_values(torch.ones(2, 3, 4)), [1, 0])
-
-
-def test_multiples_of_rows_have_the_bounds_of_clipping():
-    table, _, bounded = _multiples()
-    wanted = clip(client_values(2.0 * table.expand(2, -1, -1)), torch.ones(2).double())
-    for one, other in ((bounded.values, wanted.values), (bounded.norms(), wanted.norms())):
-        torch.testing.assert_close(opened(one), opened(other), rtol=1e-15, atol=0)
-        assert isinstance(one, ClientValues)
-    for name in ("bound", "replace_one", "zero_out", "repaired"):
-        assert torch.equal(opened(getattr(bounded, name)), opened(getattr(wanted, name)))
-    assert (bounded.unit, bounded.proof, bounded.proved) == (wanted.unit, wanted.proof, wanted.proved)
-
-
-def test_runs_of_either_keep_their_own_bounds(clipped):
-    one, other = clipped(torch.ones(2, 3, 4), [0.5, 0.7]), clipped(torch.full((2, 3, 4), 3.0), [1.5, 1.7])
-    first = torch.tensor([True, False])
-    both = runs_of_either(first, one, other)
-    for run, part in ((0, one), (1, other)):
-        for name in ("bound", "replace_one", "zero_out", "repaired"):
-            assert opened(getattr(both, name))[run] == opened(getattr(part, name))[run]
-        assert torch.equal(opened(both.values)[run], opened(part.values)[run])
-        assert torch.equal(opened(both.norms())[run], opened(part.norms())[run])
-    for wrong in (first.repeat(2), torch.ones(2), client_values(torch.ones(2, 2) > 0)):
-        with pytest.raises(PrivacyError, match="public booleans"):
-            runs_of_either(wrong, one, other)
-    with pytest.raises(PrivacyError, match="same kind"):
-        runs_of_either(first, one, unproved(other, "claimed"))
-
-
 def test_what_is_kept_of_clipping_is_marked_as_the_clients(clipped):
     bounded = clipped(torch.full((1, 2, 3), 9.0), 0.3)
     for kept in (bounded.raw, bounded.factors, bounded.values, bounded.norms()):
@@ -315,7 +234,11 @@ def test_what_is_kept_of_clipping_is_marked_as_the_clients(clipped):
 
 def test_only_clipping_makes_bounded_values(clipped):
     bounded = clipped(torch.ones(1, 2, 3))
-    fields = {field.name: getattr(bounded, field.name) for field in dataclasses.fields(bounded) if field.init}
+    fields = {
+        field.name: getattr(bounded, field.name)
+        for field in dataclasses.fields(bounded)
+        if field.init
+    }
     with pytest.raises(PrivacyError, match="clipping only"):
         Bounded(**fields)
     with pytest.raises(PrivacyError, match="clipping only"):
@@ -362,7 +285,7 @@ def test_clip_norm_changed_in_place_is_noticed_too():
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 1)])
 def test_one_clip_norm_a_run(shape):
-    with pytest.raises(PrivacyError, match="one clip norm a run"):
+    with pytest.raises(PrivacyError, match="one bound a run"):
         clip(client_values(torch.ones(2, 3, 4)), torch.ones(shape))
 
 
@@ -371,10 +294,18 @@ def test_squared_norms_are_of_vectors(clipped):
         squared_norms(squared_norms(clipped(torch.ones(1, 2, 3))))
 
 
-COVARIANCES = {  # level -> (contribution of a client's records, how far one privacy unit may move it under a relation)
+# level -> (contribution of a client's records, how far one privacy unit may move it under a
+# relation)
+COVARIANCES = {
     "record": (
-        lambda x, c: record_covariance(client_values(_mean_product(_in_ball(x, c))), _limit(c), torch.tensor([len(x)])),
-        lambda c, m: {"replace_one": math.sqrt(2) * c**2 / m, "zero_out": c**2 / m, "add_or_remove": c**2 / m},
+        lambda x, c: record_covariance(
+            client_values(_mean_product(_in_ball(x, c))), _limit(c), torch.tensor([len(x)])
+        ),
+        lambda c, m: {
+            "replace_one": math.sqrt(2) * c**2 / m,
+            "zero_out": c**2 / m,
+            "add_or_remove": c**2 / m,
+        },
     ),
     "client": (
         lambda x, c: clip_symmetric(client_values(_mean_product(x)), _limit(c)),
@@ -426,7 +357,9 @@ def test_covariances_move_by_their_sensitivity_at_most(level, relation, data):
 @pytest.mark.parametrize("relation", ["replace_one", "zero_out"])
 @pytest.mark.parametrize("level", list(COVARIANCES))
 def test_ascent_reaches_the_sensitivity_of_a_covariance(level, relation):
-    """Of the whole matrix; the triangle's own distance is the same for matrices along the diagonal."""
+    """Of the whole matrix; the triangle's own distance is the same for matrices along the
+    diagonal.
+    """
     make, sensitivity = COVARIANCES[level]
     c, m, p = 0.7, 3, 4
     generator = np.random.default_rng(0)
@@ -438,7 +371,10 @@ def test_ascent_reaches_the_sensitivity_of_a_covariance(level, relation):
         if relation != "replace_one":
             other[: m if level == "client" else 1] = 0.0
         first, second = make(one, c), make(other, c)
-        best = max(best, float((unpacked(opened(first.values), p) - unpacked(opened(second.values), p)).norm()))
+        best = max(
+            best,
+            float((unpacked(opened(first.values), p) - unpacked(opened(second.values), p)).norm()),
+        )
     bound = sensitivity(c, m)[relation]
     assert best <= bound * (1 + 1e-12)
     axes = np.zeros((2, m, p))
@@ -449,10 +385,15 @@ def test_ascent_reaches_the_sensitivity_of_a_covariance(level, relation):
     reached = float((opened(first.values) - opened(second.values)).norm())
     if level == "record" or relation != "replace_one":
         assert reached == pytest.approx(bound, rel=1e-12)
-    else:  # covariances have no negative eigenvalues: two of them are at most sqrt(2) C apart, matrices 2 C
+    # covariances have no negative eigenvalues: two of them are at most sqrt(2) C apart, matrices 2
+    #   C
+    else:
         assert reached == pytest.approx(math.sqrt(2) * c, rel=1e-12)
         triangle = torch.from_numpy(generator.standard_normal((1, 1, 10))) * 10
-        opposite = [opened(clip_symmetric(client_values(sign * triangle), _limit(c)).values) for sign in (1, -1)]
+        opposite = [
+            opened(clip_symmetric(client_values(sign * triangle), _limit(c)).values)
+            for sign in (1, -1)
+        ]
         apart = float((unpacked(opposite[0], p) - unpacked(opposite[1], p)).norm())
         assert apart == pytest.approx(bound, rel=1e-12)
 
@@ -465,7 +406,9 @@ def test_symmetric_matrices_are_clipped_by_their_frobenius_norm():
     whole = unpacked(triangles, 5)
     norms = torch.linalg.matrix_norm(whole)
     assert bool((norms[0] > 1).all())
-    torch.testing.assert_close(unpacked(opened(bounded.values), 5)[0], whole[0] / norms[0, :, None, None])
+    torch.testing.assert_close(
+        unpacked(opened(bounded.values), 5)[0], whole[0] / norms[0, :, None, None]
+    )
     assert torch.equal(opened(bounded.values)[1], triangles[1])
     triangles[0, 0, 3], triangles[0, 1, 0] = torch.nan, 1e200
     spoiled = clip_symmetric(client_values(triangles), limits)
@@ -478,8 +421,16 @@ def test_symmetric_matrices_are_clipped_by_their_frobenius_norm():
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.sampled_from([32, 64]).flatmap(anything), st.integers(0, 3), st.floats(1e-3, 1e3), st.floats(1.0, 4.0), st.data())
-def test_no_record_moves_a_mean_of_numbers_by_more_than_it_says(values, client, limit, factor, data):
+@given(
+    st.sampled_from([32, 64]).flatmap(anything),
+    st.integers(0, 3),
+    st.floats(1e-3, 1e3),
+    st.floats(1.0, 4.0),
+    st.data(),
+)
+def test_no_record_moves_a_mean_of_numbers_by_more_than_it_says(
+    values, client, limit, factor, data
+):
     """Any record may become any number at all, be left out, or be zeroed."""
     record = data.draw(st.integers(0, values.shape[2] - 1))
     other = values.copy()
@@ -487,7 +438,10 @@ def test_no_record_moves_a_mean_of_numbers_by_more_than_it_says(values, client, 
     other[:, client % values.shape[1], record] = data.draw(awkward | st.floats(0, 10))
     bound = torch.full((2,), limit, dtype=torch.float64)
     records = torch.full(values.shape[1:2], values.shape[2])
-    before, after = (number_mean(client_values(torch.as_tensor(one)), bound, records, factor) for one in (values, other))
+    before, after = (
+        number_mean(client_values(torch.as_tensor(one)), bound, records, factor)
+        for one in (values, other)
+    )
     slack = 1 + 4 * float(np.finfo(values.dtype).eps) * values.shape[2] ** 2
     for one in (before, after):
         inside = opened(one.values).double().numpy()
@@ -495,32 +449,63 @@ def test_no_record_moves_a_mean_of_numbers_by_more_than_it_says(values, client, 
     moved = np.abs(opened(before.values).double().numpy() - opened(after.values).double().numpy())
     for relation in RELATIONS:
         assert (moved <= before.sensitivity(relation).double().numpy() / factor * slack).all()
-        np.testing.assert_allclose(before.sensitivity(relation).numpy(), factor * limit / values.shape[2], rtol=1e-6)
+        np.testing.assert_allclose(
+            before.sensitivity(relation).numpy(), factor * limit / values.shape[2], rtol=1e-6
+        )
 
 
 def test_a_mean_of_numbers_is_the_mean_and_its_sensitivity_is_reached():
     values = torch.tensor([[[0.5, 3.0, 0.0], [1.0, 9.0, 2.0]]], dtype=torch.float64)
-    bounded = number_mean(client_values(values), torch.tensor([2.0], dtype=torch.float64), torch.tensor([2, 3]))
-    np.testing.assert_allclose(opened(bounded.values).numpy(), [[(0.5 + 2.0) / 2, (1.0 + 2.0 + 2.0) / 3]])
+    bounded = number_mean(
+        client_values(values), torch.tensor([2.0], dtype=torch.float64), torch.tensor([2, 3])
+    )
+    np.testing.assert_allclose(
+        opened(bounded.values).numpy(), [[(0.5 + 2.0) / 2, (1.0 + 2.0 + 2.0) / 3]]
+    )
     np.testing.assert_allclose(bounded.sensitivity("replace_one").numpy(), [[1.0, 2 / 3]])
     low, high = (
-        number_mean(client_values(torch.tensor([[[0.0, x]]])), torch.tensor([2.0]), torch.tensor([2])) for x in (0.0, 1e9)
+        number_mean(
+            client_values(torch.tensor([[[0.0, x]]])), torch.tensor([2.0]), torch.tensor([2])
+        )
+        for x in (0.0, 1e9)
     )
     assert float(opened(high.values) - opened(low.values)) == float(low.sensitivity("replace_one"))
-    for wrong in ({"values": values[0]}, {"factor": 0.5}, {"limit": client_values(torch.ones(1, 1))}):
-        given = {"values": values, "limit": torch.tensor([2.0]), "records": torch.tensor([2, 3])} | wrong
+    for wrong in (
+        {"values": values[0]},
+        {"factor": 0.5},
+        {"limit": client_values(torch.ones(1, 1))},
+    ):
+        given = {
+            "values": values,
+            "limit": torch.tensor([2.0]),
+            "records": torch.tensor([2, 3]),
+        } | wrong
         with pytest.raises(PrivacyError):
-            number_mean(client_values(given["values"]), given["limit"], given["records"], given.get("factor", 1.0))
+            number_mean(
+                client_values(given["values"]),
+                given["limit"],
+                given["records"],
+                given.get("factor", 1.0),
+            )
 
 
 def test_a_mean_clipped_as_a_whole_is_a_claim_that_one_record_breaks():
     def mean(last: float) -> Bounded:
         records = torch.tensor([[[0.1, last]]], dtype=torch.float64).mean(dim=-1, keepdim=True)
-        whole = record_mean(client_values(records), torch.full((1,), torch.inf, dtype=torch.float64), torch.tensor([[2]]))
+        whole = record_mean(
+            client_values(records),
+            torch.full((1,), torch.inf, dtype=torch.float64),
+            torch.tensor([[2]]),
+        )
         return mean_clipped(whole, torch.ones(1, dtype=torch.float64), torch.tensor([[2]]))
 
     low, high = mean(-100.0), mean(100.0)
-    assert float((opened(high.values) - opened(low.values)).norm()) == 2.0 > float(low.sensitivity("replace_one")) == 1.0
+    assert (
+        float((opened(high.values) - opened(low.values)).norm())
+        == 2.0
+        > float(low.sensitivity("replace_one"))
+        == 1.0
+    )
     assert not low.proved
-    kept = unproved(clip(client_values(torch.ones(1, 1, 2)), torch.ones(1)), "because")
+    kept = as_computed(clip(client_values(torch.ones(1, 1, 2)), torch.ones(1)), "because", None)
     assert (kept.proved, kept.proof) == (False, "because")

@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpfl_cli.config.errors import PrivacyError
-from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+from dpfl_cli.privacy.client_values import ClientValues, client_values, is_raw, opened, own_values
 
 PLAIN = torch.arange(24.0).reshape(2, 3, 4) - 11
 
@@ -103,7 +104,9 @@ READING = {
 
 @pytest.mark.parametrize("operation", READING.values(), ids=READING.keys())
 def test_reading_out_is_refused(operation):
-    with pytest.raises(PrivacyError, match=r"client values read out by .*only in a mechanism's release"):
+    with pytest.raises(
+        PrivacyError, match=r"client values read out by .*only in a mechanism's release"
+    ):
         operation()
 
 
@@ -169,3 +172,77 @@ def test_shape_and_type_are_public():
     assert v.is_floating_point()
     assert v.is_contiguous()
     assert v.device == torch.device("cpu")
+
+
+def _seen_by_hooks(values: torch.Tensor) -> list[torch.Tensor]:
+    seen: list[torch.Tensor] = []
+    weight = torch.ones(2, 3, 4, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(seen.append, lambda kept: kept):
+        _ = values * weight
+    return seen
+
+
+class _Dispatching(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def _under(mode):
+    def watched(values: torch.Tensor) -> torch.Tensor:
+        with mode():
+            return values * 2.0
+
+    return watched
+
+
+PLAIN = torch.ones(2, 3, 4)
+LOSES_THE_MARK = {
+    "vmap": lambda v: torch.vmap(lambda x: (v * x).sum(dim=2))(torch.ones(5)),
+    "functionalize": lambda v: torch.func.functionalize(lambda x: x * v)(PLAIN),
+    "jacrev": lambda v: torch.func.jacrev(lambda x: x * v)(PLAIN),
+    "jacfwd": lambda v: torch.func.jacfwd(lambda x: x * v)(PLAIN),
+    "vjp": lambda v: torch.func.vjp(lambda x: x * v, PLAIN),
+    "jvp": lambda v: torch.func.jvp(lambda x: x * v, (PLAIN,), (PLAIN,)),
+    "hessian": lambda v: torch.func.hessian(lambda x: x * v)(PLAIN),
+    "grad": lambda v: torch.func.grad(lambda x: (x * v)[0, 0, 0])(PLAIN),
+    "saved-tensor hooks": _seen_by_hooks,
+    "dispatch mode": _under(_Dispatching),
+    "trace": lambda v: torch.jit.trace(lambda x: x * v, PLAIN),
+}
+
+
+@pytest.mark.parametrize("operation", LOSES_THE_MARK.values(), ids=LOSES_THE_MARK)
+def test_what_would_lose_the_mark_is_refused(operation):
+    """vmap over a plain tensor gave back the values of the closure; jacrev gave zeros."""
+    for values in (client_values(torch.rand(2, 3, 4)), own_values(torch.rand(2, 3, 4))):
+        with pytest.raises(PrivacyError, match="their mark would be lost"):
+            operation(values)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda v, at: v[..., :2].gather(2, at),
+        lambda v, at: at // (at - at),
+        lambda v, at: v.unsqueeze(-2) @ v.unsqueeze(-2),
+    ],
+)
+def test_errors_do_not_carry_values(operation):
+    with pytest.raises(PrivacyError) as caught:
+        operation(client_values(torch.rand(2, 3, 4)), client_values(torch.full((2, 3, 1), 987)))
+    assert "987" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_own_values_stay_own_until_they_meet_raw_ones():
+    own, raw = own_values(torch.rand(2, 3, 4)), client_values(torch.rand(2, 3, 4))
+    assert not is_raw(own)
+    assert not is_raw(own * 2 + PLAIN - own)
+    assert not is_raw(torch.where(PLAIN > 0, own, own))
+    for mixed in (own + raw, raw - own, torch.where(raw > 0, own, own), torch.cat([own, raw], 2)):
+        assert is_raw(mixed)
+    assert is_raw(own_values(raw))
+    with pytest.raises(PrivacyError, match="written into own ones"):
+        own.add_(raw)
+    assert not is_raw(PLAIN)

@@ -1,11 +1,13 @@
-"""The door: what a release insists on, what goes round it is refused, and noise that depends on its address alone."""
+"""The door: what a release insists on, what goes round it is refused, and noise that depends on its
+address alone.
+"""
 
 from __future__ import annotations
 
 import ast
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +19,21 @@ from omegaconf import OmegaConf
 import dpfl_cli
 from dpfl_cli.config.component import components, parse_settings
 from dpfl_cli.config.errors import ConfigError, PrivacyError
-from dpfl_cli.models.objective import ClientSide
+from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.bounded import clip, squared_norms
 from dpfl_cli.privacy.client_values import ClientValues, Diagnostic, client_values, opened, shown
 from dpfl_cli.privacy.diagnostics import update_diagnostics
-from dpfl_cli.privacy.mechanism import ReleaseSpec
+from dpfl_cli.privacy.releases import ReleaseSpec
 
 NAMES = ["none", "local_gaussian", "central_gaussian", "privunit"]
 PRIVATE = NAMES[1:]
-ROUND = np.array([1])
+ROUND, HORIZON = np.array([1]), 10_000
 
 
 def updates(runs: int, clients: int, dimension: int, dtype=torch.float64) -> torch.Tensor:
-    return torch.randn(runs, clients, dimension, dtype=dtype, generator=torch.Generator().manual_seed(11))
+    return torch.randn(
+        runs, clients, dimension, dtype=dtype, generator=torch.Generator().manual_seed(11)
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,7 +67,11 @@ def test_only_bounded_values_are_released(build, clipped, name):
     for values in (client_values(updates(1, 4, 3)), updates(1, 4, 3), pretender):
         with pytest.raises(PrivacyError, match="clip them first"):
             mechanism.release("update", values, ROUND)
-    for change in (lambda b: b.values.mul_(1000), lambda b: b.raw.mul_(1000), lambda b: b.factors.fill_(1.0)):
+    for change in (
+        lambda b: b.values.mul_(1000),
+        lambda b: b.raw.mul_(1000),
+        lambda b: b.factors.fill_(1.0),
+    ):
         changed = clipped(updates(1, 4, 3))
         change(changed)
         with pytest.raises(PrivacyError, match="changed in place"):
@@ -91,11 +99,16 @@ def test_shape_unit_and_size_are_those_declared(build, clipped, name):
     mechanism = build(name, 4, 3)
     with pytest.raises(PrivacyError, match="declared as a vector per client, but got a scalar"):
         mechanism.release("update", squared_norms(clipped(updates(1, 4, 3))), ROUND)
-    for wrong, rounds in ((updates(1, 5, 3), ROUND), (updates(2, 4, 3), np.array([1, 1])), (updates(1, 4, 3), np.array([1, 1]))):
+    for wrong, rounds in (
+        (updates(1, 5, 3), ROUND),
+        (updates(2, 4, 3), np.array([1, 1])),
+        (updates(1, 4, 3), np.array([1, 1])),
+    ):
         with pytest.raises(PrivacyError, match="serves 1 runs of 4 clients"):
             mechanism.release("update", clipped(wrong), rounds)
     record = build(name, 4, 3)
-    record.site = type(record.site)(**{**vars(record.site), "unit": "record"})
+    setups = [replace(record.site.setup, unit="record")]
+    record.site = replace(record.site, setups=setups)
     with pytest.raises(PrivacyError, match="per record, but got a vector per client"):
         record.release("update", clipped(updates(1, 4, 3)), ROUND)
 
@@ -108,7 +121,9 @@ def test_privunit_releases_vectors_only(build, clipped):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_noise_is_used_twice(build, clipped, name):
-    """The difference of two releases with equal noise is the difference of the values, without any noise."""
+    """The difference of two releases with equal noise is the difference of the values, without any
+    noise.
+    """
     mechanism = build(name, 4, 3, specs=[ReleaseSpec("update", per_round=2)])
     first = mechanism.release("update", clipped(updates(1, 4, 3)), ROUND).received
     second = mechanism.release("update", clipped(updates(1, 4, 3)), ROUND).received
@@ -123,6 +138,18 @@ def test_no_noise_is_used_twice(build, clipped, name):
     with pytest.raises(PrivacyError, match="a round that is over"):
         mechanism.release("update", clipped(updates(1, 4, 3)), ROUND)
     assert mechanism.site.ledger.of_run(0).releases == 3
+
+
+@pytest.mark.parametrize(
+    ("number", "message"), [(10_001, "after the last one"), (5, "against its public schedule")]
+)
+def test_a_release_in_a_round_that_has_none_is_refused(build, clipped, number, message):
+    spec = ReleaseSpec("update", made=np.arange(1, HORIZON + 1) != 5)
+    mechanism = build("local_gaussian", 4, 3, specs=[spec])
+    mechanism.release("update", clipped(updates(1, 4, 3)), np.array([4]))
+    with pytest.raises(PrivacyError, match=message):
+        mechanism.release("update", clipped(updates(1, 4, 3)), np.array([number]))
+    assert mechanism.site.ledger.of_run(0).releases == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -144,22 +171,37 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "none": [{}, {}, {}, {}],
     "local_gaussian": [{"noise_multiplier": z} for z in (0.35, 1.0, 0.35, 7.0)],
     "central_gaussian": [{"noise_multiplier": z} for z in (2.5, 1.0, 2.5, 7.0)],
-    "privunit": [{}, {"epsilon_norm": 5.0, "gamma_rule": "exact"}, {}, {"epsilon": 3.0, "split": "optimal"}],
+    "privunit": [
+        {},
+        {"epsilon_norm": 5.0, "gamma_rule": "exact"},
+        {},
+        {"epsilon": 3.0, "split": "optimal"},
+    ],
 }
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("clients", "dimension"), [(1, 2), (7, 100), (1000, 20)])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_runs_slice_of_a_batch_is_the_run_alone_bit_for_bit(build, clipped, name, clients, dimension, dtype):
-    """Any company, any order, any rounds of the others; runs with equal seeds draw equal numbers at equal rounds."""
+def test_a_runs_slice_of_a_batch_is_the_run_alone_bit_for_bit(
+    build, clipped, name, clients, dimension, dtype
+):
+    """Any company, any order, any rounds of the others; runs with equal seeds draw equal numbers at
+    equal rounds.
+    """
     seeds, norms, changes = [3, 4, 3, 9], [1.0, 0.5, 1.0, 2.0], VARIANTS[name]
     values = 0.2 * updates(4, clients, dimension, dtype)
     values[2] = values[0]
     starts = np.array([1, 5, 1, 63])
 
     def pass_over(order: list[int]) -> list[torch.Tensor]:
-        mechanism = build(name, clients, dimension, seeds=[seeds[r] for r in order], changes=[changes[r] for r in order])
+        mechanism = build(
+            name,
+            clients,
+            dimension,
+            seeds=[seeds[r] for r in order],
+            changes=[changes[r] for r in order],
+        )
         found = []
         for step in range(2):
             bounded = clipped(values[order], [norms[r] for r in order])
@@ -181,9 +223,15 @@ def test_a_runs_slice_of_a_batch_is_the_run_alone_bit_for_bit(build, clipped, na
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_plan_and_the_ledger_are_the_same_entry(build, clipped, name):
-    specs = [ReleaseSpec("update", group="round", multiplier=lambda z, d, m: z * d / m if name.endswith("gaussian") else z)]
+    specs = [
+        ReleaseSpec(
+            "update",
+            group="round",
+            multiplier=lambda z: z * 3 / 4 if name.endswith("gaussian") else z,
+        )
+    ]
     mechanism = build(name, 4, 3, specs=specs, relation="zero_out")
-    planned = type(mechanism).entry(mechanism.settings[0], specs[0], "zero_out", "client", 3, 4)
+    planned = type(mechanism).entry(mechanism.settings[0], specs[0], mechanism.site.setup)
     assert (planned.count, planned.sensitivity) == (1, None)
     mechanism.release("update", clipped(updates(1, 4, 3)), ROUND)
     (written,) = mechanism.site.ledger.of_run(0).entries
@@ -255,7 +303,9 @@ def _branch(raw, plain):
 
 
 def _hand_made(raw, plain):
-    return type(clip(raw, torch.ones(1)))(raw, *[torch.ones(1)] * 3, "client", "trust me", torch.zeros(1)).values
+    return type(clip(raw, torch.ones(1)))(
+        raw, *[torch.ones(1)] * 3, "client", "trust me", torch.zeros(1)
+    ).values
 
 
 def _vmap(raw, plain):
@@ -263,7 +313,9 @@ def _vmap(raw, plain):
 
 
 def _functional(raw, plain):
-    return torch.func.functional_call(torch.nn.Linear(3, 3, dtype=torch.float64), {}, (raw,)).mean(dim=1)
+    return torch.func.functional_call(torch.nn.Linear(3, 3, dtype=torch.float64), {}, (raw,)).mean(
+        dim=1
+    )
 
 
 def _gradient(raw, plain):
@@ -285,7 +337,20 @@ def _pointed(raw, plain):
 @pytest.mark.parametrize(
     "cheat",
     [
-        *(_mean, _sum_by_matrix, _copy, _assign, _out, _accumulate, _float, _numpy, _joined, _stacked, _branch, _hand_made),
+        *(
+            _mean,
+            _sum_by_matrix,
+            _copy,
+            _assign,
+            _out,
+            _accumulate,
+            _float,
+            _numpy,
+            _joined,
+            _stacked,
+            _branch,
+            _hand_made,
+        ),
         *(_vmap, _functional, _gradient, _constructed, _unmarked, _pointed),
     ],
 )
@@ -334,6 +399,8 @@ MIXERS = {
     "stacked in front": lambda v: torch.stack([v] * 4),
     "stacked beside": lambda v: torch.stack([v[..., 0]] * 4, dim=1),
     "joined": lambda v: torch.cat([v[..., :2]] * 2, dim=1),
+    "clients in one row": lambda v: v.reshape(4, 1, 16),
+    "clients as coordinates": lambda v: v.reshape(4, 2, 8),
     "unsqueezed": lambda v: v[..., 0].unsqueeze(1),
     "new axis": lambda v: v[:, None],
     "assigned": lambda v: v.clone().__setitem__((..., 0), v),
@@ -357,7 +424,9 @@ MIXERS = {
 
 @pytest.mark.parametrize("mixer", MIXERS.values(), ids=MIXERS.keys())
 def test_clients_do_not_meet_in_a_shape_that_fits(mixer):
-    """Each keeps, or may keep, the leading axes, so that only knowing the function tells that clients meet."""
+    """Each keeps, or may keep, the leading axes, so that only knowing the function tells that
+    clients meet.
+    """
     with pytest.raises(PrivacyError, match=r"client values in .*only in a mechanism's release"):
         mixer(client_values(SQUARE.clone()))
 
@@ -373,7 +442,9 @@ SEPARATE = {
     "row by a public matrix": lambda v: v @ torch.eye(4).double().flip(0),
     "row by a public vector": lambda v: torch.einsum("rmd,rd->rm", v, torch.ones(4, 4).double()),
     "own products": lambda v: torch.einsum("rmd,rme->rmde", v, v),
-    "own matrix by own vector": lambda v: ((v[..., None] * v.unsqueeze(-2)) @ v[..., None]).squeeze(-1),
+    "own matrix by own vector": lambda v: ((v[..., None] * v.unsqueeze(-2)) @ v[..., None]).squeeze(
+        -1
+    ),
     "reshaped": lambda v: v.reshape(4, 4, 2, 2).sum(dim=(2, 3)),
     "public factor": lambda v: v * torch.arange(4.0).reshape(4, 1, 1),
     "scaled to one": lambda v: v / torch.linalg.vector_norm(v, dim=-1, keepdim=True),
@@ -402,7 +473,11 @@ def test_what_is_allowed_keeps_clients_apart(operation):
 
 def _diagnostics(clipped) -> list[torch.Tensor]:
     bounded = clipped(updates(2, 4, 3))
-    return [*update_diagnostics(bounded).values(), bounded.repaired, squared_norms(bounded).repaired]
+    return [
+        *update_diagnostics(bounded).values(),
+        bounded.repaired,
+        squared_norms(bounded).repaired,
+    ]
 
 
 def test_diagnostics_mark_what_they_touch_and_are_not_read(clipped):
@@ -452,9 +527,9 @@ def test_a_clip_norm_is_public(clipped):
     values = client_values(updates(2, 2, 3))
     norms = torch.linalg.vector_norm(values, dim=-1)
     for secret in (*_diagnostics(clipped), norms):
-        with pytest.raises(PrivacyError, match="public clip norm"):
+        with pytest.raises(PrivacyError, match="a bound must be public"):
             clip(values, secret)
-    with pytest.raises(PrivacyError, match="public clip norm"):
+    with pytest.raises(PrivacyError, match="are client values"):
         clip(_diagnostics(clipped)[0].reshape(2, 1, 1), torch.ones(2))
 
 
@@ -477,15 +552,41 @@ class _Work:
 def test_algorithms_reach_neither_records_nor_metrics():
     side = ClientSide(_Work())
     reached = {name for name in dir(side) if not name.startswith("_")}
-    sizes = {"runs", "clients", "dimension", "features", "records", "held", "dtype", "device", "batch_device"}
-    computed = {"gradient", "local_descent", "bounded_descent", "clipped_gradient", "squared_gradient_norms"}
-    computed |= {"damped_solve", "largest_curvature", "newton_direction", "covariance", "clipped_covariance", "precondition"}
+    sizes = {
+        "runs",
+        "clients",
+        "dimension",
+        "features",
+        "records",
+        "divisors",
+        "dtype",
+        "device",
+    }
+    computed = {
+        "gradient",
+        "local_descent",
+        "clipped_gradient",
+        "squared_norms_mean",
+    }
+    computed |= {
+        "damped_solve",
+        "largest_curvature",
+        "newton_direction",
+        "covariance",
+        "clipped_covariance",
+        "precondition",
+    }
     # `verify` tells nothing: it refuses record numbers, which are public, or does not
-    assert reached == sizes | computed | {"initial", "regulariser_gradient", "prox", "verify"}
+    assert reached == sizes | computed | {
+        *("initial", "regulariser_gradient", "prox", "verify"),
+        *("batch", "epoch"),  # opaque: who knows which records has lost the amplification
+    }
     for name in ("federations", "metrics", "settings", "index", "objective", "_objective"):
         with pytest.raises(AttributeError):
             getattr(side, name)
-    assert isinstance(side.gradient(torch.zeros(2, 4, 4)), ClientValues)  # also of a model that forgot to mark them
+    assert isinstance(
+        side.gradient(torch.zeros(2, 4, 4)), ClientValues
+    )  # also of a model that forgot to mark them
     assert isinstance(side.local_descent(torch.zeros(2, 4), torch.ones(2), 1), ClientValues)
 
 
@@ -504,9 +605,6 @@ def test_what_goes_to_every_client_is_public(clipped):
     ):
         with pytest.raises(PrivacyError):
             side.local_descent(begin, speed, 1, drift)
-    for begin, speed, limit in ((norms, rate, rate), (start, secret, rate), (start, rate, norms), (start, rate, secret)):
-        with pytest.raises(PrivacyError):
-            side.bounded_descent(begin, speed, 1, limit)
     with pytest.raises(PrivacyError):
         side.gradient(norms)
     assert torch.equal(opened(side.local_descent(start, rate, 1, own)), opened(own))
@@ -516,12 +614,24 @@ def test_what_goes_to_every_client_is_public(clipped):
 
 PACKAGE = Path(dpfl_cli.__file__).parent
 MAY_OPEN = ("privacy", "models", "simulation")
-UNSEEN = {"tensor", "Tensor", "DoubleTensor", "FloatTensor", "as_subclass", "set_", "from_dlpack", "to_dlpack"}
+UNSEEN = {
+    "tensor",
+    "Tensor",
+    "DoubleTensor",
+    "FloatTensor",
+    "as_subclass",
+    "set_",
+    "from_dlpack",
+    "to_dlpack",
+}
 
 
 def sources() -> list[tuple[str, str, ast.Module]]:
     files = sorted(path for path in PACKAGE.rglob("*.py"))
-    return [(path.relative_to(PACKAGE).as_posix(), path.parent.name, ast.parse(path.read_text())) for path in files]
+    return [
+        (path.relative_to(PACKAGE).as_posix(), path.parent.name, ast.parse(path.read_text()))
+        for path in files
+    ]
 
 
 def openings(tree: ast.Module) -> set[str]:
@@ -537,7 +647,11 @@ def openings(tree: ast.Module) -> set[str]:
             if (node.module or "").endswith("privacy"):
                 found |= names & {"client_values", "bounded", "*"}
         elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names if alias.name.endswith(("client_values", "privacy.bounded"))}
+            found |= {
+                alias.name
+                for alias in node.names
+                if alias.name.endswith(("client_values", "privacy.bounded"))
+            }
         elif isinstance(node, ast.Attribute) and node.attr in ("opened", "shown", "checked"):
             found.add(node.attr)
     return found
@@ -546,7 +660,10 @@ def openings(tree: ast.Module) -> set[str]:
 def test_only_privacy_models_and_simulation_open_client_values():
     modules = sources()
     assert any(path == "privacy/gaussian.py" for path, _, _ in modules)
-    assert openings({path: tree for path, _, tree in modules}["privacy/bounded.py"]) >= {"opened", "checked"}
+    assert openings({path: tree for path, _, tree in modules}["privacy/bounded.py"]) >= {
+        "opened",
+        "checked",
+    }
     offenders = [path for path, room, tree in modules if room not in MAY_OPEN and openings(tree)]
     assert offenders == []
 
@@ -571,7 +688,11 @@ def test_algorithms_use_nothing_that_client_values_cannot_see():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_shipped_option_is_valid_and_documented(name):
-    path = next(p for p in (PACKAGE / "conf", PACKAGE.parent / "conf") if p.is_dir()) / "mechanism" / f"{name}.yaml"
+    path = (
+        next(p for p in (PACKAGE / "conf", PACKAGE.parent / "conf") if p.is_dir())
+        / "mechanism"
+        / f"{name}.yaml"
+    )
     lines = path.read_text().splitlines()
     assert lines[0].startswith("# ")
     assert all("  # " in line for line in lines[1:])
@@ -579,7 +700,10 @@ def test_the_shipped_option_is_valid_and_documented(name):
     assert values.pop("name") == name
     kind = components("mechanism")[name].settings
     assert set(values) == set(kind.model_fields)
-    plain = {key: 1.0 if isinstance(value, str) and "${" in value else value for key, value in values.items()}
+    plain = {
+        key: 1.0 if isinstance(value, str) and "${" in value else value
+        for key, value in values.items()
+    }
     parse_settings(kind, plain, "mechanism")
 
 
@@ -597,5 +721,7 @@ def test_each_mechanism_says_what_it_is_for():
         assert components("mechanism")[first].summary != components("mechanism")[second].summary
     with pytest.raises(ConfigError, match="unknown option; did you mean noise_multiplier"):
         parse_settings(
-            components("mechanism")["local_gaussian"].settings, {"noise_multiplier": 1.0, "noise_multiplyer": 1.0}, "mechanism"
+            components("mechanism")["local_gaussian"].settings,
+            {"noise_multiplier": 1.0, "noise_multiplyer": 1.0},
+            "mechanism",
         )

@@ -12,16 +12,19 @@ from scipy.stats import chi2, kstest
 
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.privacy.bounded import Rows, clip, clip_multiples, record_mean, squared_norms
+from dpfl_cli.privacy.bounded import as_computed, squared_norms
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
-from dpfl_cli.privacy.mechanism import ReleaseSpec
+from dpfl_cli.privacy.record_means import record_mean
+from dpfl_cli.privacy.releases import ReleaseSpec
 
-ROUND = np.array([1])
+ROUND, HORIZON = np.array([1]), 10_000
 
 
-def fedexp_multiplier(noise_multiplier: float, dimension: int, clients: int) -> float:
-    """sigma_xi = d sigma^2 / M in units of its sensitivity C^2 / M, where sigma / sqrt(M) = z 2C / M."""
-    return 4 * dimension * noise_multiplier**2 / clients
+def fedexp_multiplier(dimension: int, clients: int):
+    """sigma_xi = d sigma^2 / M in units of its sensitivity C^2 / M, where sigma / sqrt(M) = z 2C /
+    M.
+    """
+    return lambda z: 4 * dimension * z**2 / clients
 
 
 def directions(runs: int, clients: int, dimension: int, dtype=torch.float64) -> torch.Tensor:
@@ -39,10 +42,19 @@ def assert_normal(sample: torch.Tensor, std: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("relation", "sensitivity"), [("replace_one", 2.0), ("add_or_remove", 1.0), ("zero_out", 1.0)])
+@pytest.mark.parametrize(
+    ("relation", "sensitivity"), [("replace_one", 2.0), ("add_or_remove", 1.0), ("zero_out", 1.0)]
+)
 def test_local_noise_has_the_std_that_the_ledger_says(build, clipped, dtype, relation, sensitivity):
     clip_norms = [0.3, 3.0]
-    mechanism = build("local_gaussian", 600, 40, seeds=(1, 2), relation=relation, changes=[{}, {"noise_multiplier": 1.5}])
+    mechanism = build(
+        "local_gaussian",
+        600,
+        40,
+        seeds=(1, 2),
+        relation=relation,
+        changes=[{}, {"noise_multiplier": 1.5}],
+    )
     values = clipped(directions(2, 600, 40, dtype), clip_norms)
     release = mechanism.release("update", values, np.array([1, 1]))
     assert (release.received.dtype, release.mean.dtype) == (dtype, dtype)
@@ -52,34 +64,17 @@ def test_local_noise_has_the_std_that_the_ledger_says(build, clipped, dtype, rel
         assert_normal(noise[run], std)
         assert float(release.noise_std[run]) == pytest.approx(std, rel=1e-6)
         (entry,) = mechanism.site.ledger.of_run(run).entries
-        assert (entry.kind, entry.count, entry.parameter, entry.scope) == ("gaussian", 1, multiplier, "client")
+        assert (entry.kind, entry.count, entry.parameter, entry.scope) == (
+            "gaussian",
+            1,
+            multiplier,
+            "client",
+        )
         assert entry.sensitivity == pytest.approx(sensitivity * clip_norm, rel=1e-6)
         assert entry.relation == relation
     torch.testing.assert_close(release.mean, release.received.mean(dim=1))
     assert isinstance(release.echo, ClientValues)
     assert torch.equal(opened(release.echo), release.received)
-
-
-@pytest.mark.parametrize("name", ["none", "local_gaussian", "central_gaussian", "shared_gaussian"])
-@pytest.mark.parametrize(("clients", "dimension"), [(3, 4), (300, 120)])
-@pytest.mark.parametrize("shared", [True, False], ids=["shared rows", "own rows"])
-def test_multiples_of_rows_are_released_and_charged_as_their_products(build, name, clients, dimension, shared):
-    runs = (1, 2, 1)
-    rows = directions(1 if shared else 3, clients, dimension)
-    numbers = torch.linspace(-3, 3, 3 * clients, dtype=torch.float64).reshape(3, clients)
-    numbers[0, 1], limit = math.nan, torch.tensor([0.3, 3.0, 1e6], dtype=torch.float64)
-    products = clip(client_values(rows * numbers.unsqueeze(-1)), limit)
-    multiples = clip_multiples(client_values(numbers), Rows(rows, [0] * 3 if shared else [0, 1, 2]), limit)
-    found, ledgers = [], []
-    for values in (products, multiples):
-        mechanism = build(name, clients, dimension, seeds=runs)
-        release = mechanism.release("update", values, np.ones(3, dtype=int))
-        found.append((release.received, release.mean))
-        ledgers.append([mechanism.site.ledger.of_run(run).entries for run in range(3)])
-    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
-    assert ledgers[0] == ledgers[1]
-    if name == "local_gaussian":
-        assert "values" not in vars(multiples)  # the products are in no memory
 
 
 def test_the_papers_local_noise_is_a_multiplier_of_035(build, clipped):
@@ -100,7 +95,9 @@ def test_central_noise_on_the_mean(build, clipped, dtype, relation, sensitivity)
     assert_normal(release.received - opened(values.values).mean(dim=1), std)
     assert float(release.noise_std[0]) == pytest.approx(std, rel=1e-6)
     assert torch.equal(release.mean, release.received)
-    assert torch.equal(opened(release.echo), opened(values.values))  # its own clipped contribution, without noise
+    assert torch.equal(
+        opened(release.echo), opened(values.values)
+    )  # its own clipped contribution, without noise
     (entry,) = mechanism.site.ledger.of_run(0).entries
     assert (entry.kind, entry.parameter, entry.scope) == ("gaussian", 2.5, "federation")
 
@@ -112,10 +109,15 @@ def test_the_papers_central_noise_is_a_multiplier_of_25(build, clipped):
 
 
 def test_the_central_squared_norm_has_the_papers_noise(build, clipped):
-    """z = 2.5, d = 500, M = 1000: a multiplier of 12.5, so mu = 0.08 = 40 / d a round, and std 25 d C^2 / M^2."""
-    assert fedexp_multiplier(2.5, 500, 1000) == pytest.approx(12.5)
+    """z = 2.5, d = 500, M = 1000: a multiplier of 12.5, so mu = 0.08 = 40 / d a round, and std 25 d
+    C^2 / M^2.
+    """
+    assert fedexp_multiplier(500, 1000)(2.5) == pytest.approx(12.5)
     clients, clip_norm, dimension, runs = 1000, 0.3, 500, 2000
-    specs = [ReleaseSpec("update"), ReleaseSpec("norm", "scalar", multiplier=fedexp_multiplier)]
+    specs = [
+        ReleaseSpec("update"),
+        ReleaseSpec("norm", "scalar", multiplier=fedexp_multiplier(dimension, clients)),
+    ]
     mechanism = build("central_gaussian", clients, dimension, seeds=range(runs), specs=specs)
     one = squared_norms(clipped(directions(1, clients, dimension), clip_norm))
     values = squared_norms(clipped(directions(1, clients, 1).expand(runs, clients, 1), clip_norm))
@@ -140,7 +142,9 @@ def test_norms_behind_messages_are_estimated_without_bias(build, clipped):
     errors = (mechanism.squared_norms(release) - opened(values.values).square().sum(dim=-1)).numpy()
     assert errors.shape == (1, clients)
     assert abs(errors.mean()) < 4 * errors.std() / math.sqrt(clients)
-    naive = (release.received.square().sum(dim=-1) - opened(values.values).square().sum(dim=-1)).numpy()
+    naive = (
+        release.received.square().sum(dim=-1) - opened(values.values).square().sum(dim=-1)
+    ).numpy()
     assert naive.mean() > 100 * abs(errors.mean())  # what the correction d std^2 is for
 
 
@@ -163,9 +167,15 @@ def test_local_noise_is_independent_between_clients_rounds_runs_and_names(build,
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [3, 400])
 def test_messages_are_clipped_values_plus_noise_bit_by_bit(build, clipped, dtype, size):
-    """Whether the clipped values were asked for before the release or not, with clients whose values are not finite."""
+    """Whether the clipped values were asked for before the release or not, with clients whose
+    values are not finite.
+    """
     updates = 3 * directions(3, 300, size, dtype)
-    updates[0, 7, 1], updates[1, 0, 0], updates[2, 299, 2] = math.nan, math.inf, -1e38 if dtype == torch.float32 else -1e300
+    updates[0, 7, 1], updates[1, 0, 0], updates[2, 299, 2] = (
+        math.nan,
+        math.inf,
+        -1e38 if dtype == torch.float32 else -1e300,
+    )
     bounds = [0.3, 2.0, 1e9]
     build = partial(build, clients=300, dimension=size, seeds=(5, 6, 5))
     rounds = np.array([1, 1, 2])
@@ -185,7 +195,9 @@ def test_messages_are_clipped_values_plus_noise_bit_by_bit(build, clipped, dtype
     one = build("shared_gaussian", specs=shared).release("update", clipped(updates, bounds), rounds)
     assert torch.equal(one.mean, opened(one.echo).mean(dim=1))
     std = (one.noise_std.double() * math.sqrt(300)).reshape(-1, 1, 1)  # of a share
-    torch.testing.assert_close(opened(one.echo).double() - plain, draws.double() * std, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        opened(one.echo).double() - plain, draws.double() * std, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_none_is_the_values_themselves_and_says_so(build, clipped):
@@ -194,7 +206,9 @@ def test_none_is_the_values_themselves_and_says_so(build, clipped):
     release = mechanism.release("update", values, ROUND)
     assert torch.equal(release.received, 100 * directions(1, 6, 5))
     torch.testing.assert_close(release.mean, release.received.mean(dim=1))
-    torch.testing.assert_close(mechanism.squared_norms(release), release.received.square().sum(dim=-1))
+    torch.testing.assert_close(
+        mechanism.squared_norms(release), release.received.square().sum(dim=-1)
+    )
     assert release.noise_std is None
     (entry,) = mechanism.site.ledger.of_run(0).entries
     assert (entry.kind, entry.parameter, entry.sensitivity) == ("nonprivate", None, None)
@@ -211,10 +225,12 @@ def test_impossible_noise_is_refused_in_one_line(settings, name, value):
 @pytest.mark.parametrize("name", ["local_gaussian", "central_gaussian"])
 def test_noise_left_for_calibration_cannot_be_used(build, clipped, name):
     mechanism = build(name, 3, 2, changes=[{"noise_multiplier": None}])
-    with pytest.raises(ConfigError, match=r"mechanism\.noise_multiplier: no noise level.*dp\.epsilon"):
+    with pytest.raises(
+        ConfigError, match=r"mechanism\.noise_multiplier: no noise level.*dp\.epsilon"
+    ):
         mechanism.release("update", clipped(torch.ones(1, 3, 2)), ROUND)
     with pytest.raises(ConfigError, match="no noise level"):
-        type(mechanism).entry(mechanism.settings[0], ReleaseSpec("update"), "replace_one", "client", 2, 3)
+        type(mechanism).entry(mechanism.settings[0], ReleaseSpec("update"), mechanism.site.setup)
     assert mechanism.site.ledger.of_run(0).releases == 0
 
 
@@ -227,7 +243,9 @@ def test_a_trusted_server_hands_out_no_messages(build, clipped):
 
 @pytest.mark.parametrize("echo", [False, True])
 @pytest.mark.parametrize(("relation", "sensitivity"), [("replace_one", 2.0), ("zero_out", 1.0)])
-def test_shares_add_up_to_the_noise_that_the_ledger_says(build, clipped, echo, relation, sensitivity):
+def test_shares_add_up_to_the_noise_that_the_ledger_says(
+    build, clipped, echo, relation, sensitivity
+):
     clients, dimension, clip_norm = 40, 20_000, 0.3
     specs = [ReleaseSpec("update", echo=echo)]
     mechanism = build("shared_gaussian", clients, dimension, relation=relation, specs=specs)
@@ -253,11 +271,18 @@ def test_shares_add_up_to_the_noise_that_the_ledger_says(build, clipped, echo, r
 def record_means(runs: int, counts: list[int], dimension: int, clip_norm: float):
     """Zero means over clients of different sizes, which makes the noise all that is seen."""
     zeros = torch.zeros(runs, len(counts), dimension, dtype=torch.float64)
-    return record_mean(client_values(zeros), torch.full((runs,), clip_norm, dtype=torch.float64), torch.tensor(counts))
+    mean = record_mean(
+        client_values(zeros),
+        torch.full((runs,), clip_norm, dtype=torch.float64),
+        torch.tensor(counts),
+    )
+    return as_computed(mean, None, None)
 
 
 @pytest.mark.parametrize(("relation", "factor"), [("replace_one", 2.0), ("add_or_remove", 1.0)])
-def test_clients_of_different_size_get_noise_of_their_own_under_local_trust(build, relation, factor):
+def test_clients_of_different_size_get_noise_of_their_own_under_local_trust(
+    build, relation, factor
+):
     counts, dimension = [10, 40, 1], 40_000
     mechanism = build("local_gaussian", 3, dimension, relation=relation, unit="record")
     release = mechanism.release("update", record_means(1, counts, dimension, 0.5), ROUND)
@@ -280,7 +305,9 @@ def test_a_release_is_for_the_unit_that_was_declared(build, clipped):
     with pytest.raises(PrivacyError, match="per client, but got a vector per record"):
         build("local_gaussian", 3, 5).release("update", record_means(1, [1, 2, 3], 5, 1.0), ROUND)
     with pytest.raises(PrivacyError, match="per record, but got a vector per client"):
-        build("local_gaussian", 3, 5, unit="record").release("update", clipped(torch.ones(1, 3, 5)), ROUND)
+        build("local_gaussian", 3, 5, unit="record").release(
+            "update", clipped(torch.ones(1, 3, 5)), ROUND
+        )
 
 
 @pytest.mark.parametrize("name", ["local_gaussian", "central_gaussian", "shared_gaussian"])
@@ -299,10 +326,14 @@ def test_a_matrix_may_be_of_another_size_than_the_model_and_a_vector_may_not(bui
 @pytest.mark.parametrize("sums_suffice", [True, False])
 @pytest.mark.parametrize("echo", [False, True])
 def test_whole_noise_in_every_message(build, clipped, echo, sums_suffice):
-    """Each message holds N(0, std^2), the sum sqrt(M) times as much; the ledger prices the one that covers the method."""
+    """Each message holds N(0, std^2), the sum sqrt(M) times as much; the ledger prices the one that
+    covers the method.
+    """
     clients, dimension, std = 25, 20_000, 2.5 * 2 * 0.3
     specs = [ReleaseSpec("update", echo=echo, sums_suffice=sums_suffice)]
-    mechanism = build("shared_gaussian", clients, dimension, specs=specs, changes=[{"noise_share": False}])
+    mechanism = build(
+        "shared_gaussian", clients, dimension, specs=specs, changes=[{"noise_share": False}]
+    )
     values = clipped(directions(1, clients, dimension), 0.3)
     release = mechanism.release("update", values, ROUND)
     assert_normal(release.received - opened(values.values).mean(dim=1), std / math.sqrt(clients))
@@ -319,14 +350,16 @@ def test_whole_noise_in_every_message(build, clipped, echo, sums_suffice):
 
 def test_whole_noise_of_a_scheduled_or_derived_multiplier(build, clipped):
     specs = [
-        ReleaseSpec("fading", schedule=lambda rounds, clients: 1.0 + np.arange(rounds), sums_suffice=False),
-        ReleaseSpec("norm", "scalar", multiplier=lambda z, dimension, clients: 3 * z),
+        ReleaseSpec("fading", factors=1.0 + np.arange(HORIZON), sums_suffice=False),
+        ReleaseSpec("norm", "scalar", multiplier=lambda z: 3 * z),
     ]
     changes = [{"noise_share": False}] * 4000
     mechanism = build("shared_gaussian", 9, 4, seeds=range(4000), specs=specs, changes=changes)
     values = clipped(torch.zeros(4000, 9, 4, dtype=torch.float64), 1.0)
     release = mechanism.release("fading", values, np.full(4000, 3))
-    assert_normal(release.received, 3 * 2.5 * 2 * 3 / 9)  # third factor, z, sensitivity, sqrt(M) of the sum, mean
+    assert_normal(
+        release.received, 3 * 2.5 * 2 * 3 / 9
+    )  # third factor, z, sensitivity, sqrt(M) of the sum, mean
     norm = mechanism.release("norm", squared_norms(values), np.full(4000, 3))
     assert_normal(norm.received, 3 * 2.5 * 1 * 3 / 9)
     fading, scalar = mechanism.site.ledger.of_run(7).entries
@@ -338,7 +371,9 @@ def test_whole_noise_of_a_scheduled_or_derived_multiplier(build, clipped):
 @pytest.mark.parametrize("echo", [False, True])
 def test_shares_for_a_clients_own_sensitivity(build, echo, noise_share):
     counts, dimension = [10, 40, 4], 40_000
-    own = np.array([2.5 * 2 * 0.5 / count for count in counts]) / (math.sqrt(3) if noise_share else 1.0)
+    own = np.array([2.5 * 2 * 0.5 / count for count in counts]) / (
+        math.sqrt(3) if noise_share else 1.0
+    )
     changes = [{"sens_scale": "own", "noise_share": noise_share}]
     specs = [ReleaseSpec("update", echo=echo)]
     mechanism = build("shared_gaussian", 3, dimension, unit="record", specs=specs, changes=changes)
@@ -352,13 +387,24 @@ def test_shares_for_a_clients_own_sensitivity(build, echo, noise_share):
 
 
 def test_a_target_is_that_of_shares_and_what_is_added_beyond_shows():
-    """dp.epsilon calibrates shares; whole noise at that level has sqrt(M) times the multiplier on the sum."""
+    """dp.epsilon calibrates shares; whole noise at that level has sqrt(M) times the multiplier on
+    the sum.
+    """
     from dpfl_cli.config.compose import compose_config
     from dpfl_cli.simulation.plan import make_plan
     from dpfl_cli.simulation.results import privacy_report
 
-    words = ["algorithm=fedavg", "dataset.clients=16", "dataset.dimension=5", "rounds=6", "dp=secure_aggregation", "dp.epsilon=1"]
-    shares, whole = (make_plan(compose_config([*words, *more])) for more in ([], ["mechanism.noise_share=false"]))
+    words = [
+        "algorithm=fedavg",
+        "dataset.clients=16",
+        "dataset.dimension=5",
+        "rounds=6",
+        "dp=secure_aggregation",
+        "dp.epsilon=1",
+    ]
+    shares, whole = (
+        make_plan(compose_config([*words, *more])) for more in ([], ["mechanism.noise_share=false"])
+    )
     assert shares.mechanism.settings.noise_multiplier == whole.mechanism.settings.noise_multiplier
     (one,), (other,) = shares.ledger().entries, whole.ledger().entries
     assert other.parameter == pytest.approx(4 * one.parameter)

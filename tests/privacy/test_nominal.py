@@ -1,4 +1,6 @@
-"""Noise by closed forms: what is proved agrees with the accountants, what is nominal is said to be."""
+"""Noise by closed forms: what is proved agrees with the accountants, what is nominal is said to
+be.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dpfl_cli.cli.report import epsilon_text, is_nominal
+from dpfl_cli.cli.tables import epsilon_text, is_nominal
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.accountants import accountant, price, price_all
@@ -21,15 +23,23 @@ from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.gaussian import LocalGaussian
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 from dpfl_cli.privacy.mean_alone import mean_alone
-from dpfl_cli.privacy.mechanism import ReleaseSpec
 from dpfl_cli.privacy.nominal import lemma1, proved_from, record_heuristic, why_nominal, zcdp_v
-from dpfl_cli.simulation.engine import Member, run_members
+from dpfl_cli.privacy.releases import ReleaseSpec, Setup
+from dpfl_cli.simulation.engine import run_members
+from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.noise import calibration_text
-from dpfl_cli.simulation.plan import Plan, make_plan
+from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.results import privacy_report
+from dpfl_cli.simulation.run_plan import Plan
 
 DELTA = 1e-5
-SMALL = ["dataset.clients=5", "dataset.dimension=6", "dataset.records_per_client=4", "algorithm.clip_norm=10.0", "rounds=100"]
+SMALL = [
+    "dataset.clients=5",
+    "dataset.dimension=6",
+    "dataset.records_per_client=4",
+    "algorithm.clip_norm=10.0",
+    "rounds=100",
+]
 FEDAVG = [*SMALL, "algorithm=fedavg", "dp=ldp", "dp.relation=zero_out"]
 COINS = [
     "algorithm.final_release=false",
@@ -51,7 +61,14 @@ def noise_of(words: list[str]) -> float:
 
 
 def entry(parameter: float | tuple[float, ...] | None, count: int, **changes: Any) -> LedgerEntry:
-    told = {"kind": "gaussian", "relation": "zero_out", "unit": "client", "scope": "client", "shape": "vector", **changes}
+    told = {
+        "kind": "gaussian",
+        "relation": "zero_out",
+        "unit": "client",
+        "scope": "client",
+        "shape": "vector",
+        **changes,
+    }
     return LedgerEntry("update", count=count, parameter=parameter, sensitivity=None, **told)  # type: ignore[arg-type]
 
 
@@ -66,16 +83,24 @@ deltas = st.floats(-30, -1).map(lambda power: 10**power)
 
 
 @given(targets, deltas, st.integers(1, 100_000))
-def test_lemma1_with_the_constant_of_zcdp_is_zcdp(epsilon: float, delta: float, releases: int) -> None:
+def test_lemma1_with_the_constant_of_zcdp_is_zcdp(
+    epsilon: float, delta: float, releases: int
+) -> None:
     log = math.log(1 / delta)
     a = math.sqrt(log + epsilon) - math.sqrt(log)
     z = lemma1(epsilon, delta, releases, zcdp_v(epsilon, delta))
-    assert z == pytest.approx(math.sqrt(releases / 2) / a, rel=1e-6)  # a loses digits where epsilon is small
-    assert accountant("zcdp").epsilon(ledger(z, releases), delta) == pytest.approx(epsilon, rel=1e-9)
+    assert z == pytest.approx(
+        math.sqrt(releases / 2) / a, rel=1e-6
+    )  # a loses digits where epsilon is small
+    assert accountant("zcdp").epsilon(ledger(z, releases), delta) == pytest.approx(
+        epsilon, rel=1e-9
+    )
 
 
 @given(targets, deltas, st.integers(1, 100_000), st.floats(0.01, 0.99))
-def test_below_that_constant_nothing_is_proved(epsilon: float, delta: float, releases: int, share: float) -> None:
+def test_below_that_constant_nothing_is_proved(
+    epsilon: float, delta: float, releases: int, share: float
+) -> None:
     z = lemma1(epsilon, delta, releases, share * zcdp_v(epsilon, delta))
     assert accountant("zcdp").epsilon(ledger(z, releases), delta) > epsilon
     assert why_nominal("lemma1", share * zcdp_v(epsilon, delta), epsilon, delta) is not None
@@ -94,9 +119,13 @@ def test_a_target_is_nominal_where_zcdp_does_not_prove_it(
     if why is not None:
         assert why.startswith("lemma1 with v=") == (share < 1)
     assert why_nominal("zcdp", None, epsilon, delta, planned, made) == (
-        None if made <= planned else "noise for the expected number of releases, which this run exceeds"
+        None
+        if made <= planned
+        else "noise for the expected number of releases, which this run exceeds"
     )
-    assert why_nominal("record_heuristic", None, epsilon, delta, planned, made) == "record_heuristic"
+    assert (
+        why_nominal("record_heuristic", None, epsilon, delta, planned, made) == "record_heuristic"
+    )
 
 
 @given(targets, deltas)
@@ -116,9 +145,15 @@ def test_noise_grows_with_the_root_of_releases_and_falls_with_epsilon(
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.floats(-4, 3).map(lambda power: 10**power), st.integers(1, 10_000), st.sampled_from(["gdp", "zcdp", "rdp"]))
+@given(
+    st.floats(-4, 3).map(lambda power: 10**power),
+    st.integers(1, 10_000),
+    st.sampled_from(["gdp", "zcdp", "rdp"]),
+)
 def test_every_release_costs(z: float, releases: int, name: str) -> None:
-    before, after = (accountant(name).epsilon(ledger(z, count), DELTA) for count in (releases, releases + 1))
+    before, after = (
+        accountant(name).epsilon(ledger(z, count), DELTA) for count in (releases, releases + 1)
+    )
     assert 0 <= before < after
 
 
@@ -128,9 +163,13 @@ def test_the_heuristic_of_records_is_lemma1_with_8_over_squared_records(
 ) -> None:
     found = record_heuristic(epsilon, delta, releases, records, "zero_out")
     assert found == pytest.approx(lemma1(epsilon, delta, releases, 8 / records**2))
-    assert found == pytest.approx(2 / records * math.sqrt(2 * releases * math.log(1 / delta)) / epsilon)
+    assert found == pytest.approx(
+        2 / records * math.sqrt(2 * releases * math.log(1 / delta)) / epsilon
+    )
     assert found == record_heuristic(epsilon, delta, releases, records, "add_or_remove")
-    assert found / 2 == record_heuristic(epsilon, delta, releases, records, "replace_one")  # of twice the sensitivity
+    assert found / 2 == record_heuristic(
+        epsilon, delta, releases, records, "replace_one"
+    )  # of twice the sensitivity
 
 
 def test_the_honest_noise_of_the_paper_is_155() -> None:
@@ -147,8 +186,16 @@ def test_the_honest_noise_of_the_paper_is_155() -> None:
 @pytest.mark.parametrize("relation", ["zero_out", "replace_one", "add_or_remove"])
 @pytest.mark.parametrize("own", ["gdp", "rdp", "zcdp"])
 @pytest.mark.parametrize(("name", "by"), [("zcdp", "zcdp"), ("analytic", "gdp")])
-def test_a_proved_calibration_meets_its_target_by_its_own_word(relation: str, own: str, name: str, by: str) -> None:
-    words = [*FEDAVG, f"dp.relation={relation}", "dp.epsilon=3.3", f"dp.calibration={name}", f"accountant={own}"]
+def test_a_proved_calibration_meets_its_target_by_its_own_word(
+    relation: str, own: str, name: str, by: str
+) -> None:
+    words = [
+        *FEDAVG,
+        f"dp.relation={relation}",
+        "dp.epsilon=3.3",
+        f"dp.calibration={name}",
+        f"accountant={own}",
+    ]
     plan = plan_of(words)
     worth = accountant(by).epsilon(plan.ledger(), DELTA)
     assert 3.3 * (1 - 2e-6) <= worth <= 3.3
@@ -165,8 +212,17 @@ def test_a_proved_calibration_meets_its_target_by_its_own_word(relation: str, ow
 
 
 def test_zcdp_prices_what_its_closed_form_for_one_release_does_not() -> None:
-    """Two releases a round, the second with a multiplier of its own: the accountant of that name calibrates."""
-    words = [*SMALL, "algorithm=fedexp", "dp=cdp", "dp.epsilon=8", "dp.calibration=zcdp", "accountant=joint_gaussian"]
+    """Two releases a round, the second with a multiplier of its own: the accountant of that name
+    calibrates.
+    """
+    words = [
+        *SMALL,
+        "algorithm=fedexp",
+        "dp=cdp",
+        "dp.epsilon=8",
+        "dp.calibration=zcdp",
+        "accountant=joint_gaussian",
+    ]
     plan = plan_of(words)
     assert len(plan.ledger().entries) == 2
     assert accountant("zcdp").epsilon(plan.ledger(), DELTA) == pytest.approx(8, rel=2e-6)
@@ -175,12 +231,24 @@ def test_zcdp_prices_what_its_closed_form_for_one_release_does_not() -> None:
 
 @pytest.mark.parametrize("relation", ["zero_out", "replace_one", "add_or_remove"])
 @pytest.mark.parametrize("calibration", ["lemma1", "record_heuristic"])
-def test_the_noise_in_messages_is_the_formulas(relation: str, calibration: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measured on what leaves the clients of a run: sigma = C sqrt(v R l) / epsilon, and the heuristic's for any relation."""
-    words = [*FEDAVG, f"dp.relation={relation}", "dataset.dimension=4000", "dp.epsilon=2.0", f"dp.calibration={calibration}"]
+def test_the_noise_in_messages_is_the_formulas(
+    relation: str, calibration: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured on what leaves the clients of a run: sigma = C sqrt(v R l) / epsilon, and the
+    heuristic's for any relation.
+    """
+    words = [
+        *FEDAVG,
+        f"dp.relation={relation}",
+        "dataset.dimension=4000",
+        "dp.epsilon=2.0",
+        f"dp.calibration={calibration}",
+    ]
     words += ["dp.v=3e-6"] if calibration == "lemma1" else []
     log = math.log(1 / DELTA)
-    expected = 10.0 * math.sqrt(3e-6 * 100 * log) / 2.0 * (2 if relation == "replace_one" else 1)  # sensitivity 2C or C
+    expected = (
+        10.0 * math.sqrt(3e-6 * 100 * log) / 2.0 * (2 if relation == "replace_one" else 1)
+    )  # sensitivity 2C or C
     if calibration == "record_heuristic":
         expected = 2 * 10.0 / 4 * math.sqrt(2 * 100 * log) / 2.0
     added = []
@@ -193,10 +261,14 @@ def test_the_noise_in_messages_is_the_formulas(relation: str, calibration: str, 
         return made
 
     monkeypatch.setattr(LocalGaussian, "release", watched)
-    (member,) = run_members([Member(plan_of([*words, "rounds=100"]))], lambda member: None, lambda active: None)
-    noise = torch.stack(added)  # the rounds before a long run is replayed
-    assert noise.numel() >= 20_000
-    assert float(noise.square().mean().sqrt()) == pytest.approx(expected, rel=5 / math.sqrt(2 * noise.numel()))
+    (member,) = run_members(
+        [Member(plan_of([*words, "rounds=100"]))], lambda member: None, lambda active: None
+    )
+    noise = torch.stack(added)
+    assert len(noise) == 100
+    assert float(noise.square().mean().sqrt()) == pytest.approx(
+        expected, rel=5 / math.sqrt(2 * noise.numel())
+    )
     (written,) = member.ledger.entries
     sensitivity = 20.0 if relation == "replace_one" else 10.0
     assert written.sensitivity == sensitivity
@@ -215,7 +287,9 @@ def test_what_is_nominal_says_so_and_what_it_is_worth() -> None:
     report = privacy_report(plan, plan.ledger())
     assert report["epsilon_target"] == 3.3
     assert report["calibration"] == "lemma1 (v=8e-08): nominal"
-    assert report["guarantee"].endswith("proved; this epsilon is the ledger's, dp.epsilon is nominal (lemma1 with v=8e-08)")
+    assert report["guarantee"].endswith(
+        "proved; this epsilon is the ledger's, dp.epsilon is nominal (lemma1 with v=8e-08)"
+    )
     assert report["vacuous"]
     assert report["epsilon"] == accountant("gdp").epsilon(plan.ledger(), DELTA) > 5e6
     plain = plan_of([*FEDAVG, "dp.epsilon=3.3"])
@@ -239,16 +313,29 @@ def test_numbers_of_records_are_not_covered_where_they_are_used() -> None:
         ([], None),
         (["dp.calibration=record_heuristic"], "sets the noise"),
         (["algorithm.batch_size=2"], "limits the batches"),
-        (["algorithm.batch_size=2", "dp.calibration=record_heuristic"], "sets the noise and limits the batches"),
+        (
+            ["algorithm.batch_size=2", "dp.calibration=record_heuristic"],
+            "sets the noise and limits the batches",
+        ),
     ):
-        found = [one for one in plan_of([*words, *more]).not_covered() if "numbers of records" in one]
+        found = [
+            one for one in plan_of([*words, *more]).not_covered() if "numbers of records" in one
+        ]
         assert found == ([] if use is None else [item + use])
 
 
 def test_the_options_at_their_defaults_are_no_part_of_an_identity() -> None:
     plain = plan_of([*FEDAVG, "dp.epsilon=3.3"])
     assert not {"calibration", "v", "releases"} & set(plain.identity["dp"])
-    given = plan_of([*FEDAVG, "dp.epsilon=3.3", "dp.calibration=accountant", "dp.v=null", "dp.releases=realised"])
+    given = plan_of(
+        [
+            *FEDAVG,
+            "dp.epsilon=3.3",
+            "dp.calibration=accountant",
+            "dp.v=null",
+            "dp.releases=realised",
+        ]
+    )
     assert given.id == plain.id
     other = plan_of([*FEDAVG, "dp.epsilon=3.3", "dp.calibration=analytic"])
     assert other.identity["dp"] == {**plain.identity["dp"], "calibration": "analytic"}
@@ -259,31 +346,50 @@ def test_the_options_at_their_defaults_are_no_part_of_an_identity() -> None:
 
 def test_noise_for_the_expected_number_is_priced_for_what_was_released() -> None:
     """100 coins of probability 1/7: noise for 15 releases, whatever falls."""
-    plans = [plan_of([*COINS, "dp.epsilon=3.3", "dp.releases=expected", f"seed={seed}"]) for seed in range(8)]
+    plans = [
+        plan_of([*COINS, "dp.epsilon=3.3", "dp.releases=expected", f"seed={seed}"])
+        for seed in range(8)
+    ]
     (noise,) = {plan.mechanism.settings.noise_multiplier for plan in plans}  # type: ignore[attr-defined]
-    assert noise == pytest.approx(calibrate(3.3, DELTA, accountant("gdp"), lambda z: ledger(z, 15)), rel=1e-6)
+    assert noise == pytest.approx(
+        calibrate(3.3, DELTA, accountant("gdp"), lambda z: ledger(z, 15)), rel=1e-6
+    )
     reports = {plan.ledger().releases: privacy_report(plan, plan.ledger()) for plan in plans}
     assert min(reports) < 15 < max(reports)
     for releases, report in reports.items():
         assert report["releases"] == releases
         assert (report["epsilon"] > 3.3) == (releases > 15)
         assert report["epsilon_target"] == 3.3
-        exceeded, clause = releases > 15, "; this epsilon is the ledger's, dp.epsilon is nominal (noise for the expected number"
+        exceeded, clause = (
+            releases > 15,
+            "; this epsilon is the ledger's, dp.epsilon is nominal (noise for the expected number",
+        )
         more = ", which this run exceeds: nominal" if exceeded else ""
         assert report["calibration"] == f"accountant, for the expected number of releases{more}"
-        assert (clause in report["guarantee"]) == is_nominal(report) == ("(nominal 3.3)" in epsilon_text(report)) == exceeded
+        assert (
+            (clause in report["guarantee"])
+            == is_nominal(report)
+            == ("(nominal 3.3)" in epsilon_text(report))
+            == exceeded
+        )
         assert report["guarantee"].endswith("proved") != exceeded
     for plan in plans:
         realised = plan_of([*COINS, "dp.epsilon=3.3", f"seed={plan.seed}"])
         assert realised.ledger().releases == plan.ledger().releases
-        assert privacy_report(realised, realised.ledger())["epsilon"] == pytest.approx(3.3, rel=2e-6)
+        assert privacy_report(realised, realised.ledger())["epsilon"] == pytest.approx(
+            3.3, rel=2e-6
+        )
 
 
 def test_nominal_noise_for_the_expected_number() -> None:
     words = [*COINS, "dp.epsilon=3.3", "dp.calibration=lemma1", "dp.v=8e-8"]
-    assert noise_of([*words, "dp.releases=expected"]) == pytest.approx(lemma1(3.3, DELTA, 15, 8e-8), rel=1e-6)
+    assert noise_of([*words, "dp.releases=expected"]) == pytest.approx(
+        lemma1(3.3, DELTA, 15, 8e-8), rel=1e-6
+    )
     plan = plan_of(words)
-    assert noise_of(words) == pytest.approx(lemma1(3.3, DELTA, plan.ledger().releases, 8e-8), rel=1e-6)
+    assert noise_of(words) == pytest.approx(
+        lemma1(3.3, DELTA, plan.ledger().releases, 8e-8), rel=1e-6
+    )
     for more, text in (
         (["dp.v=8e-8"], "lemma1 (v=8e-08), for the expected number of releases{}: nominal"),
         (["dp.v=3.0"], "lemma1 (v=3), for the expected number of releases{}"),
@@ -291,7 +397,11 @@ def test_nominal_noise_for_the_expected_number() -> None:
         for seed in range(6):
             plan = plan_of([*words, "dp.releases=expected", f"seed={seed}", *more])
             releases = plan.ledger().releases
-            sign = ": nominal" if "nominal" not in text and zcdp_v(3.3, DELTA) * releases > 3.0 * 15 else ""
+            sign = (
+                ": nominal"
+                if "nominal" not in text and zcdp_v(3.3, DELTA) * releases > 3.0 * 15
+                else ""
+            )
             expected = text.format(", which this run exceeds" if releases > 15 else "") + sign
             assert calibration_text(plan, plan.ledger()) == expected
 
@@ -309,7 +419,10 @@ def test_a_schedule_that_hardly_ever_comes_is_calibrated_for_one_release() -> No
             plan_of([*words, *more, "seed=1"])
         assert str(caught.value).startswith("scaffnew ldp synthetic seed=1: nothing is released")
         assert "algorithm.final_release=true" in str(caught.value)
-        assert plan_of([*words, *more, "seed=1", "algorithm.final_release=true"]).ledger().releases == 1
+        assert (
+            plan_of([*words, *more, "seed=1", "algorithm.final_release=true"]).ledger().releases
+            == 1
+        )
 
 
 # What is refused.
@@ -318,19 +431,40 @@ def test_a_schedule_that_hardly_ever_comes_is_calibrated_for_one_release() -> No
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["dp.calibration=lemma1"], "dp.calibration=lemma1 needs its constant: give dp.v (proved from 2.2777 on)"),
+        (
+            ["dp.calibration=lemma1"],
+            "dp.calibration=lemma1 needs its constant: give dp.v (proved from 2.2777 on)",
+        ),
         (["dp.v=2.0"], "dp.v=2: dp.calibration=accountant has no constant"),
         (["dp.v=2.0", "dp.calibration=zcdp"], "dp.v=2: dp.calibration=zcdp has no constant"),
         (["dp.v=0.0", "dp.calibration=lemma1"], "dp.v=0"),
         (["dp.calibration=rdp"], "dp.calibration='rdp'"),
         (["dp.releases=all"], "dp.releases='all'"),
-        (["dp.releases=expected"], "algorithm=fedavg draws no schedule at random; write dp.releases=realised"),
-        (["dp.epsilon=null", "dp.calibration=zcdp"], "dp.calibration=zcdp: without a target epsilon there is no noise"),
-        (["dp.epsilon=null", "dp.releases=expected"], "dp.releases=expected: without a target epsilon there is no noise"),
+        (
+            ["dp.releases=expected"],
+            "algorithm=fedavg draws no schedule at random; write dp.releases=realised",
+        ),
+        (
+            ["dp.epsilon=null", "dp.calibration=zcdp"],
+            "dp.calibration=zcdp: without a target epsilon there is no noise",
+        ),
+        (
+            ["dp.epsilon=null", "dp.releases=expected"],
+            "dp.releases=expected: without a target epsilon there is no noise",
+        ),
         (["dp.epsilon=null", "dp.v=1.0"], "dp.v=1.0: without a target epsilon there is no noise"),
-        (["dp=none", "dp.calibration=analytic"], "dp.calibration=analytic: without privacy there is no noise"),
-        (["dp=none", "dp.releases=expected"], "dp.releases=expected: without privacy there is no noise"),
-        (["dp=ldp_privunit", "dp.calibration=lemma1", "dp.v=1.0"], "mechanism=privunit makes pure releases"),
+        (
+            ["dp=none", "dp.calibration=analytic"],
+            "dp.calibration=analytic: without privacy there is no noise",
+        ),
+        (
+            ["dp=none", "dp.releases=expected"],
+            "dp.releases=expected: without privacy there is no noise",
+        ),
+        (
+            ["dp=ldp_privunit", "dp.calibration=lemma1", "dp.v=1.0"],
+            "mechanism=privunit makes pure releases",
+        ),
         (["dp=ldp_privunit", "dp.calibration=analytic"], "mechanism=privunit makes pure releases"),
         (["mechanism.noise_multiplier=1.0", "dp.calibration=zcdp"], "both given"),
         (
@@ -339,17 +473,28 @@ def test_a_schedule_that_hardly_ever_comes_is_calibrated_for_one_release() -> No
         ),
         (
             ["algorithm=fedexp", "dp=cdp", "dp.calibration=record_heuristic"],
-            "algorithm=fedexp releases 'update' (vector), 'squared_norm' (scalar) with noise of its own",
+            "algorithm=fedexp releases 'update' (vector), "
+            "'squared_norm' (scalar) with noise of its own",
         ),
         (
             ["algorithm=scaffold", "algorithm.release=double", "dp.calibration=record_heuristic"],
-            "algorithm=scaffold releases 'update' (vector) with noise of its own, 'control' (vector) with noise of its own",
+            "algorithm=scaffold releases 'update' (vector) with noise of its own, "
+            "'control' (vector) with noise of its own",
         ),
         (
-            ["algorithm=fednew", "algorithm.inner=2", "dp=cdp", "dp.calibration=lemma1", "dp.v=1.0"],
+            [
+                "algorithm=fednew",
+                "algorithm.inner=2",
+                "dp=cdp",
+                "dp.calibration=lemma1",
+                "dp.v=1.0",
+            ],
             "algorithm=fednew releases 2 times 'direction' (vector)",
         ),
-        (["dp.epsilon=1e300", "dp.calibration=lemma1", "dp.v=1e-300"], "noise multiplier of 0; choose another target"),
+        (
+            ["dp.epsilon=1e300", "dp.calibration=lemma1", "dp.v=1e-300"],
+            "noise multiplier of 0; choose another target",
+        ),
     ],
 )
 def test_wrong_combinations_are_refused_in_one_line(words: list[str], expected: str) -> None:
@@ -361,11 +506,16 @@ def test_wrong_combinations_are_refused_in_one_line(words: list[str], expected: 
 
 
 def test_a_random_schedule_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any method that says what to expect of its schedule can be calibrated for it; the number is rounded up."""
+    """Any method that says what to expect of its schedule can be calibrated for it; the number is
+    rounded up.
+    """
     from dpfl_cli.algorithms.fedavg import FedAvg
 
-    coins = ReleaseSpec("update", occurs=lambda seed, rounds: np.arange(rounds) % 2 == 1, expected=lambda rounds: 0.031 * rounds)
-    monkeypatch.setattr(FedAvg, "releases", staticmethod(lambda settings, trust: [coins]))
+    def coins(settings: object, run: Setup) -> list[ReleaseSpec]:
+        made = np.arange(run.rounds) % 2 == 1
+        return [ReleaseSpec("update", made=made, expected=0.031 * run.rounds)]
+
+    monkeypatch.setattr(FedAvg, "releases", staticmethod(coins))
     plan = plan_of([*FEDAVG, "dp.epsilon=1.0", "dp.releases=expected", "dp.calibration=zcdp"])
     assert plan.ledger().releases == 50
     z = plan.mechanism.settings.noise_multiplier  # type: ignore[attr-defined]
@@ -383,7 +533,9 @@ def test_enormous_epsilons_are_finite_and_right(power: int) -> None:
         mu**2 / 2 + 2 * math.sqrt(mu**2 / 2 * math.log(1 / DELTA)), rel=1e-12
     )
     quantile = 4.264890793922825  # of delta
-    assert accountant("gdp").epsilon(ledger(z, 10_000), DELTA) == pytest.approx(mu**2 / 2 + mu * quantile, rel=1e-9)
+    assert accountant("gdp").epsilon(ledger(z, 10_000), DELTA) == pytest.approx(
+        mu**2 / 2 + mu * quantile, rel=1e-9
+    )
     for found in price_all(ledger(z, 10_000), DELTA):
         assert (found.epsilon is None) != (found.reason is None)
         assert found.epsilon is None or (math.isfinite(found.epsilon) and found.vacuous)
@@ -400,13 +552,17 @@ def test_noise_beyond_what_numbers_hold_is_none() -> None:
 
 @given(st.floats(0.01, 100), st.integers(1, 10_000), st.integers(1, 1000))
 @settings(max_examples=50, deadline=None)
-def test_the_mean_alone_is_less_by_the_root_of_the_clients(z: float, releases: int, clients: int) -> None:
+def test_the_mean_alone_is_less_by_the_root_of_the_clients(
+    z: float, releases: int, clients: int
+) -> None:
     seen = mean_alone(ledger(z, releases), clients)
     assert seen is not None
     (one,) = seen.entries
     assert one.scope == "federation"
     assert one.parameter == pytest.approx(z * math.sqrt(clients))
-    assert accountant("gdp").epsilon(seen, DELTA) <= accountant("gdp").epsilon(ledger(z, releases), DELTA)
+    assert accountant("gdp").epsilon(seen, DELTA) <= accountant("gdp").epsilon(
+        ledger(z, releases), DELTA
+    )
 
 
 def test_the_mean_alone_with_noise_that_changes() -> None:
@@ -415,11 +571,20 @@ def test_the_mean_alone_with_noise_that_changes() -> None:
     assert seen is not None
     scaled = Ledger((entry(tuple(3 * z for z in levels), 3),))
     for name in ("gdp", "zcdp", "rdp"):
-        assert accountant(name).epsilon(seen, DELTA) == pytest.approx(accountant(name).epsilon(scaled, DELTA))
+        assert accountant(name).epsilon(seen, DELTA) == pytest.approx(
+            accountant(name).epsilon(scaled, DELTA)
+        )
 
 
 @pytest.mark.parametrize(
-    "changes", [{"kind": "pure"}, {"shape": "scalar"}, {"unit": "record"}, {"scope": "federation"}, {"kind": "nonprivate"}]
+    "changes",
+    [
+        {"kind": "pure"},
+        {"shape": "scalar"},
+        {"unit": "record"},
+        {"scope": "federation"},
+        {"kind": "nonprivate"},
+    ],
 )
 def test_the_mean_alone_is_not_defined_for_everything(changes: dict[str, Any]) -> None:
     parameter = None if changes.get("kind") == "nonprivate" else 1.0
@@ -442,7 +607,9 @@ def test_central_runs_agree_with_the_mean_alone() -> None:
 # What people see.
 
 
-def test_every_place_that_shows_an_epsilon_says_what_is_nominal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_every_place_that_shows_an_epsilon_says_what_is_nominal(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     from dpfl_cli.cli.main import main
 
     def said(*words: str) -> str:
@@ -470,7 +637,9 @@ def test_every_place_that_shows_an_epsilon_says_what_is_nominal(capsys: pytest.C
     assert record["calibration"] == name
     header, first = said("runs", "export", folder.name).split(maxsplit=1)
     assert header.startswith("run,status,epsilon,epsilon_remark,epsilon_target,calibration,delta")
-    assert first.startswith(f"{folder.name},done,{privacy['epsilon']!r},(nominal 3.3) (vacuous),3.3,lemma1")
+    assert first.startswith(
+        f"{folder.name},done,{privacy['epsilon']!r},(nominal 3.3) (vacuous),3.3,lemma1"
+    )
     told = said("calibrate", *words)
     sigma = 10 * lemma1(3.3, DELTA, 4, 8e-8)
     assert f"noise by {name}; dp.epsilon=3.3; lemma1 is proved from v=2.2777 on" in told

@@ -1,9 +1,12 @@
-"""PrivUnit x ScalarDP and NormEst: constants, exact laws by enumeration and quadrature, and the privacy of messages by count."""
+"""PrivUnit x ScalarDP and NormEst: constants, exact laws by enumeration and quadrature, and the
+privacy of messages by count.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +17,8 @@ from scipy.stats import beta, kstest
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.client_values import opened
-from dpfl_cli.privacy.mechanism import Release, ReleaseSpec
-from dpfl_cli.privacy.privunit import (
+from dpfl_cli.privacy.mechanism import Release
+from dpfl_cli.privacy.privunit_constants import (
     exact_epsilon,
     exact_threshold,
     make_cap,
@@ -24,15 +27,61 @@ from dpfl_cli.privacy.privunit import (
     paper_threshold,
     spent_epsilon,
 )
+from dpfl_cli.privacy.releases import ReleaseSpec
 
 ROUND = np.array([1])
 
-# PRIVACY notes, section 6: d, gamma and m and MSE of the paper's rule, the same of the exact rule, the best split of 4.
+# PRIVACY notes, section 6: d, gamma and m and MSE of the paper's rule, the same of the exact rule,
+#   the best split of 4.
 TABLE = [
-    (10, 0.318172241, 0.402685172, "5.167", 0.387956412, 0.450320989, "3.931", "1.5021", "2.4979", "3.674"),
-    (100, 0.095932540, 0.127512795, "60.50", 0.118373417, 0.144276793, "47.04", "1.3466", "2.6534", "42.82"),
-    (237, 0.062133746, 0.082825213, "144.77", 0.076713186, 0.093773753, "112.72", "1.3373", "2.6627", "102.45"),
-    (5000, 0.013500255, 0.018031682, "3074.6", 0.016674648, 0.020424137, "2396.2", "1.3310", "2.6690", "2175.9"),
+    (
+        10,
+        0.318172241,
+        0.402685172,
+        "5.167",
+        0.387956412,
+        0.450320989,
+        "3.931",
+        "1.5021",
+        "2.4979",
+        "3.674",
+    ),
+    (
+        100,
+        0.095932540,
+        0.127512795,
+        "60.50",
+        0.118373417,
+        0.144276793,
+        "47.04",
+        "1.3466",
+        "2.6534",
+        "42.82",
+    ),
+    (
+        237,
+        0.062133746,
+        0.082825213,
+        "144.77",
+        0.076713186,
+        0.093773753,
+        "112.72",
+        "1.3373",
+        "2.6627",
+        "102.45",
+    ),
+    (
+        5000,
+        0.013500255,
+        0.018031682,
+        "3074.6",
+        0.016674648,
+        0.020424137,
+        "2396.2",
+        "1.3310",
+        "2.6690",
+        "2175.9",
+    ),
 ]
 
 
@@ -58,7 +107,9 @@ def test_constants_to_the_digits_known(row):
 def test_scalar_constants_to_the_digits_known():
     grid = make_grid(2.0)
     assert grid.levels == 2
-    assert [round(x, 9) for x in (grid.step, grid.shift, grid.keep, grid.linear, grid.constant)] == [
+    assert [
+        round(x, 9) for x in (grid.step, grid.shift, grid.keep, grid.linear, grid.constant)
+    ] == [
         0.734776464,
         0.319520937,
         0.786986042,
@@ -103,7 +154,9 @@ def test_mass_and_mean_by_quadrature(dimension, rule):
 @pytest.mark.parametrize("rule", ["paper", "exact"])
 def test_the_loss_never_exceeds_the_budget(dimension, rule):
     """The largest ratio of V's densities, in closed form: cap against complement."""
-    for first, second in itertools.product([0.01, 0.5, 1.0, 2.0, 4.0, 8.0], [0.01, 0.5, 1.0, 2.0, 3.2, 6.0, 12.0]):
+    for first, second in itertools.product(
+        [0.01, 0.5, 1.0, 2.0, 4.0, 8.0], [0.01, 0.5, 1.0, 2.0, 3.2, 6.0, 12.0]
+    ):
         cap = make_cap(first, second, rule, dimension)
         ratio = (cap.inside / cap.mass) / ((1 - cap.inside) / (1 - cap.mass))
         assert ratio >= 1
@@ -135,9 +188,9 @@ def test_no_split_of_the_budget_beats_the_optimal_one(rule):
         best = optimal_cap(total, rule, dimension)
         assert best.epsilon_cap + best.epsilon_direction == pytest.approx(total)
         for share in np.linspace(0.01, 0.99, 99):
-            assert best.mean_squared_error <= make_cap(share * total, (1 - share) * total, rule, dimension).mean_squared_error * (
-                1 + 1e-9
-            )
+            assert best.mean_squared_error <= make_cap(
+                share * total, (1 - share) * total, rule, dimension
+            ).mean_squared_error * (1 + 1e-9)
 
 
 def split_messages(release: Release, values, mechanism):
@@ -158,13 +211,17 @@ def split_messages(release: Release, values, mechanism):
 def test_messages_have_exactly_the_lengths_they_should(build, clipped, dtype, dimension):
     """||Z|| = 1 / m, so a message is |s| / m long: one of k + 1 lengths."""
     mechanism = build("privunit", 500, dimension)
-    values = clipped(torch.randn(1, 500, dimension, dtype=dtype, generator=torch.Generator().manual_seed(1)), 0.7)
+    values = clipped(
+        torch.randn(1, 500, dimension, dtype=dtype, generator=torch.Generator().manual_seed(1)), 0.7
+    )
     release = mechanism.release("update", values, ROUND)
     assert release.received.dtype == dtype
     level, _, z, size, candidates = split_messages(release, values, mechanism)
     tolerance = 2e-6 if dtype == torch.float32 else 1e-12
     np.testing.assert_allclose(size, np.abs(candidates)[level], rtol=tolerance)
-    np.testing.assert_allclose(np.linalg.norm(z, axis=-1) * mechanism._cap["scale"], 1, rtol=tolerance)
+    np.testing.assert_allclose(
+        np.linalg.norm(z, axis=-1) * mechanism._cap["scale"], 1, rtol=tolerance
+    )
     assert set(np.unique(level)) == {0, 1, 2}
 
 
@@ -174,7 +231,11 @@ def test_the_cosine_has_its_law(build, clipped, dimension, rule):
     """<V, u> against its distribution function (a mixture of two pieces of a Beta law)."""
     clients = 40_000
     mechanism = build("privunit", clients, dimension, changes=[{"gamma_rule": rule}])
-    values = clipped(torch.randn(1, clients, dimension, dtype=torch.float64, generator=torch.Generator().manual_seed(2)))
+    values = clipped(
+        torch.randn(
+            1, clients, dimension, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
+        )
+    )
     release = mechanism.release("update", values, ROUND)
     cap = make_cap(2.0, 2.0, rule, dimension)
     _, _, z, _, _ = split_messages(release, values, mechanism)
@@ -186,14 +247,25 @@ def test_the_cosine_has_its_law(build, clipped, dimension, rule):
     def distribution(t):
         below = law.cdf((1 + t) / 2)
         outside = np.minimum(below, 1 - cap.mass) / (1 - cap.mass)
-        return (1 - cap.inside) * outside + cap.inside * np.maximum(below - (1 - cap.mass), 0) / cap.mass
+        return (1 - cap.inside) * outside + cap.inside * np.maximum(
+            below - (1 - cap.mass), 0
+        ) / cap.mass
 
     assert kstest(cosine, distribution).pvalue > 1e-4
     share = (cosine >= cap.threshold).mean()
     assert abs(share - cap.inside) < 5 * math.sqrt(cap.inside * (1 - cap.inside) / clients)
 
 
-@pytest.mark.parametrize("u", [[1.0, 0, 0, 0], [-1.0, 0, 0, 0], [0, 0, 0, 1.0], [-1e-9, 1.0, 1.0, 1.0], [0.5, -0.5, 0.5, 0.5]])
+@pytest.mark.parametrize(
+    "u",
+    [
+        [1.0, 0, 0, 0],
+        [-1.0, 0, 0, 0],
+        [0, 0, 0, 1.0],
+        [-1e-9, 1.0, 1.0, 1.0],
+        [0.5, -0.5, 0.5, 0.5],
+    ],
+)
 def test_the_direction_around_u_is_uniform_and_the_mean_is_u(build, clipped, u):
     """Also for u at and opposite to the axis of the reflection."""
     clients = 60_000
@@ -224,19 +296,30 @@ def test_a_zero_vector_has_a_uniform_direction_and_mean_zero(build, clipped):
             for coordinate in v.T:
                 assert kstest(coordinate, "uniform", args=(-1, 2)).pvalue > 1e-4
             message = release.received[0].double().numpy()
-            assert (np.abs(message.mean(axis=0)) < 5 * message.std(axis=0) / math.sqrt(clients)).all()
+            assert (
+                np.abs(message.mean(axis=0)) < 5 * message.std(axis=0) / math.sqrt(clients)
+            ).all()
 
 
 def scalar_law(mechanism, radius: float) -> dict[int, float]:
-    """The exact distribution of ScalarDP's level, by enumeration of the dice through the mechanism's own code."""
+    """The exact distribution of ScalarDP's level, by enumeration of the dice through the
+    mechanism's own code.
+    """
     grid = make_grid(mechanism.settings[0].epsilon_norm)
     position = grid.levels * radius
     share = position - math.floor(position)
     law: dict[int, float] = dict.fromkeys(range(grid.levels + 1), 0.0)
     almost_one = math.nextafter(1.0, 0.0)
-    rounding = [(max(share - 1e-9, 0.0), share), (min(share + 1e-9, almost_one), 1 - share)]  # either side of the threshold
+    rounding = [
+        (max(share - 1e-9, 0.0), share),
+        (min(share + 1e-9, almost_one), 1 - share),
+    ]  # either side of the threshold
     keeping = [(grid.keep - 1e-9, grid.keep), (grid.keep + 1e-9, 1 - grid.keep)]
-    others = [((j + end) / grid.levels, 0.5 / grid.levels) for j in range(grid.levels) for end in (1e-9, 1 - 1e-9)]
+    others = [
+        ((j + end) / grid.levels, 0.5 / grid.levels)
+        for j in range(grid.levels)
+        for end in (1e-9, 1 - 1e-9)
+    ]
     for (r, pr), (k, pk), (o, po) in itertools.product(rounding, keeping, others):
         if pr == 0:
             continue
@@ -251,7 +334,9 @@ RADII = [0.0, 0.1, 0.25, 1 / 3, 0.5, 0.6180339887, 0.75, 0.999, 1.0]
 
 @pytest.mark.parametrize("epsilon", [0.2, 0.7, 2.0, 5.0])
 def test_scalar_is_exactly_private_and_unbiased_and_its_estimate_as_known(build, epsilon):
-    """By enumeration: ratios at most and somewhere exactly e^e2; E s = r; E NormEst = r^2 - (1/4 - f (1 - f)) / k^2."""
+    """By enumeration: ratios at most and somewhere exactly e^e2; E s = r; E NormEst = r^2 - (1/4 -
+    f (1 - f)) / k^2.
+    """
     mechanism = build("privunit", 1, 3, changes=[{"epsilon_norm": epsilon}])
     grid = make_grid(epsilon)
     levels = np.arange(grid.levels + 1)
@@ -261,7 +346,9 @@ def test_scalar_is_exactly_private_and_unbiased_and_its_estimate_as_known(build,
     estimates = []
     for length in lengths:
         received = torch.tensor([[[length, 0.0, 0.0]]], dtype=torch.float64)
-        release = Release(received, received.mean(dim=1), received, torch.ones(1, dtype=torch.float64))
+        release = Release(
+            received, received.mean(dim=1), received, torch.ones(1, dtype=torch.float64)
+        )
         estimates.append(float(mechanism.squared_norms(release)))
     laws = []
     for radius in RADII:
@@ -273,18 +360,27 @@ def test_scalar_is_exactly_private_and_unbiased_and_its_estimate_as_known(build,
         bias = (0.25 - fraction * (1 - fraction)) / grid.levels**2
         assert law @ np.array(estimates) == pytest.approx(radius**2 - bias, abs=1e-9)
     table = np.array(laws)
-    assert (table.max(axis=0) / table.min(axis=0)).max() == pytest.approx(math.exp(epsilon), rel=1e-10)
+    assert (table.max(axis=0) / table.min(axis=0)).max() == pytest.approx(
+        math.exp(epsilon), rel=1e-10
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_estimated_norms_end_to_end(build, clipped, dtype):
-    """With clipping active (r = C) the estimate is C^2 / 16 too small at e2 = 2, and never by more."""
+    """With clipping active (r = C) the estimate is C^2 / 16 too small at e2 = 2, and never by
+    more.
+    """
     clients, clip_norm = 40_000, 0.3
     mechanism = build("privunit", clients, 20)
-    values = clipped(torch.randn(1, clients, 20, dtype=dtype, generator=torch.Generator().manual_seed(3)), clip_norm)
+    values = clipped(
+        torch.randn(1, clients, 20, dtype=dtype, generator=torch.Generator().manual_seed(3)),
+        clip_norm,
+    )
     release = mechanism.release("update", values, ROUND)
     estimate = mechanism.squared_norms(release).double().numpy()[0]
-    assert len(np.unique(np.round(estimate / clip_norm**2, 4))) == 3  # one value a level: every sign was told
+    assert (
+        len(np.unique(np.round(estimate / clip_norm**2, 4))) == 3
+    )  # one value a level: every sign was told
     expected = clip_norm**2 * (1 - 1 / 16)
     assert abs(estimate.mean() - expected) < 5 * estimate.std() / math.sqrt(clients)
 
@@ -292,10 +388,16 @@ def test_estimated_norms_end_to_end(build, clipped, dtype):
 def test_messages_of_neighbours_are_as_close_as_the_budget_says(build, clipped):
     """Counts of whole messages (angle x length, d = 2) under pairs of inputs; e = 1.5 in all.
 
-    The ratio of frequencies of any cell may exceed e^1.5 only by chance (5 standard errors), and the exact loss is reached.
+    The ratio of frequencies of any cell may exceed e^1.5 only by chance (5 standard errors), and
+    the exact loss is reached.
     """
     clients = 120_000
-    budget = {"epsilon_cap": 0.5, "epsilon_direction": 0.4, "epsilon_norm": 0.6, "gamma_rule": "exact"}
+    budget = {
+        "epsilon_cap": 0.5,
+        "epsilon_direction": 0.4,
+        "epsilon_norm": 0.6,
+        "gamma_rule": "exact",
+    }
     inputs = [[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0], [0.0, 0.5], [0.3, 0.4], [-0.6, 0.8]]
     histograms = []
     for seed, row in enumerate(inputs):
@@ -304,7 +406,9 @@ def test_messages_of_neighbours_are_as_close_as_the_budget_says(build, clipped):
         message = mechanism.release("update", values, ROUND).received[0].numpy()
         length = np.linalg.norm(message, axis=1)
         lengths = np.unique(np.round(length, 9))
-        angle = (np.arctan2(message[:, 1], message[:, 0]) / (2 * math.pi) + 1 / 16) % 1  # cells are centred on the axes
+        angle = (
+            np.arctan2(message[:, 1], message[:, 0]) / (2 * math.pi) + 1 / 16
+        ) % 1  # cells are centred on the axes
         cell = np.floor(angle * 8).astype(int) + 8 * np.searchsorted(lengths, np.round(length, 9))
         histograms.append(np.bincount(cell, minlength=8 * 3))
         assert len(lengths) == 3
@@ -317,7 +421,10 @@ def test_messages_of_neighbours_are_as_close_as_the_budget_says(build, clipped):
     assert (excess - 5 * errors).max() > 1.3
 
 
-@pytest.mark.parametrize(("epsilon", "refused"), [(math.log(4), True), (1e-3, True), (19.0, True), (2.0, False), (18.0, False)])
+@pytest.mark.parametrize(
+    ("epsilon", "refused"),
+    [(math.log(4), True), (1e-3, True), (19.0, True), (2.0, False), (18.0, False)],
+)
 def test_budgets_at_which_signs_cannot_be_told_are_refused(build, epsilon, refused):
     """2b = k (k + 1) / (e^e2 + k) must not be an integer; at ln 4 it is 1."""
     if not refused:
@@ -332,8 +439,9 @@ def test_one_dimension_is_refused_before_anything_runs(build, settings):
     with pytest.raises(ConfigError, match="at least 2 model parameters"):
         build("privunit", 3, 1)
     mechanism = build("privunit", 3, 2)
+    setup = replace(mechanism.site.setup, dimension=1)
     with pytest.raises(ConfigError, match="at least 2 model parameters"):
-        type(mechanism).entry(settings("privunit"), ReleaseSpec("update"), "replace_one", "client", 1, 3)
+        type(mechanism).entry(settings("privunit"), ReleaseSpec("update"), setup)
 
 
 @pytest.mark.parametrize("field", ["epsilon_cap", "epsilon_direction", "epsilon_norm", "epsilon"])
@@ -353,13 +461,23 @@ def test_a_total_is_split_in_the_proportions_of_the_three(build, settings):
 
 
 def test_the_ledger_is_charged_the_sum_whatever_the_rule(build, clipped):
-    changes = [{}, {"gamma_rule": "exact"}, {"gamma_rule": "exact", "split": "optimal"}, {"epsilon": 0.16}]
+    changes = [
+        {},
+        {"gamma_rule": "exact"},
+        {"gamma_rule": "exact", "split": "optimal"},
+        {"epsilon": 0.16},
+    ]
     mechanism = build("privunit", 4, 6, seeds=range(4), changes=changes)
     for round_ in (1, 2):
         mechanism.release("update", clipped(torch.ones(4, 4, 6)), np.full(4, round_))
     for run, epsilon in enumerate((6.0, 6.0, 6.0, 0.16)):
         (entry,) = mechanism.site.ledger.of_run(run).entries
-        assert (entry.kind, entry.count, entry.parameter, entry.scope) == ("pure", 2, epsilon, "client")
+        assert (entry.kind, entry.count, entry.parameter, entry.scope) == (
+            "pure",
+            2,
+            epsilon,
+            "client",
+        )
 
 
 def test_the_optimal_split_lowers_the_error_of_messages(build, clipped):

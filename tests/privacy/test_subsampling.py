@@ -1,4 +1,6 @@
-"""Amplification by subsampling without replacement: the paper's and published values, limits, and other accountants."""
+"""Amplification by subsampling without replacement: the paper's and published values, limits, and
+other accountants.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,28 @@ BATCH = 100
 
 
 def entry(multiplier: float, rate: float | None, count: int, **others: object) -> LedgerEntry:
-    values = {"relation": "replace_one", "unit": "record", "scope": "client", "name": "gradient", "rate": rate} | others
-    return LedgerEntry(kind="gaussian", count=count, parameter=multiplier, sensitivity=None, **values)  # type: ignore[arg-type]
+    values = {
+        "relation": "replace_one",
+        "unit": "record",
+        "scope": "client",
+        "name": "gradient",
+        "rate": rate,
+    } | others
+    return LedgerEntry(
+        kind="gaussian", count=count, parameter=multiplier, sensitivity=None, **values
+    )  # type: ignore[arg-type]
 
 
 def plain(order: int, rate: float, z: float) -> float:
     """Theorem 9 as it is printed, in exact integers and big floats' reach only."""
     curve = [0.0, 0.0, *(j / (2 * z * z) for j in range(2, order + 1))]
-    total = 1 + rate**2 * comb(order, 2, exact=True) * min(4 * math.expm1(curve[2]), 2 * math.exp(curve[2]))
-    total += sum(2 * rate**j * comb(order, j, exact=True) * math.exp((j - 1) * curve[j]) for j in range(3, order + 1))
+    total = 1 + rate**2 * comb(order, 2, exact=True) * min(
+        4 * math.expm1(curve[2]), 2 * math.exp(curve[2])
+    )
+    total += sum(
+        2 * rate**j * comb(order, j, exact=True) * math.exp((j - 1) * curve[j])
+        for j in range(3, order + 1)
+    )
     return min(math.log(total) / (order - 1), curve[order])
 
 
@@ -40,12 +55,16 @@ def plain(order: int, rate: float, z: float) -> float:
 @pytest.mark.parametrize("rate", [0.001, 1 / 15, 0.5])
 @pytest.mark.parametrize("z", [0.5, 1.3, 8.0])
 def test_it_is_the_theorem(order: int, rate: float, z: float) -> None:
-    assert without_replacement_rdp(order, rate, z) == pytest.approx(plain(order, rate, z), rel=1e-12)
+    assert without_replacement_rdp(order, rate, z) == pytest.approx(
+        plain(order, rate, z), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(
     ("rounds", "steps", "records", "sigma", "printed"),
-    [  # epsilon that eq. (3) gives the paper's noise levels, to the digits of an independent computation
+    # epsilon that eq. (3) gives the paper's noise levels, to the digits of an independent
+    # computation
+    [
         (150, 20, 1500, 0.003, 238329),
         (150, 20, 1500, 0.006, 38339),
         (150, 20, 1500, 0.01, 2373.8),
@@ -56,7 +75,9 @@ def test_it_is_the_theorem(order: int, rate: float, z: float) -> None:
         (1000, 15, 1500, 0.01, 11869),
     ],
 )
-def test_the_papers_noise_levels(rounds: int, steps: int, records: int, sigma: float, printed: float) -> None:
+def test_the_papers_noise_levels(
+    rounds: int, steps: int, records: int, sigma: float, printed: float
+) -> None:
     ledger = Ledger((entry(sigma * BATCH / 2, BATCH / records, rounds * steps),))
     price = accountant("wang_rdp", {"order": "paper"}).epsilon(ledger, DELTA)
     assert price == pytest.approx(printed, rel=5e-5)
@@ -75,22 +96,33 @@ def test_the_papers_noise_levels(rounds: int, steps: int, records: int, sigma: f
         (1000, 15, 1500, 11869, 0.01117, 0.00724),
     ],
 )
-def test_the_calibrated_pairs(rounds: int, steps: int, records: int, epsilon: float, sigma: float, sigma_radius: float) -> None:
+def test_the_calibrated_pairs(
+    rounds: int, steps: int, records: int, epsilon: float, sigma: float, sigma_radius: float
+) -> None:
     """Half of epsilon to the releases, a half of that to either stream (`sensitivity=paper`)."""
     rate = BATCH / records
     order = 1 + math.ceil(2 * math.log(1 / DELTA) / epsilon)
 
     def ledger(z: float) -> Ledger:
         radius = balanced_multiplier(z, rate, steps, rate, order)
-        return Ledger((entry(z, rate, rounds * steps), entry(radius, rate, rounds, name="radius", shape="scalar")))
+        return Ledger(
+            (
+                entry(z, rate, rounds * steps),
+                entry(radius, rate, rounds, name="radius", shape="scalar"),
+            )
+        )
 
     z = calibrate(epsilon, DELTA, accountant("wang_rdp", {"order": "paper"}), ledger)
     assert 2 * z / BATCH == pytest.approx(sigma, rel=2e-3)
-    assert 2 * balanced_multiplier(z, rate, steps, rate, order) / BATCH == pytest.approx(sigma_radius, rel=2e-3)
+    assert 2 * balanced_multiplier(z, rate, steps, rate, order) / BATCH == pytest.approx(
+        sigma_radius, rel=2e-3
+    )
 
 
 @given(st.integers(2, 200), st.floats(1e-4, 1.0), st.floats(0.3, 50.0))
-def test_never_above_the_mechanism_itself_and_growing_with_the_rate(order: int, rate: float, z: float) -> None:
+def test_never_above_the_mechanism_itself_and_growing_with_the_rate(
+    order: int, rate: float, z: float
+) -> None:
     own = order / (2 * z * z)
     value = without_replacement_rdp(order, rate, z)
     printed = without_replacement_rdp(order, rate, z, capped=False)
@@ -102,8 +134,9 @@ def test_never_above_the_mechanism_itself_and_growing_with_the_rate(order: int, 
 
 @pytest.mark.parametrize("z", [1.0, 3.0])
 def test_close_to_a_public_accountant_at_the_true_factor(z: float) -> None:
-    """dp-accounting takes std over the clip norm C, where replace_one moves a sum by 2C: its multiplier is half as large for the
-    same noise, so ours at z is compared with its own at 2 z. Its bound is a tighter form of the same theorem."""
+    """dp-accounting takes std over the clip norm C, where replace_one moves a sum by 2C: its
+    multiplier is half as large for the same noise, so ours at z is compared with its own at 2 z.
+    Its bound is a tighter form of the same theorem."""
     orders = list(range(2, 65))
     rate, count = 100 / 1500, 300
     public = PublicAccountant(orders, NeighboringRelation.REPLACE_ONE)
@@ -119,7 +152,10 @@ def test_close_to_a_public_accountant_at_the_true_factor(z: float) -> None:
 
 def test_without_batches_it_is_close_to_the_exact_price() -> None:
     ledger = Ledger((entry(3.0, None, 40),))
-    exact, bound = accountant("gdp").epsilon(ledger, 1e-5), accountant("wang_rdp").epsilon(ledger, 1e-5)
+    exact, bound = (
+        accountant("gdp").epsilon(ledger, 1e-5),
+        accountant("wang_rdp").epsilon(ledger, 1e-5),
+    )
     assert exact < bound < 1.25 * exact
 
 
@@ -127,19 +163,27 @@ def test_other_accountants_price_batches_as_if_they_were_not_there() -> None:
     sampled, whole = (Ledger((entry(3.0, rate, 40),)) for rate in (0.01, None))
     for name in ("gdp", "rdp", "zcdp"):
         assert accountant(name).epsilon(sampled, 1e-5) == accountant(name).epsilon(whole, 1e-5)
-    assert accountant("wang_rdp").epsilon(sampled, 1e-5) < accountant("gdp").epsilon(whole, 1e-5) / 3
+    assert (
+        accountant("wang_rdp").epsilon(sampled, 1e-5) < accountant("gdp").epsilon(whole, 1e-5) / 3
+    )
 
 
 def test_epsilon_grows_with_every_release() -> None:
     for options in ({}, {"order": "paper"}, {"order": 5}):
-        prices = [accountant("wang_rdp", options).epsilon(Ledger((entry(2.0, 0.05, n),)), DELTA) for n in (1, 2, 5, 50, 3000)]
-        assert all(one < other or one == pytest.approx(other, rel=1e-12) for one, other in pairwise(prices))
+        prices = [
+            accountant("wang_rdp", options).epsilon(Ledger((entry(2.0, 0.05, n),)), DELTA)
+            for n in (1, 2, 5, 50, 3000)
+        ]
+        assert all(
+            one < other or one == pytest.approx(other, rel=1e-12) for one, other in pairwise(prices)
+        )
         assert prices[0] < prices[-1]
 
 
 def test_disjoint_parts_cost_what_one_does() -> None:
-    parts = Ledger((entry(2.0, None, 60, disjoint=15),))
-    once = Ledger((entry(2.0, None, 4),))
+    """And what is begun of a further round of parts costs another one."""
+    parts = Ledger((entry(2.0, None, 61, disjoint=15),))
+    once = Ledger((entry(2.0, None, 5),))
     for name in ("gdp", "rdp", "zcdp", "wang_rdp"):
         assert accountant(name).epsilon(parts, DELTA) == accountant(name).epsilon(once, DELTA)
 
@@ -150,7 +194,9 @@ def test_amplification_is_for_replace_one() -> None:
 
 
 def test_calibration_says_when_no_noise_suffices() -> None:
-    """The terms from j = 3 on do not vanish with the noise: Bank's floor is .768, MNIST's at 1000 rounds 9.21."""
+    """The terms from j = 3 on do not vanish with the noise: Bank's floor is .768, MNIST's at 1000
+    rounds 9.21.
+    """
     paper = accountant("wang_rdp", {"order": "paper"})
     for records, count, floor in ((22605, 22600, 0.768), (1500, 15000, 9.21)):
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.attacks import PROVED, attack_facts
-from dpfl_cli.reproduction.grid import cells
-from tests.reproduction.fabricated import declared
+from dpfl_cli.simulation.plan import make_plan
 
 PLAIN = [
     "dataset=synthetic_alpha_beta",
@@ -28,44 +27,48 @@ CLIENT = [
     "rounds=70",
     "dp.delta=1e-5",
 ]
-RECORD = [*PLAIN, "algorithm=fednew_record", "dp.unit=record", "dp.relation=add_or_remove", "rounds=4", "dp.delta=1e-3"]
+RECORD = [
+    *PLAIN,
+    "algorithm=fednew_record",
+    "dp.unit=record",
+    "dp.relation=add_or_remove",
+    "rounds=4",
+    "dp.delta=1e-3",
+]
 PAPER = ["algorithm.dual=paper", "dp.mode=paper"]
 SCALED = [*PAPER, "algorithm.bound_aux=xi", "algorithm.sensitivity=paper"]
 
 
-def facts(folder: Path, overrides: list[str]) -> dict[str, Any]:
-    artifact = declared(
-        folder,
-        runs=[{"overrides": overrides, "labels": {"method": "one"}}],
-        measures={"claimed": {"fact": "attack.claimed"}},
-        best=[],
-        claims=[],
-        tables=[{"rows": ["method"], "cells": ["claimed"]}],
-        figure={"kind": "bars", "x": "method", "measures": ["claimed"]},
-    )
-    return dict(attack_facts(cells(artifact, "quick")[0].plan))
+def facts(overrides: list[str]) -> dict[str, Any]:
+    return dict(attack_facts(make_plan(compose_config(overrides))))
 
 
-def test_a_hidden_dual_costs_what_the_closed_form_says(tmp_path: Path) -> None:
-    found = facts(tmp_path, [*CLIENT, *PAPER])
+def test_a_hidden_dual_costs_what_the_closed_form_says() -> None:
+    found = facts([*CLIENT, *PAPER])
     assert found["claimed"] == pytest.approx(1.0, abs=1e-4)
-    assert (found["factor"], found["exact"]) == (pytest.approx(37.2, abs=0.05), pytest.approx(91.5, abs=0.1))
+    assert (found["factor"], found["exact"]) == (
+        pytest.approx(37.2, abs=0.05),
+        pytest.approx(91.5, abs=0.1),
+    )
 
 
 @pytest.mark.parametrize("dual", ["off", "own_update"])
-def test_a_proved_variant_has_no_number(tmp_path: Path, dual: str) -> None:
-    found = facts(tmp_path, [*CLIENT, f"algorithm.dual={dual}"])
+def test_a_proved_variant_has_no_number(dual: str) -> None:
+    found = facts([*CLIENT, f"algorithm.dual={dual}"])
     assert found["claimed"] == pytest.approx(1.0, abs=1e-4)
     assert found["factor"] == found["exact"] == PROVED
 
 
-def test_a_factor_below_one_is_told(tmp_path: Path) -> None:
-    scaled, proved = facts(tmp_path / "scaled", [*RECORD, *SCALED]), facts(tmp_path / "proved", RECORD)
+def test_a_factor_below_one_is_told() -> None:
+    scaled, proved = (
+        facts([*RECORD, *SCALED]),
+        facts(RECORD),
+    )
     assert scaled["factor"] > 1 > proved["factor"] > 0
     assert scaled["exact"] > scaled["claimed"] > proved["exact"]
     assert proved["shares"] == 1.0
 
 
-def test_methods_without_an_attack_are_one_line(tmp_path: Path) -> None:
+def test_methods_without_an_attack_are_one_line() -> None:
     with pytest.raises(ConfigError, match="facts of an attack are of algorithm=fednew"):
-        facts(tmp_path, [*RECORD, "algorithm=fedgd_record"])
+        facts([*RECORD, "algorithm=fedgd_record"])

@@ -1,4 +1,6 @@
-"""The artifacts of ScaffNew on mushrooms: their step sizes and their noise are what their notes say."""
+"""The artifacts of ScaffNew on mushrooms: their step sizes and their noise are what their notes
+say.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ import pytest
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.sources import locate
-from dpfl_cli.reproduction.declaration import load_artifact
+from dpfl_cli.papers import artifacts
+from dpfl_cli.reproduction.artifact import Scale
 from dpfl_cli.reproduction.grid import Request, requests
 from dpfl_cli.reproduction.problems import problem_facts
 from dpfl_cli.reproduction.theory import scaffnew_bound
@@ -26,10 +29,14 @@ def here() -> None:
         pytest.skip(str(error))
 
 
-def of(name: str, scale: str = "quick", **labels: Any) -> list[Request]:
+def of(name: str, scale: Scale = "quick", **labels: Any) -> list[Request]:
     """The requests of an artifact whose labels have these values, of seed 0."""
-    asked = [request for request in requests(load_artifact(name), scale) if request.seed == 0]
-    found = [one for one in asked if all(one.labels.get(label) == value for label, value in labels.items())]
+    asked = [request for request in requests(artifacts()[name], scale) if request.seed == 0]
+    found = [
+        one
+        for one in asked
+        if all(one.run.labels.get(label) == value for label, value in labels.items())
+    ]
     assert found
     return found
 
@@ -39,12 +46,19 @@ def test_every_run_has_the_settings_of_the_paper(name: str) -> None:
     for request in of(name):
         config = request.config()
         assert (config["dataset"]["name"], config["algorithm"]["name"]) == ("mushrooms", "scaffnew")
-        assert config["algorithm"]["control"] == {"ScaffNew": "sent", "FedAvg": "none"}[str(request.labels["method"])]
-        assert config["algorithm"]["final_release"] == (request.labels.get("coins") == "bernoulli_end")
+        assert (
+            config["algorithm"]["control"]
+            == {"ScaffNew": "sent", "FedAvg": "none"}[str(request.run.labels["method"])]
+        )
+        assert config["algorithm"]["final_release"] == (
+            request.run.labels.get("coins") == "bernoulli_end"
+        )
         assert config["rounds"] >= config["algorithm"]["local_steps"]
         if config["dp"]["name"] == "ldp":
             assert (config["dp"]["relation"], config["dp"]["delta"]) == ("zero_out", 1e-5)
-            assert config["dp"]["epsilon"] == request.labels.get("eps", request.labels.get("tenth"))
+            assert config["dp"]["epsilon"] == request.run.labels.get(
+                "eps", request.run.labels.get("tenth")
+            )
         if config["dp"]["calibration"] == "lemma1" and name != "scaffnew/scaling":
             assert math.isclose(config["dp"]["v"] * config["algorithm"]["clip_norm"] ** 2, 9.4e-7)
 
@@ -58,7 +72,11 @@ def test_all_divisors_of_480_are_tried_in_full_and_some_of_them_quickly() -> Non
     divisors = {number for number in range(1, 481) if 480 % number == 0}
     for name in NAMES:
         tried = {
-            scale: {request.labels["tau"] for request in of(name, scale, method="FedAvg") if "tau" in request.labels}
+            scale: {
+                request.run.labels["tau"]
+                for request in of(name, scale, method="FedAvg")
+                if "tau" in request.run.labels
+            }
             for scale in ("quick", "paper")
         }
         assert tried["quick"] < tried["paper"] == divisors

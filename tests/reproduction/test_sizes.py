@@ -7,7 +7,8 @@ import pytest
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.sizes import size_facts
-from dpfl_cli.simulation.plan import Plan, make_plan
+from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.run_plan import Plan
 
 
 def planned(*words: str) -> Plan:
@@ -15,7 +16,11 @@ def planned(*words: str) -> Plan:
 
 
 def test_unequal_clients() -> None:
-    small = ["dataset.shape=[8,8,8]", "dataset.train_records=[6,3,3]", "dataset.test_records=[2,1,3]"]
+    small = [
+        "dataset.shape=[8,8,8]",
+        "dataset.train_records=[6,3,3]",
+        "dataset.test_records=[2,1,3]",
+    ]
     found = size_facts(planned("dataset=ixi_synth", *small))
     assert found["train"]["mean"] == pytest.approx(4)
     assert found["train"]["std"] == pytest.approx(3**0.5)  # (4 + 1 + 1) / 2

@@ -1,8 +1,9 @@
 """Devices: a round neither reads one nor waits for one.
 
-A CPU cannot show a wait, but torch's `meta` device can: its tensors have no values, so that whatever would wait for a GPU to read
-one (`item`, `bool`, `tolist`, `numpy`, `nonzero`) raises there. What would wait without failing, a plain copy from the host, or
-an index in the host's memory, shows in the operations.
+A CPU cannot show a wait, but torch's `meta` device can: its tensors have no values, so that
+  whatever would wait for a GPU to read
+one (`item`, `bool`, `tolist`, `numpy`, `nonzero`) raises there. What would wait without failing, a
+plain copy from the host, or an index in the host's memory, shows in the operations.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from torch.utils._pytree import tree_leaves
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, PrivacyError
-from dpfl_cli.data.device_draws import DeviceDraws, address_hash
-from dpfl_cli.data.devices import read_once, refill
+from dpfl_cli.data.device_draws import DeviceDraws, Draw, address_hash
+from dpfl_cli.data.devices import read_once
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models import softmax
-from dpfl_cli.privacy import bounded
-from dpfl_cli.simulation import engine
-from dpfl_cli.simulation.engine import Batch, Member, batch_key, noise_device, run_members
+from dpfl_cli.models import client_side, second_order
+from dpfl_cli.privacy import client_values, mechanism, solves
+from dpfl_cli.simulation import stack
+from dpfl_cli.simulation.engine import run_members
+from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan, with_values
+from dpfl_cli.simulation.stack import Stack, noise_device, stack_key
 
 
 class Waits(TorchDispatchMode):
@@ -46,7 +49,9 @@ class Waits(TorchDispatchMode):
             source = args[1] if name == "copy_" else args[0]
             goal = result
             if source.device != goal.device:
-                free = kwargs.get("non_blocking", args[2] if name == "copy_" and len(args) > 2 else False)
+                free = kwargs.get(
+                    "non_blocking", args[2] if name == "copy_" and len(args) > 2 else False
+                )
                 if goal.device.type == "cpu" or not free:
                     self.found.append(f"{name} from {source.device} to {goal.device}")
         elif there and here and name not in ("empty_like", "new_empty", "new_zeros"):
@@ -56,7 +61,14 @@ class Waits(TorchDispatchMode):
                 isinstance(part, torch.Tensor) and part.dtype == torch.bool for part in args[1]
             ):
                 self.found.append(f"{name} by a mask")
-        elif there and name in ("_local_scalar_dense", "nonzero", "_linalg_eigh", "masked_select", "unique", "_unique2"):
+        elif there and name in (
+            "_local_scalar_dense",
+            "nonzero",
+            "_linalg_eigh",
+            "masked_select",
+            "unique",
+            "_unique2",
+        ):
             self.found.append(name)
         return result
 
@@ -67,13 +79,17 @@ FIRST: list[bool] = []  # not empty in the first round of a walk
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """runtime.device is one that cannot be read, but for what the first round reads and keeps."""
-    monkeypatch.setattr(engine, "pick_device", lambda name: torch.device("meta"))
-    monkeypatch.setattr(softmax, "read_once", lambda value: 4.0 if FIRST else read_once(value))
+    monkeypatch.setattr(stack, "pick_device", lambda name: torch.device("meta"))
+    monkeypatch.setattr(second_order, "read_once", lambda value: 4.0 if FIRST else read_once(value))
+    for room in (client_side, client_values, mechanism):  # `Waits` looks on, as nobody else may
+        monkeypatch.setattr(room, "refuse_watchers", lambda: None)
 
 
 def walked(words: list[str]) -> tuple[list[str], list[str]]:
-    """What waits on a device that cannot be read: in a round that is not shown, and in one that is, after the first."""
-    batch = Batch([Member(make_plan(compose_config(words)))])
+    """What waits on a device that cannot be read: in a round that is not shown, and in one that is,
+    after the first.
+    """
+    batch = Stack([Member(make_plan(compose_config(words)))])
     FIRST.append(True)
     try:
         batch.step(shown=False)
@@ -88,14 +104,24 @@ def walked(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 SYNTHETIC = ["dataset.clients=7", "dataset.dimension=5", "rounds=4"]
-ALPHA_BETA = ["dataset=synthetic_alpha_beta", "dataset.clients=5", "dataset.records_per_client=12", "dataset.dimension=6"]
+ALPHA_BETA = [
+    "dataset=synthetic_alpha_beta",
+    "dataset.clients=5",
+    "dataset.records_per_client=12",
+    "dataset.dimension=6",
+]
 CLASSES = [*ALPHA_BETA, "dataset.classes=3", "rounds=4"]
 TWO_CLASSES = [*ALPHA_BETA, "dataset.classes=2", "rounds=4"]
 LOGISTIC, SOFTMAX = [*TWO_CLASSES, "model=logistic"], [*CLASSES, "model=softmax"]
 MLP = [*CLASSES, "model=mlp", "model.hidden=[4]", "model.average_pool=1"]
 ONE_STEP = ["dp.unit=record", "hints.local_steps=1"]
 TRUSTS = {
-    "client": {"none": ["dp=none"], "ldp": ["dp=ldp"], "cdp": ["dp=cdp"], "shares": ["dp=secure_aggregation"]},
+    "client": {
+        "none": ["dp=none"],
+        "ldp": ["dp=ldp"],
+        "cdp": ["dp=cdp"],
+        "shares": ["dp=secure_aggregation"],
+    },
     "record": {
         "none": ["dp=none"],
         "record": ["dp=record"],
@@ -142,7 +168,12 @@ def test_no_round_waits_for_a_device(algorithm: str, nowhere: None) -> None:
 VARIANTS = {
     "privunit": [*SYNTHETIC, "algorithm=fedexp", "dp=ldp_privunit"],
     "minibatches": [*LOGISTIC, "algorithm=fedavg_record", "dp=record", "algorithm.batch_size=4"],
-    "minibatches of softmax": [*SOFTMAX, "algorithm=adaptdp", "dp=record", "algorithm.batch_size=4"],
+    "minibatches of softmax": [
+        *SOFTMAX,
+        "algorithm=adaptdp",
+        "dp=record",
+        "algorithm.batch_size=4",
+    ],
     "with replacement": [
         *LOGISTIC,
         *["algorithm=fedavg_record", "dp=record", "dp.mode=paper"],
@@ -150,7 +181,12 @@ VARIANTS = {
     ],
     "epochs": [
         *LOGISTIC,
-        *["algorithm=fedavg_record", "dp=record", "algorithm.batch_size=4", "algorithm.sampling=epoch_permutation"],
+        *[
+            "algorithm=fedavg_record",
+            "dp=record",
+            "algorithm.batch_size=4",
+            "algorithm.sampling=epoch_permutation",
+        ],
         "algorithm.local_steps=2",
     ],
     "covariance": [*SOFTMAX, "algorithm=fednew", "dp=cdp", "algorithm.curvature=covariance"],
@@ -172,25 +208,24 @@ def test_a_wait_would_be_seen(nowhere: None, monkeypatch: pytest.MonkeyPatch) ->
         torch.zeros(3).to("meta", non_blocking=True)
         there[torch.tensor([0, 1])]
         there.index_put_((torch.empty(3, dtype=torch.bool, device="meta"),), there)
-    assert waits.found == ["_to_copy from cpu to meta", "index of tensors on both sides", "index_put_ by a mask"]
+    assert waits.found == [
+        "_to_copy from cpu to meta",
+        "index of tensors on both sides",
+        "index_put_ by a mask",
+    ]
     monkeypatch.undo()
-    monkeypatch.setattr(engine, "pick_device", lambda name: torch.device("meta"))
+    monkeypatch.setattr(stack, "pick_device", lambda name: torch.device("meta"))
     with pytest.raises(RuntimeError):  # conjugate gradients do read, in the first round
         walked([*SOFTMAX, "algorithm=fednew", "dp=cdp"])
-
-
-@pytest.mark.parametrize("values", [torch.arange(6.0), torch.arange(6, dtype=torch.float64)[::2], torch.tensor(2.0)])
-def test_a_place_is_refilled(values: torch.Tensor) -> None:
-    place = torch.zeros(values.shape, dtype=torch.float32)
-    refill(place, values)
-    assert torch.equal(place, values.float())
 
 
 # What rounds on a device leave unread.
 
 
-def test_a_bound_that_a_device_was_not_asked_for_is_refused_when_metrics_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = Batch([Member(make_plan(compose_config([*SYNTHETIC, "algorithm=fedavg", "dp=ldp"])))])
+def test_a_bound_that_a_device_was_not_asked_for_is_refused_when_metrics_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = Stack([Member(make_plan(compose_config([*SYNTHETIC, "algorithm=fedavg", "dp=ldp"])))])
     batch.mechanism._unread["update"] = torch.tensor(True)
     batch.mechanism.verify()
     assert not batch.mechanism._unread
@@ -199,11 +234,13 @@ def test_a_bound_that_a_device_was_not_asked_for_is_refused_when_metrics_are_rea
         batch.evaluate({})
 
 
-def test_settings_without_a_bound_give_nothing_but_nan_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_without_a_bound_give_nothing_but_nan_on_a_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     values, good = torch.ones(2, 1), torch.tensor([[True], [False]])
     with pytest.raises(PrivacyError, match="no bound"):
-        bounded._demanded(values, good, "no bound")
-    assert bounded._demanded(values.to("meta"), good.to("meta"), "no bound").device.type == "meta"
+        solves._demanded(values, good, "no bound")
+    assert solves._demanded(values.to("meta"), good.to("meta"), "no bound").device.type == "meta"
 
 
 # Noise that a device draws itself; here by torch's generator of the CPU.
@@ -214,25 +251,39 @@ ROUNDS = np.array([3, 4, 3])
 def test_draws_of_a_device_depend_on_their_address_alone() -> None:
     draws = DeviceDraws([5, 5, 6], "cpu")
     for law in ("normal", "uniform"):
-        values = draws.drawn(law, "noise/update", ROUNDS, 4, 6, torch.float64)
+        values = draws.drawn(Draw(law, "noise/update", ROUNDS, 4, 6, torch.float64))
         assert values.shape == (3, 4, 6)
         for run, seed in enumerate([5, 5, 6]):
-            alone = DeviceDraws([seed], "cpu").drawn(law, "noise/update", ROUNDS[run : run + 1], 4, 6, torch.float64)
+            alone = DeviceDraws([seed], "cpu").drawn(
+                Draw(law, "noise/update", ROUNDS[run : run + 1], 4, 6, torch.float64)
+            )
             assert torch.equal(alone[0], values[run])
         assert len({value.numpy().tobytes() for value in values}) == 3
-        again = draws.drawn(law, "noise/update", np.array([4, 4, 3]), 4, 6, torch.float64)
+        again = draws.drawn(Draw(law, "noise/update", np.array([4, 4, 3]), 4, 6, torch.float64))
         assert torch.equal(again[0], values[1])
         assert torch.equal(again[1:], values[1:])
-        assert not torch.equal(draws.drawn(law, "noise/other", ROUNDS, 4, 6, torch.float64), values)
-    assert len({address_hash(seed, name, number) for seed in range(9) for name in "ab" for number in range(9)}) == 162
+        assert not torch.equal(
+            draws.drawn(Draw(law, "noise/other", ROUNDS, 4, 6, torch.float64)), values
+        )
+    assert (
+        len(
+            {
+                address_hash(seed, name, number)
+                for seed in range(9)
+                for name in "ab"
+                for number in range(9)
+            }
+        )
+        == 162
+    )
 
 
 def test_draws_of_a_device_have_their_law() -> None:
     draws = DeviceDraws([1], "cpu")
-    normal = draws.drawn("normal", "x", np.array([1]), 100, 1000, torch.float64)
+    normal = draws.drawn(Draw("normal", "x", np.array([1]), 100, 1000, torch.float64))
     assert abs(float(normal.mean())) < 5e-5**0.5 * 3
     assert abs(float(normal.square().mean()) - 1) < 0.02
-    uniform = draws.drawn("uniform", "x", np.array([1]), 100, 1000, torch.float64)
+    uniform = draws.drawn(Draw("uniform", "x", np.array([1]), 100, 1000, torch.float64))
     assert uniform.min() >= 0
     assert uniform.max() < 1
     assert abs(float(uniform.mean()) - 0.5) < 0.005
@@ -278,7 +329,7 @@ def test_who_draws_is_a_choice_of_the_run_but_not_part_of_it() -> None:
     config = compose_config(SYNTHETIC)
     plans = [make_plan(with_values(config, {"runtime.noise": noise})) for noise in ("auto", "host")]
     assert plans[0].id == plans[1].id
-    assert batch_key(plans[0]) != batch_key(plans[1])
+    assert stack_key(plans[0]) != stack_key(plans[1])
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     assert [noise_device(name, gpu) for name in ("auto", "host", "device")] == [gpu, None, gpu]
     assert [noise_device(name, cpu) for name in ("auto", "host", "device")] == [None] * 3
@@ -294,41 +345,51 @@ def test_who_draws_is_a_choice_of_the_run_but_not_part_of_it() -> None:
 def test_rounds_on_a_gpu(algorithm: str) -> None:
     unit, problems = METHODS[algorithm]
     for problem in problems:
-        words = [*problem, *TRUSTS[unit]["none" if algorithm == "scaffnew" else "cdp" if unit == "client" else "record"]]
-        config = compose_config([*words, "dp.mode=paper", f"algorithm={algorithm}", "runtime.noise=host"])
+        words = [
+            *problem,
+            *TRUSTS[unit][
+                "none" if algorithm == "scaffnew" else "cdp" if unit == "client" else "record"
+            ],
+        ]
+        config = compose_config(
+            [*words, "dp.mode=paper", f"algorithm={algorithm}", "runtime.noise=host"]
+        )
         try:
-            plans = [make_plan(with_values(config, {"runtime.device": device})) for device in ("cpu", "cuda")]
+            plans = [
+                make_plan(with_values(config, {"runtime.device": device}))
+                for device in ("cpu", "cuda")
+            ]
         except ConfigError:  # not defined for this trust model
             continue
-        here, there = ([dict(row) for member in run_members([Member(plan)], _no, _no) for row in member.rows] for plan in plans)
+        here, there = (
+            [dict(row) for member in run_members([Member(plan)], _no, _no) for row in member.rows]
+            for plan in plans
+        )
         assert [row.keys() for row in here] == [row.keys() for row in there]
         for one, other in zip(here, there, strict=True):
-            tolerance = 1e-6 if all(model not in words for model in ("model=softmax", "model=mlp")) else 1e-3  # float32
-            np.testing.assert_allclose(list(one.values()), list(other.values()), rtol=tolerance, atol=tolerance)
-        batch = Batch([Member(make_plan(with_values(config, {"runtime.device": "cuda", "runtime.noise": "device"})))])
+            tolerance = (
+                1e-6
+                if all(model not in words for model in ("model=softmax", "model=mlp"))
+                else 1e-3
+            )  # float32
+            np.testing.assert_allclose(
+                list(one.values()), list(other.values()), rtol=tolerance, atol=tolerance
+            )
+        batch = Stack(
+            [
+                Member(
+                    make_plan(
+                        with_values(config, {"runtime.device": "cuda", "runtime.noise": "device"})
+                    )
+                )
+            ]
+        )
         batch.step(shown=False)
         torch.cuda.set_sync_debug_mode("error")
         try:
             batch.step(shown=False)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("size", [10, 1 << 20])
-def test_a_gpu_gets_what_the_host_had_when_it_was_sent(size: int) -> None:
-    """While the device is busy the host writes over what it has sent."""
-    busy, source = torch.randn(4096, 4096, device="cuda"), torch.empty(size)
-    places = [torch.empty(size, device="cuda") for _ in range(20)]
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        for number, place in enumerate(places):
-            busy @ busy
-            refill(place, source.fill_(number))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    for number, place in enumerate(places):
-        assert bool((place == number).all())
 
 
 def _no(_: Any) -> None:

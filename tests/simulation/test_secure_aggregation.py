@@ -1,4 +1,6 @@
-"""Secure aggregation: what a client sends is in the sum, and nowhere else on the server's side; and what one client sent."""
+"""Secure aggregation: what a client sends is in the sum, and nowhere else on the server's side; and
+what one client sent.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpfl_cli.cli.report import epsilon_text, report_outcomes
+from dpfl_cli.cli.report import report_outcomes
+from dpfl_cli.cli.tables import epsilon_text
 from dpfl_cli.config.component import components
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import DataError
@@ -26,11 +29,14 @@ from dpfl_cli.privacy.collusion import against, coalitions, collusion
 from dpfl_cli.privacy.gaussian import SharedGaussian
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 from dpfl_cli.privacy.mechanism import Mechanism, Release
-from dpfl_cli.simulation.engine import Batch, Member, run_members
+from dpfl_cli.simulation.engine import run_members
 from dpfl_cli.simulation.execute import execute
-from dpfl_cli.simulation.plan import Plan, load_components, make_plan
+from dpfl_cli.simulation.member import DIGEST, Member
+from dpfl_cli.simulation.plan import load_components, make_plan
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.results import privacy_report, run_files
+from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.stack import Stack
 from dpfl_cli.simulation.store import RunStore
 from tests import golden
 
@@ -38,7 +44,12 @@ SHARED = sorted(name for name, words in golden.RUNS.items() if "dp=secure_aggreg
 CLIENTS = 7  # no other size of these runs
 SIZES = {
     word: f"{word.split('=')[0]}={CLIENTS}"
-    for word in ("dataset.clients=3", "dataset.clients=12", "partitioner.clients=4", "partitioner.clients=6")
+    for word in (
+        "dataset.clients=3",
+        "dataset.clients=12",
+        "partitioner.clients=4",
+        "partitioner.clients=6",
+    )
 }
 SMALL = ["dataset.clients=7", "dataset.dimension=5", "rounds=6"]
 
@@ -49,13 +60,25 @@ def plan_of(words: list[str]) -> Plan:
 
 def kinds() -> list[str]:
     """One run for each method, unit and way to keep state of its clients."""
-    return [name for name in SHARED if "calibrated" not in name and not name.endswith(("zero_out", "add_or_remove"))]
+    return [
+        name
+        for name in SHARED
+        if "calibrated" not in name and not name.endswith(("zero_out", "add_or_remove"))
+    ]
 
 
 def test_every_method_that_shares_noise_is_among_them() -> None:
     load_components()
-    found = {name for name, one in components("algorithm").items() if "secure_aggregation" in one.target.trusts}
-    ours = {name for name in found if components("algorithm")[name].target.__module__.startswith("dpfl_cli.")}
+    found = {
+        name
+        for name, one in components("algorithm").items()
+        if "secure_aggregation" in one.target.trusts
+    }
+    ours = {
+        name
+        for name in found
+        if components("algorithm")[name].target.__module__.startswith("dpfl_cli.")
+    }
     assert {compose_config(golden.RUNS[name])["algorithm"]["name"] for name in kinds()} == ours
 
 
@@ -64,7 +87,9 @@ def reachable(root: Any) -> Iterator[tuple[str, Any]]:
     queue, seen = [("", root)], set()
     while queue:
         way, one = queue.pop()
-        if type(one) in weakref.ProxyTypes:  # leads to what is reached otherwise, or to nothing any more
+        if (
+            type(one) in weakref.ProxyTypes
+        ):  # leads to what is reached otherwise, or to nothing any more
             continue
         if id(one) in seen or isinstance(one, type | str | bytes | int | float | type(None)):
             continue
@@ -78,10 +103,12 @@ def reachable(root: Any) -> Iterator[tuple[str, Any]]:
             queue += [(f"{way}._base", one._base)]
         elif isinstance(one, np.ndarray):
             queue += [(f"{way}.base", one.base)]
-        elif isinstance(one, FunctionType | MethodType | CellType) or not type(one).__module__.startswith(
-            ("torch", "numpy", "builtins")
-        ):
-            queue += [(f"{way} -> {type(other).__name__}", other) for other in gc.get_referents(one)]
+        elif isinstance(one, FunctionType | MethodType | CellType) or not type(
+            one
+        ).__module__.startswith(("torch", "numpy", "builtins")):
+            queue += [
+                (f"{way} -> {type(other).__name__}", other) for other in gc.get_referents(one)
+            ]
 
 
 def held(one: Any) -> Tensor | None:
@@ -96,7 +123,9 @@ def held(one: Any) -> Tensor | None:
 
 
 def found_in(root: Any, secrets: Tensor) -> list[str]:
-    """Where objects hold a tensor with an axis of clients, or numbers of which a client's message is made."""
+    """Where objects hold a tensor with an axis of clients, or numbers of which a client's message
+    is made.
+    """
     found = []
     for way, one in reachable(root):
         if isinstance(one, ClientValues):
@@ -112,8 +141,12 @@ def found_in(root: Any, secrets: Tensor) -> list[str]:
     return found
 
 
-def played(words: list[str], monkeypatch: pytest.MonkeyPatch, rounds: int = 2) -> tuple[Batch, Member, Tensor, list[Release]]:
-    """A batch of one run after some rounds, with the numbers of all messages and contributions, and the releases."""
+def played(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, rounds: int = 2
+) -> tuple[Stack, Member, Tensor, list[Release]]:
+    """A batch of one run after some rounds, with the numbers of all messages and contributions, and
+    the releases.
+    """
     secrets: list[Tensor] = []
     releases: list[Release] = []
     original = SharedGaussian.release
@@ -128,7 +161,7 @@ def played(words: list[str], monkeypatch: pytest.MonkeyPatch, rounds: int = 2) -
 
     monkeypatch.setattr(SharedGaussian, "release", release)
     member = Member(plan_of(words))
-    batch = Batch([member])
+    batch = Stack([member])
     batch.evaluate({})
     for _ in range(rounds):
         batch.evaluate(batch.step())
@@ -138,15 +171,17 @@ def played(words: list[str], monkeypatch: pytest.MonkeyPatch, rounds: int = 2) -
 
 
 @pytest.mark.parametrize("name", kinds())
-def test_nothing_on_the_servers_side_holds_a_message(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_on_the_servers_side_holds_a_message(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     try:
         batch, member, secrets, releases = played(golden.RUNS[name], monkeypatch)
     except DataError as absent:
         pytest.skip(str(absent))
     assert member.plan.clients == CLIENTS
     assert len(secrets)
-    saved = torch.load(io.BytesIO(member.to_bytes()), weights_only=True)
-    owned = saved.pop("clients")
+    saved = torch.load(io.BytesIO(member.to_bytes()[DIGEST:]), weights_only=True)
+    owned = saved["state"].pop("clients")
     assert set(owned) == set(batch.state.clients)
     assert all(value.shape[0] == CLIENTS for value in owned.values())
     assert all(isinstance(value, ClientValues) for value in batch.state.clients.values())
@@ -154,10 +189,14 @@ def test_nothing_on_the_servers_side_holds_a_message(name: str, monkeypatch: pyt
         "server": batch.state.server,
         "models": batch.recent,
         "rows": member.rows,
-        "member": (member.server, member.recent, member.ledger),
+        "member": (member.state.server, member.recent, member.ledger),
         "checkpoint": saved,
         "released": [(one.received, one.mean, one.noise_std, one.bound) for one in releases],
-        "files": {file: text for file, text in run_files(member, "done").items() if file.endswith(("json", "csv"))},
+        "files": {
+            file: content.decode()
+            for file, content in run_files(member, "done").items()
+            if file.endswith(("json", "csv"))
+        },
     }
     assert found_in(server, secrets) == []
     printed = [float(word) for text in server["files"].values() for word in _numbers(text)]  # type: ignore[attr-defined]
@@ -189,16 +228,40 @@ def test_a_message_that_is_kept_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_a_release_and_the_mechanism_offer() -> None:
     """Nothing else is there; whoever adds to it has to think of single messages here."""
     assert {name for name in vars(SharedGaussian) if not name.startswith("_")} == {
-        *("trusts", "whole_noise", "gap", "as_calibrated", "entry", "release"),
+        *("trusts", "whole_noise", "gap", "as_calibrated", "event"),
     }
     asked = {name for name in dir(Mechanism) if not name.startswith("_")}
-    declared = {"trusts", "relations", "shapes", "noise_field", "needs_bound", "whole_noise", "gap", "as_calibrated", "check"}
-    assert asked == (declared - {"trusts"}) | {"entry", "planned", "release", "squared_norms", "verify", "trust", "rounds", "due"}
+    declared = {
+        "trusts",
+        "relations",
+        "shapes",
+        "noise_field",
+        "needs_bound",
+        "whole_noise",
+        "gap",
+        "as_calibrated",
+        "check",
+    }
+    assert asked == (declared - {"trusts"}) | {
+        "entry",
+        "event",
+        "parts",
+        "streams",
+        "planned",
+        "release",
+        "squared_norms",
+        "verify",
+        "trust",
+        "rounds",
+        "due",
+    }
     assert set(Release.__annotations__) == {"received", "mean", "own", "bound", "noise_std"}
 
 
 @pytest.mark.parametrize("echo", [False, True])
-def test_a_release_of_shares_shows_the_sum_only(echo: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_of_shares_shows_the_sum_only(
+    echo: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = [*SMALL, "algorithm=scaffold" if echo else "algorithm=fedavg", "dp=secure_aggregation"]
     if echo:
         words += ["algorithm.control=sent", "dp.mode=paper"]
@@ -216,13 +279,19 @@ def test_a_release_of_shares_shows_the_sum_only(echo: bool, monkeypatch: pytest.
 
 
 def ledger_of(parameter: Any, count: int, scope: Any = "federation") -> Ledger:
-    return Ledger((LedgerEntry("update", "gaussian", count, parameter, 1.0, "zero_out", "client", scope),))
+    return Ledger(
+        (LedgerEntry("update", "gaussian", count, parameter, 1.0, "zero_out", "client", scope),)
+    )
 
 
 def test_a_coalition_knows_its_own_shares() -> None:
     """The noise that is left on the others' sum, drawn: z sqrt((M - h) / M)."""
     clients, colluding, multiplier = 40, 15, 2.5
-    shares = np.random.default_rng(3).standard_normal((clients, 100_000)) * multiplier / math.sqrt(clients)
+    shares = (
+        np.random.default_rng(3).standard_normal((clients, 100_000))
+        * multiplier
+        / math.sqrt(clients)
+    )
     left = (shares.sum(axis=0) - shares[:colluding].sum(axis=0)).std()
     (entry,) = against(ledger_of(multiplier, 7), clients, colluding).entries
     assert left == pytest.approx(entry.parameter, rel=0.01)
@@ -249,14 +318,28 @@ def test_noise_that_changes_over_a_long_run_is_priced_at_once() -> None:
     import time
 
     start = time.perf_counter()
-    found = collusion(ledger_of(tuple(np.linspace(50.0, 90.0, 50_000).tolist()), 50_000), 100, accountant("pld"), 1e-5)
+    found = collusion(
+        ledger_of(tuple(np.linspace(50.0, 90.0, 50_000).tolist()), 50_000),
+        100,
+        accountant("pld"),
+        1e-5,
+    )
     assert time.perf_counter() - start < 20
     assert isinstance(found, list)
-    exact = collusion(ledger_of(tuple(np.linspace(50.0, 90.0, 50_000).tolist()), 50_000), 100, accountant("gdp"), 1e-5)
-    assert [row["epsilon"] for row in found] == pytest.approx([row["epsilon"] for row in exact], rel=1e-3)  # type: ignore[index]
+    exact = collusion(
+        ledger_of(tuple(np.linspace(50.0, 90.0, 50_000).tolist()), 50_000),
+        100,
+        accountant("gdp"),
+        1e-5,
+    )
+    assert [row["epsilon"] for row in found] == pytest.approx(
+        [row["epsilon"] for row in exact], rel=1e-3
+    )  # type: ignore[index]
 
 
-def test_a_report_says_what_colluding_clients_see(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_says_what_colluding_clients_see(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [*SMALL, "algorithm=fedavg", "dp=secure_aggregation"]
     plan = plan_of(words)
     outcomes = execute([plan], RunStore(tmp_path), Progress("", 6, quiet=True))
@@ -264,8 +347,16 @@ def test_a_report_says_what_colluding_clients_see(tmp_path: Any, capsys: pytest.
     privacy = outcomes[0].record.result["privacy"]
     line = f"Against 3 of 7 colluding clients: epsilon {privacy['collusion'][-1]['epsilon']:.4f}."
     assert line in capsys.readouterr().out
-    assert privacy["collusion"][-1]["noise_multiplier"] == {"update": pytest.approx(2.5 * math.sqrt(4 / 7))}
-    record = [*SMALL, "dp=secure_aggregation", "dp.unit=record", "dataset.records_per_client=3", "algorithm=scaffold_record"]
+    assert privacy["collusion"][-1]["noise_multiplier"] == {
+        "update": pytest.approx(2.5 * math.sqrt(4 / 7))
+    }
+    record = [
+        *SMALL,
+        "dp=secure_aggregation",
+        "dp.unit=record",
+        "dataset.records_per_client=3",
+        "algorithm=scaffold_record",
+    ]
     whole = plan_of([*record, "hints.local_steps=2", "mechanism.noise_share=false"])
     assert "changes nothing" in privacy_report(whole, whole.ledger())["collusion"]
     own = plan_of([*words, "mechanism.sens_scale=own", "dp.mode=paper"])
@@ -285,7 +376,7 @@ def test_a_table_says_where_epsilon_is_not_its_target() -> None:
 
 
 def finished(words: list[str]) -> Member:
-    (member,) = run_members([Member(plan_of(words))], lambda member: None, lambda active: None)
+    (member,) = run_members([Member(plan_of(words))])
     return member
 
 
@@ -300,29 +391,43 @@ def sent(member: Member) -> int:
         (["algorithm=fedavg", "dp=none"], 5),
         (["algorithm=fedexp", "dp=cdp"], 6),  # a vector and a squared norm
         (["algorithm=scaffold", "dp=ldp", "algorithm.release=double"], 10),
-        (["algorithm=fedavg_record", "dp=record", "dataset.records_per_client=3", "hints.local_steps=4"], 5),  # one message
+        (
+            [
+                "algorithm=fedavg_record",
+                "dp=record",
+                "dataset.records_per_client=3",
+                "hints.local_steps=4",
+            ],
+            5,
+        ),  # one message
     ],
 )
 def test_numbers_are_counted_as_they_are_released(words: list[str], each: int) -> None:
     member = finished([*SMALL, *words])
     assert sent(member) == 6 * each
-    assert [entry.floats for entry in member.plan.ledger().entries] == [0] * len(member.ledger.entries)  # nobody plans them
+    assert [entry.floats for entry in member.plan.ledger().entries] == [0] * len(
+        member.ledger.entries
+    )  # nobody plans them
     assert Ledger.from_json(member.ledger.to_json()).floats == sent(member)
 
 
-def test_what_was_sent_outlives_checkpoints_batches_and_replayed_rounds() -> None:
+def test_what_was_sent_outlives_checkpoints_and_batches() -> None:
     words = [*SMALL[:2], "algorithm=fedavg", "dp=secure_aggregation"]
     alone = finished([*words, "rounds=230"])
     assert sent(alone) == 230 * 5
-    plans = [plan_of([*words, f"rounds={rounds}", f"seed={seed}"]) for seed, rounds in enumerate((230, 12, 150))]
-    members = run_members([Member(plan) for plan in plans], lambda member: None, lambda active: None)
+    plans = [
+        plan_of([*words, f"rounds={rounds}", f"seed={seed}"])
+        for seed, rounds in enumerate((230, 12, 150))
+    ]
+    members = run_members(
+        [Member(plan) for plan in plans], lambda member: None, lambda active: None
+    )
     assert {member.plan.rounds: sent(member) for member in members} == {230: 1150, 12: 60, 150: 750}
-    batch = Batch([Member(plans[0])])
+    batch = Stack([Member(plans[0])])
     for _ in range(120):
         batch.step()
-    assert batch.replay.replaying
     batch.collect()
     again = Member.from_bytes(plans[0], batch.members[0].to_bytes())
     assert sent(again) == 600
-    (resumed,) = run_members([again], lambda member: None, lambda active: None)
+    (resumed,) = run_members([again])
     assert sent(resumed) == 1150

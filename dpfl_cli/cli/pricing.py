@@ -1,0 +1,56 @@
+"""What `account`, `calibrate` and `calculate` share: a plan from overrides, and the lines of a
+ledger.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dpfl_cli.cli.plugins import add_plugin_option, load_plugins
+from dpfl_cli.config.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dpfl_cli.privacy.ledger import LedgerEntry
+    from dpfl_cli.simulation.run_plan import Plan
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """OVERRIDE ... and --plugin, of a command about a run that is not run."""
+    parser.add_argument(
+        "overrides", nargs="*", metavar="OVERRIDE", help="as of `dpfl run`; dp.epsilon is needed"
+    )
+    add_plugin_option(parser)
+
+
+def plan_for_target(
+    command: str, overrides: Sequence[str], plugins: Sequence[str], or_without_noise: bool = False
+) -> Plan:
+    """The plan of `dpfl run OVERRIDES`, whose noise meets a target epsilon.
+
+    Args:
+      command: for errors.
+      or_without_noise: takes dp=none too.
+
+    Raises:
+      ConfigError: there is no target, or the run cannot be planned.
+    """
+    from dpfl_cli.config.compose import compose_config
+    from dpfl_cli.simulation.plan import make_plan
+
+    load_plugins(plugins)
+    config = compose_config(overrides)
+    dp = config["dp"]
+    if dp["epsilon"] is None and not (or_without_noise and dp["trust"] == "none"):
+        other = ", or dp=none for a problem without noise" if or_without_noise else ""
+        raise ConfigError(f"{command}: no target; add dp.epsilon=VALUE (and dp.delta=VALUE){other}")
+    return make_plan(config)
+
+
+def release_line(entry: LedgerEntry, *more: str) -> str:
+    """One entry of a ledger: what is released how often, and with what noise."""
+    value = entry.parameter
+    shown = f"array of {len(value)}" if isinstance(value, tuple | list) else str(value)
+    often = f"{entry.count} x {entry.kind} per {entry.scope}"
+    return ", ".join([f"release {entry.name}: {often}", f"parameter {shown}", *more])

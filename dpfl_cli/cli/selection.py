@@ -1,0 +1,128 @@
+"""Which runs a command line means, and what can be asked of them: one flat row a run."""
+
+from __future__ import annotations
+
+import operator
+import re
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpfl_cli.cli.varying import settings_of, text_of
+from dpfl_cli.config.errors import ConfigError, StoreError, nearest
+from dpfl_cli.config.identity import flat
+
+if TYPE_CHECKING:
+    from dpfl_cli.simulation.store import RunRecord, RunStore
+
+COMPARED = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def row_of(record: RunRecord) -> dict[str, Any]:
+    """What --where, --sort and tables can name: a run's choices, its last metrics, its epsilon, and
+    every key of its config.
+    """
+    result = record.result
+    return {
+        "run": record.id,
+        **settings_of(record.config),
+        **flat(record.config),
+        **result["metrics"].get("last", {}),
+        "epsilon": result["privacy"]["epsilon"],
+        "delta": result["privacy"]["delta"],
+        "status": record.status,
+    }
+
+
+def load(
+    store: RunStore, names: Sequence[str], read: Sequence[str], listed: bool = False
+) -> list[RunRecord]:
+    """The runs with these names, or all, each with the files that `read` names read.
+
+    A damaged run is left out with a line on standard error, or on standard output where it is
+    `listed`; one that was asked for by name is an error.
+
+    Raises:
+      StoreError: nothing fits a name, or a named run is damaged.
+    """
+    records = []
+    for record in [store.match(name) for name in names] if names else store.all():
+        try:
+            for name in read:
+                getattr(record, name)
+        except StoreError as error:
+            if names:
+                raise
+            if listed:
+                print(f"{record.id} damaged: {error}")
+            else:
+                print(f"dpfl: left out: {error}", file=sys.stderr)
+        else:
+            records.append(record)
+    return records
+
+
+def narrowed(
+    records: Sequence[RunRecord], where: Sequence[str], status: str | None, sort: str | None = None
+) -> list[RunRecord]:
+    """The runs that meet every condition, as `accuracy>80`, in the order of a key, as `accuracy` or
+    `-accuracy`.
+
+    Raises:
+      ConfigError: a condition cannot be read, or no run has its key.
+    """
+    if not where and sort is None:
+        return [record for record in records if status is None or record.status == status]
+    rows = [(record, row_of(record)) for record in records]
+    known = {key for _, row in rows for key in row}
+
+    def check(option: str, key: str) -> None:
+        if rows and key not in known:
+            raise ConfigError(f"{option} {key}: no run has this key; {nearest(key, known)}")
+
+    for condition in where:
+        found = re.fullmatch(r"([^<>=!]+)(!=|<=|>=|=|<|>)(.*)", condition)
+        if not found:
+            raise ConfigError(
+                f"--where {condition}: write KEY=VALUE, as algorithm=fedexp, or accuracy>80"
+            )
+        key, sign, wanted = found.groups()
+        check("--where", key)
+        if sign[0] in "<>" and _number(wanted) is None:
+            raise ConfigError(f"--where {condition}: {wanted or 'nothing'} is not a number")
+        rows = [(record, row) for record, row in rows if _meets(row.get(key), sign, wanted)]
+    if sort is not None:
+        key = sort.removeprefix("-")
+        check("--sort", key)
+        rows.sort(key=lambda pair: order(pair[1].get(key)), reverse=sort != key)
+    return [record for record, _ in rows if status is None or record.status == status]
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _meets(value: Any, sign: str, wanted: str) -> bool:
+    """Numbers are compared as numbers, all else as it is written on a command line."""
+    sides: tuple[Any, Any] = _number(value), _number(wanted)
+    if None in sides:
+        if sign[0] in "<>":
+            return False
+        sides = text_of(value), wanted
+    return bool(COMPARED[sign](*sides))
+
+
+def order(value: Any) -> tuple[bool, Any]:
+    """Numbers by size, then all else by its text."""
+    number = _number(value)
+    return (number is None, text_of(value) if number is None else number)

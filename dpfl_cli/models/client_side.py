@@ -1,0 +1,325 @@
+"""What an algorithm sees of an objective: public sizes, and what clients compute."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.data.streams import Streams
+from dpfl_cli.models.objective import Curvature, Objective
+from dpfl_cli.privacy.batches import Batch, drawn, epoch, records_of
+from dpfl_cli.privacy.bounded import Bounded, as_computed
+from dpfl_cli.privacy.client_values import (
+    ClientValues,
+    Unreleased,
+    client_values,
+    is_raw,
+    own_values,
+    refuse_watchers,
+)
+from dpfl_cli.privacy.record_means import number_mean
+from dpfl_cli.privacy.solves import Constant, Side
+
+BATCHES = "a batch is drawn by Round.batch, or public record numbers [runs, clients, b]"
+TWICE = "a batch holds a record twice, so that it would count twice: draw it with Round.batch"
+RAW_POINT = (
+    "it is taken at values that depend on the client's data and on no release, which one record "
+    "can have moved"
+)
+OWN_MODEL = "its model is a plugin's, and nobody has shown that it clips every record"
+REPEATS = "a batch drawn with replacement may hold a record several times"
+
+
+class ClientSide:
+    """What an algorithm may ask of an objective, whose federations and metrics (both hold private
+    data) it must not reach.
+
+    What it passes is checked here for every model: the server's part must be public, a client's
+    part its own. A bound per record is proved where the model is dpfl's and the points are public
+    or the client's own released messages.
+
+    Args:
+      objective: the objective that does the work.
+      unit: whose data are protected; numbers of records are public where these are records.
+
+    Attributes:
+      runs, clients, dimension: R, M, d.
+      features: p, as `Objective.features`.
+      dtype, device: of parameters.
+    """
+
+    __slots__ = ("__checked", "__counts_public", "__objective", "__unread")
+
+    def __init__(self, objective: Objective, unit: str = "record") -> None:
+        self.__objective = objective
+        self.__counts_public = unit == "record"
+        self.__checked = False
+        # on a device, whether a batch held a record twice; see `verify`
+        self.__unread: list[Tensor] = []
+
+    @property
+    def runs(self) -> int:
+        return self.__objective.runs
+
+    @property
+    def clients(self) -> int:
+        return self.__objective.clients
+
+    @property
+    def dimension(self) -> int:
+        return self.__objective.dimension
+
+    @property
+    def features(self) -> int:
+        return self.__objective.features
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.__objective.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.__objective.device
+
+    @property
+    def records(self) -> Tensor:
+        """[R, M] int64 number of records n_i of every client: public where single records are
+        protected, the client's own where the whole client is.
+        """
+        counts = self.__objective.records
+        return counts if self.__counts_public else client_values(counts)
+
+    def divisors(self, batch: Batch | Tensor | None) -> Tensor:
+        """[R, M] what a mean over a batch, or over all records, is divided by."""
+        return self.__objective.divisors(self._batch(batch))
+
+    def batch(
+        self,
+        streams: Streams,
+        stream: str,
+        numbers: np.ndarray,
+        size: int,
+        repeats: bool = False,
+    ) -> Batch:
+        """As `batches.drawn`, of the clients' records."""
+        held, device = self.__objective.held, self.__objective.batch_device
+        return drawn(streams, stream, numbers, held, size, device, repeats)
+
+    def epoch(self, streams: Streams, stream: str, numbers: np.ndarray, size: int) -> list[Batch]:
+        """As `batches.epoch`, of the clients' records."""
+        held, device = self.__objective.held, self.__objective.batch_device
+        return epoch(streams, stream, numbers, held, size, device)
+
+    def initial(self, streams: Streams) -> Tensor:
+        """As `Objective.initial`."""
+        return self.__objective.initial(streams)
+
+    def gradient(self, parameters: Tensor, batch: Batch | Tensor | None = None) -> ClientValues:
+        """As `Objective.gradient`, or `Objective.minibatch_gradient` of a batch."""
+        own, records = self._own("parameters", parameters), self._batch(batch)
+        if records is None:
+            return client_values(self.__objective.gradient(own))
+        return client_values(self.__objective.minibatch_gradient(own, records))
+
+    def local_descent(
+        self,
+        start: Tensor,
+        learning_rate: Tensor,
+        steps: int,
+        drift: Tensor | None = None,
+        batches: list[Batch] | Tensor | None = None,
+    ) -> ClientValues:
+        """As `Objective.local_descent`, or `Objective.minibatch_descent` over batches, one a step,
+        or [R, M, steps, b].
+        """
+        self._public("start", start, (self.runs, self.dimension))
+        self._public("learning_rate", learning_rate, (self.runs,))
+        own = None if drift is None else self._own("drift", drift)
+        if batches is None:
+            return client_values(self.__objective.local_descent(start, learning_rate, steps, own))
+        if isinstance(batches, list):
+            batches = torch.stack([records_of(batch) for batch in batches], dim=2)
+        records = self._distinct(batches, 4)
+        if records.shape[2] != steps:
+            raise PrivacyError(f"{steps} local steps need as many batches, not {records.shape[2]}")
+        descent = self.__objective.minibatch_descent
+        return client_values(descent(start, learning_rate, records, own))
+
+    def clipped_gradient(
+        self, parameters: Tensor, clip_norm: Tensor, batch: Batch | Tensor | None = None
+    ) -> Bounded:
+        """As `Objective.clipped_gradient`."""
+        self._public("clip_norm", clip_norm, (self.runs,))
+        own, records = self._own("parameters", parameters), self._batch(batch)
+        mean = self.__objective.clipped_gradient(own, clip_norm, records)
+        return self._per_record(mean, batch, own)
+
+    def squared_norms_mean(
+        self,
+        parameters: Tensor,
+        limit: Tensor,
+        batch: Batch | Tensor | None = None,
+        factor: float = 1.0,
+    ) -> tuple[Bounded, ClientValues]:
+        """The mean over records of their squared gradient norms, each clipped to B, and the norms
+        [R, M, b] themselves.
+
+        Args:
+          limit: [R], B.
+          factor: as in `record_means.number_mean`.
+        """
+        own, records = self._own("parameters", parameters), self._batch(batch)
+        norms = client_values(self.__objective.squared_gradient_norms(own, records))
+        mean = number_mean(norms, limit, self.__objective.divisors(records), factor)
+        return self._per_record(mean, batch, own), norms
+
+    def damped_solve(
+        self,
+        parameters: Tensor,
+        right: Tensor,
+        damping: Tensor,
+        curvature: Curvature = "hessian",
+        clip_norm: Tensor | None = None,
+    ) -> ClientValues:
+        """As `Objective.damped_solve`."""
+        self._public("damping", damping, (self.runs,))
+        if clip_norm is not None:
+            self._public("clip_norm", clip_norm, (self.runs,))
+        own = self._own("parameters", parameters), self._own("right", right)
+        return client_values(self.__objective.damped_solve(*own, damping, curvature, clip_norm))
+
+    def newton_direction(
+        self,
+        parameters: Tensor,
+        auxiliary: Tensor,
+        clip_norm: Tensor,
+        side_clip_norm: Tensor,
+        curvature_clip_norm: Tensor,
+        damping: Tensor,
+        curvature: Curvature = "hessian",
+        how: Side = "project",
+        constant: Constant = "tight",
+    ) -> Bounded:
+        """As `Objective.newton_direction`."""
+        clips = clip_norm, side_clip_norm, curvature_clip_norm
+        for number in (*clips, damping):
+            self._public("clips and damping", number, (self.runs,))
+        own = self._own("parameters", parameters), self._own("auxiliary", auxiliary)
+        found = self.__objective.newton_direction(*own, *clips, damping, curvature, how, constant)
+        return self._per_record(found, None, *own)
+
+    def largest_curvature(
+        self, parameters: Tensor, curvature: Curvature = "hessian", clip_norm: Tensor | None = None
+    ) -> ClientValues:
+        """As `Objective.largest_curvature`."""
+        if clip_norm is not None:
+            self._public("clip_norm", clip_norm, (self.runs,))
+        own = self._own("parameters", parameters)
+        return client_values(self.__objective.largest_curvature(own, curvature, clip_norm))
+
+    def covariance(self) -> ClientValues:
+        """As `Objective.covariance`."""
+        refuse_watchers()
+        return client_values(self.__objective.covariance())
+
+    def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
+        """As `Objective.clipped_covariance`."""
+        self._public("clip_norm", clip_norm, (self.runs,))
+        return self._per_record(self.__objective.clipped_covariance(clip_norm), None)
+
+    def precondition(self, values: Tensor, matrices: Tensor) -> Tensor:
+        """As `Objective.precondition`."""
+        self._public("matrices", matrices, (self.runs, self.features, self.features))
+        if isinstance(values, Unreleased) or values.dim() != 2:
+            own = self._own("values", values)
+            return client_values(self.__objective.precondition(own, matrices))
+        self._public("values", values, (self.runs, self.dimension))
+        return self.__objective.precondition(values, matrices)
+
+    def regulariser_gradient(self, parameters: Tensor) -> Tensor:
+        """As `Objective.regulariser_gradient`."""
+        return self.__objective.regulariser_gradient(parameters)
+
+    def prox(self, values: Tensor, step: Tensor) -> Tensor:
+        """As `Objective.prox`."""
+        self._public("step", step, (self.runs,))
+        return self.__objective.prox(values, step)
+
+    def verify(self) -> None:
+        """Makes up for the check of batches that rounds on a device leave open, so as not to wait
+        for it; reads the device.
+
+        Called when metrics are read, and so before any result of these rounds is seen.
+
+        Raises:
+          PrivacyError: a batch holds a record twice.
+        """
+        if any(bool(twice) for twice in self.__unread):
+            raise PrivacyError(TWICE)
+        self.__unread.clear()
+
+    def _per_record(
+        self, values: Bounded, batch: Batch | Tensor | None, *points: Tensor
+    ) -> Bounded:
+        """What a model bounded per record, proved or not."""
+        why = None
+        if not type(self.__objective).__module__.startswith("dpfl_cli.models."):
+            why = OWN_MODEL
+        elif any(is_raw(point) for point in points):
+            why = RAW_POINT
+        elif isinstance(batch, Batch) and batch.law == "repeats":
+            why = REPEATS
+        return as_computed(values, why, batch if isinstance(batch, Batch) else None)
+
+    def _batch(self, batch: Batch | Tensor | None) -> Tensor | None:
+        """[R, M, b] the record numbers of a batch."""
+        if batch is None:
+            return None
+        if isinstance(batch, Batch):
+            records = records_of(batch)
+            return records if batch.law == "repeats" else self._distinct(records, 3)
+        return self._distinct(batch, 3)
+
+    def _distinct(self, batch: Tensor, axes: int) -> Tensor:
+        """Refuses a batch [R, M, b], or several [R, M, steps, b], that holds a record twice. Read
+        on the host where that costs nothing, else once (`verify`).
+        """
+        plain = isinstance(batch, Tensor) and not isinstance(batch, Unreleased)
+        if not plain or batch.dim() != axes or batch.shape[:2] != (self.runs, self.clients):
+            raise PrivacyError(BATCHES)
+        if batch.device.type != "cpu":
+            if not self.__checked:
+                self.__unread.append((batch.sort(dim=-1).values.diff(dim=-1) == 0).any())
+            self.__checked = True
+            return batch
+        ascending = bool((batch[..., 1:] > batch[..., :-1]).all())  # as streams draw them
+        if not ascending and bool((batch.sort(dim=-1).values.diff(dim=-1) == 0).any()):
+            raise PrivacyError(TWICE)
+        return batch
+
+    def _own(self, name: str, values: Tensor) -> ClientValues:
+        """[R, M, d] exactly: an objective that broadcast another shape could hand one client's
+        values to another.
+        """
+        refuse_watchers()
+        wanted = (self.runs, self.clients, self.dimension)
+        if tuple(values.shape) != wanted:
+            raise PrivacyError(
+                f"{name} of clients is [runs, clients, d] = {list(wanted)}, not "
+                f"{list(values.shape)}"
+            )
+        return own_values(values)
+
+    def _public(self, name: str, values: Tensor, wanted: tuple[int, ...]) -> None:
+        refuse_watchers()
+        if isinstance(values, Unreleased):
+            raise PrivacyError(
+                f"{name} goes to every client, so it must be public: a setting, or computed from "
+                "releases"
+            )
+        if tuple(values.shape) != wanted:
+            raise PrivacyError(
+                f"{name} has the shape {list(values.shape)}, but needs {list(wanted)}"
+            )

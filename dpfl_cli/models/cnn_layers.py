@@ -1,0 +1,324 @@
+"""Layers of the compiled CNN as LLVM code, for numba.
+
+Every value is a vector of 16 records ("lanes"), so weights are scalars that are broadcast and no
+convolution needs a copy of its input. The routines are unrolled over the positions of a pooling
+window and the taps of a kernel, so that a group of sums stays in registers.
+
+Convolution, pooling and activation are one routine. The backward pass uses that only one of a
+window's four positions carries a gradient: each lane *selects* the 4x4 inputs under its winner out
+of the window's 5x5 patch (36 selects and 16 products in place of 64 products), and likewise its
+weights. Products may be contracted with sums (FMA); nothing else is relaxed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from dpfl_cli.models import cnn_shape
+from dpfl_cli.models.cnn_shape import KERNEL, PATCH, CnnShape, Layer
+
+LANES = 16
+TAPS = KERNEL * KERNEL
+# bits kept of a pooling window: won by the right column, by the lower row, passed by the activation
+MASKS = 3
+
+_VECTOR = ir.VectorType(ir.FloatType(), LANES)
+_MASK = ir.VectorType(ir.IntType(1), LANES)
+_BITS = ir.IntType(LANES)
+_ZERO = ir.Constant(_VECTOR, [0.0] * LANES)
+OFFSETS = list(product(range(2), repeat=2))  # positions of a pooling window in scan order
+
+
+class Index:
+    """A whole number that the compiled code computes."""
+
+    def __init__(self, builder: Any, value: Any) -> None:
+        self.builder, self.value = builder, value
+
+    def __add__(self, other: Index | int) -> Index:
+        term = other.value if isinstance(other, Index) else self.value.type(other)
+        return Index(self.builder, self.builder.add(self.value, term))
+
+    def __mul__(self, factor: int) -> Index:
+        return Index(self.builder, self.builder.mul(self.value, self.value.type(factor)))
+
+
+class Sum:
+    """A vector that is added to, in a register across the loops that follow."""
+
+    def __init__(self, code: Code) -> None:
+        self._code, self._cell = code, cgutils.alloca_once(code.builder, _VECTOR)
+
+    def set(self, value: Any) -> None:
+        self._code.builder.store(value, self._cell)
+
+    def get(self) -> Any:
+        return self._code.builder.load(self._cell)
+
+    def add(self, a: Any, b: Any) -> None:
+        """Adds a * b."""
+        kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
+        module, name = self._code.builder.module, "llvm.fmuladd.v16f32"
+        function = cgutils.get_or_insert_function(module, kind, name)
+        self.set(self._code.builder.call(function, [a, b, self.get()]))
+
+
+class Code:
+    """Writes vector code; arrays are pointers, and their indices count vectors, masks or (`spread`)
+    single numbers.
+    """
+
+    def __init__(self, builder: Any) -> None:
+        self.builder, self.select = builder, builder.select
+
+    def _place(self, array: Any, index: Index, kind: Any) -> Any:
+        return self.builder.gep(self.builder.bitcast(array, kind.as_pointer()), [index.value])
+
+    def load(self, array: Any, index: Index) -> Any:
+        return self.builder.load(self._place(array, index, _VECTOR), align=4)
+
+    def store(self, value: Any, array: Any, index: Index) -> None:
+        self.builder.store(value, self._place(array, index, _VECTOR), align=4)
+
+    def load_mask(self, array: Any, index: Index) -> Any:
+        bits = self.builder.load(self._place(array, index, _BITS), align=2)
+        return self.builder.bitcast(bits, _MASK)
+
+    def store_mask(self, mask: Any, array: Any, index: Index) -> None:
+        bits = self.builder.bitcast(mask, _BITS)
+        self.builder.store(bits, self._place(array, index, _BITS), align=2)
+
+    def spread(self, array: Any, index: Index) -> Any:
+        """One number in all lanes."""
+        lane, lanes = ir.IntType(32), ir.VectorType(ir.IntType(32), LANES)
+        number = self.builder.load(self.builder.gep(array, [index.value]), align=4)
+        none = ir.Constant(_VECTOR, ir.Undefined)
+        single = self.builder.insert_element(none, number, lane(0))
+        return self.builder.shuffle_vector(single, none, ir.Constant(lanes, [0] * LANES))
+
+    def greater(self, a: Any, b: Any) -> Any:
+        """a > b, or either is not a number: such a value wins, so that it is not lost."""
+        return self.builder.fcmp_unordered(">", a, b)
+
+    @contextmanager
+    def loop(self, count: int) -> Iterator[Index]:
+        last = ir.IntType(64)(count)
+        if count == 1:
+            yield Index(self.builder, last.type(0))
+        else:
+            with cgutils.for_range(self.builder, last) as loop:
+                yield Index(self.builder, loop.index)
+
+
+def _share(total: int, most: int) -> int:
+    """The largest divisor of `total` up to `most`."""
+    return max(n for n in range(1, most + 1) if total % n == 0)
+
+
+def convolve(code: Code, layer: Layer, x: Any, v: Any, out: Any, masks: Any) -> None:
+    """out[o, i, j] = act(max_p bias_o + sum_{c, ky, kx} W[o, c, ky, kx] x[c, 2i + p_y + ky, 2j +
+    p_x + kx]), and who won.
+    """
+    h, w = layer.size
+    group = _share(layer.outputs, 4)
+    sums = [[Sum(code) for _ in OFFSETS] for _ in range(group)]
+    with code.loop(h) as i, code.loop(w) as j, code.loop(layer.outputs // group) as g:
+        for o, row in enumerate(sums):
+            for cell in row:
+                cell.set(code.spread(v, g * group + (layer.bias.start + o)))
+        with code.loop(layer.inputs) as c:
+            corner = c * layer.plane + i * (2 * layer.width) + j * 2
+            first = g * (group * layer.inputs * TAPS) + c * TAPS + layer.start
+            for ky, kx, o in product(range(KERNEL), range(KERNEL), range(group)):
+                weight = code.spread(v, first + (o * layer.inputs * TAPS + ky * KERNEL + kx))
+                for cell, (y, z) in zip(sums[o], OFFSETS, strict=True):
+                    cell.add(weight, code.load(x, corner + ((ky + y) * layer.width + kx + z)))
+        for o, row in enumerate(sums):
+            upper, upper_right, lower, lower_right = (cell.get() for cell in row)
+            right = code.greater(upper_right, upper), code.greater(lower_right, lower)
+            upper = code.select(right[0], upper_right, upper)
+            lower = code.select(right[1], lower_right, lower)
+            below = code.greater(lower, upper)
+            best = code.select(below, lower, upper)
+            passed = code.greater(best, _ZERO)
+            place = g * (group * h * w) + i * w + j + o * h * w
+            code.store(code.select(passed, best, _ZERO) if layer.relu else best, out, place)
+            for k, mask in enumerate((code.select(below, *reversed(right)), below, passed)):
+                code.store_mask(mask, masks, place * MASKS + k)
+
+
+def _window(
+    code: Code, layer: Layer, o: Index, i: Index, j: Index, delta: Any, masks: Any
+) -> tuple[Any, Any, Any]:
+    """A pooling window's gradient, and whether its right column and its lower row won."""
+    h, w = layer.size
+    place = o * (h * w) + i * w + j
+    right, below, passed = (code.load_mask(masks, place * MASKS + k) for k in range(MASKS))
+    gradient = code.load(delta, place)
+    return code.select(passed, gradient, _ZERO) if layer.relu else gradient, right, below
+
+
+def kernel_gradient(
+    code: Code, layer: Layer, x: Any, delta: Any, masks: Any, gradient: Any
+) -> None:
+    """gradient[o, c, ky, kx] += sum_{i, j} delta[o, i, j] x[c, 2i + p_y + ky, 2j + p_x + kx] where
+    p is the winner of (o, i, j).
+
+    `gradient` keeps a vector for each parameter, by its place in the flat parameters: lanes are
+    added up at the end.
+    """
+    h, w = layer.size
+    sums, total = [Sum(code) for _ in range(TAPS)], Sum(code)
+    one = ir.Constant(_VECTOR, [1.0] * LANES)
+    with code.loop(layer.outputs) as o:
+        bias = code.load(gradient, o + layer.bias.start)
+        with code.loop(layer.inputs) as c:
+            place = o * (layer.inputs * TAPS) + c * TAPS + layer.start
+            for t, cell in enumerate(sums):
+                cell.set(code.load(gradient, place + t))
+            total.set(bias)
+            with code.loop(h) as i, code.loop(w) as j:
+                g, right, below = _window(code, layer, o, i, j, delta, masks)
+                total.add(one, g)
+                corner = c * layer.plane + i * (2 * layer.width) + j * 2
+                rows = []
+                for r in range(PATCH):
+                    line = [code.load(x, corner + (r * layer.width + s)) for s in range(PATCH)]
+                    rows.append([code.select(right, line[s + 1], line[s]) for s in range(KERNEL)])
+                for cell, (r, s) in zip(sums, product(range(KERNEL), repeat=2), strict=True):
+                    cell.add(g, code.select(below, rows[r + 1][s], rows[r][s]))
+            for t, cell in enumerate(sums):
+                code.store(cell.get(), gradient, place + t)
+            code.store(total.get(), gradient, o + layer.bias.start)
+
+
+def input_gradient(code: Code, layer: Layer, delta: Any, v: Any, masks: Any, out: Any) -> None:
+    """out[c, 2i + p_y + ky, 2j + p_x + kx] += sum_o W[o, c, ky, kx] delta[o, i, j] where p is the
+    winner of (o, i, j).
+
+    Over place (r, s) of a window's patch lies W[r - p_y, s - p_x]: each lane selects its weight,
+    and a place outside the kernel gets 0.
+    """
+    h, w = layer.size
+    sums = {place: Sum(code) for place in product(range(PATCH), repeat=2)}
+    with code.loop(layer.inputs) as c, code.loop(h) as i, code.loop(w) as j:
+        corner = c * layer.plane + i * (2 * layer.width) + j * 2
+        for (r, s), cell in sums.items():
+            cell.set(code.load(out, corner + (r * layer.width + s)))
+        with code.loop(layer.outputs) as o:
+            g, right, below = _window(code, layer, o, i, j, delta, masks)
+            first = o * (layer.inputs * TAPS) + c * TAPS + layer.start
+            taps = {
+                (r, s): code.spread(v, first + (r * KERNEL + s))
+                for r, s in product(range(KERNEL), repeat=2)
+            }
+            for r in range(PATCH):
+                above, here = (
+                    [taps.get((k, s), _ZERO) for s in range(-1, PATCH)] for k in (r - 1, r)
+                )
+                row = [code.select(below, *pair) for pair in zip(above, here, strict=True)]
+                for s in range(PATCH):
+                    sums[r, s].add(g, code.select(right, row[s], row[s + 1]))
+        for (r, s), cell in sums.items():
+            code.store(cell.get(), out, corner + (r * layer.width + s))
+
+
+def key_of(shape: CnnShape) -> str:
+    """The shape as a word: a literal that types every layer, and part of the name in numba's cache.
+
+    That cache looks only at the file of the function it compiles, so the word ends with a digest
+    of those that write the code.
+    """
+    files = Path(__file__), Path(str(cnn_shape.__file__))
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    return f"{shape!r}  # {digest}"
+
+
+def _shape(key: str) -> CnnShape:
+    shape: CnnShape = eval(key, {"CnnShape": CnnShape})
+    return shape
+
+
+def _products(
+    code: Code,
+    v: Any,
+    x: Any,
+    size: tuple[int, int],
+    strides: tuple[int, int, int],
+    begin: Callable[[Index], Any],
+    end: Callable[[Any, Index], None],
+) -> None:
+    """end(begin(i) + sum_j v[strides[0] * i + strides[1] * j + strides[2]] * x[j], i) for all i, j
+    below size.
+    """
+    rows, depth = size
+    group = _share(rows, LANES)
+    sums = [Sum(code) for _ in range(group)]
+    with code.loop(rows // group) as g:
+        for r, cell in enumerate(sums):
+            cell.set(begin(g * group + r))
+        with code.loop(depth) as j:
+            value, first = code.load(x, j), g * (group * strides[0]) + j * strides[1] + strides[2]
+            for r, cell in enumerate(sums):
+                cell.add(code.spread(v, first + r * strides[0]), value)
+        for r, cell in enumerate(sums):
+            end(cell.get(), g * group + r)
+
+
+def connect(code: Code, layer: Layer, x: Any, v: Any, out: Any, _: Any) -> None:
+    """out[o] = act(bias_o + sum_f W[o, f] x[f])."""
+
+    def end(value: Any, o: Index) -> None:
+        passed = code.greater(value, _ZERO)
+        code.store(code.select(passed, value, _ZERO) if layer.relu else value, out, o)
+
+    size, strides = (layer.outputs, layer.inputs), (layer.inputs, 1, layer.start)
+    _products(code, v, x, size, strides, lambda o: code.spread(v, o + layer.bias.start), end)
+
+
+def connect_back(code: Code, layer: Layer, delta: Any, v: Any, x: Any, out: Any) -> None:
+    """out[f] = sum_o W[o, f] delta[o], where the ReLU before the layer put out more than 0."""
+
+    def end(value: Any, f: Index) -> None:
+        passed = code.greater(code.load(x, f), _ZERO)
+        code.store(code.select(passed, value, _ZERO) if layer.rectified else value, out, f)
+
+    size, strides = (layer.inputs, layer.outputs), (1, layer.inputs, layer.start)
+    _products(code, v, delta, size, strides, lambda f: _ZERO, end)
+
+
+ROUTINES: dict[str, Callable[..., None]] = {
+    routine.__name__: routine
+    for routine in (convolve, kernel_gradient, input_gradient, connect, connect_back)
+}
+
+
+def _typed_layer(
+    context: Any, key: Any, number: Any, routine: Any, a: Any, b: Any, c: Any, d: Any
+) -> Any:
+    """A routine on layer `number` of the shape `key`, for numba code; all three are literals."""
+    layer = _shape(key.literal_value).layers[number.literal_value]
+    write = ROUTINES[routine.literal_value]
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        pointers = [
+            cgutils.create_struct_proxy(kind)(context, builder, value).data
+            for kind, value in zip(signature.args[3:], values[3:], strict=True)
+        ]
+        write(Code(builder), layer, *pointers)
+        return context.get_dummy_value()
+
+    return types.void(key, number, routine, a, b, c, d), generate
+
+
+compute_layer: Any = intrinsic(prefer_literal=True)(_typed_layer)

@@ -1,0 +1,290 @@
+"""Fully connected models of any number of layers, every (run, client) pair with weights of its own.
+
+With inputs a_0 = x, layers l = 1 ... L, sigma the activation and a loss of the outputs z_L,
+
+    z_l = W_l a_{l-1} + b_l,    a_l = sigma(z_l),
+    delta_L = dloss/dz_L,    delta_l = (W_{l+1}^T delta_{l+1}) * sigma'(z_l),
+
+and a record's gradient in layer l is delta_l (x) [a_{l-1}, 1]. So its squared norm is sum_l
+||delta_l||^2 (||a_{l-1}||^2 + 1), and a mean of clipped gradients is one product a layer with
+re-weighted columns of delta_l: no gradient of a single record is ever made. A bias is the weight of
+one more input that is always 1.
+
+Reference: Goodfellow, "Efficient per-example gradient computations", 2015, arXiv:1510.01799 (norms
+of per-record gradients of a layer).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from functools import cached_property
+from math import sqrt
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
+from dpfl_cli.data.streams import Streams
+from dpfl_cli.models.losses import Loss
+from dpfl_cli.models.objective import Objective
+from dpfl_cli.models.passes import Activation, Layer, Passes
+from dpfl_cli.models.records import (
+    CPU_BLOCK,
+    Block,
+    Pool,
+    added,
+    bounded_shares,
+)
+from dpfl_cli.privacy.bounded import Bounded
+from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+from dpfl_cli.privacy.record_means import record_mean
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+# records of a pair in one product, always: the order of sums depends on it; a multiple of ALIGNMENT
+PART = 1024
+TEST_PART = 500  # test records that are evaluated as if a client held them
+
+
+class Dense(Objective):
+    """Base of fully connected models: a subclass gives layers, loss, and a record's inputs and
+    target.
+
+    f_i is the mean loss of client i's records, + l2 / 2 ||w||^2.
+
+    Attributes:
+      layers, loss: of the network.
+      activation: sigma.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"clipped_gradient", "squared_gradient_norms"})
+    unreleased_metrics: ClassVar[frozenset[str]] = frozenset({"train_loss"})
+    activation: Activation = "relu"
+
+    def __init__(
+        self,
+        settings: Any,
+        federations: list[Federation],
+        index: np.ndarray,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(settings, federations, index, device)
+        self.dtype = self.dtype_of(settings)
+        self.layers = self.layers_for(settings, federations[0].dataset.info)
+        self.dimension, self.loss = self.layers[-1].stop, self.loss_of(settings)
+        self._pool = Pool(federations, index, self._rows, self.encoded)
+        self._passes = Passes(self.layers, self.activation, self.loss)
+
+    @classmethod
+    @abstractmethod
+    def layers_for(cls, settings: Any, info: DatasetInfo) -> list[Layer]:
+        """The layers; a ConfigError where model and dataset do not fit."""
+
+    @classmethod
+    @abstractmethod
+    def loss_of(cls, settings: Any) -> Loss:
+        """The loss of a record."""
+
+    @abstractmethod
+    def inputs(self, records: Records, numbers: np.ndarray) -> Tensor:
+        """[k, p] what the first layer sees of some records, on the device, a 1 for biases left
+        out.
+        """
+
+    @staticmethod
+    def dtype_of(settings: Any) -> torch.dtype:
+        """Of parameters and gradients."""
+        return DTYPES[getattr(settings, "precision", "float64")]
+
+    def encoded(self, targets: np.ndarray) -> np.ndarray:
+        """[N] targets as the loss takes them: int64 classes."""
+        return targets.astype(np.int64)
+
+    @classmethod
+    def dimension_of(cls, settings: Any, info: DatasetInfo) -> int:
+        """d, the number of weights and biases."""
+        return cls.layers_for(settings, info)[-1].stop
+
+    @classmethod
+    def workspace(cls, settings: Any, info: DatasetInfo, clients: int) -> int:
+        """The rows of its records, as many as a federation may have, and the block of pairs that is
+        worked on.
+        """
+        width = cls.layers_for(settings, info)[0].width
+        return cls.dtype_of(settings).itemsize * info.records * width + CPU_BLOCK
+
+    @property
+    def l2(self) -> Tensor:
+        """[R] the weight of the regulariser."""
+        return torch.full((self.runs,), self.settings.l2, dtype=self.dtype, device=self.device)
+
+    def initial(self, streams: Streams) -> Tensor:
+        """U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases, the default of PyTorch's
+        layers.
+        """
+        rows = np.empty((self.runs, self.dimension))
+        for run in range(self.runs):
+            generator = streams.generator(run, "init")
+            for layer in self.layers:
+                bound, some = 1.0 / sqrt(layer.inputs), slice(layer.start, layer.stop)
+                rows[run, some] = generator.uniform(-bound, bound, layer.stop - layer.start)
+        return torch.from_numpy(rows).to(self.device, self.dtype)
+
+    def gradient(self, parameters: Tensor) -> ClientValues:
+        """[R, M, d] (1 / n_i) sum_j grad l_ij(v_i) + l2 v_i; 0 for a client without records."""
+        return client_values(self._means(opened(parameters), None, None))
+
+    def clipped_gradient(
+        self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None
+    ) -> Bounded:
+        """As the contract. A record counts as zero where it, its inputs' norm to a layer beyond
+        `LARGEST_NORM`, or its gradient's squared norm is not finite.
+        """
+        limit = clip_norm.to(self.device, self.dtype)
+        means = self._means(opened(parameters), limit, batch)
+        return record_mean(client_values(means), limit, self.divisors(batch))
+
+    def squared_gradient_norms(
+        self, parameters: Tensor, batch: Tensor | None = None
+    ) -> ClientValues:
+        """As the contract; infinite for a record whose gradient is not finite."""
+        return client_values(self._squared_norms(opened(parameters), batch))
+
+    def regulariser_gradient(self, parameters: Tensor) -> Tensor:
+        """l2 w."""
+        return self.l2.reshape(-1, *[1] * (parameters.dim() - 1)) * parameters
+
+    def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
+        """`train_loss`, (1/M) sum_i of the clients' mean loss, and on the test split, where there
+        is one, `accuracy` in percent and `test_loss` (mean loss), each [R]; and
+        `gradient_quantiles`, where settings ask for them.
+        """
+        losses = self._scores(self._pool, parameters)[..., 0]
+        found = {"train_loss": added(losses) / self.clients, **self.asked_quantiles(parameters)}
+        return found | self._test_scores(parameters)
+
+    def _test_scores(self, models: Tensor) -> dict[str, Tensor]:
+        """`accuracy` and `test_loss` at models [R, d], where there is a test split."""
+        if self._tests is None:
+            return {}
+        pool, shares = self._tests
+        loss, right = added((self._scores(pool, models) * shares).mT).unbind(-1)
+        return {"accuracy": 100.0 * right, "test_loss": loss}
+
+    @cached_property
+    def _tests(self) -> tuple[Pool, Tensor] | None:
+        """The test splits as pools whose clients hold `TEST_PART` records each, and the shares [R,
+        K, 1] of each of them; federations that share a split share its rows.
+        """
+        tests = [federation.dataset.test for federation in self.federations]
+        known = {id(test): test for test in tests if test is not None}
+        if len(known) == 0 or any(test is None for test in tests):
+            return None
+        longest = max(len(test) for test in known.values())
+        parts = np.arange(-(-longest // TEST_PART) + 1) * TEST_PART
+        made = []
+        for test in known.values():
+            dataset = Dataset(self.federations[0].dataset.info, test, None)
+            offsets = np.minimum(parts, len(test))
+            made.append(Federation(dataset, Partition(np.arange(len(test)), offsets)))
+        places = {key: number for number, key in enumerate(known)}
+        index = np.array([places[id(tests[number])] for number in self.index.tolist()])
+        pool = Pool(made, index, self._rows, self.encoded)
+        shares = (pool.counts / pool.counts.sum(axis=1, keepdims=True))[index]
+        return pool, torch.from_numpy(shares).to(self.device, self.dtype).unsqueeze(-1)
+
+    def _rows(self, records: Records, numbers: np.ndarray) -> Tensor:
+        """[k, q] inputs of the given records, a one for the biases, and zeros up to a whole row."""
+        first = self.layers[0]
+        inputs = self.inputs(records, numbers)
+        if first.bias:
+            inputs = pad(inputs, (0, 1), value=1.0)
+        return pad(inputs, (0, first.width - inputs.shape[-1]))
+
+    # In torch; a subclass may compute the same otherwise.
+
+    def _means(self, values: Tensor, limit: Tensor | None, batch: Tensor | None) -> Tensor:
+        """[R, M, d] mean gradients with the regulariser, or with clip norms [R] mean clipped
+        gradients, at [R, M, d].
+        """
+        result = torch.zeros_like(values, memory_format=torch.contiguous_format)
+        for block in self._blocks(batch):
+            self._passes.load(block.of(values))
+            for part in block.parts(PART):
+                norms = self._backward(part).sqrt_()
+                if limit is None:
+                    # a record that is not finite makes the gradient what it is: not finite
+                    shares = part.weights * (1.0 + 0.0 * part.squared_norms)
+                else:
+                    own = block.of_runs(limit, self.clients).unsqueeze(-1)
+                    self._passes.drop_non_finite()
+                    shares = bounded_shares(part.weights, norms, own)
+                self._passes.collect(shares)
+            block.put(result, self._passes.gradient())
+        if limit is None:
+            result += (self.records > 0).unsqueeze(-1) * self.regulariser_gradient(values)
+        return result
+
+    def _squared_norms(self, values: Tensor, batch: Tensor | None) -> Tensor:
+        """[R, M, b] of the records' gradients at [R, M, d]; 0 where there is no record."""
+        width = self._pool.largest if batch is None else batch.shape[-1]
+        result = values.new_zeros(self.runs, self.clients, width)
+        for block in self._blocks(batch):
+            self._passes.load(block.of(values))
+            squared = torch.cat([self._backward(part) for part in block.parts(PART)], dim=-1)
+            squared.nan_to_num_(torch.inf, torch.inf)
+            block.put(result, pad(squared, (0, width - squared.shape[-1])))
+        return result
+
+    def _scores(self, pool: Pool, models: Tensor) -> Tensor:
+        """[R, M, 2] mean loss of the records of a pool's clients, and part of them that is
+        classified rightly, at models [R, d]; 0 where there are no records.
+        """
+        result = models.new_zeros(*pool.index.shape, pool.counts.shape[1], 2)
+        everywhere = models.unsqueeze(1).expand(-1, result.shape[1], -1)
+        for block in pool.blocks(None, self._pair_bytes):
+            self._passes.load(block.of(everywhere))
+            sums = []
+            for part in block.parts(PART):
+                z = self._passes.forward(part.features)
+                each = self.loss.values(z, part.targets), self.loss.right(z, part.targets)
+                sums.append(torch.stack([(one * part.weights).sum(dim=-1) for one in each], -1))
+            block.put(result, torch.stack(sums).sum(dim=0))
+        return result
+
+    def _blocks(self, batch: Tensor | None) -> Iterator[Block]:
+        return self._pool.blocks(batch, self._pair_bytes)
+
+    def _pair_bytes(self, records: int) -> int:
+        """Bytes that a gradient of one pair works on; less than that where threads would have no
+        pairs to share.
+        """
+        part = min(records, PART)
+        held = part * self.layers[0].width
+        held += sum(
+            part * (layer.outputs + layer.width) + 3 * layer.outputs * layer.width
+            for layer in self.layers
+        )
+        return min(self.dtype.itemsize * held, CPU_BLOCK // torch.get_num_threads())
+
+    def _backward(self, part: Block) -> Tensor:
+        """[S, B, n] squared norms of the records' gradients, after both passes; 0 for rows that are
+        no records.
+        """
+        self._passes.forward(part.features)
+        self._passes.backward(part.targets)
+        return torch.where(part.weights > 0, self._passes.squared_norms(part.squared_norms), 0.0)
+
+
+def classes_of(model: str, info: DatasetInfo) -> int:
+    """c; a ConfigError where a dataset has no classes."""
+    if info.classes is None:
+        raise ConfigError(
+            f"model={model}: needs records with classes, but dataset={info.name} has real "
+            "targets; choose dataset=mnist or another model"
+        )
+    return info.classes

@@ -1,0 +1,198 @@
+"""The compiled program of models of one linear layer, and the records as it reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from dpfl_cli.data.programs import built
+from dpfl_cli.data.threads import even_parts, in_threads
+from dpfl_cli.models import layer_loops as loops
+from dpfl_cli.models.vectors import LANES, aligned
+
+LOSSES = ("cross_entropy", "logistic", "squared")
+MODES = ("gradient", "clipped", "norms", "scores")  # see `LayerKernel.compute`
+BLOCK = 64  # vectors of records at most that are computed together
+NEAREST, NEAR = 24 << 10, 5 << 18  # bytes of them, for one output and for several
+KEPT = 64 << 20  # bytes of records that are kept as vectors; others are laid out anew every time
+SHARED_WORK = 1 << 21  # products and sums from which on several threads pay
+PART_WORK = 1 << 19  # and of which a thread takes at least as many at once
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One federation's records as the kernel reads them.
+
+    Attributes:
+      loss, scale, outs: one of `LOSSES`, the factor of a squared one, and the number c of outputs.
+      vectors: [V, width, 8] float64 with one record to a lane and every client beginning a vector,
+        or none; its width is that of rows, filled up to a multiple of 8.
+      places: [M] int64 each client's first vector.
+      rows, targets, norms: [N, q] features, [N] float64 y or classes, [N] float64 ||x||, infinite
+        for a record that is not finite.
+      firsts, counts: [M] int64 row of each client's first record, and number of its records.
+    """
+
+    loss: str
+    scale: float
+    outs: int
+    vectors: np.ndarray
+    places: np.ndarray
+    rows: np.ndarray
+    targets: np.ndarray
+    norms: np.ndarray
+    firsts: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def of(
+        cls, loss: str, scale: float, outs: int, rows: np.ndarray, targets: np.ndarray,
+        norms: np.ndarray, firsts: np.ndarray, counts: np.ndarray,
+    ) -> Layout:  # fmt: skip
+        heights = -(-counts // LANES)
+        places, width = np.cumsum(heights) - heights, -(-rows.shape[1] // LANES) * LANES
+        total = int(heights.sum())
+        if total * width * LANES * 8 > KEPT:
+            total = 0
+        vectors = aligned(total * width * LANES).reshape(total, width, LANES)
+        if total:
+            numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            lanes = np.repeat(places, counts) * LANES + numbers
+            records = rows[np.repeat(firsts, counts) + numbers]
+            vectors[lanes // LANES, : rows.shape[1], lanes % LANES] = records
+        return cls(loss, scale, outs, vectors, places, rows, targets, norms, firsts, counts)
+
+    @property
+    def fixed(self) -> tuple[Any, ...]:
+        """What every call begins with."""
+        size = NEAREST if self.outs == 1 else NEAR
+        block = max(1, min(BLOCK, size // (64 * self.vectors.shape[1])) // LANES) * LANES
+        return (
+            LOSSES.index(self.loss), self.scale, self.outs, self.vectors, self.places, self.rows,
+            self.targets, self.norms, self.firsts, self.counts, block,
+        )  # fmt: skip
+
+
+class LayerKernel:
+    """The compiled programs for one type of records and parameters. Building them takes seconds the
+    first time on a machine, later they are read from disk.
+
+    Args:
+      dtype: of features, parameters and results.
+
+    Raises:
+      Exception: of any kind, where numba cannot compile; there is no list of what can go wrong in a
+        compiler.
+    """
+
+    def __init__(self, dtype: type) -> None:
+        number = types.float64 if dtype is np.float64 else types.float32
+        every, values, numbers = number[:, :, :], types.float64[::1], types.int64[::1]
+        integer, layout = types.int64, (
+            types.int64, types.float64, types.int64, types.float64[:, :, ::1], numbers,
+            number[:, ::1], values, values, numbers, numbers, types.int64,
+        )  # fmt: skip
+        compute = (
+            *layout, integer, numbers, every, types.boolean, types.int64[:, :, :, :], values,
+            values, integer, values, types.boolean, every, number[:, :, ::1], integer, integer,
+        )  # fmt: skip
+        solve = (
+            *layout, numbers, every, every, values, values, types.float64, number[:, :, ::1],
+            integer, integer,
+        )  # fmt: skip
+        options: Any = {"error_model": "numpy", "fastmath": {"contract"}}
+        name = "the kernel of linear layers"
+        self._compute = built(loops.compute, name, 10, compute, **options)
+        self._solve_program: Callable[[], Any] = partial(
+            built, loops.solve, f"{name}, for second-order methods,", 5, solve, **options
+        )
+        self._solve: Any = None
+        self._no_batch = np.empty((1, 1, 1, 0), np.int64)
+
+    def compute(
+        self,
+        mode: str,
+        layout: Layout,
+        runs: np.ndarray,
+        parameters: np.ndarray,
+        out: np.ndarray,
+        threads: int,
+        *,
+        batch: np.ndarray | None = None,
+        limits: np.ndarray | None = None,
+        l2: np.ndarray | None = None,
+        steps: int = 0,
+        rates: np.ndarray | None = None,
+        drift: np.ndarray | None = None,
+    ) -> None:
+        """Computes all clients for the given runs; the numbers do not depend on how many threads
+        there are.
+
+        Args:
+          mode: "gradient": out [R, M, d] = mean gradient + l2 v (0 for a client without records);
+            "clipped": mean of clipped gradients; "norms": out [R, M, b] = squared norms of the
+            records' gradients, infinite where not finite, left alone where there is no record;
+            "scores": out [R, M, 2] = mean loss, and part of the records that are classified
+            rightly, left alone where there is no record.
+          runs: [S] int64 which of the R runs.
+          parameters: [R, M, d].
+          batch: [R, M, 1 or steps, b] int64 numbers of the client's records (a number that is none
+            of them counts as a record of gradient zero), or None for all of them.
+          limits, l2: [R] clip norms C, and weights of the regulariser.
+          steps: unless 0, out = v - w after so many local steps v <- v - rate (gradient + drift).
+          rates, drift: [R], and [R, M, d] or None.
+        """
+        none = np.zeros(len(parameters))
+        given = [none if one is None else one for one in (limits, l2, rates)]
+        count = layout.counts.sum() if batch is None else batch.shape[3] * len(layout.counts)
+        work = 2 * int(count) * len(runs) * layout.outs * layout.rows.shape[1] * max(steps, 1)
+        self._share(
+            self._compute, threads, work, layout, runs,
+            MODES.index(mode), runs, parameters, batch is not None,
+            *(self._no_batch if batch is None else batch, given[0], given[1]),
+            *(steps, given[2], drift is not None),
+            parameters if drift is None else drift, out,
+        )  # fmt: skip
+
+    def solve(
+        self,
+        layout: Layout,
+        runs: np.ndarray,
+        parameters: np.ndarray,
+        right: np.ndarray,
+        damping: np.ndarray,
+        limits: np.ndarray,
+        tolerance: float,
+        out: np.ndarray,
+        threads: int,
+    ) -> None:
+        """Writes (H + damping I)^-1 right to out, for the Hessians of softmax regression.
+
+        Args:
+          parameters, right, out: [R, M, d].
+          damping, limits: [R] gamma and the bounds of the records' Hessians.
+          tolerance: of the residual, relative to the right side.
+        """
+        if self._solve is None:
+            self._solve = self._solve_program()
+        self._share(
+            self._solve, threads, SHARED_WORK, layout, runs,
+            runs, parameters, right, damping, limits, tolerance, out,
+        )  # fmt: skip
+
+    @staticmethod
+    def _share(
+        program: Any, threads: int, work: int, layout: Layout, runs: np.ndarray, *given: Any
+    ) -> None:
+        jobs = len(runs) * len(layout.counts)
+        call = partial(program, *layout.fixed, *given)
+        if threads == 1 or work < SHARED_WORK:
+            call(0, jobs)
+            return
+        parts = max(threads, min(8 * threads, work // PART_WORK))  # small: threads begin late
+        in_threads([partial(call, *part) for part in even_parts(jobs, parts)], threads)

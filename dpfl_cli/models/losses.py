@@ -1,0 +1,124 @@
+"""Losses l(z, t) of a record's outputs z and its target t, with their derivatives.
+
+Records are the last axis, outputs the one before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Loss(Protocol):
+    """A loss.
+
+    Attributes:
+      name: what compiled code calls it.
+      scale: a factor, where it has one.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def scale(self) -> float: ...
+
+    def values(self, z: Tensor, targets: Tensor) -> Tensor:
+        """[..., n] losses of outputs [..., c, n] and targets [B, n]."""
+        ...
+
+    def slopes(self, z: Tensor, targets: Tensor) -> Tensor:
+        """[..., c, n] dl/dz; may be written over z."""
+        ...
+
+    def right(self, z: Tensor, targets: Tensor) -> Tensor:
+        """[..., n] of booleans: whether z stands for the class t."""
+        ...
+
+    def bends(self, z: Tensor) -> Tensor:
+        """[..., 1, n] d^2 l / dz^2 >= 0 of a loss of one output, which does not depend on t."""
+        ...
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """-ln p_t with p = softmax(z), for a class t."""
+
+    name: ClassVar[str] = "cross_entropy"
+    scale: float = 1.0
+
+    def values(self, z: Tensor, targets: Tensor) -> Tensor:
+        chosen = z.gather(-2, _places(z, targets)).squeeze(-2)
+        return torch.logsumexp(z, dim=-2) - chosen
+
+    def slopes(self, z: Tensor, targets: Tensor) -> Tensor:
+        """p - e_t, over z."""
+        slopes = probabilities(z)
+        places = _places(z, targets)
+        return slopes.scatter_add_(-2, places, slopes.new_full((), -1.0).expand(places.shape))
+
+    def right(self, z: Tensor, targets: Tensor) -> Tensor:
+        return z.argmax(dim=-2) == targets
+
+    def bends(self, z: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """ln(1 + exp(-y z)) for y = -1 or 1."""
+
+    name: ClassVar[str] = "logistic"
+    scale: float = 1.0
+
+    def values(self, z: Tensor, targets: Tensor) -> Tensor:
+        """max(0, -y z) + ln(1 + exp(-|y z|))."""
+        margin = targets * z.squeeze(-2)
+        return (-margin).clamp(min=0.0) + margin.abs().neg().exp().log1p()
+
+    def slopes(self, z: Tensor, targets: Tensor) -> Tensor:
+        """-y / (1 + exp(y z)); torch.sigmoid rounds by where an element lies."""
+        y = targets.unsqueeze(-2)
+        return -y / (y * z).exp_().add_(1.0)
+
+    def right(self, z: Tensor, targets: Tensor) -> Tensor:
+        """An output of 0 stands for class -1."""
+        return (z.squeeze(-2) > 0) == (targets > 0)
+
+    def bends(self, z: Tensor) -> Tensor:
+        """1 / (2 + exp(z) + exp(-z))."""
+        return (z.exp() + z.neg().exp()).add_(2.0).reciprocal_()
+
+
+@dataclass(frozen=True)
+class Squared:
+    """scale (z - y)^2."""
+
+    name: ClassVar[str] = "squared"
+    scale: float
+
+    def values(self, z: Tensor, targets: Tensor) -> Tensor:
+        return self.scale * (z.squeeze(-2) - targets).square()
+
+    def slopes(self, z: Tensor, targets: Tensor) -> Tensor:
+        return z.sub_(targets.unsqueeze(-2)).mul_(2 * self.scale)
+
+    def right(self, z: Tensor, targets: Tensor) -> Tensor:
+        return torch.zeros_like(z.squeeze(-2), dtype=torch.bool)
+
+    def bends(self, z: Tensor) -> Tensor:
+        return torch.full_like(z, 2 * self.scale)
+
+
+def probabilities(z: Tensor) -> Tensor:
+    """softmax over the outputs z [..., c, n], in place; torch's own rounds by how its threads cut
+    the stack.
+    """
+    return z.sub_(torch.logsumexp(z, dim=-2, keepdim=True)).exp_()
+
+
+def _places(z: Tensor, targets: Tensor) -> Tensor:
+    """[..., 1, n]."""
+    return targets.unsqueeze(-2).expand(*z.shape[:-2], 1, -1)

@@ -1,0 +1,211 @@
+"""Forward and backward passes of fully connected layers, stacked over runs and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from dpfl_cli.models.losses import Loss
+from dpfl_cli.models.records import ALIGNMENT, LARGEST_NORM, product, shared_product
+
+Activation = Literal["sigmoid", "relu", "tanh"]
+
+
+def sigmoid(z: Tensor, out: Tensor) -> None:
+    """1 / (1 + exp(-z)). torch.sigmoid rounds an element otherwise where it lies at the end of a
+    vector of the processor.
+    """
+    torch.neg(z, out=out).exp_().add_(1.0).reciprocal_()
+
+
+# sigma(z), and delta * sigma'(z) from sigma(z) in place, in one pass
+ACTIVATIONS: dict[Activation, Callable[[Tensor, Tensor], object]] = {
+    "sigmoid": sigmoid,
+    "relu": lambda z, out: torch.clamp(z, min=0.0, out=out),
+    "tanh": lambda z, out: torch.tanh(z, out=out),
+}
+_BACKWARD = torch.ops.aten
+DERIVATIVES: dict[Activation, Callable[[Tensor, Tensor], object]] = {
+    "sigmoid": lambda d, a: _BACKWARD.sigmoid_backward.grad_input(d, a, grad_input=d),
+    "relu": lambda d, a: _BACKWARD.threshold_backward.grad_input(d, a, 0.0, grad_input=d),
+    "tanh": lambda d, a: _BACKWARD.tanh_backward.grad_input(d, a, grad_input=d),
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer's place in flat parameters [..., d]: weights [outputs, inputs], then, unless it has
+    none, biases [outputs].
+
+    In products it is a matrix [outputs, width] with the columns [W, b, 0], filled up to a multiple
+    of `ALIGNMENT`.
+    """
+
+    inputs: int
+    outputs: int
+    start: int = 0
+    bias: bool = True
+
+    @property
+    def width(self) -> int:
+        return -(-(self.inputs + self.bias) // ALIGNMENT) * ALIGNMENT
+
+    @property
+    def biases(self) -> int:
+        """Where they begin."""
+        return self.start + self.outputs * self.inputs
+
+    @property
+    def stop(self) -> int:
+        return self.biases + self.outputs * self.bias
+
+    def matrix(self, flat: Tensor) -> Tensor:
+        """[..., outputs, width] of flat parameters [..., d]."""
+        weights = flat[..., self.start : self.biases].unflatten(-1, (self.outputs, self.inputs))
+        if not self.bias:
+            return pad(weights, (0, self.width - self.inputs))
+        matrix = flat.new_zeros(*flat.shape[:-1], self.outputs, self.width)
+        matrix[..., : self.inputs] = weights
+        matrix[..., self.inputs] = flat[..., self.biases : self.stop]
+        return matrix
+
+    def flat(self, matrix: Tensor) -> Tensor:
+        """[..., stop - start] the inverse of `matrix`: the layer's part of flat parameters."""
+        weights = matrix[..., : self.inputs].flatten(-2)
+        return torch.cat((weights, matrix[..., self.inputs]), dim=-1) if self.bias else weights
+
+
+def layers_of(sizes: Sequence[int]) -> list[Layer]:
+    """Layers from one size to the next, one after another in flat parameters.
+
+    >>> layers_of([784, 200, 10])[-1].stop
+    159010
+    """
+    layers: list[Layer] = []
+    for inputs, outputs in pairwise(sizes):
+        layers.append(Layer(inputs, outputs, layers[-1].stop if layers else 0))
+    return layers
+
+
+class Passes:
+    """Forward and backward passes of S runs x B clients, some of their records at a time, in memory
+    that is used again.
+
+    `load` takes the pairs' parameters. Then, for each part of a block, `forward`, `backward` and
+    `collect`, which adds to `gradient`. Records are columns: activations are [S, B, width, n], with
+    the bias's row of ones after the units and zeros below it.
+    """
+
+    def __init__(self, layers: Sequence[Layer], activation: Activation, loss: Loss) -> None:
+        self._layers, self._loss = layers, loss
+        self._activate, self._derive = ACTIVATIONS[activation], DERIVATIVES[activation]
+        self._memory: dict[tuple[str, int], Tensor] = {}
+
+    def load(self, parameters: Tensor) -> None:
+        """Takes parameters [S, B, d]."""
+        self._matrices = [layer.matrix(parameters) for layer in self._layers]
+        self._gradients: list[Tensor] = []
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[S, B, outputs, n] z_L of features [B, n, q] (with a column of ones where the layer has
+        biases); valid until the next pass.
+        """
+        self._features = features
+        self._activations: list[Tensor] = []  # a_1 ... a_{L-1}
+        for number, (layer, weights) in enumerate(zip(self._layers, self._matrices, strict=True)):
+            sums = self._take("sums", number, *weights.shape[:3], features.shape[1])
+            if number == 0:
+                shared_product(weights, features.mT, sums)
+            else:
+                _each(product, weights, self._activations[-1], sums)
+            if layer is not self._layers[-1]:
+                width = self._layers[number + 1].width
+                outputs = self._take(
+                    "outputs", number, *weights.shape[:2], width, features.shape[1]
+                )
+                self._activate(sums, outputs[:, :, : layer.outputs])
+                outputs[:, :, layer.outputs] = 1.0
+                outputs[:, :, layer.outputs + 1 :] = 0.0
+                self._activations.append(outputs)
+        self._outputs = sums
+        return sums
+
+    def backward(self, targets: Tensor) -> None:
+        """delta_L ... delta_1 for targets [B, n]; they overwrite z_L ... z_1."""
+        delta = self._loss.slopes(self._outputs, targets)
+        self._deltas = [delta]
+        for number in range(len(self._layers) - 1, 0, -1):
+            units = self._layers[number].inputs
+            weights = self._matrices[number][..., :units]
+            below = self._take("sums", number - 1, *delta.shape[:2], units, delta.shape[-1])
+            _each(product, weights.mT, delta, below)
+            self._derive(below, self._activations[number - 1][:, :, :units])
+            self._deltas.append(delta := below)
+        self._deltas.reverse()
+
+    def squared_norms(self, inputs: Tensor) -> Tensor:
+        """[S, B, n] sum_l ||delta_l||^2 (||a_{l-1}||^2 + 1), from the first layer's ||[a_0, 1]||^2
+        [B, n].
+
+        Not finite for a record whose inputs to some layer exceed `LARGEST_NORM`, as those of the
+        first do in a `Block`.
+        """
+        total = self._column_norms(self._deltas[0]).mul_(inputs)
+        for delta, outputs in zip(self._deltas[1:], self._activations, strict=True):
+            above = self._column_norms(outputs)
+            above.masked_fill_(above > LARGEST_NORM[above.dtype] ** 2, torch.inf)
+            total.addcmul_(self._column_norms(delta), above)
+        return total
+
+    def drop_non_finite(self) -> None:
+        """Zeros in place of what is not finite: 0 times it is not 0, where a record's share is."""
+        for values in (*self._deltas, *self._activations):
+            values.nan_to_num_(0.0, 0.0, 0.0)
+
+    def collect(self, shares: Tensor) -> None:
+        """Adds sum_j share_j delta_lj (x) [a_{l-1,j}, 1] to the gradient, for shares [B, n] or [S,
+        B, n].
+        """
+        first = not self._gradients
+        for number, delta in enumerate(self._deltas):
+            delta.mul_(shares.unsqueeze(-2))
+            width = self._layers[number].width
+            out = self._take("gradient" if first else "part", number, *delta.shape[:3], width)
+            if number == 0:
+                shared_product(delta, self._features, out)
+            else:
+                _each(product, delta, self._activations[number - 1].mT, out)
+            if first:
+                self._gradients.append(out)
+            else:
+                self._gradients[number].add_(out)
+
+    def gradient(self) -> Tensor:
+        """[S, B, d] what was collected since `load`."""
+        parts = zip(self._layers, self._gradients, strict=True)
+        return torch.cat([layer.flat(matrix) for layer, matrix in parts], dim=-1)
+
+    def _column_norms(self, values: Tensor) -> Tensor:
+        """[S, B, n] squared norms of the columns."""
+        return torch.mul(values, values, out=self._take("squares", 0, *values.shape)).sum(dim=-2)
+
+    def _take(self, name: str, layer: int, *sizes: int) -> Tensor:
+        """Memory under a name, not cleared: fresh memory from the system costs more than a pass
+        over it.
+        """
+        kept, size = self._memory.get((name, layer)), prod(sizes)
+        if kept is None or len(kept) < size:
+            kept = self._memory[name, layer] = self._matrices[0].new_empty(size)
+        return kept[:size].view(sizes)
+
+
+def _each(of: Callable[..., Tensor], *stacks: Tensor) -> None:
+    """A product of every run and client, of stacks [S, B, ...], the last of which takes it."""
+    of(*(stack.flatten(0, 1) for stack in stacks))

@@ -1,0 +1,35 @@
+"""Pools of records on a device."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpfl_cli.data.federation import Records
+
+
+class Pools:
+    """Features and targets on a device, of every pool of records once: runs share the bytes."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self._device, self._dtype = device, dtype
+        self._known: dict[int, tuple[Records, Tensor, Tensor]] = {}
+
+    def of(self, records: Records) -> tuple[Tensor, Tensor]:
+        """[N, ...] each: whole numbers as int64, others in the network's type; bytes of volumes
+        (masks) stay bytes.
+        """
+        key = id(records.features)
+        if key not in self._known:
+            both = self._tensor(records.features), self._tensor(records.targets)
+            self._known[key] = records, *both
+        return self._known[key][1:]
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        whole = np.issubdtype(values.dtype, np.integer)
+        dtype = torch.int64 if whole else self._dtype
+        if values.dtype == np.uint8 and values.ndim > 3:
+            dtype = torch.uint8
+        plain = torch.from_numpy(np.require(values, requirements=["C", "W"]))
+        return plain.to(self._device, dtype)

@@ -1,0 +1,346 @@
+"""The records of a batch's clients, and matrix products whose bits do not depend on the batch.
+
+Every record is a row of one `Pool`; runs that share a federation share its rows. A client's records
+follow each other, filled up with zero rows to the largest of its bucket, so that a bucket is a view
+`[clients, records, features]`, and a minibatch is one gather. Outputs come before records
+(`[outputs, records]`): a product with ten rows is several times as fast as one with ten columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from dpfl_cli.data.devices import on_device
+from dpfl_cli.data.federation import Federation, Records
+
+# rows and columns are filled up to a multiple: 16 bytes, so that no pair's lie otherwise than
+# another's
+ALIGNMENT = 4
+RUN_BLOCK = 8  # runs that stand side by side in a product of records that they share, always
+# Beyond this norm a residual so small that its square underflows can still make a large gradient;
+# below the other one, the square of a norm bounds nothing.
+LARGEST_NORM = {torch.float32: 1e12, torch.float64: 1e150}
+SMALLEST_NORM = {torch.float32: 1e-18, torch.float64: 1e-150}
+CPU_BLOCK = 32 << 20  # bytes that one block of pairs works on: they stay in a CPU's last cache
+DEVICE_BLOCK = 1 << 30
+ADDED = 1024  # numbers of a run that are added up at once
+
+# evenly spaced numbers as a slice, which makes a view; any others as a tensor
+Index = slice | Tensor
+
+
+def product(left: Tensor, right: Tensor, out: Tensor | None = None, *, add: float = 0.0) -> Tensor:
+    """left [k, a, b] @ right [k, b, c] -> [k, a, c], with the same bits for a pair whoever stands
+    beside it.
+
+    A BLAS that has more threads than products cuts a product among them, and takes a vector by
+    another path; either rounds otherwise. So few products are computed by one thread, and a vector
+    is computed twice, as a matrix.
+
+    Args:
+      out: where the result goes.
+      add: unless 0, out becomes out + add * product.
+    """
+    if left.shape[1] == 1 and not left.is_cuda:
+        twice = None if out is None else out.expand(-1, 2, -1).contiguous()
+        found = product(left.expand(-1, 2, -1).contiguous(), right, twice, add=add)[:, :1]
+        return found if out is None else out.copy_(found)
+    if right.shape[2] == 1 and not left.is_cuda:
+        return product(right.mT, left.mT, None if out is None else out.mT, add=add).mT
+    few = not left.is_cuda and len(left) < torch.get_num_threads()
+    with one_thread() if few else nullcontext():
+        if out is None or not add:
+            return torch.bmm(left, right, out=out)
+        return out.baddbmm_(left, right, alpha=add)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch computes on one thread: on more, a matrix is cut among them and rounds otherwise."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def shared_product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+    """left [S, B, a, b] @ right [B, b, c] -> [S, B, a, c]: the S runs share the right side, which
+    is not copied for them.
+    """
+    runs, pairs = left.shape[:2]
+    if out is None:
+        out = left.new_empty(*left.shape[:3], right.shape[2])
+    if pairs == 1:
+        product(left[:, 0], right.expand(runs, -1, -1), out[:, 0])
+        return out
+    for run in range(runs):
+        product(left[run], right, out[run])
+    return out
+
+
+def by_runs(rows: Tensor, models: Tensor) -> Tensor:
+    """[S, K] rows [K, q] @ model of each of S runs [S, q], `RUN_BLOCK` runs at a time.
+
+    A matrix product may round a column otherwise when it has more or fewer neighbours. With blocks
+    of one size a run gets the same bits alone and in any company.
+    """
+    filled = pad(models, (0, 0, 0, -len(models) % RUN_BLOCK)).T.contiguous()
+    parts = [rows @ part for part in filled.split(RUN_BLOCK, dim=1)]
+    return torch.cat(parts, dim=1)[:, : len(models)].T
+
+
+def added(values: Tensor) -> Tensor:
+    """Sums over the last axis in two steps, whose order depends neither on other runs nor on
+    threads.
+    """
+    filled = pad(values, (0, -values.shape[-1] % ADDED)).contiguous()
+    return filled.unflatten(-1, (-1, ADDED)).sum(dim=-1).sum(dim=-1)
+
+
+def bounded_shares(shares: Tensor, norms: Tensor, clip_norm: Tensor) -> Tensor:
+    """w_j min(1, C / ||v_j||): the shares of clipped records; zero where the norm is not finite."""
+    return torch.where(norms < torch.inf, shares * (clip_norm / norms).clamp(max=1.0), 0.0)
+
+
+@dataclass(frozen=True)
+class Block:
+    """S runs x B clients with their records, filled up with zero rows to n.
+
+    Attributes:
+      features: [B, n, q]; the S runs share them.
+      targets: [B, n] classes, or numbers y.
+      squared_norms: [B, n] ||x||^2; infinite for a record that is not finite, or whose norm exceeds
+        `LARGEST_NORM`: its features are zeros here, and it counts as zero where it is clipped.
+      weights: [B, n] 1 / m_i, the records' shares of their client's mean; 0 for rows that are no
+        records.
+      runs, clients: which of the R runs and M clients; `runs` is None where the block holds pairs
+        of a minibatch, `clients` of the R * M.
+      numbers: the runs' numbers; empty for a minibatch.
+      key: what names these records in the pool; None for a minibatch.
+    """
+
+    features: Tensor
+    targets: Tensor
+    squared_norms: Tensor
+    weights: Tensor
+    runs: Index | None
+    clients: Index
+    numbers: Sequence[int] = ()
+    key: tuple[int, int] | None = None
+
+    def of(self, values: Tensor) -> Tensor:
+        """[S, B, ...] the block's part of [R, M, ...]."""
+        if self.runs is None:
+            return values.flatten(0, 1)[self.clients].unsqueeze(0)
+        return values[self.runs][:, self.clients]
+
+    def of_runs(self, values: Tensor, clients: int) -> Tensor:
+        """[S, 1], or [1, B] in a minibatch, the numbers of the block's runs out of [R]; `clients`
+        is M.
+        """
+        if self.runs is None:
+            return values.repeat_interleave(clients)[self.clients].unsqueeze(0)
+        return values[self.runs].unsqueeze(1)
+
+    def put(self, result: Tensor, values: Tensor) -> None:
+        """Writes [S, B, ...] to the block's places in a contiguous result [R, M, ...]."""
+        runs = self.runs
+        if runs is None:
+            result.flatten(0, 1)[self.clients] = values[0]
+            return
+        if isinstance(runs, Tensor) and isinstance(self.clients, Tensor):
+            runs = runs.unsqueeze(-1)
+        result[runs, self.clients] = values
+
+    def parts(self, size: int) -> Iterator[Block]:
+        """The same pairs with `size` of their records at a time, filled up to a multiple of
+        `ALIGNMENT`, on which a product's rounding would depend.
+        """
+        for start in range(0, self.weights.shape[-1], size):
+            some = slice(start, start + size)
+            missing = -self.features[:, some].shape[1] % ALIGNMENT
+            kept = (self.targets, self.squared_norms, self.weights)
+            targets, squared_norms, weights = (pad(one[:, some], (0, missing)) for one in kept)
+            features = pad(self.features[:, some], (0, 0, 0, missing))
+            yield replace(
+                self,
+                features=features,
+                targets=targets,
+                squared_norms=squared_norms,
+                weights=weights,
+            )
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """A bucket of one federation's clients: rows [start, start + len(clients) * height) of the
+    pool.
+    """
+
+    federation: int
+    clients: np.ndarray
+    start: int
+    height: int
+
+
+class Pool:
+    """The records of a batch's clients.
+
+    Args:
+      index: [R] which federation each run uses.
+      features_of: (records, numbers [k]) -> features [k, q] of those records, on the device.
+      targets_of: targets [k] of records -> classes (int64) or numbers y, for a `Block`.
+
+    Attributes:
+      features, targets, squared_norms, weights: [N, q] and [N], as of a `Block`; row 0 is no
+        record.
+      first, counts: [F, M] of every federation the row of each client's first record, and number of
+        its records.
+      largest: the largest number of records that a client holds, at least 1.
+    """
+
+    def __init__(
+        self,
+        federations: Sequence[Federation],
+        index: np.ndarray,
+        features_of: Callable[[Records, np.ndarray], Tensor],
+        targets_of: Callable[[np.ndarray], np.ndarray],
+    ) -> None:
+        self.index = index
+        self.counts = np.stack([federation.partition.counts for federation in federations])
+        self.first = np.zeros_like(self.counts)
+        self.largest = max(1, int(self.counts.max(initial=0)))
+        self._segments, total = _segments(federations)
+        like = features_of(federations[0].dataset.train, np.arange(0))
+        self.device = like.device
+        self.features = like.new_zeros(total, like.shape[1])
+        self.squared_norms, self.weights = like.new_zeros(2, total)
+        kind = torch.from_numpy(targets_of(federations[0].dataset.train.targets[:0])).dtype
+        self.targets = torch.zeros(total, dtype=kind, device=self.device)
+        for segment in self._segments:
+            federation = federations[segment.federation]
+            partition, train = federation.partition, federation.dataset.train
+            for position, client in enumerate(segment.clients):
+                numbers = partition.indices[
+                    partition.offsets[client] : partition.offsets[client + 1]
+                ]
+                start = segment.start + position * segment.height
+                self.first[segment.federation, client] = start
+                mine = slice(start, start + len(numbers))
+                self.features[mine] = features_of(train, numbers)
+                targets = torch.from_numpy(targets_of(train.targets[numbers]))
+                self.targets[mine] = targets.to(self.device)
+                self.weights[mine] = 1.0 / max(len(numbers), 1)
+        self._measure()
+        self._first, self._counts = (
+            on_device(part[index], self.device).unsqueeze(-1) for part in (self.first, self.counts)
+        )
+
+    def _measure(self) -> None:
+        """Squared norms, summed in float64; rows beyond `LARGEST_NORM` or not finite become zeros
+        of infinite norm, those below `SMALLEST_NORM` zeros.
+        """
+        dtype = self.features.dtype
+        for start in range(0, len(self.features), 1 << 14):
+            features = self.features[start : start + (1 << 14)]
+            squared = features.double().square().sum(dim=-1)
+            strange = ~(squared <= LARGEST_NORM[dtype] ** 2)  # NaN among them
+            tiny = squared < SMALLEST_NORM[dtype] ** 2
+            features.masked_fill_((strange | tiny).unsqueeze(-1), 0.0)
+            squared.masked_fill_(strange, torch.inf).masked_fill_(tiny, 0.0)
+            self.squared_norms[start : start + len(features)] = squared
+
+    def runs(self, federation: int) -> np.ndarray:
+        """[S] the runs that use it."""
+        return np.flatnonzero(self.index == federation)
+
+    def blocks(self, batch: Tensor | None, pair_bytes: Callable[[int], int]) -> Iterator[Block]:
+        """All pairs that have records, in blocks under the byte budget.
+
+        Args:
+          batch: [R, M, b] record numbers of every client, or None for all its records. A number
+            that is none of the client's own counts as no record: a row of zeros.
+          pair_bytes: n -> bytes that the work on one pair with n records takes.
+        """
+        yield from self._full(pair_bytes) if batch is None else self._gathered(batch, pair_bytes)
+
+    def single(self) -> Iterator[Block]:
+        """Clients with one record each, as far as their federation's buckets go."""
+        yield from self._full(lambda height: 1 if height == 1 else 0)
+
+    def _full(self, pair_bytes: Callable[[int], int]) -> Iterator[Block]:
+        budget = CPU_BLOCK if self.device.type == "cpu" else DEVICE_BLOCK
+        for number, segment in enumerate(self._segments):
+            runs, height = self.runs(segment.federation), segment.height
+            each = pair_bytes(height)
+            if not each:
+                continue
+            several = max(1, min(len(runs), budget // each))
+            size = max(1, budget // (each * several))
+            for begin in range(0, len(segment.clients), size):
+                clients = segment.clients[begin : begin + size]
+                start = segment.start + begin * height
+                rows = slice(start, start + len(clients) * height)
+                shape, where = (-1, height), _index(clients, self.device)
+                for first in range(0, len(runs), several):
+                    some = runs[first : first + several]
+                    yield Block(
+                        self.features[rows].unflatten(0, shape),
+                        self.targets[rows].view(shape),
+                        self.squared_norms[rows].view(shape),
+                        self.weights[rows].view(shape),
+                        _index(some, self.device),
+                        where,
+                        some.tolist(),
+                        (number, begin),
+                    )
+
+    def _gathered(self, batch: Tensor, pair_bytes: Callable[[int], int]) -> Iterator[Block]:
+        records, pairs = batch.shape[-1], batch.shape[0] * batch.shape[1]
+        own = (batch >= 0).logical_and_(batch < self._counts)
+        rows = torch.where(own, self._first + batch, 0).view(-1)
+        budget = CPU_BLOCK if self.device.type == "cpu" else DEVICE_BLOCK
+        size = max(1, budget // pair_bytes(records))
+        for start in range(0, pairs, size):
+            some = rows[start * records : (start + size) * records]
+            parts = (self.features, self.targets, self.squared_norms)
+            features, targets, norms = (part.index_select(0, some) for part in parts)
+            weights = (some > 0).to(norms.dtype) / records
+            shape = -1, records
+            yield Block(
+                features.unflatten(0, shape),
+                targets.view(shape),
+                norms.view(shape),
+                weights.view(shape),
+                None,
+                slice(start, start + size),
+            )
+
+
+def _segments(federations: Sequence[Federation]) -> tuple[list[_Segment], int]:
+    """The buckets' places in the pool, after row 0, and the number of rows."""
+    segments, total = [], 1
+    for number, federation in enumerate(federations):
+        for clients in federation.buckets():
+            height = int(federation.partition.counts[clients].max(initial=0))
+            if height:
+                segments.append(_Segment(number, clients, total, height))
+                total += len(clients) * height
+    return segments, total
+
+
+def _index(numbers: np.ndarray, device: torch.device) -> Index:
+    """Positions as a slice where they are evenly spaced, else as a tensor."""
+    step = int(numbers[1] - numbers[0]) if len(numbers) > 1 else 1
+    if len(numbers) and step > 0 and (np.diff(numbers) == step).all():
+        return slice(int(numbers[0]), int(numbers[-1]) + 1, step)
+    return on_device(numbers, device)

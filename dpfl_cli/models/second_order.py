@@ -1,0 +1,268 @@
+"""Second-order methods for models of one linear layer: damped solves, and means of x x^T.
+
+A record's Hessian is B (x) x x^T with B = d^2 l / dz^2: diag(p) - p p^T for softmax regression, a
+number for one output. Curvature by features only is x x^T, the same for all outputs and rounds.
+
+References:
+  Krouka, Koskela, Kulkarni, "Communication Efficient Differentially Private Federated Learning
+  Using Second Order Information", PoPETs 2025(1), sections 3 and 4 (what `damped_solve` serves).
+  Boehning, "Multinomial logistic regression algorithm", Ann. Inst. Statist. Math. 44, 1992.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpfl_cli.data.devices import read_once
+from dpfl_cli.data.federation import DatasetInfo
+from dpfl_cli.models.curvature import (
+    TOLERANCE,
+    clippable_norms,
+    covariance_inverse,
+    covariance_product,
+    covariance_solve,
+    enough_steps,
+    hessian_by_cholesky,
+    hessian_by_conjugate_gradients,
+    hessian_product,
+    largest_eigenvalue,
+    packed,
+    precondition,
+)
+from dpfl_cli.models.dense import DTYPES
+from dpfl_cli.models.losses import probabilities
+from dpfl_cli.models.objective import Curvature
+from dpfl_cli.models.records import Block, bounded_shares, product, shared_product
+from dpfl_cli.models.single_layer import SingleLayer
+from dpfl_cli.privacy.bounded import Bounded
+from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+from dpfl_cli.privacy.record_means import record_covariance
+
+KEPT_FACTORS = 1 << 30  # bytes of factored covariances that are kept from round to round
+
+
+class SecondOrder(SingleLayer):
+    """A `SingleLayer` with damped solves and covariances. Settings may have a `solver` and a
+    `solver_precision`.
+    """
+
+    provides: ClassVar[frozenset[str]] = SingleLayer.provides | {"damped_solve", "covariance"}
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._solver_dtype = DTYPES[getattr(self.settings, "solver_precision", "float64")]
+        self._solver = getattr(self.settings, "solver", "cg")
+        if self._solver_dtype == torch.float32:
+            self.solver_residual = TOLERANCE[torch.float32]
+        self._factors: dict[object, tuple[Tensor, Tensor]] = {}
+        self._seen: dict[str, tuple[Tensor, int, list[float]]] = {}
+        self._enough: int | None = None
+
+    @classmethod
+    def features_of(cls, settings: Any, info: DatasetInfo) -> int:
+        return cls.layers_for(settings, info)[0].inputs
+
+    def damped_solve(
+        self,
+        parameters: Tensor,
+        right: Tensor,
+        damping: Tensor,
+        curvature: Curvature = "hessian",
+        clip_norm: Tensor | None = None,
+    ) -> ClientValues:
+        """As the contract. A record's matrix that is not finite counts as zero; a client without
+        records divides by the damping.
+
+        Hessians of several outputs are solved by conjugate gradients to a relative residual of 1e-8
+        (in float32: 1e-6), or by Cholesky factors; all else by the factors of x x^T. Those of the
+        covariance are kept, for they do not depend on the parameters.
+        """
+        values, sides = opened(parameters), opened(right)
+        shifts, limits = damping.to(self.device, self._solver_dtype), self._limits(clip_norm)
+        result = sides / damping.to(self.device, sides.dtype).reshape(-1, 1, 1)
+        kernel = self._kernel if self.outputs > 1 and self._solver == "cg" else None
+        if kernel is not None and curvature == "hessian":
+            for runs, layout in zip(self._runs, self._layouts, strict=True):
+                kernel.solve(
+                    layout,
+                    runs,
+                    values.numpy(),
+                    sides.numpy(),
+                    shifts.double().numpy(),
+                    limits.double().numpy(),
+                    TOLERANCE[self._solver_dtype],
+                    result.numpy(),
+                    torch.get_num_threads(),
+                )
+            return client_values(result)
+        layer = self.layers[0]
+        keys = self._numbers("damping", damping), self._numbers("clip", clip_norm)
+        for block in self._pool.blocks(None, self._solve_bytes):
+            side = layer.matrix(block.of(sides)).to(self._solver_dtype)
+            features = block.features.to(side.dtype)
+            chances, shares = self._curved(block, values, features, limits, curvature)
+            if chances is None:
+                kept = keys if curvature == "covariance" else None
+                solved = self._by_rows(block, features, shares, side, shifts, kept)
+            elif self._solver == "cholesky":
+                own = shifts[block.runs]
+                solved = hessian_by_cholesky(features, chances, shares, side, own)
+            else:
+                own = shifts[block.runs].reshape(-1, 1, 1, 1)
+                steps = self._steps(shifts, limits)
+                parts = (features, chances, shares, side)
+                solved = hessian_by_conjugate_gradients(*parts, own, steps)
+            block.put(result, layer.flat(solved).to(result.dtype))
+        return client_values(result)
+
+    def largest_curvature(
+        self, parameters: Tensor, curvature: Curvature = "hessian", clip_norm: Tensor | None = None
+    ) -> ClientValues:
+        """As the contract, by Lanczos in `solver_precision`."""
+        values, limits = opened(parameters), self._limits(clip_norm)
+        result = values.new_zeros(self.runs, self.clients)
+        for block in self._pool.blocks(None, self._solve_bytes):
+            features = block.features.to(self._solver_dtype)
+            chances, shares = self._curved(block, values, features, limits, curvature)
+            if chances is None:
+                apply = covariance_product(features, shares)
+            else:
+                apply = hessian_product(features, chances, shares)
+            like = self.layers[0].matrix(block.of(values)).to(self._solver_dtype)
+            block.put(result, largest_eigenvalue(apply, like).to(result.dtype))
+        return client_values(result)
+
+    def covariance(self) -> ClientValues:
+        """As the contract."""
+        free = torch.full((self.runs,), torch.inf, dtype=self.dtype, device=self.device)
+        return client_values(self._covariance(free))
+
+    def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
+        """As the contract, by ||x x^T||_F = ||x||^2: every record's share is cut."""
+        limit = clip_norm.to(self.device, self.dtype)
+        means = client_values(self._covariance(limit.square()))
+        return record_covariance(means, limit, self.divisors(None))
+
+    def precondition(self, values: Tensor, matrices: Tensor) -> Tensor:
+        """As the contract."""
+        applied = precondition(opened(values), matrices, self.features)
+        return client_values(applied) if isinstance(values, ClientValues) else applied
+
+    def _limits(self, clip_norm: Tensor | None) -> Tensor:
+        """[R] bounds of the records' matrices."""
+        if clip_norm is not None:
+            return clip_norm.to(self.device, self._solver_dtype)
+        return torch.full((self.runs,), torch.inf, dtype=self._solver_dtype, device=self.device)
+
+    def _numbers(self, name: str, setting: Tensor | None) -> list[float]:
+        """What factors are kept by: the numbers [R] of a setting, or on a device, which is not
+        asked, the runs' own, for as long as the same tensor comes unchanged.
+        """
+        if setting is None:
+            return [np.inf] * self.runs
+        seen = self._seen.get(name)
+        if seen is None or seen[0] is not setting or seen[1] != setting._version:
+            numbers = setting.tolist() if setting.device.type == "cpu" else list(range(self.runs))
+            seen = self._seen[name] = setting, setting._version, numbers
+            if setting.device.type != "cpu":
+                self._factors.clear()
+        return seen[2]
+
+    def _curved(
+        self, block: Block, values: Tensor, features: Tensor, limits: Tensor, curvature: Curvature
+    ) -> tuple[Tensor | None, Tensor]:
+        """Probabilities [S, B, c, n], where there are several, and shares [S, B, n] of the records'
+        matrices, each of them bounded; with one output a share has d^2 l / dz^2 in it.
+        """
+        dtype, limit = features.dtype, limits[block.runs][:, None, None]
+        weights, squared = block.weights.to(dtype), block.squared_norms.to(dtype)
+        if curvature == "covariance":
+            return None, bounded_shares(weights, squared.unsqueeze(0), limit)
+        z = shared_product(self.layers[0].matrix(block.of(values)).to(dtype), features.mT)
+        if self.outputs == 1:
+            bends = self.loss.bends(z).squeeze(-2)
+            shares = bounded_shares(weights, bends * squared, limit)
+            return None, shares * bends.nan_to_num(0.0, 0.0, 0.0)
+        chances = probabilities(z)
+        shares = bounded_shares(weights, clippable_norms(chances, squared), limit)
+        return chances.nan_to_num_(0.0), shares  # of records that count as zero
+
+    def _by_rows(
+        self,
+        block: Block,
+        features: Tensor,
+        shares: Tensor,
+        side: Tensor,
+        shifts: Tensor,
+        keys: tuple[list[float], list[float]] | None,
+    ) -> Tensor:
+        """(sum_j w_j x_j x_j^T + damping I)^-1 of right sides [S, B, c, q], for shares w [S, B, n].
+
+        Args:
+          keys: [R] damping and bounds that factors are kept by; None: they are used once.
+        """
+        solved = torch.empty_like(side)
+        for place, run in enumerate(block.numbers):
+            key = None if keys is None else (block.key, keys[0][run], keys[1][run])
+            factor = self._factors.get(key)
+            if factor is None:
+                roots = shares[place].sqrt()
+                factor = roots, covariance_inverse(features, roots, shifts[run])
+                kept = sum(part.nbytes for parts in self._factors.values() for part in parts)
+                if key is not None and kept + sum(part.nbytes for part in factor) <= KEPT_FACTORS:
+                    self._factors[key] = factor
+            covariance_solve(features, *factor, side[place], shifts[run], solved[place])
+        return solved
+
+    def _steps(self, damping: Tensor, limits: Tensor) -> int | None:
+        """How many steps conjugate gradients take on a device; None on a CPU, where they ask.
+
+        H_i's eigenvalues are at most mean_j min(||x_j||^2 / 2, D), for those of diag(p) - p p^T are
+        at most 1/2 (Boehning) and none passes its matrix's Frobenius norm, D once clipped. So with
+        damping gamma the condition number is at most 1 + mean_j min(||x_j||^2 / 2, D) / gamma, here
+        for the worst run and client. What the first round has found is kept; should damping fall,
+        or the bounds grow, so far that it is not enough, solves are NaN.
+
+        Args:
+          damping, limits: [R] gamma and D.
+        """
+        if self.device.type == "cpu" or self._solver != "cg":
+            return None
+        if self._enough is None:
+            worst = damping.new_zeros(())
+            for block in self._pool.blocks(None, self._solve_bytes):
+                squared = block.squared_norms.to(damping.dtype).nan_to_num(0.0, 0.0, 0.0)  # [B, n]
+                bound = torch.minimum(squared / 2, limits[block.runs][:, None, None])
+                mean = (bound * block.weights).sum(dim=-1) / damping[block.runs].unsqueeze(-1)
+                worst = torch.maximum(worst, mean.amax())
+            self._enough = enough_steps(1.0 + read_once(worst), damping.dtype)
+        return self._enough
+
+    def _solve_bytes(self, records: int) -> int:
+        """Bytes that a solve of one pair works on."""
+        wide, size = self.outputs * self.width, min(records, self.width)
+        held = records * (2 * self.width + 6 * self.outputs) + 6 * wide + 2 * size**2
+        if self._solver == "cholesky":
+            held += 3 * wide**2 + records * wide
+        return self._solver_dtype.itemsize * held
+
+    def _covariance(self, limits: Tensor) -> Tensor:
+        """[R, M, p (p + 1) / 2] means of x x^T, each clipped to a Frobenius norm [R]."""
+        size = self.features * (self.features + 1) // 2
+        result = torch.zeros(self.runs, self.clients, size, dtype=self.dtype, device=self.device)
+        for block in self._pool.blocks(None, self._moment_bytes):
+            means = []
+            for run in block.numbers:
+                shares = bounded_shares(block.weights, block.squared_norms, limits[run])
+                mean = product((block.features * shares.unsqueeze(-1)).mT, block.features)
+                means.append(packed(mean, self.features))
+            block.put(result, torch.stack(means))
+        return result
+
+    def _moment_bytes(self, records: int) -> int:
+        """Bytes that a covariance of one pair works on."""
+        return self.dtype.itemsize * (2 * records * self.width + 2 * self.width**2)

@@ -1,0 +1,324 @@
+"""Figures 1 and 2: losses, the clip norm and quantiles of gradients over rounds (section 5.2)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dpfl_cli.papers.adaptdp import PAPER
+from dpfl_cli.papers.adaptdp._common import CLIPPED, METHODS, NOISE, SELECTED, TITLES, private
+from dpfl_cli.papers.adaptdp.choices import LAST, runs, table2
+from dpfl_cli.reproduction.api import (
+    Artifact,
+    Comparison,
+    Fact,
+    Figure,
+    Metric,
+    Rows,
+    Run,
+    Scale,
+    Size,
+    Table,
+    above,
+    below,
+    between,
+    claim,
+    each_seed,
+    level,
+)
+
+
+def curves(scale: Scale) -> Iterator[Run]:
+    for run in runs(scale):
+        one = run.labels
+        if one["selection"] == "paper" and one["level"] == 3 and one["task"] in ("T1", "T3"):
+            yield run
+
+
+@claim(source="Figure 1 (a)", prior="holds")
+def lower(rows: Rows) -> Iterator[Comparison]:
+    """on T1 AdaptDP ends below half of DP-FedAvg's loss"""
+    ends = {method: rows("last", task="T1", method=method) for method in METHODS}
+    yield below(ends["AdaptDP"], 0.5 * ends["FedAvg"])
+
+
+@claim(source="ours", prior="holds")
+def floor(rows: Rows) -> Iterator[Comparison]:
+    """on T1 DP-FedAvg is at its floor after 110 rounds (the mean of rounds 111 to 130 within
+    20 % of that of rounds 131 to 150)
+    """
+    early, late = (
+        rows.mean("objective", task="T1", method="FedAvg", round=between(*ends))
+        for ends in ((111, 130), (131, 150))
+    )
+    yield level(early / late, 1, within=0.2)
+
+
+@claim(
+    source="Figure 1 (b)",
+    prior="holds",
+    note="DP-FedAvg has the paper's step size 0.1 and clip norm 0.1, AdaptDP 0.3 and 0.05: it "
+    "takes longer steps",
+)
+def lower_T3(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+    """on T3 AdaptDP ends at or below DP-FedAvg's loss (with a tolerance of 1 %)"""
+    ends = {method: rows("last_loss", task="T3", method=method) for method in METHODS}
+    yield below(ends["AdaptDP"], 1.01 * ends["FedAvg"])
+
+
+def _curve(measure: str, task: str) -> Figure:
+    return Figure(
+        kind="lines",
+        x="round",
+        measures=[measure],
+        series="method",
+        where={"task": task},
+        log=["y"],
+        title=f"{task}, level 3",
+        y_title="training loss",
+    )
+
+
+fig1 = Artifact(
+    paper=PAPER,
+    id="fig1",
+    title="Training loss over rounds at level 3, on the quadratic task and on MNIST",
+    shows="Both methods at the paper's step sizes and clip norms with its printed noise of level "
+    "3. On the quadratic task (T1) the noise of AdaptDP falls with its clip norm: it takes longer "
+    "steps at first, and its loss settles sooner and at a lower floor.",
+    source="Figure 1; its curves are not printed as numbers",
+    sizes=table2.sizes,
+    runs=curves,
+    runs_of="adaptdp/table2",
+    measures={
+        "objective": Metric(
+            metric="objective",
+            at="series",
+            better="lower",
+            title="training loss",
+            where={"task": "T1"},
+        ),
+        "loss": Metric(
+            metric="train_loss",
+            at="series",
+            better="lower",
+            title="training loss",
+            where={"task": "T3"},
+        ),
+        "last": Metric(
+            metric="objective", better="lower", title=f"training loss, {LAST}", where={"task": "T1"}
+        ),
+        "last_loss": Metric(
+            metric="train_loss",
+            better="lower",
+            title=f"training loss, {LAST}",
+            where={"task": "T3"},
+        ),
+    },
+    titles=table2.titles,
+    tables=[
+        Table(
+            caption="Mean training loss of the last five rounds",
+            rows=["task"],
+            columns=["method"],
+            cells=["last", "last_loss"],
+        )
+    ],
+    figures=[_curve("objective", "T1"), _curve("loss", "T3")],
+    claims=[lower, floor, lower_T3],
+    notes=[CLIPPED],
+)
+
+
+# --- Figure 2 -------------------------------------------------------------------------------------
+
+TASKS = ("T1", "T3")
+QUANTILES = (50, 60, 70, 80, 90, 100)
+
+
+def radii(scale: Scale) -> Iterator[Run]:
+    for task in TASKS:
+        values: dict[str, Any] = {}
+        if scale == "smoke":
+            values = {"rounds": 2, "algorithm.local_steps": 2}
+        elif scale == "quick" and task == "T3":
+            values = {"rounds": 100}
+        pair, noise = SELECTED[task, "AdaptDP"][2], NOISE[task, "AdaptDP"][2]
+        full = private(
+            {"task": task, "method": "AdaptDP"},
+            pair,
+            noise,
+            values,
+            ["model.gradient_quantiles=true"],
+        )
+        yield Run({"task": task}, full.overrides, full.values)
+
+
+def _offset(of: Callable[[str], Any]) -> float:
+    """sqrt(2 tau nu): the clip norm that the offset of the radius's noise gives by itself."""
+    clients, cap = of("clients"), of("algorithm.clip_norm")
+    sigma = 2 * of("ledger.radius.noise_multiplier") / of("algorithm.radius_batch_size")
+    failures = 2 * clients * of("rounds") / of("algorithm.offset_failure")
+    nu = sigma * cap**2 * math.sqrt(2 / clients) * math.sqrt(math.log(failures))
+    return math.sqrt(2 * of("algorithm.radius_multiplier") * nu)
+
+
+@claim(source="section 5.2, Figure 2", prior="holds")
+def c4_cap(rows: Rows) -> Iterator[Comparison]:
+    """on T1 the clip norm is at its cap in the first 10 rounds"""
+    cap = rows.value("cap", task="T1")
+    yield each_seed(
+        rows.by_seed(),
+        lambda one: min(one.values("radius", task="T1", round=between(1, 10))) >= 0.999 * cap,
+        "C_r >= 0.999 G in rounds 1 to 10",
+    )
+
+
+@claim(source="section 5.2, Figure 2", prior="holds")
+def c4_falls(rows: Rows) -> Iterator[Comparison]:
+    """on T1 its mean over the last 50 rounds is below a quarter of the cap"""
+    late = rows.mean("radius", task="T1", round=between(101, 150))
+    yield below(late, 0.25 * rows("cap", task="T1"))
+
+
+@claim(source="ours", prior="holds")
+def c5(rows: Rows) -> Iterator[Comparison]:
+    """on T1 it ends within 0.5 and 1.5 times sqrt(2 tau nu), the clip norm that its noise offset
+    alone gives
+    """
+    yield level(rows("last_radius", task="T1") / rows("floor", task="T1"), 1, within=0.5)
+
+
+@claim(
+    source="section 5.2, Figure 2 (b1)",
+    prior="fails",
+    note="restated from the paper's figure; every record is clipped at every step there",
+)
+def b1_falls(rows: Rows) -> Iterator[Comparison]:
+    """on T3 the clip norm adapts: it ends below half of its cap"""
+    yield below(rows("last_radius", task="T3"), 0.5 * rows("cap", task="T3"))
+
+
+@claim(source="section 5.2, Figure 2", prior="holds")
+def c6(rows: Rows) -> Iterator[Comparison]:
+    """in late rounds tau_0.7 is between 0.5 and 1.5 on both tasks"""
+    for task in TASKS:
+        yield level(rows("last_70", task=task), 1, within=0.5)
+
+
+@claim(source="section 5.2, Figure 2", prior="holds")
+def c6_order(rows: Rows) -> Iterator[Comparison]:
+    """tau_q grows with q, and tau_1 is small beside its bound n = 3000 (below 0.05 n)"""
+    for task in TASKS:
+        ordered = [rows(f"last_{q}", task=task) for q in (50, 70, 90, 100)]
+        for low, high in itertools.pairwise(ordered):
+            yield above(high, low)
+        yield below(ordered[-1], 150)
+
+
+@claim(source="ours", prior="holds")
+def c6_flat(rows: Rows) -> Iterator[Comparison]:
+    """on T1 tau_0.7 does not move (rounds 101 to 150 within 20 % of rounds 1 to 20)"""
+    late, early = (
+        rows.mean("tau_70", task="T1", round=between(*ends)) for ends in ((101, 150), (1, 20))
+    )
+    yield level(late / early, 1, within=0.2)
+
+
+@claim(source="ours", prior="holds")
+def clipped_T1(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+    """on T1 the clip norm clips more than half of the records in round 20 and fewer than 5 % after
+    round 100
+    """
+    yield above(rows("clipped", task="T1", round=20), 0.5)
+    yield below(rows.mean("clipped", task="T1", round=between(101, 150)), 0.05)
+
+
+@claim(
+    source="ours",
+    prior="holds",
+    note="every record is clipped at every step, so AdaptDP is DP-FedAvg there",
+)
+def cap_T3(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+    """on T3 the clip norm never leaves its cap"""
+    cap = rows.value("cap", task="T3")
+    yield each_seed(
+        rows.by_seed(),
+        lambda one: min(one.values("radius", task="T3")) >= 0.999 * cap,
+        "C_r >= 0.999 G in every round",
+    )
+
+
+def _panels(measures: list[str], title: str, y_title: str = "", **more: Any) -> Figure:
+    return Figure(kind="lines", x="round", measures=measures, title=title, y_title=y_title, **more)
+
+
+RADIUS = "clip norm C_r"
+
+fig2 = Artifact(
+    paper=PAPER,
+    id="fig2",
+    title="The clip norm of AdaptDP and the quantiles of the records' squared gradient norms",
+    shows="AdaptDP at level 3 on the quadratic task (T1) and on MNIST (T3): its clip norm C_r, and "
+    "tau_q, the q-quantile of the records' squared gradient norms over their mean. On T1 the clip "
+    "norm leaves its cap after some 30 rounds and falls to what its own noise offset allows; tau_q "
+    "does not move, because least squares on Gaussian records has the same shape everywhere. On T3 "
+    "the clip norm never leaves its cap.",
+    source="Figure 2",
+    sizes={
+        "smoke": Size(seeds=1, minutes=0.1, note="2 rounds of 2 steps, to see that it works"),
+        "quick": Size(seeds=3, minutes=0.5, note="T1 as in the paper, T3 100 rounds"),
+        "paper": Size(seeds=5, minutes=4, note="T1 150 rounds, T3 1000"),
+    },
+    runs=radii,
+    measures={
+        "radius": Metric(metric="radius", at="series", title=RADIUS),
+        "clipped": Metric(
+            metric="clipped_fraction", at="series", title="share of the records that C_r clips"
+        ),
+        **{
+            f"tau_{q}": Metric(metric=f"tau_{q}", at="series", title=f"q = {q / 100:g}")
+            for q in QUANTILES
+        },
+        "cap": Fact(value="algorithm.clip_norm", title="cap G"),
+        "floor": Fact(value=_offset, title="sqrt(2 tau nu)"),
+        "last_radius": Metric(metric="radius", title="clip norm, mean of the last five rounds"),
+        **{
+            f"last_{q}": Metric(metric=f"tau_{q}", title=f"tau_{q / 100:g}")
+            for q in (50, 70, 90, 100)
+        },
+    },
+    titles=TITLES,
+    tables=[
+        Table(
+            caption="The clip norm, its cap and what its offset allows; quantiles over the mean, "
+            "mean of the last five rounds",
+            rows=["task"],
+            cells=["cap", "floor", "last_radius", "last_50", "last_70", "last_90", "last_100"],
+            notes=[
+                "The paper reads tau_0.7 as about 1. The quantiles and the share of clipped "
+                "records "
+                "are diagnostics that no epsilon covers."
+            ],
+        )
+    ],
+    figures=[
+        _panels(["radius"], "T1: clip norm", RADIUS, where={"task": "T1"}, log=["y"]),
+        _panels(["radius"], "T3: clip norm", RADIUS, where={"task": "T3"}, y_range=(0.0, 0.06)),
+        _panels(
+            *(["clipped"], "clipped records", "share of clipped records"),
+            panels=["task"],
+            y_range=(0.0, 1.05),
+        ),
+        _panels(
+            *([f"tau_{q}" for q in QUANTILES], "quantiles of squared gradient norms"),
+            "quantile / mean",
+            panels=["task"],
+            log=["y"],
+        ),
+    ],
+    claims=[c4_cap, c4_falls, c5, b1_falls, c6, c6_order, c6_flat, clipped_T1, cap_T3],
+    notes=[CLIPPED],
+)

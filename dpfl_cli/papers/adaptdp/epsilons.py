@@ -1,0 +1,244 @@
+"""Ours: the same comparison at epsilons that mean something."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from dpfl_cli.papers.adaptdp import PAPER
+from dpfl_cli.papers.adaptdp._common import TASKS, TITLES
+from dpfl_cli.reproduction.api import (
+    Artifact,
+    Best,
+    Comparison,
+    Fact,
+    Figure,
+    Metric,
+    Price,
+    Rows,
+    Run,
+    Sample,
+    Scale,
+    Size,
+    Table,
+    above,
+    below,
+    claim,
+    level,
+)
+
+TARGETS = {"e1": 1, "e4": 4, "e8": 8}
+METHODS = {
+    "FedAvg": ("algorithm=fedavg_record",),
+    "AdaptDP": ("algorithm=adaptdp", "algorithm.radius_batch_size=100"),
+}
+GRIDS = {  # step sizes, clip norms
+    "T1": ((0.001, 0.01, 0.03, 0.1), (0.5, 1.0, 3.0, 5.0)),
+    "T2": ((0.03, 0.1, 0.3), (0.5, 1.0, 3.0)),
+}
+
+
+def runs(scale: Scale) -> Iterator[Run]:
+    smoke = scale == "smoke"
+    for task, grid in GRIDS.items():
+        values: dict[str, float] = {"rounds": 5} if (scale, task) == ("quick", "T2") else {}
+        if smoke:
+            values = {"rounds": 2, "algorithm.local_steps": 2}
+        pairs = [(0.1, 0.5)] if smoke else list(itertools.product(*grid))
+        for target in ("e8",) if smoke else TARGETS:
+            for method, overrides in METHODS.items():
+                preset = f"+experiment=adaptdp/{TASKS[task]}"
+                fixed = [preset, f"dp.epsilon={TARGETS[target]}", *overrides]
+                for eta, cap in pairs:
+                    chosen = {"algorithm.local_lr": eta, "algorithm.clip_norm": cap}
+                    cell = {"task": task, "target": target, "method": method}
+                    yield Run({**cell, "eta": eta, "cap": cap}, fixed, {**chosen, **values})
+
+
+@claim(source="ours", prior="holds", invariant=True)
+def met(rows: Rows) -> Iterator[Comparison]:
+    """every run's epsilon is at most its target, and within 0.1 % of it"""
+    for task, (target, epsilon), method in itertools.product(GRIDS, TARGETS.items(), METHODS):
+        spent = rows("eps", task=task, target=target, method=method)
+        yield level(spent / epsilon, 0.9995, within=0.0005 + 1e-9)
+
+
+def _best(rows: Rows, measure: str, task: str, target: str, method: str) -> Sample:
+    return rows(measure, task=task, target=target, method=method, best=True)
+
+
+@claim(
+    source="ours",
+    note="half of the budget goes to the radius, whose offset keeps it at or near its cap under "
+    "this much noise",
+)
+def T1(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+    """on T1 AdaptDP's best loss is below DP-FedAvg's best loss at every epsilon"""
+    for target in TARGETS:
+        cell = (rows, "objective", "T1", target)
+        yield below(_best(*cell, "AdaptDP"), _best(*cell, "FedAvg"))
+
+
+@claim(
+    source="ours",
+    note="at epsilon 1 and 4 the theorem knows no amplification here, and the noise it asks for is "
+    "too much for either method; dp-accounting's tighter bound prices the same noise at about 0.08 "
+    "and 0.36, and a tenth of it at 1 and 4",
+)
+def T1_learns(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+    """on T1 both methods end below a tenth of the loss before round 1 at every epsilon"""
+    for target, method in itertools.product(TARGETS, METHODS):
+        start = rows("start", task="T1", target=target, method=method)
+        yield above(0.1 * start, _best(rows, "objective", "T1", target, method))
+
+
+@claim(
+    source="ours",
+    note="the best pairs are the largest of the grid after so few rounds; the cap that is best "
+    "clips nearly nothing, and the adaptive clip norm is below it",
+)
+def T2(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+    """on T2 the two methods' best losses are within 0.01 of each other at every epsilon"""
+    for target in TARGETS:
+        cell = (rows, "loss", "T2", target)
+        yield level(_best(*cell, "AdaptDP"), _best(*cell, "FedAvg"), within=0.01)
+
+
+LAST = "mean of the last five rounds"
+PRIVATE = "lowest training loss, a private number"
+OVER = ["eta", "cap"]
+BEST = {"best": True}
+
+
+def _bars(measure: str, task: str, log: bool) -> Figure:
+    return Figure(
+        kind="bars",
+        x="target",
+        measures=[measure],
+        series="method",
+        where={"task": task, **BEST},
+        log=["y"] if log else [],
+        title=f"{task}: training loss, best pairs",
+        y_title="training loss",
+    )
+
+
+eps_honest = Artifact(
+    paper=PAPER,
+    id="eps_honest",
+    title="DP-FedAvg and AdaptDP at epsilon 1, 4 and 8",
+    shows="The quadratic task (T1) and Bank Marketing (T2) with noise calibrated to epsilon 1, 4 "
+    "and 8 at delta 1e-4 for the whole training, in place of the paper's levels, most of whose "
+    "epsilons lie between 100 and a million. Each method with the best pair of its grid. Does the "
+    "adaptive clip norm still help? On T1 the accountant decides as much as the methods: below "
+    "about 6 the theorem gives no amplification there, and the noise is several times what a "
+    "tighter bound would ask for.",
+    source="its methods; the comparison is ours",
+    sizes={
+        "smoke": Size(seeds=1, minutes=0.2, note="2 rounds of 2 steps, to see that it works"),
+        "quick": Size(seeds=3, minutes=1.2, note="T1 150 rounds of 20 steps; T2 5 rounds of 181"),
+        "paper": Size(seeds=3, minutes=15, note="T1 150 rounds of 20 steps; T2 100 rounds of 181"),
+    },
+    runs=runs,
+    measures={
+        "objective": Metric(
+            metric="objective",
+            better="lower",
+            title=f"training loss, {LAST}",
+            where={"task": "T1"},
+        ),
+        "loss": Metric(
+            metric="train_loss",
+            better="lower",
+            title=f"training loss, {LAST}",
+            where={"task": "T2"},
+        ),
+        "start": Metric(
+            metric="objective",
+            at="first",
+            title="training loss before round 1",
+            where={"task": "T1", **BEST},
+        ),
+        "start_loss": Metric(
+            metric="train_loss",
+            at="first",
+            title="training loss before round 1",
+            where={"task": "T2", **BEST},
+        ),
+        "accuracy": Metric(
+            metric="accuracy",
+            better="higher",
+            decimals=2,
+            title=f"test accuracy, {LAST}",
+            unit="%",
+            where={"task": "T2", **BEST},
+        ),
+        "radius": Metric(
+            metric="radius",
+            title=f"clip norm C_r, {LAST}",
+            where={"method": "AdaptDP", **BEST},
+        ),
+        "noise": Fact(
+            value="ledger.gradient.noise_multiplier", title="noise multiplier", where=BEST
+        ),
+        "eps": Price(decimals=4, title="epsilon", where=BEST),
+        "eps_paper": Price(
+            accountant="wang_rdp",
+            options={"order": "paper"},
+            decimals=4,
+            title="epsilon at the paper's order, by the theorem as printed",
+            where=BEST,
+        ),
+    },
+    best=[
+        Best(over=OVER, by="objective", where={"task": "T1"}, note=PRIVATE),
+        Best(over=OVER, by="loss", where={"task": "T2"}, note=PRIVATE),
+    ],
+    titles={
+        **TITLES,
+        "target": "target epsilon",
+        "eta": "step size",
+        "cap": "clip norm C or cap G",
+        **{name: f"epsilon {epsilon}" for name, epsilon in TARGETS.items()},
+    },
+    tables=[
+        Table(
+            caption="Training loss of the last five rounds with each method's best pair, beside "
+            "the loss before round 1",
+            rows=["task", "target"],
+            columns=["method"],
+            cells=["objective", "start", "loss", "start_loss"],
+            where=BEST,
+        ),
+        Table(
+            caption="The best pairs, and the clip norm that AdaptDP ended with",
+            rows=["task", "target"],
+            columns=["method"],
+            cells=["best.eta", "best.cap", "radius"],
+        ),
+        Table(
+            caption="Test accuracy (%) on T2",
+            rows=["target"],
+            columns=["method"],
+            cells=["accuracy"],
+            where=BEST,
+        ),
+        Table(
+            caption="What the noise costs: by the best order, and as the paper prices it",
+            rows=["task", "target"],
+            columns=["method"],
+            cells=["noise", "eps", "eps_paper"],
+            where=BEST,
+            notes=[
+                "As printed the theorem has terms that do not fall with the noise: on T1 no noise "
+                "reaches an epsilon below 6.14 in the paper's way, which is why its column stays "
+                "there for targets 1 and 4; accountant.order=paper refuses such targets in one "
+                "line. The calibration here bounds a release by its price without a batch too, so "
+                "that it has an answer, with about ten times the noise that a tighter bound would "
+                "need."
+            ],
+        ),
+    ],
+    figures=[_bars("objective", "T1", log=True), _bars("loss", "T2", log=False)],
+    claims=[met, T1, T1_learns, T2],
+)

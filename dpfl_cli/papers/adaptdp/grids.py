@@ -1,0 +1,303 @@
+"""Table 3: the whole grids of step size and clip norm (section 5.2)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from dpfl_cli.papers.adaptdp import PAPER
+from dpfl_cli.papers.adaptdp._common import (
+    CLIPPED,
+    LEVELS,
+    LOWEST,
+    METHODS,
+    NAMES,
+    NOISE,
+    TITLES,
+    TRAINED,
+    private,
+)
+from dpfl_cli.reproduction.api import (
+    Artifact,
+    Best,
+    Comparison,
+    Figure,
+    PaperNumbers,
+    Price,
+    Rows,
+    Run,
+    Sample,
+    Scale,
+    Size,
+    Table,
+    above,
+    below,
+    claim,
+    each_seed,
+    level,
+)
+
+STEPS = {
+    "T1": (0.1, 0.3, 0.5),
+    "T2": (0.01, 0.03, 0.1),
+    "T3": (0.1, 0.3),
+    "T4": (0.03, 0.1, 0.3),
+}
+CAPS = {"T1": (0.5, 1.0, 3.0, 5.0), "T2": (0.05, 0.1, 0.5)}
+CAPS |= dict.fromkeys(("T3", "T4"), (0.05, 0.1, 0.5))
+ROUNDS = {"T2": 4, "T3": 30, "T4": 30}  # at quick; 100 in the paper
+CLIPS = CAPS["T1"]
+
+
+def runs(scale: Scale) -> Iterator[Run]:
+    for task, steps in STEPS.items():
+        values: dict[str, Any] = {} if task == "T1" else {"rounds": 100}
+        if scale == "smoke":
+            values = {"rounds": 2, "algorithm.local_steps": 2}
+        elif scale == "quick" and task != "T1":
+            values = {"rounds": ROUNDS[task]}
+        grid = list(itertools.product(steps, CAPS[task]))
+        if scale == "smoke":
+            grid = list(itertools.product((0.1, 0.3), (0.5, 0.05)))
+        for method, (eta, cap) in itertools.product(METHODS, grid):
+            for at in LEVELS if task == "T1" or scale == "paper" else (3,):
+                labels = {"task": task, "method": method, "eta": eta, "cap": cap, "level": at}
+                yield private(labels, (eta, cap), NOISE[task, method][at - 1], values)
+
+
+def _t1(rows: Rows, method: str, eta: float, cap: float, at: int) -> Sample:
+    return rows("objective", task="T1", method=method, eta=eta, cap=cap, level=at)
+
+
+def _converged() -> Iterator[tuple[float, float]]:
+    """The cells of T1 that DP-FedAvg is done with after 150 rounds."""
+    for eta in STEPS["T1"]:
+        for cap in CLIPS:
+            if (eta, cap) != (0.1, 0.5):
+                yield eta, cap
+
+
+def _wins(rows: Rows, method: str, pair: tuple[float, float], at: int) -> Comparison:
+    """Whether a pair is the best of the grid of T1, seed by seed."""
+    cells = list(itertools.product(STEPS["T1"], CLIPS))
+
+    def best(one: Rows) -> bool:
+        return pair == min(cells, key=lambda cell: _t1(one, method, cell[0], cell[1], at).mean)
+
+    return each_seed(rows.by_seed(), best, f"the best pair at level {at} is {pair}")
+
+
+@claim(source="Tables 2 and 3", prior="holds")
+def c3(rows: Rows) -> Iterator[Comparison]:
+    """on T1 the best pair of DP-FedAvg's grid is (0.3, 0.5) at every level"""
+    for at in LEVELS:
+        yield _wins(rows, "FedAvg", (0.3, 0.5), at)
+
+
+@claim(source="Table 3", prior="holds")
+def c2_slow(rows: Rows) -> Iterator[Comparison]:
+    """on T1 DP-FedAvg with step size 0.1 and clip norm 0.5 is not done after 150 rounds (loss above
+    1)
+    """
+    for at in LEVELS:
+        yield above(_t1(rows, "FedAvg", 0.1, 0.5, at), 1)
+
+
+@claim(source="Table 3", prior="holds")
+def c2_law(rows: Rows) -> Iterator[Comparison]:
+    """on T1 DP-FedAvg's loss grows as the square of the noise, 1 to 4 to 11.1 within 10 %, in every
+    other cell
+    """
+    for pair in _converged():
+        for at, factor in ((2, 4), (3, 11.111)):
+            growth = _t1(rows, "FedAvg", *pair, at) / _t1(rows, "FedAvg", *pair, 1)
+            yield level(growth / factor, 1, within=0.1)
+
+
+@claim(source="Table 3", prior="holds")
+def c2_clip(rows: Rows) -> Iterator[Comparison]:
+    """with step size 0.3 it grows as the square of the clip norm, 4 from 0.5 to 1 and 9 from 1 to
+    3, within 10 %
+    """
+    for small, large, factor in ((0.5, 1.0, 4), (1.0, 3.0, 9)):
+        for at in LEVELS:
+            growth = _t1(rows, "FedAvg", 0.3, large, at) / _t1(rows, "FedAvg", 0.3, small, at)
+            yield level(growth / factor, 1, within=0.1)
+
+
+@claim(
+    source="Table 3",
+    prior="holds",
+    note="with 100 dimensions, which is what these cells imply",
+)
+def c2_cells(rows: Rows) -> Iterator[Comparison]:
+    """on T1 every converged cell of DP-FedAvg (but the misprint) is between 0.9 and 1.5 times the
+    paper's
+    """
+    for pair in _converged():
+        for at in LEVELS:
+            if (*pair, at) != (0.3, 5.0, 1):
+                loss = _t1(rows, "FedAvg", *pair, at)
+                assert loss.paper is not None
+                yield level(loss / loss.paper, 1.2, within=0.3)
+
+
+@claim(source="Table 2", prior="fails")
+def best_adaptdp(rows: Rows) -> Iterator[Comparison]:
+    """on T1 the best pair of AdaptDP's grid is (0.1, 3) at levels 2 and 3, as the paper selects"""
+    for at in (2, 3):
+        yield _wins(rows, "AdaptDP", (0.1, 3.0), at)
+
+
+@claim(source="ours", prior="holds")
+def best_wins(rows: Rows) -> Iterator[Comparison]:
+    """on T1 AdaptDP's best pair has a lower loss than DP-FedAvg's best pair, at every level"""
+    for at in LEVELS:
+        ours, theirs = (
+            rows("objective", task="T1", method=method, level=at, best=True)
+            for method in ("AdaptDP", "FedAvg")
+        )
+        yield below(ours, theirs)
+
+
+@claim(
+    source="Table 3",
+    prior="fails",
+    note="with step sizes of 0.3 and more the paper's values hardly depend on the cap and are "
+    "larger than ours, as if its radius had a floor of its own; the cause is unknown",
+)
+def adaptdp_levels(rows: Rows) -> Iterator[Comparison]:
+    """on T1 every cell of AdaptDP is within a factor of 3 of the paper's"""
+    for eta in STEPS["T1"]:
+        for cap in CLIPS:
+            for at in LEVELS:
+                loss = _t1(rows, "AdaptDP", eta, cap, at)
+                assert loss.paper is not None
+                yield below(loss, 3 * loss.paper)
+                yield above(loss, loss.paper / 3)
+
+
+def _spread(rows: Rows, method: str, at: int) -> float:
+    losses = [_t1(rows, method, 0.1, cap, at).mean for cap in CLIPS if cap >= 1]
+    return max(losses) / min(losses)
+
+
+def _flatter(rows: Rows, at: int) -> Comparison:
+    def less(one: Rows) -> bool:
+        return _spread(one, "AdaptDP", at) < _spread(one, "FedAvg", at)
+
+    return each_seed(rows.by_seed(), less, f"AdaptDP varies less at level {at}")
+
+
+@claim(
+    source="section 5.2, Table 3",
+    prior="fails",
+    note="the paper's own table has 7 and 2.9 times against 23",
+)
+def c11(rows: Rows) -> Iterator[Comparison]:
+    """on T1 at step size 0.1 AdaptDP's loss varies less over caps of at least 1 (largest over
+    smallest) than DP-FedAvg's over clip norms, at levels 1 and 3
+    """
+    for at in (1, 3):
+        yield _flatter(rows, at)
+
+
+PRIVATE = "lowest training loss, a private number"
+OVER = ["eta", "cap"]
+
+table3 = Artifact(
+    paper=PAPER,
+    id="table3",
+    title="Lowest training loss at every step size and clip norm",
+    shows="Both methods on the grids of the paper, with its printed noise: 12 pairs for the "
+    "quadratic task (T1), 9 for Bank Marketing (T2), 6 for MNIST (T3), 9 for Fashion-MNIST (T4). "
+    "The best pair of every grid stands beside; it is chosen on the private training loss, which "
+    "no epsilon covers.",
+    source="Table 3",
+    sizes={
+        "smoke": Size(seeds=1, minutes=0.3, note="a few pairs with 2 local steps, as a trial"),
+        "quick": Size(
+            seeds=3,
+            minutes=2.5,
+            note="T1 as in the paper, with 3 seeds; the others at level 3 only: T2 4 rounds, T3 "
+            "and T4 30",
+        ),
+        "paper": Size(seeds=3, minutes=20, note="all levels: T1 150 rounds, the others 100"),
+    },
+    runs=runs,
+    measures={**LOWEST, "eps": Price(title="epsilon", where={"best": True})},
+    best=[
+        Best(over=OVER, by="objective", where={"task": "T1"}, note=PRIVATE),
+        Best(over=OVER, by="loss", where={"task": TRAINED}, note=PRIVATE),
+    ],
+    titles={**TITLES, "eta": "step size", "cap": "clip norm C or cap G"},
+    numbers=PaperNumbers(
+        file="table3.csv",
+        measures={"min_train_loss": ["objective", "loss"]},
+        columns={
+            "task": "dataset",
+            "eta": "eta",
+            "cap": "C_or_G",
+            "method": "method",
+            "level": "level",
+        },
+        names={**NAMES, "1.0": "1.0", "3.0": "3.0", "5.0": "5.0"},
+    ),
+    tables=[
+        Table(
+            caption="T1: lowest training loss",
+            rows=["method", "eta", "cap"],
+            columns=["level"],
+            cells=["objective"],
+            where={"task": "T1"},
+            notes=[
+                "The paper's 2.80e-3 for DP-FedAvg at step size 0.3, clip norm 5 and level 1 "
+                "repeats that of level 2; its own C^2 law gives 7.0e-4."
+            ],
+        ),
+        Table(
+            caption="T2 to T4: lowest training loss",
+            rows=["task", "method", "eta", "cap"],
+            columns=["level"],
+            cells=["loss"],
+            where={"task": TRAINED},
+        ),
+        Table(
+            caption="The best pair of every grid; an edge of a grid is marked",
+            rows=["task", "level"],
+            columns=["method"],
+            cells=["best.eta", "best.cap"],
+            notes=[
+                "Printed as selected (step size, clip norm): T1 DP-FedAvg (0.3, 0.5) at all "
+                "levels, AdaptDP (0.1, 1), (0.1, 3), (0.1, 3); T2 level 3 (0.03, 0.05) and (0.03, "
+                "0.1); T3 "
+                "level 3 (0.1, 0.1) and (0.3, 0.05); T4 level 3 (0.03, 0.1) and (0.3, 0.05). Some "
+                "of them are not the lowest loss of the paper's own Table 3."
+            ],
+        ),
+        Table(
+            caption="Epsilon at delta 1e-4 of the best cell's training; the search is not covered",
+            rows=["task", "level"],
+            columns=["method"],
+            cells=["eps"],
+            where={"best": True},
+        ),
+    ],
+    figures=[
+        Figure(
+            kind="heatmap",
+            x="cap",
+            y="eta",
+            measures=["objective"],
+            panels=["method", "level"],
+            where={"task": "T1"},
+            log=["colour"],
+        )
+    ],
+    claims=[
+        *(c3, c2_slow, c2_law, c2_clip, c2_cells),
+        *(best_adaptdp, best_wins, adaptdp_levels, c11),
+    ],
+    notes=[CLIPPED],
+)

@@ -1,0 +1,263 @@
+"""Table 1: the noise of both methods, and what it costs (section 5.1, equation 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpfl_cli.papers.adaptdp import PAPER
+from dpfl_cli.papers.adaptdp._common import LEVELS, METHODS, MISPRINT, NAMES, NOISE, TITLES
+from dpfl_cli.reproduction.api import (
+    Artifact,
+    Comparison,
+    Fact,
+    Figure,
+    PaperNumbers,
+    Price,
+    Rows,
+    Run,
+    Scale,
+    Size,
+    Table,
+    above,
+    claim,
+    exact,
+    level,
+)
+
+# A price depends on the numbers of records, rounds and steps only: records in one dimension stand
+# for every data set. Records a client, rounds, steps.
+COUNTS = {
+    "T1": (1500, 150, 20),
+    "T1_425": (425, 150, 20),
+    "T2": (22605, 100, 226),
+    "T3": (1500, 1000, 15),
+    "T4": (1500, 1000, 15),
+}
+# The epsilon that DP-FedAvg's noise implies at the paper's order (claim `same_epsilon`).
+IMPLIED = {
+    "T1": (238328.947, 38339.027, 2373.76886),
+    "T1_425": (253462.522, 53463.3318, 11714.3091),
+    "T2": (58134.6105, 96.4880902, 5.02396453),
+    "T3": (1191644.737, 191695.135, 11868.8443),
+    "T4": (1191644.737, 191695.135, 11868.8443),
+}
+
+
+def runs(scale: Scale) -> Iterator[Run]:
+    for task in COUNTS:
+        known = task.partition("_")[0]
+        for number, at in enumerate(LEVELS):
+            for method in METHODS:
+                pair = NOISE[known, method][number]
+                printed = MISPRINT if (method, at) == ("AdaptDP", 2) and known in "T3 T4" else pair
+                yield _priced(task, method, at, "table", printed)
+                if printed != pair:
+                    yield _priced(task, method, at, "misprint", pair)
+            target = IMPLIED[task][number]
+            yield _priced(task, "AdaptDP", at, "calibrated", (target,))
+
+
+def _priced(task: str, method: str, at: int, source: str, noise: tuple[float, ...]) -> Run:
+    records, rounds, steps = COUNTS[task]
+    settings: dict[str, float] = {
+        "dataset.dimension": 1,
+        "dataset.records_per_client": records,
+        "rounds": rounds,
+        "algorithm.local_steps": steps,
+    }
+    overrides = ["+experiment=adaptdp/quadratic", "accountant.order=paper", *METHODS[method]]
+    if source == "calibrated":
+        overrides += ["dp.epsilon=1", "algorithm.radius_batch_size=100"]
+        settings |= {"dp.epsilon": noise[0], "algorithm.target_epsilon": noise[0]}
+    else:
+        settings["mechanism.noise_multiplier"] = noise[0]
+        if method == "AdaptDP":
+            overrides.append("algorithm.radius_batch_size=100")
+            settings["algorithm.radius_noise_multiplier"] = noise[1]
+    labels = {"method": method, "source": source, "task": task, "level": at}
+    return Run(labels, overrides, settings)
+
+
+@claim(source="ours", prior="holds", invariant=True)
+def same_epsilon(rows: Rows) -> Iterator[Comparison]:
+    """the calibrated pairs are calibrated at the epsilon that DP-FedAvg's noise implies, to 1e-5"""
+    for task in COUNTS:
+        for at in LEVELS:
+            given = rows("eps", source="calibrated", task=task, level=at)
+            yield level(given / rows("eps", method="FedAvg", task=task, level=at), 1, within=1e-5)
+
+
+@claim(source="ours", prior="holds")
+def vacuous(rows: Rows) -> Iterator[Comparison]:
+    """no printed level but the third on Bank Marketing has an epsilon of at most 20"""
+    for task in COUNTS:
+        for at in LEVELS:
+            small = rows.value("eps_best", method="FedAvg", task=task, level=at) <= 20
+            expected = (task, at) == ("T2", 3)
+            said = f"epsilon of {task} at level {at} is {'at most' if expected else 'above'} 20"
+            yield exact(small == expected, said)
+
+
+def _follows(rows: Rows, task: str, at: int) -> Comparison:
+    sigma = rows("sigma", source="calibrated", task=task, level=at)
+    assert sigma.paper is not None
+    return level(sigma / sigma.paper, 1, within=0.15)
+
+
+@claim(source="Table 1", prior="holds")
+def follows(rows: Rows) -> Iterator[Comparison]:
+    """the printed sigma_p of AdaptDP follows from DP-FedAvg's within 15 % on T1 and T3 (apart from
+    level 2 of T3)
+    """
+    for task, levels in (("T1", LEVELS), ("T3", (1, 3))):
+        for at in levels:
+            yield _follows(rows, task, at)
+
+
+@claim(source="Table 1", prior="fails")
+def follows_T2(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+    """it does so on Bank Marketing"""
+    for at in LEVELS:
+        yield _follows(rows, "T2", at)
+
+
+@claim(
+    source="ours",
+    prior="holds",
+    note="425 was picked after the fact; the paper says 3000 records for 2 clients",
+)
+def T1_425(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+    """with 425 records a client both printed noises of T1 follow within 3 % at every level"""
+    for measure in ("sigma", "sigma_C"):
+        for at in LEVELS:
+            given = rows(measure, source="calibrated", task="T1_425", level=at)
+            printed = rows(measure, source="table", method="AdaptDP", task="T1_425", level=at)
+            yield level(given / printed, 1, within=0.03)
+
+
+@claim(source="ours", prior="holds")
+def overspends(rows: Rows) -> Iterator[Comparison]:
+    """AdaptDP's printed pair costs more than the epsilon that it is for on level 3 of Bank
+    Marketing
+    """
+    cell = {"task": "T2", "level": 3}
+    yield above(
+        rows("eps", source="table", method="AdaptDP", **cell), rows("eps", method="FedAvg", **cell)
+    )
+
+
+@claim(
+    source="Table 1",
+    prior="holds",
+    note="so 0.093 is a misprint: more privacy at level 2 than at level 3; the paper's other "
+    "tables use 0.0093",
+)
+def misprint(rows: Rows) -> Iterator[Comparison]:
+    """the printed sigma_p of T3's level 2 is larger than that of level 3"""
+    two, three = (
+        rows("sigma", source="table", method="AdaptDP", task="T3", level=at).paper for at in (2, 3)
+    )
+    assert two is not None
+    assert three is not None
+    yield exact(two > three, f"{two:g} > {three:g}")
+
+
+NOTHING = Size(seeds=1, minutes=0.1, note="nothing is trained", full=True)
+
+table1 = Artifact(
+    paper=PAPER,
+    id="table1",
+    title="Noise levels of DP-FedAvg and AdaptDP, printed and calibrated, and what they cost",
+    shows="The paper fixes the noise of DP-FedAvg, reads an epsilon off it, and gives AdaptDP the "
+    "pair of noises that its formulas ask for at that epsilon. Here that epsilon, the calibrated "
+    "pair beside the printed one, and what the printed pair costs. Nearly all of these levels say "
+    "nothing about privacy: only level 3 on Bank Marketing has an epsilon below 20.",
+    source="Table 1 and equation (3)",
+    sizes={"smoke": NOTHING, "quick": NOTHING, "paper": NOTHING},
+    runs=runs,
+    measures={
+        "sigma": Fact(
+            value=lambda of: 2 * of("mechanism.noise_multiplier") / of("algorithm.batch_size"),
+            title="sigma_p (gradients)",
+        ),
+        "sigma_C": Fact(
+            value=lambda of: (
+                2 * of("ledger.radius.noise_multiplier") / of("algorithm.radius_batch_size")
+            ),
+            title="sigma_p^C (radius)",
+            where={"method": "AdaptDP"},
+        ),
+        "eps": Price(
+            accountant="wang_rdp",
+            options={"order": "paper"},
+            title="epsilon at the paper's order",
+        ),
+        "eps_best": Price(accountant="wang_rdp", title="epsilon at the best order"),
+    },
+    titles={
+        **TITLES,
+        "T1_425": "T1 with 425 records a client",
+        "source": "noise",
+        "table": "printed",
+        "misprint": "printed, 0.093 read as 0.0093",
+        "calibrated": "calibrated at DP-FedAvg's epsilon",
+    },
+    numbers=PaperNumbers(
+        file="table1.csv",
+        measures={"sigma_p": "sigma", "sigma_p_C": "sigma_C"},
+        columns={"task": "dataset", "level": "level", "method": "method"},
+        names=NAMES,
+        note="note",
+    ),
+    tables=[
+        Table(
+            caption="What DP-FedAvg's printed noise implies at delta 1e-4, by equation (3) and by "
+            "the best order",
+            rows=["task", "level"],
+            cells=["sigma", "eps", "eps_best"],
+            where={"method": "FedAvg"},
+            notes=[
+                "T1: 150 rounds of 20 steps, 1500 records a client. T2: 100 rounds of 226 steps, "
+                "22,605 records. T3, T4: 1000 rounds of 15 steps, 1500 records; with 100 rounds, "
+                "as the paper's other tables have it, epsilon is a tenth and the calibrated pair "
+                "the same."
+            ],
+        ),
+        Table(
+            caption="The pair that the formulas give at that epsilon, beside the printed one",
+            rows=["task", "level"],
+            cells=["sigma", "sigma_C"],
+            where={"source": "calibrated"},
+            notes=[
+                "A quarter of epsilon to either stream at the order 1 + ceil(2 ln(1/delta) / "
+                "epsilon), the other half to the conversion; batches of 100 records in both "
+                "streams (with all records in the radius's the second column would be 4 to 340 "
+                "times smaller)."
+            ],
+        ),
+        Table(
+            caption="What AdaptDP's pairs cost",
+            rows=["task", "level"],
+            columns=["source"],
+            cells=["eps", "eps_best"],
+            where={"method": "AdaptDP"},
+        ),
+    ],
+    figures=[
+        Figure(
+            kind="bars",
+            x="level",
+            measures=["eps"],
+            series="source",
+            panels=["task"],
+            where={
+                "source": ["table", "calibrated"],
+                "method": "AdaptDP",
+                "task": ["T1", "T2", "T3"],
+            },
+            log=["y"],
+            y_title="epsilon at delta 1e-4",
+        )
+    ],
+    claims=[same_epsilon, vacuous, follows, follows_T2, T1_425, overspends, misprint],
+)

@@ -1,0 +1,167 @@
+"""Table 1: the orders of the utility bounds, and the rounds that they ask for, in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import log
+
+from dpfl_cli.papers.dynamic import PAPER
+from dpfl_cli.papers.dynamic._common import OURS, Facts, per_worker
+from dpfl_cli.reproduction.api import (
+    Artifact,
+    Comparison,
+    Fact,
+    Figure,
+    Rows,
+    Run,
+    Scale,
+    Size,
+    Table,
+    below,
+    claim,
+    level,
+)
+
+PROBLEMS = {
+    "ijcnn1_sorted": ("+experiment=dynamic/ijcnn1",),
+    "ijcnn1_order": ("+experiment=dynamic/ijcnn1", "dataset.order=file"),
+    "a6a": ("+experiment=dynamic/a6a",),
+}
+METHODS = {
+    "FedAvg": "algorithm=fedavg_record",
+    "SCAFFOLD": "algorithm=scaffold_record",
+    "ISRL": "algorithm=isrl_dp",
+    "proposed": "algorithm=primal_dual",
+}
+
+
+def runs(scale: Scale) -> Iterator[Run]:
+    for problem, setup in PROBLEMS.items():
+        for method, algorithm in METHODS.items():
+            overrides = [*setup, algorithm]
+            values: dict[str, float] = {"rounds": 3000, "evaluation.every": 1}
+            if method == "proposed":
+                values |= {"algorithm.step": 0.25, "algorithm.strong_convexity": 0.1}
+            elif problem == "a6a":  # these methods take no proximal steps: without the l1 term
+                overrides.append("model.penalty=none")
+            yield Run({"problem": problem, "method": method}, overrides, values)
+
+
+def order(facts: Facts) -> float:
+    """B^2 d ln(1/delta) / (eps^2 n m^2) over mu_f, or for the proposed method over its square."""
+    convexity = facts("model.l2") / facts("clients")  # mu_f of the stacked objective
+    if facts("algorithm.name") == "primal_dual":
+        convexity = min(convexity**2, 1)
+    spent = log(1 / facts("dp.delta")) / facts("dp.epsilon") ** 2
+    return float(per_worker(facts) * spent / convexity)
+
+
+def threshold(facts: Facts) -> float:
+    """ln(Phi / order) / (gamma mu_f), Phi = sum_i ||x_i - x*||^2 + gamma ||y*||^2 at the start."""
+    step = facts("algorithm.step")
+    start = facts("problem.initial_distance") + step * facts("problem.dual_norm")
+    return float(log(start / order(facts)) / (step * facts("model.l2") / facts("clients")))
+
+
+@claim(
+    source="section 1, Table 1", note="what is measured is flat from earlier on, about 3000 rounds"
+)
+def any_t(rows: Rows) -> Iterator[Comparison]:
+    """the paper's figures reach the threshold (8000 rounds on ijcnn1, 5000 on a6a)"""
+    for problem in PROBLEMS:
+        reached = 5000 if problem == "a6a" else 8000
+        yield below(rows("threshold", problem=problem, method="proposed"), reached)
+
+
+@claim(source="section 1, Table 1", prior="holds", invariant=True)
+def larger(rows: Rows) -> Iterator[Comparison]:
+    """the proposed method's order, a squared distance, is 1 / mu_f = 200 times the baselines', a
+    suboptimality"""
+    for problem in PROBLEMS:
+        proposed, fedavg = (
+            rows("order", problem=problem, method=method) for method in ("proposed", "FedAvg")
+        )
+        yield level(proposed / fedavg, 200, within=1e-6)
+
+
+PROPOSED = {"method": "proposed"}
+COMPUTED = Size(
+    seeds=1,
+    minutes=0.05,
+    note="nothing is trained: x* is computed, the formulas are evaluated",
+    full=True,
+)
+
+table1 = Artifact(
+    paper=PAPER,
+    id="table1",
+    title="Utility bounds, and the number of rounds that they ask for",
+    shows=(
+        "The paper's orders of the final error, put into numbers for its own experiment (constants "
+        "left out, as in its table). The baselines reach theirs only with the right number of "
+        "rounds; the proposed method's holds for every T above a threshold. The orders are of "
+        "different things: DP-FedAvg's and DP-SCAFFOLD's bound the suboptimality of F, the "
+        "proposed one the squared distance, and the gradient bounds B, C and L of the rows all "
+        "bound one record's gradient."
+    ),
+    source="Table 1",
+    sizes={"smoke": COMPUTED, "quick": COMPUTED, "paper": COMPUTED},
+    runs=runs,
+    measures={
+        "order": Fact(value=order, title="order of the error"),
+        "threshold": Fact(
+            value=threshold, decimals=0, title="rounds T from which it holds", where=PROPOSED
+        ),
+        "optimum": Fact(
+            value="problem.optimum_norm", decimals=3, title="norm of x*", where=PROPOSED
+        ),
+        "distance": Fact(
+            value="problem.initial_distance",
+            decimals=2,
+            title="sum of squared distances at the start",
+            where=PROPOSED,
+        ),
+        "dual": Fact(value="problem.dual_norm", title="squared norm of y*", where=PROPOSED),
+    },
+    titles={
+        "problem": "problem",
+        "method": "method",
+        "ijcnn1_sorted": "ijcnn1, sorted by label",
+        "ijcnn1_order": "ijcnn1, in file order",
+        "FedAvg": "DP-FedAvg",
+        "SCAFFOLD": "DP-SCAFFOLD",
+        "ISRL": "ISRL-DP",
+    },
+    tables=[
+        Table(
+            caption="Orders of the final error, without constants",
+            rows=["problem"],
+            columns=["method"],
+            cells=["order"],
+        ),
+        Table(
+            caption="The proposed method's threshold, and what it is made of",
+            rows=["problem"],
+            columns=["measure"],
+            cells=["threshold", "distance", "dual", "optimum"],
+            where=PROPOSED,
+            notes=[
+                "from the start that seed 0 draws, with the data's own x*: a diagnostic, covered "
+                "by no epsilon"
+            ],
+        ),
+    ],
+    figures=[
+        Figure(
+            kind="bars",
+            x="problem",
+            measures=["order"],
+            series="method",
+            log=["y"],
+            y_title="order of the error",
+            where={"method": ["FedAvg", "proposed"]},
+        )
+    ],
+    claims=[any_t, larger],
+    notes=[f"{OURS}; a start drawn from N(0, I); y* from the stationarity condition at x*."],
+)

@@ -1,0 +1,315 @@
+"""Figure 1: the final optimality against the number of rounds on ijcnn1 (section 5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import permutations
+from typing import Any
+
+from dpfl_cli.papers.dynamic import PAPER
+from dpfl_cli.papers.dynamic._common import OURS, optimality
+from dpfl_cli.reproduction.api import (
+    Artifact,
+    Best,
+    Comparison,
+    Figure,
+    Metric,
+    Price,
+    Rows,
+    Run,
+    Sample,
+    Scale,
+    Size,
+    Table,
+    above,
+    below,
+    claim,
+)
+
+ROUNDS = {
+    "smoke": (1000,),
+    "quick": (1000, 2000, 3000, 5000, 8000),
+    "paper": (1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000),
+}
+METHODS = {
+    "dynamic": ("algorithm=primal_dual", "algorithm.strong_convexity=0.1"),
+    "static": ("algorithm=primal_dual", "algorithm.schedule=static"),
+    "ISRL": ("algorithm=isrl_dp",),
+    "FedAvg": ("algorithm=fedavg_record",),
+    "SCAFFOLD": ("algorithm=scaffold_record",),
+}
+STATIC = ("ISRL", "FedAvg", "SCAFFOLD")
+STEPS = (0.0005, 0.00125, 0.0025, 0.005, 0.0125, 0.05)  # how far the mean moves
+WORKERS = 20
+
+
+def _step(method: str, step: float, local_steps: int) -> dict[str, float]:
+    """Values with which the mean moves by `step` times the gradient in a round."""
+    if method in ("dynamic", "static"):
+        return {"algorithm.step": round(step * WORKERS, 6)}
+    if method == "ISRL":
+        return {"algorithm.step": step}
+    local_lr = round(step / local_steps, 9)
+    return {"algorithm.local_steps": local_steps, "algorithm.local_lr": local_lr}
+
+
+def runs(scale: Scale) -> Iterator[Run]:
+    small = {"dataset.records": 200, "partitioner.clients": 4} if scale == "smoke" else {}
+    for split, order in (("sorted", "sorted"), ("order", "file")):  # one step size for all T
+        for rounds in ROUNDS[scale]:
+            for method, overrides in METHODS.items():
+                local_steps = 5 if scale == "paper" else 2
+                yield Run(
+                    {"tuned": "fixed", "split": split, "T": rounds, "method": method},
+                    ["+experiment=dynamic/ijcnn1", f"dataset.order={order}", *overrides],
+                    {"rounds": rounds, **_step(method, 0.0125, local_steps), **small},
+                )
+    for rounds in ROUNDS[scale]:  # the best of several for every T, from x0 = 0
+        for method, overrides in METHODS.items():
+            if method != "static":
+                for step in STEPS[:5] if method == "dynamic" else STEPS:
+                    labels = {"tuned": "per_T", "split": "sorted", "method": method}
+                    yield Run(
+                        {**labels, "T": rounds, "step": step},
+                        ["+experiment=dynamic/ijcnn1", "model.init=zeros", *overrides],
+                        {"rounds": rounds, **_step(method, step, 2), **small},
+                    )
+
+
+def _at(rows: Rows, method: str, rounds: int, **labels: Any) -> Sample:
+    labels = labels or {"tuned": "fixed"}
+    return rows("optimality", split="sorted", method=method, T=rounds, **labels)
+
+
+def _flat(cells: Sequence[Sample]) -> Iterator[Comparison]:
+    """The largest is at most 1.5 times the smallest."""
+    for one, other in permutations(cells, 2):
+        yield below(one, 1.5 * other)
+
+
+@claim(source="section 5.1, Figure 1", prior="holds")
+def c1(rows: Rows) -> Iterator[Comparison]:
+    """with the dynamic schedule the final optimality does not depend on T once T is at least 3000
+    (largest at most 1.5 times smallest)"""
+    yield from _flat([_at(rows, "dynamic", T) for T in rows.choices("T") if T >= 3000])
+
+
+@claim(
+    source="section 5.1, Figure 1",
+    prior="holds",
+    note="from a start at N(0, I), which was chosen because it gives this; see c2_zero",
+)
+def c2(rows: Rows) -> Iterator[Comparison]:
+    """the proposed method improves from 1000 to 2000 rounds"""
+    yield above(_at(rows, "dynamic", 1000), _at(rows, "dynamic", 2000))
+
+
+@claim(source="ours", prior="fails")
+def c2_zero(rows: Rows) -> Iterator[Comparison]:
+    """it does so from x0 = 0 as well"""
+    few, more = (_at(rows, "dynamic", T, tuned="per_T", step=0.0125) for T in (1000, 2000))
+    yield above(few, more)
+
+
+@claim(source="section 5.1, Figure 1", prior="holds", note="some T is that of the lowest mean")
+def c3(rows: Rows) -> Iterator[Comparison]:
+    """with one step size for all T every baseline is U-shaped, some T is better than 1000 and 1.5
+    times better than 8000"""
+    for method in (*STATIC, "static"):
+        few, many = _at(rows, method, 1000), _at(rows, method, 8000)
+        best = min((_at(rows, method, T) for T in rows.choices("T")), key=lambda one: one.mean)
+        yield above(few, best)
+        yield above(many, 1.5 * best)
+
+
+@claim(source="section 5.1, Figure 1", prior="holds")
+def c4(rows: Rows) -> Iterator[Comparison]:
+    """at T = 8000 the proposed method is better than every baseline with the same step of the
+    mean"""
+    for method in (*STATIC, "static"):
+        yield below(_at(rows, "dynamic", 8000), _at(rows, method, 8000))
+
+
+@claim(
+    source="section 5.1, Figure 1",
+    prior="fails",
+    note="under equal accounting the three are the same method to first order in the step size; "
+    "the order depends on calibration",
+)
+def c5(rows: Rows) -> Iterator[Comparison]:
+    """ISRL-DP is worse than DP-FedAvg and DP-FedAvg worse than DP-SCAFFOLD, at every T"""
+    for rounds in rows.choices("T"):
+        isrl, fedavg, scaffold = (_at(rows, method, rounds) for method in STATIC)
+        yield above(isrl, fedavg)
+        yield above(fedavg, scaffold)
+
+
+@claim(source="ours", prior="holds")
+def c6_flat(rows: Rows) -> Iterator[Comparison]:
+    """with the best step for every T the static baselines are flat too (largest at most 1.5 times
+    smallest)"""
+    for method in STATIC:
+        yield from _flat(
+            [_at(rows, method, T, tuned="per_T", best=True) for T in rows.choices("T")]
+        )
+
+
+@claim(
+    source="ours",
+    prior="holds",
+    note="so the schedule's advantage is robustness to a wrong T, not a lower floor; the baseline "
+    "is that of the lowest mean",
+)
+def c6_lower(rows: Rows) -> Iterator[Comparison]:
+    """at every T some static baseline with its best step is within 5 % of the proposed method with
+    its own best step, or better"""
+    for rounds in rows.choices("T"):
+        dynamic, *others = (
+            _at(rows, method, rounds, tuned="per_T", best=True) for method in ("dynamic", *STATIC)
+        )
+        yield below(min(others, key=lambda one: one.mean), 1.05 * dynamic)
+
+
+ONE_STEP = {"tuned": "fixed", "split": "sorted"}
+BEST_STEP = {"tuned": "per_T", "best": True}
+
+fig1 = Artifact(
+    paper=PAPER,
+    id="fig1",
+    title="Final optimality against the number of rounds, regularised logistic regression on "
+    "ijcnn1",
+    shows=(
+        "Every T is a run of its own, its noise calibrated to epsilon 1 over all T rounds. With "
+        "one step size for all T the methods with equal noise in every round (DP-FedAvg, "
+        "DP-SCAFFOLD, ISRL-DP, and the proposed method with a static schedule) first improve and "
+        "then drown in noise; the dynamic schedule, which spends the budget late, stays flat. With "
+        "a step size tuned for every T the static baselines are flat too, and as good: what the "
+        "schedule buys is robustness to a wrong T, not a lower floor."
+    ),
+    source="Figure 1",
+    sizes={
+        "smoke": Size(
+            1, 0.2, "1000 rounds of 4 workers with 50 records each, one seed, to see that it works"
+        ),
+        "quick": Size(5, 2, "20 workers with 100 records each, 2 local steps"),
+        "paper": Size(
+            20, 10, "20 workers with 100 records each, 5 local steps (2 where the step is tuned)"
+        ),
+    },
+    runs=runs,
+    measures={
+        "optimality": optimality("last", "optimality"),
+        "error": Metric(
+            metric="squared_error",
+            at="last",
+            better="lower",
+            decimals=3,
+            title="relative squared error of the mean",
+        ),
+        "epsilon": Price(accountant="zcdp", decimals=6, title="epsilon by zCDP", where=ONE_STEP),
+        "exact": Price(accountant="gdp", decimals=6, title="exact epsilon", where=ONE_STEP),
+        "consensus": Metric(
+            metric="consensus",
+            at="last",
+            better="lower",
+            absent=0.0,
+            decimals=3,
+            title="distance between the workers' copies",
+        ),
+    },
+    best=[
+        Best(
+            over=["step"],
+            by="optimality",
+            where={"tuned": "per_T"},
+            note="lowest optimality, tuned with x* in hand",
+        )
+    ],
+    titles={
+        "T": "number of rounds T",
+        "method": "method",
+        "split": "records of the workers",
+        "tuned": "step size",
+        "step": "step of the mean",
+        "fixed": "one for all T",
+        "per_T": "best for every T",
+        "sorted": "sorted by label",
+        "order": "in file order",
+        "dynamic": "proposed, dynamic noise",
+        "static": "proposed, static noise",
+        "ISRL": "ISRL-DP",
+        "FedAvg": "DP-FedAvg",
+        "SCAFFOLD": "DP-SCAFFOLD",
+    },
+    tables=[
+        Table(
+            caption="Final optimality, one step size for all T (x0 normal)",
+            rows=["split", "method"],
+            columns=["T"],
+            cells=["optimality"],
+            where={"tuned": "fixed"},
+        ),
+        Table(
+            caption="Final optimality, best step size for every T (sorted by label, x0 = 0)",
+            rows=["method"],
+            columns=["T"],
+            cells=["optimality"],
+            where=BEST_STEP,
+        ),
+        Table(
+            caption="The step that was the best",
+            rows=["method"],
+            columns=["T"],
+            cells=["best.step"],
+        ),
+        Table(
+            caption="Its two terms: relative squared error of the mean model, and distance between "
+            "the workers' copies",
+            rows=["split", "method"],
+            columns=["T"],
+            cells=["error", "consensus"],
+            where={"tuned": "fixed"},
+        ),
+        Table(
+            caption="What every run spends at delta 1e-4: the paper's accountant, and exact "
+            "Gaussian composition",
+            rows=["method"],
+            columns=["T"],
+            cells=["epsilon", "exact"],
+            where=ONE_STEP,
+        ),
+    ],
+    figures=[
+        Figure(
+            kind="lines",
+            x="T",
+            measures=["optimality"],
+            series="method",
+            panels=["split"],
+            where={"tuned": "fixed"},
+            log=["y"],
+            share_y=True,
+            title="one step size for all T",
+            y_title="optimality after T rounds",
+        ),
+        Figure(
+            kind="lines",
+            x="T",
+            measures=["optimality"],
+            series="method",
+            where=BEST_STEP,
+            log=["y"],
+            title="best step size for every T, x0 = 0",
+            y_title="optimality after T rounds",
+        ),
+    ],
+    claims=[c1, c2, c2_zero, c3, c4, c5, c6_flat, c6_lower],
+    notes=[
+        f"{OURS}; the first 2,000 records, sorted by label (in file order beside); baselines with "
+        "the same step of the mean, and a start drawn from N(0, I). That start, the unit norms and "
+        "the step were chosen among several because the shapes that the paper describes come out; "
+        "with the start at 0 some do not (c2_zero).",
+        "Baselines add equal noise to every noisy gradient, under the same accountant as the "
+        "proposed method.",
+    ],
+)

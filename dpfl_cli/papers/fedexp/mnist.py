@@ -1,0 +1,336 @@
+"""Table 4: the methods on MNIST (section 5, appendix G)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from dpfl_cli.papers.fedexp import PAPER
+from dpfl_cli.papers.fedexp._common import LOCAL, METHODS, PAIR, SCAFFOLD, TITLES, TRUSTS, WORDS
+from dpfl_cli.reproduction.api import (
+    Artifact,
+    Claim,
+    Comparison,
+    Figure,
+    Metric,
+    PaperNumbers,
+    Prior,
+    Rows,
+    Run,
+    Scale,
+    Size,
+    Table,
+    above,
+    claim,
+    near_paper,
+)
+
+NETWORKS = {"ldp": "mnist_cnn_small", "ldp_privunit": "mnist_cnn_small", "cdp": "mnist_cnn"}
+PAIRS = {  # Table 2: local step size, clip norm
+    ("ldp", "FedEXP"): (0.03, 0.3),
+    ("ldp", "FedAvg"): (0.1, 0.1),
+    ("ldp", "SCAFFOLD"): (0.03, 0.1),
+    ("ldp_privunit", "FedEXP"): (0.03, 0.3),
+    ("ldp_privunit", "FedAvg"): (0.03, 0.3),
+    ("ldp_privunit", "SCAFFOLD"): (0.03, 0.1),
+    ("cdp", "FedEXP"): (0.1, 0.3),
+    ("cdp", "FedAvg"): (0.1, 1.0),
+    ("cdp", "SCAFFOLD"): (0.1, 0.3),
+}
+BEST = {  # of all 25 pairs at the sizes of quick with seed 0: searches/fedexp_table4.csv
+    ("ldp", "FedEXP"): (0.1, 0.3),
+    ("ldp", "FedAvg"): (0.1, 1.0),
+    ("ldp", "SCAFFOLD"): (0.3, 0.3),
+    ("ldp_privunit", "FedEXP"): (0.03, 0.3),
+    ("ldp_privunit", "FedAvg"): (0.1, 1.0),
+    ("ldp_privunit", "SCAFFOLD"): (0.3, 0.3),
+    ("cdp", "FedEXP"): (0.1, 0.3),
+    ("cdp", "FedAvg"): (0.3, 3.0),
+    ("cdp", "SCAFFOLD"): (0.03, 0.3),
+}
+CLIPPED = ("algorithm=scaffold", "algorithm.control=clipped")
+SETUP = (
+    "Ours, for the paper does not say: each of the 1000 clients draws 60 of the 60,000 images, "
+    "with pixels in [0, 1] and full local batches."
+)
+NETWORK = (
+    "Networks: 237 parameters under local DP, 5046 under central DP; ReLU and 2 x 2 max-pooling "
+    "after each convolution, which the paper does not mention but its 128 and 16 inputs imply."
+)
+TUNED = "The paper's pairs were tuned on test data, as the paper did; no epsilon covers that."
+
+
+def on_mnist(
+    labels: Mapping[str, str | float],
+    overrides: Sequence[str],
+    pair: tuple[float, float],
+    values: Mapping[str, float],
+) -> Run:
+    """A run on MNIST with the network of the label "dp"."""
+    trust = str(labels["dp"])
+    local_lr, clip_norm = pair
+    return Run(
+        labels,
+        ["+experiment=fedexp/mnist", f"dp={trust}", f"model={NETWORKS[trust]}", *overrides],
+        {"algorithm.local_lr": local_lr, "algorithm.clip_norm": clip_norm, **values},
+    )
+
+
+def runs(scale: Scale) -> Iterator[Run]:
+    values = {
+        "smoke": {
+            "rounds": 2,
+            "partitioner.clients": 20,
+            "partitioner.records_per_client": 5,
+            "dataset.test_records": 200,
+        },
+        "quick": {"rounds": 25, "partitioner.records_per_client": 12, "dataset.test_records": 2000},
+        "paper": {},
+    }[scale]
+    for setting, pairs in (("paper", PAIRS), ("best", BEST)):
+        for (trust, method), pair in pairs.items():
+            labels = {"dp": trust, "method": method, "setting": setting}
+            yield on_mnist(labels, METHODS[method], pair, values)
+    for trust in TRUSTS:
+        labels = {"dp": trust, "method": "SCAFFOLD_clipped", "setting": "paper"}
+        yield on_mnist(labels, CLIPPED, PAIRS[trust, "SCAFFOLD"], values)
+    if scale == "paper":  # overtakes DP-FedEXP in an independent search on the real data
+        labels = {"dp": "ldp", "method": "FedAvg", "setting": "other"}
+        yield on_mnist(labels, METHODS["FedAvg"], (0.03, 0.3), values)
+
+
+# --- Table 4 --------------------------------------------------------------------------------------
+
+
+def _ahead(trust: str, setting: str, prior: Prior = "open", note: str = "") -> Claim:
+    def judge(rows: Rows) -> Iterator[Comparison]:
+        cell = {"setting": setting, "dp": trust}
+        yield above(
+            rows("accuracy", method="FedEXP", **cell), rows("accuracy", method="FedAvg", **cell)
+        )
+
+    name, text = f"c6_fedexp_{trust}", "DP-FedEXP is more accurate than DP-FedAvg under "
+    if setting == "paper":
+        return Claim(name, text + WORDS[trust], "appendix G.2, Table 4", judge, prior, note=note)
+    text += f"{WORDS[trust]} also with each method's best pair"
+    return Claim(f"{name}_best", text, "ours", judge, prior, note=note)
+
+
+SIZES = "on the number of images and rounds"
+AHEAD = [
+    _ahead("cdp", "paper", "holds"),
+    _ahead("ldp_privunit", "paper", "holds"),
+    _ahead(
+        "ldp",
+        "paper",
+        "holds",
+        "the order depends on DP-FedAvg's pair: here the paper's (0.1, 0.1), which is not the best "
+        "of its grid",
+    ),
+    _ahead(
+        "ldp",
+        "best",
+        note="the order depends on both pairs, DP-FedAvg's (0.1, 0.1) in the paper and (0.1, 1.0) "
+        f"here, and {SIZES}",
+    ),
+    _ahead(
+        "ldp_privunit",
+        "best",
+        note="the order depends on DP-FedAvg's pair, (0.03, 0.3) in the paper and (0.1, 1.0) here, "
+        f"and {SIZES}",
+    ),
+    _ahead("cdp", "best", note="DP-FedAvg's pair is (0.1, 1.0) in the paper and (0.3, 3.0) here"),
+]
+
+
+@claim(
+    source="ours",
+    prior="fails",
+    note="the order depends on DP-FedAvg's pair, (0.1, 0.1) in the paper; in an independent "
+    "search on the real data (0.03, 0.3) came level or overtook DP-FedEXP",
+)
+def c6_fedexp_ldp_other(rows: Rows) -> Iterator[Comparison]:
+    """DP-FedEXP with the paper's pair is more accurate than DP-FedAvg with (0.03, 0.3) under local
+    Gaussian DP"""
+    yield above(
+        rows("accuracy", setting="paper", dp="ldp", method="FedEXP"),
+        rows("accuracy", setting="other", dp="ldp", method="FedAvg"),
+    )
+
+
+def _behind(rows: Rows, trusts: Sequence[str], scaffold: str) -> Iterator[Comparison]:
+    for trust in trusts:
+        cell = {"setting": "paper", "dp": trust}
+        yield above(
+            rows("accuracy", method="FedAvg", **cell), rows("accuracy", method=scaffold, **cell)
+        )
+
+
+@claim(
+    source="section 5, Table 4",
+    prior="holds",
+    note="the order depends on SCAFFOLD's definition, which is not in the paper; under central DP "
+    "nothing is added before the mean, so control=sent and control=clipped are one method",
+)
+def c6_scaffold_cdp(rows: Rows) -> Iterator[Comparison]:
+    """DP-FedAvg is more accurate than DP-SCAFFOLD under central DP"""
+    yield from _behind(rows, ["cdp"], "SCAFFOLD")
+
+
+@claim(
+    source="section 5, Table 4",
+    prior="holds",
+    note="the order depends on what SCAFFOLD's control remembers, here the message sent; see "
+    "c6_scaffold_clipped",
+)
+def c6_scaffold_ldp(rows: Rows) -> Iterator[Comparison]:
+    """DP-FedAvg is more accurate than DP-SCAFFOLD under both kinds of local DP"""
+    yield from _behind(rows, LOCAL, "SCAFFOLD")
+
+
+@claim(
+    source="ours",
+    note="the order depends on what SCAFFOLD's control remembers and on DP-FedAvg's pair, here the "
+    "paper's (0.1, 0.1)",
+)
+def c6_scaffold_clipped(rows: Rows) -> Iterator[Comparison]:
+    """DP-FedAvg is more accurate than DP-SCAFFOLD under both kinds of local DP also with
+    control=clipped"""
+    yield from _behind(rows, LOCAL, "SCAFFOLD_clipped")
+
+
+@claim(source="appendix G.2, Table 4", prior="holds")
+def c6_trust(rows: Rows) -> Iterator[Comparison]:
+    """every method is more accurate under central DP than under local DP"""
+    for method in METHODS:
+        for trust in LOCAL:
+            yield above(
+                rows("accuracy", setting="paper", dp="cdp", method=method),
+                rows("accuracy", setting="paper", dp=trust, method=method),
+            )
+
+
+def _printed(trust: str, note: str = "") -> Claim:
+    def judge(rows: Rows) -> Iterator[Comparison]:
+        for method in ("FedEXP", "FedAvg"):
+            yield near_paper(rows("accuracy", setting="paper", dp=trust, method=method), within=3)
+
+    text = f"DP-FedEXP and DP-FedAvg within 3 points of the paper under {WORDS[trust]}"
+    return Claim(f"c7_{trust}", text, "appendix G.2, Table 4", judge, note=note)
+
+
+PIXELS = (
+    "these cells depend on the scale of the pixels and on the activation after the convolutions, "
+    "which the paper does not give"
+)
+PRINTED = [_printed("cdp"), _printed("ldp_privunit"), _printed("ldp", PIXELS)]
+
+
+@claim(
+    source="appendix G.2, Table 4",
+    prior="fails",
+    note="with control=sent; no definition of the control that was tried fits all three cells",
+)
+def c7_scaffold(rows: Rows) -> Iterator[Comparison]:
+    """DP-SCAFFOLD within 10 points of the paper under every trust model"""
+    for trust in TRUSTS:
+        yield near_paper(rows("accuracy", setting="paper", dp=trust, method="SCAFFOLD"), within=10)
+
+
+table4 = Artifact(
+    paper=PAPER,
+    id="table4",
+    title="Test accuracy on MNIST, mean of the last five rounds",
+    shows=(
+        "DP-FedEXP, DP-FedAvg and DP-SCAFFOLD on MNIST, dealt to 1000 clients with label skew "
+        "(Dirichlet 0.3), under three trust models with the paper's step sizes and clip norms; "
+        "beside them each method with the best of the 25 pairs of its grid at the sizes of "
+        "scale=quick with seed 0, and SCAFFOLD with both definitions of its control."
+    ),
+    source="Table 4; settings of Table 2",
+    sizes={
+        "smoke": Size(
+            seeds=1, minutes=0.3, note="20 clients with 5 images and 2 rounds, to see that it works"
+        ),
+        "quick": Size(
+            seeds=2,
+            minutes=3,
+            note="1000 clients with 12 images each, 25 rounds, the first 2000 test images",
+        ),
+        "paper": Size(
+            seeds=5, minutes=84, note="1000 clients with 60 images each, 50 rounds, all test images"
+        ),
+    },
+    runs=runs,
+    measures={
+        "accuracy": Metric(
+            metric="accuracy", better="higher", decimals=2, title="test accuracy", unit="%"
+        )
+    },
+    show=PAIR,
+    titles={
+        **TITLES,
+        "setting": "step size and clip norm",
+        "SCAFFOLD_clipped": "DP-SCAFFOLD (clipped)",
+        "paper": "the paper's pair",
+        "best": "best pair of the 25 at quick sizes, seed 0",
+        "other": "(0.03, 0.3)",
+    },
+    numbers=PaperNumbers(
+        file="table4.csv",
+        measures={"test_accuracy_pct_last5": "accuracy"},
+        columns={"dp": "dp_type", "method": "algorithm"},
+        where={"setting": "paper"},
+    ),
+    tables=[
+        Table(
+            caption="With the paper's step sizes and clip norms (%)",
+            rows=["dp"],
+            columns=["method"],
+            cells=["accuracy"],
+            where={"setting": "paper", "method": list(METHODS)},
+        ),
+        Table(
+            caption="With each method's best pair of the 25 at quick sizes, seed 0, chosen on test "
+            "data (%)",
+            rows=["setting", "dp"],
+            columns=["method"],
+            cells=["accuracy"],
+            where={"setting": ["best", "other"]},
+            notes=[
+                "Best pairs: all 25 of each cell were run at the sizes of scale=quick with seed 0 "
+                "(searches/fedexp_table4.csv has every accuracy and the command), so seed 0 is "
+                "judged on what chose it; at scale=paper they are the same pairs, not a new search "
+                "(that is fedexp/table2). DP-FedAvg with (0.03, 0.3) under local Gaussian DP "
+                "overtook DP-FedEXP in an independent search, so scale=paper runs that pair too."
+            ],
+        ),
+        Table(
+            caption="What SCAFFOLD's control remembers, the message sent or the clipped update (%)",
+            rows=["dp"],
+            columns=["method"],
+            cells=["accuracy"],
+            where={"setting": "paper", "method": ["SCAFFOLD", "SCAFFOLD_clipped"]},
+        ),
+    ],
+    figures=[
+        Figure(
+            kind="bars",
+            x="dp",
+            measures=["accuracy"],
+            series="method",
+            where={"setting": "paper"},
+            y_title="test accuracy (%)",
+        )
+    ],
+    claims=[
+        *AHEAD,
+        c6_fedexp_ldp_other,
+        c6_scaffold_cdp,
+        c6_scaffold_ldp,
+        c6_scaffold_clipped,
+        c6_trust,
+        *PRINTED,
+        c7_scaffold,
+    ],
+    notes=[TUNED, SETUP, NETWORK, SCAFFOLD],
+)

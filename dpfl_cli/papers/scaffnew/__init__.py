@@ -1,0 +1,10 @@
+"""DP-ScaffNew: local steps against rounds."""
+
+from dpfl_cli.reproduction.artifact import Paper
+
+PAPER = Paper(
+    key="scaffnew",
+    authors="Hou, Khirirat, Yaqub, Horváth",
+    title=("Balancing Privacy and Performance for Private Federated Learning Algorithms"),
+    where="2023, arXiv:2304.05127",
+)

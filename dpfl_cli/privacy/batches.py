@@ -1,0 +1,104 @@
+"""Batches of records, with the law that they were drawn by.
+
+A release of a quantity of a batch is amplified by subsampling only where the batch was drawn for it
+alone, afresh and in secret. So a batch is opaque, made by `drawn`, and says how it was made; the
+bounded values that are computed from it carry it, and a mechanism compares it with what the release
+declared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import InitVar, dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.data.devices import on_device
+from dpfl_cli.data.streams import Streams
+
+# a fresh uniform subset; one of disjoint parts of a random order; records that may come repeatedly
+Law = Literal["subset", "part", "repeats"]
+_MAKER = object()
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Records of every client.
+
+    Attributes:
+      law: how they were drawn.
+      size: b.
+      stream, numbers: the name of the random stream and [R] the address in it that they came from.
+      part: which part of the random order at this address.
+    """
+
+    law: Law
+    size: int
+    stream: str
+    numbers: np.ndarray
+    _records: Tensor
+    part: int = 0
+    maker: InitVar[object] = None
+
+    def __post_init__(self, maker: object) -> None:
+        if maker is not _MAKER:
+            raise PrivacyError(
+                "batches are drawn by Round.batch and Round.epoch, which know their law"
+            )
+
+
+def records_of(batch: Batch) -> Tensor:
+    """[R, M, b] record numbers. For objectives only: who knows them has lost the amplification."""
+    return batch._records
+
+
+def drawn(
+    streams: Streams,
+    stream: str,
+    numbers: np.ndarray,
+    held: np.ndarray,
+    size: int,
+    device: torch.device,
+    repeats: bool = False,
+) -> Batch:
+    """A fresh uniform batch of every client's records, from an address of a stream.
+
+    Args:
+      numbers: [R] addresses.
+      held: [R, M] number of records of every client.
+      repeats: whether a record may come several times.
+    """
+    clients = held.shape[1]
+    if not repeats:
+        records = streams.subset(stream, numbers, clients, held, size, device)
+        return Batch("subset", size, stream, numbers.copy(), records, maker=_MAKER)
+    draws = streams.uniform(stream, numbers, clients, size, device=device)
+    records = (draws * on_device(held, device).unsqueeze(-1)).long()
+    return Batch("repeats", size, stream, numbers.copy(), records, maker=_MAKER)
+
+
+def epoch(
+    streams: Streams,
+    stream: str,
+    numbers: np.ndarray,
+    held: np.ndarray,
+    size: int,
+    device: torch.device,
+) -> list[Batch]:
+    """The disjoint batches of a random order of every client's records, as `drawn`; as many as the
+    smallest client fills.
+    """
+    most, parts = int(held.max()), int(held.min()) // size
+    draws = streams.uniform(stream, numbers, held.shape[1], most, device=device)
+    absent = torch.arange(most) >= torch.from_numpy(held).unsqueeze(-1)
+    order = draws.masked_fill(on_device(absent, device), 2.0).argsort(dim=-1)[..., : parts * size]
+    # ascending within a part, as subsets are
+    pieces = order.unflatten(-1, (parts, size)).sort(dim=-1).values.unbind(dim=2)
+    own = numbers.copy()
+    return [
+        Batch("part", size, stream, own, records, number, maker=_MAKER)
+        for number, records in enumerate(pieces)
+    ]

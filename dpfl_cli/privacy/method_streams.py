@@ -1,0 +1,54 @@
+"""The random streams that methods and models draw from: all but those of a mechanism's noise."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.data.streams import Streams
+
+
+class MethodStreams(Streams):
+    """A batch's streams without the key space of noise: who draws what a mechanism adds can take it
+    off again.
+
+    Streams are told apart by the crc32 of their names (`data.streams.stream_generator`); a name
+    that is noise's, or whose key is, is refused.
+
+    Args:
+      streams: those of the batch.
+      noise: names that the mechanism draws from.
+    """
+
+    def __init__(self, streams: Streams, noise: Iterable[str]) -> None:
+        self.__streams = streams
+        self.__noise = {zlib.crc32(name.encode()) for name in noise}
+
+    def generator(self, run: int, name: str, *key: int) -> np.random.Generator:
+        return self.__streams.generator(run, self._free(name), *key)
+
+    def normal(self, name: str, *where: Any, **options: Any) -> Tensor:
+        return self.__streams.normal(self._free(name), *where, **options)
+
+    def uniform(self, name: str, *where: Any, **options: Any) -> Tensor:
+        return self.__streams.uniform(self._free(name), *where, **options)
+
+    def noisy(self, name: str, *where: Any, **options: Any) -> Tensor:
+        return self.__streams.noisy(self._free(name), *where, **options)
+
+    def subset(self, name: str, *where: Any, **options: Any) -> Tensor:
+        return self.__streams.subset(self._free(name), *where, **options)
+
+    def _free(self, name: str) -> str:
+        """The name, unless it is of noise."""
+        if name.split("/", maxsplit=1)[0] == "noise" or zlib.crc32(name.encode()) in self.__noise:
+            raise PrivacyError(
+                f"stream '{name}' has the key of a mechanism's noise, which nobody else draws: "
+                "take another name"
+            )
+        return name

@@ -1,0 +1,262 @@
+"""The constants of PrivUnit x ScalarDP: the cap of the sphere, and the grid of norms.
+
+Notation as in `privunit`; e0, e1, e2 are the budgets of the choice between cap and complement, of
+the cap's size and of the norm.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import scipy  # it imports its parts when they are used
+from pydantic import Field
+
+from dpfl_cli.config.component import Settings
+from dpfl_cli.config.errors import ConfigError
+
+GammaRule = Literal["paper", "exact"]
+# how far 2b must be from an integer for NormEst to tell signs in float32 (its tolerance is 1e-3)
+_SIGN_MARGIN = 2e-3
+
+
+class PrivUnitSettings(Settings):
+    """Settings of PrivUnit x ScalarDP.
+
+    Attributes:
+      epsilon_cap: e0, the budget of the choice between cap and complement.
+      epsilon_direction: e1, the budget that bounds the cap's size.
+      epsilon_norm: e2, the budget of the norm.
+      epsilon: a total per round that replaces the three, split in their proportions; None for their
+        sum.
+      gamma_rule: the cap's threshold: "paper" (its sufficient condition) or "exact" (the largest
+        that e1 allows).
+      split: "given", or "optimal" for the split of e0 + e1 with the least mean squared error.
+    """
+
+    epsilon_cap: float = Field(gt=0, allow_inf_nan=False)
+    epsilon_direction: float = Field(gt=0, allow_inf_nan=False)
+    epsilon_norm: float = Field(gt=0, allow_inf_nan=False)
+    epsilon: float | None = Field(gt=0, allow_inf_nan=False)
+    gamma_rule: GammaRule
+    split: Literal["given", "optimal"]
+
+
+@dataclass(frozen=True)
+class Cap:
+    """The constants of PrivUnit in d dimensions.
+
+    Attributes:
+      epsilon_cap, epsilon_direction: e0, e1 after the split.
+      threshold: gamma.
+      mass: P(<V, u> >= gamma) for V uniform on the sphere.
+      inside: p, the probability of the cap.
+      scale: m, the mean of <V, u>.
+    """
+
+    epsilon_cap: float
+    epsilon_direction: float
+    threshold: float
+    mass: float
+    inside: float
+    scale: float
+
+    @property
+    def mean_squared_error(self) -> float:
+        """E ||z - u||^2 = 1 / m^2 - 1."""
+        return self.scale**-2 - 1
+
+    @property
+    def exact_epsilon(self) -> float:
+        """The log of the largest ratio of V's densities: e0 + ln((1 - mass) / mass), at most e0 +
+        e1.
+        """
+        return self.epsilon_cap + math.log1p(-self.mass) - math.log(self.mass)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The constants of ScalarDP and NormEst for C = 1.
+
+    Attributes:
+      levels: k.
+      keep: the probability that a grid point is kept.
+      step: a, for C = 1.
+      shift: b.
+      linear, constant: c1 and c3 of NormEst, for C = 1 (and c2 = -c1).
+    """
+
+    levels: int
+    keep: float
+    step: float
+    shift: float
+    linear: float
+    constant: float
+
+
+def budgets(settings: PrivUnitSettings) -> tuple[float, float, float]:
+    """(e0, e1, e2) as set, or scaled so that they sum to `epsilon`; before an optimal split."""
+    parts = settings.epsilon_cap, settings.epsilon_direction, settings.epsilon_norm
+    if settings.epsilon is None:
+        return parts
+    share = settings.epsilon / sum(parts)
+    return parts[0] * share, parts[1] * share, parts[2] * share
+
+
+def spent_epsilon(settings: PrivUnitSettings) -> float:
+    """e0 + e1 + e2, what one release is charged."""
+    return sum(budgets(settings)) if settings.epsilon is None else settings.epsilon
+
+
+def exact_epsilon(settings: PrivUnitSettings, dimension: int) -> float:
+    """The smallest epsilon for which one release in d dimensions is epsilon-DP; at most
+    `spent_epsilon`.
+
+    The ratio of densities is largest for two inputs whose caps do not coincide and whose norms are
+    0 and C; both parts can be read from c = s z, so the two losses add. With the paper's rule and 2
+    + 2 + 2 it is 5.5859 at d = 100.
+    """
+    return cap_of(settings, dimension).exact_epsilon + budgets(settings)[2]
+
+
+def cap_of(settings: PrivUnitSettings, dimension: int) -> Cap:
+    """PrivUnit's constants under these settings; a ConfigError below two dimensions."""
+    cap, direction, _ = budgets(settings)
+    if settings.split == "optimal":
+        return optimal_cap(cap + direction, settings.gamma_rule, dimension)
+    return make_cap(cap, direction, settings.gamma_rule, dimension)
+
+
+@lru_cache(maxsize=4096)
+def make_cap(epsilon_cap: float, epsilon_direction: float, rule: GammaRule, dimension: int) -> Cap:
+    """PrivUnit's constants.
+
+    m in logs (no incomplete beta functions are subtracted, no 2^d is formed; right to 1e-11 at d =
+    5046): m = (1 - gamma^2)^a / ((d - 1) B(a, 1/2)) * (p / mass - (1 - p) / (1 - mass)), a = (d -
+    1) / 2, which is the paper's formula with the duplication 2^(d-2) B(a, a) = B(a, 1/2).
+    """
+    check_dimension(dimension)
+    a = (dimension - 1) / 2
+    threshold, gap = exact_threshold(epsilon_direction, dimension)
+    if rule == "paper" and (lower := paper_threshold(epsilon_direction, dimension)) < threshold:
+        threshold, gap = lower, 1 - lower
+    inside, outside = (
+        float(scipy.special.expit(epsilon_cap)),
+        float(scipy.special.expit(-epsilon_cap)),
+    )
+    if gap < 0.5:
+        mass = 0.5 * float(scipy.special.betainc(a, 0.5, gap * (2 - gap)))
+        log_squared_sine = math.log(gap * (2 - gap)) if gap > 0 else -math.inf
+    else:
+        mass = 0.5 * float(scipy.special.betaincc(0.5, a, threshold**2))
+        log_squared_sine = math.log1p(-(threshold**2))
+    if mass <= 0:
+        raise ConfigError(
+            f"mechanism.epsilon_direction={epsilon_direction:g}: the cap is too small to draw "
+            "from; choose a lower value"
+        )
+    log_prefactor = (
+        a * log_squared_sine - math.log(dimension - 1) - float(scipy.special.betaln(a, 0.5))
+    )
+    scale = math.exp(log_prefactor) * (inside / mass - outside / (1 - mass))
+    return Cap(epsilon_cap, epsilon_direction, threshold, mass, inside, scale)
+
+
+@lru_cache(maxsize=4096)
+def optimal_cap(epsilon: float, rule: GammaRule, dimension: int) -> Cap:
+    """The split of e0 + e1 = epsilon that minimises the mean squared error, that is, maximises m
+    (Asi et al. 2022).
+    """
+    from scipy.optimize import minimize_scalar  # importing it takes a quarter of a second
+
+    check_dimension(dimension)
+
+    def loss(share: float) -> float:
+        return -math.log(make_cap(share * epsilon, (1 - share) * epsilon, rule, dimension).scale)
+
+    found = minimize_scalar(
+        loss, bounds=(1e-9, 1 - 1e-9), method="bounded", options={"xatol": 1e-10}
+    )
+    return make_cap(float(found.x) * epsilon, (1 - float(found.x)) * epsilon, rule, dimension)
+
+
+def exact_threshold(epsilon: float, dimension: int) -> tuple[float, float]:
+    """The largest gamma with P(<V, u> >= gamma) >= 1 / (1 + e^epsilon), which spends all of
+    epsilon; and 1 - gamma.
+
+    Each of the two keeps its digits where it is small.
+    """
+    a = (dimension - 1) / 2
+    gap = 2 * float(scipy.special.betaincinv(a, a, scipy.special.expit(-epsilon)))
+    if gap < 0.5:
+        return 1 - gap, gap
+    # P(|<V, u>| < gamma) = tanh(epsilon / 2)
+    threshold = math.sqrt(float(scipy.special.betaincinv(0.5, a, math.tanh(epsilon / 2))))
+    return threshold, 1 - threshold
+
+
+def paper_threshold(epsilon: float, dimension: int) -> float:
+    """The paper's gamma (Algorithm 3): the larger of two sufficient conditions.
+
+    (a) gamma <= tanh(e1 / 2) sqrt(pi / (2 (d - 1))); (b) gamma >= sqrt(2 / d) and
+    e1 >= ln(d) / 2 + ln 6 - (d - 1) / 2 ln(1 - gamma^2) + ln gamma. At e1 = 2 no gamma meets (b).
+    In two dimensions (a) can exceed what e1 allows, so the constants take no larger one than the
+    exact rule's.
+    """
+    first = math.tanh(epsilon / 2) * math.sqrt(math.pi / (2 * (dimension - 1)))
+
+    def excess(gamma: float) -> float:  # grows with gamma
+        cost = (
+            0.5 * math.log(dimension)
+            + math.log(6)
+            - (dimension - 1) / 2 * math.log1p(-(gamma**2))
+            + math.log(gamma)
+        )
+        return cost - epsilon
+
+    least, most = math.sqrt(2 / dimension), math.nextafter(1.0, 0.0)
+    if least >= most or excess(least) > 0:
+        return first
+    from scipy.optimize import brentq
+
+    return max(first, most if excess(most) <= 0 else float(brentq(excess, least, most, xtol=1e-15)))
+
+
+@lru_cache(maxsize=4096)
+def make_grid(epsilon: float) -> Grid:
+    """ScalarDP's constants; a ConfigError where NormEst could not tell the sign of s.
+
+    s = a (J - b) is negative where J < b, and |s| / a + b is then 2b - J: as long as 2b is no
+    integer, the sign is known.
+    """
+    growth = math.exp(min(epsilon, 700.0))
+    levels = math.ceil(math.exp(min(epsilon, 700.0) / 3))
+    twice = levels * (levels + 1) / (growth + levels)
+    if abs(twice - round(twice)) < _SIGN_MARGIN:
+        raise ConfigError(
+            f"mechanism.epsilon_norm={epsilon:g}: the estimate of norms cannot tell signs there "
+            f"(2b = {twice:.6g} is an integer "
+            "or close to one); choose another value, up to 18"
+        )
+    k, c1 = levels, (levels + 1) / math.expm1(epsilon)
+    variance = (2 * k + 1) * (growth + k) / (6 * k * math.expm1(epsilon)) - (k + 1) / (
+        4 * math.expm1(epsilon)
+    )
+    return Grid(
+        levels=k,
+        keep=growth / (growth + k),
+        step=(growth + k) / math.expm1(epsilon) / k,
+        shift=twice / 2,
+        linear=c1,
+        constant=(c1 + 1) / (4 * k**2) + c1 * variance,
+    )
+
+
+def check_dimension(dimension: int) -> None:
+    if dimension < 2:
+        raise ConfigError(
+            f"mechanism=privunit needs at least 2 model parameters, not {dimension}; use "
+            "mechanism=local_gaussian"
+        )

@@ -1,0 +1,84 @@
+"""Where the contributions of a release come from: what it is priced by must be so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.privacy.bounded import Bounded
+from dpfl_cli.privacy.releases import ReleaseSpec, Setup
+
+
+class Provenance:
+    """What a mechanism remembers of the contributions it released."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, tuple[bytes, object]] = {}  # group -> when, of which contributions
+        # stream -> the last batch that was released: its address and part
+        self._used: dict[str, tuple[np.ndarray, int]] = {}
+
+    def check(
+        self,
+        spec: ReleaseSpec,
+        values: Bounded,
+        rounds: np.ndarray,
+        number: np.ndarray,
+        specs: Sequence[Mapping[str, ReleaseSpec]],
+        setups: Sequence[Setup],
+    ) -> None:
+        """Refuses contributions that are not what the release is priced by.
+
+        Args:
+          spec: of the first run.
+          number: [R] how many of these releases were made in the round before.
+          specs, setups: of every run.
+        """
+        if spec.group:
+            self._check_source(spec, values, rounds.tobytes() + number.tobytes())
+        if spec.rate is not None or spec.disjoint > 1:
+            rates = [own[spec.name].rate or 1.0 for own in specs]
+            most = min(rate * setup.fewest() for rate, setup in zip(rates, setups, strict=True))
+            self._check_batch(spec, values, number, most)
+
+    def _check_source(self, spec: ReleaseSpec, values: Bounded, when: bytes) -> None:
+        """Releases of one group are of the same contributions."""
+        known, source = self._groups.get(spec.group, (b"", None))
+        if known == when and source is not values.source:
+            raise PrivacyError(
+                f"release '{spec.name}' is declared to be of the contributions of its group "
+                f"'{spec.group}', with which it is priced jointly, but it is of others"
+            )
+        self._groups[spec.group] = when, values.source
+
+    def _check_batch(
+        self, spec: ReleaseSpec, values: Bounded, number: np.ndarray, most: float
+    ) -> None:
+        """A release that is amplified, or shares its cost with others of its epoch, is of a batch
+        that was drawn for that, for this release alone.
+        """
+        law = "subset" if spec.disjoint == 1 else "part"
+        batch = values.batch
+        if batch is None or batch.law != law:
+            raise PrivacyError(
+                f"release '{spec.name}' is priced by how its batch is drawn (a {law} of the "
+                "records): compute it on a batch of Round.batch or Round.epoch"
+            )
+        if batch.size > most * (1 + 1e-9):
+            raise PrivacyError(
+                f"release '{spec.name}' is of {batch.size} records a client, more than the rate "
+                "that it is priced by"
+            )
+        last, part = self._used.get(batch.stream, (np.full_like(batch.numbers, -1), -1))
+        fresh = batch.numbers > last
+        if law == "part":
+            following = (batch.numbers == last) & (batch.part == part + 1)
+            fresh = np.where(batch.part == 0, fresh, following)
+            fresh &= number % spec.disjoint == batch.part
+        if not fresh.all():
+            raise PrivacyError(
+                f"release '{spec.name}' is of a batch that was released before, or not in its "
+                "turn: draw a fresh one for every release"
+            )
+        self._used[batch.stream] = batch.numbers, batch.part

@@ -1,0 +1,201 @@
+"""Damped solves of clipped records: the right side, and how far one record moves the solution."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.privacy.bounded import CLAIM, Bounded, bounded, contributions, public
+from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+from dpfl_cli.privacy.norms import to_ball, vector_norms
+
+Side = Literal["project", "clip_auxiliary", "xi"]
+Constant = Literal["tight", "paper", "xi_safe"]
+
+
+def solve_sensitivity(
+    gradient_clip: Tensor,
+    side_clip: Tensor,
+    matrix_clip: Tensor,
+    damping: Tensor,
+    records: Tensor,
+    constant: Constant,
+) -> tuple[Tensor, Tensor]:
+    """How far one record moves y = (H + gamma I)^-1 v, with H a mean of m matrices 0 <= H_j <= D I
+    and ||v|| <= C2.
+
+    y - y' = ((H + gamma I)^-1 - (H' + gamma I)^-1) v + (H' + gamma I)^-1 (v - v').
+
+    Second term: ||v - v'|| / gamma, where one record moves the mean gradient by C1 / m when it is
+    left out, by 2 C1 / m when it is replaced, and v is an L-Lipschitz function of it (L = 1, but
+    see `xi_safe`).
+    First term: with eta = D / m and B the matrix without the record, both inverses lie between
+    (B + eta I)^-1 and B^-1, whose difference is at most eta / (gamma (gamma + eta)) I because
+    B >= gamma I; so whether the record is left out or replaced, it is at most
+    eta C2 / (gamma (gamma + eta)).
+
+    Args:
+      gradient_clip, side_clip, matrix_clip, damping: [R] C1, C2, D, gamma.
+      records: [R, M] m.
+      constant: "tight", as above (Krouka et al.'s Lemma 3 without its condition); "paper", Lemma 3
+        itself, C1 / (gamma m) + D C2 / (gamma^2 m - gamma D), for gamma m > D, doubled under
+        replace_one (Remark 5); "xi_safe", tight with L = C2 / sqrt(C2^2 - C1^2), C1 < C2, the
+        Lipschitz constant of g -> g + xi(g) b.
+
+    Returns:
+      replace_one and zero_out, [R, M] each.
+    """
+    first, second, limit, gamma = (
+        one.unsqueeze(-1) for one in (gradient_clip, side_clip, matrix_clip, damping)
+    )
+    if constant == "xi_safe":
+        gamma = _demanded(
+            gamma,
+            first < second,
+            "the constant xi_safe needs a gradient clip below that of the right side (C1 < C2)",
+        )
+    if constant == "paper":
+        refusal = (
+            "the paper's constant needs damping * records > matrix_clip for every client: use "
+            "sensitivity=tight"
+        )
+        gamma = _demanded(gamma, (gamma * records > limit).all(dim=-1, keepdim=True), refusal)
+        whole = first / (gamma * records) + limit * second / (
+            gamma.square() * records - gamma * limit
+        )
+        return 2 * whole, whole
+    lipschitz = (
+        torch.ones_like(first)
+        if constant == "tight"
+        else second / (second.square() - first.square()).sqrt()
+    )
+    gradient = lipschitz * first / (gamma * records)
+    matrix = limit * second / (gamma * (gamma * records + limit))
+    return 2 * gradient + matrix, gradient + matrix
+
+
+def _demanded(values: Tensor, good: Tensor, refusal: str) -> Tensor:
+    """Values on which a bound rests; a PrivacyError unless all is good.
+
+    A device is not asked, which would halt it: what is not good is NaN there, and so is the noise
+    of a release; or, of a right side, zero after the solve. Methods check their settings before
+    anything runs, so that this is for those who call in another way.
+    """
+    if good.device.type != "cpu":
+        return torch.where(good, values, torch.nan)
+    if not bool(good.all()):
+        raise PrivacyError(refusal)
+    return values
+
+
+def joined_side(
+    gradient: Bounded, auxiliary: Tensor, gradient_clip: Tensor, side_clip: Tensor, how: Side
+) -> ClientValues:
+    """v_i with ||v_i|| <= C2 from a client's bounded gradient g_i and an auxiliary vector b_i.
+
+    A vector b_i that is not finite, or whose norm is beyond half of what `clip` takes, is of a run
+    that diverged and counts as zero. That is asked of b_i alone: asked of g + b it would depend on
+    g, and near the threshold v would jump with one record.
+
+    Args:
+      gradient: [R, M, d] record means, each clipped to C1 <= C2.
+      auxiliary: [R, M, d] b_i.
+      gradient_clip, side_clip: [R] C1, C2.
+      how: "project", g + b in the ball of radius C2, a 1-Lipschitz function of g;
+        "clip_auxiliary", g + CLIP(b, C2 - C1), whose second part does not depend on g; "xi" (Krouka
+        et al., Lemma 4), where ||g + b|| > C2, g + xi b with the larger root xi of
+        ||g + xi b|| = C2, which lies in [0, 1) while ||g|| <= C2. It depends on g, and near
+        ||g|| = C2 its slope has no bound.
+    """
+    own = gradient.checked()
+    if how != "project":
+        refusal = (
+            f"a right side by {how} needs a gradient clip of at most that of the right side "
+            "(C1 <= C2)"
+        )
+        own = _demanded(own, (gradient_clip <= side_clip).reshape(-1, 1, 1), refusal)
+    other = opened(auxiliary).to(gradient.raw.dtype)
+    length = vector_norms(other).unsqueeze(-1)
+    usable = length <= math.sqrt(torch.finfo(own.dtype).max) / 2  # false for NaN
+    other, length = torch.where(usable, other, 0.0), torch.where(usable, length, 0.0).to(own.dtype)
+    limit = side_clip.to(own.dtype).reshape(-1, 1, 1)
+    if how == "clip_auxiliary":
+        return client_values(
+            own + to_ball(other, (side_clip - gradient_clip).to(own.dtype).reshape(-1, 1, 1))
+        )
+    together = own + other
+    if how == "project":
+        return client_values(to_ball(together, limit))
+    along = (own * other).sum(dim=-1, keepdim=True) / length  # s
+    # never negative while ||g|| <= C2, but for rounding
+    root = (
+        (along.square() + limit.square() - own.square().sum(dim=-1, keepdim=True))
+        .clamp(min=0.0)
+        .sqrt()
+    )
+    xi = ((root - along) / length).clamp(0.0, 1.0)
+    far = vector_norms(together).unsqueeze(-1) > limit
+    return client_values(
+        to_ball(torch.where(far & (length > 0), own + xi * other, together), limit)
+    )
+
+
+def solved_mean(
+    values: Tensor,
+    gradient_clip: Tensor,
+    side_clip: Tensor,
+    matrix_clip: Tensor,
+    damping: Tensor,
+    records: Tensor,
+    how: Side,
+    constant: Constant,
+    residual: float = 0.0,
+) -> Bounded:
+    """(H_i + gamma I)^-1 v_i of clipped records; what objectives make of damped solves.
+
+    Its sensitivities, `solve_sensitivity`, hold for auxiliary vectors b_i that are public, or made
+    of the client's own past messages where those were released. A solver that stops at a residual
+    of r ||v_i|| is off by at most r C2 / gamma on either side, which is added where r is given.
+    What no exact solve could give, a value that is not finite or one beyond C2 / gamma, is brought
+    back (to 0, to the ball).
+
+    Args:
+      values: [R, M, d].
+      gradient_clip, side_clip, matrix_clip, damping: [R] C1, C2, D, gamma; public.
+      records: [R, M] m_i, at least 1; public and fixed, whatever neighbour the client holds.
+      how: how v_i was made; the bound is proved for "project" and "clip_auxiliary", and for "xi"
+        with the constant "xi_safe".
+      residual: r; 0 for a solver that is exact to rounding.
+    """
+    public("clips, damping and record counts", side_clip, matrix_clip, damping, records)
+    inside, _ = contributions(values, gradient_clip, "damped solves")
+    kind = inside.dtype
+    replaced, left_out = solve_sensitivity(
+        gradient_clip.double(),
+        side_clip.double(),
+        matrix_clip.double(),
+        damping.double(),
+        records.double(),
+        constant,
+    )
+    largest = side_clip.double() / damping.double()
+    if residual:
+        off = 2 * residual * largest.unsqueeze(-1)
+        replaced, left_out = replaced + off, left_out + off
+    # rounding may leave an exact solve this far outside
+    limit = ((1 + 1e-5) * largest).to(kind).reshape(-1, 1, 1)
+    finite = torch.isfinite(vector_norms(inside)).unsqueeze(-1) | torch.isinf(limit)
+    claim = "" if how == "xi" and constant != "xi_safe" else CLAIM
+    return bounded(
+        to_ball(torch.where(finite, inside, 0.0), limit),
+        largest.to(kind),
+        replaced.to(kind),
+        left_out.to(kind),
+        "record",
+        f"damped solve of clipped records, right side by {how}, constant {constant}{claim}",
+        proved=False,
+    )

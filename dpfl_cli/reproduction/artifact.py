@@ -1,0 +1,285 @@
+"""What a paper's artifacts are made of: runs, measures, tables, figures, claims.
+
+An artifact is a table or a figure of a paper. Its runs are a plain function of the scale that
+yields `Run`s; what is measured, laid out and drawn are the small typed values below; a claim is a
+function on the rows (`dpfl_cli.reproduction.verdict`). Everything is checked before anything runs.
+
+A label is a name for a choice ("method": "FedEXP"); runs that differ only in their seed have equal
+labels. A paper's settings are presets of their own, conf/experiment/<paper>/<name>.yaml, which runs
+name like any other Hydra override: "+experiment=fedexp/mnist".
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.reproduction.measure import Best, Layers, Measure, Metric, Where
+from dpfl_cli.reproduction.rows import Rows
+from dpfl_cli.reproduction.verdict import Comparison
+
+Scale = Literal["smoke", "quick", "paper"]
+SCALES: tuple[Scale, ...] = ("smoke", "quick", "paper")  # in order of size
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper, as it is cited."""
+
+    key: str
+    authors: str
+    title: str
+    where: str
+
+    @property
+    def citation(self) -> str:
+        return f"{self.authors}, “{self.title}”, {self.where}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run for every seed of the scale.
+
+    Attributes:
+      labels: the choices that it stands for.
+      overrides: what `dpfl run` takes: "dataset=mnist", "+experiment=fedexp/mnist". Every distinct
+        list of them is composed once, so that what varies in a large grid belongs into `values`.
+      values: config keys that are set after composing: {"algorithm.local_lr": 0.1}.
+      exclusive: the run is for its times: alone, one after another, anew for every artifact.
+    """
+
+    labels: Mapping[str, Any]
+    overrides: Sequence[str]
+    values: Mapping[str, Any] = field(default_factory=dict)
+    exclusive: bool = False
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of it a scale is.
+
+    Attributes:
+      seeds: 0, 1, ...; fixed before any result.
+      minutes: on two cores, of what is not done yet.
+      note: what is smaller than in the paper, in words.
+      full: this is the paper's size, or size plays no part in it (accounting, formulas). Otherwise
+        a verdict of a scale below paper is "at reduced size".
+    """
+
+    seeds: int
+    minutes: float
+    note: str = ""
+    full: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperNumbers:
+    """Where the paper's numbers are.
+
+    Attributes:
+      file: CSV in reproduction/paper_numbers/<paper>/, with columns metric, value and perhaps std.
+      measures: the CSV's word in column `metric` -> our measure, or several that have other rows.
+      columns: our label -> the CSV's column; values are compared by their titles.
+      names: our value -> the CSV's word, where that is not its title.
+      note: CSV column with a remark on each number.
+      factor: what the CSV's values are multiplied by, such as 100 for shares that we give in
+        percent.
+      where: only our rows with these labels get numbers.
+    """
+
+    file: str
+    measures: Mapping[str, str | Sequence[str]]
+    columns: Mapping[str, str]
+    names: Mapping[str, str] = field(default_factory=dict)
+    note: str | None = None
+    factor: float = 1.0
+    where: Where = field(default_factory=dict)
+
+
+# --- pages ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Labels down the side, labels across the top, measures in each cell; the paper's number
+    beside.
+    """
+
+    caption: str = ""
+    rows: Sequence[str]
+    columns: Sequence[str] = ()
+    cells: Sequence[str]
+    where: Where = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """Vertical lines in a figure at a number, or at the values that a measure has in the panel."""
+
+    at: float | str
+    title: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One figure, a panel per value of the labels in `panels` (one or two).
+
+    lines: y over x (a numeric label, or a measure of the same labels), a line per `series`, and
+      with `style` one per value of a second label, told apart by line style and lightness.
+    bars: groups along x, a bar per `series`, and marks where the paper's numbers are.
+    heatmap: one number per x and y, the best cell framed; one colour scale for a row of panels.
+
+    Attributes:
+      log: axes that are logarithmic: "x", "y", "colour".
+      spread: bands or error bars of one standard deviation over seeds.
+      spread_floor: a value that the quantity cannot fall below: bands end there.
+      numbers: the value over every bar.
+      title: over one of several figures.
+    """
+
+    kind: Literal["lines", "bars", "heatmap"]
+    x: str
+    y: str = ""
+    measures: Sequence[str]
+    series: str | None = None
+    style: str | None = None
+    panels: Sequence[str] = ()
+    where: Where = field(default_factory=dict)
+    log: Sequence[Literal["x", "y", "colour"]] = ()
+    x_title: str = ""
+    y_title: str = ""
+    y_range: tuple[float, float] | None = None
+    share_y: bool = False
+    spread: bool = True
+    spread_floor: float | None = None
+    numbers: bool = False
+    marks: Sequence[Mark] = ()
+    title: str = ""
+
+
+Prior = Literal["holds", "fails", "open"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the paper, or of ours about it.
+
+    Attributes:
+      id: unique in its artifact.
+      text: the statement.
+      source: where the paper says it ("section 6, Table 4"), or "ours".
+      judge: a function of the rows that yields its comparisons.
+      prior: what was predicted before any result, never edited afterwards; "open" where nothing
+        was.
+      invariant: it follows from a definition and can only fail by a mistake; counted apart.
+      note: what the verdict depends on.
+    """
+
+    id: str
+    text: str
+    source: str
+    judge: Callable[[Rows], Iterator[Comparison]]
+    prior: Prior = "open"
+    invariant: bool = False
+    note: str = ""
+
+    @property
+    def ours(self) -> bool:
+        return self.source == "ours"
+
+
+def claim(
+    *, source: str, prior: Prior = "open", id: str = "", invariant: bool = False, note: str = ""
+) -> Callable[[Callable[[Rows], Iterator[Comparison]]], Claim]:
+    """Decorator: a generator of comparisons as a claim; its docstring is the claim, its name the
+    id.
+    """
+
+    def made(judge: Callable[[Rows], Iterator[Comparison]]) -> Claim:
+        text = " ".join((judge.__doc__ or "").split())
+        if not text:
+            raise ConfigError(f"claim {judge.__name__}: no docstring; it is what the claim says")
+        return Claim(id or judge.__name__, text, source, judge, prior, invariant, note)
+
+    return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """A table or figure of a paper.
+
+    Attributes:
+      paper: None for an artifact of a file of one's own.
+      shows: what a reader sees in it, in a few sentences.
+      source: where in the paper it stands, such as "Table 4; settings of Table 2".
+      runs: its runs at a scale, in the order of its rows.
+      show: more columns of table.csv: name -> a fact of the plan.
+      titles: how labels, their values and measures are written for readers.
+      input_shape, classes: of the models whose `Layers` are counted.
+      runs_of: another artifact's name, where the runs are that one's and cost nothing more.
+      notes: own choices that the paper does not give, and what else a reader has to know.
+    """
+
+    paper: Paper | None = None
+    id: str
+    title: str
+    shows: str
+    source: str = ""
+    sizes: Mapping[Scale, Size]
+    runs: Callable[[Scale], Iterable[Run]]
+    measures: Mapping[str, Measure]
+    best: Sequence[Best] = ()
+    show: Mapping[str, str] = field(default_factory=dict)
+    titles: Mapping[str, str] = field(default_factory=dict)
+    numbers: PaperNumbers | None = None
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+    claims: Sequence[Claim] = ()
+    notes: Sequence[str] = ()
+    input_shape: Sequence[int] = ()
+    classes: int | None = None
+    runs_of: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.paper.key if self.paper else 'local'}/{self.id}"
+
+    @cached_property
+    def path(self) -> Path:
+        """The file that declares it."""
+        return Path(inspect.getsourcefile(self.runs) or "")
+
+    def size(self, scale: Scale) -> Size:
+        if scale not in self.sizes:
+            raise ConfigError(
+                f"artifact {self.name}: no scale {scale}; it has {', '.join(self.sizes)}"
+            )
+        return self.sizes[scale]
+
+    @property
+    def trains(self) -> bool:
+        """Whether runs are needed, or plans are enough."""
+        return any(isinstance(measure, Metric) for measure in self.measures.values())
+
+    @property
+    def counts_layers(self) -> bool:
+        return any(isinstance(measure, Layers) for measure in self.measures.values())
+
+    @cached_property
+    def measure_names(self) -> list[str]:
+        """Names of the measures, with those that `best` adds: best.<label>."""
+        added = (f"best.{name}" for rule in self.best for name in rule.over)
+        return list(dict.fromkeys([*self.measures, *added]))
+
+    def title_of(self, value: Any) -> str:
+        """How a label, its value or a measure is written for readers."""
+        if isinstance(value, str):
+            known = self.measures.get(value)
+            return self.titles.get(value) or (known.title if known else "") or value
+        return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,182 @@
+"""The verdicts of an artifact: its claims on its rows, and its numbers beside the paper's."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.reproduction.artifact import Artifact, Claim, Scale
+from dpfl_cli.reproduction.rows import Missing, Rows
+from dpfl_cli.reproduction.verdict import (
+    FAILS,
+    HOLDS,
+    UNDECIDED,
+    Comparison,
+    Judged,
+    judged,
+    pooled,
+)
+from dpfl_cli.simulation.store import json_text
+
+NOT_RUN = "not run at this size"
+REDUCED = "at reduced size"
+STATES = (HOLDS, FAILS, UNDECIDED, REDUCED)
+RECORDED = Path(__file__).resolve().parent / "recorded.json"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found of a claim.
+
+    Attributes:
+      finding: holds, fails or undecided; or that its cells are not run at this size.
+      state: the finding, or "at reduced size" where the runs are smaller than the paper's.
+      reason: what keeps it undecided.
+      recorded: what was found when the artifact was last published at this scale: a lock against
+        regressions, no more than that; "" where nothing was.
+    """
+
+    claim: Claim
+    finding: str
+    state: str
+    comparisons: Sequence[Judged] = ()
+    reason: str = ""
+    recorded: str = ""
+
+    @property
+    def text(self) -> str:
+        """For readers."""
+        said = self.finding if self.state == self.finding else f"{self.state}: {self.finding}"
+        return f"{said} ({self.reason})" if self.reason else said
+
+    def to_json(self) -> dict[str, Any]:
+        claim = self.claim
+        return {
+            "id": claim.id,
+            "text": claim.text,
+            "source": claim.source,
+            "ours": claim.ours,
+            "invariant": claim.invariant,
+            "prior": claim.prior,
+            "finding": self.finding,
+            "state": self.state,
+            "reason": self.reason,
+            "note": claim.note,
+            "comparisons": [one.to_json() for one in self.comparisons],
+        }
+
+
+def judge(artifact: Artifact, scale: Scale, rows: Rows) -> list[Verdict]:
+    """The verdict on every claim; variances are pooled over all of them."""
+    made: dict[str, list[Comparison] | str] = {}
+    for claim in artifact.claims:
+        try:
+            made[claim.id] = list(claim.judge(rows)) or f"{NOT_RUN}: it has nothing to compare"
+        except Missing as missing:
+            made[claim.id] = str(missing)
+        except ConfigError as error:
+            raise ConfigError(f"artifact {artifact.name}: claim {claim.id}: {error}") from None
+        except Exception as error:  # a claim is code of a paper's module, or of a user's
+            raise ConfigError(
+                f"artifact {artifact.name}: claim {claim.id}: {type(error).__name__}: {error}"
+            ) from error
+    variances = pooled(one for many in made.values() if not isinstance(many, str) for one in many)
+    full = scale == "paper" or artifact.size(scale).full
+    before = recorded().get(artifact.name, {}).get(scale, {})
+    found = []
+    for claim in artifact.claims:
+        many = made[claim.id]
+        known = before.get(claim.id, "")
+        if isinstance(many, str):
+            found.append(Verdict(claim, NOT_RUN, NOT_RUN if full else REDUCED, (), many, known))
+            continue
+        finding, each = judged(many, variances)
+        reasons = [one.reason for one in each if one.finding == UNDECIDED and one.reason]
+        reason = reasons[0] if finding == UNDECIDED and reasons else ""
+        state = finding if full else REDUCED
+        found.append(Verdict(claim, finding, state, each, reason, known))
+    return found
+
+
+@cache
+def recorded() -> dict[str, Any]:
+    """artifact -> scale -> claim -> finding, as last published."""
+    return dict(json.loads(RECORDED.read_text())) if RECORDED.is_file() else {}
+
+
+def record(artifact: str, scale: str, verdicts: Sequence[Mapping[str, Any]]) -> None:
+    """Keeps the findings of a published artifact."""
+    known = recorded()
+    known.setdefault(artifact, {})[scale] = {str(one["id"]): one["finding"] for one in verdicts}
+    RECORDED.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+
+def claims_json(
+    artifact: Artifact, scale: Scale, verdicts: Sequence[Verdict], horizon: str, rows: pd.DataFrame
+) -> str:
+    """claims.json: verdicts, and how the numbers compare with the paper's."""
+    return json_text(
+        {
+            "artifact": artifact.name,
+            "scale": scale,
+            "tested_to": horizon,
+            "numbers": numbers_line(rows),
+            "claims": [verdict.to_json() for verdict in verdicts],
+        }
+    )
+
+
+def count_verdicts(verdicts: Sequence[Verdict]) -> str:
+    """The verdicts in one line: the paper's claims, ours, invariants."""
+    parts = []
+    for name, mine in (
+        ("paper", [one for one in verdicts if not one.claim.ours and not one.claim.invariant]),
+        ("ours", [one for one in verdicts if one.claim.ours and not one.claim.invariant]),
+        ("invariants", [one for one in verdicts if one.claim.invariant]),
+    ):
+        if mine:
+            counts = Counter(one.finding for one in mine)
+            where = f" ({REDUCED})" if all(one.state == REDUCED for one in mine) else ""
+            words = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+            parts.append(f"{name}{where}: {words}")
+    moved = [one.claim.id for one in verdicts if one.recorded and one.recorded != one.finding]
+    return "; ".join([*parts, *([f"not as recorded: {', '.join(moved)}"] if moved else [])])
+
+
+# --- numbers beside the paper's ---------------------------------------------------------------
+
+
+def beside(rows: pd.DataFrame) -> pd.DataFrame:
+    """The averaged rows that have a paper's number, with the `difference`, how large it is
+    `relative` to the paper's, and in `errors` (standard errors, theirs and ours).
+    """
+    known = rows[rows["paper"].notna() & rows["value"].map(math.isfinite)]
+    gap = known["value"] - known["paper"]
+    ours = (known["std"].astype(float) ** 2 / known["n"].clip(lower=1)).fillna(0)
+    error = (ours + known["paper_std"].fillna(0) ** 2) ** 0.5
+    return known.assign(
+        difference=gap, relative=gap / known["paper"].abs(), errors=gap / error.where(error > 0)
+    )
+
+
+def numbers_line(rows: pd.DataFrame) -> str:
+    """In how many cells we are within the paper's printed spread, and the median difference."""
+    found = beside(rows)
+    if found.empty:
+        return ""
+    spread = found[found["paper_std"].notna()]
+    within = int((spread["difference"].abs() <= spread["paper_std"]).sum())
+    near = int((found["relative"].abs() <= 0.05).sum())
+    parts = [f"{within} of {len(spread)} cells within the paper's spread"] if len(spread) else []
+    parts.append(f"{near} of {len(found)} within 5 % of its number")
+    middle = float(found["relative"].median())
+    return "; ".join(parts) + f"; median difference {100 * middle:+.1f} %"

@@ -1,0 +1,100 @@
+"""How figures look: colours, line styles, and the marks that all kinds of panels share."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.colors
+import matplotlib.patches
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure as Canvas
+
+# Okabe and Ito's palette; line styles, markers and hatches tell the series apart in grey as well.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 3)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo")
+STYLE: Any = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,
+    "savefig.dpi": 160,
+    "figure.dpi": 160,
+}
+GREY = "#666666"  # of vertical lines that belong to no series
+PAPER, DIVERGED = "paper", "diverged"  # legend entries that come last
+LIGHTEST = 0.45  # share of its colour that the first value of `style` keeps
+NARROWEST = 0.13  # inches of a bar, up to a width of the panel
+MARKED = 16  # lines with at most this many points get markers
+TICKED = 8  # a log x axis with at most this many places has its ticks there
+SPACED = 0.1  # but not nearer than this share of the axis, where the numbers would touch
+
+
+def saved(canvas: Canvas, stem: str) -> dict[str, bytes]:
+    """<stem>.png and <stem>.pdf, without dates and versions, so that equal figures are equal
+    files.
+    """
+    no_dates = {"Creator": None, "Producer": None, "CreationDate": None}
+    files = {}
+    for kind, metadata in (("png", {"Software": None}), ("pdf", no_dates)):
+        buffer = io.BytesIO()
+        canvas.savefig(buffer, format=kind, metadata=metadata)
+        files[f"{stem}.{kind}"] = buffer.getvalue()
+    return files
+
+
+def shade(colour: str, number: int, count: int) -> str:
+    """The colour for value `number` of `count` values of a second label: from light to itself."""
+    share = 1.0 if count == 1 else LIGHTEST + (1 - LIGHTEST) * number / (count - 1)
+    red, green, blue = (1 - share * (1 - part) for part in mpl.colors.to_rgb(colour))
+    return mpl.colors.to_hex((red, green, blue))
+
+
+def dashes(number: int, count: int) -> Any:
+    """The line style for value `number` of `count` values of a second label; the last is solid."""
+    return STYLES[(count - 1 - number) % len(STYLES)]
+
+
+def mark_diverged(axis: Axes, places: Sequence[float], width: float) -> None:
+    """A hatched column over the whole height with an arrow at its top, where a bar has no end."""
+    whole = axis.get_xaxis_transform()  # x in data, y from bottom to top of the panel
+    look: Any = {"fill": False, "hatch": "////", "edgecolor": "#999999", "linewidth": 0}
+    for x in places:
+        corner = (x - 0.46 * width, 0)
+        column = mpl.patches.Rectangle(corner, 0.92 * width, 0.94, transform=whole, **look)
+        axis.add_patch(column)
+        axis.plot([x], [0.96], "^", markersize=7, color="black", transform=whole, label=DIVERGED)
+
+
+def colour_scale(values: Sequence[float], log: bool) -> Normalize:
+    """The colour scale of all these numbers."""
+    finite = [value for value in values if math.isfinite(value)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
+    return LogNorm(low, high) if log and 0 < low < high else Normalize(low, high)
+
+
+def legend(canvas: Any, axes: Any, width: float, always: bool) -> None:
+    """One legend of all panels, below them; of a single entry only where it is asked for."""
+    entries: dict[str, Any] = {}
+    for axis in axes.flat:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    for last in (PAPER, DIVERGED):
+        if last in entries:
+            entries[last] = entries.pop(last)
+    if entries and (len(entries) > 1 or always):
+        longest = max(len(label) for label in entries)
+        columns = max(1, min(len(entries), int(width * 14 / (longest + 7))))
+        canvas.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)

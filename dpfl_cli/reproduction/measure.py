@@ -1,0 +1,159 @@
+"""What is measured: numbers of runs, of plans, of layers, and numbers from other rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dpfl_cli.config.errors import ConfigError, nearest
+
+Scalar = bool | int | float | str | None
+Where = Mapping[str, Any]  # label -> its value, or a list of values, or between(low, high)
+BEST, MEASURE, ROUND, RANK, SEED = (
+    "best",
+    "measure",
+    "round",
+    "rank",
+    "seed",
+)  # columns beside labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """A number of every run, or of several rows.
+
+    Attributes:
+      title, unit: for readers; the name of the measure where there is no title.
+      decimals: shown in tables; None: four significant digits.
+      better: which is better. A diverged run counts as infinitely bad, or as unknown without it.
+      where: only of rows with these labels; with `best` or `rank` among them only of chosen cells.
+      summary: what stands for the seeds: their mean (with its spread), or the smallest or largest.
+      scale: where noise is even, for comparisons: "log", "logit" (of percent), "linear"; by default
+        logit for percents that are better higher, log for what is better lower, else linear.
+    """
+
+    title: str = ""
+    unit: str = ""
+    decimals: int | None = None
+    better: Literal["lower", "higher"] | None = None
+    where: Where = field(default_factory=dict)
+    summary: Literal["mean", "min", "max"] = "mean"
+    scale: Literal["log", "logit", "linear", ""] = ""
+
+    @property
+    def even_scale(self) -> str:
+        if self.scale:
+            return self.scale
+        if self.better == "higher" and self.unit == "%":
+            return "logit"
+        return "log" if self.better == "lower" else "linear"
+
+    @property
+    def of_chosen(self) -> bool:
+        """Whether it is taken only of cells that a `Best` chose, and so after the choice."""
+        return bool({BEST, RANK} & set(self.where)) and not isinstance(self, Derived)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric(Measure):
+    """A number of a finished run.
+
+    Attributes:
+      metric: a column of metrics.csv, or a dotted path into result.json
+        ("timing.seconds_per_round").
+      at: its first, last, final (mean of the last evaluations), min or max value, the value at a
+        round (a number), or "series", a row per evaluated round.
+      rounds: the rounds of a series; all evaluated ones if empty.
+      plus: more metrics that are added to it; where a run does not report one it adds nothing.
+      absent: the value where a run does not report the metric (a constant step, say).
+    """
+
+    metric: str
+    at: Literal["first", "last", "final", "min", "max", "series"] | int = "final"
+    rounds: Sequence[int] = ()
+    plus: Sequence[str] = ()
+    absent: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.at not in TIMES and not (isinstance(self.at, int) and self.at >= 0):
+            raise ConfigError(f"metric {self.metric}: at={self.at}; {nearest(str(self.at), TIMES)}")
+
+
+TIMES = ("first", "last", "final", "min", "max", "series")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price(Measure):
+    """Epsilon of the planned ledger; no training.
+
+    Attributes:
+      accountant: one of `dpfl list accountant`, with `options`, or the run's own ("run").
+      part: the whole ledger, or what the paper's convention prices.
+      round_up: decimals that the value is rounded up to.
+    """
+
+    accountant: str = "run"
+    options: Mapping[str, Scalar] = field(default_factory=dict)
+    part: Literal["all", "convention"] = "all"
+    round_up: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact(Measure):
+    """What is known of a run before it starts; no training.
+
+    Attributes:
+      value: a dotted path: a config key, clients, dimension, records, problem.* (its optimum, found
+        by solving it), theory.* (what ScaffNew's closed forms advise), sizes.* (its clients'
+        records), ledger.<release>.* and attack.*; or a function that is given such a look-up:
+        lambda fact: 2 * fact("clients") * fact("dimension").
+    """
+
+    value: str | Callable[[Callable[[str], Any]], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers(Measure):
+    """The parameters or outputs of every layer of a model, as labels `layer` and `output`; no
+    training.
+    """
+
+    of: Literal["parameters", "outputs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derived(Measure):
+    """A number from other rows, for every combination of the labels in `per` (and every seed).
+
+    Attributes:
+      value: a function of the `Rows` of one combination; NaN, or a number missing there, is
+        unknown.
+      by_seed: computed for every seed, or once from the means over seeds.
+    """
+
+    value: Callable[[Any], float]
+    per: Sequence[str] = ()
+    by_seed: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """Choice of the best cell of a grid `over` some labels, by the mean of one measure over seeds.
+
+    Chosen separately for every combination of the other labels; marks the rows (`best`, and `rank`
+    where several are chosen), and adds rows best.<label>. A chosen cell at an end of a numeric
+    label with two or more values is flagged as on the edge of the grid.
+
+    Attributes:
+      over: the labels of the grid; rows that lack some of them (another method's) have a smaller
+        one.
+      by: a measure of every run that says which is better; a series with `rounds`: at each of them.
+      top: how many cells are chosen.
+    """
+
+    over: Sequence[str]
+    by: str
+    top: int = 1
+    where: Where = field(default_factory=dict)
+    note: str = ""

@@ -1,0 +1,293 @@
+"""The numbers of one group of runs: what finished runs report, and what plans know beforehand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.privacy.accountants import accountant, price
+from dpfl_cli.privacy.conventions import priced_part
+from dpfl_cli.reproduction.artifact import Artifact
+from dpfl_cli.reproduction.attacks import attack_facts
+from dpfl_cli.reproduction.grid import Cell
+from dpfl_cli.reproduction.measure import (
+    BEST,
+    MEASURE,
+    RANK,
+    ROUND,
+    SEED,
+    Fact,
+    Measure,
+    Metric,
+    Price,
+)
+from dpfl_cli.reproduction.problems import problem_facts
+from dpfl_cli.reproduction.rows import matching
+from dpfl_cli.reproduction.sizes import size_facts
+from dpfl_cli.reproduction.theory import theory_facts
+from dpfl_cli.simulation.results import privacy_report
+from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.store import RunRecord
+
+# Everything that a row with an epsilon says about it.
+PRIVACY = [
+    "epsilon",
+    "epsilon_reason",
+    "epsilon_target",
+    "calibration",
+    "delta",
+    "accountant",
+    "unit",
+    "relation",
+    "trust",
+    "releases",
+    "guarantee",
+    "vacuous",
+    "epsilon_paper",
+    "epsilon_paper_convention",
+    "not_covered",
+]
+TUNING = "tuning not included"
+FACTS: dict[str, Callable[[Plan], Mapping[str, Any]]] = {
+    "problem": problem_facts,
+    "attack": attack_facts,
+    "theory": theory_facts,
+    "sizes": size_facts,
+}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells with equal labels, and the records of those that ended, by seed."""
+
+    labels: Mapping[str, Any]
+    plan: Plan
+    cells: Sequence[Cell]
+    records: Mapping[int, RunRecord]
+
+
+def row_of(labels: Mapping[str, Any], measure: str, value: float, **more: Any) -> Row:
+    plain = {ROUND: "", SEED: math.nan, "text": "", "diverged": False, "seeds": 1, "note": ""}
+    return {**labels, MEASURE: measure, "value": value, **plain, **more}
+
+
+def numbers_of(artifact: Artifact, group: Group, names: Iterable[str]) -> list[Row]:
+    """The rows of these measures of one group."""
+    rows: list[Row] = []
+    for name in names:
+        measure = artifact.measures[name]
+        if not _applies(measure, group.labels):
+            continue
+        if isinstance(measure, Metric):
+            rows += [
+                {**row, **privacy_cells(record.result["privacy"]), "seeds": len(group.cells)}
+                for seed, record in group.records.items()
+                for row in _measured(name, measure, group.labels, seed, record)
+            ]
+            if not group.records and measure.at != "series":
+                known = {"seeds": len(group.cells), "note": "no run ended"}
+                rows.append(row_of(group.labels, name, math.nan, **known))
+        else:
+            rows.append(_planned(name, measure, group.labels, group.plan))
+    shown = {
+        name: known_of(group.plan, path, f"artifact {artifact.name}: show.{name}")
+        for name, path in artifact.show.items()
+    }
+    return [{**row, **shown} for row in rows]
+
+
+def _applies(measure: Measure, labels: Mapping[str, Any]) -> bool:
+    """Whether runs with these labels have the measure, as far as is known before a choice."""
+    before = {name: wanted for name, wanted in measure.where.items() if name not in (BEST, RANK)}
+    if not before:
+        return True
+    frame = pd.DataFrame([{name: labels.get(name, "") for name in before}], dtype=object)
+    return not matching(frame, before, list(before)).empty
+
+
+def _measured(
+    name: str, measure: Metric, labels: Mapping[str, Any], seed: int, record: RunRecord
+) -> list[Row]:
+    """The rows of one measure of one run; none where it does not report the metric."""
+    about: dict[str, Any] = {SEED: seed, "diverged": record.status == "diverged"}
+    if measure.at == "series":
+        series = _series(name, measure, record)
+        if not series and measure.absent is not None:
+            series = {int(row[ROUND]): measure.absent for row in record.rows if row[ROUND] >= 1}
+        wanted = measure.rounds or series
+        return [
+            row_of(labels, name, _finite(value, measure), **about, round=number)
+            for number, value in sorted(series.items())
+            if number in wanted
+        ]
+    value = _single(name, measure, record)
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [row_of(labels, name, math.nan, **about) | {"text": value}]
+    late = isinstance(measure.at, int) and math.isnan(value) and not about["diverged"]
+    note = f"round {measure.at} was not evaluated" if late else ""
+    return [row_of(labels, name, float(value), **about) | {"note": note}]
+
+
+def _single(name: str, measure: Metric, record: RunRecord) -> float | str | None:
+    """The number (or text) of one run; None where it does not report the metric."""
+    dotted = "." in measure.metric
+    if dotted:
+        node = _inside(record, measure.metric)
+        if not isinstance(node, Mapping):
+            return ("yes" if node else "no") if isinstance(node, bool) else node
+    summary, diverged = record.result["metrics"], record.status == "diverged"
+    last = summary.get("last", {})
+    reported = dotted or measure.metric in last
+    if not reported and not any(measure.metric in row for row in record.rows):
+        return measure.absent
+    if diverged and measure.at in ("last", "final"):
+        return _bad(measure)  # its last finite value is not where it went
+    if measure.at in ("first", "last", "final") and not dotted:
+        found = summary.get(measure.at, {})
+        value = found.get(measure.metric)
+        more = sum(float(found.get(one, 0.0)) for one in measure.plus)
+        return _bad(measure) if value is None else float(value) + more
+    series = _series(name, measure, record)
+    if isinstance(measure.at, int):
+        value = series.get(measure.at, math.nan)
+        return _bad(measure) if diverged and not math.isfinite(value) else value
+    finite = [value for _, value in sorted(series.items()) if math.isfinite(value)]
+    if not finite:
+        return _bad(measure)
+    if measure.at == "final":
+        last_ones = finite[-int(record.config["evaluation"]["final_window"]) :]
+        return math.fsum(last_ones) / len(last_ones)
+    ends = {"first": finite[0], "last": finite[-1], "min": min(finite), "max": max(finite)}
+    return ends[measure.at]
+
+
+def _inside(record: RunRecord, path: str) -> Any:
+    """What a dotted path into result.json leads to; None where it leads nowhere."""
+    node: Any = record.result
+    for part in path.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node
+
+
+def _series(name: str, measure: Metric, record: RunRecord) -> dict[int, float]:
+    """Round -> value, with the metrics that are added to it; empty where it is not reported."""
+    if "." in measure.metric:
+        node = _inside(record, measure.metric)
+        if node is None:
+            return {}
+        try:
+            return {int(number): float(value) for number, value in node.items()}
+        except (AttributeError, TypeError, ValueError):
+            raise ConfigError(
+                f"measure {name}: metric={measure.metric} leads to no mapping of rounds in "
+                "result.json; timing.compute is one"
+            ) from None
+    series = dict(record.series(measure.metric))
+    for more in measure.plus:
+        for number, value in record.series(more).items():
+            if number in series:
+                series[number] += value
+    return series
+
+
+def _bad(measure: Measure) -> float:
+    """What a diverged run counts as: infinitely bad, or unknown."""
+    return {"lower": math.inf, "higher": -math.inf, None: math.nan}[measure.better]
+
+
+def _finite(value: float, measure: Measure) -> float:
+    return value if math.isfinite(value) else _bad(measure)
+
+
+def _planned(name: str, measure: Measure, labels: Mapping[str, Any], plan: Plan) -> Row:
+    if isinstance(measure, Fact):
+        if callable(measure.value):
+            known = measure.value(lambda path: known_of(plan, path, f"measure {name}"))
+        else:
+            known = known_of(plan, measure.value, f"measure {name}")
+        if isinstance(known, int | float) and not isinstance(known, bool):
+            return row_of(labels, name, float(known))
+        return row_of(labels, name, math.nan) | {"text": _text(known)}
+    assert isinstance(measure, Price)
+    own = measure.accountant == "run"
+    priced = (
+        plan.accountant_object() if own else accountant(measure.accountant, dict(measure.options))
+    )
+    ledger, words = plan.ledger(), ""
+    if measure.part == "convention":
+        if plan.dp.convention is None:
+            raise ConfigError(f"measure {name}: part=convention needs runs with dp.convention")
+        ledger, words = priced_part(plan.dp.convention, ledger)
+    found = price(ledger, priced, plan.dp.delta)
+    value = math.nan if found.epsilon is None else found.epsilon
+    if measure.round_up is not None and found.epsilon is not None:
+        value = rounded_up(found.epsilon, measure.round_up)
+    about = privacy_cells(privacy_report(plan, plan.ledger())) | {
+        "epsilon": found.epsilon,
+        "epsilon_reason": found.reason,
+        "accountant": found.accountant,
+        "releases": found.releases,
+        "vacuous": found.vacuous,
+    }
+    if words:
+        about["guarantee"] = f"covers {words} only, not the whole run"
+    return row_of(labels, name, value, **about) | {"note": found.reason or words}
+
+
+def known_of(plan: Plan, path: str, where: str) -> Any:
+    """A fact of a plan: a config key, clients, dimension, records, source, ledger.*, or FACTS."""
+    first = path.partition(".")[0]
+    node: Any
+    if first in FACTS:
+        node = {first: FACTS[first](plan)}
+    elif first == "ledger":
+        releases = {
+            one.name: {"count": one.count, "noise_multiplier": one.parameter, "rate": one.rate}
+            for one in plan.ledger().entries
+        }
+        node = {"ledger": releases}
+    else:
+        sizes = {"clients": plan.clients, "dimension": plan.dimension}
+        node = {**plan.config, **sizes, "records": plan.info.records, "source": plan.info.source}
+    for part in path.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            near = nearest(part, list(node)) if isinstance(node, Mapping) else "it has no parts"
+            raise ConfigError(f"{where}: {path}: nothing that a run knows; {near}")
+        node = node[part]
+    return node
+
+
+def _text(fact: Any) -> str:
+    if isinstance(fact, list | tuple):
+        return ", ".join(str(one) for one in fact)
+    return "none" if fact is None else str(fact)
+
+
+def privacy_cells(report: Mapping[str, Any]) -> dict[str, Any]:
+    """A result's privacy report as the columns PRIVACY; without a mechanism nothing is priced."""
+    stated = report.get("epsilon_paper") or {}
+    words = {
+        "epsilon_paper": stated.get("value"),
+        "epsilon_paper_convention": stated.get("convention"),
+    }
+    cells = {name: {**report, **words}.get(name) for name in PRIVACY}
+    if report.get("trust") == "none":
+        kept = ("trust", "guarantee", "epsilon_reason")
+        return {name: value if name in kept else None for name, value in cells.items()}
+    items = [item for item in report.get("not_covered", []) if "tuning" not in item]
+    uncovered = [TUNING, *(f"does not cover {item}" for item in items)]
+    return cells | {"not_covered": "; ".join(dict.fromkeys(uncovered))}
+
+
+def rounded_up(value: float, decimals: int) -> float:
+    """The value rounded up, as an epsilon has to be."""
+    return math.ceil(value * 10**decimals) / 10**decimals

@@ -1,0 +1,134 @@
+"""A rehearsal: an artifact's page from made-up numbers, so that what is mistyped is found before
+anything runs: metrics' places, labels, measures, axes, and what claims ask for.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfl_cli.config.errors import ConfigError, DpflError, nearest
+from dpfl_cli.reproduction.artifact import Artifact, Scale
+from dpfl_cli.reproduction.figure import canvas_of
+from dpfl_cli.reproduction.grid import Cell
+from dpfl_cli.reproduction.judge import judge
+from dpfl_cli.reproduction.layout import page
+from dpfl_cli.reproduction.measure import Derived, Metric
+from dpfl_cli.reproduction.reduce import rows_of_runs
+from dpfl_cli.reproduction.tables import averaged
+from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.store import RunRecord
+
+SHOWN = 200  # rounds of a made-up curve
+
+
+def rehearse(artifact: Artifact, scale: Scale, cells: Sequence[Cell]) -> None:
+    """Makes the artifact's rows, page, figure and verdicts from numbers that mean nothing.
+
+    Raises:
+      ConfigError: something is mistyped, in one line with the nearest right name.
+    """
+    check_names(artifact, scale, cells)
+    if not artifact.trains:
+        return  # what is made from plans alone is made at once
+    records = {cell.plan.id: _record(artifact, cell.plan) for cell in cells}
+    try:
+        rows = rows_of_runs(artifact, cells, records)
+        means = averaged(rows)
+        verdicts = judge(artifact, scale, rows)
+        page(artifact, scale, means, rows.labels, verdicts, "", [])
+        if artifact.figures:
+            canvas_of(artifact, scale, means, rows.labels)
+    except DpflError as error:
+        text = str(error)
+        named = text if text.startswith("artifact ") else f"artifact {artifact.name}: {text}"
+        raise type(error)(named) from error
+
+
+def check_names(artifact: Artifact, scale: Scale, cells: Sequence[Cell]) -> None:
+    """Refuses labels and measures that nothing defines, in tables, figures and choices.
+
+    A label of another scale only is known too.
+    """
+    labels = list(dict.fromkeys(name for cell in cells for name in cell.run.labels))
+    for other in artifact.sizes:
+        if other != scale:
+            labels += [name for run in artifact.runs(other) for name in run.labels]
+    labels = list(dict.fromkeys(labels))
+    if artifact.counts_layers:
+        labels += ["layer", "output"]
+    pseudo = [*labels, "measure", "round", "rank", "best"]
+
+    def known(names: Sequence[str], among: Sequence[str], what: str, place: str) -> None:
+        for name in names:
+            if name and name not in among:
+                where = f"artifact {artifact.name}: {place}"
+                raise ConfigError(f"{where}: no {what} '{name}'; {nearest(name, among)}")
+
+    for name, measure in artifact.measures.items():
+        known([measure.better or ""], ["lower", "higher"], "value", f"measure {name}: better")
+        known(list(measure.where), pseudo, "label", f"measure {name}: where")
+        if isinstance(measure, Derived):
+            known(measure.per, labels, "label", f"measure {name}: per")
+    for rule in artifact.best:
+        known(rule.over, labels, "label", "best: over")
+        known(list(rule.where), labels, "label", "best: where")
+        known([rule.by], list(artifact.measures), "measure", "best: by")
+        if artifact.measures[rule.by].better is None:
+            raise ConfigError(f"artifact {artifact.name}: measure {rule.by}: say which is better")
+    for number, table in enumerate(artifact.tables):
+        names = [*table.rows, *table.columns, *table.where]
+        known(names, pseudo, "label", f"tables[{number}]")
+        known(table.cells, artifact.measure_names, "measure", f"tables[{number}]")
+    for number, figure in enumerate(artifact.figures):
+        place = f"figures[{number}]"
+        known([figure.kind], ["lines", "bars", "heatmap"], "kind", place)
+        names = [figure.y, figure.series or "", figure.style or "", *figure.panels, *figure.where]
+        known(names, pseudo, "label", place)
+        known([figure.x], [*pseudo, *artifact.measure_names], "label or measure", place)
+        known(figure.measures, artifact.measure_names, "measure", place)
+    if artifact.numbers is not None:
+        ours = [artifact.numbers.measures[word] for word in artifact.numbers.measures]
+        many = [name for one in ours for name in ([one] if isinstance(one, str) else one)]
+        known(many, artifact.measure_names, "measure", "numbers: measures")
+        known(list(artifact.numbers.where), pseudo, "label", "numbers: where")
+    for claim in artifact.claims:
+        known([claim.prior], ["holds", "fails", "open"], "value", f"claim {claim.id}: prior")
+    ids = [claim.id for claim in artifact.claims]
+    for twice in {one for one in ids if ids.count(one) > 1}:
+        raise ConfigError(f"artifact {artifact.name}: two claims are called {twice}; rename one")
+
+
+def _record(artifact: Artifact, plan: Plan) -> RunRecord:
+    """A run that was not made: every metric that the artifact asks for, at evaluated rounds."""
+    draws = np.random.default_rng(zlib.crc32(plan.id.encode()))
+    asked = [one for one in artifact.measures.values() if isinstance(one, Metric)]
+    names = {name for one in asked for name in (one.metric, *one.plus)}
+    step = max(plan.evaluation.every, plan.rounds // SHOWN // plan.evaluation.every or 1)
+    rounds = {0, *range(plan.evaluation.every, plan.rounds + 1, step), plan.rounds}
+    rounds |= {number for one in asked for number in one.rounds if number <= plan.rounds}
+    rounds |= {one.at for one in asked if isinstance(one.at, int) and one.at <= plan.rounds}
+    rows: list[dict[str, float]] = [
+        {"round": number} | {name: float(draws.uniform(40, 60)) for name in sorted(names)}
+        for number in sorted(rounds)
+    ]
+    result: dict[str, Any] = {
+        "status": "done",
+        "metrics": {"first": rows[0], "last": rows[-1], "final": rows[-1]},
+        "privacy": {"trust": "none"},
+    }
+    for one in asked:
+        if "." in one.metric:
+            node = result
+            *parents, last = one.metric.split(".")
+            for part in parents:
+                node = node.setdefault(part, {})
+            curve = {str(row["round"]): row[one.metric] for row in rows}
+            node.setdefault(last, curve if one.at == "series" else 50.0)
+    record = RunRecord(plan.id, Path())
+    record.__dict__.update(result=result, rows=rows, config=plan.config)
+    return record

@@ -1,0 +1,150 @@
+"""Rows as frames: their columns, means over seeds, CSV files and back."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.reproduction.artifact import Artifact
+from dpfl_cli.reproduction.measure import (
+    BEST,
+    MEASURE,
+    RANK,
+    ROUND,
+    SEED,
+)
+from dpfl_cli.reproduction.numbers import (
+    PRIVACY,
+    Row,
+)
+from dpfl_cli.reproduction.paper_numbers import beside_paper
+from dpfl_cli.reproduction.rows import FIXED, Rows, records
+
+PAPER = ["paper", "paper_std", "paper_note"]
+
+
+def framed(artifact: Artifact, labels: Sequence[str], rows: Sequence[Row]) -> pd.DataFrame:
+    columns = [*labels, *FIXED, *PAPER, *artifact.show, *PRIVACY]
+    frame = pd.DataFrame(list(rows), columns=columns, dtype=object)
+    for name in (*labels, ROUND, RANK, "text", "edge", "note", "paper_note"):
+        frame[name] = frame[name].where(frame[name].notna(), "")
+    for name in (SEED, "value", "paper", "paper_std"):
+        frame[name] = frame[name].astype(float)
+    frame[BEST] = [value is True for value in frame[BEST]]
+    frame["diverged"] = [value is True for value in frame["diverged"]]
+    return frame
+
+
+def averaged(rows: Rows) -> pd.DataFrame:
+    """One row a cell: `value` the mean over seeds (or what `summary` says), `std` with ddof 1, `n`
+    runs, `diverged` of them; privacy that of the run with the largest epsilon.
+    """
+    keys = [*rows.labels, MEASURE, ROUND, RANK]
+    frame = rows.frame
+    if frame.empty:
+        return frame.assign(std=[], n=[])
+    order = frame["epsilon"].astype(float).fillna(math.inf)
+    worst = frame.assign(_order=order).sort_values("_order", ascending=False, kind="stable")
+    grouped = frame.groupby(keys, sort=False, dropna=False)
+    first = worst.groupby(keys, sort=False, dropna=False).first(skipna=False).drop(columns="_order")
+    first = first.reindex(grouped.size().index)
+    values = grouped["value"]
+    first["value"], first["std"], first["n"] = values.mean(), values.std(), values.size()
+    same = values.nunique(dropna=False) == 1
+    first.loc[same & first["std"].notna(), "std"] = 0.0  # not what rounding leaves of it
+    infinite = grouped["value"].agg(lambda one: bool(np.isinf(one).any()))
+    first.loc[infinite, "value"] = values.sum()[infinite]
+    first["diverged"] = grouped["diverged"].sum()
+    first["text"] = grouped["text"].agg(lambda one: ", ".join(dict.fromkeys(one)))
+    first["seeds"] = grouped["seeds"].max()
+    found = first.reset_index()
+    for name, measure in rows.measures.items():
+        if measure.summary != "mean":
+            mine = (found[MEASURE] == name) & np.isfinite(found["value"])
+            ends = getattr(values, measure.summary)()
+            found.loc[mine, "value"] = ends.reset_index(drop=True)[mine]
+            found.loc[mine, "std"] = math.nan
+    return found
+
+
+def to_csv(rows: Rows) -> dict[str, str]:
+    """table.csv, every seed of every number, and series.csv, every seed of every curve."""
+    frame = rows.frame.drop(columns=["paper", "paper_std", "paper_note"])
+    series = frame[frame[ROUND] != ""]
+    numbers = frame[frame[ROUND] == ""]
+    short = [*rows.labels, MEASURE, ROUND, RANK, SEED, "value", "diverged", BEST, "seeds"]
+    files = {"table.csv": numbers.drop(columns=[ROUND]).to_csv(index=False)}
+    files["series.csv"] = series[short].to_csv(index=False)
+    return files
+
+
+def from_csv(artifact: Artifact, files: Mapping[str, str]) -> Rows:
+    """The rows that `to_csv` wrote, beside the paper's numbers of today.
+
+    Raises:
+      ConfigError: a file is damaged.
+    """
+    texts = {name: io.StringIO(files[name]) for name in ("table.csv", "series.csv")}
+    try:
+        parts = [
+            pd.read_csv(text, dtype=str, keep_default_na=False, na_values=[])
+            for text in texts.values()
+        ]
+    except (ValueError, pd.errors.ParserError) as error:
+        raise ConfigError(
+            f"table.csv: damaged ({error}); make it again with dpfl reproduce"
+        ) from None
+    columns = [str(name) for name in parts[0]]
+    if MEASURE not in columns or MEASURE not in parts[1]:
+        raise ConfigError(
+            "table.csv: not a table of an artifact; make it again with dpfl reproduce"
+        )
+    labels = columns[: columns.index(MEASURE)]
+    numbers = {
+        SEED,
+        "value",
+        "seeds",
+        "epsilon",
+        "epsilon_target",
+        "delta",
+        "epsilon_paper",
+        "releases",
+    }
+    whole = pd.concat(parts, ignore_index=True)
+    cells: list[dict[str, Any]] = []
+    for line in records(whole):
+        row: Row = {}
+        for name, text in line.items():
+            if not isinstance(text, str) or (text == "" and name not in labels):
+                continue
+            row[name] = (
+                _label(text)
+                if name in labels or name in (ROUND, RANK)
+                else float(text)
+                if name in numbers
+                else text == "True"
+                if text in ("True", "False")
+                else text
+            )
+        cells.append(row)
+    rows = framed(artifact, labels, cells)
+    return Rows(
+        beside_paper(artifact, rows), labels, dict(artifact.measures), artifact.measure_names
+    )
+
+
+def _label(text: str) -> Any:
+    if text in ("True", "False"):
+        return text == "True"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,311 @@
+"""Verdicts of three values, by intervals over paired seeds.
+
+A claim yields comparisons; each has a margin (0 if not given). A difference is taken seed by seed,
+on a scale where noise is even (log of a loss or distance, logit of an accuracy; in its own units
+where a margin is given), and its variance is pooled over the artifact's comparisons of the same
+measure.
+
+  holds      every comparison's 95 % interval lies beyond its margin. All must, so no correction.
+  fails      at least one interval lies beyond the margin on the other side, at 5 % over all
+             comparisons of the claim (Holm's first step: the smallest p-value times their number).
+  undecided  else, with the number of seeds that would decide it; always with fewer than 3 seeds.
+
+Equality (`level`) is an equivalence test: the whole interval within the margin. Shapes (argmax,
+monotone, fits) are judged seed by seed (`each_seed`): all of at least five hold, or none does. What
+has no noise (accounting, formulas, counts) is `exact`. A tie is never a win.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtr, stdtrit
+
+from dpfl_cli.config.errors import ConfigError
+
+LEVEL = 0.95
+TAIL = (1 - LEVEL) / 2  # of one side
+FEWEST, FEWEST_OF_SHAPES = 3, 5  # seeds
+MANY = 1000  # seeds beyond which nobody will decide it
+Finding = Literal["holds", "fails", "undecided"]
+HOLDS: Finding = "holds"
+FAILS: Finding = "fails"
+UNDECIDED: Finding = "undecided"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A quantity, seed by seed; with numbers and other samples it is calculated with as a number
+    is.
+
+    Attributes:
+      values: seed -> value; infinite where a run diverged.
+      text: what it is.
+      measure: whose variances are comparable.
+      scale: where its noise is even: "log", "logit" (of percent), "linear".
+      exact: it has no noise, and one value (under any seed).
+      paper, paper_std: the paper's number and its printed spread, where there is one.
+    """
+
+    values: pd.Series
+    text: str
+    measure: str
+    scale: str = "linear"
+    exact: bool = False
+    paper: float | None = None
+    paper_std: float | None = None
+
+    @property
+    def mean(self) -> float:
+        return float(self.values.mean())
+
+    def _with(self, other: Sample | float, sign: str, act: Callable[[Any, Any], Any]) -> Sample:
+        if not isinstance(other, Sample):
+            values, text, exact = act(self.values, other), f"{other:g}", self.exact
+        else:
+            values, text = act(*_paired(self, other)), other.text
+            exact = self.exact and other.exact
+        scale = self.scale if sign in "*/" and self.scale == "log" else "linear"
+        return Sample(values, f"({self.text} {sign} {text})", self.measure, scale, exact)
+
+    def __add__(self, other: Sample | float) -> Sample:
+        return self._with(other, "+", lambda one, two: one + two)
+
+    def __sub__(self, other: Sample | float) -> Sample:
+        return self._with(other, "-", lambda one, two: one - two)
+
+    def __mul__(self, other: Sample | float) -> Sample:
+        return self._with(other, "*", lambda one, two: one * two)
+
+    def __truediv__(self, other: Sample | float) -> Sample:
+        return self._with(other, "/", lambda one, two: one / two)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+def _paired(left: Sample, right: Sample) -> tuple[pd.Series, pd.Series]:
+    """Both under the seeds that they share; an exact one has its value under every seed."""
+    if left.exact and not right.exact:
+        return pd.Series(left.values.iloc[0], right.values.index), right.values
+    if right.exact and not left.exact:
+        return left.values, pd.Series(right.values.iloc[0], left.values.index)
+    if left.exact:
+        return left.values.reset_index(drop=True), right.values.reset_index(drop=True)
+    both = left.values.index.intersection(right.values.index)
+    return left.values[both], right.values[both]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A statement about one difference, or one that is true or false.
+
+    Attributes:
+      kind: "above": difference > margin; "level": |difference| < margin; "each": true seed by seed;
+        "exact": true or false.
+      differences: one a seed; empty for "each" and "exact".
+      truths: one a seed for "each", one for "exact".
+      group: whose variances are pooled.
+    """
+
+    text: str
+    kind: Literal["above", "level", "each", "exact"]
+    differences: np.ndarray
+    margin: float = 0.0
+    scale: str = "linear"
+    group: tuple[str, ...] = ()
+    truths: tuple[bool, ...] = ()
+
+
+def above(left: Sample, right: Sample | float, by: float = 0.0) -> Comparison:
+    """`left` is larger than `right` by more than `by` (in its own units)."""
+    text = f"{left.text} > {_text(right)}" + (f" by more than {by:g}" if by else "")
+    return _compared("above", left, right, by, text)
+
+
+def below(left: Sample, right: Sample | float, by: float = 0.0) -> Comparison:
+    """`left` is smaller than `right` by more than `by` (in its own units)."""
+    text = f"{left.text} < {_text(right)}" + (f" by more than {by:g}" if by else "")
+    return _compared("above", right, left, by, text)
+
+
+def level(left: Sample, right: Sample | float, within: float) -> Comparison:
+    """They are equal to `within` (in their own units): an equivalence test."""
+    if not within > 0:
+        raise ConfigError(
+            f"level({left.text}, ...): within={within}; equality needs a margin above 0"
+        )
+    return _compared(
+        "level", left, right, within, f"{left.text} = {_text(right)} within {within:g}"
+    )
+
+
+def near_paper(left: Sample, within: float | None = None) -> Comparison:
+    """It is the paper's number, within the paper's printed spread, or 2 if it prints none."""
+    if left.paper is None:
+        raise ConfigError(f"near_paper({left.text}): the paper gives no number there")
+    return level(left, left.paper, left.paper_std or 2.0 if within is None else within)
+
+
+def exact(truth: bool, text: str) -> Comparison:
+    """A statement without noise."""
+    return Comparison(text, "exact", np.empty(0), truths=(bool(truth),))
+
+
+def each_seed(seeds: Iterable[Any], test: Callable[[Any], bool], text: str) -> Comparison:
+    """A statement of shape, tested on the rows of every seed: `each_seed(rows.by_seed(), ...)`."""
+    return Comparison(text, "each", np.empty(0), truths=tuple(bool(test(one)) for one in seeds))
+
+
+def _text(value: Sample | float) -> str:
+    return value.text if isinstance(value, Sample) else f"{value:g}"
+
+
+def _compared(kind: Any, high: Any, low: Any, margin: float, text: str) -> Comparison:
+    known = high if isinstance(high, Sample) else low
+    if isinstance(high, Sample) and isinstance(low, Sample):
+        one, two = _paired(high, low)
+        form, exactly = "pair", high.exact and low.exact
+    else:
+        one = high.values if isinstance(high, Sample) else pd.Series(high, known.values.index)
+        two = low.values if isinstance(low, Sample) else pd.Series(low, known.values.index)
+        form, exactly = "constant", known.exact
+    scale = known.scale if kind == "above" and margin == 0 else "linear"
+    first, second = one.to_numpy(float), two.to_numpy(float)
+    if scale == "log" and not (np.all(first > 0) and np.all(second > 0)):
+        scale = "linear"
+    with np.errstate(invalid="ignore"):
+        gaps = _on(scale, first) - _on(scale, second)
+    if exactly:
+        gap = float(gaps[0])
+        return exact(gap > margin if kind == "above" else abs(gap) < margin, text)
+    return Comparison(text, kind, gaps, margin, scale, (known.measure, scale, form))
+
+
+def _on(scale: str, values: np.ndarray) -> np.ndarray:
+    if scale == "log":
+        return np.log(values)
+    if scale == "logit":  # of percent; an accuracy of 0 or 100 % is one of few test records
+        share = np.clip(values / 100, 1e-4, 1 - 1e-4)
+        return np.log(share / (1 - share))
+    return values
+
+
+# --- judging ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A comparison with its finding: mean difference, its 95 % interval, and why."""
+
+    comparison: Comparison
+    finding: Finding
+    mean: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    seeds: int = 0
+    reason: str = ""
+    against: float = 1.0  # p-value of what speaks against it
+
+    def to_json(self) -> dict[str, Any]:
+        of = self.comparison
+        shown = {"text": of.text, "kind": of.kind, "finding": self.finding, "seeds": self.seeds}
+        if of.kind in ("above", "level"):
+            numbers = {"difference": self.mean, "low": self.low, "high": self.high}
+            shown |= {name: _plain(value) for name, value in numbers.items()}
+            shown |= {"margin": of.margin, "scale": of.scale}
+        return shown | ({"reason": self.reason} if self.reason else {})
+
+
+def _plain(value: float) -> float | str:
+    return float(f"{value:.6g}") if math.isfinite(value) else str(value)
+
+
+def pooled(comparisons: Iterable[Comparison]) -> dict[tuple[str, ...], tuple[float, int]]:
+    """Group -> variance of one seed's difference, and its degrees of freedom."""
+    sums: dict[tuple[str, ...], list[float]] = defaultdict(lambda: [0.0, 0])
+    for one in comparisons:
+        if len(one.differences) > 1 and np.all(np.isfinite(one.differences)):
+            freedom = len(one.differences) - 1
+            sums[one.group][0] += float(np.var(one.differences, ddof=1)) * freedom
+            sums[one.group][1] += freedom
+    return {group: (total / freedom, int(freedom)) for group, (total, freedom) in sums.items()}
+
+
+def judged(
+    comparisons: Sequence[Comparison], variances: dict[tuple[str, ...], tuple[float, int]]
+) -> tuple[Finding, list[Judged]]:
+    """The finding on a claim, and on each of its comparisons."""
+    found = [_judged(one, variances) for one in comparisons]
+    if all(one.finding == HOLDS for one in found):
+        return HOLDS, found
+    if min(one.against for one in found) < TAIL / len(found):
+        return FAILS, found
+    return UNDECIDED, found
+
+
+def _judged(one: Comparison, variances: dict[tuple[str, ...], tuple[float, int]]) -> Judged:
+    if one.kind == "exact":
+        true = one.truths[0]
+        return Judged(one, HOLDS if true else FAILS, against=1.0 if true else 0.0)
+    if one.kind == "each":
+        return _shape(one)
+    n = len(one.differences)
+    if not np.all(np.isfinite(one.differences)):
+        return _diverged(one)
+    mean = float(np.mean(one.differences)) if n else math.nan
+    if n < FEWEST:
+        return Judged(one, UNDECIDED, mean, seeds=n, reason=f"{n} of at least {FEWEST} seeds")
+    variance, freedom = variances[one.group]
+    error = math.sqrt(variance / n)
+    reach = _quantile(freedom) * error
+    low, high = mean - reach, mean + reach
+    if one.kind == "above":
+        inside, gap = low > one.margin, mean - one.margin
+    else:
+        inside, gap = -one.margin < low and high < one.margin, one.margin - abs(mean)
+    against = float(gap >= 0) if error == 0 else float(stdtr(freedom, gap / error))
+    if inside:
+        return Judged(one, HOLDS, mean, low, high, n, against=against)
+    if against < TAIL:
+        return Judged(one, FAILS, mean, low, high, n, against=against)
+    return Judged(one, UNDECIDED, mean, low, high, n, _needed(abs(gap), variance, n), against)
+
+
+def _shape(one: Comparison) -> Judged:
+    n, true = len(one.truths), sum(one.truths)
+    reason = f"true in {true} of {n} seeds"
+    if n < FEWEST_OF_SHAPES:
+        return Judged(one, UNDECIDED, seeds=n, reason=f"{reason}; {FEWEST_OF_SHAPES} are needed")
+    finding = HOLDS if true == n else FAILS if true == 0 else UNDECIDED
+    return Judged(one, finding, seeds=n, reason=reason, against=0.0 if true == 0 else 1.0)
+
+
+def _diverged(one: Comparison) -> Judged:
+    """Where runs diverged no interval is left: decided only where all of five seeds agree."""
+    gaps, n = one.differences, len(one.differences)
+    beyond = int(np.sum(gaps > one.margin if one.kind == "above" else np.abs(gaps) < one.margin))
+    clear = n >= FEWEST_OF_SHAPES and not np.any(np.isnan(gaps))
+    finding = HOLDS if clear and beyond == n else FAILS if clear and beyond == 0 else UNDECIDED
+    reason = f"{int(np.sum(~np.isfinite(gaps)))} of {n} seeds diverged; true in {beyond}"
+    return Judged(one, finding, seeds=n, reason=reason, against=0.0 if finding == FAILS else 1.0)
+
+
+def _quantile(freedom: int) -> float:
+    """Of Student's t: half the width of the interval, in standard errors."""
+    return float(stdtrit(freedom, 1 - TAIL))
+
+
+def _needed(gap: float, variance: float, have: int) -> str:
+    """How many seeds would decide it, if mean and spread stay what they are."""
+    if gap == 0 and variance == 0:
+        return "a tie"
+    for n in range(have + 1, MANY + 1):
+        if _quantile(n - 1) * math.sqrt(variance / n) < gap:
+            return f"{n} seeds would decide it"
+    return f"not even {MANY} seeds would decide it"

@@ -1,0 +1,123 @@
+"""Finished runs as one file that another machine's store takes: a tar.xz of `<id>/<file>`.
+
+What a stranger's archive may hold: regular files of these names and no others, so that none lands
+elsewhere; not more bytes than MOST_BYTES, however small the archive; runs that are whole, which is
+checked before the first of them is published. The hashes show damage, not who made a run.
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+import re
+import tarfile
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO
+
+from dpfl_cli.config.errors import StoreError
+from dpfl_cli.simulation.store import RESULT, RunRecord, RunStore
+
+MOST_BYTES = 1 << 30  # of an archive's content
+MEMBER = re.compile(
+    r"([0-9a-f]{12})/(config\.yaml|metrics\.csv|ledger\.json|partition\.npz|result\.json)"
+)
+NUMBERS = ("metrics.csv", "ledger.json")  # equal in equal runs, whatever machine made them
+DAMAGED = (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, OSError)
+
+
+def packed(records: Iterable[RunRecord]) -> bytes:
+    """An archive of runs; equal runs make equal bytes.
+
+    Raises:
+      StoreError: a run is damaged, or all are too large together.
+    """
+    out, size = io.BytesIO(), 0
+    with tarfile.open(fileobj=out, mode="w:xz", format=tarfile.USTAR_FORMAT) as archive:
+        for record in sorted(records, key=lambda record: record.id):
+            record.check()
+            for name in sorted([*record.result["files"], RESULT]):
+                content = (record.folder / name).read_bytes()
+                size += len(content)
+                if size > MOST_BYTES:
+                    raise StoreError(
+                        f"the runs have more than {MOST_BYTES >> 20} MiB; name fewer of them"
+                    )
+                member = tarfile.TarInfo(f"{record.id}/{name}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    return out.getvalue()
+
+
+def take(path: Path, store: RunStore) -> list[tuple[str, str]]:
+    """Publishes the runs of an archive: (id, what became of it), "differs" where a finished run
+    with other numbers was kept.
+
+    Raises:
+      StoreError: the archive cannot be read, or any run in it is not what was packed; then none is
+        taken.
+    """
+    try:
+        with lzma.open(path) as file:
+            runs = _unpacked(file)
+    except DAMAGED as error:
+        raise StoreError(f"{path}: not an archive of runs, or damaged ({error})") from error
+    store.prepare()
+    with tempfile.TemporaryDirectory(prefix="import-", dir=store.partial) as scratch:
+        for run_id, files in runs.items():
+            folder = Path(scratch) / run_id
+            folder.mkdir()
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
+            record = RunRecord(run_id, folder)
+            try:
+                record.check()
+            except (StoreError, TypeError, AttributeError) as error:
+                raise StoreError(f"{path}: nothing taken: {error}") from error
+            if {*record.result["files"], RESULT} != set(files) or not record.finished:
+                raise StoreError(f"{path}: nothing taken: {run_id} is no whole finished run")
+    return [(run_id, _publish(run_id, runs[run_id], store)) for run_id in runs]
+
+
+def _publish(run_id: str, files: dict[str, bytes], store: RunStore) -> str:
+    with store.lock(run_id) as held:
+        if not held:
+            return "in use by another process, kept"
+        store.recover(run_id)
+        known = store.whole(run_id)
+        if known is None or not known.finished:
+            store.publish(run_id, files)
+            return "taken"
+        same = all((known.folder / name).read_bytes() == files[name] for name in NUMBERS)
+        return "here already" if same else "differs"
+
+
+def _unpacked(file: IO[bytes]) -> dict[str, dict[str, bytes]]:
+    """id -> file -> content, of a stranger's tar."""
+    runs: dict[str, dict[str, bytes]] = {}
+    bounded = _Bounded(file)
+    with tarfile.open(fileobj=bounded, mode="r|") as archive:
+        for member in archive:
+            named = MEMBER.fullmatch(member.name)
+            content = archive.extractfile(member) if named and member.isreg() else None
+            if named is None or content is None:
+                raise ValueError(f"it holds {member.name!r}, which is no file of a run")
+            runs.setdefault(named[1], {})[named[2]] = content.read()
+    while bounded.read(1 << 20):  # to the end, where the file's own checksums are
+        pass
+    return runs
+
+
+class _Bounded(io.RawIOBase):
+    """Reads a file up to MOST_BYTES."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._left = file, MOST_BYTES
+
+    def read(self, size: int = -1) -> bytes:
+        found = self._file.read(size)
+        self._left -= len(found)
+        if self._left < 0:
+            raise ValueError(f"more than {MOST_BYTES >> 20} MiB in it")
+        return found

@@ -1,0 +1,173 @@
+"""Combinations that make no sense are refused before anything runs, with what to write instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dpfl_cli.config.component import components
+from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.paths import conf_dir
+from dpfl_cli.config.schema import DpSettings, RuntimeSettings
+from dpfl_cli.privacy.conventions import CONVENTIONS
+from dpfl_cli.simulation.run_plan import Choice, Plan
+
+
+def check_trust(chosen: Mapping[str, Choice], dp: DpSettings) -> None:
+    """Method, mechanism, trust model, unit and relation fit each other."""
+    algorithm, mechanism = chosen["algorithm"], chosen["mechanism"]
+    if dp.trust not in algorithm.target.trusts:
+        defined = ", ".join(sorted(algorithm.target.trusts))
+        raise ConfigError(
+            f"algorithm={algorithm.name} is not defined under dp.trust={dp.trust}; it is under "
+            f"{defined}"
+        )
+    if dp.unit not in algorithm.target.units:
+        raise ConfigError(
+            f"algorithm={algorithm.name} protects a {'/'.join(sorted(algorithm.target.units))}, "
+            f"not a {dp.unit} (dp={dp.name}); write {_other_unit(algorithm.name, dp)}"
+        )
+    if dp.trust not in mechanism.target.trusts:
+        raise ConfigError(
+            f"mechanism={mechanism.name} makes no sense under dp={dp.name} (trust {dp.trust}); "
+            f"{_instead('mechanism', lambda target: dp.trust in target.trusts)}"
+        )
+    missing = _gap(algorithm, mechanism, dp.trust)
+    if dp.mode == "sound" and missing is not None:
+        raise ConfigError(
+            f"algorithm={algorithm.name} under dp.trust={dp.trust} is not proved with these "
+            f"settings ({missing}): dp.mode=sound refuses it, dp.mode=paper runs it"
+        )
+    if dp.relation not in mechanism.target.relations:
+        raise ConfigError(
+            f"mechanism={mechanism.name} has no sensitivity under dp.relation={dp.relation}"
+        )
+
+
+def _other_unit(algorithm: str, dp: DpSettings) -> str:
+    """What to write where a method does not protect what dp.unit says."""
+    own, others = algorithm.removesuffix("_record"), components("algorithm")
+    twin = own if dp.unit == "client" else f"{own}_record"  # the same method for the other unit
+    target = others[twin].target if twin in others else None
+    fits = target is not None and dp.unit in target.units and dp.trust in target.trusts
+    if dp.unit == "client":
+        more = f", or algorithm={twin} for whole clients" if fits else ""
+        return f"dp.unit=record, or dp=record{more}"
+    choices = "dp=ldp or dp=cdp, or " if dp.name == "record" else ""
+    return (f"algorithm={twin}, or " if fits else "") + f"{choices}dp.unit=client"
+
+
+def proof_gap(plan: Plan) -> str | None:
+    """Why the guarantee of a run's method under its trust model is not proved: all the reasons, or
+    None.
+    """
+    return _gap(plan.algorithm, plan.mechanism, plan.dp.trust)
+
+
+def _gap(algorithm: Choice, mechanism: Choice, trust: str) -> str | None:
+    if trust == "none":
+        return None
+    target, noise = algorithm.target, mechanism.target
+    found = [noise.gap(mechanism.settings)]
+    if hasattr(target, "gaps"):
+        whole = noise.whole_noise(mechanism.settings)
+        found = [*target.gaps(algorithm.settings, trust, whole), *found]
+    elif trust not in target.proved:
+        found = ["its file gives no proof for this trust model", *found]
+    return "; ".join(reason for reason in found if reason) or None
+
+
+def check_needs(algorithm: Choice, model: Choice) -> None:
+    """The model has what the method computes with (per-record clipping, second-order solves)."""
+    needs: frozenset[str] = getattr(algorithm.target, "needs", frozenset())
+    size = getattr(algorithm.settings, "batch_size", None)
+    asking = f"algorithm={algorithm.name}" if size is None else f"algorithm.batch_size={size}"
+    if size is not None:
+        needs |= {"clipped_gradient"}  # models that know single records take batches of them
+    missing = sorted(needs - model.target.provides)
+    if missing:
+        hint = _instead("model", lambda target: set(missing) <= target.provides)
+        what = "gradients of single records" if missing[0] == "clipped_gradient" else missing[0]
+        raise ConfigError(f"{asking} needs {what}, which model={model.name} does not have; {hint}")
+    penalty = getattr(model.settings, "penalty", "none")
+    if penalty != "none" and not getattr(algorithm.target, "proximal", False):
+        hint = _instead("algorithm", lambda target: getattr(target, "proximal", False))
+        raise ConfigError(
+            f"model.penalty={penalty}: algorithm={algorithm.name} takes no proximal steps and "
+            f"would ignore it; {hint}"
+        )
+
+
+def check_watched(chosen: Mapping[str, Choice], clients: int) -> None:
+    """A client to be watched is there."""
+    for group in ("algorithm", "model"):
+        watched = getattr(chosen[group].settings, "watched_client", None)
+        if watched is not None and watched >= clients:
+            raise ConfigError(
+                f"{group}.watched_client={watched}: there are {clients} clients, numbered from 0"
+            )
+
+
+def check_runtime(runtime: RuntimeSettings, dp: DpSettings) -> None:
+    """The device is there, and the convention exists."""
+    if runtime.device == "cuda" or runtime.noise == "device":
+        import torch
+
+        here = torch.cuda.is_available()
+        if runtime.device == "cuda" and not here:
+            raise ConfigError(
+                "runtime.device=cuda: no GPU that torch can use here; write runtime.device=cpu or "
+                "auto"
+            )
+        if runtime.noise == "device" and (runtime.device == "cpu" or not here):
+            raise ConfigError(
+                "runtime.noise=device: the run is on a CPU, where the host draws; write "
+                "runtime.noise=auto or host"
+            )
+    if dp.convention is not None and dp.convention not in CONVENTIONS:
+        raise ConfigError(
+            f"dp.convention={dp.convention}: no such convention; "
+            f"{nearest(dp.convention, CONVENTIONS)}"
+        )
+
+
+def check_releases(plan: Plan) -> None:
+    """Relation and mechanism know the releases that the method declares."""
+    batches = any(spec.rate is not None or spec.disjoint > 1 for spec in plan.specs)
+    if plan.dp.relation == "add_or_remove" and batches:
+        raise ConfigError(
+            "dp.relation=add_or_remove: where a record is gone, a batch holds another one in its "
+            "place, so that batches have the sensitivity of replacing; write "
+            "dp.relation=replace_one or zero_out"
+        )
+    known = plan.mechanism.target.shapes
+    unknown = [(spec.shape, spec.name) for spec in plan.specs if spec.shape not in known]
+    if unknown:
+        shape, name = unknown[0]
+        hint = _instead(
+            "mechanism", lambda target: plan.dp.trust in target.trusts and shape in target.shapes
+        )
+        raise ConfigError(
+            f"algorithm={plan.algorithm.name} releases a {shape} ('{name}') that "
+            f"mechanism={plan.mechanism.name} cannot release; {hint}"
+        )
+
+
+def _instead(group: str, fits: Callable[[Any], bool]) -> str:
+    """What to write: the options of a group whose classes fit."""
+    fitting = [name for name, found in components(group).items() if fits(found.target)]
+    names = sorted(option for name in fitting for option in options_of(group, name))
+    return f"write {group}={' or '.join(names)}" if names else f"no {group} fits"
+
+
+def options_of(group: str, name: str) -> list[str]:
+    """The config options that choose a component as it is: the one of its name, else all that name
+    it; itself for a plugin's.
+    """
+    found = []
+    for path in sorted((conf_dir() / group).glob("*.yaml")):
+        named = re.search(r"^ *name: *(\S+)", path.read_text(), re.MULTILINE)
+        if named is not None and named.group(1) == name:
+            found.append(path.stem)
+    return [name] if name in found or not found else found

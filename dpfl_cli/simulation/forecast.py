@@ -1,0 +1,96 @@
+"""What executing plans would do and cost, without running any of them."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpfl_cli.config.errors import StoreError
+from dpfl_cli.config.identity import canonical_json
+from dpfl_cli.simulation.execute import find_finished
+from dpfl_cli.simulation.grouping import bytes_per_run, stacks
+from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.store import RunStore
+
+NEWEST = 200  # finished runs whose times are looked at
+ROUND = 5e-4  # seconds that a step of a stack takes at least, whatever it computes
+RATE = 4e9  # products and sums a second, of gradients on two cores
+
+
+def forecast(plans: Sequence[Plan], store: RunStore) -> list[str]:
+    """What `execute` would do with these plans, as lines of text."""
+    distinct = {plan.id: plan for plan in plans}
+    missing = [
+        plan
+        for plan in distinct.values()
+        if plan.runtime.force or find_finished(plan.id, store) is None
+    ]
+    started = sum(store.checkpoint_file(plan.id).is_file() for plan in missing)
+    lines = [
+        f"runs: {len(distinct)} (finished {len(distinct) - len(missing)}, to do {len(missing)}"
+        + (f", from a checkpoint {started})" if started else ")")
+    ]
+    if not missing:
+        return lines
+    together = stacks(missing)
+    largest = max(len(stack) * bytes_per_run(stack[0]) for stack in together)
+    lines.append(
+        f"stacks: {len(together)} (runs in the largest {max(map(len, together))}); "
+        f"memory: at most {largest / 2**20:.3g} MiB at once, and the data"
+    )
+    known = _seconds_per_round(store)
+    each = [
+        (plan, known.get(_kind(plan.config)), len(stack)) for stack in together for plan in stack
+    ]
+    timed = [plan.rounds * seconds for plan, seconds, _ in each if seconds is not None]
+    strange = [_least_seconds(plan, sharing) for plan, seconds, sharing in each if seconds is None]
+    cost = [f"{sum(plan.rounds for plan in missing)} rounds"]
+    if timed:
+        cost.append(f"about {_duration(sum(timed))} by the times of finished runs like these")
+    if strange:
+        cost.append(
+            f"at least {_duration(sum(strange))} by the operations of gradients where no finished "
+            f"run is alike ({len(strange)})"
+        )
+    return [*lines, f"cost: {', '.join(cost)}"]
+
+
+def _seconds_per_round(store: RunStore) -> dict[str, float]:
+    """Kind of run -> seconds of a round, the median over the newest finished runs."""
+    times: dict[str, list[float]] = {}
+    for record in store.all()[-NEWEST:]:
+        with contextlib.suppress(StoreError):  # a damaged one
+            if record.status == "done":
+                seconds = record.result["timing"]["seconds_per_round"]
+                times.setdefault(_kind(record.config), []).append(seconds)
+    return {kind: statistics.median(found) for kind, found in times.items()}
+
+
+def _kind(config: Mapping[str, Any]) -> str:
+    """Runs of one kind take about the same time a round."""
+    method = {k: v for k, v in config["algorithm"].items() if not isinstance(v, float)}
+    return canonical_json(
+        [method, config["dataset"]["name"], config["partitioner"], config["model"]]
+    )
+
+
+def _least_seconds(plan: Plan, sharing: int) -> float:
+    """Seconds of one of the runs that share a stack's steps: of a linear model, four products and
+    sums for each record and parameter; more where a parameter is used more than once.
+    """
+    steps = getattr(plan.algorithm.settings, "local_steps", 1)
+    batch = getattr(plan.algorithm.settings, "batch_size", None)
+    records = plan.info.records if batch is None else plan.clients * batch
+    return float(plan.rounds * steps * (ROUND / sharing + 4 * records * plan.dimension / RATE))
+
+
+def _duration(seconds: float) -> str:
+    """
+    >>> _duration(1), _duration(300), _duration(9000)
+    ('1 s', '5 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

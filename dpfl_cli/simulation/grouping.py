@@ -1,0 +1,61 @@
+"""Which plans are stacked, and how many of them at once."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Sequence
+
+import torch
+
+from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.stack import stack_key
+
+MOST_RUNS = 256  # in a stack: each holds a lock, which is an open file
+FILES = 4  # of the files that a process may open, a stack's locks take one in so many
+MOST_BYTES = 2 << 30  # larger stacks gain nothing on a CPU and fall out of its caches
+COPIES = 8  # arrays of the size of all clients' parameters that a round may hold at once
+COVARIANCES = 4  # the same of clients' covariances, where a method releases them
+
+
+def groups(plans: Sequence[Plan]) -> list[list[Plan]]:
+    """Plans that can be stacked, group by group, in the order in which they come."""
+    found: dict[str, list[Plan]] = {}
+    for plan in plans:
+        found.setdefault(stack_key(plan), []).append(plan)
+    return list(found.values())
+
+
+def stacks(plans: Sequence[Plan]) -> list[list[Plan]]:
+    """The groups of the plans, each cut so that a stack stays within the memory budget."""
+    cut: list[list[Plan]] = []
+    most = min(MOST_RUNS, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // FILES))
+    for group in groups(plans):
+        size = min(max(1, memory_budget(group[0]) // bytes_per_run(group[0])), most)
+        cut += [group[start : start + size] for start in range(0, len(group), size)]
+    return cut
+
+
+def memory_budget(plan: Plan, workers: int = 1) -> int:
+    """Bytes that a stack may take on each of the workers that share this machine.
+
+    A share of `launcher.memory`, or of half of what is free, up to a ceiling.
+    """
+    if plan.launcher.memory is not None:
+        return max(plan.launcher.memory // workers, 1)
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(min(free // 2 // workers, MOST_BYTES), 1)
+
+
+def bytes_per_run(plan: Plan) -> int:
+    """An upper estimate of what one run of a stack holds at once: values [M, d], and what the model
+    works in.
+    """
+    model = plan.model.target
+    dtype = getattr(model, "dtype", torch.float64)  # the larger one where its settings decide
+    values = COPIES * dtype.itemsize * plan.clients * max(plan.dimension, 1)
+    if "covariance" in getattr(plan.algorithm.target, "needs", ()):
+        # clients' triangles, and the server's matrices in float64
+        size = model.features_of(plan.model.settings, plan.info)
+        values += COVARIANCES * dtype.itemsize * (plan.clients * size * (size + 1) // 2 + size**2)
+    return int(values + model.workspace(plan.model.settings, plan.info, plan.clients))

@@ -1,0 +1,161 @@
+"""A run in progress: what it needs to go on, alone or stacked with others."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from dpfl_cli.algorithms.base import State
+from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.privacy.client_values import is_raw, opened
+from dpfl_cli.privacy.ledger import Ledger
+from dpfl_cli.simulation.run_plan import Plan
+
+Row = dict[str, float]
+PLAIN = (
+    "round",
+    "rows",
+    "seconds",
+    "computed",
+    "compute_at",
+    "unreleased",
+    "own",
+)  # saved as they are
+DIGEST = 32  # bytes of a SHA-256, with which a checkpoint begins
+
+
+@dataclass
+class Member:
+    """One run of a stack.
+
+    Draws, ledger, checkpoints and results belong to it, so that nothing about a run depends on its
+    company.
+
+    Attributes:
+      round: rounds done.
+      state: its slice of the stack's (plain tensors, no axis of runs); None before round 0 is set
+        up.
+      own: names of client states that are own values (`privacy.client_values`).
+      recent: [k] the last models, newest last, as many as the evaluation averages over.
+      rows: one mapping per evaluated round.
+      seconds: time spent on it, shared evenly among the members of a stack.
+      computed: that part of them in which the algorithm computed (its setup and its rounds, no
+        evaluation).
+      compute_at: evaluated round -> `computed` until then.
+      unreleased: names of reported metrics that look at client data without a release.
+      diverged: why it did; None where it did not.
+    """
+
+    plan: Plan
+    round: int = 0
+    state: State | None = None
+    own: list[str] = field(default_factory=list)
+    recent: list[Tensor] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
+    seconds: float = 0.0
+    computed: float = 0.0
+    compute_at: dict[int, float] = field(default_factory=dict)
+    unreleased: list[str] = field(default_factory=list)
+    diverged: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has no rounds to come."""
+        return self.diverged is not None or self.round >= self.plan.rounds
+
+    @property
+    def due(self) -> bool:
+        """Whether its model is to be evaluated now: at round 0, every `every` rounds and after the
+        last, once.
+        """
+        if self.rows and self.rows[-1]["round"] >= self.round:
+            return False
+        return self.round % self.plan.evaluation.every == 0 or self.round >= self.plan.rounds
+
+    def check_ledger(self) -> None:
+        """Refuses a run whose ledger is not the one that was planned: a release too many, one never
+        made, other noise.
+        """
+        planned, written = (
+            {entry.name: replace(entry, sensitivity=None) for entry in ledger.entries}
+            for ledger in (self.plan.ledger(self.round), self.ledger)
+        )
+        if planned != written:
+            meant, made = (
+                ", ".join(f"{entry.name} x {entry.count}" for entry in entries.values())
+                or "nothing"
+                for entries in (planned, written)
+            )
+            raise PrivacyError(
+                f"the ledger after {self.round} rounds ({made}) is not what "
+                f"algorithm={self.plan.algorithm.name} declared ({meant}): its releases and its "
+                "round must agree"
+            )
+
+    def to_bytes(self) -> bytes:
+        """The member as a checkpoint: the SHA-256 of the rest, then what torch saves."""
+        buffer = io.BytesIO()
+        saved = {
+            "id": self.plan.id,
+            "state": None if self.state is None else vars(plain(self.state, _own)),
+            "recent": [_own(value) for value in self.recent],
+            "ledger": self.ledger.to_json(),
+            **{name: getattr(self, name) for name in PLAIN},
+        }
+        torch.save(saved, buffer)
+        return _sha256(buffer.getvalue()) + buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, plan: Plan, payload: bytes) -> Member:
+        """The member that a checkpoint holds.
+
+        Raises:
+          ValueError: it is damaged, or of another run.
+        """
+        try:
+            digest, rest = payload[:DIGEST], payload[DIGEST:]
+            if digest != _sha256(rest):
+                raise ValueError("not what was written")
+            saved = torch.load(io.BytesIO(rest), weights_only=True)
+            run_id, state = saved["id"], saved["state"]
+            member = cls(
+                plan,
+                state=None if state is None else State(**state),
+                recent=saved["recent"],
+                ledger=Ledger.from_json(saved["ledger"]),
+                **{name: saved[name] for name in PLAIN},
+            )
+        except Exception as error:  # torch.load raises many kinds on a damaged file
+            raise ValueError(f"damaged checkpoint: {error}") from error
+        if run_id != plan.id:
+            raise ValueError("checkpoint of another run")
+        return member
+
+
+def own_names(state: State) -> list[str]:
+    """The client states that are own values."""
+    return [name for name, value in state.clients.items() if not is_raw(value)]
+
+
+def plain(state: State, change: Callable[[Tensor], Tensor]) -> State:
+    """A state of plain tensors, each of them changed."""
+    server, clients = (
+        {name: change(opened(value)) for name, value in side.items()}
+        for side in (state.server, state.clients)
+    )
+    return State(server, clients)
+
+
+def _sha256(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
+def _own(value: Tensor) -> Tensor:
+    """A tensor in memory of its own: a slice would be saved with all that it is cut from."""
+    return value.cpu().clone()

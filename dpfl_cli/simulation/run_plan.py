@@ -1,0 +1,176 @@
+"""A run that has been validated and resolved, and not yet started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from dpfl_cli.config.component import Component, Settings
+from dpfl_cli.config.identity import canonical_json, content_id
+from dpfl_cli.config.schema import DpSettings, EvaluationSettings, LauncherSettings, RuntimeSettings
+from dpfl_cli.data.federation import DatasetInfo
+from dpfl_cli.privacy.ledger import Ledger
+from dpfl_cli.privacy.releases import ReleaseSpec, Setup
+
+ENGINE_REVISION = 1  # raised when the engine, the streams or the evaluation change a run's numbers
+CHOSEN = ("algorithm", "mechanism", "accountant", "dataset", "partitioner", "model")
+SEEDED = (
+    "knowledge of the seed, of which noise is a function: runs of one seed share it; "
+    "dp.noise=secret is for a model that is published"
+)
+SECRET = "noise that is not reproducible, by a generator (SFC64) that is not cryptographic"
+_fewest: dict[str, int] = {}  # records of the client with the fewest, by data, partition and seed
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The component chosen of a group, and its settings."""
+
+    component: Component
+    settings: Settings
+
+    @property
+    def name(self) -> str:
+        return self.component.name
+
+    @property
+    def target(self) -> Any:
+        """The registered class."""
+        return self.component.target
+
+    def identity(self) -> dict[str, Any]:
+        """Name, revision and the options that a run's identity holds."""
+        return {"name": self.name, "revision": self.component.revision, **self.settings.identity()}
+
+    def config(self) -> dict[str, Any]:
+        """Name, revision and all options."""
+        return {**self.identity(), **self.settings.model_dump()}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about a run that can be known before it starts. A plan that exists can be run.
+
+    Attributes:
+      clients, dimension: M and d.
+      specs: the releases that the method declares.
+      flops_per_round: as counted beforehand, of a run that is made for its times; no part of its
+        identity.
+    """
+
+    seed: int
+    rounds: int
+    evaluation: EvaluationSettings
+    dp: DpSettings
+    runtime: RuntimeSettings
+    launcher: LauncherSettings
+    algorithm: Choice
+    mechanism: Choice
+    accountant: Choice
+    dataset: Choice
+    partitioner: Choice
+    model: Choice
+    info: DatasetInfo
+    clients: int
+    dimension: int
+    specs: tuple[ReleaseSpec, ...] = ()
+    flops_per_round: float | None = None
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything that can change the run's numbers, as plain values; what the id hashes."""
+        chosen = {group: getattr(self, group).identity() for group in CHOSEN}
+        return self._values(self.evaluation.identity(), self.dp.identity(), chosen)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The same with options at their registered defaults; the run's config.yaml."""
+        chosen = {group: getattr(self, group).config() for group in CHOSEN}
+        return self._values(self.evaluation.model_dump(), self.dp.model_dump(), chosen)
+
+    def _values(
+        self, evaluation: dict[str, Any], dp: dict[str, Any], chosen: dict[str, dict[str, Any]]
+    ) -> dict[str, Any]:
+        source = {"source": self.info.source, "sha256": self.info.sha256, **self.info.details}
+        return {
+            "engine": ENGINE_REVISION,
+            "seed": self.seed,
+            "rounds": self.rounds,
+            "evaluation": evaluation,
+            "dp": dp,
+            **chosen,
+            "dataset": {**chosen["dataset"], "content": source},
+        }
+
+    @cached_property
+    def id(self) -> str:
+        return content_id(self.identity)
+
+    @property
+    def label(self) -> str:
+        """A short name for progress and tables."""
+        return f"{self.algorithm.name} {self.dp.name} {self.dataset.name} seed={self.seed}"
+
+    @property
+    def setup(self) -> Setup:
+        """What the method's declaration of its releases may depend on."""
+        return Setup(
+            trust=self.dp.trust,
+            relation=self.dp.relation,
+            unit=self.dp.unit,
+            dimension=self.dimension,
+            clients=self.clients,
+            seed=self.seed,
+            rounds=self.rounds,
+            fewest=partial(_fewest_records, self),
+        )
+
+    def ledger(self, rounds: int | None = None) -> Ledger:
+        """The ledger after `rounds` rounds (all of them by default), by the declared schedule."""
+        target, settings = self.mechanism.target, self.mechanism.settings
+        planned: Ledger = target.planned(settings, self.specs, self.setup, rounds)
+        return planned
+
+    def accountant_object(self) -> Any:
+        return self.accountant.target(self.accountant.settings)
+
+    def not_covered(self) -> list[str]:
+        """What the epsilon does not cover; components name their own items at their source."""
+        items = [
+            "choice of hyperparameters (tuning)",
+            "reported diagnostics, such as the train loss",
+            "numbers of clients, features and classes",
+        ]
+        if self.dp.trust != "none":
+            items.append("rounding of floating-point noise (Mironov 2012)")
+            items.append(SEEDED if self.dp.noise == "seeded" else SECRET)
+        if self.model.component.origin != "dpfl":
+            items.append("the initial model, regulariser and prox of a plugin's model")
+        uses = ["sets the noise"] if self.dp.calibration == "record_heuristic" else []
+        if getattr(self.algorithm.settings, "batch_size", None) is not None:
+            uses.append("limits the batches")
+        if self.dp.unit == "record":
+            items.append("numbers of records per client, which count as public and fixed")
+        elif uses:  # a client's own number is private where the whole client is
+            use = " and ".join(uses)
+            items.append(f"numbers of records per client, the smallest of which {use}")
+        for group in CHOSEN:
+            choice = getattr(self, group)
+            stated = getattr(choice.target, "not_covered", ())
+            items += stated(choice.settings) if callable(stated) else stated
+        return list(dict.fromkeys(items))
+
+
+def _fewest_records(plan: Plan) -> int:
+    """Records of the client with the fewest, at least 1 (the engine refuses empty ones); from
+    labels where features take long.
+    """
+    data, partitioner = plan.dataset, plan.partitioner
+    key = canonical_json([data.identity(), plan.info.sha256, partitioner.identity(), plan.seed])
+    if key not in _fewest:
+        load = getattr(data.target, "outline", data.target.load)
+        dataset = load(data.settings, plan.seed)
+        counts = partitioner.target.partition(partitioner.settings, dataset, plan.seed).counts
+        _fewest[key] = max(int(counts.min()), 1)
+    return _fewest[key]

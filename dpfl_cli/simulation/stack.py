@@ -1,0 +1,318 @@
+"""Runs of equal shapes stacked along a leading axis, that go on as one tensor program."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpfl_cli.algorithms.base import Diagnostics, Round, State
+from dpfl_cli.config.component import UNLIMITED, Settings
+from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.config.identity import canonical_json
+from dpfl_cli.data.streams import Streams
+from dpfl_cli.models.client_side import ClientSide
+from dpfl_cli.privacy.client_values import (
+    Diagnostic,
+    Unreleased,
+    client_values,
+    own_values,
+    shown,
+    versions,
+)
+from dpfl_cli.privacy.ledger import BatchLedger
+from dpfl_cli.privacy.mechanism import Site
+from dpfl_cli.simulation.federations import federation_of
+from dpfl_cli.simulation.member import Member, Row, own_names, plain
+from dpfl_cli.simulation.run_plan import Choice, Plan
+
+
+def stack_key(plan: Plan) -> str:
+    """Plans with equal keys can be stacked: they have the same shapes and the same code path, and
+    differ in seed, rounds and numbers.
+    """
+    shapes = {
+        "algorithm": _shape(plan.algorithm),
+        "mechanism": _shape(plan.mechanism),
+        "dp": [plan.dp.trust, plan.dp.unit, plan.dp.relation, plan.dp.mode, plan.dp.noise],
+        "data": [plan.identity["dataset"], plan.partitioner.identity(), plan.model.identity()],
+        "releases": [[spec.name, spec.rate, spec.disjoint] for spec in plan.specs],
+        "clients": plan.clients,
+        "dimension": plan.dimension,
+        "evaluation": plan.evaluation.model_dump(),
+        "device": plan.runtime.device,
+        "noise": plan.runtime.noise,
+    }
+    return canonical_json(shapes)
+
+
+def _shape(part: Choice) -> dict[str, Any]:
+    """A component and its settings, numbers that may differ left out."""
+    values = {
+        name: "number" if _is_number(type(part.settings), name, value) else value
+        for name, value in part.settings.model_dump().items()
+    }
+    return {"name": part.name, "revision": part.component.revision, **values}
+
+
+def _is_number(settings: type[Settings], name: str, value: Any) -> bool:
+    """Whether a setting is a number that may differ between the runs of a stack."""
+    field = settings.model_fields[name]
+    if field.annotation is not float and float not in get_args(field.annotation):
+        return False
+    return value is not None or UNLIMITED in field.metadata
+
+
+def stacked(settings: Sequence[Settings], device: torch.device) -> SimpleNamespace:
+    """Settings of R runs as one object: numbers become tensors [R] (infinite where absence means
+    that there is no limit), the rest is shared.
+    """
+    kind, values = type(settings[0]), {}
+    for name in kind.model_fields:
+        column = [getattr(one, name) for one in settings]
+        values[name] = column[0]
+        if _is_number(kind, name, column[0]):
+            column = [float("inf") if value is None else value for value in column]
+            values[name] = torch.tensor(column, dtype=torch.float64, device=device)
+    return SimpleNamespace(**values)
+
+
+def pick_device(name: str) -> torch.device:
+    """auto: the GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def noise_device(name: str, device: torch.device) -> torch.device | None:
+    """Where noise is drawn that a run needs on its device: there, or on the host (None). auto: by a
+    GPU itself.
+
+    Never by torch's generator of a CPU, which keeps 32 bits of what it is seeded with: addresses
+    would share their noise.
+    """
+    asked = name == "device" or (name == "auto" and device.type == "cuda")
+    return device if asked and device.type != "cpu" else None
+
+
+class Stack:
+    """Members with equal `stack_key`.
+
+    Args:
+      members: R of them, fresh or from checkpoints, at any rounds.
+      before: streams of a stack that these members were part of, whose draws are gone on with.
+
+    Attributes:
+      rounds: [R] rounds done.
+      state: of all members, stacked.
+      recent: the last models, [R, d] each, newest last; a member that has fewer repeats its oldest.
+    """
+
+    def __init__(self, members: Sequence[Member], before: Streams | None = None) -> None:
+        self.members = list(members)
+        plans = [member.plan for member in self.members]
+        first = plans[0]
+        self.rounds = np.array([member.round for member in self.members])
+        self._last = np.array([plan.rounds for plan in plans])
+        self._computing = 0.0  # seconds of the algorithm's work that no member has got yet
+        self.device = pick_device(first.runtime.device)
+        self.algorithm = first.algorithm.target(
+            stacked([plan.algorithm.settings for plan in plans], self.device)
+        )
+        federations = [federation_of(plan) for plan in plans]
+        distinct = list({id(one): one for one in federations}.values())
+        place = {id(one): number for number, one in enumerate(distinct)}
+        index = np.array([place[id(one)] for one in federations])
+        self.objective = first.model.target(first.model.settings, distinct, index, self.device)
+        self.clients_view = ClientSide(self.objective, first.dp.unit)
+        # names of metrics that look at client data; more are known once diagnostics were looked at
+        self._unreleased = sorted(self.objective.unreleased())
+        if first.dp.unit == "record" and first.dp.trust != "none" and not self.objective.held.all():
+            raise ConfigError(
+                f"partitioner={first.partitioner.name}: it leaves a client without records, which "
+                "would only add noise; a record-level method needs at least one record at each "
+                "client"
+            )
+        self.streams = Streams(
+            [plan.seed for plan in plans], noise_device(first.runtime.noise, self.device)
+        )
+        if before is not None:
+            self.streams.take_over(before)
+        self.ledger = BatchLedger(len(plans), started=[member.ledger for member in self.members])
+        site = Site(
+            setups=[plan.setup for plan in plans],
+            specs=[{spec.name: spec for spec in plan.specs} for plan in plans],
+            streams=self._noise_streams(first),
+            ledger=self.ledger,
+            sound=first.dp.mode == "sound",
+        )
+        self.mechanism = first.mechanism.target([plan.mechanism.settings for plan in plans], site)
+        self.method_streams = self.mechanism.streams()
+        self._begin()
+        states = [member.state for member in self.members if member.state is not None]
+        server, clients = (
+            {
+                name: torch.stack([getattr(state, side)[name].to(self.device) for state in states])
+                for name in getattr(states[0], side)
+            }
+            for side in ("server", "clients")
+        )
+        own = set.intersection(*(set(member.own) for member in self.members))
+        self.state = State(
+            server,
+            {
+                name: own_values(value) if name in own else client_values(value)
+                for name, value in clients.items()
+            },
+        )
+        depth = first.evaluation.average_last
+        padded = [
+            [member.recent[0]] * (depth - len(member.recent)) + member.recent
+            for member in self.members
+        ]
+        self.recent = [
+            torch.stack([model.to(self.device) for model in models])
+            for models in zip(*padded, strict=True)
+        ]
+
+    def _noise_streams(self, first: Plan) -> Streams:
+        """What the mechanism draws from: the runs' own streams, or, with dp.noise=secret, streams
+        of seeds that the operating system makes up, which nobody keeps.
+        """
+        if first.dp.noise == "seeded":
+            return self.streams
+        return Streams([secrets.randbits(128) for _ in self.members])
+
+    def _begin(self) -> None:
+        """Sets up round 0 of the members that are at their beginning."""
+        fresh = [run for run, member in enumerate(self.members) if member.state is None]
+        if not fresh:
+            return
+        began = time.perf_counter()
+        initial = self.algorithm.init(self.clients_view, self.method_streams)
+        self._wait()
+        self._computing += time.perf_counter() - began
+        self._check(initial)
+        for run in fresh:
+            member = self.members[run]
+            member.state, member.own = plain(initial, itemgetter(run)), own_names(initial)
+            member.recent = [member.state.server["model"]]
+
+    def step(self, shown: bool = True) -> Mapping[str, Tensor]:
+        """One round of every member; returns the algorithm's diagnostics, none unless `shown`."""
+        began = time.perf_counter()
+        self.state, diagnostics = self._round(self.state, self.rounds + 1)
+        self.rounds = self.rounds + 1
+        self.recent = [*self.recent[1:], self.state.server["model"]]
+        found = self._shown(diagnostics) if shown else {}
+        if shown:
+            self._wait()
+        self._computing += time.perf_counter() - began
+        return found
+
+    def _round(self, before: State, rounds: np.ndarray) -> tuple[State, Diagnostics]:
+        """One round of the algorithm, with what it may not do checked."""
+        held = (*before.server.values(), *before.clients.values())
+        unchanged = versions(held)
+        at = Round(self.clients_view, self.mechanism, self.method_streams, rounds)
+        state, diagnostics = self.algorithm.round(before, at)
+        self._check(state)
+        if versions(held) != unchanged:
+            raise PrivacyError(
+                f"{type(self.algorithm).__name__} changed its state in place: return a new State "
+                "with new tensors"
+            )
+        return state, diagnostics
+
+    def _check(self, state: State) -> None:
+        for name, value in state.server.items():
+            if isinstance(value, Unreleased):
+                raise PrivacyError(
+                    f"server state '{name}' of {type(self.algorithm).__name__} was computed from "
+                    "client values that no mechanism released"
+                )
+        for name, value in state.clients.items():
+            if isinstance(value, Diagnostic):
+                raise PrivacyError(
+                    f"client state '{name}' of {type(self.algorithm).__name__} holds a diagnostic: "
+                    "for display only"
+                )
+
+    def _shown(self, diagnostics: Diagnostics) -> dict[str, Tensor]:
+        """The plain tensors inside an algorithm's diagnostics, whose marks are noted."""
+        values = diagnostics() if callable(diagnostics) else diagnostics
+        marked = {name for name, value in values.items() if isinstance(value, Diagnostic)}
+        self._unreleased = sorted(marked | self.objective.unreleased())
+        return {name: shown(value) for name, value in values.items()}
+
+    def _wait(self) -> None:
+        """Waits for the GPU, so that a clock can be read."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def until_event(self) -> int:
+        """Rounds up to the next after which a member is evaluated or at its end."""
+        every = self.members[0].plan.evaluation.every
+        return int(np.minimum(every - self.rounds % every, self._last - self.rounds).min())
+
+    def evaluate(self, diagnostics: Mapping[str, Tensor]) -> None:
+        """Appends a row to every member that is due, and marks those that diverged."""
+        self.write_back()
+        due = [(run, member) for run, member in enumerate(self.members) if member.due]
+        if not due:
+            return
+        self.mechanism.verify()
+        self.clients_view.verify()
+        average = self._average()
+        metrics = self.objective.metrics(average)
+        values = {**metrics, **diagnostics}
+        finite = torch.isfinite(average).all(dim=1) & torch.isfinite(self.recent[-1]).all(dim=1)
+        table = torch.stack([value.to(torch.float64) for value in (finite, *values.values())])
+        is_finite, *columns = table.cpu().numpy()
+        for run, member in due:
+            found = {name: float(column[run]) for name, column in zip(values, columns, strict=True)}
+            row: Row = {"round": member.round, **found}
+            member.rows.append(row)
+            member.compute_at[member.round] = member.computed
+            # asked of the model alone, which was released: a metric may tell of private data
+            if not is_finite[run]:
+                member.diverged = f"the model is not finite after round {member.round}"
+
+    def _average(self) -> Tensor:
+        """[R, d] the mean of the last models that there are."""
+        depth, dtype = len(self.recent), self.recent[-1].dtype
+        known = torch.as_tensor(np.minimum(self.rounds + 1, depth), device=self.device)
+        newest = torch.arange(depth, device=self.device).reshape(-1, 1) >= depth - known
+        shares = newest.to(dtype) / known.to(dtype)  # [k, R]
+        terms = [
+            share.unsqueeze(-1) * model for share, model in zip(shares, self.recent, strict=True)
+        ]
+        return functools.reduce(torch.add, terms)  # one by one: their order must not depend on R
+
+    def write_back(self, seconds: float = 0.0) -> None:
+        """Gives every member what it knows of its rounds: their number, the unreleased diagnostics,
+        its share of the times.
+        """
+        for member, round_ in zip(self.members, self.rounds.tolist(), strict=True):
+            if round_ > member.round:
+                member.unreleased = sorted({*member.unreleased, *self._unreleased})
+            member.round = round_
+            member.seconds += seconds / len(self.members)
+            member.computed += self._computing / len(self.members)
+        self._computing = 0.0
+
+    def collect(self) -> None:
+        """Gives every member its slice of the state, its models and its ledger."""
+        self.write_back()
+        for run, member in enumerate(self.members):
+            member.state, member.own = plain(self.state, itemgetter(run)), own_names(self.state)
+            member.recent = [models[run] for models in self.recent[-member.round - 1 :]]
+            member.ledger = self.ledger.of_run(run)

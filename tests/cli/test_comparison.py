@@ -1,0 +1,170 @@
+"""Tables and plots of runs: what they average, name and leave out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import matplotlib.figure
+import pytest
+from rich.console import Console
+
+from dpfl_cli.cli.main import main
+from dpfl_cli.cli.tables import print_results
+from dpfl_cli.cli.varying import repetitions, settings_of, varying
+from dpfl_cli.config.compose import compose_config
+from dpfl_cli.config.paths import outputs_dir
+from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.store import RunStore
+
+SMALL = ["dataset.clients=12", "dataset.dimension=5", "rounds=3"]
+
+
+def dpfl(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(list(words)) == 0
+    return capsys.readouterr().out
+
+
+def test_the_main_job_has_an_epsilon_that_means_something() -> None:
+    """And local DP beside it at the same one."""
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    (line,) = [line for line in makefile.splitlines() if "/dpfl run -m" in line]
+    words = line.replace('"', "").split()[3:]
+    assert "dp=cdp,ldp" in words
+    for dp in ("cdp", "ldp"):
+        chosen = [word for word in words if not word.startswith(("dp=", "seed=", "algorithm="))]
+        plan = make_plan(compose_config(["algorithm=fedavg", f"dp={dp}", *chosen]))
+        assert plan.dp.epsilon is not None
+        assert plan.dp.epsilon <= 10
+
+
+def settings(*grid: list[str]) -> list[dict[str, object]]:
+    return [settings_of(make_plan(compose_config([*SMALL, *words])).config) for words in grid]
+
+
+def test_only_runs_that_are_equal_but_for_the_seed_are_repetitions() -> None:
+    found = settings(
+        ["dp=cdp", "dp.epsilon=2", "seed=0"],
+        ["dp=cdp", "dp.epsilon=4", "seed=0"],
+        ["dp=cdp", "dp.epsilon=2", "seed=1"],
+        ["dp=cdp", "dp.epsilon=2", "seed=1", "dp.delta=1e-4"],
+    )
+    assert repetitions(found) == [[0, 2], [1], [3]]
+
+
+def test_every_key_that_varies_is_named_and_what_only_follows_is_not() -> None:
+    keys = ["algorithm.clip_norm", "algorithm.local_lr", "algorithm.local_steps", "rounds"]
+    grid = [
+        ["algorithm=fedavg", *(f"{key}={value}" for key in keys)] for value in (2, 3)
+    ]  # all at once: none follows from another
+    assert sorted(varying(settings(*grid))) == sorted(keys)
+    trusts = varying(settings(["dp=ldp"], ["dp=cdp"]))
+    assert list(trusts) == ["dp", "mechanism.noise_multiplier"]
+    methods = varying(settings(["algorithm=fedgd"], ["algorithm=fedavg"], ["algorithm=fednew"]))
+    assert methods["algorithm"] == ["fedgd", "fedavg", "fednew"]
+    assert "algorithm.damping" not in methods
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_plot_averages_seeds_only_and_says_what_it_leaves_out(
+    seeds: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    monkeypatch.setattr(
+        matplotlib.figure.Figure,
+        "savefig",
+        lambda figure, buffer, **_: drawn.append(figure) or buffer.write(b"x"),
+    )
+    words = ["algorithm.clip_norm=0.1,3", "mechanism.noise_multiplier=1,10"]
+    more = ["algorithm.local_lr=0.001,0.003", "algorithm.local_steps=5,20", "rounds=2,3"]
+    for grid, curves in ((words, 4), ([*words, *more], 7)):
+        seed = "seed=" + ",".join(map(str, range(seeds)))
+        dpfl(capsys, "run", "-m", "algorithm=fedavg", "dp=cdp", *SMALL[:2], seed, *grid)
+        figure = drawn.pop()
+        (axis,) = figure.axes
+        labels = [text.get_text().replace("\n", " ") for text in figure.legends[0].get_texts()]
+        assert len(labels) == len(set(labels)) == len(axis.lines) == curves
+        for label in labels:
+            assert all(f"{word.split('.')[1].split('=')[0]}=" in label for word in grid[:4])
+            assert label.endswith("1 seed" if seeds == 1 else "2 seeds")
+        assert len(axis.collections) == (0 if seeds == 1 else curves)
+        title = axis.get_title()
+        assert ("bands" in title) == (seeds > 1)
+        assert ("only the best 7 of 32 settings" in title) == (curves == 7)
+
+
+@pytest.fixture
+def grid(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Two methods at two epsilons, two seeds each."""
+    words = ["algorithm=fedgd,fednew", "dp=cdp", "dp.epsilon=2,8", "seed=0,1", *SMALL]
+    out = dpfl(capsys, "run", "-m", *words, "--quiet")
+    return [Path(line).name for line in out.splitlines()]
+
+
+def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, object]]:
+    out = dpfl(capsys, "runs", "list", "--json", *words)
+    return [] if out.startswith("no runs") else json.loads(out)
+
+
+def test_conditions_compare_numbers_and_lists_have_an_order(
+    grid: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def where(*conditions: str) -> list[dict[str, object]]:
+        return listed(capsys, *(word for one in conditions for word in ("--where", one)))
+
+    assert len(where("dp.epsilon=8")) == len(where("dp.epsilon=8.00")) == 4
+    assert len(where("dp.epsilon>=2", "dp.epsilon<8", "algorithm=fedgd")) == 2
+    assert len(where("algorithm.name=fedavg")) == len(where("algorithm!=fednew")) == 4
+    assert where("dp.convention=null", "epsilon>100") == []
+    found = [run["distance"] for run in listed(capsys, "--sort=-distance")]
+    assert found == sorted(found, reverse=True)
+    for wrong in (["--where", "accuracy>80"], ["--where", "rounds>x"], ["--sort", "accuracy"]):
+        assert main(["runs", "list", *wrong]) == 2
+
+
+def test_tables_show_every_swept_key_and_means_at_any_width(
+    grid: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [(one.config, one.result) for one in RunStore(outputs_dir()).all()]
+    for width in (30, 60, 80, 120, 200):
+        console = Console(width=width, file=io.StringIO(), highlight=False)
+        print_results(console, records)
+        text = console.file.getvalue()
+        rows = [line for line in text.splitlines() if any(run in line for run in grid)]
+        assert len(rows) == 8
+        assert text.count("±") >= 4
+        assert sum("2.0000" in line or "8.0000" in line for line in rows) == 8
+        assert "epsilon" in text.replace("settings", "")
+        assert "…" not in text
+
+
+def test_a_pivot_averages_seeds_only(grid: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["runs", "table", "--metric", "distance", "--rows", "algorithm"]
+    out = dpfl(capsys, *words, "--cols", "dp.epsilon", "--csv")
+    cells = list(csv.DictReader(io.StringIO(out)))
+    assert [(cell["algorithm"], cell["dp.epsilon"], cell["seeds"]) for cell in cells] == [
+        (method, epsilon, "2") for method in ("fedgd", "fednew") for epsilon in ("2.0", "8.0")
+    ]
+    values = [run["distance"] for run in listed(capsys, "--where", "dp.epsilon=2")]
+    assert float(cells[0]["mean"]) == pytest.approx(sum(values[:2]) / 2)
+    for form, said in (("--latex", r"$\pm$"), ("--markdown", "| fednew |"), ("--csv", "mean")):
+        assert said in dpfl(capsys, *words, "--cols", "dp.epsilon", form)
+    assert main([*words, "--cols", "dp"]) == 2
+    assert "its runs differ in dp.epsilon; add that to" in capsys.readouterr().err
+
+
+def test_an_export_has_the_columns_of_the_store_and_the_form_of_its_name(
+    grid: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    heads = {dpfl(capsys, "runs", "export", *run).splitlines()[0] for run in ([], [grid[0]])}
+    assert len(heads) == 1
+    target = tmp_path / "runs.json"
+    dpfl(capsys, "runs", "export", "--output", str(target))
+    rows = json.loads(target.read_text())
+    assert len(rows) == 8 * 4
+    assert list(rows[0]) == heads.pop().split(",")
+    assert {row["dp.epsilon"] for row in rows} == {2.0, 8.0}
+    assert main(["runs", "export", "--output", "runs.xlsx"]) == 2
+    assert "write .csv, .json or .parquet" in capsys.readouterr().err

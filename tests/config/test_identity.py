@@ -1,0 +1,73 @@
+"""What a run's id is made of."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import Field
+
+from dpfl_cli.config.component import Settings
+from dpfl_cli.config.compose import compose_config
+from dpfl_cli.config.identity import content_id, identity_of, stored_config
+from dpfl_cli.simulation.plan import make_plan, with_values
+from tests.defaults import FILE, REQUIRED, current, problems
+from tests.identities import renamed
+
+SMALL = ["dataset.clients=12", "dataset.dimension=5", "rounds=3"]
+
+
+def test_the_defaults_of_every_revision_are_kept() -> None:
+    """A default that changes raises its component's revision; `python -m tests.defaults` writes new
+    options and revisions down.
+    """
+    kept, now = json.loads(FILE.read_text()), current()
+    assert problems(kept, now) == []
+    assert {key: kept.get(key) for key in now} == now
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ({"b": 2}, "c: option a is gone: raise the revision"),
+        ({"a": 2, "b": 2}, "c: the default of a was 1 and is 2: raise the revision"),
+        ({"a": 1, "b": 2, "new": REQUIRED}, "c: option new is new and has no default"),
+        ({"a": 1, "b": 2, "new": None}, None),
+        ({"a": 1, "b": REQUIRED}, "c: the default of b was 2 and is '(required)'"),
+    ],
+)
+def test_forgetting_a_revision_is_seen(now: dict, said: str | None) -> None:
+    found = problems({"c": {"a": 1, "b": 2}}, {"c": now})
+    assert len(found) == (said is not None)
+    assert said is None or found[0].startswith(said)
+
+
+def test_an_option_at_its_default_is_not_hashed() -> None:
+    class Before(Settings):
+        rate: float
+        steps: int = 1
+
+    class After(Before):
+        scale: float = Field(1.0, gt=0)
+
+    assert Before(rate=0.5).identity() == After(rate=0.5).identity() == {"rate": 0.5}
+    assert After(rate=0.5, steps=1, scale=1).identity() == {"rate": 0.5}
+    assert After(rate=0.5, steps=2, scale=3).identity() == {"rate": 0.5, "steps": 2, "scale": 3.0}
+
+
+@pytest.mark.parametrize("words", [["algorithm=fedavg"], ["algorithm=scaffold", "dp=cdp"]])
+def test_a_stored_config_has_every_option_and_its_own_id(words: list[str]) -> None:
+    plan = make_plan(compose_config([*SMALL, *words]))
+    stored = stored_config(plan.config, plan.identity)
+    assert stored["algorithm"]["server_lr"] == 1.0
+    assert "algorithm.server_lr" in stored["unhashed"]
+    assert identity_of(stored) == plan.identity
+    assert content_id(identity_of(stored)) == plan.id
+
+
+def test_ids_of_runs_of_a_new_identity_map_one_to_one() -> None:
+    """Over a few runs here; `python -m tests.identities` does it for all golden runs."""
+    base = compose_config(SMALL)
+    changes = [{}, {"seed": 1}, {"algorithm.half": True}, {"algorithm.batch_size": 1}]
+    plans = [make_plan(with_values(base, change)) for change in changes]
+    assert len(renamed([*plans, *plans])) == len({plan.id for plan in plans}) == len(changes)

@@ -1,0 +1,113 @@
+"""The kernel of linear layers and the stacked torch path are the same computation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dpfl_cli.models import layer_kernel, single_layer
+from dpfl_cli.models.second_order import SecondOrder
+from dpfl_cli.privacy.client_values import client_values, opened
+from tests.models import test_linear, test_logistic, test_softmax
+
+COUNTS = [5, 0, 67, 1, 9]
+INDEX = [0, 1, 0, 2, 1, 0, 0]
+MODELS: dict[str, Callable[[list[int], list[int]], SecondOrder]] = {
+    "linear": lambda counts, index: test_linear.make_objective(counts, index, 0.7),
+    "logistic": lambda counts, index: test_logistic.make_objective(counts, index, l2=0.2),
+    "softmax": lambda counts, index: test_softmax.make_objective(
+        counts, index, features=13, classes=7, l2=0.2, bias=True, precision="float64"
+    ),
+    "softmax float32": lambda counts, index: test_softmax.make_objective(
+        counts, index, features=5, classes=3, precision="float32"
+    ),
+}
+each_model = pytest.mark.parametrize("name", MODELS)
+
+
+def everything(objective: SecondOrder, runs: slice) -> dict[str, Tensor]:
+    """All that looks at records, for some runs of a batch of seven."""
+    drawn = np.random.default_rng(0)
+    clients, d, kind = objective.clients, objective.dimension, objective.dtype
+    start = torch.from_numpy(drawn.standard_normal((7, d)))[runs].to(kind)
+    own = torch.from_numpy(drawn.standard_normal((7, clients, d)))[runs].to(kind)
+    drift = torch.from_numpy(drawn.standard_normal((7, clients, d)))[runs].to(kind)
+    batches = torch.from_numpy(drawn.integers(0, 9, (7, clients, 3, 21)))[runs]
+    bound, rate = (torch.linspace(0.05, 2, 7).double()[runs] * part for part in (1, 0.1))
+    at, shift = client_values(own), client_values(drift)
+    found = {
+        "gradient": objective.gradient(at),
+        "clipped": objective.clipped_gradient(at, bound).values,
+        "batch": objective.clipped_gradient(at, bound, batches[:, :, 0]).values,
+        "norms": objective.squared_gradient_norms(at),
+        "batch norms": objective.squared_gradient_norms(at, batches[:, :, 1]),
+        "descent": objective.local_descent(start, rate, 4, shift),
+        "batch descent": objective.minibatch_descent(start, rate, batches, shift),
+        "solve": objective.damped_solve(at, shift, 0.5 + bound, "hessian", bound),
+        "covariance": objective.damped_solve(at, shift, 0.5 + bound, "covariance", bound),
+        **objective.metrics(start),
+    }
+    return {name: opened(values) for name, values in found.items()}
+
+
+@each_model
+@pytest.mark.parametrize("kept", [0, 1 << 30], ids=["laid out anew", "kept"])
+def test_the_kernel_equals_torch(name: str, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_kernel, "KEPT", kept)
+    fast = everything(MODELS[name](COUNTS, INDEX), slice(None))
+    monkeypatch.setattr(single_layer, "compiled_kernel", lambda dtype: None)
+    slow = everything(MODELS[name](COUNTS, INDEX), slice(None))
+    close = 2e-4 if name.endswith("32") else 1e-10
+    for what, values in fast.items():
+        size = max(float(slow[what].abs().max()), 1e-3)
+        error = float((values - slow[what]).abs().max())
+        assert error <= (1e-6 if what == "solve" else close) * size + close * 1e-3, what
+
+
+@each_model
+@pytest.mark.parametrize("path", ["kernel", "torch"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_run_has_the_same_bits_alone_and_in_company(
+    name: str, path: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone on one thread, against seven runs with every piece of work shared between threads."""
+    monkeypatch.setattr(layer_kernel, "SHARED_WORK", 0)
+    monkeypatch.setattr(layer_kernel, "PART_WORK", 1)
+    if path == "torch":
+        monkeypatch.setattr(single_layer, "compiled_kernel", lambda dtype: None)
+    batch, before = MODELS[name](COUNTS, INDEX), torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        together = everything(batch, slice(None))
+        torch.set_num_threads(1)
+        for run, number in enumerate(INDEX):
+            one = type(batch)(batch.settings, [batch.federations[number]], np.array([0]))
+            for what, values in everything(one, slice(run, run + 1)).items():
+                assert torch.equal(values[0], together[what][run]), what
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("width", [1, 2, 9, 23, 100])
+@pytest.mark.parametrize("classes", [2, 3, 4, 5, 11])
+def test_any_length_and_number_of_outputs(width: int, classes: int) -> None:
+    """No multiples of a vector or of a tile, and clients of more than one block."""
+    counts = [5, 523, 64]
+    federations = [test_softmax.make_federation(counts, 0, width, classes)]
+    settings = test_softmax.make_settings(precision="float64", bias=False)
+    objective = test_softmax.SoftmaxRegression(settings, federations, np.array([0, 0]))
+    points = torch.from_numpy(np.random.default_rng(1).standard_normal((2, 3, classes * width)))
+    for bound in (0.3, torch.inf):
+        limit = torch.full((2,), bound, dtype=torch.float64)
+        found = opened(objective.clipped_gradient(client_values(points), limit).values)
+        for client in range(3):
+            features, labels = test_softmax.records_of(objective, 1, client)
+            z = features @ points[1, client].view(classes, width).T
+            s = torch.softmax(z, 1) - torch.eye(classes, dtype=z.dtype)[labels]
+            norms = s.norm(dim=1) * features.norm(dim=1)
+            mean = (s * (bound / norms).clamp(max=1)[:, None]).T @ features / len(labels)
+            torch.testing.assert_close(found[1, client], mean.flatten(), rtol=1e-11, atol=1e-13)

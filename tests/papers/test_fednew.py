@@ -1,0 +1,34 @@
+"""DP-FedNew's artifacts: the searches take points of the grids that Table 7 shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpfl_cli.papers.fednew import clients_narrow, clients_wide, fedfc, iid, noniid
+from dpfl_cli.papers.fednew._common import crossing
+from dpfl_cli.papers.fednew.grids import GRIDS
+from dpfl_cli.reproduction.api import Artifact, Scale
+
+RECORD_LEVEL = [iid.fig1, noniid.fig2, iid.fig5, fedfc.fig9, fedfc.fig10]
+RECORD_LEVEL += [clients_narrow.table4, clients_narrow.table5, clients_narrow.table8]
+RECORD_LEVEL += [clients_wide.table9, clients_wide.table10, clients_wide.table11]
+USER_LEVEL = [iid.fig3, noniid.fig6, fedfc.fig7, fedfc.fig8]
+PARAMETERS = {"gamma": "alpha", "gradient_clip": "clip"}  # label -> its name in Table 7
+
+
+@pytest.mark.parametrize("scale", ["smoke", "quick", "paper"])
+@pytest.mark.parametrize("artifact", RECORD_LEVEL + USER_LEVEL, ids=lambda one: one.id)
+def test_searches_stay_within_the_grids_of_table_7(artifact: Artifact, scale: Scale) -> None:
+    level = "_client" if artifact in USER_LEVEL else ""
+    kinds = {"FN_FC": "FN", "FN_off": "FN", "FN_FC_off": "FN", "Scaf_share": "Scaf"}
+    for run in artifact.runs(scale):
+        method = str(run.labels["method"])
+        grid = GRIDS[kinds.get(method, method) + level][2]
+        for label, value in run.labels.items():
+            parameter = PARAMETERS.get(label, label)
+            assert parameter not in grid or value in grid[parameter], (label, value)
+
+
+def test_crossing_is_the_first_place_at_or_above_the_target() -> None:
+    assert crossing([1, 3, 2], 3, [10, 20, 30]) == 20
+    assert crossing([1, 3, 2], 4, [10, 20, 30]) == float("inf")

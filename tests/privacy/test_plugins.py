@@ -1,0 +1,251 @@
+"""Plausible methods whose printed guarantee would be false: each is refused under dp.mode=sound."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "algorithms"))
+from federated import Play, grouped_federation, play
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dpfl_cli.algorithms.api import Round, State, bounded_local_update, clip
+from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.data.streams import Streams
+from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
+from dpfl_cli.privacy.bounded import squared_norms
+from dpfl_cli.privacy.client_values import is_raw
+from dpfl_cli.privacy.method_streams import MethodStreams
+from dpfl_cli.privacy.record_means import number_mean, record_covariance, record_mean
+
+SIZES = [6, 8, 7]
+
+
+def record_play(trust: str = "local", **options: Any) -> Play:
+    settings = {"local_steps": 1, "local_lr": 0.1, "clip_norm": 1.0, **options}
+    return play("fedavg_record", trust, settings, federations=[grouped_federation(3, SIZES)])
+
+
+def at(played: Play, number: int = 1) -> Round:
+    streams = played.mechanism.streams()
+    return Round(played.objective, played.mechanism, streams, np.array([number]))
+
+
+# A bound per record holds at public points and at the client's own messages.
+
+
+def clean_steps(played: Play, state: State) -> torch.Tensor:
+    now = at(played)
+    local = now.at_clients(state.server["model"])
+    return local - 0.1 * now.objective.gradient(local)
+
+
+def personal_model(played: Play, state: State) -> torch.Tensor:
+    now = at(played)
+    return now.objective.local_descent(state.server["model"], torch.tensor([0.1]), 2)
+
+
+@pytest.mark.parametrize("point", [clean_steps, personal_model])
+def test_a_clipped_gradient_at_a_raw_point_is_no_bound(point: Any) -> None:
+    played = record_play()
+    now, limit = at(played), torch.ones(1, dtype=torch.float64)
+    raw = point(played, played.states[0])
+    assert is_raw(raw)
+    gradient = now.objective.clipped_gradient(raw, limit)
+    with pytest.raises(PrivacyError, match="depend on the client's data and on no release"):
+        now.release("gradient", gradient)
+    mean, _ = now.objective.squared_norms_mean(raw, limit)
+    assert not mean.proved
+
+
+def test_a_raw_auxiliary_vector_is_no_bound_and_messages_are() -> None:
+    federation = [grouped_federation(3, SIZES)]
+    played = play("fednew_record", "local", {"dual": "paper"}, federations=federation).go(2)
+    assert not is_raw(played.states[-1].clients["dual"])  # made of released messages
+    now, one = at(played, 3), torch.ones(1, dtype=torch.float64)
+    start = now.at_clients(played.states[-1].server["model"])
+    for vector, proved in ((now.objective.gradient(start), False), (start, True)):
+        found = now.objective.newton_direction(start, vector, one, one, one, one)
+        assert found.proved == proved
+
+
+@pytest.mark.parametrize(("trust", "own"), [("local", True), ("secure_aggregation", False)])
+def test_what_a_client_keeps_of_a_message_is_its_own_where_messages_are_priced(
+    trust: str, own: bool
+) -> None:
+    settings = {"local_steps": 1, "local_lr": 0.1, "clip_norm": 1.0}
+    played = play("scaffold_record", trust, settings, federations=[grouped_federation(3, SIZES)])
+    assert not is_raw(played.states[0].clients["control"])
+    assert is_raw(played.go(1).states[1].clients["control"]) == (not own)
+
+
+# Only clipping, projection and bounded solves of dpfl's models make a bound.
+
+
+@pytest.mark.parametrize("maker", [record_mean, record_covariance, number_mean])
+def test_a_bound_that_somebody_states_is_a_claim(maker: Any) -> None:
+    played = record_play()
+    now, one = at(played), torch.ones(1, dtype=torch.float64)
+    raw = now.objective.gradient(now.at_clients(played.states[0].server["model"]))
+    stated = maker(1e6 * raw, one, now.objective.records)
+    assert not stated.proved
+    if stated.is_vector:
+        with pytest.raises(PrivacyError, match="claimed, not proved"):
+            now.release("gradient", stated)
+
+
+class Careless(LinearRegression):
+    """Does not clip."""
+
+    def clipped_gradient(self, parameters: Any, clip_norm: Any, batch: Any = None) -> Any:
+        return record_mean(1e6 * self.gradient(parameters), clip_norm, self.divisors(batch))
+
+
+def test_a_plugins_model_makes_no_bound_per_record() -> None:
+    settings = {"local_steps": 1, "local_lr": 0.1, "clip_norm": 1.0}
+    played = play(
+        "fedavg_record",
+        "local",
+        settings,
+        federations=[grouped_federation(3, SIZES)],
+        model=lambda known, index: Careless(LinearRegressionSettings(), known, index),
+    )
+    with pytest.raises(PrivacyError, match="its model is a plugin's"):
+        played.go(1)
+
+
+# A batch carries the law that it was drawn by.
+
+
+def test_the_same_records_in_every_round_are_not_priced_as_subsampled() -> None:
+    played = record_play(batch_size=2)
+    limit = torch.ones(1, dtype=torch.float64)
+    model = played.states[0].server["model"]
+
+    def gradient(now: Round, batch: Any) -> Any:
+        return now.objective.clipped_gradient(now.at_clients(model), limit, batch)
+
+    first, one = at(played, 1), torch.tensor([0, 1]).expand(1, 3, 2)
+    for batch in (one, None):  # chosen by hand; all records
+        with pytest.raises(PrivacyError, match="priced by how its batch is drawn"):
+            first.release("gradient", gradient(first, batch))
+    first.release("gradient", gradient(first, first.batch(2, first.number)))
+    second = at(played, 2)
+    again = second.batch(2, first.number)  # the address of the round before
+    with pytest.raises(PrivacyError, match="a batch that was released before"):
+        second.release("gradient", gradient(second, again))
+    larger = second.batch(5, second.number)
+    with pytest.raises(PrivacyError, match="more than the rate"):
+        second.release("gradient", gradient(second, larger))
+    second.release("gradient", gradient(second, second.batch(2, second.number)))
+
+
+def test_parts_of_an_epoch_come_in_turn_and_once() -> None:
+    played = record_play(batch_size=2, local_steps=3, sampling="epoch_permutation")
+    now, limit = at(played), torch.ones(1, dtype=torch.float64)
+    start = now.at_clients(played.states[0].server["model"])
+    parts = now.epoch(2, now.number)
+    now.release("gradient", now.objective.clipped_gradient(start, limit, parts[0]))
+    for wrong in (parts[0], parts[2], now.batch(2, now.number + 1)):
+        with pytest.raises(PrivacyError, match=r"in its turn|priced by how"):
+            now.release("gradient", now.objective.clipped_gradient(start, limit, wrong))
+    now.release("gradient", now.objective.clipped_gradient(start, limit, parts[1]))
+
+
+def test_who_sees_a_batch_sees_no_records() -> None:
+    batch = at(record_play(batch_size=2)).batch(2, np.array([1]))
+    assert not any(isinstance(value, torch.Tensor) for value in (batch.size, batch.stream))
+    with pytest.raises(PrivacyError, match=r"drawn by Round\.batch"):
+        type(batch)("subset", 2, "batch", np.array([1]), torch.zeros(1, 3, 2))
+
+
+# Noise has a key space of its own.
+
+
+@pytest.mark.parametrize("name", ["noise/gradient", "noise/other", "noise"])
+def test_nobody_draws_the_mechanisms_noise(name: str) -> None:
+    streams = at(record_play()).streams
+    for draw in (streams.normal, streams.uniform):
+        with pytest.raises(PrivacyError, match="which nobody else draws"):
+            draw(name, np.array([1]), 3, 2)
+    with pytest.raises(PrivacyError, match="which nobody else draws"):
+        streams.generator(0, name, 1)
+    assert not hasattr(streams, "seeds")
+
+
+def test_nor_by_a_name_that_collides_with_it() -> None:
+    """crc32("plumless") == crc32("buckeroo")."""
+    streams = MethodStreams(Streams([0]), ["buckeroo"])
+    with pytest.raises(PrivacyError, match="has the key of a mechanism's noise"):
+        streams.normal("plumless", np.array([1]), 3, 2)
+    streams.normal("plumes", np.array([1]), 3, 2)
+
+
+# Joint pricing is for releases of the same contributions.
+
+
+def test_releases_of_a_group_are_of_the_same_contributions() -> None:
+    settings = {"local_steps": 1, "local_lr": 0.1, "clip_norm": 1.0}
+    played = play("fedexp", "central", settings)
+    now, model = at(played), played.states[0].server["model"]
+    update = bounded_local_update(now, model, played.algorithm.hyper)
+    other = clip(-update.values, torch.ones(1, dtype=torch.float64))
+    now.release("update", update)
+    with pytest.raises(PrivacyError, match="of the contributions of its group"):
+        now.release("squared_norm", squared_norms(other))
+    now.release("squared_norm", squared_norms(update))
+
+
+# Numbers of records are a client's own where the client is what is protected.
+
+
+def test_counts_are_private_where_clients_are() -> None:
+    for name, private in (("fedavg", True), ("fedavg_record", False)):
+        settings = {"local_steps": 1, "local_lr": 0.1, "clip_norm": 1.0}
+        played = play(name, "local", settings)
+        assert is_raw(played.objective.records) == private
+        assert not hasattr(played.objective, "held")
+
+
+# Nobody looks on while an objective or a mechanism computes with plain numbers.
+
+
+class _Watching(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class _Dispatching(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "watch",
+    [
+        _Watching,
+        _Dispatching,
+        lambda: torch.device("cpu"),
+        lambda: torch.autograd.graph.saved_tensors_hooks(lambda seen: seen, lambda kept: kept),
+    ],
+)
+def test_objectives_and_mechanisms_are_not_watched(watch: Any) -> None:
+    now = at(record_play())
+    start, limit = torch.zeros(1, 3, 5, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    bounded = now.objective.clipped_gradient(start, limit)
+    for act in (
+        lambda: now.objective.gradient(start),
+        lambda: now.objective.clipped_gradient(start, limit),
+        lambda: now.objective.local_descent(start[:, 0], limit, 1),
+        now.objective.covariance,
+        lambda: now.release("gradient", bounded),
+    ):
+        with watch(), pytest.raises(PrivacyError, match="under a mode, a hook or a transform"):
+            act()
+    now.release("gradient", bounded)

@@ -1,0 +1,176 @@
+"""Verdicts: error rates by simulation, the equivalence test, shapes, divergence, and what is never
+decided.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.reproduction.verdict import (
+    FAILS,
+    HOLDS,
+    UNDECIDED,
+    Comparison,
+    Sample,
+    above,
+    below,
+    each_seed,
+    exact,
+    judged,
+    level,
+    near_paper,
+    pooled,
+)
+
+
+def sample(values: list[float] | np.ndarray, scale: str = "linear", measure: str = "m") -> Sample:
+    return Sample(pd.Series(np.asarray(values, float)), "x", measure, scale)
+
+
+def finding(*comparisons: Comparison) -> str:
+    return judged(comparisons, pooled(comparisons))[0]
+
+
+def test_interval_is_students_of_paired_differences() -> None:
+    left, right = [3.0, 4.0, 5.5, 4.5, 6.0], [2.5, 3.0, 5.0, 4.2, 5.1]
+    one = above(sample(left), sample(right))
+    (found,) = judged([one], pooled([one]))[1]
+    gaps = np.subtract(left, right)
+    low, high = stats.ttest_1samp(gaps, 0).confidence_interval(0.95)
+    assert (found.mean, found.low, found.high) == pytest.approx((gaps.mean(), low, high))
+    assert found.finding == HOLDS
+
+
+def test_pairing_takes_out_what_seeds_share() -> None:
+    shared = np.random.default_rng(0).normal(0, 100, 5)
+    left = shared + np.array([1.0, 1.1, 0.9, 1.0, 1.05])
+    assert finding(above(sample(left), sample(shared))) == HOLDS
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_nothing_to_find_is_rarely_found(k: int) -> None:
+    """Of equal methods, a claim holds or fails in at most 2.5 % of cases."""
+    draws = np.random.default_rng(k)
+    found = []
+    for _ in range(600):
+        many = [above(sample(draws.normal(size=5)), sample(draws.normal(size=5))) for _ in range(k)]
+        found.append(finding(*many))
+    three_sigma = 3 * math.sqrt(0.025 * 0.975 / 600)
+    assert found.count(FAILS) / 600 <= 0.025 + three_sigma
+    assert found.count(HOLDS) / 600 <= 0.025**k + three_sigma
+
+
+def test_every_comparison_has_to_hold() -> None:
+    true = above(sample([2, 2.1, 1.9, 2, 2.05]), sample([1.0] * 5))
+    open_ = above(sample([1, 3, -2, 0.5, 1]), sample([0.0] * 5))
+    false = below(sample([2, 2.1, 1.9, 2, 2.05]), sample([1.0] * 5))
+    groups = [
+        Comparison(**{**vars(one), "group": (str(i),)})
+        for i, one in enumerate((true, open_, false))
+    ]
+    assert finding(groups[0]) == HOLDS
+    assert finding(groups[0], groups[1]) == UNDECIDED
+    assert finding(*groups) == FAILS
+
+
+def test_variance_is_pooled_over_comparisons_of_a_measure() -> None:
+    quiet = above(sample([1.0, 1.1, 0.9]), sample([0.0, 0.0, 0.0]))
+    noisy = above(sample([9.0, 0.0, -5.0]), sample([0.0, 0.0, 0.0]))
+    ((variance, freedom),) = pooled([quiet, noisy]).values()
+    assert freedom == 4
+    assert variance == pytest.approx(
+        (np.var([1, 1.1, 0.9], ddof=1) + np.var([9, 0, -5], ddof=1)) / 2
+    )
+    other = above(sample([1.0, 1.1, 0.9], measure="n"), sample([0.0, 0.0, 0.0], measure="n"))
+    assert len(pooled([quiet, noisy, other])) == 2
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_fewer_than_three_seeds_decide_nothing(seeds: int) -> None:
+    one = above(sample([9.0, 9.1][:seeds]), sample([1.0, 1.0][:seeds]))
+    other = above(sample([9.0, 9.1, 9.2]), sample([1.0, 1.0, 1.0]))
+    assert judged([one], pooled([one, other]))[0] == UNDECIDED
+
+
+def test_a_tie_is_no_win() -> None:
+    same = [1.0, 2.0, 3.0, 4.0, 5.0]
+    found = judged([above(sample(same), sample(same))], pooled([above(sample(same), sample(same))]))
+    assert found[0] == UNDECIDED
+    assert found[1][0].reason == "a tie"
+
+
+def test_equality_is_an_equivalence_test() -> None:
+    near = [10.0, 10.1, 9.9, 10.05, 9.95]
+    assert finding(level(sample(near), 10.0, within=1)) == HOLDS
+    assert finding(level(sample(near), 12.0, within=1)) == FAILS
+    assert finding(level(sample([8, 12, 10, 14, 6]), 10.0, within=1)) == UNDECIDED  # mean is equal
+    with pytest.raises(ConfigError, match="margin"):
+        level(sample(near), 10.0, within=0)
+
+
+def test_margins_are_in_own_units_and_factors_on_the_log_scale() -> None:
+    high, low = sample([20, 21, 22, 20, 21], "log"), sample([2, 2.1, 2.2, 2.0, 2.1], "log")
+    assert above(high, 9 * low).scale == "log"
+    assert above(high, low, by=5).scale == "linear"
+    assert finding(above(high, 9 * low)) == HOLDS
+    assert finding(above(high, 10 * low)) == UNDECIDED
+    assert finding(above(high, low, by=15)) == HOLDS
+    assert finding(above(high, low, by=25)) == FAILS
+
+
+def test_undecided_says_how_many_seeds_would_decide() -> None:
+    gaps = np.array([0.5, 1.9, -0.9, 1.3, 0.2])
+    one = above(sample(gaps), sample(np.zeros(5)))
+    (found,) = judged([one], pooled([one]))[1]
+    needed = int(found.reason.split()[0])
+    reach = lambda n: stats.t.ppf(0.975, n - 1) * gaps.std(ddof=1) / math.sqrt(n)
+    assert reach(needed) < gaps.mean() <= reach(needed - 1)
+
+
+def test_shapes_need_five_seeds_that_agree() -> None:
+    assert finding(each_seed(range(5), lambda _: True, "s")) == HOLDS
+    assert finding(each_seed(range(5), lambda _: False, "s")) == FAILS
+    assert finding(each_seed(range(5), lambda seed: seed > 0, "s")) == UNDECIDED
+    assert finding(each_seed(range(4), lambda _: True, "s")) == UNDECIDED
+
+
+def test_diverged_runs_decide_only_where_all_seeds_agree() -> None:
+    lost = sample([math.inf] * 5, "log")
+    assert finding(above(lost, sample([1.0] * 5, "log"))) == HOLDS
+    assert finding(below(lost, sample([1.0] * 5, "log"))) == FAILS
+    assert finding(above(sample([math.inf, 1, 1, 1, 1]), sample([2.0] * 5))) == UNDECIDED
+    assert finding(above(lost, lost)) == UNDECIDED  # both diverged
+
+
+def test_exact_quantities_have_no_interval() -> None:
+    price = Sample(pd.Series([2.0]), "epsilon", "epsilon", exact=True)
+    assert finding(above(price, 1.0)) == HOLDS
+    assert finding(above(price, 2.0)) == FAILS
+    assert finding(exact(False, "no")) == FAILS
+
+
+def test_papers_numbers_come_with_their_spread_or_two_points() -> None:
+    close = Sample(pd.Series([80.0, 80.2, 79.9]), "a", "a", "logit", paper=81.0, paper_std=1.5)
+    assert near_paper(close).margin == 1.5
+    assert near_paper(Sample(close.values, "a", "a", paper=81.0)).margin == 2.0
+    with pytest.raises(ConfigError, match="no number"):
+        near_paper(sample([1, 2, 3]))
+
+
+@given(
+    st.lists(st.floats(0.1, 100), min_size=3, max_size=8),
+    st.lists(st.floats(0.1, 100), min_size=8, max_size=8),
+    st.sampled_from(["linear", "log", "logit"]),
+)
+def test_the_other_way_round_is_the_other_verdict(left: list, right: list, scale: str) -> None:
+    high, low = sample(left, scale), sample(right[: len(left)], scale)
+    one, other = finding(above(high, low)), finding(above(low, high))
+    assert (one, other) in {(HOLDS, FAILS), (FAILS, HOLDS), (UNDECIDED, UNDECIDED)}
