@@ -7,6 +7,7 @@ Hydra's.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import tempfile
@@ -108,6 +109,8 @@ def _through_hydra(flags: Sequence[str], overrides: Sequence[str]) -> int:
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors reach `explained`
     saved = sys.argv
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
     with tempfile.TemporaryDirectory() as scratch:
         # Hydra notes a sweep's config in a folder of its own: not in our tree
         extra = [f"hydra.sweep.dir={scratch}"] if "--multirun" in flags else []
@@ -120,6 +123,8 @@ def _through_hydra(flags: Sequence[str], overrides: Sequence[str]) -> int:
             return int(stop.code or 0)
         finally:
             sys.argv = saved
+            root.setLevel(level)  # --info has Hydra show everything that anyone logs from then on
+            root.handlers[:] = handlers
     if stopped:
         raise stopped[0]
     return max(exit_codes, default=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import os
 import re
 import signal
@@ -273,8 +274,11 @@ def test_help_config_and_quiet(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("words", [["--info"], ["--info", "dp=cdp"], ["dp=cdp", "-i", "all"]])
 def test_info_may_stand_anywhere(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before = root.level, list(root.handlers)
     code, out, _ = dpfl(capsys, "run", *words)
     assert code == 0
+    assert (root.level, root.handlers) == before  # else whatever runs next logs all its debugging
     assert "dp: cdp" in out or words == ["--info"]
     assert "Config" in out
 
