@@ -94,7 +94,7 @@ def read_bank(path: Path) -> BankRecords:
         table.numbers(name) if words is None else table.places(name, words)
         for name, words in COLUMNS.items()
     ]
-    targets = table.places(TARGET, ("no", "yes")).astype(np.int64)
+    targets = table.places(TARGET, ("no", "yes"))
     return BankRecords(table, np.stack(columns, axis=1), targets)
 
 

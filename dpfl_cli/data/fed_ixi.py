@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from dpfl_cli.data.catalogue import FOLDERS
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.folders import Arrays, decoded, files_below, folder_dataset
 from dpfl_cli.data.loading import Seed, held_out, split_dataset
-from dpfl_cli.data.nifti import read_nifti
+from dpfl_cli.data.sources import DAMAGED, damage
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import read_table
 
@@ -143,6 +144,30 @@ def _decode(subjects: dict[str, tuple[Path, Path]]) -> Arrays:
             raise DataError(f"{label}: not a mask of zeros and ones")
         volumes[place], masks[place] = _resized(volume), _resized(mask) >= 0.5
     return {"volumes": standardised(volumes)[:, None], "masks": masks}
+
+
+def read_nifti(path: Path) -> np.ndarray:
+    """The volume [x, y, z] float32 of a NIfTI-1 file (.nii, .nii.gz); axes of length 1 after the
+    third are dropped. A DataError names the file and what is wrong with it.
+    """
+    import nibabel
+
+    try:
+        volume = nibabel.Nifti1Image.from_filename(path).get_fdata(dtype=np.float64)
+    except (
+        nibabel.filebasedimages.ImageFileError,
+        nibabel.spatialimages.HeaderDataError,
+        ValueError,
+        TypeError,
+    ) as error:
+        raise DataError(f"{path}: not a NIfTI-1 volume that can be read: {error}") from error
+    except DAMAGED as error:
+        raise DataError(f"{path}: {damage(error)}") from error
+    if volume.ndim < 3 or volume.size != prod(volume.shape[:3]):
+        raise DataError(f"{path}: shape {list(volume.shape)} is not that of one 3-D volume")
+    if not np.isfinite(volume).all():
+        raise DataError(f"{path}: holds voxels that are not finite numbers")
+    return np.ascontiguousarray(volume.reshape(volume.shape[:3]), np.float32)
 
 
 def _resized(volume: np.ndarray) -> np.ndarray:

@@ -191,7 +191,11 @@ class Libsvm(LibsvmDataset):
                 f"{read[0].name}: no record has a feature; write dataset.dimension if that is meant"
             )
         for records in read:
-            records.check_dimension(dimension)
+            if records.dimension > dimension:
+                raise DataError(
+                    f"{records.name}: index {records.dimension} is beyond dataset.dimension="
+                    f"{dimension}; write at least that, or null for the largest index"
+                )
         sha256 = listing_sha256({part: digest(path).sha256 for part, path in paths.items()})
         train, classes = read[0], len(label_values(read[0]))
         test = paths.get("test")
@@ -255,9 +259,10 @@ def label_values(records: SparseRecords) -> np.ndarray:
     """
     broken = np.flatnonzero(records.labels % 1)
     if len(broken):
-        raise DataError(
-            f"{records.name}: line {records.lines[broken[0]]}: label {records.labels[broken[0]]:g} "
-            "is not a whole number; dpfl reads labels as classes"
+        raise records.error(
+            broken[0],
+            f"label {records.labels[broken[0]]:g} is not a whole number; dpfl reads labels as "
+            "classes",
         )
     values = np.unique(records.labels)
     if len(values) < 2:
@@ -289,10 +294,10 @@ def _records(files: LibsvmFiles, options: LibsvmOptions) -> tuple[Records, Recor
         targets = np.searchsorted(values, labels).clip(max=len(values) - 1)
         strange = np.flatnonzero(values[targets] != labels)
         if len(strange):
-            raise DataError(
-                f"{records.name}: line {records.lines[rows[strange[0]]]}: label "
-                f"{labels[strange[0]]:g} is none of those in {pool.name}: "
-                f"{', '.join(f'{value:g}' for value in values)}"
+            raise records.error(
+                rows[strange[0]],
+                f"label {labels[strange[0]]:g} is none of those in {pool.name}: "
+                f"{', '.join(f'{value:g}' for value in values)}",
             )
         features = records.dense(rows, files.dimension)
         scaled = unit_rows(features) if options.normalise else features

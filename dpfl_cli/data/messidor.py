@@ -125,9 +125,9 @@ def _graded(
     graded: dict[str, tuple[str, int]] = {}
     for path in tables.values():
         table = read_table(path, (NAME, GRADE))
-        grades = table.places(GRADE, ("0", "1", "2", "3")).astype(int).tolist()
-        said = table.columns.get(DEPARTMENT, [""] * len(table))
-        for row, (image, grade) in enumerate(zip(table.columns[NAME], grades, strict=True)):
+        grades = table.places(GRADE, ("0", "1", "2", "3")).tolist()
+        said = list(table.cells.get(DEPARTMENT, [""] * len(table)))
+        for row, (image, grade) in enumerate(zip(table.cells[NAME], grades, strict=True)):
             if (name := by_name.get(image.lower())) is None:
                 raise table.error(row, f"there is no image {image} below {folder}")
             base = BASE.search(Path(name).parent.name)

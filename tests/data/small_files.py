@@ -15,7 +15,6 @@ from PIL import Image
 
 from dpfl_cli.data import fetching
 from dpfl_cli.data.catalogue import CATALOGUE, DatasetEntry, Source, SourceFile
-from dpfl_cli.data.nifti import TYPES
 
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
@@ -138,6 +137,7 @@ def reddit_file(comments: dict[str, list[str]]) -> dict:
     }
 
 
+TYPES = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4"}
 NIFTI_CODES = {np.dtype(kind): code for code, kind in TYPES.items()}
 
 

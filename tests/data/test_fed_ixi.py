@@ -9,12 +9,11 @@ import struct
 
 import numpy as np
 import pytest
-from small_files import SUBJECTS, nifti, write
+from small_files import SUBJECTS, TYPES, nifti, write
 
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data import fed_ixi
-from dpfl_cli.data.fed_ixi import SHAPE, FedIxi, FedIxiSettings
-from dpfl_cli.data.nifti import TYPES, read_nifti
+from dpfl_cli.data.fed_ixi import SHAPE, FedIxi, FedIxiSettings, read_nifti
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -43,17 +42,14 @@ def test_slope_and_intercept_apply_unless_the_slope_is_zero(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("place", "form", "value", "said"),
     [
-        (0, "<i", 540, "not NIfTI-1"),
-        (344, "4s", b"xxxx", "not NIfTI-1"),
-        (344, "4s", b"ni1\0", "without its image"),
-        (40, "<h", 2, "not of one 3-D volume"),
-        (42, "<h", -1, "not of one 3-D volume"),
-        (40, "<5h", (4, 2, 2, 2, 5), "not of one 3-D volume"),
-        (70, "<h", 128, "datatype 128"),
-        (72, "<h", 32, "bitpix 32"),
-        (108, "<f", 10.0, "vox_offset 10"),
-        (42, "<h", 3, "truncated"),
-        (112, "<2f", (1.0, float("nan")), "scl_inter"),
+        (344, "4s", b"xxxx", "file type"),
+        (40, "<h", 2, "not that of one 3-D volume"),
+        (42, "<h", -1, "not a NIfTI-1 volume"),
+        (40, "<5h", (4, 2, 1, 2, 2), "not that of one 3-D volume"),
+        (70, "<h", 128, "damaged"),
+        (108, "<f", 10.0, "offset 10"),
+        (42, "<h", 3, "damaged"),
+        (112, "<2f", (1.0, float("nan")), "intercept"),
     ],
 )
 def test_a_damaged_header_is_named(tmp_path, place, form, value, said) -> None:
@@ -61,16 +57,16 @@ def test_a_damaged_header_is_named(tmp_path, place, form, value, said) -> None:
     struct.pack_into(form, content, place, *(value if isinstance(value, tuple) else (value,)))
     with pytest.raises(DataError, match=said) as error:
         read_nifti(write(tmp_path / "a.nii", content))
-    assert "a.nii" in str(error.value)
+    assert str(error.value).startswith(f"{tmp_path}/a.nii: ")
 
 
 def test_short_compressed_and_not_finite_files_are_named(tmp_path) -> None:
-    with pytest.raises(DataError, match="truncated: 100 bytes"):
-        read_nifti(write(tmp_path / "a.nii", bytes(100)))
-    whole = gzip.compress(bytes(nifti(np.zeros((2, 2, 2), "f4"))))
-    (tmp_path / "b.nii.gz").write_bytes(whole[:-12])
-    with pytest.raises(DataError, match=r"b\.nii\.gz: truncated"):
-        read_nifti(tmp_path / "b.nii.gz")
+    whole = gzip.compress(bytes(nifti(np.zeros((9, 9, 9), "f4"))))
+    for content in (b"", bytes(100), whole[:50], whole[:20] + b"xxx" + whole[23:]):
+        path = tmp_path / "b.nii.gz"
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"b\.nii\.gz: "):
+            read_nifti(path)
     with pytest.raises(DataError, match="not finite"):
         read_nifti(write(tmp_path / "c.nii", nifti(np.full((2, 2, 2), np.nan, "f4"))))
 

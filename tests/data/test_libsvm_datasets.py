@@ -124,12 +124,12 @@ def test_the_dimension_is_that_of_both_files_or_the_given_one(file):
     refused(
         DataError,
         LibsvmSettings(path=train, dimension=2),
-        f"{train}: line 1: index 3 is beyond dataset.dimension=2",
+        f"{train}: index 3 is beyond dataset.dimension=2",
     )
     refused(
         DataError,
         LibsvmSettings(path=train, test_path=test, dimension=3),
-        f"{test}: line 1: index 5 is beyond",
+        f"{test}: index 5 is beyond",
     )
     assert Libsvm.not_covered(LibsvmSettings(path=train, dimension=7)) == []
     assert "largest index" in Libsvm.not_covered(LibsvmSettings(path=train))[0]
@@ -224,7 +224,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(file, tmp_path):
     refused(
         DataError,
         LibsvmSettings(path=file(b"1 1:1\n-1 x\n", "bad")),
-        "bad: line 2: 'x' is not index:value",
+        "bad: line 2: not `label index:value",
     )
     refused(
         DataError,
@@ -234,7 +234,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(file, tmp_path):
     refused(
         DataError,
         LibsvmSettings(path=file(b"#\n1 1:1\n0.5 1:1\n", "real")),
-        "real: line 3: label 0.5 is not a whole number",
+        "real: record 2: label 0.5 is not a whole number",
     )
     refused(
         DataError,
@@ -242,7 +242,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(file, tmp_path):
         "bare: no record has a feature; write dataset.dimension",
     )
     strange = LibsvmSettings(path=good, test_path=file(b"1 1:1\n\n2 1:1\n", "test"))
-    refused(DataError, strange, "test: line 3: label 2 is none of those in", "records: -1, 1")
+    refused(DataError, strange, "test: record 2: label 2 is none of those in", "records: -1, 1")
     refused(
         ConfigError,
         LibsvmSettings(path=good, records=6),
