@@ -153,7 +153,8 @@ def read_nifti(path: Path) -> np.ndarray:
     import nibabel
 
     try:
-        volume = nibabel.Nifti1Image.from_filename(path).get_fdata(dtype=np.float64)
+        image: Any = nibabel.load(path)
+        volume = image.get_fdata(dtype=np.float64)
     except (
         nibabel.filebasedimages.ImageFileError,
         nibabel.spatialimages.HeaderDataError,

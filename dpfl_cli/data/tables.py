@@ -41,7 +41,7 @@ class Table:
         """[N] int64 places of a column's cells among the words; a DataError names the first that
         is none of them.
         """
-        places = pd.Index(words).get_indexer(list(self.cells[name]))
+        places = pd.Index(words).get_indexer(pd.Index(self.cells[name]))
         return self._good(name, places, places >= 0, f"is none of {', '.join(words)}")
 
     def _good(self, name: str, values: np.ndarray, good: np.ndarray, says: str) -> np.ndarray:
