@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.component import Limit, Settings, component
+from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
@@ -158,7 +159,12 @@ def algorithm(
         declared.paper = paper
         if "__init__" not in vars(target):
             declared.__init__ = _takes_hyper
-        settings: type[Settings] = get_type_hints(target)["hyper"]
+        settings: type[Settings] | None = get_type_hints(target).get("hyper")
+        if settings is None:
+            raise ConfigError(
+                f"algorithm={name}: class {target.__name__} lacks its settings; annotate them, as "
+                "hyper: MySettings"
+            )
         return component("algorithm", name, revision=revision, settings=settings)(target)
 
     return register

@@ -13,7 +13,6 @@ import argparse
 import hashlib
 import importlib.util
 import os
-import sys
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
@@ -21,8 +20,8 @@ from pathlib import Path
 
 from dpfl_cli.config.component import GROUPS, components, registering_from
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.own_files import HASH_DIGITS, import_own
 
-HASH_DIGITS = 12
 ENVIRONMENT = "DPFL_PLUGINS"  # files, separated as in PATH; how worker processes get them
 
 
@@ -56,7 +55,7 @@ def load_plugins(files: Sequence[str]) -> None:
 
     load_components()  # first: what a plugin imports from dpfl is dpfl's, not the plugin's
     for name in chosen:
-        _load_file(Path(name))
+        import_own(name, "--plugin ")
     for entry in entries:
         _load_entry(entry)
     _offer()
@@ -94,32 +93,6 @@ def _hash_of(module: str) -> str:
     return hashlib.sha256(
         b"".join(hashlib.sha256(path.read_bytes()).digest() for path in files)
     ).hexdigest()[:HASH_DIGITS]
-
-
-def _load_file(path: Path) -> None:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            f"--plugin {path}: cannot be read ({error.strerror}); give it a Python file"
-        ) from error
-    revision = hashlib.sha256(content).hexdigest()[:HASH_DIGITS]
-    name = f"dpfl_plugin_{path.stem}_{revision}"
-    if name in sys.modules:
-        return
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"--plugin {path}: not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        with registering_from(str(path), revision):
-            spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"--plugin {path}: {type(error).__name__}: {error}") from error
 
 
 def _offer() -> None:

@@ -24,6 +24,12 @@ UNLIMITED = "absent: no limit"
 # a positive number; None limits nothing, as an infinite one would
 Limit = Annotated[float | None, UNLIMITED, Field(gt=0, allow_inf_nan=False)]
 GROUPS = ("algorithm", "dp", "mechanism", "accountant", "dataset", "partitioner", "model")
+PARTS = {  # what a component of the group must have
+    "algorithm": ("units", "trusts", "releases", "init", "round"),
+    "dataset": ("info", "load"),
+    "partitioner": ("clients", "partition"),
+    "model": ("dimension_of", "workspace", "initial", "gradient", "metrics"),
+}
 
 
 class Settings(BaseModel):
@@ -76,7 +82,8 @@ def component(
     """Class decorator: register the class as option `name` of `group`.
 
     Raises:
-      ConfigError: the group does not exist, or another component has the name.
+      ConfigError: the group does not exist, another component has the name, or the class lacks a
+        part of what its group needs.
     """
 
     def register(target: type[T]) -> type[T]:
@@ -87,6 +94,12 @@ def component(
             raise ConfigError(
                 f"{group}={name} from {_origin}: the name is taken by {known.origin}; "
                 "choose another name"
+            )
+        lacking = [part for part in PARTS.get(group, ()) if not hasattr(target, part)]
+        if lacking := [*lacking, *sorted(getattr(target, "__abstractmethods__", ()))]:
+            raise ConfigError(
+                f"{group}={name} from {_origin}: class {target.__name__} lacks "
+                f"{', '.join(lacking)}; `dpfl new` writes an example of what is needed"
             )
         tagged: int | str = f"{revision}+{_origin_revision}" if _origin_revision else revision
         _registry[group][name] = Component(group, name, tagged, settings, target, _origin)

@@ -16,7 +16,7 @@ from pydantic import Field
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition
-from dpfl_cli.data.loading import Count
+from dpfl_cli.data.loading import Count, Seed
 from dpfl_cli.data.streams import stream_generator
 
 
@@ -26,13 +26,21 @@ class ClientsSettings(Settings):
     clients: Count | None = None
 
 
-class IidSettings(ClientsSettings):
+class DrawnSettings(ClientsSettings):
+    """And the seed that the deal is drawn from (None: the run's), so that runs of several seeds
+    share a partition.
+    """
+
+    seed: Seed | None = None
+
+
+class IidSettings(DrawnSettings):
     """And records per client (None: all records, as evenly as possible)."""
 
     records_per_client: Count | None = None
 
 
-class DirichletSettings(ClientsSettings):
+class DirichletSettings(DrawnSettings):
     """Concentration of the class proportions, and how records follow them.
 
     `records_per_client` is for kind `clientwise` (None: as many as go round, records // clients).
@@ -43,19 +51,20 @@ class DirichletSettings(ClientsSettings):
     records_per_client: Count | None = None
 
 
-class ShardsSettings(ClientsSettings):
+class ShardsSettings(DrawnSettings):
     """And shards that each client gets."""
 
     shards_per_client: Count = 2
 
 
 class MixedSettings(Settings):
-    """Records drawn uniformly for all clients together, and records of its own class that each
-    client gets besides.
+    """Records drawn uniformly for all clients together, records of its own class that each client
+    gets besides, and the seed that they are drawn from (None: the run's).
     """
 
     uniform_records: int = Field(default=10_000, ge=0)
     own_class_records: Count = 2_850
+    seed: Seed | None = None
 
 
 @component("partitioner", "iid", revision=1, settings=IidSettings)
@@ -71,7 +80,7 @@ class Iid:
     def partition(settings: IidSettings, dataset: Dataset, seed: int) -> Partition:
         """A random permutation of all records, or of a random sample of them, cut into M parts."""
         clients = Iid.clients(settings, dataset.info)
-        order = _generator(seed).permutation(len(dataset.train))
+        order = _generator(settings, seed).permutation(len(dataset.train))
         if settings.records_per_client is not None:
             order = order[: clients * settings.records_per_client]
         return Partition.from_lists(np.array_split(order, clients))
@@ -127,7 +136,7 @@ class Dirichlet:
         (classwise).
         """
         clients = Dirichlet.clients(settings, dataset.info)
-        generator = _generator(seed)
+        generator = _generator(settings, seed)
         pools = _class_pools(dataset, generator)
         if settings.kind == "classwise":
             return _classwise(pools, clients, settings.alpha, generator)
@@ -155,7 +164,7 @@ class Shards:
         order.
         """
         clients, each = Shards.clients(settings, dataset.info), settings.shards_per_client
-        generator = _generator(seed)
+        generator = _generator(settings, seed)
         by_class = np.concatenate(_class_pools(dataset, generator))
         shards = np.array_split(by_class, clients * each)
         dealt = generator.permutation(len(shards)).reshape(clients, each)
@@ -189,7 +198,7 @@ class Mixed:
         own class.
         """
         clients, each = Mixed.clients(settings, dataset.info), settings.own_class_records
-        order = _generator(seed).permutation(len(dataset.train))
+        order = _generator(settings, seed).permutation(len(dataset.train))
         drawn, rest = np.split(order, [settings.uniform_records])
         labels = dataset.train.targets[rest]
         left = np.bincount(labels, minlength=clients)
@@ -204,12 +213,12 @@ class Mixed:
         return Partition.from_lists(list(map(np.concatenate, zip(shares, own, strict=True))))
 
 
-@component("partitioner", "natural", revision=1, settings=ClientsSettings)
+@component("partitioner", "natural", revision=1, settings=DrawnSettings)
 class Natural:
     """The clients that the data come with, or some of them drawn at random."""
 
     @staticmethod
-    def clients(settings: ClientsSettings, info: DatasetInfo) -> int:
+    def clients(settings: DrawnSettings, info: DatasetInfo) -> int:
         """M; refuses data that come without clients."""
         if info.clients is None:
             raise ConfigError(
@@ -224,7 +233,7 @@ class Natural:
         return settings.clients or info.clients
 
     @staticmethod
-    def partition(settings: ClientsSettings, dataset: Dataset, seed: int) -> Partition:
+    def partition(settings: DrawnSettings, dataset: Dataset, seed: int) -> Partition:
         """Segments in the order of client numbers, records in the order of the data."""
         clients, everyone = Natural.clients(settings, dataset.info), dataset.info.clients
         assert dataset.natural is not None
@@ -232,13 +241,14 @@ class Natural:
         whole = _by_client(np.arange(len(dataset.natural)), dataset.natural, everyone)
         if clients == everyone:
             return whole
-        chosen = np.sort(_generator(seed).choice(everyone, clients, replace=False))
+        chosen = np.sort(_generator(settings, seed).choice(everyone, clients, replace=False))
         parts = np.split(whole.indices, whole.offsets[1:-1])
         return Partition.from_lists([parts[client] for client in chosen])
 
 
-def _generator(seed: int) -> np.random.Generator:
-    return stream_generator(seed, "partition")
+def _generator(settings: DrawnSettings | MixedSettings, seed: int) -> np.random.Generator:
+    """Of the partition's own seed where it has one, of the run's else."""
+    return stream_generator(seed if settings.seed is None else settings.seed, "partition")
 
 
 def _check(field: str, value: int, needed: str, total: int, info: DatasetInfo, other: str) -> None:

@@ -18,8 +18,8 @@ import dpfl_cli.algorithms
 import dpfl_cli.data
 import dpfl_cli.models
 import dpfl_cli.privacy
-from dpfl_cli.config.component import Settings, components, lookup, parse_settings
-from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.component import Component, Settings, components, lookup, parse_settings
+from dpfl_cli.config.errors import ConfigError, DpflError, nearest
 from dpfl_cli.config.schema import (
     DpSettings,
     EvaluationSettings,
@@ -73,6 +73,26 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
       DataError: the data are absent or damaged.
     """
     load_components()
+    try:
+        return _planned(config)
+    except DpflError:
+        raise
+    except Exception as error:
+        own = [f"{group}={found.name} from {found.origin}" for group, found in _of_plugins(config)]
+        if not own:
+            raise
+        raise ConfigError(
+            f"{', '.join(own)}: {type(error).__name__}: {error}; --debug shows where"
+        ) from error
+
+
+def _of_plugins(config: Mapping[str, Any]) -> list[tuple[str, Component]]:
+    """The components of a config that are a user's own, with their groups."""
+    chosen = [(group, lookup(group, str(config[group]["name"]))) for group in CHOSEN]
+    return [(group, found) for group, found in chosen if found.origin != "dpfl"]
+
+
+def _planned(config: Mapping[str, Any]) -> Plan:
     known = {*ROOT, *SECTIONS, *CHOSEN}
     for key in config:
         if key not in known and key not in IGNORED:

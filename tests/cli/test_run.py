@@ -835,3 +835,42 @@ def test_a_plugin_package_changes_the_ids_of_its_own_runs_only(
     still, changed = ids(environment, [])
     assert still == built_in
     assert changed != own
+
+
+LACKING = """
+from dpfl_cli.algorithms.api import LocalSettings, algorithm
+from dpfl_cli.config.component import Settings, component
+from dpfl_cli.models.network import Network
+{code}
+"""
+METHOD = '@algorithm("own", revision=1, paper="", unit="client")\nclass Own:\n    '
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "says"),
+    [
+        (METHOD + "hyper: LocalSettings", [], "class Own lacks releases, init, round"),
+        (METHOD + "pass", [], "class Own lacks its settings"),
+        (
+            '@component("model", "own", revision=1, settings=Settings)\nclass Own(Network): pass',
+            [],
+            "class Own lacks network",
+        ),
+        (
+            '@component("dataset", "own", revision=1, settings=Settings)\nclass Own:\n'
+            "    def info(settings): return None\n    def load(settings, seed): return None",
+            ["dataset=own"],
+            "AttributeError: 'NoneType' object has no attribute",
+        ),
+    ],
+)
+def test_a_plugin_that_lacks_a_part_is_told_which(
+    tmp_path: Path, code: str, words: list[str], says: str
+) -> None:
+    plugin = tmp_path / "own.py"
+    plugin.write_text(LACKING.format(code=code))
+    done = process("run", "--plugin", str(plugin), *words, "rounds=1")
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "own" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

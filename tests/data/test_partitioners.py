@@ -18,9 +18,9 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
 from dpfl_cli.data.partitioners import (
-    ClientsSettings,
     Dirichlet,
     DirichletSettings,
+    DrawnSettings,
     GammaLogs,
     Iid,
     IidSettings,
@@ -30,6 +30,7 @@ from dpfl_cli.data.partitioners import (
     Shards,
     ShardsSettings,
 )
+from dpfl_cli.simulation.plan import load_components
 
 
 def dataset(
@@ -172,17 +173,17 @@ def test_mixed_adds_records_of_the_own_class_to_an_even_share(data, seed, draw):
 def test_natural_follows_the_data(natural, seed, draw):
     owners = np.array(natural)
     data = dataset(np.zeros(len(natural)), None, owners, clients=10)
-    whole = Natural.partition(ClientsSettings(), data, seed)
+    whole = Natural.partition(DrawnSettings(), data, seed)
     check(whole, 10, len(natural), every=True)
     parts = np.split(whole.indices, whole.offsets[1:-1])
     for client, part in enumerate(parts):
         assert part.tolist() == np.flatnonzero(owners == client).tolist()
     some = draw.draw(st.integers(1, 10))
-    found = Natural.partition(ClientsSettings(clients=some), data, seed)
+    found = Natural.partition(DrawnSettings(clients=some), data, seed)
     check(found, some, len(natural), every=False)
     held = [part.tolist() for part in parts]
     assert all(part.tolist() in held for part in np.split(found.indices, found.offsets[1:-1]))
-    assert same(found, Natural.partition(ClientsSettings(clients=some), data, seed))
+    assert same(found, Natural.partition(DrawnSettings(clients=some), data, seed))
 
 
 @pytest.mark.parametrize(
@@ -422,13 +423,13 @@ REGRESSION = DatasetInfo("lines", "synthetic", "", (1,), None, 100, 50)
         ),
         (
             Natural,
-            ClientsSettings(),
+            DrawnSettings(),
             INFO,
             "partitioner=natural: dataset=made comes without clients",
         ),
         (
             Natural,
-            ClientsSettings(clients=51),
+            DrawnSettings(clients=51),
             REGRESSION,
             "partitioner.clients=51: dataset=lines has 50 clients",
         ),
@@ -453,8 +454,8 @@ def test_a_class_that_runs_out_is_named():
 
 def test_the_datasets_own_number_of_clients_is_the_default():
     assert Iid.clients(IidSettings(), REGRESSION) == 50
-    assert Natural.clients(ClientsSettings(), REGRESSION) == 50
-    assert Natural.clients(ClientsSettings(clients=7), REGRESSION) == 7
+    assert Natural.clients(DrawnSettings(), REGRESSION) == 50
+    assert Natural.clients(DrawnSettings(clients=7), REGRESSION) == 7
 
 
 @pytest.mark.parametrize(
@@ -466,6 +467,7 @@ def test_every_partitioner_config_names_a_component_and_all_its_settings(path: P
     assert all("#" in line for line in text.splitlines())
     it = {"hints": {"clients": 1000}, "it": yaml.safe_load(text)}
     values = OmegaConf.to_container(OmegaConf.create(it), resolve=True)["it"]
+    load_components()
     found = lookup("partitioner", values.pop("name"))
     assert set(values) == set(found.settings.model_fields)
     assert getattr(parse_settings(found.settings, values, "partitioner"), "clients", None) in (

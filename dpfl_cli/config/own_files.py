@@ -1,0 +1,97 @@
+"""A user's own files: code that is imported, and files whose content is part of a run's id.
+
+Where they lie is not. Of code that is the one file: what it imports is not looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pydantic import Field
+
+from dpfl_cli.config.component import Settings, registering_from
+from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.paths import expanded
+
+HASH_DIGITS = 12
+_CODE = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
+
+
+class OwnFile(Settings):
+    """Settings with a file of the user's, whose content is hashed in place of its path."""
+
+    path: str | None = Field(default=None, exclude=True)
+
+    def identity(self) -> dict[str, Any]:
+        """As of all settings, and `content`: the file's SHA-256, with the name of an object in
+        it.
+        """
+        return {**super().identity(), "content": content_of(str(self.path))}
+
+
+def content_of(path: str) -> str:
+    """The SHA-256 of a file; of FILE.py:NAME that of the file, with the name."""
+    code = _CODE.fullmatch(path)
+    sha256 = hashlib.sha256(read_own(code["file"] if code else path, "")).hexdigest()
+    return f"{sha256}:{code['name']}" if code else sha256
+
+
+def read_own(path: str, option: str) -> bytes:
+    """A file's bytes; `option`, as "model.path=", begins the message of a ConfigError."""
+    try:
+        return expanded(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{option}{path}: cannot be read ({error.strerror}); give it a file"
+        ) from error
+
+
+def import_own(path: str, option: str) -> ModuleType:
+    """Imports a Python file, once for each content; components that it registers are its own.
+
+    Raises:
+      ConfigError: it cannot be read or imported.
+    """
+    revision = hashlib.sha256(read_own(path, option)).hexdigest()[:HASH_DIGITS]
+    file = expanded(path)
+    name = f"dpfl_plugin_{file.stem}_{revision}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{option}{path}: not a Python file")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        with registering_from(str(Path(path)), revision):
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{option}{path}: {type(error).__name__}: {error}") from error
+    return module
+
+
+def own_object(given: str | None, option: str, example: str) -> Any:
+    """What FILE.py:NAME names; a ConfigError of the option says what is wrong with it."""
+    if given is None:
+        raise ConfigError(f"{option}: missing; write FILE.py:NAME, as {option}={example}")
+    code = _CODE.fullmatch(given)
+    if code is None:
+        raise ConfigError(f"{option}={given}: write FILE.py:NAME, as {option}={example}")
+    module = import_own(code["file"], f"{option}=")
+    if not hasattr(module, code["name"]):
+        names = [name for name in vars(module) if not name.startswith("_")]
+        raise ConfigError(f"{option}={given}: no such name there; {nearest(code['name'], names)}")
+    return getattr(module, code["name"])
+
+
+def is_code(given: str) -> bool:
+    """Whether a path has the form FILE.py:NAME."""
+    return _CODE.fullmatch(given) is not None

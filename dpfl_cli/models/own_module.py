@@ -1,0 +1,156 @@
+"""A user's own network: `model=torch model.path=net.py:Net`, any `nn.Module` of which every
+record's output is a function of the record and the parameters.
+
+Gradients of single records are made and clipped by `network.Network`, whatever the module computes,
+so bounds per record hold. What would let records meet, or one pass remember another, is refused:
+batch normalisation, and a module that keeps something of a pass.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from dpfl_cli.config.component import component
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.own_files import OwnFile, own_object
+from dpfl_cli.data.federation import DatasetInfo, Federation
+from dpfl_cli.models.modules import trainable
+from dpfl_cli.models.network import Network, NetworkSettings
+
+EXAMPLE = "net.py:Net"
+SEED = 0  # of what a module draws and does not train, the same in all runs
+
+
+class OwnModuleSettings(NetworkSettings, OwnFile):
+    """And the module, FILE.py:NAME: a class or function that makes one, which is given `shape` (of
+    a record's features) and `classes` where it has arguments of these names; or a module.
+    """
+
+
+@component("model", "torch", revision=1, settings=OwnModuleSettings)
+class OwnModule(Network):
+    """A PyTorch module of yours: takes features [n, ...] as the data set has them and gives logits
+    [n, classes], with cross-entropy; or for real targets [n], with squared error.
+
+    It is used in evaluation mode (no dropout) and begins with the values that its layers draw from
+    torch's generator, seeded by the run.
+    """
+
+    not_covered = ("initial values and constants of a module of yours",)
+
+    @classmethod
+    def dimension_of(cls, settings: OwnModuleSettings, info: DatasetInfo) -> int:
+        """d; refuses a module that does not fit the data, or lets records meet."""
+        if info.target_shape:
+            raise ConfigError(
+                f"model=torch: takes records with a class or a number each, and those of dataset="
+                f"{info.name} have targets of shape {list(info.target_shape)}"
+            )
+        own_object(settings.path, "model.path", EXAMPLE)
+        content = settings.identity()["content"]
+        return _checked(settings.path, content, info.feature_shape, info.classes)
+
+    @classmethod
+    def network(cls, settings: OwnModuleSettings, info: DatasetInfo) -> nn.Module:
+        return _made(settings.path, info.feature_shape, info.classes, SEED)
+
+    def initial_values(self, generator: np.random.Generator) -> np.ndarray:
+        info, seed = self._info(), int(generator.integers(2**63))
+        module = _made(self.settings.path, info.feature_shape, info.classes, seed)
+        return torch.cat([one.flatten() for one in trainable(module).values()]).detach().numpy()
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if self._info().classes is None:
+            return (outputs.reshape(targets.shape) - targets).square()
+        return super().losses(outputs, targets)
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        if self._info().classes is None:
+            return {"test_loss": self.losses(outputs, targets)}
+        return super().scores(outputs, targets)
+
+    def _info(self) -> DatasetInfo:
+        federation: Federation = self.federations[0]
+        return federation.dataset.info
+
+
+def _made(path: str | None, shape: tuple[int, ...], classes: int | None, seed: int) -> nn.Module:
+    """The module, whose layers draw from torch's generator at a seed."""
+    found = own_object(path, "model.path", EXAMPLE)
+    where = f"model.path={path}"
+    if isinstance(found, nn.Module):
+        return copy.deepcopy(found).float()
+    try:
+        known = {"shape": shape, "classes": classes}
+        asked = inspect.signature(found).parameters
+        given = {name: value for name, value in known.items() if name in asked}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = found(**given)
+    except Exception as error:
+        raise ConfigError(
+            f"{where}: {type(error).__name__}: {error}; it must be a module, or make one without "
+            "arguments but shape and classes"
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"{where}: gives {type(module).__name__}, not a torch.nn.Module")
+    return module.float()
+
+
+@lru_cache(maxsize=16)
+def _checked(path: str | None, content: str, shape: tuple[int, ...], classes: int | None) -> int:
+    """The number of trainable parameters of a module that a federation can train.
+
+    Tried on three drawn records: one by one, together, and with gradients.
+    """
+    module = _made(path, shape, classes, SEED).eval()
+    where = f"model.path={path}"
+    if any(isinstance(one, nn.modules.batchnorm._BatchNorm) for one in module.modules()):
+        raise ConfigError(
+            f"{where}: batch normalisation lets the records of a batch meet, and is not private; "
+            "write GroupNorm or LayerNorm"
+        )
+    parameters = trainable(module)
+    if not parameters:
+        raise ConfigError(f"{where}: has no parameter to train")
+    records = torch.rand(3, *shape, generator=torch.Generator().manual_seed(SEED))
+    before = _memory(module)
+    try:
+        with torch.no_grad():
+            together, alone = module(records), module(records[:1])
+
+        def loss(own: dict[str, Tensor], one: Tensor) -> Tensor:
+            output: Tensor = functional_call(module, own, (one.unsqueeze(0),))
+            return functional.log_softmax(output, -1).sum() if classes else output.sum()
+
+        vmap(grad(loss), in_dims=(None, 0))({**parameters}, records)
+    except Exception as error:
+        raise ConfigError(
+            f"{where}: {type(error).__name__} on records of shape {list(shape)}: {error}"
+        ) from error
+    wanted = [(3, classes)] if classes else [(3,), (3, 1)]
+    if not isinstance(together, Tensor) or together.shape not in wanted:
+        gives = list(together.shape) if isinstance(together, Tensor) else type(together).__name__
+        raise ConfigError(f"{where}: gives {gives} for 3 records, not {list(wanted[0])}")
+    if not torch.allclose(together[:1], alone, rtol=1e-3, atol=1e-5, equal_nan=True):
+        raise ConfigError(f"{where}: a record's output depends on the other records of its batch")
+    after = _memory(module)
+    if len(before) != len(after) or any(
+        old is not new or size != now for (old, size), (new, now) in zip(before, after, strict=True)
+    ):
+        raise ConfigError(f"{where}: keeps something of the records that it has seen; keep nothing")
+    return sum(one.numel() for one in parameters.values())
+
+
+def _memory(module: nn.Module) -> list[tuple[object, int]]:
+    """What its parts hold, and how much of it; torch itself refuses tensors changed in place."""
+    held = [value for part in module.modules() for value in vars(part).values()]
+    return [(one, len(one) if isinstance(one, list | dict | set) else 0) for one in held]

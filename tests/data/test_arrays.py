@@ -1,0 +1,176 @@
+"""A user's own records and partitions: read as they are, refused in one line where they do not fit,
+and known by their content.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfl_cli.config.compose import compose_config
+from dpfl_cli.config.errors import DpflError
+from dpfl_cli.config.own_files import OwnFile
+from dpfl_cli.data.arrays import Arrays, ArraysSettings, File
+from dpfl_cli.data.federation import Partition
+from dpfl_cli.simulation.plan import make_plan
+
+FEATURES = np.random.default_rng(0).normal(size=(12, 3))
+LABELS = np.array([7, 3] * 6)
+CLIENTS = np.array(["b", "a", "c"] * 4)
+DATASET = """
+import numpy as np
+import torch
+
+class Mine(torch.utils.data.Dataset):
+    def __init__(self):
+        with np.load(__file__.replace("data.py", "my.npz")) as file:
+            self.columns = [file[name] for name in ("features", "targets", "clients")]
+    def __len__(self):
+        return 12
+    def __getitem__(self, number):
+        features, target, client = (column[number] for column in self.columns)
+        return torch.from_numpy(features), int(target), str(client)
+
+ready = Mine()
+broken = [(1, 2), (3,)]
+endless = iter([])
+"""
+
+
+def saved(folder: Path, name: str = "my.npz", **arrays: Any) -> str:
+    np.savez(folder / name, **arrays)
+    return str(folder / name)
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    (tmp_path / "data.py").write_text(DATASET)
+    return saved(tmp_path, features=FEATURES, targets=LABELS, clients=CLIENTS)
+
+
+@pytest.mark.parametrize("name", ["my.npz", "data.py:Mine", "data.py:ready"])
+def test_records_are_as_given_and_labels_and_clients_become_numbers(mine: str, name: str) -> None:
+    found = Arrays.load(ArraysSettings(path=str(Path(mine).with_name(name))), seed=3)
+    assert np.array_equal(found.train.features, FEATURES)
+    assert found.train.targets.tolist() == [1, 0] * 6
+    assert found.natural is not None
+    assert found.natural.tolist() == [1, 0, 2] * 4
+    assert (found.info.classes, found.info.clients, found.info.records) == (2, 3, 12)
+    assert found.info.sha256 == Arrays.info(ArraysSettings(path=mine)).sha256
+
+
+def test_targets_that_are_floats_are_regression_and_features_floats(tmp_path: Path) -> None:
+    path = saved(
+        tmp_path, features=np.arange(24, dtype=np.uint8).reshape(12, 2), targets=FEATURES[:, 0]
+    )
+    found = Arrays.load(ArraysSettings(path=path), 0)
+    assert found.info.classes is None
+    assert found.train.features.dtype == np.float32
+    assert np.array_equal(found.train.targets, FEATURES[:, 0])
+
+
+def test_test_records_are_held_out_alike_for_every_seed_or_from_a_file(mine: str) -> None:
+    settings = ArraysSettings(path=mine, test_fraction=0.25)
+    found = Arrays.load(settings, 0)
+    assert found.test is not None
+    assert (len(found.train), len(found.test)) == (9, 3)
+    rows = np.vstack([found.train.features, found.test.features])
+    assert sorted(map(tuple, rows)) == sorted(map(tuple, FEATURES))
+    assert Arrays.load(settings, 1) is found
+    test = saved(Path(mine).parent, "test.npz", features=FEATURES[:2], targets=LABELS[:2])
+    both = Arrays.load(ArraysSettings(path=mine, test_path=test), 0)
+    assert both.test is not None
+    assert both.test.targets.tolist() == [1, 0]
+    assert both.info.sha256 != found.info.sha256
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"x": FEATURES}, "no array features and no targets; it has x"),
+        ({"features": FEATURES[:5], "targets": LABELS}, r"features \[5, 3\], targets \[12\]"),
+        ({"features": FEATURES[:, 0], "targets": LABELS}, r"write features \[N, ...\]"),
+        ({"features": FEATURES, "targets": np.zeros(12, int)}, "every target is 0"),
+        ({"features": FEATURES.astype(str), "targets": LABELS}, "not numbers"),
+        ({"features": FEATURES * [1, np.nan, 1], "targets": LABELS}, "not finite in record 0"),
+        ({"features": FEATURES, "targets": LABELS, "clients": LABELS[:3]}, r"clients \[3\]"),
+        ({"features": FEATURES, "targets": np.array([None] * 12)}, "not a .npz file of arrays"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_one_line(tmp_path: Path, arrays: Any, says: str) -> None:
+    with pytest.raises(DpflError, match=says) as caught:
+        Arrays.info(ArraysSettings(path=saved(tmp_path, **arrays)))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("data.py:broken", "items are \\(features, target\\)"),
+        ("data.py:endless", "a Dataset with a length"),
+        ("data.py:Mime", "did you mean Mine"),
+        ("data.py", "not a .npz file"),
+        ("absent.npz", "cannot be read"),
+        (None, "dataset.path: missing"),
+    ],
+)
+def test_paths_that_do_not_fit_are_one_line(mine: str, name: str | None, says: str) -> None:
+    path = None if name is None else str(Path(mine).with_name(name))
+    with pytest.raises(DpflError, match=says):
+        Arrays.info(ArraysSettings(path=path))
+
+
+def test_a_partition_file_deals_as_it_says(mine: str, tmp_path: Path) -> None:
+    dataset = Arrays.load(ArraysSettings(path=mine), 0)
+    path = str(tmp_path / "clients.npy")
+    np.save(path, [0, 1, -1, 1, 0, 0, 1, 1, 2, -1, 2, 0])
+    found = File.partition(OwnFile(path=path), dataset, seed=5)
+    parts = np.split(found.indices, found.offsets[1:-1])
+    assert [part.tolist() for part in parts] == [[0, 4, 5, 11], [1, 3, 6, 7], [8, 10]]
+    kept = saved(tmp_path, "partition.npz", indices=found.indices, offsets=found.offsets)
+    again = File.partition(OwnFile(path=kept), dataset, seed=5)
+    assert np.array_equal(again.indices, found.indices)
+    assert File.clients(OwnFile(path=kept), dataset.info) == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (np.zeros(5, int), "does not deal the 12 training records"),
+        (np.full(12, -1), "does not deal the 12 training records"),
+        (np.full(12, 0.5), "neither a .npy array"),
+        ({"indices": np.array([0, 0]), "offsets": np.array([0, 2])}, "does not deal"),
+        ({"indices": np.array([0, 12]), "offsets": np.array([0, 2])}, "does not deal"),
+        ({"indices": np.array([0, 1]), "offsets": np.array([0, 3])}, "does not deal"),
+        ({"indices": np.array([0, 1, 2]), "offsets": np.array([0, 2, 1, 3])}, "does not deal"),
+        ({"x": np.zeros(2)}, "neither a .npy array"),
+    ],
+)
+def test_a_partition_that_does_not_fit_is_one_line(
+    mine: str, tmp_path: Path, values: Any, says: str
+) -> None:
+    if isinstance(values, dict):
+        path = saved(tmp_path, "deal.npz", **values)
+    else:
+        np.save(path := str(tmp_path / "deal.npy"), values)
+    with pytest.raises(DpflError, match=says):
+        File.clients(OwnFile(path=path), Arrays.info(ArraysSettings(path=mine)))
+
+
+def test_a_partition_of_its_own_seed_is_shared_by_runs_of_all_seeds(mine: str) -> None:
+    def dealt(*words: str) -> Partition:
+        data = ["dataset=arrays", f"dataset.path={mine}", "partitioner.clients=4"]
+        plan = make_plan(compose_config([*data, *words]))
+        settings = plan.partitioner.settings
+        dataset = plan.dataset.target.load(plan.dataset.settings, plan.seed)
+        found: Partition = plan.partitioner.target.partition(settings, dataset, plan.seed)
+        return found
+
+    one, other = dealt("seed=1"), dealt("seed=2")
+    assert not np.array_equal(one.indices, other.indices)
+    for seed in (1, 2):
+        fixed = dealt(f"seed={seed}", "partitioner.seed=1")
+        assert np.array_equal(fixed.indices, one.indices)

@@ -1,0 +1,179 @@
+"""A module of the user's: what it is given, where it begins, what is refused; its gradients are
+those of PyTorch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
+from dpfl_cli.data.streams import Streams
+from dpfl_cli.models.own_module import OwnModule, OwnModuleSettings
+from dpfl_cli.privacy.client_values import opened
+
+FILE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(*shape, 4), nn.Tanh(), nn.Dropout(), nn.GroupNorm(2, 4))
+        self.head = nn.Linear(4, classes or 1)
+        self.scale = nn.Parameter(torch.randn(1))
+        self.register_buffer("fixed", torch.randn(4))
+
+    def forward(self, x):
+        return self.head(self.body(x) + self.fixed) * self.scale
+
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.seen = nn.Linear(5, 3), []
+        self.register_buffer("mean", torch.zeros(5))
+
+class Meets(Base):
+    def forward(self, x):
+        return self.layer(x - x.mean(0))
+
+class Remembers(Base):
+    def forward(self, x):
+        self.last = x.detach().sum()
+        return self.layer(x)
+
+class Counts(Base):
+    def forward(self, x):
+        self.seen.append(len(x))
+        return self.layer(x)
+
+class Running(Base):
+    def forward(self, x):
+        self.mean.mul_(0.9)
+        return self.layer(x)
+
+class Normalised(Base):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        return self.norm(self.layer(x))
+
+class Wide(nn.Linear):
+    def __init__(self):
+        super().__init__(5, 7)
+
+class Narrow(nn.Linear):
+    def __init__(self):
+        super().__init__(6, 3)
+
+class Asks(nn.Linear):
+    def __init__(self, width):
+        super().__init__(5, width)
+
+def frozen():
+    return nn.Linear(5, 3).requires_grad_(False)
+
+ready = nn.Linear(5, 3)
+seven = 7
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    (tmp_path / "net.py").write_text(FILE)
+    return str(tmp_path / "net.py")
+
+
+def info(classes: int | None) -> DatasetInfo:
+    return DatasetInfo("mine", "real", "", (5,), classes, 12, 3)
+
+
+def objective(path: str, name: str, classes: int | None, runs: int = 1) -> OwnModule:
+    generator = np.random.default_rng(0)
+    targets = generator.integers(3, size=12) if classes else generator.normal(size=12)
+    records = Records(generator.normal(size=(12, 5)).astype(np.float32), targets)
+    dataset = Dataset(info(classes), records, records)
+    federation = Federation(dataset, Partition.from_counts(np.arange(12), np.array([5, 4, 3])))
+    settings = OwnModuleSettings(path=f"{path}:{name}")
+    return OwnModule(settings, [federation], np.zeros(runs, np.int64))
+
+
+@pytest.mark.parametrize("classes", [3, None])
+def test_its_gradients_are_those_of_pytorch(path: str, classes: int | None) -> None:
+    own = objective(path, "Net", classes)
+    start = own.initial(Streams([1]))
+    assert own.dimension == OwnModule.dimension_of(own.settings, info(classes)) == start.shape[1]
+    module = own.module
+    nn.utils.vector_to_parameters(start[0], module.parameters())
+    train = own.federations[0].dataset.train
+    wanted = []
+    for rows in (slice(0, 5), slice(5, 9), slice(9, 12)):
+        outputs, targets = module(torch.from_numpy(train.features[rows])), train.targets[rows]
+        loss = (
+            nn.functional.cross_entropy(outputs, torch.from_numpy(targets))
+            if classes
+            else (outputs[:, 0] - torch.from_numpy(targets).float()).square().mean()
+        )
+        parts = torch.autograd.grad(loss, list(module.parameters()))
+        wanted.append(torch.cat([part.flatten() for part in parts]))
+    everywhere = start.unsqueeze(1).expand(1, 3, -1)
+    free = torch.full((1,), 1e6, dtype=torch.float64)
+    expected = torch.stack(wanted).unsqueeze(0)
+    torch.testing.assert_close(opened(own.gradient(everywhere)), expected, rtol=1e-4, atol=1e-6)
+    clipped = opened(own.clipped_gradient(everywhere, free).values)
+    torch.testing.assert_close(clipped, expected, rtol=1e-4, atol=1e-6)
+    assert ("accuracy" in own.metrics(start)) == bool(classes)
+
+
+def test_it_begins_as_its_layers_draw_by_the_runs_seed(path: str) -> None:
+    own = objective(path, "Net", 3, runs=3)
+    first, again, other = own.initial(Streams([1, 1, 2]))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    fixed = objective(path, "Net", 3).module.get_buffer("fixed")
+    assert torch.equal(own.module.get_buffer("fixed"), fixed)  # in every run and process
+    ready = objective(path, "ready", 3, runs=2).initial(Streams([1, 2]))
+    assert torch.equal(ready[0], ready[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (":Meets", "depends on the other records"),
+        (":Remembers", "keeps something"),
+        (":Counts", "keeps something"),
+        (":Running", "mutate a captured Tensor"),
+        (":Normalised", "write GroupNorm"),
+        (":Wide", r"gives \[3, 7\] for 3 records, not \[3, 3\]"),
+        (":Narrow", r"on records of shape \[5\]"),
+        (":Asks", "without arguments but shape and classes"),
+        (":frozen", "no parameter to train"),
+        (":seven", "must be a module"),
+        (":Base", "NotImplementedError"),
+        (":Nett", "did you mean Net"),
+        ("", "write FILE.py:NAME"),
+        (None, "model.path: missing"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(path: str, name: str | None, says: str) -> None:
+    settings = OwnModuleSettings(path=None if name is None else path + name)
+    with pytest.raises(ConfigError, match=says) as caught:
+        OwnModule.dimension_of(settings, info(3))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_identity_has_the_content_and_the_name(path: str) -> None:
+    before = OwnModuleSettings(path=f"{path}:Net").identity()
+    assert before != OwnModuleSettings(path=f"{path}:ready").identity()
+    moved = Path(path).with_name("moved.py")
+    moved.write_text(FILE)
+    assert before == OwnModuleSettings(path=f"{moved}:Net").identity()
+    moved.write_text(FILE + "# edited\n")
+    assert before != OwnModuleSettings(path=f"{moved}:Net").identity()
