@@ -8,10 +8,12 @@ from dpfl_cli.reproduction.artifact import Paper as Paper
 from dpfl_cli.reproduction.artifact import PaperNumbers as PaperNumbers
 from dpfl_cli.reproduction.artifact import Prior as Prior
 from dpfl_cli.reproduction.artifact import Run as Run
+from dpfl_cli.reproduction.artifact import Runs as Runs
 from dpfl_cli.reproduction.artifact import Scale as Scale
 from dpfl_cli.reproduction.artifact import Size as Size
 from dpfl_cli.reproduction.artifact import Table as Table
 from dpfl_cli.reproduction.artifact import claim as claim
+from dpfl_cli.reproduction.artifact import untrained as untrained
 from dpfl_cli.reproduction.measure import Best as Best
 from dpfl_cli.reproduction.measure import Derived as Derived
 from dpfl_cli.reproduction.measure import Fact as Fact
@@ -22,6 +24,7 @@ from dpfl_cli.reproduction.rows import Missing as Missing
 from dpfl_cli.reproduction.rows import Rows as Rows
 from dpfl_cli.reproduction.rows import between as between
 from dpfl_cli.reproduction.verdict import Comparison as Comparison
+from dpfl_cli.reproduction.verdict import Comparisons as Comparisons
 from dpfl_cli.reproduction.verdict import Sample as Sample
 from dpfl_cli.reproduction.verdict import above as above
 from dpfl_cli.reproduction.verdict import below as below

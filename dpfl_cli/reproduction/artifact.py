@@ -12,16 +12,17 @@ name like any other Hydra override: "+experiment=fedexp/mnist".
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.reproduction.measure import Best, Layers, Measure, Metric, Where
+from dpfl_cli.reproduction.measure import Best, Layers, Measure, Metric, Where, several
 from dpfl_cli.reproduction.rows import Rows
-from dpfl_cli.reproduction.verdict import Comparison
+from dpfl_cli.reproduction.verdict import Comparisons
 
 Scale = Literal["smoke", "quick", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "quick", "paper")  # in order of size
@@ -59,6 +60,9 @@ class Run:
     exclusive: bool = False
 
 
+Runs = Iterator[Run]
+
+
 @dataclass(frozen=True)
 class Size:
     """How much of it a scale is.
@@ -77,12 +81,18 @@ class Size:
     full: bool = False
 
 
+def untrained(note: str = "nothing is trained", minutes: float = 0.01) -> dict[Scale, Size]:
+    """The sizes of an artifact of plans alone, which are those of the paper at every scale."""
+    return dict.fromkeys(SCALES, Size(1, minutes, note, full=True))
+
+
 @dataclass(frozen=True, kw_only=True)
 class PaperNumbers:
     """Where the paper's numbers are.
 
     Attributes:
-      file: CSV in reproduction/paper_numbers/<paper>/, with columns metric, value and perhaps std.
+      file: CSV in reproduction/paper_numbers/<paper>/, with columns metric, value and perhaps std;
+        <id>.csv if not given.
       measures: the CSV's word in column `metric` -> our measure, or several that have other rows.
       columns: our label -> the CSV's column; values are compared by their titles.
       names: our value -> the CSV's word, where that is not its title.
@@ -92,7 +102,7 @@ class PaperNumbers:
       where: only our rows with these labels get numbers.
     """
 
-    file: str
+    file: str = ""
     measures: Mapping[str, str | Sequence[str]]
     columns: Mapping[str, str]
     names: Mapping[str, str] = field(default_factory=dict)
@@ -104,18 +114,22 @@ class PaperNumbers:
 # --- pages ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Table:
     """Labels down the side, labels across the top, measures in each cell; the paper's number
-    beside.
+    beside. Each of them is one name, or several.
     """
 
     caption: str = ""
+    _: KW_ONLY
     rows: Sequence[str]
     columns: Sequence[str] = ()
     cells: Sequence[str]
     where: Where = field(default_factory=dict)
     notes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        several(self, "rows", "columns", "cells", "notes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +140,7 @@ class Mark:
     title: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Figure:
     """One figure, a panel per value of the labels in `panels` (one or two).
 
@@ -144,6 +158,7 @@ class Figure:
     """
 
     kind: Literal["lines", "bars", "heatmap"]
+    _: KW_ONLY
     x: str
     y: str = ""
     measures: Sequence[str]
@@ -151,7 +166,7 @@ class Figure:
     style: str | None = None
     panels: Sequence[str] = ()
     where: Where = field(default_factory=dict)
-    log: Sequence[Literal["x", "y", "colour"]] = ()
+    log: Sequence[str] = ()
     x_title: str = ""
     y_title: str = ""
     y_range: tuple[float, float] | None = None
@@ -162,8 +177,17 @@ class Figure:
     marks: Sequence[Mark] = ()
     title: str = ""
 
+    def __post_init__(self) -> None:
+        several(self, "measures", "panels", "log")
+
 
 Prior = Literal["holds", "fails", "open"]
+# What a source cites, for "ours" aside it says where in the paper the claim stands.
+CITED = re.compile(
+    r"\b(section|appendix|figure|table|caption|equation|theorem|proposition|lemma|corollary|"
+    r"algorithm|observation|definition|assumption|remark|abstract)s?\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -184,10 +208,17 @@ class Claim:
     id: str
     text: str
     source: str
-    judge: Callable[[Rows], Iterator[Comparison]]
+    judge: Callable[[Rows], Comparisons]
     prior: Prior = "open"
     invariant: bool = False
     note: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.ours and not CITED.search(self.source):
+            raise ConfigError(
+                f"claim {self.id}: source={self.source!r} is no place in the paper; "
+                'write "ours", or where the paper says it: "section 5, Table 2"'
+            )
 
     @property
     def ours(self) -> bool:
@@ -195,13 +226,13 @@ class Claim:
 
 
 def claim(
-    *, source: str, prior: Prior = "open", id: str = "", invariant: bool = False, note: str = ""
-) -> Callable[[Callable[[Rows], Iterator[Comparison]]], Claim]:
+    source: str, prior: Prior = "open", *, id: str = "", invariant: bool = False, note: str = ""
+) -> Callable[[Callable[[Rows], Comparisons]], Claim]:
     """Decorator: a generator of comparisons as a claim; its docstring is the claim, its name the
     id.
     """
 
-    def made(judge: Callable[[Rows], Iterator[Comparison]]) -> Claim:
+    def made(judge: Callable[[Rows], Comparisons]) -> Claim:
         text = " ".join((judge.__doc__ or "").split())
         if not text:
             raise ConfigError(f"claim {judge.__name__}: no docstring; it is what the claim says")
@@ -261,6 +292,16 @@ class Artifact:
                 f"artifact {self.name}: no scale {scale}; it has {', '.join(self.sizes)}"
             )
         return self.sizes[scale]
+
+    @cached_property
+    def choices(self) -> dict[str, list[Any]]:
+        """Every label of its runs -> its values, at any scale."""
+        found: dict[str, dict[Any, None]] = {}
+        for scale in self.sizes:
+            for run in self.runs(scale):
+                for name, value in run.labels.items():
+                    found.setdefault(name, {})[value] = None
+        return {name: list(values) for name, values in found.items()}
 
     @property
     def trains(self) -> bool:

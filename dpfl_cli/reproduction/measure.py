@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from dpfl_cli.config.errors import ConfigError, nearest
@@ -55,9 +55,20 @@ class Measure:
         return bool({BEST, RANK} & set(self.where)) and not isinstance(self, Derived)
 
 
-@dataclass(frozen=True, kw_only=True)
+# What is the same wherever a metric is shown, unless a `Metric` says otherwise.
+KNOWN: dict[str, dict[str, Any]] = {
+    "accuracy": {"title": "test accuracy", "unit": "%", "decimals": 2, "better": "higher"},
+    "test_error": {"title": "test error", "unit": "%", "decimals": 1, "better": "lower"},
+    "distance": {"title": "distance to the optimum", "decimals": 2, "better": "lower"},
+    "relative_distance": {"better": "lower"},
+    "squared_error": {"title": "relative squared error", "decimals": 3, "better": "lower"},
+    "consensus": {"title": "distance between the clients' copies", "better": "lower"},
+}
+
+
+@dataclass(frozen=True)
 class Metric(Measure):
-    """A number of a finished run.
+    """A number of a finished run: `Metric("accuracy", "last")`.
 
     Attributes:
       metric: a column of metrics.csv, or a dotted path into result.json
@@ -71,6 +82,7 @@ class Metric(Measure):
 
     metric: str
     at: Literal["first", "last", "final", "min", "max", "series"] | int = "final"
+    _: KW_ONLY
     rounds: Sequence[int] = ()
     plus: Sequence[str] = ()
     absent: float | None = None
@@ -78,6 +90,9 @@ class Metric(Measure):
     def __post_init__(self) -> None:
         if self.at not in TIMES and not (isinstance(self.at, int) and self.at >= 0):
             raise ConfigError(f"metric {self.metric}: at={self.at}; {nearest(str(self.at), TIMES)}")
+        for name, value in KNOWN.get(self.metric, {}).items():
+            if getattr(self, name) in ("", None):
+                object.__setattr__(self, name, value)
 
 
 TIMES = ("first", "last", "final", "min", "max", "series")
@@ -99,7 +114,7 @@ class Price(Measure):
     round_up: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Fact(Measure):
     """What is known of a run before it starts; no training.
 
@@ -113,7 +128,7 @@ class Fact(Measure):
     value: str | Callable[[Callable[[str], Any]], float]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Layers(Measure):
     """The parameters or outputs of every layer of a model, as labels `layer` and `output`; no
     training.
@@ -122,7 +137,7 @@ class Layers(Measure):
     of: Literal["parameters", "outputs"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Derived(Measure):
     """A number from other rows, for every combination of the labels in `per` (and every seed).
 
@@ -134,10 +149,14 @@ class Derived(Measure):
 
     value: Callable[[Any], float]
     per: Sequence[str] = ()
+    _: KW_ONLY
     by_seed: bool = True
 
+    def __post_init__(self) -> None:
+        several(self, "per")
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class Best:
     """Choice of the best cell of a grid `over` some labels, by the mean of one measure over seeds.
 
@@ -154,6 +173,18 @@ class Best:
 
     over: Sequence[str]
     by: str
+    _: KW_ONLY
     top: int = 1
     where: Where = field(default_factory=dict)
     note: str = ""
+
+    def __post_init__(self) -> None:
+        several(self, "over")
+
+
+def several(declared: object, *fields: str) -> None:
+    """Fields of names that are declared as one name become a tuple of it: rows="method"."""
+    for name in fields:
+        value = getattr(declared, name)
+        if isinstance(value, str):
+            object.__setattr__(declared, name, (value,))

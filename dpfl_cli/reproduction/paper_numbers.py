@@ -24,7 +24,9 @@ def beside_paper(artifact: Artifact, rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.assign(paper=math.nan, paper_std=math.nan, paper_note="")
     if table is None or artifact.paper is None:
         return rows
-    known = _paper_numbers(NUMBERS / artifact.paper.key / table.file, table)
+    known = _paper_numbers(
+        NUMBERS / artifact.paper.key / (table.file or f"{artifact.id}.csv"), table
+    )
     labels = [name for name in table.columns if name in rows]
     inside = matching(rows, table.where, [str(name) for name in rows if name not in FIXED])
     found = []

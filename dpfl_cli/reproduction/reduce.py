@@ -35,7 +35,7 @@ from dpfl_cli.reproduction.numbers import (
 )
 from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.rows import FIXED, Missing, Rows, matching
-from dpfl_cli.reproduction.tables import framed
+from dpfl_cli.reproduction.tables import framed, rows_of
 from dpfl_cli.simulation.store import RunRecord
 
 Which = Callable[[Mapping[str, Any]], bool]
@@ -134,13 +134,10 @@ def _finished(
         rows = pd.concat([rows, framed(artifact, labels, added)], ignore_index=True)
     for name, measure in measures.items():
         if isinstance(measure, Derived):
-            made = _derived(
-                name, measure, Rows(rows, labels, dict(measures), artifact.measure_names)
-            )
+            made = _derived(name, measure, rows_of(artifact, rows, labels))
             if made:
                 rows = pd.concat([rows, framed(artifact, labels, made)], ignore_index=True)
-    rows = beside_paper(artifact, rows)
-    return Rows(rows, labels, dict(measures), artifact.measure_names)
+    return rows_of(artifact, beside_paper(artifact, rows), labels)
 
 
 def _derived(name: str, measure: Derived, rows: Rows) -> list[Row]:

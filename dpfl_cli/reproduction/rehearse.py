@@ -17,8 +17,9 @@ from dpfl_cli.reproduction.figure import canvas_of
 from dpfl_cli.reproduction.grid import Cell
 from dpfl_cli.reproduction.judge import judge
 from dpfl_cli.reproduction.layout import page
-from dpfl_cli.reproduction.measure import Derived, Metric
+from dpfl_cli.reproduction.measure import Derived, Metric, Where
 from dpfl_cli.reproduction.reduce import rows_of_runs
+from dpfl_cli.reproduction.rows import PSEUDO, check_values
 from dpfl_cli.reproduction.tables import averaged
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunRecord
@@ -32,7 +33,7 @@ def rehearse(artifact: Artifact, scale: Scale, cells: Sequence[Cell]) -> None:
     Raises:
       ConfigError: something is mistyped, in one line with the nearest right name.
     """
-    check_names(artifact, scale, cells)
+    check_names(artifact)
     if not artifact.trains:
         return  # what is made from plans alone is made at once
     records = {cell.plan.id: _record(artifact, cell.plan) for cell in cells}
@@ -49,19 +50,16 @@ def rehearse(artifact: Artifact, scale: Scale, cells: Sequence[Cell]) -> None:
         raise type(error)(named) from error
 
 
-def check_names(artifact: Artifact, scale: Scale, cells: Sequence[Cell]) -> None:
-    """Refuses labels and measures that nothing defines, in tables, figures and choices.
+def check_names(artifact: Artifact) -> None:
+    """Refuses labels, their values and measures that nothing defines, in measures, tables, figures
+    and choices.
 
-    A label of another scale only is known too.
+    A label, or a value, of another scale only is known too.
     """
-    labels = list(dict.fromkeys(name for cell in cells for name in cell.run.labels))
-    for other in artifact.sizes:
-        if other != scale:
-            labels += [name for run in artifact.runs(other) for name in run.labels]
-    labels = list(dict.fromkeys(labels))
+    labels = list(artifact.choices)
     if artifact.counts_layers:
         labels += ["layer", "output"]
-    pseudo = [*labels, "measure", "round", "rank", "best"]
+    pseudo = [*labels, *PSEUDO]
 
     def known(names: Sequence[str], among: Sequence[str], what: str, place: str) -> None:
         for name in names:
@@ -69,33 +67,43 @@ def check_names(artifact: Artifact, scale: Scale, cells: Sequence[Cell]) -> None
                 where = f"artifact {artifact.name}: {place}"
                 raise ConfigError(f"{where}: no {what} '{name}'; {nearest(name, among)}")
 
+    def selects(where: Where, place: str) -> None:
+        known(list(where), pseudo, "label", f"{place}: where")
+        try:
+            check_values(where, artifact.choices)
+        except ConfigError as error:
+            raise ConfigError(f"artifact {artifact.name}: {place}: where: {error}") from None
+
     for name, measure in artifact.measures.items():
         known([measure.better or ""], ["lower", "higher"], "value", f"measure {name}: better")
-        known(list(measure.where), pseudo, "label", f"measure {name}: where")
+        selects(measure.where, f"measure {name}")
         if isinstance(measure, Derived):
             known(measure.per, labels, "label", f"measure {name}: per")
     for rule in artifact.best:
         known(rule.over, labels, "label", "best: over")
-        known(list(rule.where), labels, "label", "best: where")
+        selects(rule.where, "best")
         known([rule.by], list(artifact.measures), "measure", "best: by")
         if artifact.measures[rule.by].better is None:
             raise ConfigError(f"artifact {artifact.name}: measure {rule.by}: say which is better")
     for number, table in enumerate(artifact.tables):
-        names = [*table.rows, *table.columns, *table.where]
-        known(names, pseudo, "label", f"tables[{number}]")
-        known(table.cells, artifact.measure_names, "measure", f"tables[{number}]")
+        place = f"tables[{number}]"
+        known([*table.rows, *table.columns], pseudo, "label", place)
+        known(table.cells, artifact.measure_names, "measure", place)
+        selects(table.where, place)
     for number, figure in enumerate(artifact.figures):
         place = f"figures[{number}]"
         known([figure.kind], ["lines", "bars", "heatmap"], "kind", place)
-        names = [figure.y, figure.series or "", figure.style or "", *figure.panels, *figure.where]
+        known(figure.log, ["x", "y", "colour"], "axis", place)
+        names = [figure.y, figure.series or "", figure.style or "", *figure.panels]
         known(names, pseudo, "label", place)
         known([figure.x], [*pseudo, *artifact.measure_names], "label or measure", place)
         known(figure.measures, artifact.measure_names, "measure", place)
+        selects(figure.where, place)
     if artifact.numbers is not None:
         ours = [artifact.numbers.measures[word] for word in artifact.numbers.measures]
         many = [name for one in ours for name in ([one] if isinstance(one, str) else one)]
         known(many, artifact.measure_names, "measure", "numbers: measures")
-        known(list(artifact.numbers.where), pseudo, "label", "numbers: where")
+        selects(artifact.numbers.where, "numbers")
     for claim in artifact.claims:
         known([claim.prior], ["holds", "fails", "open"], "value", f"claim {claim.id}: prior")
     ids = [claim.id for claim in artifact.claims]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -16,6 +17,7 @@ from dpfl_cli.reproduction.verdict import Sample
 # Columns of every frame beside the labels.
 FIXED = [MEASURE, ROUND, RANK, SEED, "value", "text", "diverged", "seeds", BEST, "edge", "note"]
 PSEUDO = (BEST, MEASURE, RANK, ROUND)  # columns that are asked for like labels
+MANY = list | tuple | set | range | Mapping  # several values of a label, or the names of a mapping
 
 
 class Missing(Exception):
@@ -48,11 +50,11 @@ class Rows:
     labels: Sequence[str]
     measures: dict[str, Measure]
     named: Sequence[str] = ()  # all measures, best.<label> too
+    known: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values of labels
 
     def where(self, **labels: Any) -> Rows:
         """The rows with these labels: a value, a list of values, or between(low, high)."""
-        found = matching(self.frame, labels, self.labels)
-        return Rows(found, self.labels, self.measures, self.named)
+        return replace(self, frame=self._matching(self.frame, labels))
 
     def __call__(self, measure: str, **labels: Any) -> Sample:
         """One cell, seed by seed."""
@@ -76,6 +78,13 @@ class Rows:
         """A fact that is no number."""
         return str(self._one(measure, labels).iloc[0]["text"])
 
+    def each(self, measure: str, **labels: Any) -> list[Sample]:
+        """The cells of every combination of labels given as several values, one after another:
+        each("loss", method=METHODS, level=3).
+        """
+        many = [list(one) if isinstance(one, MANY) else [one] for one in labels.values()]
+        return [self(measure, **dict(zip(labels, one, strict=True))) for one in product(*many)]
+
     def samples(self, measure: str, **labels: Any) -> list[Sample]:
         """The cells that differ in one label, in its order, each seed by seed."""
         name, found = self._varying(measure, labels)
@@ -96,7 +105,7 @@ class Rows:
 
     def values(self, measure: str, **labels: Any) -> list[float]:
         """Their means over seeds."""
-        frame = matching(self._of(measure), labels, self.labels)
+        frame = self._matching(self._of(measure), labels)
         name, found = self._varying(measure, labels)
         means = frame.groupby(name, sort=False)["value"].mean() if name else frame["value"]
         return [float(means[one]) for one in found] if name else [float(means.mean())]
@@ -119,7 +128,11 @@ class Rows:
         seeds = self.frame[SEED].dropna().unique()
         for seed in sorted(seeds):
             mine = self.frame[(self.frame[SEED] == seed) | self.frame[SEED].isna()]
-            yield Rows(mine, self.labels, self.measures, self.named)
+            yield replace(self, frame=mine)
+
+    def _matching(self, frame: pd.DataFrame, labels: Where) -> pd.DataFrame:
+        check_values(labels, self.known)
+        return matching(frame, labels, self.labels)
 
     def _of(self, measure: str) -> pd.DataFrame:
         if measure not in self.named:
@@ -131,7 +144,7 @@ class Rows:
             raise ConfigError(f"no label '{label}'; {nearest(label, [*self.labels, *PSEUDO])}")
 
     def _one(self, measure: str, labels: Where) -> pd.DataFrame:
-        found = matching(self._of(measure), labels, self.labels)
+        found = self._matching(self._of(measure), labels)
         if found.empty:
             raise Missing(f"no number for {_words(measure, labels)}")
         names = [*self.labels, ROUND, RANK]
@@ -143,7 +156,7 @@ class Rows:
         return found
 
     def _varying(self, measure: str, labels: Where) -> tuple[str, list[Any]]:
-        found = matching(self._of(measure), labels, self.labels)
+        found = self._matching(self._of(measure), labels)
         if found.empty:
             raise Missing(f"no numbers for {_words(measure, labels)}")
         names = [name for name in (*self.labels, ROUND, RANK) if name in found]
@@ -154,6 +167,16 @@ class Rows:
                 "give all labels but one"
             )
         return (varied[0], in_order(found[varied[0]])) if varied else ("", [])
+
+
+def check_values(where: Where, known: Mapping[str, Sequence[Any]]) -> None:
+    """Refuses a value that a label has at no scale ("": rows without it), with the nearest one."""
+    for name, wanted in where.items():
+        values = [*known.get(name, ()), ""]
+        for value in list(wanted) if isinstance(wanted, MANY) else [wanted]:
+            if name in known and not isinstance(value, Between) and value not in values:
+                near = nearest(str(value), [str(one) for one in known[name]])
+                raise ConfigError(f"no {name} '{value}'; {near}")
 
 
 def matching(frame: pd.DataFrame, where: Where, labels: Iterable[str]) -> pd.DataFrame:
@@ -169,7 +192,7 @@ def matching(frame: pd.DataFrame, where: Where, labels: Iterable[str]) -> pd.Dat
             inside = [_is_number(one) and wanted.low <= one <= wanted.high for one in column]
             frame = frame[inside]
             continue
-        many = list(wanted) if isinstance(wanted, list | tuple | set) else [wanted]
+        many = list(wanted) if isinstance(wanted, MANY) else [wanted]
         frame = frame.loc[[any(_same(value, one) for one in many) for value in column]]
     return frame
 

@@ -41,6 +41,13 @@ def framed(artifact: Artifact, labels: Sequence[str], rows: Sequence[Row]) -> pd
     return frame
 
 
+def rows_of(artifact: Artifact, frame: pd.DataFrame, labels: Sequence[str]) -> Rows:
+    """A frame with what the artifact declares, which is what claims are checked against."""
+    names = artifact.measure_names
+    known = {**artifact.choices, MEASURE: names}
+    return Rows(frame, labels, dict(artifact.measures), names, known)
+
+
 def averaged(rows: Rows) -> pd.DataFrame:
     """One row a cell: `value` the mean over seeds (or what `summary` says), `std` with ddof 1, `n`
     runs, `diverged` of them; privacy that of the run with the largest epsilon.
@@ -134,9 +141,7 @@ def from_csv(artifact: Artifact, files: Mapping[str, str]) -> Rows:
             )
         cells.append(row)
     rows = framed(artifact, labels, cells)
-    return Rows(
-        beside_paper(artifact, rows), labels, dict(artifact.measures), artifact.measure_names
-    )
+    return rows_of(artifact, beside_paper(artifact, rows), labels)
 
 
 def _label(text: str) -> Any:

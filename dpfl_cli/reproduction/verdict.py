@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -64,6 +64,13 @@ class Sample:
     @property
     def mean(self) -> float:
         return float(self.values.mean())
+
+    @property
+    def printed(self) -> float:
+        """The paper's number; a ConfigError where it gives none."""
+        if self.paper is None:
+            raise ConfigError(f"{self.text}: the paper gives no number there")
+        return self.paper
 
     def _with(self, other: Sample | float, sign: str, act: Callable[[Any, Any], Any]) -> Sample:
         if not isinstance(other, Sample):
@@ -122,6 +129,9 @@ class Comparison:
     truths: tuple[bool, ...] = ()
 
 
+Comparisons = Iterator[Comparison]
+
+
 def above(left: Sample, right: Sample | float, by: float = 0.0) -> Comparison:
     """`left` is larger than `right` by more than `by` (in its own units)."""
     text = f"{left.text} > {_text(right)}" + (f" by more than {by:g}" if by else "")
@@ -147,9 +157,7 @@ def level(left: Sample, right: Sample | float, within: float) -> Comparison:
 
 def near_paper(left: Sample, within: float | None = None) -> Comparison:
     """It is the paper's number, within the paper's printed spread, or 2 if it prints none."""
-    if left.paper is None:
-        raise ConfigError(f"near_paper({left.text}): the paper gives no number there")
-    return level(left, left.paper, left.paper_std or 2.0 if within is None else within)
+    return level(left, left.printed, left.paper_std or 2.0 if within is None else within)
 
 
 def exact(truth: bool, text: str) -> Comparison:

@@ -32,6 +32,7 @@ from dpfl_cli.reproduction.api import (
     PaperNumbers,
     Rows,
     Run,
+    Scale,
     Table,
     above,
 )
@@ -42,10 +43,10 @@ from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rehearse import rehearse
 from dpfl_cli.reproduction.reproduce import reproduce
 from dpfl_cli.reproduction.rows import matching
-from dpfl_cli.reproduction.tables import averaged, from_csv, to_csv
+from dpfl_cli.reproduction.tables import averaged, from_csv, rows_of, to_csv
 from dpfl_cli.simulation.store import RunStore
 from tests.reproduction.requests import FILE, digest
-from tests.reproduction.small import DEMO, ONE
+from tests.reproduction.small import BASE, DEMO, ONE, runs
 
 LOCK = json.loads(FILE.read_text())
 SILENT: Callable[[str], None] = lambda line: None
@@ -163,6 +164,10 @@ def test_numbers_beside_the_papers(rows: Rows) -> None:
             "no label 'methd'",
         ),
         (
+            {"tables": [Table(rows="clip", cells="distance", where={"method": "fedexpp"})]},
+            r"tables\[0\]: where: no method 'fedexpp'; did you mean fedexp?",
+        ),
+        (
             {"figures": [Figure(kind="lines", x="clip", measures=["distence"])]},
             "no measure 'distence'",
         ),
@@ -191,6 +196,8 @@ def asks(**labels: Any) -> Claim:
     [
         ({"metod": "fedexp"}, "no label 'metod'"),
         ({"method": "fedexp"}, "say which clip"),
+        ({"method": "fedexpp"}, "no method 'fedexpp'; did you mean fedexp"),
+        ({"method": "fedexp", "clip": 30}, "no clip '30'; choose from: 0.1, 0.3, 1.0"),
     ],
 )
 def test_a_claim_that_asks_wrongly_is_found_before_anything_runs(labels: dict, words: str) -> None:
@@ -200,8 +207,22 @@ def test_a_claim_that_asks_wrongly_is_found_before_anything_runs(labels: dict, w
 
 
 def test_a_claim_about_cells_of_another_size_is_not_run(rows: Rows) -> None:
-    (verdict,) = judge(changed(claims=[asks(method="fedexp", clip=30)]), "quick", rows)
+    def more(scale: Scale) -> Iterator[Run]:
+        many = {"dataset.clients": 30, "dataset.dimension": 5}
+        yield from runs(scale)
+        if scale == "paper":
+            yield Run({"method": "fedexp", "clip": 30}, BASE, many)
+
+    artifact = changed(runs=more, claims=[asks(method="fedexp", clip=30)])
+    rehearse(artifact, "smoke", cells(artifact, "smoke"))
+    (verdict,) = judge(artifact, "quick", rows_of(artifact, rows.frame, rows.labels))
     assert verdict.finding == "not run at this size"
+
+
+@pytest.mark.parametrize("source", ["our", "Ours", "", "the paper"])
+def test_a_source_that_is_no_place_in_the_paper_is_refused(source: str) -> None:
+    with pytest.raises(ConfigError, match="no place in the paper"):
+        Claim("asks", "it asks", source, asks().judge)
 
 
 def test_a_label_that_is_true_is_not_one() -> None:
