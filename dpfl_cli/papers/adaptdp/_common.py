@@ -49,15 +49,15 @@ NAMES = {"FedAvg": "dp_fedavg", "AdaptDP": "adaptdp"}  # in the files of the pap
 TRAINED = ["T2", "T3", "T4"]  # tasks whose loss is that of a classifier
 LOWEST = {
     "objective": Metric(
-        metric="objective",
-        at="min",
+        "objective",
+        "min",
         better="lower",
         title="lowest training loss",
         where={"task": "T1"},
     ),
     "loss": Metric(
-        metric="train_loss",
-        at="min",
+        "train_loss",
+        "min",
         better="lower",
         title="lowest training loss",
         where={"task": TRAINED},

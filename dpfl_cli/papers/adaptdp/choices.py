@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dpfl_cli.papers.adaptdp import PAPER
 from dpfl_cli.papers.adaptdp._common import (
     CLIPPED,
@@ -22,14 +20,14 @@ from dpfl_cli.papers.adaptdp._common import (
 )
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Comparison,
+    Comparisons,
     Derived,
     Figure,
     Metric,
     PaperNumbers,
     Price,
     Rows,
-    Run,
+    Runs,
     Scale,
     Size,
     Table,
@@ -49,7 +47,7 @@ ROUNDS = {"T2": 10, "T3": 100, "T4": 100}  # at quick
 INVALID = ("dp.mode=paper", "algorithm.clipping=batch_mean")
 
 
-def runs(scale: Scale) -> Iterator[Run]:
+def runs(scale: Scale) -> Runs:
     for task in TASKS:
         fewer = {"rounds": ROUNDS[task]} if scale == "quick" and task in ROUNDS else {}
         tiny = {"rounds": 2, "algorithm.local_steps": 2}
@@ -76,7 +74,7 @@ def runs(scale: Scale) -> Iterator[Run]:
             yield private({**labels, "selection": "invalid_raw"}, pair, noise, raw, INVALID)
 
 
-def _half(rows: Rows, selection: str) -> Iterator[Comparison]:
+def _half(rows: Rows, selection: str) -> Comparisons:
     for at in LEVELS:
         cell = {"task": "T1", "selection": selection, "level": at}
         yield below(
@@ -85,31 +83,31 @@ def _half(rows: Rows, selection: str) -> Iterator[Comparison]:
         )
 
 
-@claim(source="section 5.2, Table 2", prior="holds")
-def c1(rows: Rows) -> Iterator[Comparison]:
+@claim("section 5.2, Table 2", "holds")
+def c1(rows: Rows) -> Comparisons:
     """on T1 AdaptDP's loss is below half of DP-FedAvg's at every level, at the paper's choices"""
     yield from _half(rows, "paper")
 
 
 @claim(
-    source="ours",
-    prior="holds",
+    "ours",
+    "holds",
     note="the printed pairs spend more at level 3: epsilon 2947 against 1196 on T1 at the best "
     "order",
 )
-def c1_equal(rows: Rows) -> Iterator[Comparison]:
+def c1_equal(rows: Rows) -> Comparisons:
     """it is with the noise that the paper's formulas give at DP-FedAvg's epsilon, too"""
     yield from _half(rows, "calibrated")
 
 
-@claim(source="ours", prior="holds")
-def c1_ours(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds")
+def c1_ours(rows: Rows) -> Comparisons:
     """it is also with either method's best pair of the grid"""
     yield from _half(rows, "ours")
 
 
-@claim(source="Table 2", prior="holds")
-def c2(rows: Rows) -> Iterator[Comparison]:
+@claim("Table 2", "holds")
+def c2(rows: Rows) -> Comparisons:
     """on T1 DP-FedAvg's loss grows as sigma^2, as 1 to 4 to 11.1 within 10 %"""
     cell = {"task": "T1", "selection": "paper", "method": "FedAvg"}
     for at, factor in ((2, 4), (3, 11.111)):
@@ -118,11 +116,11 @@ def c2(rows: Rows) -> Iterator[Comparison]:
 
 
 @claim(
-    source="Table 2",
-    prior="holds",
+    "Table 2",
+    "holds",
     note="with 100 dimensions, which is what the paper's losses imply; it does not say",
 )
-def c1_level(rows: Rows) -> Iterator[Comparison]:
+def c1_level(rows: Rows) -> Comparisons:
     """on T1 DP-FedAvg's losses are within 30 % of the paper's"""
     for at in LEVELS:
         loss = rows("objective", task="T1", selection="paper", method="FedAvg", level=at)
@@ -130,7 +128,7 @@ def c1_level(rows: Rows) -> Iterator[Comparison]:
         yield level(loss / loss.paper, 1, within=0.3)
 
 
-def _at_most(rows: Rows, task: str, levels: tuple[int, ...]) -> Iterator[Comparison]:
+def _at_most(rows: Rows, task: str, levels: tuple[int, ...]) -> Comparisons:
     for at in levels:
         cell = {"task": task, "selection": "paper", "level": at}
         fedavg = rows("loss", method="FedAvg", **cell)
@@ -138,30 +136,30 @@ def _at_most(rows: Rows, task: str, levels: tuple[int, ...]) -> Iterator[Compari
 
 
 @claim(
-    source="Table 2",
-    prior="holds",
+    "Table 2",
+    "holds",
     note="with clipping per record the radius stays at its cap, so at an equal step size and clip "
     "norm the two are one method but for the noise: what they differ in is the choice; at level 3 "
     "AdaptDP also spends twice the epsilon (1273 against 603)",
 )
-def c7_T3(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+def c7_T3(rows: Rows) -> Comparisons:  # noqa: N802
     """on T3 AdaptDP's loss is at most DP-FedAvg's (with a tolerance of 1 %) at every level"""
     yield from _at_most(rows, "T3", LEVELS)
 
 
 @claim(
-    source="Table 2",
-    prior="holds",
+    "Table 2",
+    "holds",
     note="the order of the products of step size and clip norm that the paper selected, not of "
     "the methods, see c7_T3",
 )
-def c7_T4(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+def c7_T4(rows: Rows) -> Comparisons:  # noqa: N802
     """on T4 AdaptDP's loss is at most DP-FedAvg's (with a tolerance of 1 %) at levels 1 and 2"""
     yield from _at_most(rows, "T4", (1, 2))
 
 
-@claim(source="ours", prior="holds")
-def c7_cap(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds")
+def c7_cap(rows: Rows) -> Comparisons:
     """on T3 and T4 the radius stays at its cap"""
     for task in IMAGES:
         for at, (_, cap) in zip(LEVELS, SELECTED[task, "AdaptDP"], strict=True):
@@ -170,12 +168,12 @@ def c7_cap(rows: Rows) -> Iterator[Comparison]:
 
 
 @claim(
-    source="Table 2",
-    prior="fails",
+    "Table 2",
+    "fails",
     note="out of reach with clipping per record: every record is clipped at every step; raw pixels "
     "in 0 to 255 and clipping of the minibatch's mean, which has no valid guarantee, come near",
 )
-def levels_T3_T4(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+def levels_T3_T4(rows: Rows) -> Comparisons:  # noqa: N802
     """the losses on T3 and T4 are within a factor of 10 of the paper's"""
     for task in IMAGES:
         for method in METHODS:
@@ -186,11 +184,11 @@ def levels_T3_T4(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
 
 
 @claim(
-    source="Table 2",
-    prior="holds",
+    "Table 2",
+    "holds",
     note="the paper's clip norms differ at level 2, 0.5 and 0.1",
 )
-def c8_tie(rows: Rows) -> Iterator[Comparison]:
+def c8_tie(rows: Rows) -> Comparisons:
     """on T2 the two losses are within 0.01 of each other at every level"""
     for at in LEVELS:
         cell = {"task": "T2", "selection": "paper", "level": at}
@@ -199,12 +197,12 @@ def c8_tie(rows: Rows) -> Iterator[Comparison]:
 
 
 @claim(
-    source="Table 2",
-    prior="fails",
+    "Table 2",
+    "fails",
     note="with clipping per record nearly every record is clipped, and the loss rises after two or "
     "three rounds; clipping the minibatch's mean (the invalid reading below) goes further down",
 )
-def c8_level(rows: Rows) -> Iterator[Comparison]:
+def c8_level(rows: Rows) -> Comparisons:
     """the losses on T2 are near the paper's 0.313 (within 0.03)"""
     for method in METHODS:
         for at in LEVELS:
@@ -212,8 +210,8 @@ def c8_level(rows: Rows) -> Iterator[Comparison]:
             yield near_paper(loss, within=0.03)
 
 
-@claim(source="ours", prior="holds")
-def batch_mean_T2(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+@claim("ours", "holds")
+def batch_mean_T2(rows: Rows) -> Comparisons:  # noqa: N802
     """on T2 clipping the minibatch's mean in place of the records reaches a loss that is lower by
     more than 0.02, at a claim of privacy that does not hold
     """
@@ -223,12 +221,12 @@ def batch_mean_T2(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
 
 
 @claim(
-    source="Table 2",
-    prior="holds",
+    "Table 2",
+    "holds",
     note="88.50 % of the test records are of the larger class: every method gives the constant "
     "answer",
 )
-def c8_accuracy(rows: Rows) -> Iterator[Comparison]:
+def c8_accuracy(rows: Rows) -> Comparisons:
     """on T2 test accuracies are between 87 and 91 %"""
     for method in METHODS:
         for at in LEVELS:
@@ -249,44 +247,35 @@ table2 = Artifact(
     "printed one (Table 1); the epsilons stand with the rows, and nearly all of them are vacuous.",
     source="Table 2",
     sizes={
-        "smoke": Size(seeds=1, minutes=0.3, note="2 rounds of 2 steps, to see that it works"),
+        "smoke": Size(1, 0.3, "2 rounds of 2 steps, to see that it works"),
         "quick": Size(
-            seeds=3,
-            minutes=2.5,
-            note="T1 as in the paper; T2 10 rounds of one epoch; T3 and T4 100 rounds, 3000 "
+            3,
+            2.5,
+            "T1 as in the paper; T2 10 rounds of one epoch; T3 and T4 100 rounds, 3000 "
             "training and 10,000 test images",
         ),
-        "paper": Size(seeds=3, minutes=12, note="T1 150 rounds, T2 100, T3 and T4 1000"),
+        "paper": Size(3, 12, "T1 150 rounds, T2 100, T3 and T4 1000"),
     },
     runs=runs,
     measures={
         **LOWEST,
         "accuracy": Metric(
-            metric="accuracy",
-            at="max",
-            better="higher",
-            decimals=2,
+            "accuracy",
+            "max",
             title="highest test accuracy",
-            unit="%",
             where={"task": TRAINED},
         ),
-        "last_objective": Metric(
-            metric="objective", better="lower", title=LAST, where={"task": "T1"}
-        ),
-        "last_loss": Metric(
-            metric="train_loss", better="lower", title=LAST, where={"task": TRAINED}
-        ),
-        "radius": Metric(
-            metric="radius", title=f"clip norm C_r, {LAST}", where={"method": "AdaptDP"}
-        ),
+        "last_objective": Metric("objective", better="lower", title=LAST, where={"task": "T1"}),
+        "last_loss": Metric("train_loss", better="lower", title=LAST, where={"task": TRAINED}),
+        "radius": Metric("radius", title=f"clip norm C_r, {LAST}", where={"method": "AdaptDP"}),
         "eps": Price(
             title="epsilon", where={"selection": ["paper", "calibrated", "printed_noise"]}
         ),
         "ratio": Derived(
-            value=lambda rows: (
+            lambda rows: (
                 rows.value("objective", method="AdaptDP") / rows.value("objective", method="FedAvg")
             ),
-            per=["task", "level", "selection"],
+            ["task", "level", "selection"],
             where={"task": "T1"},
             title="AdaptDP over DP-FedAvg",
         ),
@@ -303,7 +292,6 @@ table2 = Artifact(
         "invalid_raw": "the same on raw pixels, 0 to 255 (no valid guarantee)",
     },
     numbers=PaperNumbers(
-        file="table2.csv",
         measures={"min_train_loss": ["objective", "loss"], "max_test_acc_pct": "accuracy"},
         columns={"task": "dataset", "level": "level", "method": "method"},
         names=NAMES,
@@ -311,69 +299,67 @@ table2 = Artifact(
     ),
     tables=[
         Table(
-            caption="T1, the quadratic task: lowest training loss",
+            "T1, the quadratic task: lowest training loss",
             rows=["selection", "level"],
-            columns=["method"],
-            cells=["objective"],
+            columns="method",
+            cells="objective",
             where={"task": "T1"},
         ),
         Table(
-            caption="T1: AdaptDP's loss over DP-FedAvg's (the paper's: 0.050, 0.142, 0.239)",
-            rows=["selection"],
-            columns=["level"],
-            cells=["ratio"],
+            "T1: AdaptDP's loss over DP-FedAvg's (the paper's: 0.050, 0.142, 0.239)",
+            rows="selection",
+            columns="level",
+            cells="ratio",
         ),
         Table(
-            caption="T2 to T4: lowest training loss, at the paper's choices",
+            "T2 to T4: lowest training loss, at the paper's choices",
             rows=["task", "level"],
-            columns=["method"],
-            cells=["loss"],
+            columns="method",
+            cells="loss",
             where=CHOSEN,
         ),
         Table(
-            caption="T2 to T4: highest test accuracy (%), at the paper's choices",
+            "T2 to T4: highest test accuracy (%), at the paper's choices",
             rows=["task", "level"],
-            columns=["method"],
-            cells=["accuracy"],
+            columns="method",
+            cells="accuracy",
             where=CHOSEN,
-            notes=[
-                "T2 holds out a fifth of the records for the test: 18,084 records a client, an "
-                "epoch of 181 steps; the paper trains on all of them and tests on part of them."
-            ],
+            notes="T2 holds out a fifth of the records for the test: 18,084 records a client, an "
+            "epoch of 181 steps; the paper trains on all of them and tests on part of them.",
         ),
         Table(
-            caption="T3 with the misprinted noise, and a reading without a valid guarantee: the "
+            "T3 with the misprinted noise, and a reading without a valid guarantee: the "
             "minibatch's mean is clipped, which one record can move by 2C",
             rows=["selection", "task", "level"],
-            columns=["method"],
+            columns="method",
             cells=["loss", "accuracy"],
             where={"selection": ["invalid", "invalid_raw", "printed_noise"]},
-            notes=["Pixels are in [0, 1] but where it says raw."],
+            notes="Pixels are in [0, 1] but where it says raw.",
         ),
         Table(
-            caption="The last rounds, where the lowest value over rounds is an optimistic one",
+            "The last rounds, where the lowest value over rounds is an optimistic one",
             rows=["task", "level"],
-            columns=["method"],
+            columns="method",
             cells=["last_objective", "last_loss", "radius"],
             where=CHOSEN,
         ),
         Table(
-            caption="Epsilon at delta 1e-4 of each row's whole training",
+            "Epsilon at delta 1e-4 of each row's whole training",
             rows=["task", "level"],
-            columns=["method"],
-            cells=["eps"],
+            columns="method",
+            cells="eps",
             where=CHOSEN,
         ),
     ],
     figures=[
         Figure(
-            kind="bars",
+            "bars",
             x="level",
-            measures=["objective"],
+            measures="objective",
             series="method",
-            panels=["selection"],
+            panels="selection",
             where={"task": "T1"},
-            log=["y"],
+            log="y",
             y_title="lowest training loss, T1",
         )
     ],

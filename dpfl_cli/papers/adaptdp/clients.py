@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +21,12 @@ from dpfl_cli.papers.adaptdp._common import (
 )
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Comparison,
+    Comparisons,
     Figure,
     PaperNumbers,
     Price,
     Rows,
-    Run,
+    Runs,
     Sample,
     Scale,
     Size,
@@ -41,7 +40,7 @@ from dpfl_cli.reproduction.api import (
 CLIENTS = (2, 4, 6)  # P
 
 
-def runs(scale: Scale) -> Iterator[Run]:
+def runs(scale: Scale) -> Runs:
     for task, method, clients in itertools.product(("T1", *IMAGES), METHODS, CLIENTS):
         values: dict[str, Any] = {"dataset.clients": clients}
         if task != "T1":
@@ -59,24 +58,24 @@ def _t1(rows: Rows, method: str, at: int, clients: int) -> Sample:
     return rows("objective", task="T1", method=method, level=at, P=clients)
 
 
-@claim(source="Table 4", prior="holds")
-def c9_falls(rows: Rows) -> Iterator[Comparison]:
+@claim("Table 4", "holds")
+def c9_falls(rows: Rows) -> Comparisons:
     """on T1 the loss falls with the number of clients, for both methods at every level"""
     for method, at in itertools.product(METHODS, LEVELS):
         for few, many in itertools.pairwise(CLIENTS):
             yield below(_t1(rows, method, at, many), _t1(rows, method, at, few))
 
 
-@claim(source="Table 4", prior="holds")
-def c9_rate(rows: Rows) -> Iterator[Comparison]:
+@claim("Table 4", "holds")
+def c9_rate(rows: Rows) -> Comparisons:
     """on T1 DP-FedAvg's loss falls as one over the number of clients, within 15 %"""
     for at, many in itertools.product(LEVELS, CLIENTS[1:]):
         fall = _t1(rows, "FedAvg", at, many) / _t1(rows, "FedAvg", at, 2)
         yield level(fall * (many / 2), 1, within=0.15)
 
 
-@claim(source="Table 4", prior="holds")
-def c1(rows: Rows) -> Iterator[Comparison]:
+@claim("Table 4", "holds")
+def c1(rows: Rows) -> Comparisons:
     """on T1 AdaptDP's loss is below half of DP-FedAvg's with every number of clients, at every
     level
     """
@@ -84,9 +83,7 @@ def c1(rows: Rows) -> Iterator[Comparison]:
         yield below(_t1(rows, "AdaptDP", at, clients), 0.5 * _t1(rows, "FedAvg", at, clients))
 
 
-def _at_most(
-    rows: Rows, task: str, levels: tuple[int, ...], many: tuple[int, ...]
-) -> Iterator[Comparison]:
+def _at_most(rows: Rows, task: str, levels: tuple[int, ...], many: tuple[int, ...]) -> Comparisons:
     for at, clients in itertools.product(levels, many):
         cell = {"task": task, "level": at, "P": clients}
         fedavg = rows("loss", method="FedAvg", **cell)
@@ -94,12 +91,12 @@ def _at_most(
 
 
 @claim(
-    source="Table 4",
-    prior="holds",
+    "Table 4",
+    "holds",
     note="with clipping per record the radius stays at its cap: at an equal step size and clip "
     "norm the two are one method but for the noise",
 )
-def c7_T3(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+def c7_T3(rows: Rows) -> Comparisons:  # noqa: N802
     """on T3 AdaptDP's loss is at most DP-FedAvg's (with a tolerance of 1 %) with 2 and 4 clients,
     at every level
     """
@@ -107,18 +104,18 @@ def c7_T3(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
 
 
 @claim(
-    source="Table 4",
-    prior="holds",
+    "Table 4",
+    "holds",
     note="the order of the products of step size and clip norm that the paper selected, not of "
     "the methods",
 )
-def c7_T4(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+def c7_T4(rows: Rows) -> Comparisons:  # noqa: N802
     """on T4 it is at levels 1 and 2, with 2 and 6 clients"""
     yield from _at_most(rows, "T4", (1, 2), (2, 6))
 
 
-@claim(source="Table 4", prior="holds")
-def levels(rows: Rows) -> Iterator[Comparison]:
+@claim("Table 4", "holds")
+def levels(rows: Rows) -> Comparisons:
     """on T1 AdaptDP's losses are within a factor of 2 of the paper's at levels 2 and 3"""
     for at, clients in itertools.product((2, 3), CLIENTS):
         loss = _t1(rows, "AdaptDP", at, clients)
@@ -136,9 +133,9 @@ table4 = Artifact(
     "clients, and on the quadratic task the loss with it.",
     source="Table 4",
     sizes={
-        "smoke": Size(seeds=1, minutes=0.3, note="2 rounds of 2 steps, to see that it works"),
-        "quick": Size(seeds=3, minutes=3, note="T1 as in the paper; T3 and T4 30 rounds"),
-        "paper": Size(seeds=3, minutes=20, note="T1 150 rounds, T3 and T4 100"),
+        "smoke": Size(1, 0.3, "2 rounds of 2 steps, to see that it works"),
+        "quick": Size(3, 3, "T1 as in the paper; T3 and T4 30 rounds"),
+        "paper": Size(3, 20, "T1 150 rounds, T3 and T4 100"),
     },
     runs=runs,
     measures={
@@ -148,43 +145,42 @@ table4 = Artifact(
     },
     titles={**TITLES, "P": "clients"},
     numbers=PaperNumbers(
-        file="table4.csv",
         measures={"min_train_loss": ["objective", "loss"]},
         columns={"task": "dataset", "P": "P", "method": "method", "level": "level"},
         names=NAMES,
     ),
     tables=[
         Table(
-            caption="T1: lowest training loss",
+            "T1: lowest training loss",
             rows=["level", "P"],
-            columns=["method"],
-            cells=["objective"],
+            columns="method",
+            cells="objective",
             where={"task": "T1"},
         ),
         Table(
-            caption="T3 and T4: lowest training loss",
+            "T3 and T4: lowest training loss",
             rows=["task", "level", "P"],
-            columns=["method"],
-            cells=["loss"],
+            columns="method",
+            cells="loss",
             where={"task": list(IMAGES)},
         ),
         Table(
-            caption="Epsilon at delta 1e-4 of a client's records, whatever the number of clients",
+            "Epsilon at delta 1e-4 of a client's records, whatever the number of clients",
             rows=["task", "level"],
-            columns=["method"],
-            cells=["eps"],
+            columns="method",
+            cells="eps",
             where={"P": 2},
         ),
     ],
     figures=[
         Figure(
-            kind="lines",
+            "lines",
             x="P",
-            measures=["objective"],
+            measures="objective",
             series="method",
-            panels=["level"],
+            panels="level",
             where={"task": "T1"},
-            log=["y"],
+            log="y",
             y_title="lowest training loss, T1",
         )
     ],

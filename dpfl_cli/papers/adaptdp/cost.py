@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 from dpfl_cli.papers.adaptdp import PAPER
 from dpfl_cli.papers.adaptdp._common import LEVELS, METHODS, NAMES, NOISE, TITLES, private
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Comparison,
+    Comparisons,
     Derived,
     Fact,
     Figure,
@@ -19,6 +18,7 @@ from dpfl_cli.reproduction.api import (
     Price,
     Rows,
     Run,
+    Runs,
     Scale,
     Size,
     Table,
@@ -50,7 +50,7 @@ MOBILENET: dict[Scale, Values] = {
 }
 
 
-def of_mobilenet(scale: Scale) -> Iterator[Run]:
+def of_mobilenet(scale: Scale) -> Runs:
     for method in ("FedAvg",) if scale == "smoke" else METHODS:
         for at, noise in zip(LEVELS, NOISE["T3", method], strict=True):
             labels = {"method": method, "level": at}
@@ -60,16 +60,16 @@ def of_mobilenet(scale: Scale) -> Iterator[Run]:
             yield Run(labels, run.overrides, run.values)
 
 
-@claim(source="ours")
-def works(rows: Rows) -> Iterator[Comparison]:
+@claim("ours")
+def works(rows: Rows) -> Comparisons:
     """the training loss falls below its value before round 1 for both methods at every level"""
     for method, at in itertools.product(METHODS, LEVELS):
         cell = {"method": method, "level": at}
         yield below(rows("loss", **cell), rows("first", **cell))
 
 
-@claim(source="section 5.2, Table 5")
-def paper_order(rows: Rows) -> Iterator[Comparison]:
+@claim("section 5.2, Table 5")
+def paper_order(rows: Rows) -> Comparisons:
     """AdaptDP's loss is lower at levels 2 and 3, DP-FedAvg's at level 1"""
     for at in LEVELS:
         ours, theirs = (rows("loss", method=method, level=at) for method in ("AdaptDP", "FedAvg"))
@@ -86,51 +86,49 @@ table5 = Artifact(
     source="Table 5; the version of MobileNet is not given",
     sizes={
         "smoke": Size(
-            seeds=1,
-            minutes=0.5,
-            note="1 round of 1 step, width 0.1 and 200 images, to see that it works",
+            1,
+            0.5,
+            "1 round of 1 step, width 0.1 and 200 images, to see that it works",
         ),
         "quick": Size(
-            seeds=1,
-            minutes=1.5,
-            note="width 0.25, 300 images, 3 rounds of 3 steps, one seed: that it works, not what "
+            1,
+            1.5,
+            "width 0.25, 300 images, 3 rounds of 3 steps, one seed: that it works, not what "
             "the paper measures",
         ),
         "paper": Size(
-            seeds=3,
-            minutes=4000,
-            note="width 1 (2,236,106 parameters), 3000 images, 100 rounds of 15 steps; meant for "
-            "a GPU",
+            3,
+            4000,
+            "width 1 (2,236,106 parameters), 3000 images, 100 rounds of 15 steps; meant for a GPU",
         ),
     },
     runs=of_mobilenet,
     measures={
-        "loss": Metric(metric="train_loss", at="min", better="lower", title="lowest training loss"),
-        "first": Metric(metric="train_loss", at="first", title="training loss before round 1"),
-        "parameters": Fact(value="dimension", decimals=0, title="parameters"),
+        "loss": Metric("train_loss", "min", better="lower", title="lowest training loss"),
+        "first": Metric("train_loss", "first", title="training loss before round 1"),
+        "parameters": Fact("dimension", decimals=0, title="parameters"),
         "eps": Price(title="epsilon"),
     },
     titles=TITLES,
     numbers=PaperNumbers(
-        file="table5.csv",
         measures={"min_train_loss": "loss"},
         columns={"method": "method", "level": "level"},
         names=NAMES,
     ),
     tables=[
-        Table(caption="Lowest training loss", rows=["level"], columns=["method"], cells=["loss"]),
+        Table("Lowest training loss", rows="level", columns="method", cells="loss"),
         Table(
-            caption="Before the first round, the number of parameters, and epsilon at delta 1e-4",
-            rows=["level"],
-            columns=["method"],
+            "Before the first round, the number of parameters, and epsilon at delta 1e-4",
+            rows="level",
+            columns="method",
             cells=["first", "parameters", "eps"],
         ),
     ],
     figures=[
         Figure(
-            kind="bars",
+            "bars",
             x="level",
-            measures=["loss"],
+            measures="loss",
             series="method",
             y_title="lowest training loss",
         )
@@ -145,7 +143,7 @@ table5 = Artifact(
 TIMED = 23  # rounds, of which the first 3 are not counted
 
 
-def timed(scale: Scale) -> Iterator[Run]:
+def timed(scale: Scale) -> Runs:
     small: Values = {
         "dataset.train_records": 400,
         "dataset.test_records": 20,
@@ -165,26 +163,24 @@ def _seconds(rows: Rows) -> float:
 
 def _ratio(measure: str) -> Derived:
     return Derived(
-        value=lambda rows: (
-            rows.value(measure, method="AdaptDP") / rows.value(measure, method="FedAvg")
-        ),
+        lambda rows: rows.value(measure, method="AdaptDP") / rows.value(measure, method="FedAvg"),
         decimals=3,
         title=f"{'time' if measure == 'seconds' else 'memory'}, AdaptDP over DP-FedAvg",
     )
 
 
-@claim(source="section 5.2, Table 6", prior="holds")
-def c10_memory(rows: Rows) -> Iterator[Comparison]:
+@claim("section 5.2, Table 6", "holds")
+def c10_memory(rows: Rows) -> Comparisons:
     """AdaptDP takes at most 10 % more memory"""
     yield below(rows("memory_ratio"), 1.1)
 
 
 @claim(
-    source="section 5.2, Table 6",
+    "section 5.2, Table 6",
     note="one pass more, without gradients, beside 15 steps, some 6 %; rounds take some 40 ms, of "
     "which the least disturbed is taken: other work on the machine can turn the verdict",
 )
-def c10_time(rows: Rows) -> Iterator[Comparison]:
+def c10_time(rows: Rows) -> Comparisons:
     """AdaptDP takes at most 10 % more time"""
     yield below(rows("time_ratio"), 1.1)
 
@@ -198,62 +194,55 @@ table6 = Artifact(
     "gradient, and one number sent.",
     source="Table 6; its times are of another machine and program",
     sizes={
-        "smoke": Size(seeds=1, minutes=0.1, note="400 images and 16 units, to see that it works"),
-        "quick": Size(seeds=8, minutes=0.6, note="3000 images, 8 runs of each"),
-        "paper": Size(seeds=10, minutes=1, note="3000 images, 10 runs of each"),
+        "smoke": Size(1, 0.1, "400 images and 16 units, to see that it works"),
+        "quick": Size(8, 0.6, "3000 images, 8 runs of each"),
+        "paper": Size(10, 1, "3000 images, 10 runs of each"),
     },
     runs=timed,
     measures={
-        "clock": Metric(
-            metric="timing.compute", at="series", title="computing time until a round", unit="s"
-        ),
+        "clock": Metric("timing.compute", "series", title="computing time until a round", unit="s"),
         "all": Metric(
-            metric="timing.compute",
-            at=TIMED,
+            "timing.compute",
+            TIMED,
             summary="min",
             title="computing time of 23 rounds",
             unit="s",
         ),
-        "seconds": Derived(
-            value=_seconds, per=["method"], title="a round: shortest of 20", unit="s"
-        ),
-        "peak": Metric(
-            metric="timing.peak_bytes", summary="min", title="peak memory", unit="bytes"
-        ),
+        "seconds": Derived(_seconds, "method", title="a round: shortest of 20", unit="s"),
+        "peak": Metric("timing.peak_bytes", summary="min", title="peak memory", unit="bytes"),
         "gigabytes": Derived(
-            value=lambda rows: rows.value("peak") / 1e9,
-            per=["method"],
+            lambda rows: rows.value("peak") / 1e9,
+            "method",
             decimals=3,
             title="peak memory",
             unit="GB",
         ),
         "sent": Metric(
-            metric="communication.uplink_floats", decimals=0, title="numbers that a client sent"
+            "communication.uplink_floats", decimals=0, title="numbers that a client sent"
         ),
         "time_ratio": _ratio("seconds"),
         "memory_ratio": _ratio("peak"),
     },
     titles=TITLES,
     numbers=PaperNumbers(
-        file="table6.csv",
         measures={"sec_per_round": "seconds", "cpu_mem_gb": "gigabytes"},
         columns={"method": "method"},
         names=NAMES,
     ),
     tables=[
         Table(
-            caption="Time of a round, peak memory of the process (libraries and data with it), and "
+            "Time of a round, peak memory of the process (libraries and data with it), and "
             "what a client sent in 23 rounds",
-            rows=["method"],
+            rows="method",
             cells=["seconds", "gigabytes", "sent"],
         ),
-        Table(caption="Ratios", rows=[], cells=["time_ratio", "memory_ratio"]),
+        Table("Ratios", rows=[], cells=["time_ratio", "memory_ratio"]),
     ],
     figures=[
         Figure(
-            kind="bars",
+            "bars",
             x="method",
-            measures=["all"],
+            measures="all",
             spread=False,
             y_title="computing time of 23 rounds (s)",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from dpfl_cli.papers.adaptdp import PAPER
@@ -12,12 +12,13 @@ from dpfl_cli.papers.adaptdp._common import CLIPPED, METHODS, NOISE, SELECTED, T
 from dpfl_cli.papers.adaptdp.choices import LAST, runs, table2
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Comparison,
+    Comparisons,
     Fact,
     Figure,
     Metric,
     Rows,
     Run,
+    Runs,
     Scale,
     Size,
     Table,
@@ -30,22 +31,22 @@ from dpfl_cli.reproduction.api import (
 )
 
 
-def curves(scale: Scale) -> Iterator[Run]:
+def curves(scale: Scale) -> Runs:
     for run in runs(scale):
         one = run.labels
         if one["selection"] == "paper" and one["level"] == 3 and one["task"] in ("T1", "T3"):
             yield run
 
 
-@claim(source="Figure 1 (a)", prior="holds")
-def lower(rows: Rows) -> Iterator[Comparison]:
+@claim("Figure 1 (a)", "holds")
+def lower(rows: Rows) -> Comparisons:
     """on T1 AdaptDP ends below half of DP-FedAvg's loss"""
     ends = {method: rows("last", task="T1", method=method) for method in METHODS}
     yield below(ends["AdaptDP"], 0.5 * ends["FedAvg"])
 
 
-@claim(source="ours", prior="holds")
-def floor(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds")
+def floor(rows: Rows) -> Comparisons:
     """on T1 DP-FedAvg is at its floor after 110 rounds (the mean of rounds 111 to 130 within
     20 % of that of rounds 131 to 150)
     """
@@ -57,12 +58,12 @@ def floor(rows: Rows) -> Iterator[Comparison]:
 
 
 @claim(
-    source="Figure 1 (b)",
-    prior="holds",
+    "Figure 1 (b)",
+    "holds",
     note="DP-FedAvg has the paper's step size 0.1 and clip norm 0.1, AdaptDP 0.3 and 0.05: it "
     "takes longer steps",
 )
-def lower_T3(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+def lower_T3(rows: Rows) -> Comparisons:  # noqa: N802
     """on T3 AdaptDP ends at or below DP-FedAvg's loss (with a tolerance of 1 %)"""
     ends = {method: rows("last_loss", task="T3", method=method) for method in METHODS}
     yield below(ends["AdaptDP"], 1.01 * ends["FedAvg"])
@@ -70,12 +71,12 @@ def lower_T3(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
 
 def _curve(measure: str, task: str) -> Figure:
     return Figure(
-        kind="lines",
+        "lines",
         x="round",
-        measures=[measure],
+        measures=measure,
         series="method",
         where={"task": task},
-        log=["y"],
+        log="y",
         title=f"{task}, level 3",
         y_title="training loss",
     )
@@ -94,24 +95,24 @@ fig1 = Artifact(
     runs_of="adaptdp/table2",
     measures={
         "objective": Metric(
-            metric="objective",
-            at="series",
+            "objective",
+            "series",
             better="lower",
             title="training loss",
             where={"task": "T1"},
         ),
         "loss": Metric(
-            metric="train_loss",
-            at="series",
+            "train_loss",
+            "series",
             better="lower",
             title="training loss",
             where={"task": "T3"},
         ),
         "last": Metric(
-            metric="objective", better="lower", title=f"training loss, {LAST}", where={"task": "T1"}
+            "objective", better="lower", title=f"training loss, {LAST}", where={"task": "T1"}
         ),
         "last_loss": Metric(
-            metric="train_loss",
+            "train_loss",
             better="lower",
             title=f"training loss, {LAST}",
             where={"task": "T3"},
@@ -120,9 +121,9 @@ fig1 = Artifact(
     titles=table2.titles,
     tables=[
         Table(
-            caption="Mean training loss of the last five rounds",
-            rows=["task"],
-            columns=["method"],
+            "Mean training loss of the last five rounds",
+            rows="task",
+            columns="method",
             cells=["last", "last_loss"],
         )
     ],
@@ -138,7 +139,7 @@ TASKS = ("T1", "T3")
 QUANTILES = (50, 60, 70, 80, 90, 100)
 
 
-def radii(scale: Scale) -> Iterator[Run]:
+def radii(scale: Scale) -> Runs:
     for task in TASKS:
         values: dict[str, Any] = {}
         if scale == "smoke":
@@ -165,8 +166,8 @@ def _offset(of: Callable[[str], Any]) -> float:
     return math.sqrt(2 * of("algorithm.radius_multiplier") * nu)
 
 
-@claim(source="section 5.2, Figure 2", prior="holds")
-def c4_cap(rows: Rows) -> Iterator[Comparison]:
+@claim("section 5.2, Figure 2", "holds")
+def c4_cap(rows: Rows) -> Comparisons:
     """on T1 the clip norm is at its cap in the first 10 rounds"""
     cap = rows.value("cap", task="T1")
     yield each_seed(
@@ -176,15 +177,15 @@ def c4_cap(rows: Rows) -> Iterator[Comparison]:
     )
 
 
-@claim(source="section 5.2, Figure 2", prior="holds")
-def c4_falls(rows: Rows) -> Iterator[Comparison]:
+@claim("section 5.2, Figure 2", "holds")
+def c4_falls(rows: Rows) -> Comparisons:
     """on T1 its mean over the last 50 rounds is below a quarter of the cap"""
     late = rows.mean("radius", task="T1", round=between(101, 150))
     yield below(late, 0.25 * rows("cap", task="T1"))
 
 
-@claim(source="ours", prior="holds")
-def c5(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds")
+def c5(rows: Rows) -> Comparisons:
     """on T1 it ends within 0.5 and 1.5 times sqrt(2 tau nu), the clip norm that its noise offset
     alone gives
     """
@@ -192,24 +193,24 @@ def c5(rows: Rows) -> Iterator[Comparison]:
 
 
 @claim(
-    source="section 5.2, Figure 2 (b1)",
-    prior="fails",
+    "section 5.2, Figure 2 (b1)",
+    "fails",
     note="restated from the paper's figure; every record is clipped at every step there",
 )
-def b1_falls(rows: Rows) -> Iterator[Comparison]:
+def b1_falls(rows: Rows) -> Comparisons:
     """on T3 the clip norm adapts: it ends below half of its cap"""
     yield below(rows("last_radius", task="T3"), 0.5 * rows("cap", task="T3"))
 
 
-@claim(source="section 5.2, Figure 2", prior="holds")
-def c6(rows: Rows) -> Iterator[Comparison]:
+@claim("section 5.2, Figure 2", "holds")
+def c6(rows: Rows) -> Comparisons:
     """in late rounds tau_0.7 is between 0.5 and 1.5 on both tasks"""
     for task in TASKS:
         yield level(rows("last_70", task=task), 1, within=0.5)
 
 
-@claim(source="section 5.2, Figure 2", prior="holds")
-def c6_order(rows: Rows) -> Iterator[Comparison]:
+@claim("section 5.2, Figure 2", "holds")
+def c6_order(rows: Rows) -> Comparisons:
     """tau_q grows with q, and tau_1 is small beside its bound n = 3000 (below 0.05 n)"""
     for task in TASKS:
         ordered = [rows(f"last_{q}", task=task) for q in (50, 70, 90, 100)]
@@ -218,8 +219,8 @@ def c6_order(rows: Rows) -> Iterator[Comparison]:
         yield below(ordered[-1], 150)
 
 
-@claim(source="ours", prior="holds")
-def c6_flat(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds")
+def c6_flat(rows: Rows) -> Comparisons:
     """on T1 tau_0.7 does not move (rounds 101 to 150 within 20 % of rounds 1 to 20)"""
     late, early = (
         rows.mean("tau_70", task="T1", round=between(*ends)) for ends in ((101, 150), (1, 20))
@@ -227,8 +228,8 @@ def c6_flat(rows: Rows) -> Iterator[Comparison]:
     yield level(late / early, 1, within=0.2)
 
 
-@claim(source="ours", prior="holds")
-def clipped_T1(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+@claim("ours", "holds")
+def clipped_T1(rows: Rows) -> Comparisons:  # noqa: N802
     """on T1 the clip norm clips more than half of the records in round 20 and fewer than 5 % after
     round 100
     """
@@ -237,11 +238,11 @@ def clipped_T1(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
 
 
 @claim(
-    source="ours",
-    prior="holds",
+    "ours",
+    "holds",
     note="every record is clipped at every step, so AdaptDP is DP-FedAvg there",
 )
-def cap_T3(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+def cap_T3(rows: Rows) -> Comparisons:  # noqa: N802
     """on T3 the clip norm never leaves its cap"""
     cap = rows.value("cap", task="T3")
     yield each_seed(
@@ -252,7 +253,7 @@ def cap_T3(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
 
 
 def _panels(measures: list[str], title: str, y_title: str = "", **more: Any) -> Figure:
-    return Figure(kind="lines", x="round", measures=measures, title=title, y_title=y_title, **more)
+    return Figure("lines", x="round", measures=measures, title=title, y_title=y_title, **more)
 
 
 RADIUS = "clip norm C_r"
@@ -268,40 +269,32 @@ fig2 = Artifact(
     "the clip norm never leaves its cap.",
     source="Figure 2",
     sizes={
-        "smoke": Size(seeds=1, minutes=0.1, note="2 rounds of 2 steps, to see that it works"),
-        "quick": Size(seeds=3, minutes=0.5, note="T1 as in the paper, T3 100 rounds"),
-        "paper": Size(seeds=5, minutes=4, note="T1 150 rounds, T3 1000"),
+        "smoke": Size(1, 0.1, "2 rounds of 2 steps, to see that it works"),
+        "quick": Size(3, 0.5, "T1 as in the paper, T3 100 rounds"),
+        "paper": Size(5, 4, "T1 150 rounds, T3 1000"),
     },
     runs=radii,
     measures={
-        "radius": Metric(metric="radius", at="series", title=RADIUS),
+        "radius": Metric("radius", "series", title=RADIUS),
         "clipped": Metric(
-            metric="clipped_fraction", at="series", title="share of the records that C_r clips"
+            "clipped_fraction", "series", title="share of the records that C_r clips"
         ),
-        **{
-            f"tau_{q}": Metric(metric=f"tau_{q}", at="series", title=f"q = {q / 100:g}")
-            for q in QUANTILES
-        },
-        "cap": Fact(value="algorithm.clip_norm", title="cap G"),
-        "floor": Fact(value=_offset, title="sqrt(2 tau nu)"),
-        "last_radius": Metric(metric="radius", title="clip norm, mean of the last five rounds"),
-        **{
-            f"last_{q}": Metric(metric=f"tau_{q}", title=f"tau_{q / 100:g}")
-            for q in (50, 70, 90, 100)
-        },
+        **{f"tau_{q}": Metric(f"tau_{q}", "series", title=f"q = {q / 100:g}") for q in QUANTILES},
+        "cap": Fact("algorithm.clip_norm", title="cap G"),
+        "floor": Fact(_offset, title="sqrt(2 tau nu)"),
+        "last_radius": Metric("radius", title="clip norm, mean of the last five rounds"),
+        **{f"last_{q}": Metric(f"tau_{q}", title=f"tau_{q / 100:g}") for q in (50, 70, 90, 100)},
     },
     titles=TITLES,
     tables=[
         Table(
-            caption="The clip norm, its cap and what its offset allows; quantiles over the mean, "
+            "The clip norm, its cap and what its offset allows; quantiles over the mean, "
             "mean of the last five rounds",
-            rows=["task"],
+            rows="task",
             cells=["cap", "floor", "last_radius", "last_50", "last_70", "last_90", "last_100"],
-            notes=[
-                "The paper reads tau_0.7 as about 1. The quantiles and the share of clipped "
-                "records "
-                "are diagnostics that no epsilon covers."
-            ],
+            notes="The paper reads tau_0.7 as about 1. The quantiles and the share of clipped "
+            "records "
+            "are diagnostics that no epsilon covers.",
         )
     ],
     figures=[

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 from dpfl_cli.papers.adaptdp import PAPER
 from dpfl_cli.papers.adaptdp._common import TASKS, TITLES
 from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
-    Comparison,
+    Comparisons,
     Fact,
     Figure,
     Metric,
     Price,
     Rows,
     Run,
+    Runs,
     Sample,
     Scale,
     Size,
@@ -38,7 +38,7 @@ GRIDS = {  # step sizes, clip norms
 }
 
 
-def runs(scale: Scale) -> Iterator[Run]:
+def runs(scale: Scale) -> Runs:
     smoke = scale == "smoke"
     for task, grid in GRIDS.items():
         values: dict[str, float] = {"rounds": 5} if (scale, task) == ("quick", "T2") else {}
@@ -55,8 +55,8 @@ def runs(scale: Scale) -> Iterator[Run]:
                     yield Run({**cell, "eta": eta, "cap": cap}, fixed, {**chosen, **values})
 
 
-@claim(source="ours", prior="holds", invariant=True)
-def met(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds", invariant=True)
+def met(rows: Rows) -> Comparisons:
     """every run's epsilon is at most its target, and within 0.1 % of it"""
     for task, (target, epsilon), method in itertools.product(GRIDS, TARGETS.items(), METHODS):
         spent = rows("eps", task=task, target=target, method=method)
@@ -68,11 +68,11 @@ def _best(rows: Rows, measure: str, task: str, target: str, method: str) -> Samp
 
 
 @claim(
-    source="ours",
+    "ours",
     note="half of the budget goes to the radius, whose offset keeps it at or near its cap under "
     "this much noise",
 )
-def T1(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+def T1(rows: Rows) -> Comparisons:  # noqa: N802
     """on T1 AdaptDP's best loss is below DP-FedAvg's best loss at every epsilon"""
     for target in TARGETS:
         cell = (rows, "objective", "T1", target)
@@ -80,12 +80,12 @@ def T1(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
 
 
 @claim(
-    source="ours",
+    "ours",
     note="at epsilon 1 and 4 the theorem knows no amplification here, and the noise it asks for is "
     "too much for either method; dp-accounting's tighter bound prices the same noise at about 0.08 "
     "and 0.36, and a tenth of it at 1 and 4",
 )
-def T1_learns(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+def T1_learns(rows: Rows) -> Comparisons:  # noqa: N802
     """on T1 both methods end below a tenth of the loss before round 1 at every epsilon"""
     for target, method in itertools.product(TARGETS, METHODS):
         start = rows("start", task="T1", target=target, method=method)
@@ -93,11 +93,11 @@ def T1_learns(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
 
 
 @claim(
-    source="ours",
+    "ours",
     note="the best pairs are the largest of the grid after so few rounds; the cap that is best "
     "clips nearly nothing, and the adaptive clip norm is below it",
 )
-def T2(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+def T2(rows: Rows) -> Comparisons:  # noqa: N802
     """on T2 the two methods' best losses are within 0.01 of each other at every epsilon"""
     for target in TARGETS:
         cell = (rows, "loss", "T2", target)
@@ -112,9 +112,9 @@ BEST = {"best": True}
 
 def _bars(measure: str, task: str, log: bool) -> Figure:
     return Figure(
-        kind="bars",
+        "bars",
         x="target",
-        measures=[measure],
+        measures=measure,
         series="method",
         where={"task": task, **BEST},
         log=["y"] if log else [],
@@ -135,52 +135,47 @@ eps_honest = Artifact(
     "tighter bound would ask for.",
     source="its methods; the comparison is ours",
     sizes={
-        "smoke": Size(seeds=1, minutes=0.2, note="2 rounds of 2 steps, to see that it works"),
-        "quick": Size(seeds=3, minutes=1.2, note="T1 150 rounds of 20 steps; T2 5 rounds of 181"),
-        "paper": Size(seeds=3, minutes=15, note="T1 150 rounds of 20 steps; T2 100 rounds of 181"),
+        "smoke": Size(1, 0.2, "2 rounds of 2 steps, to see that it works"),
+        "quick": Size(3, 1.2, "T1 150 rounds of 20 steps; T2 5 rounds of 181"),
+        "paper": Size(3, 15, "T1 150 rounds of 20 steps; T2 100 rounds of 181"),
     },
     runs=runs,
     measures={
         "objective": Metric(
-            metric="objective",
+            "objective",
             better="lower",
             title=f"training loss, {LAST}",
             where={"task": "T1"},
         ),
         "loss": Metric(
-            metric="train_loss",
+            "train_loss",
             better="lower",
             title=f"training loss, {LAST}",
             where={"task": "T2"},
         ),
         "start": Metric(
-            metric="objective",
-            at="first",
+            "objective",
+            "first",
             title="training loss before round 1",
             where={"task": "T1", **BEST},
         ),
         "start_loss": Metric(
-            metric="train_loss",
-            at="first",
+            "train_loss",
+            "first",
             title="training loss before round 1",
             where={"task": "T2", **BEST},
         ),
         "accuracy": Metric(
-            metric="accuracy",
-            better="higher",
-            decimals=2,
+            "accuracy",
             title=f"test accuracy, {LAST}",
-            unit="%",
             where={"task": "T2", **BEST},
         ),
         "radius": Metric(
-            metric="radius",
+            "radius",
             title=f"clip norm C_r, {LAST}",
             where={"method": "AdaptDP", **BEST},
         ),
-        "noise": Fact(
-            value="ledger.gradient.noise_multiplier", title="noise multiplier", where=BEST
-        ),
+        "noise": Fact("ledger.gradient.noise_multiplier", title="noise multiplier", where=BEST),
         "eps": Price(decimals=4, title="epsilon", where=BEST),
         "eps_paper": Price(
             accountant="wang_rdp",
@@ -191,8 +186,8 @@ eps_honest = Artifact(
         ),
     },
     best=[
-        Best(over=OVER, by="objective", where={"task": "T1"}, note=PRIVATE),
-        Best(over=OVER, by="loss", where={"task": "T2"}, note=PRIVATE),
+        Best(OVER, "objective", where={"task": "T1"}, note=PRIVATE),
+        Best(OVER, "loss", where={"task": "T2"}, note=PRIVATE),
     ],
     titles={
         **TITLES,
@@ -203,40 +198,38 @@ eps_honest = Artifact(
     },
     tables=[
         Table(
-            caption="Training loss of the last five rounds with each method's best pair, beside "
+            "Training loss of the last five rounds with each method's best pair, beside "
             "the loss before round 1",
             rows=["task", "target"],
-            columns=["method"],
+            columns="method",
             cells=["objective", "start", "loss", "start_loss"],
             where=BEST,
         ),
         Table(
-            caption="The best pairs, and the clip norm that AdaptDP ended with",
+            "The best pairs, and the clip norm that AdaptDP ended with",
             rows=["task", "target"],
-            columns=["method"],
+            columns="method",
             cells=["best.eta", "best.cap", "radius"],
         ),
         Table(
-            caption="Test accuracy (%) on T2",
-            rows=["target"],
-            columns=["method"],
-            cells=["accuracy"],
+            "Test accuracy (%) on T2",
+            rows="target",
+            columns="method",
+            cells="accuracy",
             where=BEST,
         ),
         Table(
-            caption="What the noise costs: by the best order, and as the paper prices it",
+            "What the noise costs: by the best order, and as the paper prices it",
             rows=["task", "target"],
-            columns=["method"],
+            columns="method",
             cells=["noise", "eps", "eps_paper"],
             where=BEST,
-            notes=[
-                "As printed the theorem has terms that do not fall with the noise: on T1 no noise "
-                "reaches an epsilon below 6.14 in the paper's way, which is why its column stays "
-                "there for targets 1 and 4; accountant.order=paper refuses such targets in one "
-                "line. The calibration here bounds a release by its price without a batch too, so "
-                "that it has an answer, with about ten times the noise that a tighter bound would "
-                "need."
-            ],
+            notes="As printed the theorem has terms that do not fall with the noise: on T1 no "
+            "noise reaches an epsilon below 6.14 in the paper's way, which is why its column stays "
+            "there for targets 1 and 4; accountant.order=paper refuses such targets in one "
+            "line. The calibration here bounds a release by its price without a batch too, so "
+            "that it has an answer, with about ten times the noise that a tighter bound would "
+            "need.",
         ),
     ],
     figures=[_bars("objective", "T1", log=True), _bars("loss", "T2", log=False)],

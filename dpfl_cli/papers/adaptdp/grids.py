@@ -22,11 +22,12 @@ from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
     Comparison,
+    Comparisons,
     Figure,
     PaperNumbers,
     Price,
     Rows,
-    Run,
+    Runs,
     Sample,
     Scale,
     Size,
@@ -50,7 +51,7 @@ ROUNDS = {"T2": 4, "T3": 30, "T4": 30}  # at quick; 100 in the paper
 CLIPS = CAPS["T1"]
 
 
-def runs(scale: Scale) -> Iterator[Run]:
+def runs(scale: Scale) -> Runs:
     for task, steps in STEPS.items():
         values: dict[str, Any] = {} if task == "T1" else {"rounds": 100}
         if scale == "smoke":
@@ -88,15 +89,15 @@ def _wins(rows: Rows, method: str, pair: tuple[float, float], at: int) -> Compar
     return each_seed(rows.by_seed(), best, f"the best pair at level {at} is {pair}")
 
 
-@claim(source="Tables 2 and 3", prior="holds")
-def c3(rows: Rows) -> Iterator[Comparison]:
+@claim("Tables 2 and 3", "holds")
+def c3(rows: Rows) -> Comparisons:
     """on T1 the best pair of DP-FedAvg's grid is (0.3, 0.5) at every level"""
     for at in LEVELS:
         yield _wins(rows, "FedAvg", (0.3, 0.5), at)
 
 
-@claim(source="Table 3", prior="holds")
-def c2_slow(rows: Rows) -> Iterator[Comparison]:
+@claim("Table 3", "holds")
+def c2_slow(rows: Rows) -> Comparisons:
     """on T1 DP-FedAvg with step size 0.1 and clip norm 0.5 is not done after 150 rounds (loss above
     1)
     """
@@ -104,8 +105,8 @@ def c2_slow(rows: Rows) -> Iterator[Comparison]:
         yield above(_t1(rows, "FedAvg", 0.1, 0.5, at), 1)
 
 
-@claim(source="Table 3", prior="holds")
-def c2_law(rows: Rows) -> Iterator[Comparison]:
+@claim("Table 3", "holds")
+def c2_law(rows: Rows) -> Comparisons:
     """on T1 DP-FedAvg's loss grows as the square of the noise, 1 to 4 to 11.1 within 10 %, in every
     other cell
     """
@@ -115,8 +116,8 @@ def c2_law(rows: Rows) -> Iterator[Comparison]:
             yield level(growth / factor, 1, within=0.1)
 
 
-@claim(source="Table 3", prior="holds")
-def c2_clip(rows: Rows) -> Iterator[Comparison]:
+@claim("Table 3", "holds")
+def c2_clip(rows: Rows) -> Comparisons:
     """with step size 0.3 it grows as the square of the clip norm, 4 from 0.5 to 1 and 9 from 1 to
     3, within 10 %
     """
@@ -127,11 +128,11 @@ def c2_clip(rows: Rows) -> Iterator[Comparison]:
 
 
 @claim(
-    source="Table 3",
-    prior="holds",
+    "Table 3",
+    "holds",
     note="with 100 dimensions, which is what these cells imply",
 )
-def c2_cells(rows: Rows) -> Iterator[Comparison]:
+def c2_cells(rows: Rows) -> Comparisons:
     """on T1 every converged cell of DP-FedAvg (but the misprint) is between 0.9 and 1.5 times the
     paper's
     """
@@ -143,15 +144,15 @@ def c2_cells(rows: Rows) -> Iterator[Comparison]:
                 yield level(loss / loss.paper, 1.2, within=0.3)
 
 
-@claim(source="Table 2", prior="fails")
-def best_adaptdp(rows: Rows) -> Iterator[Comparison]:
+@claim("Table 2", "fails")
+def best_adaptdp(rows: Rows) -> Comparisons:
     """on T1 the best pair of AdaptDP's grid is (0.1, 3) at levels 2 and 3, as the paper selects"""
     for at in (2, 3):
         yield _wins(rows, "AdaptDP", (0.1, 3.0), at)
 
 
-@claim(source="ours", prior="holds")
-def best_wins(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds")
+def best_wins(rows: Rows) -> Comparisons:
     """on T1 AdaptDP's best pair has a lower loss than DP-FedAvg's best pair, at every level"""
     for at in LEVELS:
         ours, theirs = (
@@ -162,12 +163,12 @@ def best_wins(rows: Rows) -> Iterator[Comparison]:
 
 
 @claim(
-    source="Table 3",
-    prior="fails",
+    "Table 3",
+    "fails",
     note="with step sizes of 0.3 and more the paper's values hardly depend on the cap and are "
     "larger than ours, as if its radius had a floor of its own; the cause is unknown",
 )
-def adaptdp_levels(rows: Rows) -> Iterator[Comparison]:
+def adaptdp_levels(rows: Rows) -> Comparisons:
     """on T1 every cell of AdaptDP is within a factor of 3 of the paper's"""
     for eta in STEPS["T1"]:
         for cap in CLIPS:
@@ -191,11 +192,11 @@ def _flatter(rows: Rows, at: int) -> Comparison:
 
 
 @claim(
-    source="section 5.2, Table 3",
-    prior="fails",
+    "section 5.2, Table 3",
+    "fails",
     note="the paper's own table has 7 and 2.9 times against 23",
 )
-def c11(rows: Rows) -> Iterator[Comparison]:
+def c11(rows: Rows) -> Comparisons:
     """on T1 at step size 0.1 AdaptDP's loss varies less over caps of at least 1 (largest over
     smallest) than DP-FedAvg's over clip norms, at levels 1 and 3
     """
@@ -216,24 +217,23 @@ table3 = Artifact(
     "no epsilon covers.",
     source="Table 3",
     sizes={
-        "smoke": Size(seeds=1, minutes=0.3, note="a few pairs with 2 local steps, as a trial"),
+        "smoke": Size(1, 0.3, "a few pairs with 2 local steps, as a trial"),
         "quick": Size(
-            seeds=3,
-            minutes=2.5,
-            note="T1 as in the paper, with 3 seeds; the others at level 3 only: T2 4 rounds, T3 "
+            3,
+            2.5,
+            "T1 as in the paper, with 3 seeds; the others at level 3 only: T2 4 rounds, T3 "
             "and T4 30",
         ),
-        "paper": Size(seeds=3, minutes=20, note="all levels: T1 150 rounds, the others 100"),
+        "paper": Size(3, 20, "all levels: T1 150 rounds, the others 100"),
     },
     runs=runs,
     measures={**LOWEST, "eps": Price(title="epsilon", where={"best": True})},
     best=[
-        Best(over=OVER, by="objective", where={"task": "T1"}, note=PRIVATE),
-        Best(over=OVER, by="loss", where={"task": TRAINED}, note=PRIVATE),
+        Best(OVER, "objective", where={"task": "T1"}, note=PRIVATE),
+        Best(OVER, "loss", where={"task": TRAINED}, note=PRIVATE),
     ],
     titles={**TITLES, "eta": "step size", "cap": "clip norm C or cap G"},
     numbers=PaperNumbers(
-        file="table3.csv",
         measures={"min_train_loss": ["objective", "loss"]},
         columns={
             "task": "dataset",
@@ -246,53 +246,49 @@ table3 = Artifact(
     ),
     tables=[
         Table(
-            caption="T1: lowest training loss",
+            "T1: lowest training loss",
             rows=["method", "eta", "cap"],
-            columns=["level"],
-            cells=["objective"],
+            columns="level",
+            cells="objective",
             where={"task": "T1"},
-            notes=[
-                "The paper's 2.80e-3 for DP-FedAvg at step size 0.3, clip norm 5 and level 1 "
-                "repeats that of level 2; its own C^2 law gives 7.0e-4."
-            ],
+            notes="The paper's 2.80e-3 for DP-FedAvg at step size 0.3, clip norm 5 and level 1 "
+            "repeats that of level 2; its own C^2 law gives 7.0e-4.",
         ),
         Table(
-            caption="T2 to T4: lowest training loss",
+            "T2 to T4: lowest training loss",
             rows=["task", "method", "eta", "cap"],
-            columns=["level"],
-            cells=["loss"],
+            columns="level",
+            cells="loss",
             where={"task": TRAINED},
         ),
         Table(
-            caption="The best pair of every grid; an edge of a grid is marked",
+            "The best pair of every grid; an edge of a grid is marked",
             rows=["task", "level"],
-            columns=["method"],
+            columns="method",
             cells=["best.eta", "best.cap"],
-            notes=[
-                "Printed as selected (step size, clip norm): T1 DP-FedAvg (0.3, 0.5) at all "
-                "levels, AdaptDP (0.1, 1), (0.1, 3), (0.1, 3); T2 level 3 (0.03, 0.05) and (0.03, "
-                "0.1); T3 "
-                "level 3 (0.1, 0.1) and (0.3, 0.05); T4 level 3 (0.03, 0.1) and (0.3, 0.05). Some "
-                "of them are not the lowest loss of the paper's own Table 3."
-            ],
+            notes="Printed as selected (step size, clip norm): T1 DP-FedAvg (0.3, 0.5) at all "
+            "levels, AdaptDP (0.1, 1), (0.1, 3), (0.1, 3); T2 level 3 (0.03, 0.05) and (0.03, "
+            "0.1); T3 "
+            "level 3 (0.1, 0.1) and (0.3, 0.05); T4 level 3 (0.03, 0.1) and (0.3, 0.05). Some "
+            "of them are not the lowest loss of the paper's own Table 3.",
         ),
         Table(
-            caption="Epsilon at delta 1e-4 of the best cell's training; the search is not covered",
+            "Epsilon at delta 1e-4 of the best cell's training; the search is not covered",
             rows=["task", "level"],
-            columns=["method"],
-            cells=["eps"],
+            columns="method",
+            cells="eps",
             where={"best": True},
         ),
     ],
     figures=[
         Figure(
-            kind="heatmap",
+            "heatmap",
             x="cap",
             y="eta",
-            measures=["objective"],
+            measures="objective",
             panels=["method", "level"],
             where={"task": "T1"},
-            log=["colour"],
+            log="colour",
         )
     ],
     claims=[

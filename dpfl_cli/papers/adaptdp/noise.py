@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dpfl_cli.papers.adaptdp import PAPER
 from dpfl_cli.papers.adaptdp._common import LEVELS, METHODS, MISPRINT, NAMES, NOISE, TITLES
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparison,
+    Comparisons,
     Fact,
     Figure,
     PaperNumbers,
     Price,
     Rows,
     Run,
+    Runs,
     Scale,
     Size,
     Table,
@@ -43,7 +43,7 @@ IMPLIED = {
 }
 
 
-def runs(scale: Scale) -> Iterator[Run]:
+def runs(scale: Scale) -> Runs:
     for task in COUNTS:
         known = task.partition("_")[0]
         for number, at in enumerate(LEVELS):
@@ -78,8 +78,8 @@ def _priced(task: str, method: str, at: int, source: str, noise: tuple[float, ..
     return Run(labels, overrides, settings)
 
 
-@claim(source="ours", prior="holds", invariant=True)
-def same_epsilon(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds", invariant=True)
+def same_epsilon(rows: Rows) -> Comparisons:
     """the calibrated pairs are calibrated at the epsilon that DP-FedAvg's noise implies, to 1e-5"""
     for task in COUNTS:
         for at in LEVELS:
@@ -87,8 +87,8 @@ def same_epsilon(rows: Rows) -> Iterator[Comparison]:
             yield level(given / rows("eps", method="FedAvg", task=task, level=at), 1, within=1e-5)
 
 
-@claim(source="ours", prior="holds")
-def vacuous(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds")
+def vacuous(rows: Rows) -> Comparisons:
     """no printed level but the third on Bank Marketing has an epsilon of at most 20"""
     for task in COUNTS:
         for at in LEVELS:
@@ -104,8 +104,8 @@ def _follows(rows: Rows, task: str, at: int) -> Comparison:
     return level(sigma / sigma.paper, 1, within=0.15)
 
 
-@claim(source="Table 1", prior="holds")
-def follows(rows: Rows) -> Iterator[Comparison]:
+@claim("Table 1", "holds")
+def follows(rows: Rows) -> Comparisons:
     """the printed sigma_p of AdaptDP follows from DP-FedAvg's within 15 % on T1 and T3 (apart from
     level 2 of T3)
     """
@@ -114,19 +114,19 @@ def follows(rows: Rows) -> Iterator[Comparison]:
             yield _follows(rows, task, at)
 
 
-@claim(source="Table 1", prior="fails")
-def follows_T2(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+@claim("Table 1", "fails")
+def follows_T2(rows: Rows) -> Comparisons:  # noqa: N802
     """it does so on Bank Marketing"""
     for at in LEVELS:
         yield _follows(rows, "T2", at)
 
 
 @claim(
-    source="ours",
-    prior="holds",
+    "ours",
+    "holds",
     note="425 was picked after the fact; the paper says 3000 records for 2 clients",
 )
-def T1_425(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
+def T1_425(rows: Rows) -> Comparisons:  # noqa: N802
     """with 425 records a client both printed noises of T1 follow within 3 % at every level"""
     for measure in ("sigma", "sigma_C"):
         for at in LEVELS:
@@ -135,8 +135,8 @@ def T1_425(rows: Rows) -> Iterator[Comparison]:  # noqa: N802
             yield level(given / printed, 1, within=0.03)
 
 
-@claim(source="ours", prior="holds")
-def overspends(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds")
+def overspends(rows: Rows) -> Comparisons:
     """AdaptDP's printed pair costs more than the epsilon that it is for on level 3 of Bank
     Marketing
     """
@@ -147,12 +147,12 @@ def overspends(rows: Rows) -> Iterator[Comparison]:
 
 
 @claim(
-    source="Table 1",
-    prior="holds",
+    "Table 1",
+    "holds",
     note="so 0.093 is a misprint: more privacy at level 2 than at level 3; the paper's other "
     "tables use 0.0093",
 )
-def misprint(rows: Rows) -> Iterator[Comparison]:
+def misprint(rows: Rows) -> Comparisons:
     """the printed sigma_p of T3's level 2 is larger than that of level 3"""
     two, three = (
         rows("sigma", source="table", method="AdaptDP", task="T3", level=at).paper for at in (2, 3)
@@ -162,7 +162,7 @@ def misprint(rows: Rows) -> Iterator[Comparison]:
     yield exact(two > three, f"{two:g} > {three:g}")
 
 
-NOTHING = Size(seeds=1, minutes=0.1, note="nothing is trained", full=True)
+NOTHING = Size(1, 0.1, "nothing is trained", full=True)
 
 table1 = Artifact(
     paper=PAPER,
@@ -177,13 +177,11 @@ table1 = Artifact(
     runs=runs,
     measures={
         "sigma": Fact(
-            value=lambda of: 2 * of("mechanism.noise_multiplier") / of("algorithm.batch_size"),
+            lambda of: 2 * of("mechanism.noise_multiplier") / of("algorithm.batch_size"),
             title="sigma_p (gradients)",
         ),
         "sigma_C": Fact(
-            value=lambda of: (
-                2 * of("ledger.radius.noise_multiplier") / of("algorithm.radius_batch_size")
-            ),
+            lambda of: 2 * of("ledger.radius.noise_multiplier") / of("algorithm.radius_batch_size"),
             title="sigma_p^C (radius)",
             where={"method": "AdaptDP"},
         ),
@@ -203,7 +201,6 @@ table1 = Artifact(
         "calibrated": "calibrated at DP-FedAvg's epsilon",
     },
     numbers=PaperNumbers(
-        file="table1.csv",
         measures={"sigma_p": "sigma", "sigma_p_C": "sigma_C"},
         columns={"task": "dataset", "level": "level", "method": "method"},
         names=NAMES,
@@ -211,51 +208,47 @@ table1 = Artifact(
     ),
     tables=[
         Table(
-            caption="What DP-FedAvg's printed noise implies at delta 1e-4, by equation (3) and by "
+            "What DP-FedAvg's printed noise implies at delta 1e-4, by equation (3) and by "
             "the best order",
             rows=["task", "level"],
             cells=["sigma", "eps", "eps_best"],
             where={"method": "FedAvg"},
-            notes=[
-                "T1: 150 rounds of 20 steps, 1500 records a client. T2: 100 rounds of 226 steps, "
-                "22,605 records. T3, T4: 1000 rounds of 15 steps, 1500 records; with 100 rounds, "
-                "as the paper's other tables have it, epsilon is a tenth and the calibrated pair "
-                "the same."
-            ],
+            notes="T1: 150 rounds of 20 steps, 1500 records a client. T2: 100 rounds of 226 steps, "
+            "22,605 records. T3, T4: 1000 rounds of 15 steps, 1500 records; with 100 rounds, "
+            "as the paper's other tables have it, epsilon is a tenth and the calibrated pair "
+            "the same.",
         ),
         Table(
-            caption="The pair that the formulas give at that epsilon, beside the printed one",
+            "The pair that the formulas give at that epsilon, beside the printed one",
             rows=["task", "level"],
             cells=["sigma", "sigma_C"],
             where={"source": "calibrated"},
-            notes=[
-                "A quarter of epsilon to either stream at the order 1 + ceil(2 ln(1/delta) / "
-                "epsilon), the other half to the conversion; batches of 100 records in both "
-                "streams (with all records in the radius's the second column would be 4 to 340 "
-                "times smaller)."
-            ],
+            notes="A quarter of epsilon to either stream at the order 1 + ceil(2 ln(1/delta) / "
+            "epsilon), the other half to the conversion; batches of 100 records in both "
+            "streams (with all records in the radius's the second column would be 4 to 340 "
+            "times smaller).",
         ),
         Table(
-            caption="What AdaptDP's pairs cost",
+            "What AdaptDP's pairs cost",
             rows=["task", "level"],
-            columns=["source"],
+            columns="source",
             cells=["eps", "eps_best"],
             where={"method": "AdaptDP"},
         ),
     ],
     figures=[
         Figure(
-            kind="bars",
+            "bars",
             x="level",
-            measures=["eps"],
+            measures="eps",
             series="source",
-            panels=["task"],
+            panels="task",
             where={
                 "source": ["table", "calibrated"],
                 "method": "AdaptDP",
                 "task": ["T1", "T2", "T3"],
             },
-            log=["y"],
+            log="y",
             y_title="epsilon at delta 1e-4",
         )
     ],

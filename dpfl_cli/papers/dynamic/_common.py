@@ -17,9 +17,7 @@ OURS = (
 
 def optimality(at: Any, title: str) -> Metric:
     """Relative squared error of the mean, and the squared distance between the workers' copies."""
-    return Metric(
-        metric="squared_error", plus=["consensus"], at=at, better="lower", decimals=3, title=title
-    )
+    return Metric("squared_error", plus=["consensus"], at=at, title=title)
 
 
 def per_worker(facts: Facts) -> float:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import log
 
 from dpfl_cli.papers.dynamic import PAPER
 from dpfl_cli.papers.dynamic._common import OURS, Facts, per_worker
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Comparison,
+    Comparisons,
     Fact,
     Figure,
     Rows,
     Run,
+    Runs,
     Scale,
     Size,
     Table,
@@ -35,7 +35,7 @@ METHODS = {
 }
 
 
-def runs(scale: Scale) -> Iterator[Run]:
+def runs(scale: Scale) -> Runs:
     for problem, setup in PROBLEMS.items():
         for method, algorithm in METHODS.items():
             overrides = [*setup, algorithm]
@@ -63,18 +63,16 @@ def threshold(facts: Facts) -> float:
     return float(log(start / order(facts)) / (step * facts("model.l2") / facts("clients")))
 
 
-@claim(
-    source="section 1, Table 1", note="what is measured is flat from earlier on, about 3000 rounds"
-)
-def any_t(rows: Rows) -> Iterator[Comparison]:
+@claim("section 1, Table 1", note="what is measured is flat from earlier on, about 3000 rounds")
+def any_t(rows: Rows) -> Comparisons:
     """the paper's figures reach the threshold (8000 rounds on ijcnn1, 5000 on a6a)"""
     for problem in PROBLEMS:
         reached = 5000 if problem == "a6a" else 8000
         yield below(rows("threshold", problem=problem, method="proposed"), reached)
 
 
-@claim(source="section 1, Table 1", prior="holds", invariant=True)
-def larger(rows: Rows) -> Iterator[Comparison]:
+@claim("section 1, Table 1", "holds", invariant=True)
+def larger(rows: Rows) -> Comparisons:
     """the proposed method's order, a squared distance, is 1 / mu_f = 200 times the baselines', a
     suboptimality"""
     for problem in PROBLEMS:
@@ -86,9 +84,9 @@ def larger(rows: Rows) -> Iterator[Comparison]:
 
 PROPOSED = {"method": "proposed"}
 COMPUTED = Size(
-    seeds=1,
-    minutes=0.05,
-    note="nothing is trained: x* is computed, the formulas are evaluated",
+    1,
+    0.05,
+    "nothing is trained: x* is computed, the formulas are evaluated",
     full=True,
 )
 
@@ -96,32 +94,28 @@ table1 = Artifact(
     paper=PAPER,
     id="table1",
     title="Utility bounds, and the number of rounds that they ask for",
-    shows=(
-        "The paper's orders of the final error, put into numbers for its own experiment (constants "
-        "left out, as in its table). The baselines reach theirs only with the right number of "
-        "rounds; the proposed method's holds for every T above a threshold. The orders are of "
-        "different things: DP-FedAvg's and DP-SCAFFOLD's bound the suboptimality of F, the "
-        "proposed one the squared distance, and the gradient bounds B, C and L of the rows all "
-        "bound one record's gradient."
-    ),
+    shows="The paper's orders of the final error, put into numbers for its own experiment "
+    "(constants left out, as in its table). The baselines reach theirs only with the right number "
+    "of rounds; the proposed method's holds for every T above a threshold. The orders are of "
+    "different things: DP-FedAvg's and DP-SCAFFOLD's bound the suboptimality of F, the "
+    "proposed one the squared distance, and the gradient bounds B, C and L of the rows all "
+    "bound one record's gradient.",
     source="Table 1",
     sizes={"smoke": COMPUTED, "quick": COMPUTED, "paper": COMPUTED},
     runs=runs,
     measures={
-        "order": Fact(value=order, title="order of the error"),
+        "order": Fact(order, title="order of the error"),
         "threshold": Fact(
-            value=threshold, decimals=0, title="rounds T from which it holds", where=PROPOSED
+            threshold, decimals=0, title="rounds T from which it holds", where=PROPOSED
         ),
-        "optimum": Fact(
-            value="problem.optimum_norm", decimals=3, title="norm of x*", where=PROPOSED
-        ),
+        "optimum": Fact("problem.optimum_norm", decimals=3, title="norm of x*", where=PROPOSED),
         "distance": Fact(
-            value="problem.initial_distance",
+            "problem.initial_distance",
             decimals=2,
             title="sum of squared distances at the start",
             where=PROPOSED,
         ),
-        "dual": Fact(value="problem.dual_norm", title="squared norm of y*", where=PROPOSED),
+        "dual": Fact("problem.dual_norm", title="squared norm of y*", where=PROPOSED),
     },
     titles={
         "problem": "problem",
@@ -134,30 +128,28 @@ table1 = Artifact(
     },
     tables=[
         Table(
-            caption="Orders of the final error, without constants",
-            rows=["problem"],
-            columns=["method"],
-            cells=["order"],
+            "Orders of the final error, without constants",
+            rows="problem",
+            columns="method",
+            cells="order",
         ),
         Table(
-            caption="The proposed method's threshold, and what it is made of",
-            rows=["problem"],
-            columns=["measure"],
+            "The proposed method's threshold, and what it is made of",
+            rows="problem",
+            columns="measure",
             cells=["threshold", "distance", "dual", "optimum"],
             where=PROPOSED,
-            notes=[
-                "from the start that seed 0 draws, with the data's own x*: a diagnostic, covered "
-                "by no epsilon"
-            ],
+            notes="from the start that seed 0 draws, with the data's own x*: a diagnostic, covered "
+            "by no epsilon",
         ),
     ],
     figures=[
         Figure(
-            kind="bars",
+            "bars",
             x="problem",
-            measures=["order"],
+            measures="order",
             series="method",
-            log=["y"],
+            log="y",
             y_title="order of the error",
             where={"method": ["FedAvg", "proposed"]},
         )

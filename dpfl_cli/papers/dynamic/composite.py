@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from dpfl_cli.papers.dynamic import PAPER
 from dpfl_cli.papers.dynamic._common import OURS, optimality
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Comparison,
+    Comparisons,
     Figure,
     Metric,
     Rows,
     Run,
+    Runs,
     Scale,
     Size,
     Table,
@@ -25,7 +25,7 @@ from dpfl_cli.reproduction.api import (
 ROUNDS = {"smoke": (1000,), "quick": (1000, 3000, 5000), "paper": (1000, 2000, 3000, 4000, 5000)}
 
 
-def _runs(scale: Scale, start: str) -> Iterator[Run]:
+def _runs(scale: Scale, start: str) -> Runs:
     small = {"dataset.records": 400, "partitioner.clients": 4} if scale == "smoke" else {}
     for rounds in ROUNDS[scale]:
         yield Run(
@@ -35,48 +35,46 @@ def _runs(scale: Scale, start: str) -> Iterator[Run]:
         )
 
 
-def runs(scale: Scale) -> Iterator[Run]:
+def runs(scale: Scale) -> Runs:
     return _runs(scale, "normal")
 
 
-def from_zero(scale: Scale) -> Iterator[Run]:
+def from_zero(scale: Scale) -> Runs:
     return _runs(scale, "zeros")
 
 
 START = "from a start at N(0, I), which was chosen because it gives this; see dynamic/fig2_zero"
 
 
-@claim(source="section 5.2, Figure 2", prior="holds", note=START)
-def c7(rows: Rows) -> Iterator[Comparison]:
+@claim("section 5.2, Figure 2", "holds", note=START)
+def c7(rows: Rows) -> Comparisons:
     """the final optimality with 5000 rounds is within 25 % of that with 3000"""
     yield level(rows("final", T=5000) / rows("final", T=3000), 1.0, within=0.25)
 
 
-@claim(source="section 5.2, Figure 2", prior="holds", note=START)
-def c7_few(rows: Rows) -> Iterator[Comparison]:
+@claim("section 5.2, Figure 2", "holds", note=START)
+def c7_few(rows: Rows) -> Comparisons:
     """1000 rounds are too few, they end farther from the optimum than 3000"""
     yield above(rows("final", T=1000), rows("final", T=3000))
 
 
-@claim(source="ours")
-def reversed_order(rows: Rows) -> Iterator[Comparison]:
+@claim("ours")
+def reversed_order(rows: Rows) -> Comparisons:
     """from x0 = 0 the order is the other way round, 5000 rounds end farther from the optimum than
     1000"""
     yield above(rows("final", T=5000), rows("final", T=1000))
 
 
 def _term(metric: str, decimals: int, title: str) -> Metric:
-    return Metric(metric=metric, at="last", better="lower", decimals=decimals, title=title)
+    return Metric(metric, "last", better="lower", decimals=decimals, title=title)
 
 
 fig2 = Artifact(
     paper=PAPER,
     id="fig2",
     title="Optimality over rounds, sparse logistic regression on a6a",
-    shows=(
-        "The proposed method on a composite problem (l1 norm on a box), with several numbers of "
-        "rounds T. The noise of the early rounds, which is what grows with T, is forgotten."
-    ),
+    shows="The proposed method on a composite problem (l1 norm on a box), with several numbers of "
+    "rounds T. The noise of the early rounds, which is what grows with T, is forgotten.",
     source="Figure 2",
     sizes={
         "smoke": Size(
@@ -95,19 +93,19 @@ fig2 = Artifact(
     titles={"T": "number of rounds T", "measure": "after T rounds"},
     tables=[
         Table(
-            caption="Final optimality and its two terms",
-            rows=["T"],
-            columns=["measure"],
+            "Final optimality and its two terms",
+            rows="T",
+            columns="measure",
             cells=["final", "error", "consensus"],
         )
     ],
     figures=[
         Figure(
-            kind="lines",
+            "lines",
             x="round",
-            measures=["optimality"],
+            measures="optimality",
             series="T",
-            log=["y"],
+            log="y",
             y_title="optimality",
         )
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import permutations
 from typing import Any
 
@@ -11,12 +11,13 @@ from dpfl_cli.papers.dynamic._common import OURS, optimality
 from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
-    Comparison,
+    Comparisons,
     Figure,
     Metric,
     Price,
     Rows,
     Run,
+    Runs,
     Sample,
     Scale,
     Size,
@@ -53,7 +54,7 @@ def _step(method: str, step: float, local_steps: int) -> dict[str, float]:
     return {"algorithm.local_steps": local_steps, "algorithm.local_lr": local_lr}
 
 
-def runs(scale: Scale) -> Iterator[Run]:
+def runs(scale: Scale) -> Runs:
     small = {"dataset.records": 200, "partitioner.clients": 4} if scale == "smoke" else {}
     for split, order in (("sorted", "sorted"), ("order", "file")):  # one step size for all T
         for rounds in ROUNDS[scale]:
@@ -81,38 +82,38 @@ def _at(rows: Rows, method: str, rounds: int, **labels: Any) -> Sample:
     return rows("optimality", split="sorted", method=method, T=rounds, **labels)
 
 
-def _flat(cells: Sequence[Sample]) -> Iterator[Comparison]:
+def _flat(cells: Sequence[Sample]) -> Comparisons:
     """The largest is at most 1.5 times the smallest."""
     for one, other in permutations(cells, 2):
         yield below(one, 1.5 * other)
 
 
-@claim(source="section 5.1, Figure 1", prior="holds")
-def c1(rows: Rows) -> Iterator[Comparison]:
+@claim("section 5.1, Figure 1", "holds")
+def c1(rows: Rows) -> Comparisons:
     """with the dynamic schedule the final optimality does not depend on T once T is at least 3000
     (largest at most 1.5 times smallest)"""
     yield from _flat([_at(rows, "dynamic", T) for T in rows.choices("T") if T >= 3000])
 
 
 @claim(
-    source="section 5.1, Figure 1",
-    prior="holds",
+    "section 5.1, Figure 1",
+    "holds",
     note="from a start at N(0, I), which was chosen because it gives this; see c2_zero",
 )
-def c2(rows: Rows) -> Iterator[Comparison]:
+def c2(rows: Rows) -> Comparisons:
     """the proposed method improves from 1000 to 2000 rounds"""
     yield above(_at(rows, "dynamic", 1000), _at(rows, "dynamic", 2000))
 
 
-@claim(source="ours", prior="fails")
-def c2_zero(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "fails")
+def c2_zero(rows: Rows) -> Comparisons:
     """it does so from x0 = 0 as well"""
     few, more = (_at(rows, "dynamic", T, tuned="per_T", step=0.0125) for T in (1000, 2000))
     yield above(few, more)
 
 
-@claim(source="section 5.1, Figure 1", prior="holds", note="some T is that of the lowest mean")
-def c3(rows: Rows) -> Iterator[Comparison]:
+@claim("section 5.1, Figure 1", "holds", note="some T is that of the lowest mean")
+def c3(rows: Rows) -> Comparisons:
     """with one step size for all T every baseline is U-shaped, some T is better than 1000 and 1.5
     times better than 8000"""
     for method in (*STATIC, "static"):
@@ -122,8 +123,8 @@ def c3(rows: Rows) -> Iterator[Comparison]:
         yield above(many, 1.5 * best)
 
 
-@claim(source="section 5.1, Figure 1", prior="holds")
-def c4(rows: Rows) -> Iterator[Comparison]:
+@claim("section 5.1, Figure 1", "holds")
+def c4(rows: Rows) -> Comparisons:
     """at T = 8000 the proposed method is better than every baseline with the same step of the
     mean"""
     for method in (*STATIC, "static"):
@@ -131,12 +132,12 @@ def c4(rows: Rows) -> Iterator[Comparison]:
 
 
 @claim(
-    source="section 5.1, Figure 1",
-    prior="fails",
+    "section 5.1, Figure 1",
+    "fails",
     note="under equal accounting the three are the same method to first order in the step size; "
     "the order depends on calibration",
 )
-def c5(rows: Rows) -> Iterator[Comparison]:
+def c5(rows: Rows) -> Comparisons:
     """ISRL-DP is worse than DP-FedAvg and DP-FedAvg worse than DP-SCAFFOLD, at every T"""
     for rounds in rows.choices("T"):
         isrl, fedavg, scaffold = (_at(rows, method, rounds) for method in STATIC)
@@ -144,8 +145,8 @@ def c5(rows: Rows) -> Iterator[Comparison]:
         yield above(fedavg, scaffold)
 
 
-@claim(source="ours", prior="holds")
-def c6_flat(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds")
+def c6_flat(rows: Rows) -> Comparisons:
     """with the best step for every T the static baselines are flat too (largest at most 1.5 times
     smallest)"""
     for method in STATIC:
@@ -155,12 +156,12 @@ def c6_flat(rows: Rows) -> Iterator[Comparison]:
 
 
 @claim(
-    source="ours",
-    prior="holds",
+    "ours",
+    "holds",
     note="so the schedule's advantage is robustness to a wrong T, not a lower floor; the baseline "
     "is that of the lowest mean",
 )
-def c6_lower(rows: Rows) -> Iterator[Comparison]:
+def c6_lower(rows: Rows) -> Comparisons:
     """at every T some static baseline with its best step is within 5 % of the proposed method with
     its own best step, or better"""
     for rounds in rows.choices("T"):
@@ -178,14 +179,12 @@ fig1 = Artifact(
     id="fig1",
     title="Final optimality against the number of rounds, regularised logistic regression on "
     "ijcnn1",
-    shows=(
-        "Every T is a run of its own, its noise calibrated to epsilon 1 over all T rounds. With "
-        "one step size for all T the methods with equal noise in every round (DP-FedAvg, "
-        "DP-SCAFFOLD, ISRL-DP, and the proposed method with a static schedule) first improve and "
-        "then drown in noise; the dynamic schedule, which spends the budget late, stays flat. With "
-        "a step size tuned for every T the static baselines are flat too, and as good: what the "
-        "schedule buys is robustness to a wrong T, not a lower floor."
-    ),
+    shows="Every T is a run of its own, its noise calibrated to epsilon 1 over all T rounds. With "
+    "one step size for all T the methods with equal noise in every round (DP-FedAvg, "
+    "DP-SCAFFOLD, ISRL-DP, and the proposed method with a static schedule) first improve and "
+    "then drown in noise; the dynamic schedule, which spends the budget late, stays flat. With "
+    "a step size tuned for every T the static baselines are flat too, and as good: what the "
+    "schedule buys is robustness to a wrong T, not a lower floor.",
     source="Figure 1",
     sizes={
         "smoke": Size(
@@ -200,18 +199,15 @@ fig1 = Artifact(
     measures={
         "optimality": optimality("last", "optimality"),
         "error": Metric(
-            metric="squared_error",
-            at="last",
-            better="lower",
-            decimals=3,
+            "squared_error",
+            "last",
             title="relative squared error of the mean",
         ),
         "epsilon": Price(accountant="zcdp", decimals=6, title="epsilon by zCDP", where=ONE_STEP),
         "exact": Price(accountant="gdp", decimals=6, title="exact epsilon", where=ONE_STEP),
         "consensus": Metric(
-            metric="consensus",
-            at="last",
-            better="lower",
+            "consensus",
+            "last",
             absent=0.0,
             decimals=3,
             title="distance between the workers' copies",
@@ -219,8 +215,8 @@ fig1 = Artifact(
     },
     best=[
         Best(
-            over=["step"],
-            by="optimality",
+            "step",
+            "optimality",
             where={"tuned": "per_T"},
             note="lowest optimality, tuned with x* in hand",
         )
@@ -243,62 +239,62 @@ fig1 = Artifact(
     },
     tables=[
         Table(
-            caption="Final optimality, one step size for all T (x0 normal)",
+            "Final optimality, one step size for all T (x0 normal)",
             rows=["split", "method"],
-            columns=["T"],
-            cells=["optimality"],
+            columns="T",
+            cells="optimality",
             where={"tuned": "fixed"},
         ),
         Table(
-            caption="Final optimality, best step size for every T (sorted by label, x0 = 0)",
-            rows=["method"],
-            columns=["T"],
-            cells=["optimality"],
+            "Final optimality, best step size for every T (sorted by label, x0 = 0)",
+            rows="method",
+            columns="T",
+            cells="optimality",
             where=BEST_STEP,
         ),
         Table(
-            caption="The step that was the best",
-            rows=["method"],
-            columns=["T"],
-            cells=["best.step"],
+            "The step that was the best",
+            rows="method",
+            columns="T",
+            cells="best.step",
         ),
         Table(
-            caption="Its two terms: relative squared error of the mean model, and distance between "
+            "Its two terms: relative squared error of the mean model, and distance between "
             "the workers' copies",
             rows=["split", "method"],
-            columns=["T"],
+            columns="T",
             cells=["error", "consensus"],
             where={"tuned": "fixed"},
         ),
         Table(
-            caption="What every run spends at delta 1e-4: the paper's accountant, and exact "
+            "What every run spends at delta 1e-4: the paper's accountant, and exact "
             "Gaussian composition",
-            rows=["method"],
-            columns=["T"],
+            rows="method",
+            columns="T",
             cells=["epsilon", "exact"],
             where=ONE_STEP,
         ),
     ],
     figures=[
         Figure(
-            kind="lines",
+            "lines",
             x="T",
-            measures=["optimality"],
+            measures="optimality",
             series="method",
-            panels=["split"],
+            panels="split",
             where={"tuned": "fixed"},
-            log=["y"],
+            log="y",
             share_y=True,
             title="one step size for all T",
             y_title="optimality after T rounds",
         ),
         Figure(
-            kind="lines",
+            "lines",
             x="T",
-            measures=["optimality"],
+            measures="optimality",
             series="method",
             where=BEST_STEP,
-            log=["y"],
+            log="y",
             title="best step size for every T, x0 = 0",
             y_title="optimality after T rounds",
         ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from math import log, sqrt
 
@@ -10,12 +9,13 @@ from dpfl_cli.papers.dynamic import PAPER
 from dpfl_cli.papers.dynamic._common import OURS, Facts, optimality, per_worker
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Comparison,
+    Comparisons,
     Fact,
     Figure,
     Price,
     Rows,
     Run,
+    Runs,
     Scale,
     Size,
     Table,
@@ -30,7 +30,7 @@ CONVEXITY = {"dynamic": 0.1, "slow": 0.01, "fast": 0.5, "stacked": 2.0}
 SCHEDULES = ("dynamic", "static", "slow", "fast", "stacked")
 
 
-def runs(scale: Scale) -> Iterator[Run]:
+def runs(scale: Scale) -> Runs:
     small = {"dataset.records": 200, "partitioner.clients": 4} if scale == "smoke" else {}
     for rounds in (1000,) if small else (1000, 3000, 8000):
         for schedule in SCHEDULES:
@@ -65,8 +65,8 @@ def noise_part(facts: Facts) -> float:
     return float(5 * step**2 * per_worker(facts) / rho * total(own) * total(true / own))
 
 
-@claim(source="section 4.2", prior="holds", invariant=True)
-def c9(rows: Rows) -> Iterator[Comparison]:
+@claim("section 4.2", "holds", invariant=True)
+def c9(rows: Rows) -> Comparisons:
     """every schedule spends the same budget, to 1e-10; the target of epsilon 1 is met from below,
     within the rounding of the noise to 7 digits"""
     for rounds in rows.choices("T"):
@@ -77,16 +77,16 @@ def c9(rows: Rows) -> Iterator[Comparison]:
             yield exact(0.999999 <= spent.mean <= 1, f"0.999999 <= {spent.text} <= 1")
 
 
-@claim(source="ours", prior="holds", id="exact")
-def exact_epsilon(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds", id="exact")
+def exact_epsilon(rows: Rows) -> Comparisons:
     """by exact Gaussian composition the budget of epsilon 1 is 0.694 (an exact accountant would
     have allowed half the noise variance)"""
     for rounds in rows.choices("T"):
         yield level(rows("exact", schedule="dynamic", T=rounds), 0.693681, within=1e-5)
 
 
-@claim(source="section 4.2", prior="holds")
-def least_bound(rows: Rows) -> Iterator[Comparison]:
+@claim("section 4.2", "holds")
+def least_bound(rows: Rows) -> Comparisons:
     """the dynamic schedule for the right strong convexity has the smallest noise part of the
     bound"""
     for rounds in rows.choices("T"):
@@ -95,8 +95,8 @@ def least_bound(rows: Rows) -> Iterator[Comparison]:
             yield below(least, rows("bound", schedule=schedule, T=rounds))
 
 
-@claim(source="ours", prior="holds")
-def better_than_static(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds")
+def better_than_static(rows: Rows) -> Comparisons:
     """at 8000 rounds the dynamic schedule for the right strong convexity is at least twice as good
     as equal noise"""
     dynamic, static = (
@@ -106,12 +106,12 @@ def better_than_static(rows: Rows) -> Iterator[Comparison]:
 
 
 @claim(
-    source="ours",
-    prior="holds",
+    "ours",
+    "holds",
     note="the optimality is per worker and in units of ||x*||^2 = 1.27; what the bound bounds, "
     "n ||x*||^2 times the optimality, is 25.3 times as large",
 )
-def vacuous_bound(rows: Rows) -> Iterator[Comparison]:
+def vacuous_bound(rows: Rows) -> Comparisons:
     """the noise part of the bound is more than 100 times the optimality, at every T"""
     for rounds in rows.choices("T"):
         bound, found = (
@@ -120,8 +120,8 @@ def vacuous_bound(rows: Rows) -> Iterator[Comparison]:
         yield above(bound, 100 * found)
 
 
-@claim(source="ours", prior="holds")
-def order(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds")
+def order(rows: Rows) -> Comparisons:
     """at 8000 rounds the schedules come out in the order of their bounds"""
     names = ("dynamic", "slow", "static", "fast", "stacked")
     for better, worse in pairwise(rows("optimality", schedule=name, T=8000) for name in names):
@@ -132,11 +132,9 @@ ablation_schedule = Artifact(
     paper=PAPER,
     id="ablation_schedule",
     title="Noise schedules at equal budget",
-    shows=(
-        "The dynamic schedule minimises the noise part of the paper's bound; here it is beside "
-        "equal noise in every round and schedules made for a wrong strong convexity: what the "
-        "bound says of them, and what is measured."
-    ),
+    shows="The dynamic schedule minimises the noise part of the paper's bound; here it is beside "
+    "equal noise in every round and schedules made for a wrong strong convexity: what the "
+    "bound says of them, and what is measured.",
     source="ours; the bound is equations 9 and 11",
     sizes={
         "smoke": Size(
@@ -148,7 +146,7 @@ ablation_schedule = Artifact(
     runs=runs,
     measures={
         "optimality": optimality("last", "optimality"),
-        "bound": Fact(value=noise_part, title="noise part of the bound"),
+        "bound": Fact(noise_part, title="noise part of the bound"),
         "epsilon": Price(accountant="zcdp", decimals=9, title="epsilon by zCDP"),
         "exact": Price(accountant="gdp", decimals=6, title="exact epsilon"),
     },
@@ -162,22 +160,22 @@ ablation_schedule = Artifact(
         "stacked": "dynamic for mu = 2 (mu_f = 0.1)",
     },
     tables=[
-        Table(caption="Final optimality", rows=["schedule"], columns=["T"], cells=["optimality"]),
-        Table(caption="Noise part of the bound", rows=["schedule"], columns=["T"], cells=["bound"]),
+        Table("Final optimality", rows="schedule", columns="T", cells="optimality"),
+        Table("Noise part of the bound", rows="schedule", columns="T", cells="bound"),
         Table(
-            caption="What they spend",
+            "What they spend",
             rows=["schedule", "T"],
-            columns=["measure"],
+            columns="measure",
             cells=["epsilon", "exact"],
         ),
     ],
     figures=[
         Figure(
-            kind="lines",
+            "lines",
             x="T",
-            measures=["optimality"],
+            measures="optimality",
             series="schedule",
-            log=["y"],
+            log="y",
             y_title="optimality after T rounds",
         )
     ],

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from dpfl_cli.papers.fedexp import PAPER
 from dpfl_cli.papers.fedexp._common import LOCAL, METHODS, PAIR, SCAFFOLD, TITLES, TRUSTS, WORDS
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
-    Comparison,
+    Comparisons,
     Figure,
     Metric,
     PaperNumbers,
     Prior,
     Rows,
     Run,
+    Runs,
     Scale,
     Size,
     Table,
@@ -75,7 +76,7 @@ def on_mnist(
     )
 
 
-def runs(scale: Scale) -> Iterator[Run]:
+def runs(scale: Scale) -> Runs:
     values = {
         "smoke": {
             "rounds": 2,
@@ -102,7 +103,7 @@ def runs(scale: Scale) -> Iterator[Run]:
 
 
 def _ahead(trust: str, setting: str, prior: Prior = "open", note: str = "") -> Claim:
-    def judge(rows: Rows) -> Iterator[Comparison]:
+    def judge(rows: Rows) -> Comparisons:
         cell = {"setting": setting, "dp": trust}
         yield above(
             rows("accuracy", method="FedEXP", **cell), rows("accuracy", method="FedAvg", **cell)
@@ -143,12 +144,12 @@ AHEAD = [
 
 
 @claim(
-    source="ours",
-    prior="fails",
+    "ours",
+    "fails",
     note="the order depends on DP-FedAvg's pair, (0.1, 0.1) in the paper; in an independent "
     "search on the real data (0.03, 0.3) came level or overtook DP-FedEXP",
 )
-def c6_fedexp_ldp_other(rows: Rows) -> Iterator[Comparison]:
+def c6_fedexp_ldp_other(rows: Rows) -> Comparisons:
     """DP-FedEXP with the paper's pair is more accurate than DP-FedAvg with (0.03, 0.3) under local
     Gaussian DP"""
     yield above(
@@ -157,7 +158,7 @@ def c6_fedexp_ldp_other(rows: Rows) -> Iterator[Comparison]:
     )
 
 
-def _behind(rows: Rows, trusts: Sequence[str], scaffold: str) -> Iterator[Comparison]:
+def _behind(rows: Rows, trusts: Sequence[str], scaffold: str) -> Comparisons:
     for trust in trusts:
         cell = {"setting": "paper", "dp": trust}
         yield above(
@@ -166,40 +167,40 @@ def _behind(rows: Rows, trusts: Sequence[str], scaffold: str) -> Iterator[Compar
 
 
 @claim(
-    source="section 5, Table 4",
-    prior="holds",
+    "section 5, Table 4",
+    "holds",
     note="the order depends on SCAFFOLD's definition, which is not in the paper; under central DP "
     "nothing is added before the mean, so control=sent and control=clipped are one method",
 )
-def c6_scaffold_cdp(rows: Rows) -> Iterator[Comparison]:
+def c6_scaffold_cdp(rows: Rows) -> Comparisons:
     """DP-FedAvg is more accurate than DP-SCAFFOLD under central DP"""
     yield from _behind(rows, ["cdp"], "SCAFFOLD")
 
 
 @claim(
-    source="section 5, Table 4",
-    prior="holds",
+    "section 5, Table 4",
+    "holds",
     note="the order depends on what SCAFFOLD's control remembers, here the message sent; see "
     "c6_scaffold_clipped",
 )
-def c6_scaffold_ldp(rows: Rows) -> Iterator[Comparison]:
+def c6_scaffold_ldp(rows: Rows) -> Comparisons:
     """DP-FedAvg is more accurate than DP-SCAFFOLD under both kinds of local DP"""
     yield from _behind(rows, LOCAL, "SCAFFOLD")
 
 
 @claim(
-    source="ours",
+    "ours",
     note="the order depends on what SCAFFOLD's control remembers and on DP-FedAvg's pair, here the "
     "paper's (0.1, 0.1)",
 )
-def c6_scaffold_clipped(rows: Rows) -> Iterator[Comparison]:
+def c6_scaffold_clipped(rows: Rows) -> Comparisons:
     """DP-FedAvg is more accurate than DP-SCAFFOLD under both kinds of local DP also with
     control=clipped"""
     yield from _behind(rows, LOCAL, "SCAFFOLD_clipped")
 
 
-@claim(source="appendix G.2, Table 4", prior="holds")
-def c6_trust(rows: Rows) -> Iterator[Comparison]:
+@claim("appendix G.2, Table 4", "holds")
+def c6_trust(rows: Rows) -> Comparisons:
     """every method is more accurate under central DP than under local DP"""
     for method in METHODS:
         for trust in LOCAL:
@@ -210,7 +211,7 @@ def c6_trust(rows: Rows) -> Iterator[Comparison]:
 
 
 def _printed(trust: str, note: str = "") -> Claim:
-    def judge(rows: Rows) -> Iterator[Comparison]:
+    def judge(rows: Rows) -> Comparisons:
         for method in ("FedEXP", "FedAvg"):
             yield near_paper(rows("accuracy", setting="paper", dp=trust, method=method), within=3)
 
@@ -226,11 +227,11 @@ PRINTED = [_printed("cdp"), _printed("ldp_privunit"), _printed("ldp", PIXELS)]
 
 
 @claim(
-    source="appendix G.2, Table 4",
-    prior="fails",
+    "appendix G.2, Table 4",
+    "fails",
     note="with control=sent; no definition of the control that was tried fits all three cells",
 )
-def c7_scaffold(rows: Rows) -> Iterator[Comparison]:
+def c7_scaffold(rows: Rows) -> Comparisons:
     """DP-SCAFFOLD within 10 points of the paper under every trust model"""
     for trust in TRUSTS:
         yield near_paper(rows("accuracy", setting="paper", dp=trust, method="SCAFFOLD"), within=10)
@@ -240,30 +241,24 @@ table4 = Artifact(
     paper=PAPER,
     id="table4",
     title="Test accuracy on MNIST, mean of the last five rounds",
-    shows=(
-        "DP-FedEXP, DP-FedAvg and DP-SCAFFOLD on MNIST, dealt to 1000 clients with label skew "
-        "(Dirichlet 0.3), under three trust models with the paper's step sizes and clip norms; "
-        "beside them each method with the best of the 25 pairs of its grid at the sizes of "
-        "scale=quick with seed 0, and SCAFFOLD with both definitions of its control."
-    ),
+    shows="DP-FedEXP, DP-FedAvg and DP-SCAFFOLD on MNIST, dealt to 1000 clients with label skew "
+    "(Dirichlet 0.3), under three trust models with the paper's step sizes and clip norms; "
+    "beside them each method with the best of the 25 pairs of its grid at the sizes of "
+    "scale=quick with seed 0, and SCAFFOLD with both definitions of its control.",
     source="Table 4; settings of Table 2",
     sizes={
-        "smoke": Size(
-            seeds=1, minutes=0.3, note="20 clients with 5 images and 2 rounds, to see that it works"
-        ),
+        "smoke": Size(1, 0.3, "20 clients with 5 images and 2 rounds, to see that it works"),
         "quick": Size(
-            seeds=2,
-            minutes=3,
-            note="1000 clients with 12 images each, 25 rounds, the first 2000 test images",
+            2,
+            3,
+            "1000 clients with 12 images each, 25 rounds, the first 2000 test images",
         ),
-        "paper": Size(
-            seeds=5, minutes=84, note="1000 clients with 60 images each, 50 rounds, all test images"
-        ),
+        "paper": Size(5, 84, "1000 clients with 60 images each, 50 rounds, all test images"),
     },
     runs=runs,
     measures={
         "accuracy": Metric(
-            metric="accuracy", better="higher", decimals=2, title="test accuracy", unit="%"
+            "accuracy",
         )
     },
     show=PAIR,
@@ -276,47 +271,44 @@ table4 = Artifact(
         "other": "(0.03, 0.3)",
     },
     numbers=PaperNumbers(
-        file="table4.csv",
         measures={"test_accuracy_pct_last5": "accuracy"},
         columns={"dp": "dp_type", "method": "algorithm"},
         where={"setting": "paper"},
     ),
     tables=[
         Table(
-            caption="With the paper's step sizes and clip norms (%)",
-            rows=["dp"],
-            columns=["method"],
-            cells=["accuracy"],
+            "With the paper's step sizes and clip norms (%)",
+            rows="dp",
+            columns="method",
+            cells="accuracy",
             where={"setting": "paper", "method": list(METHODS)},
         ),
         Table(
-            caption="With each method's best pair of the 25 at quick sizes, seed 0, chosen on test "
+            "With each method's best pair of the 25 at quick sizes, seed 0, chosen on test "
             "data (%)",
             rows=["setting", "dp"],
-            columns=["method"],
-            cells=["accuracy"],
+            columns="method",
+            cells="accuracy",
             where={"setting": ["best", "other"]},
-            notes=[
-                "Best pairs: all 25 of each cell were run at the sizes of scale=quick with seed 0 "
-                "(searches/fedexp_table4.csv has every accuracy and the command), so seed 0 is "
-                "judged on what chose it; at scale=paper they are the same pairs, not a new search "
-                "(that is fedexp/table2). DP-FedAvg with (0.03, 0.3) under local Gaussian DP "
-                "overtook DP-FedEXP in an independent search, so scale=paper runs that pair too."
-            ],
+            notes="Best pairs: all 25 of each cell were run at the sizes of scale=quick with seed "
+            "0 (searches/fedexp_table4.csv has every accuracy and the command), so seed 0 is "
+            "judged on what chose it; at scale=paper they are the same pairs, not a new search "
+            "(that is fedexp/table2). DP-FedAvg with (0.03, 0.3) under local Gaussian DP "
+            "overtook DP-FedEXP in an independent search, so scale=paper runs that pair too.",
         ),
         Table(
-            caption="What SCAFFOLD's control remembers, the message sent or the clipped update (%)",
-            rows=["dp"],
-            columns=["method"],
-            cells=["accuracy"],
+            "What SCAFFOLD's control remembers, the message sent or the clipped update (%)",
+            rows="dp",
+            columns="method",
+            cells="accuracy",
             where={"setting": "paper", "method": ["SCAFFOLD", "SCAFFOLD_clipped"]},
         ),
     ],
     figures=[
         Figure(
-            kind="bars",
+            "bars",
             x="dp",
-            measures=["accuracy"],
+            measures="accuracy",
             series="method",
             where={"setting": "paper"},
             y_title="test accuracy (%)",

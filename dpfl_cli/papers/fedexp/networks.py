@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dpfl_cli.papers.fedexp import PAPER
 from dpfl_cli.papers.fedexp.mnist import NETWORK, NETWORKS
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Comparison,
+    Comparisons,
     Figure,
     Layers,
     PaperNumbers,
     Rows,
     Run,
+    Runs,
     Scale,
     Size,
     Table,
@@ -22,31 +21,31 @@ from dpfl_cli.reproduction.api import (
 )
 
 
-def runs(scale: Scale) -> Iterator[Run]:
+def runs(scale: Scale) -> Runs:
     for setting, trust in (("CDP", "cdp"), ("LDP", "ldp")):
         yield Run({"setting": setting}, [f"model={NETWORKS[trust]}"])
 
 
-def _sizes(rows: Rows, setting: str, parameters: int, inputs: int) -> Iterator[Comparison]:
+def _sizes(rows: Rows, setting: str, parameters: int, inputs: int) -> Comparisons:
     yield level(rows("parameters", setting=setting, layer="total"), parameters, within=0.5)
     yield level(rows("outputs", setting=setting, layer="flatten"), inputs, within=0.5)
 
 
-@claim(source="appendix G.1, Table 3", prior="holds")
-def cdp(rows: Rows) -> Iterator[Comparison]:
+@claim("appendix G.1, Table 3", "holds")
+def cdp(rows: Rows) -> Comparisons:
     """the network of the central experiments has 5046 parameters, 128 values enter its fully
     connected part"""
     yield from _sizes(rows, "CDP", 5046, 128)
 
 
-@claim(source="appendix G.1, Table 3", prior="holds")
-def ldp(rows: Rows) -> Iterator[Comparison]:
+@claim("appendix G.1, Table 3", "holds")
+def ldp(rows: Rows) -> Comparisons:
     """the network of the local experiments has 237 parameters, 16 values enter its fully connected
     part"""
     yield from _sizes(rows, "LDP", 237, 16)
 
 
-NOTHING = Size(seeds=1, minutes=0.01, note="nothing is trained", full=True)
+NOTHING = Size(1, 0.01, "nothing is trained", full=True)
 
 table3 = Artifact(
     paper=PAPER,
@@ -60,19 +59,16 @@ table3 = Artifact(
     input_shape=[28, 28],
     classes=10,
     measures={
-        "parameters": Layers(of="parameters", decimals=0, title="parameters"),
-        "outputs": Layers(of="outputs", decimals=0, title="values put out"),
+        "parameters": Layers("parameters", decimals=0, title="parameters"),
+        "outputs": Layers("outputs", decimals=0, title="values put out"),
     },
     titles={"setting": "network", "layer": "layer", "output": "output"},
     numbers=PaperNumbers(
-        file="table3.csv",
         measures={"parameters_with_bias": "parameters"},
         columns={"setting": "setting", "layer": "layer", "output": "output"},
     ),
-    tables=[Table(rows=["setting", "layer", "output"], cells=["parameters"])],
-    figures=[
-        Figure(kind="bars", x="layer", measures=["parameters"], panels=["setting"], numbers=True)
-    ],
+    tables=[Table(rows=["setting", "layer", "output"], cells="parameters")],
+    figures=[Figure("bars", x="layer", measures="parameters", panels="setting", numbers=True)],
     claims=[cdp, ldp],
     notes=[NETWORK],
 )

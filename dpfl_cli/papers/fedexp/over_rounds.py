@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -13,12 +13,12 @@ from dpfl_cli.papers.fedexp.synthetic import fig2_left
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
-    Comparison,
+    Comparisons,
     Derived,
     Figure,
     Metric,
     Rows,
-    Run,
+    Runs,
     Scale,
     Table,
     above,
@@ -29,11 +29,11 @@ from dpfl_cli.reproduction.api import (
 )
 
 
-def _synthetic(scale: Scale) -> Iterator[Run]:
+def _synthetic(scale: Scale) -> Runs:
     return (run for run in fig2_left.runs(scale) if run.labels["method"] in METHODS)
 
 
-def _mnist(scale: Scale) -> Iterator[Run]:
+def _mnist(scale: Scale) -> Runs:
     for run in table4.runs(scale):
         if run.labels["setting"] == "paper" and run.labels["method"] in METHODS:
             yield run
@@ -44,16 +44,16 @@ def _mean(measure: str, low: int, high: int, title: str, **more: Any) -> Derived
         return fmean(rows.values(measure, round=between(low, high)))
 
     title = f"{title}, mean of rounds {low} to {high}"
-    return Derived(value=value, per=["dp", "method"], decimals=2, title=title, **more)
+    return Derived(value, ["dp", "method"], decimals=2, title=title, **more)
 
 
 def _curve(measure: str, y_title: str, **more: Any) -> Figure:
     return Figure(
-        kind="lines",
+        "lines",
         x="round",
-        measures=[measure],
+        measures=measure,
         series="method",
-        panels=["dp"],
+        panels="dp",
         share_y=True,
         y_title=y_title,
         **more,
@@ -62,10 +62,10 @@ def _curve(measure: str, y_title: str, **more: Any) -> Figure:
 
 def _on_the_way(measure: str, caption: str, rounds: Sequence[int]) -> Table:
     return Table(
-        caption=caption,
+        caption,
         rows=["dp", "method"],
-        columns=["round"],
-        cells=[measure],
+        columns="round",
+        cells=measure,
         where={"round": rounds},
     )
 
@@ -74,7 +74,7 @@ def _on_the_way(measure: str, caption: str, rounds: Sequence[int]) -> Table:
 
 
 def _early(trust: str, note: str = "") -> Claim:
-    def judge(rows: Rows) -> Iterator[Comparison]:
+    def judge(rows: Rows) -> Comparisons:
         yield above(
             rows("early", dp=trust, method="FedEXP"), rows("early", dp=trust, method="FedAvg")
         )
@@ -90,23 +90,17 @@ fig2_right = Artifact(
     paper=PAPER,
     id="fig2_right",
     title="Test accuracy on MNIST over rounds",
-    shows=(
-        "Accuracy at the paper's step sizes and clip norms, the same runs as in Table 4. On "
-        "average over the first 20 rounds DP-FedEXP is ahead of DP-FedAvg, though not in the first "
-        "few; how far, and under local DP whether at all, depends on DP-FedAvg's pair (Table 4)."
-    ),
+    shows="Accuracy at the paper's step sizes and clip norms, the same runs as in Table 4. On "
+    "average over the first 20 rounds DP-FedEXP is ahead of DP-FedAvg, though not in the first "
+    "few; how far, and under local DP whether at all, depends on DP-FedAvg's pair (Table 4).",
     source="Figure 2 (right)",
     sizes=table4.sizes,
     runs=_mnist,
     runs_of="fedexp/table4",
     measures={
         "accuracy": Metric(
-            metric="accuracy",
-            at="series",
-            better="higher",
-            decimals=2,
-            title="test accuracy",
-            unit="%",
+            "accuracy",
+            "series",
         ),
         "early": _mean("accuracy", 1, 20, "test accuracy", better="higher", unit="%"),
     },
@@ -126,11 +120,11 @@ fig2_right = Artifact(
 
 STEP: Mapping[str, Metric] = {  # 1 by definition where a method does not report it
     "step": Metric(
-        metric="server_step", at="series", absent=1.0, decimals=2, title="server step", scale="log"
+        "server_step", "series", absent=1.0, decimals=2, title="server step", scale="log"
     ),
     "lowest": Metric(
-        metric="server_step",
-        at="min",
+        "server_step",
+        "min",
         summary="min",
         absent=1.0,
         decimals=2,
@@ -140,7 +134,7 @@ STEP: Mapping[str, Metric] = {  # 1 by definition where a method does not report
 
 
 def _falls(trust: str, text: str) -> Claim:
-    def judge(rows: Rows) -> Iterator[Comparison]:
+    def judge(rows: Rows) -> Comparisons:
         yield below(
             rows("late", method="FedEXP", dp=trust), rows("early", method="FedEXP", dp=trust)
         )
@@ -148,26 +142,26 @@ def _falls(trust: str, text: str) -> Claim:
     return Claim(f"c5_{trust}", text, "appendix G.2, Figure 3 (left)", judge, "holds")
 
 
-@claim(source="section 3, equations 6 and 7", prior="holds", invariant=True)
-def c5_floor(rows: Rows) -> Iterator[Comparison]:
+@claim("section 3, equations 6 and 7", "holds", invariant=True)
+def c5_floor(rows: Rows) -> Comparisons:
     """DP-FedEXP's step is never below 1, in any round of any seed"""
     for trust in TRUSTS:
         lowest = rows("lowest", method="FedEXP", dp=trust)
         yield exact(bool(lowest.values.min() >= 1), f"{lowest.text} >= 1")
 
 
-@claim(source="appendix G.2, Figure 3 (right)", prior="holds")
-def above_one(rows: Rows) -> Iterator[Comparison]:
+@claim("appendix G.2, Figure 3 (right)", "holds")
+def above_one(rows: Rows) -> Comparisons:
     """DP-FedEXP's mean step is above that of the baselines, 1, under every trust model"""
     for trust in TRUSTS:
         yield above(rows("overall", method="FedEXP", dp=trust), 1.0)
 
 
 @claim(
-    source="ours",
+    "ours",
     note="appendix G.2 says it of the synthetic experiment alone; on MNIST the step need not fall",
 )
-def c5_falls(rows: Rows) -> Iterator[Comparison]:
+def c5_falls(rows: Rows) -> Comparisons:
     """DP-FedEXP's step falls under every trust model (mean of the last 5 rounds below that of the
     first 5)"""
     for trust in TRUSTS:
@@ -180,11 +174,9 @@ fig3_left = Artifact(
     paper=PAPER,
     id="fig3_left",
     title="Global step size, synthetic linear regression",
-    shows=(
-        "DP-FedEXP's server step is large at first and falls as the updates stop agreeing; the "
-        "baselines keep 1. Its estimate is noisy under local DP; the step that it would take if it "
-        "knew the squared norms of the updates is beside it."
-    ),
+    shows="DP-FedEXP's server step is large at first and falls as the updates stop agreeing; the "
+    "baselines keep 1. Its estimate is noisy under local DP; the step that it would take if it "
+    "knew the squared norms of the updates is beside it.",
     source="Figure 3 (left)",
     sizes=fig2_left.sizes,
     runs=_synthetic,
@@ -192,7 +184,7 @@ fig3_left = Artifact(
     measures={
         **STEP,
         "target": Metric(
-            metric="server_step_target", at="series", decimals=2, title="target step (not private)"
+            "server_step_target", "series", decimals=2, title="target step (not private)"
         ),
         "early": _mean("step", 1, 10, "server step", scale="log"),
         "late": _mean("step", 41, 50, "server step", scale="log"),
@@ -240,15 +232,15 @@ fig3_right = Artifact(
         **STEP,
         "overall": _mean("step", 1, 50, "server step", scale="log"),
         "first": Derived(
-            value=lambda rows: _ends(rows, last=False),
-            per=["dp", "method"],
+            lambda rows: _ends(rows, last=False),
+            ["dp", "method"],
             decimals=2,
             title="server step, mean of the first 5 rounds",
             scale="log",
         ),
         "last": Derived(
-            value=lambda rows: _ends(rows, last=True),
-            per=["dp", "method"],
+            lambda rows: _ends(rows, last=True),
+            ["dp", "method"],
             decimals=2,
             title="server step, mean of the last 5 rounds",
             scale="log",

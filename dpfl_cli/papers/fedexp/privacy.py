@@ -8,12 +8,13 @@ from dpfl_cli.papers.fedexp import PAPER
 from dpfl_cli.papers.fedexp._common import METHODS, TITLES
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Comparison,
+    Comparisons,
     Figure,
     PaperNumbers,
     Price,
     Rows,
     Run,
+    Runs,
     Sample,
     Scale,
     Size,
@@ -35,7 +36,7 @@ CENTRAL = ("cdp_synthetic", "cdp_mnist")
 COMPARED = ("FedEXP", "FedAvg")
 
 
-def runs(scale: Scale) -> Iterator[Run]:
+def runs(scale: Scale) -> Runs:
     for setting, (trust, dimension) in SETTINGS.items():
         for method in COMPARED:
             yield Run(
@@ -45,8 +46,8 @@ def runs(scale: Scale) -> Iterator[Run]:
             )
 
 
-@claim(source="section 5, Table 1", prior="holds")
-def digits(rows: Rows) -> Iterator[Comparison]:
+@claim("section 5, Table 1", "holds")
+def digits(rows: Rows) -> Comparisons:
     """all eight printed numbers follow from the paper's convention, rounded up"""
     for setting in SETTINGS:
         for method in COMPARED:
@@ -57,16 +58,16 @@ def _both(rows: Rows, measure: str, setting: str) -> Iterator[Sample]:
     return (rows(measure, row=setting, method=method) for method in COMPARED)
 
 
-@claim(source="section 4.1, Proposition 4.1; Table 1", prior="holds")
-def c1_ldp(rows: Rows) -> Iterator[Comparison]:
+@claim("section 4.1, Proposition 4.1; Table 1", "holds")
+def c1_ldp(rows: Rows) -> Comparisons:
     """under local DP DP-FedEXP costs exactly what DP-FedAvg costs"""
     for setting in ("ldp", "ldp_privunit"):
         adaptive, fixed = _both(rows, "epsilon", setting)
         yield level(adaptive, fixed, within=1e-12)
 
 
-@claim(source="section 5, Table 1", prior="holds")
-def c1_cdp_synthetic(rows: Rows) -> Iterator[Comparison]:
+@claim("section 5, Table 1", "holds")
+def c1_cdp_synthetic(rows: Rows) -> Comparisons:
     """under central DP on the synthetic problem DP-FedEXP costs more than DP-FedAvg, by less than
     0.5"""
     adaptive, fixed = _both(rows, "epsilon", "cdp_synthetic")
@@ -74,16 +75,16 @@ def c1_cdp_synthetic(rows: Rows) -> Iterator[Comparison]:
     yield below(adaptive - fixed, 0.5)
 
 
-@claim(source="section 5, Table 1", prior="holds")
-def c1_cdp_mnist(rows: Rows) -> Iterator[Comparison]:
+@claim("section 5, Table 1", "holds")
+def c1_cdp_mnist(rows: Rows) -> Comparisons:
     """under central DP on MNIST DP-FedEXP costs more than DP-FedAvg, by less than 0.01"""
     adaptive, fixed = _both(rows, "epsilon", "cdp_mnist")
     yield above(adaptive, fixed)
     yield below(adaptive - fixed, 0.01)
 
 
-@claim(source="ours", prior="holds")
-def c1_joint(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds")
+def c1_joint(rows: Rows) -> Comparisons:
     """priced by their joint sensitivity, the mean and its squared norm cost what the mean alone
     costs"""
     for setting in CENTRAL:
@@ -91,8 +92,8 @@ def c1_joint(rows: Rows) -> Iterator[Comparison]:
         yield level(adaptive, fixed, within=1e-6)
 
 
-@claim(source="section 5, Table 1", prior="fails", note="they are those of 49")
-def rounds(rows: Rows) -> Iterator[Comparison]:
+@claim("section 5, Table 1", "fails", note="they are those of 49")
+def rounds(rows: Rows) -> Comparisons:
     """the printed central epsilons are those of all 50 rounds"""
     for setting in CENTRAL:
         for method in COMPARED:
@@ -101,8 +102,8 @@ def rounds(rows: Rows) -> Iterator[Comparison]:
                 yield level(rows("epsilon", row=setting, method=method), printed, within=1e-3)
 
 
-@claim(source="ours", prior="holds", note="the numbers are from an independent computation")
-def honest(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds", note="the numbers are from an independent computation")
+def honest(rows: Rows) -> Comparisons:
     """the composition of all 50 rounds, to 6 decimals: 15.850909 and 15.460054 (DP-FedEXP),
     15.456156 (DP-FedAvg), 300 (PrivUnit)"""
     for setting, method, epsilon in (
@@ -115,9 +116,9 @@ def honest(rows: Rows) -> Iterator[Comparison]:
 
 
 PLANNED = Size(
-    seeds=1,
-    minutes=0.01,
-    note="nothing is trained: prices of 50 planned rounds with 1000 clients",
+    1,
+    0.01,
+    "nothing is trained: prices of 50 planned rounds with 1000 clients",
     full=True,
 )
 
@@ -125,12 +126,10 @@ table1 = Artifact(
     paper=PAPER,
     id="table1",
     title="Epsilon at delta = 1e-5",
-    shows=(
-        "What DP-FedEXP's adaptive step costs in privacy: nothing under local DP, little under "
-        "central DP (nothing where mean and squared norm are priced jointly). The paper states one "
-        "round under local DP and 49 of the 50 compositions under central DP; all 50 rounds are "
-        "beside."
-    ),
+    shows="What DP-FedEXP's adaptive step costs in privacy: nothing under local DP, little under "
+    "central DP (nothing where mean and squared norm are priced jointly). The paper states one "
+    "round under local DP and 49 of the 50 compositions under central DP; all 50 rounds are "
+    "beside.",
     source="Table 1",
     sizes={"smoke": PLANNED, "quick": PLANNED, "paper": PLANNED},
     runs=runs,
@@ -156,32 +155,31 @@ table1 = Artifact(
         "cdp_mnist": "CDP, MNIST",
     },
     numbers=PaperNumbers(
-        file="table1.csv",
         measures={"epsilon_at_delta_1e-5": "paper_convention"},
         columns={"row": "row", "method": "column"},
         names={"ldp": "LDP (Gaussian), per round", "ldp_privunit": "LDP (PrivUnit), per round"},
     ),
     tables=[
         Table(
-            caption="Epsilon under the paper's convention: one round (LDP), 49 compositions (CDP); "
+            "Epsilon under the paper's convention: one round (LDP), 49 compositions (CDP); "
             "rounded up to 3 decimals",
-            rows=["row"],
-            columns=["method"],
-            cells=["paper_convention"],
+            rows="row",
+            columns="method",
+            cells="paper_convention",
         ),
         Table(
-            caption="All 50 rounds",
+            "All 50 rounds",
             rows=["row", "method"],
-            columns=["measure"],
+            columns="measure",
             cells=["epsilon", "joint", "rdp"],
         ),
     ],
     figures=[
         Figure(
-            kind="bars",
+            "bars",
             x="row",
             measures=["paper_convention", "epsilon"],
-            panels=["method"],
+            panels="method",
             share_y=True,
             y_title="epsilon at delta = 1e-5",
         )

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dpfl_cli.papers.fedexp import PAPER
 from dpfl_cli.papers.fedexp._common import METHODS, PROBLEM, SCAFFOLD, TITLES, TRUSTS, on_synthetic
 from dpfl_cli.papers.fedexp.mnist import NETWORK, SETUP, on_mnist
 from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
-    Comparison,
+    Comparisons,
     Figure,
     Metric,
     PaperNumbers,
     Rows,
-    Run,
+    Runs,
     Scale,
     Size,
     Table,
@@ -30,7 +28,7 @@ MNIST_STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)
 CLIP_NORMS = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 
-def runs(scale: Scale) -> Iterator[Run]:
+def runs(scale: Scale) -> Runs:
     small = scale == "smoke"
     values = {"rounds": 3, "dataset.clients": 100} if small else {}
     for trust in TRUSTS:
@@ -49,7 +47,7 @@ def runs(scale: Scale) -> Iterator[Run]:
         yield from _mnist()
 
 
-def _mnist() -> Iterator[Run]:
+def _mnist() -> Runs:
     """12 of the 25 pairs, those around the paper's: the whole grid takes days."""
     for trust in TRUSTS:
         for method, overrides in METHODS.items():
@@ -74,25 +72,25 @@ def _chosen(rows: Rows, trust: str, method: str) -> tuple[float, float]:
     return best["local_lr"], best["clip_norm"]
 
 
-def _pair(rows: Rows, trust: str, pair: tuple[float, float]) -> Iterator[Comparison]:
+def _pair(rows: Rows, trust: str, pair: tuple[float, float]) -> Comparisons:
     found = f"best pair(dp={trust}, method=FedEXP) = {pair}"
     yield each_seed(rows.by_seed(), lambda one: _chosen(one, trust, "FedEXP") == pair, found)
 
 
-@claim(source="appendix G.1, Table 2", note="neighbouring pairs are close")
-def pair_fedexp_ldp(rows: Rows) -> Iterator[Comparison]:
+@claim("appendix G.1, Table 2", note="neighbouring pairs are close")
+def pair_fedexp_ldp(rows: Rows) -> Comparisons:
     """the search finds the paper's pair for DP-FedEXP under local Gaussian DP on the synthetic
     problem"""
     yield from _pair(rows, "ldp", (0.003, 0.3))
 
 
-@claim(source="appendix G.1, Table 2", note="neighbouring pairs are close")
-def pair_fedexp_cdp(rows: Rows) -> Iterator[Comparison]:
+@claim("appendix G.1, Table 2", note="neighbouring pairs are close")
+def pair_fedexp_cdp(rows: Rows) -> Comparisons:
     """the search finds the paper's pair for DP-FedEXP under central DP on the synthetic problem"""
     yield from _pair(rows, "cdp", (0.001, 0.3))
 
 
-def _step(rows: Rows, trust: str, local_lr: float) -> Iterator[Comparison]:
+def _step(rows: Rows, trust: str, local_lr: float) -> Comparisons:
     for method in METHODS:
         found = f"best local step(dp={trust}, method={method}) = {local_lr}"
 
@@ -102,35 +100,33 @@ def _step(rows: Rows, trust: str, local_lr: float) -> Iterator[Comparison]:
         yield each_seed(rows.by_seed(), is_best, found)
 
 
-@claim(source="appendix G.1, Table 2", prior="holds")
-def step_ldp(rows: Rows) -> Iterator[Comparison]:
+@claim("appendix G.1, Table 2", "holds")
+def step_ldp(rows: Rows) -> Comparisons:
     """under local Gaussian DP step size 0.003 is the best on the synthetic problem for every
     method"""
     yield from _step(rows, "ldp", 0.003)
 
 
 @claim(
-    source="appendix G.1, Table 2",
-    prior="holds",
+    "appendix G.1, Table 2",
+    "holds",
     note="the paper prints 0.003 once on this line, for DP-FedAvg by its position",
 )
-def step_cdp(rows: Rows) -> Iterator[Comparison]:
+def step_cdp(rows: Rows) -> Comparisons:
     """under central DP step size 0.001 is the best on the synthetic problem for every method"""
     yield from _step(rows, "cdp", 0.001)
 
 
-@claim(
-    source="ours", prior="holds", note="0.003 stands in Table 2, for this method by its position"
-)
-def misprint_cdp(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds", note="0.003 stands in Table 2, for this method by its position")
+def misprint_cdp(rows: Rows) -> Comparisons:
     """DP-FedAvg under central DP is worse at the printed step size 0.003 than at 0.001 (clip norm
     3)"""
     cell = {"dataset": "synthetic", "dp": "cdp", "method": "FedAvg", "clip_norm": 3.0}
     yield above(rows("loss", local_lr=0.003, **cell), rows("loss", local_lr=0.001, **cell))
 
 
-@claim(source="appendix G.1, Table 2", prior="holds")
-def larger_clip(rows: Rows) -> Iterator[Comparison]:
+@claim("appendix G.1, Table 2", "holds")
+def larger_clip(rows: Rows) -> Comparisons:
     """DP-FedEXP is best at a smaller clip norm than DP-FedAvg under every trust model"""
     for trust in TRUSTS:
 
@@ -145,51 +141,43 @@ table2 = Artifact(
     id="table2",
     title="Grid search over local step size and clip norm: the criterion at every pair, the best "
     "one framed",
-    shows=(
-        "Pairs of local step size and clip norm for every method and trust model; the best pair "
-        "beside the paper's. On the synthetic problem the criterion is the lowest training loss, "
-        "on MNIST the highest test accuracy (tuned on test data, as in the paper), both averaged "
-        "over the last five rounds. No epsilon covers the search."
-    ),
+    shows="Pairs of local step size and clip norm for every method and trust model; the best pair "
+    "beside the paper's. On the synthetic problem the criterion is the lowest training loss, "
+    "on MNIST the highest test accuracy (tuned on test data, as in the paper), both averaged "
+    "over the last five rounds. No epsilon covers the search.",
     source="Table 2; its two grids of step sizes are exchanged in the text",
     sizes={
         "smoke": Size(
-            seeds=1,
-            minutes=0.1,
-            note="synthetic only, 2 x 2 pairs, 100 clients and 3 rounds, to see that it works",
+            1,
+            0.1,
+            "synthetic only, 2 x 2 pairs, 100 clients and 3 rounds, to see that it works",
         ),
-        "quick": Size(seeds=1, minutes=2, note="synthetic only, all 25 pairs"),
-        "paper": Size(
-            seeds=5, minutes=420, note="all 25 pairs on the synthetic problem, 12 of 25 on MNIST"
-        ),
+        "quick": Size(1, 2, "synthetic only, all 25 pairs"),
+        "paper": Size(5, 420, "all 25 pairs on the synthetic problem, 12 of 25 on MNIST"),
     },
     runs=runs,
     measures={
         "loss": Metric(
-            metric="train_loss",
+            "train_loss",
             better="lower",
             title="training loss",
             where={"dataset": "synthetic"},
         ),
         "accuracy": Metric(
-            metric="accuracy",
-            better="higher",
-            decimals=2,
-            title="test accuracy",
-            unit="%",
+            "accuracy",
             where={"dataset": "MNIST"},
         ),
     },
     best=[
         Best(
-            over=["local_lr", "clip_norm"],
-            by="loss",
+            ["local_lr", "clip_norm"],
+            "loss",
             where={"dataset": "synthetic"},
             note="lowest training loss",
         ),
         Best(
-            over=["local_lr", "clip_norm"],
-            by="accuracy",
+            ["local_lr", "clip_norm"],
+            "accuracy",
             where={"dataset": "MNIST"},
             note="highest test accuracy, tuned on test data",
         ),
@@ -201,35 +189,34 @@ table2 = Artifact(
         "clip_norm": "clip norm",
     },
     numbers=PaperNumbers(
-        file="table2.csv",
         measures={"eta_l": "best.local_lr", "C": "best.clip_norm"},
         columns={"dataset": "dataset", "dp": "dp_type", "method": "algorithm"},
         note="confidence_HML",
     ),
     tables=[
         Table(
-            caption="Best pair: local step size, clip norm (how well the paper's pair can be read: "
+            "Best pair: local step size, clip norm (how well the paper's pair can be read: "
             "H certain, M probable, L a guess)",
             rows=["dataset", "dp"],
-            columns=["method"],
+            columns="method",
             cells=["best.local_lr", "best.clip_norm"],
         ),
         Table(
-            caption="Training loss at the best pair, synthetic",
-            rows=["dp"],
-            columns=["method"],
-            cells=["loss"],
+            "Training loss at the best pair, synthetic",
+            rows="dp",
+            columns="method",
+            cells="loss",
             where={"best": True},
         ),
     ],
     figures=[
         Figure(
-            kind="heatmap",
+            "heatmap",
             x="clip_norm",
             y="local_lr",
-            measures=["loss"],
+            measures="loss",
             panels=["dp", "method"],
-            log=["colour"],
+            log="colour",
             where={"dataset": "synthetic"},
         )
     ],

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from dpfl_cli.papers.fedexp import PAPER
 from dpfl_cli.papers.fedexp._common import LOCAL, PAIR, PROBLEM, TITLES
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Comparison,
+    Comparisons,
     Derived,
     Figure,
     Metric,
     Rows,
     Run,
+    Runs,
     Scale,
     Size,
     Table,
@@ -26,7 +25,7 @@ from dpfl_cli.reproduction.api import (
 LARGE = (1000, 3000, 10000)  # clients from which the paper's statement is tested
 
 
-def runs(scale: Scale) -> Iterator[Run]:
+def runs(scale: Scale) -> Runs:
     for trust in LOCAL:
         for clients in (50, 100) if scale == "smoke" else (100, 300, *LARGE):
             yield Run(
@@ -42,8 +41,8 @@ def runs(scale: Scale) -> Iterator[Run]:
             )
 
 
-@claim(source="section 3.1.1, Figure 1", prior="holds")
-def c2_naive(rows: Rows) -> Iterator[Comparison]:
+@claim("section 3.1.1, Figure 1", "holds")
+def c2_naive(rows: Rows) -> Comparisons:
     """with at least 1000 clients the naive step is at least 10 times the target"""
     for trust in LOCAL:
         for clients in LARGE:
@@ -51,8 +50,8 @@ def c2_naive(rows: Rows) -> Iterator[Comparison]:
             yield above(rows("naive", **cell), 10 * rows("target", **cell))
 
 
-@claim(source="section 3.1.2, Figure 1", prior="holds")
-def c2_close(rows: Rows) -> Iterator[Comparison]:
+@claim("section 3.1.2, Figure 1", "holds")
+def c2_close(rows: Rows) -> Comparisons:
     """with at least 1000 clients DP-FedEXP's step is within 35 % of the target"""
     for trust in LOCAL:
         for clients in LARGE:
@@ -60,26 +59,26 @@ def c2_close(rows: Rows) -> Iterator[Comparison]:
             yield level(rows("proposed", **cell) / rows("target", **cell), 1.0, within=0.35)
 
 
-@claim(source="section 3.1.2, Figure 1", prior="holds")
-def c2_shrinks(rows: Rows) -> Iterator[Comparison]:
+@claim("section 3.1.2, Figure 1", "holds")
+def c2_shrinks(rows: Rows) -> Comparisons:
     """with Gaussian noise the relative gap between DP-FedEXP's step and the target is smaller with
     10000 clients than with 1000"""
     yield below(rows("gap", dp="ldp", clients=10000), rows("gap", dp="ldp", clients=1000))
 
 
 @claim(
-    source="section 3.1.2, Figure 1",
+    "section 3.1.2, Figure 1",
     note="the bias of PrivUnit's norm estimate, up to a sixteenth of the squared clip norm, does "
     "not shrink with the number of clients",
 )
-def c2_shrinks_privunit(rows: Rows) -> Iterator[Comparison]:
+def c2_shrinks_privunit(rows: Rows) -> Comparisons:
     """with PrivUnit the relative gap is smaller with 10000 clients than with 1000"""
     few, many = (rows("gap", dp="ldp_privunit", clients=clients) for clients in (1000, 10000))
     yield below(many, few)
 
 
-@claim(source="appendix D, Lemma D.4", prior="holds")
-def c2_bias(rows: Rows) -> Iterator[Comparison]:
+@claim("appendix D, Lemma D.4", "holds")
+def c2_bias(rows: Rows) -> Comparisons:
     """with PrivUnit DP-FedEXP's step is below the target on average over 1000, 3000 and 10000
     clients (its norm estimate is biased downwards)"""
     one, two, three = (
@@ -91,25 +90,23 @@ def c2_bias(rows: Rows) -> Iterator[Comparison]:
 
 
 def _step(metric: str, title: str) -> Metric:
-    return Metric(metric=metric, at="last", decimals=1, title=title, scale="log")
+    return Metric(metric, "last", decimals=1, title=title, scale="log")
 
 
 fig1 = Artifact(
     paper=PAPER,
     id="fig1",
     title="Server step in the first round under local DP",
-    shows=(
-        "The naive step divides the squared norms of the noisy messages by that of their mean: it "
-        "is dominated by noise. DP-FedEXP's estimate comes close to the step that the clipped "
-        "updates themselves would give (target): with Gaussian noise the closer the more clients "
-        "there are; with PrivUnit it stays about 6 % below, for the bias of its norm estimate does "
-        "not shrink with them."
-    ),
+    shows="The naive step divides the squared norms of the noisy messages by that of their mean: "
+    "it is dominated by noise. DP-FedEXP's estimate comes close to the step that the clipped "
+    "updates themselves would give (target): with Gaussian noise the closer the more clients "
+    "there are; with PrivUnit it stays about 6 % below, for the bias of its norm estimate does "
+    "not shrink with them.",
     source="Figure 1; d = 100, local step 0.003, clip norm 0.3",
     sizes={
-        "smoke": Size(seeds=2, minutes=0.05, note="50 and 100 clients"),
-        "quick": Size(seeds=5, minutes=0.3, note="one round", full=True),
-        "paper": Size(seeds=5, minutes=0.3, note="one round"),
+        "smoke": Size(2, 0.05, "50 and 100 clients"),
+        "quick": Size(5, 0.3, "one round", full=True),
+        "paper": Size(5, 0.3, "one round"),
     },
     runs=runs,
     measures={
@@ -117,8 +114,8 @@ fig1 = Artifact(
         "proposed": _step("server_step", "DP-FedEXP"),
         "target": _step("server_step_target", "target (not private)"),
         "gap": Derived(
-            value=lambda rows: abs(rows.value("proposed") / rows.value("target") - 1),
-            per=["dp", "clients"],
+            lambda rows: abs(rows.value("proposed") / rows.value("target") - 1),
+            ["dp", "clients"],
             decimals=3,
             title="relative gap of DP-FedEXP to the target",
         ),
@@ -127,18 +124,18 @@ fig1 = Artifact(
     titles={**TITLES, "clients": "number of clients M", "measure": "server step"},
     tables=[
         Table(
-            caption="Server step in round 1",
+            "Server step in round 1",
             rows=["dp", "clients"],
-            columns=["measure"],
+            columns="measure",
             cells=["naive", "proposed", "target", "gap"],
         )
     ],
     figures=[
         Figure(
-            kind="lines",
+            "lines",
             x="clients",
             measures=["naive", "proposed", "target"],
-            panels=["dp"],
+            panels="dp",
             log=["x", "y"],
             share_y=True,
             y_title="server step in round 1",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dpfl_cli.papers.fedexp import PAPER
@@ -18,11 +18,11 @@ from dpfl_cli.papers.fedexp._common import (
 )
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Comparison,
+    Comparisons,
     Figure,
     Metric,
     Rows,
-    Run,
+    Runs,
     Scale,
     Size,
     Table,
@@ -51,7 +51,7 @@ PAIRS = {  # Table 2: local step size, clip norm
 BESIDE = {"naive": ("algorithm=fedexp_naive",), "nonprivate": ("algorithm=fedexp",)}
 
 
-def runs(scale: Scale) -> Iterator[Run]:
+def runs(scale: Scale) -> Runs:
     small = {"rounds": 3, "dataset.clients": 60} if scale == "smoke" else {}
     for (trust, method), pair in PAIRS.items():
         dp = ("dp=none", "dp.convention=null") if method == "nonprivate" else (f"dp={trust}",)
@@ -59,47 +59,47 @@ def runs(scale: Scale) -> Iterator[Run]:
         yield on_synthetic({"dp": trust, "method": method}, overrides, *pair, small)
 
 
-def _closer(rows: Rows, closer: str, farther: str, trusts: Sequence[str]) -> Iterator[Comparison]:
+def _closer(rows: Rows, closer: str, farther: str, trusts: Sequence[str]) -> Comparisons:
     for trust in trusts:
         one, other = (rows("final", method=method, dp=trust) for method in (closer, farther))
         yield below(one, other)
 
 
-@claim(source="section 5, Figure 2 (left)", prior="holds")
-def c3_fedavg(rows: Rows) -> Iterator[Comparison]:
+@claim("section 5, Figure 2 (left)", "holds")
+def c3_fedavg(rows: Rows) -> Comparisons:
     """DP-FedEXP ends closer to the optimum than DP-FedAvg in every trust model"""
     yield from _closer(rows, "FedEXP", "FedAvg", TRUSTS)
 
 
-@claim(source="section 5, Figure 2 (left)", prior="holds")
-def c3_scaffold(rows: Rows) -> Iterator[Comparison]:
+@claim("section 5, Figure 2 (left)", "holds")
+def c3_scaffold(rows: Rows) -> Comparisons:
     """DP-FedEXP ends closer to the optimum than DP-SCAFFOLD in every trust model"""
     yield from _closer(rows, "FedEXP", "SCAFFOLD", TRUSTS)
 
 
 @claim(
-    source="section 5, Figure 2 (left)",
-    prior="holds",
+    "section 5, Figure 2 (left)",
+    "holds",
     note="with control=sent; SCAFFOLD's definition is not in the paper",
 )
-def c4_cdp(rows: Rows) -> Iterator[Comparison]:
+def c4_cdp(rows: Rows) -> Comparisons:
     """DP-SCAFFOLD ends closer than DP-FedAvg under central DP"""
     yield from _closer(rows, "SCAFFOLD", "FedAvg", ["cdp"])
 
 
 @claim(
-    source="section 5, Figure 2 (left)",
-    prior="holds",
+    "section 5, Figure 2 (left)",
+    "holds",
     note="with control=sent, which was chosen because it fits this; with control=clipped SCAFFOLD "
     "is ahead",
 )
-def c4_ldp(rows: Rows) -> Iterator[Comparison]:
+def c4_ldp(rows: Rows) -> Comparisons:
     """DP-SCAFFOLD does not end closer than DP-FedAvg under local DP"""
     yield from _closer(rows, "FedAvg", "SCAFFOLD", LOCAL)
 
 
-@claim(source="section 3.1.1", prior="holds")
-def c8(rows: Rows) -> Iterator[Comparison]:
+@claim("section 3.1.1", "holds")
+def c8(rows: Rows) -> Comparisons:
     """naive FedEXP ends farther from the optimum than it began"""
     for trust in LOCAL:
         yield above(
@@ -107,16 +107,16 @@ def c8(rows: Rows) -> Iterator[Comparison]:
         )
 
 
-@claim(source="ours", prior="holds", note="the levels are those of an independent implementation")
-def level_ldp(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds", note="the levels are those of an independent implementation")
+def level_ldp(rows: Rows) -> Comparisons:
     """relative distances under local Gaussian DP within 10 % of 0.224 (DP-FedEXP) and 0.727
     (DP-FedAvg), 15 seeds of an independent reference run"""
     yield level(rows("relative", method="FedEXP", dp="ldp"), 0.224, within=0.0224)
     yield level(rows("relative", method="FedAvg", dp="ldp"), 0.727, within=0.0727)
 
 
-@claim(source="ours", prior="holds", note="the levels are those of an independent implementation")
-def level_cdp(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", "holds", note="the levels are those of an independent implementation")
+def level_cdp(rows: Rows) -> Comparisons:
     """relative distances under central DP within 10 % of 0.44 (DP-FedEXP) and 0.914 (DP-FedAvg),
     an independent reference run"""
     yield level(rows("relative", method="FedEXP", dp="cdp"), 0.44, within=0.044)
@@ -124,28 +124,24 @@ def level_cdp(rows: Rows) -> Iterator[Comparison]:
 
 
 def _distance(at: Any, title: str, metric: str = "distance", decimals: int = 2) -> Metric:
-    return Metric(metric=metric, at=at, better="lower", decimals=decimals, title=title)
+    return Metric(metric, at, better="lower", decimals=decimals, title=title)
 
 
 fig2_left = Artifact(
     paper=PAPER,
     id="fig2_left",
     title="Distance to the optimum, synthetic linear regression",
-    shows=(
-        "Each client holds one record of a consistent linear system. DP-FedEXP extrapolates the "
-        "server step and comes closer to the optimum than DP-FedAvg and DP-SCAFFOLD under the same "
-        "noise, in every trust model; the naive step, which takes the noise for signal, ends "
-        "farther away than it began. FedEXP without privacy, at the same step size, is the limit; "
-        "where its distance falls below 0.5 the figure cuts it off at the axis (the table has it "
-        "to the end)."
-    ),
+    shows="Each client holds one record of a consistent linear system. DP-FedEXP extrapolates the "
+    "server step and comes closer to the optimum than DP-FedAvg and DP-SCAFFOLD under the same "
+    "noise, in every trust model; the naive step, which takes the noise for signal, ends "
+    "farther away than it began. FedEXP without privacy, at the same step size, is the limit; "
+    "where its distance falls below 0.5 the figure cuts it off at the axis (the table has it "
+    "to the end).",
     source="Figure 2 (left); settings of Table 2",
     sizes={
-        "smoke": Size(seeds=2, minutes=0.1, note="60 clients and 3 rounds, to see that it works"),
-        "quick": Size(
-            seeds=10, minutes=2.5, note="1000 clients and 50 rounds, as in the paper", full=True
-        ),
-        "paper": Size(seeds=10, minutes=2.5, note="1000 clients and 50 rounds, as in the paper"),
+        "smoke": Size(2, 0.1, "60 clients and 3 rounds, to see that it works"),
+        "quick": Size(10, 2.5, "1000 clients and 50 rounds, as in the paper", full=True),
+        "paper": Size(10, 2.5, "1000 clients and 50 rounds, as in the paper"),
     },
     runs=runs,
     measures={
@@ -167,33 +163,33 @@ fig2_left = Artifact(
     },
     tables=[
         Table(
-            caption="Final distance to the optimum, relative to the start",
-            rows=["dp"],
-            columns=["method"],
-            cells=["relative"],
+            "Final distance to the optimum, relative to the start",
+            rows="dp",
+            columns="method",
+            cells="relative",
         ),
         Table(
-            caption="Final distance to the optimum",
-            rows=["dp"],
-            columns=["method"],
-            cells=["final"],
+            "Final distance to the optimum",
+            rows="dp",
+            columns="method",
+            cells="final",
         ),
         Table(
-            caption="Distance to the optimum on the way",
+            "Distance to the optimum on the way",
             rows=["dp", "method"],
-            columns=["round"],
-            cells=["distance"],
+            columns="round",
+            cells="distance",
             where={"round": [0, 10, 20, 30, 40, 50]},
         ),
     ],
     figures=[
         Figure(
-            kind="lines",
+            "lines",
             x="round",
-            measures=["distance"],
+            measures="distance",
             series="method",
-            panels=["dp"],
-            log=["y"],
+            panels="dp",
+            log="y",
             y_range=(0.5, 300),
             share_y=True,
             y_title="distance to the optimum",
