@@ -42,7 +42,12 @@ LATER: dict[str, tuple[str, ...]] = {
     "vgg11": (*NETWORK, "init"),
 }
 FEATURES = ("backbone", "weights")  # of features: what they resolve to is hashed
-REVISIONS: dict[str, int] = {}
+REVISIONS = {
+    "linear_regression": 4,
+    "logistic_regression": 2,
+    "softmax_regression": 2,
+    "mlp": 2,
+}
 CHOLESKY = 3  # the revision of softmax_regression's solver=cholesky
 
 

@@ -37,7 +37,6 @@ from dpfl_cli.models.records import (
     CPU_BLOCK,
     Block,
     Pool,
-    added,
     bounded_shares,
 )
 from dpfl_cli.privacy.bounded import Bounded
@@ -47,7 +46,6 @@ from dpfl_cli.privacy.record_means import record_mean
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 # records of a pair in one product, always: the order of sums depends on it; a multiple of ALIGNMENT
 PART = 1024
-TEST_PART = 500  # test records that are evaluated as if a client held them
 
 
 class Dense(Objective):
@@ -163,39 +161,36 @@ class Dense(Objective):
         is one, `accuracy` in percent and `test_loss` (mean loss), each [R]; and
         `gradient_quantiles`, where settings ask for them.
         """
-        losses = self._scores(self._pool, parameters)[..., 0]
-        found = {"train_loss": added(losses) / self.clients, **self.asked_quantiles(parameters)}
+        loss = self._scores(self._pool, parameters)[:, 0]
+        found = {"train_loss": loss, **self.asked_quantiles(parameters)}
         return found | self._test_scores(parameters)
 
     def _test_scores(self, models: Tensor) -> dict[str, Tensor]:
         """`accuracy` and `test_loss` at models [R, d], where there is a test split."""
         if self._tests is None:
             return {}
-        pool, shares = self._tests
-        loss, right = added((self._scores(pool, models) * shares).mT).unbind(-1)
+        loss, right = self._scores(self._tests, models).unbind(-1)
         return {"accuracy": 100.0 * right, "test_loss": loss}
 
     @cached_property
-    def _tests(self) -> tuple[Pool, Tensor] | None:
-        """The test splits as pools whose clients hold `TEST_PART` records each, and the shares [R,
-        K, 1] of each of them; federations that share a split share its rows.
+    def _tests(self) -> Pool | None:
+        """The test splits, each held by one client; federations that share a split share its
+        rows.
         """
         tests = [federation.dataset.test for federation in self.federations]
         known = {id(test): test for test in tests if test is not None}
         if len(known) == 0 or any(test is None for test in tests):
             return None
-        longest = max(len(test) for test in known.values())
-        parts = np.arange(-(-longest // TEST_PART) + 1) * TEST_PART
-        made = []
-        for test in known.values():
-            dataset = Dataset(self.federations[0].dataset.info, test, None)
-            offsets = np.minimum(parts, len(test))
-            made.append(Federation(dataset, Partition(np.arange(len(test)), offsets)))
-        places = {key: number for number, key in enumerate(known)}
-        index = np.array([places[id(tests[number])] for number in self.index.tolist()])
-        pool = Pool(made, index, self._rows, self.encoded)
-        shares = (pool.counts / pool.counts.sum(axis=1, keepdims=True))[index]
-        return pool, torch.from_numpy(shares).to(self.device, self.dtype).unsqueeze(-1)
+        info, places = self.federations[0].dataset.info, list(known)
+        held = [
+            Federation(
+                Dataset(info, test, None),
+                Partition(np.arange(len(test)), np.array([0, len(test)])),
+            )
+            for test in known.values()
+        ]
+        index = np.array([places.index(id(tests[number])) for number in self.index.tolist()])
+        return Pool(held, index, self._rows, self.encoded)
 
     def _rows(self, records: Records, numbers: np.ndarray) -> Tensor:
         """[k, q] inputs of the given records, a one for the biases, and zeros up to a whole row."""
@@ -241,20 +236,20 @@ class Dense(Objective):
         return result
 
     def _scores(self, pool: Pool, models: Tensor) -> Tensor:
-        """[R, M, 2] mean loss of the records of a pool's clients, and part of them that is
-        classified rightly, at models [R, d]; 0 where there are no records.
+        """[R, 2] means over a pool's clients of their records' mean loss, and of the part of them
+        that is classified rightly, at models [R, d]; a client without records has 0.
         """
-        result = models.new_zeros(*pool.index.shape, pool.counts.shape[1], 2)
-        everywhere = models.unsqueeze(1).expand(-1, result.shape[1], -1)
-        for block in pool.blocks(None, self._pair_bytes):
-            self._passes.load(block.of(everywhere))
-            sums = []
+        result = models.new_zeros(len(models), 1, 2)
+        for block in pool.together(self._pair_bytes):
+            self._passes.load(block.of(models.unsqueeze(1)))
+            sums = result.new_zeros(())
             for part in block.parts(PART):
                 z = self._passes.forward(part.features)
                 each = self.loss.values(z, part.targets), self.loss.right(z, part.targets)
-                sums.append(torch.stack([(one * part.weights).sum(dim=-1) for one in each], -1))
-            block.put(result, torch.stack(sums).sum(dim=0))
-        return result
+                shares = [(one * part.weights).sum(dim=-1) for one in each]
+                sums = sums + torch.stack(shares, dim=-1)
+            block.put(result, sums)
+        return result[:, 0] / pool.counts.shape[1]
 
     def _blocks(self, batch: Tensor | None) -> Iterator[Block]:
         return self._pool.blocks(batch, self._pair_bytes)

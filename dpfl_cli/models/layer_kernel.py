@@ -16,7 +16,6 @@ from dpfl_cli.models import layer_loops as loops
 from dpfl_cli.models.vectors import LANES, aligned
 
 LOSSES = ("cross_entropy", "logistic", "squared")
-MODES = ("gradient", "clipped", "norms", "scores")  # see `LayerKernel.compute`
 BLOCK = 64  # vectors of records at most that are computed together
 NEAREST, NEAR = 24 << 10, 5 << 18  # bytes of them, for one output and for several
 KEPT = 64 << 20  # bytes of records that are kept as vectors; others are laid out anew every time
@@ -98,8 +97,8 @@ class LayerKernel:
             number[:, ::1], values, values, numbers, numbers, types.int64,
         )  # fmt: skip
         compute = (
-            *layout, integer, numbers, every, types.boolean, types.int64[:, :, :, :], values,
-            values, integer, values, types.boolean, every, number[:, :, ::1], integer, integer,
+            *layout, numbers, every, types.int64[:, :, :, :], values, values, integer, values,
+            every, number[:, :, ::1], integer, integer,
         )  # fmt: skip
         solve = (
             *layout, numbers, every, every, values, values, types.float64, number[:, :, ::1],
@@ -112,11 +111,9 @@ class LayerKernel:
             built, loops.solve, f"{name}, for second-order methods,", 5, solve, **options
         )
         self._solve: Any = None
-        self._no_batch = np.empty((1, 1, 1, 0), np.int64)
 
     def compute(
         self,
-        mode: str,
         layout: Layout,
         runs: np.ndarray,
         parameters: np.ndarray,
@@ -134,29 +131,24 @@ class LayerKernel:
         there are.
 
         Args:
-          mode: "gradient": out [R, M, d] = mean gradient + l2 v (0 for a client without records);
-            "clipped": mean of clipped gradients; "norms": out [R, M, b] = squared norms of the
-            records' gradients, infinite where not finite, left alone where there is no record;
-            "scores": out [R, M, 2] = mean loss, and part of the records that are classified
-            rightly, left alone where there is no record.
           runs: [S] int64 which of the R runs.
-          parameters: [R, M, d].
+          parameters, out: [R, M, d]; out is the mean gradient + l2 v (0 for a client without
+            records).
           batch: [R, M, 1 or steps, b] int64 numbers of the client's records (a number that is none
             of them counts as a record of gradient zero), or None for all of them.
-          limits, l2: [R] clip norms C, and weights of the regulariser.
+          limits: [R] clip norms C: out is the mean of clipped gradients.
+          l2: [R] weights of the regulariser.
           steps: unless 0, out = v - w after so many local steps v <- v - rate (gradient + drift).
           rates, drift: [R], and [R, M, d] or None.
         """
         none = np.zeros(len(parameters))
-        given = [none if one is None else one for one in (limits, l2, rates)]
         count = layout.counts.sum() if batch is None else batch.shape[3] * len(layout.counts)
         work = 2 * int(count) * len(runs) * layout.outs * layout.rows.shape[1] * max(steps, 1)
         self._share(
             self._compute, threads, work, layout, runs,
-            MODES.index(mode), runs, parameters, batch is not None,
-            *(self._no_batch if batch is None else batch, given[0], given[1]),
-            *(steps, given[2], drift is not None),
-            parameters if drift is None else drift, out,
+            runs, parameters, np.empty((1, 1, 1, 0), np.int64) if batch is None else batch,
+            none[:0] if limits is None else limits, none if l2 is None else l2, steps,
+            none if rates is None else rates, parameters[:0] if drift is None else drift, out,
         )  # fmt: skip
 
     def solve(

@@ -24,7 +24,6 @@ from dpfl_cli.models import vectors
 from dpfl_cli.models.vectors import LANES, accumulate, aligned, exp_of_negative, inner, outputs
 
 CROSS_ENTROPY, LOGISTIC, SQUARED = range(3)  # losses
-GRADIENT, CLIPPED, NORMS, SCORES = range(4)  # what is computed
 ROUNDING = 1e3 * np.finfo(np.float64).eps  # see `curvature.clippable_norms`
 UNDERFLOW = 1e4 * np.finfo(np.float64).tiny
 
@@ -62,33 +61,32 @@ def _labelled(  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _softmax(z, n, best, top, total):  # type: ignore[no-untyped-def]
-    """z[a, j] <- exp(z[a, j] - top[j]), top[j] = max_a z[a, j] for a = best[j], total[j] their
-    sum, j < n.
-    """
+def _softmax(z, n, top, total):  # type: ignore[no-untyped-def]
+    """z <- their softmax over a, j < n."""
     for j in range(n):
-        top[j], best[j], total[j] = z[0, j], 0.0, 0.0
+        top[j], total[j] = z[0, j], 0.0
     for a in range(1, len(z)):
         for j in range(n):
-            larger = z[a, j] > top[j]
-            top[j] = z[a, j] if larger else top[j]
-            best[j] = a if larger else best[j]
+            top[j] = z[a, j] if z[a, j] > top[j] else top[j]
     for a in range(len(z)):
         for j in range(n):
             z[a, j] = exp_of_negative(z[a, j] - top[j])
             total[j] += z[a, j]
+    for j in range(n):
+        total[j] = 1.0 / total[j]
+    for a in range(len(z)):
+        for j in range(n):
+            z[a, j] *= total[j]
 
 
 @njit(inline="always")
 def _slopes(loss, scale, z, y, n, work, squares):  # type: ignore[no-untyped-def]
     """z <- s = dl/dz, squares[j] = ||s_j||^2, j < n."""
     if loss == CROSS_ENTROPY:
-        _softmax(z, n, work[0], work[1], work[2])
-        for j in range(n):
-            work[2, j] = 1.0 / work[2, j]
+        _softmax(z, n, work[0], work[1])
         for a in range(len(z)):
             for j in range(n):
-                z[a, j] = z[a, j] * work[2, j] - (1.0 if y[j] == a else 0.0)
+                z[a, j] -= 1.0 if y[j] == a else 0.0
     elif loss == LOGISTIC:
         for j in range(n):  # -y / (1 + exp(y z)), by exp(-|y z|) so that nothing overflows
             margin = y[j] * z[0, j]
@@ -118,32 +116,43 @@ def _reweighted(z, n, norm, squares, clipped, bound):  # type: ignore[no-untyped
 
 
 @njit(inline="always")
-def _add_scores(loss, scale, z, y, size, work, sums):  # type: ignore[no-untyped-def]
-    """sums += the losses of `size` records, and how many are classified rightly."""
-    if loss == CROSS_ENTROPY:
-        for j in range(size):
-            work[3, j] = z[int(y[j]), j]
-        _softmax(z, size, work[0], work[1], work[2])
-        for j in range(size):
-            sums[0] += np.log(work[2, j]) + work[1, j] - work[3, j]
-            sums[1] += work[0, j] == y[j]
-    elif loss == LOGISTIC:
-        for j in range(size):
-            margin = y[j] * z[0, j]
-            sums[0] += max(-margin, 0.0) + np.log1p(np.exp(-abs(margin)))
-            sums[1] += (z[0, j] > 0.0) == (y[j] > 0.0)
-    else:
-        for j in range(size):
-            sums[0] += scale * (z[0, j] - y[j]) ** 2
+def _along_record(  # type: ignore[no-untyped-def]
+    loss, scale, x, norm, y, start, drift, rate, steps, work, out
+):
+    """out = v - w after local steps of a client with one record (x, y) and one output, by a
+    recursion in one number.
+
+    Every iterate is v_j = w + a_j x - j rate g with the drift g, for the gradient is a multiple of
+    x. So a_0 = 0 and, with z_j = x . v_j = x . w + a_j ||x||^2 - j rate x . g,
+
+        a_{j+1} = a_j - rate l'(z_j, y).
+
+    Args:
+      x, start, drift: [width]; drift may be empty.
+    """
+    z, turn, along = inner(x, start, len(x)), 0.0, 0.0
+    if len(drift):
+        turn = rate * inner(x, drift, len(x))
+    for _ in range(steps):
+        work[0, 0] = z + along * norm * norm
+        _slopes(loss, scale, work[:1], y, 1, work[1:3], work[3])
+        along -= rate * work[0, 0]
+        z -= turn
+    for k in range(len(out)):
+        out[k] = along * x[k]
+        if len(drift):
+            out[k] -= steps * rate * drift[k]
 
 
 def compute(  # type: ignore[no-untyped-def]
-    loss, scale, outs, laid_out, places, rows, targets, norms, firsts, counts, block, mode, runs,
-    parameters, batched, batch, limits, l2, steps, rates, drifting, drift, out, first_job, last_job,
+    loss, scale, outs, laid_out, places, rows, targets, norms, firsts, counts, block, runs,
+    parameters, batch, limits, l2, steps, rates, drift, out, first_job, last_job,
 ):  # fmt: skip
     """Jobs first_job ... last_job - 1 of (client, run) pairs, runs innermost."""
+    batched, clipped, drifting = batch.shape[3] > 0, len(limits) > 0, len(drift) > 0
+    alone = outs == 1 and steps > 0 and not batched and not l2.any()
     kept, width = len(laid_out) > 0 and not batched, laid_out.shape[1]
-    p, clipped = parameters.shape[2] // outs, mode == CLIPPED
+    p = parameters.shape[2] // outs
     most = 2 if outs == 1 and not batched else 1  # runs that meet a record while it is loaded
     z = _aligned(most * outs * (block + 1) * LANES).reshape(most * outs, -1)
     weights = _aligned(most * outs * width).reshape(-1, width)
@@ -151,7 +160,8 @@ def compute(  # type: ignore[no-untyped-def]
     held = laid_out if kept else _aligned(block * width * LANES).reshape(block, width, LANES)
     work = _aligned(7 * block * LANES).reshape(7, -1)
     y, norm, squares = work[4], work[5], work[6]
-    sums, own = np.zeros(2), batch[0, 0, 0, :0]
+    record, own_drift = _aligned(width), _aligned(width if drifting else 0)
+    own = batch[0, 0, 0, :0]
     job, loaded = first_job, -1
     while job < last_job:
         client, place = job // len(runs), job % len(runs)
@@ -163,7 +173,20 @@ def compute(  # type: ignore[no-untyped-def]
             for a in range(outs):
                 for k in range(p):
                     weights[r * outs + a, k] = parameters[runs[place + r], client, a * p + k]
-        sums[:] = 0.0
+        if alone and records == 1:
+            y[0] = targets[first]
+            for k in range(p):
+                record[k] = rows[first, k]
+            for r in range(together):
+                run = runs[place + r]
+                if drifting:
+                    own_drift[:p] = drift[run, client]
+                _along_record(
+                    loss, scale, record, norms[first], y, weights[r], own_drift, rates[run], steps,
+                    work, out[run, client],
+                )  # fmt: skip
+            loaded = -1
+            continue
         for step in range(max(steps, 1)):
             totals[:] = 0.0
             if batched:
@@ -180,31 +203,14 @@ def compute(  # type: ignore[no-untyped-def]
                 outputs(held, start, some, width, weights, together * outs, z)
                 for r in range(together):
                     mine = z[r * outs : (r + 1) * outs]
-                    if mode == SCORES:
-                        _add_scores(loss, scale, mine, y, size, work, sums)
-                        share = 1.0 / records
-                        if begin + size == records:
-                            out[runs[place + r], client, 0] = sums[0] * share
-                            out[runs[place + r], client, 1] = sums[1] * share
-                            sums[:] = 0.0
-                        continue
                     _slopes(loss, scale, mine, y, some * LANES, work, squares)
-                    if mode == NORMS:
-                        for j in range(size):
-                            found = (np.sqrt(squares[j]) * norm[j]) ** 2
-                            finite = found < np.inf
-                            out[runs[place + r], client, begin + j] = found if finite else np.inf
-                        continue
                     bound = limits[runs[place + r]] if clipped else 0.0
                     _reweighted(mine, some * LANES, norm, squares, clipped, bound)
-                if mode <= CLIPPED:
-                    accumulate(held, start, some, width, z, together * outs, totals)
-            if mode > CLIPPED:
-                continue
+                accumulate(held, start, some, width, z, together * outs, totals)
             share = 1.0 / max(records, 1)
             for r in range(together):
                 run = runs[place + r]
-                decay = l2[run] if mode == GRADIENT and records > 0 else 0.0
+                decay = l2[run] if records > 0 else 0.0
                 for a in range(outs):
                     row, own_weights = totals[r * outs + a], weights[r * outs + a]
                     for k in range(p):
@@ -225,14 +231,11 @@ def compute(  # type: ignore[no-untyped-def]
 @njit(inline="always")
 def _probabilities(z, n, norm, limit, share, work, into, shares):  # type: ignore[no-untyped-def]
     """into[a, j] = p_j, and the records' shares, their Hessians clipped (`curvature`), j < n."""
-    _softmax(z, n, work[0], work[1], work[2])
-    for j in range(n):
-        work[2, j] = 1.0 / work[2, j]
-        work[0, j], work[1, j], shares[j] = 0.0, 0.0, share
+    _softmax(z, n, work[0], work[1])
+    work[:2, :n] = 0.0
     for a in range(len(z)):
         for j in range(n):
-            p = z[a, j] * work[2, j]
-            into[a, j] = p
+            p = into[a, j] = z[a, j]
             work[1, j] += 2.0 * work[0, j] * p * p + (p - p * p) ** 2
             work[0, j] += p * p
     for j in range(n):

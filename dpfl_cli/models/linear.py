@@ -16,7 +16,6 @@ from dpfl_cli.data.federation import DatasetInfo, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.losses import Loss, Squared
 from dpfl_cli.models.passes import Layer
-from dpfl_cli.models.records import added
 from dpfl_cli.models.second_order import SecondOrder
 
 
@@ -29,7 +28,7 @@ class LinearRegressionSettings(Settings):
     gradient_quantiles: bool = False
 
 
-@component("model", "linear_regression", revision=4, settings=LinearRegressionSettings)
+@component("model", "linear_regression", revision=5, settings=LinearRegressionSettings)
 class LinearRegression(SecondOrder):
     """Linear regression with squared loss, float64, started at zero (unless init says otherwise).
 
@@ -80,7 +79,7 @@ class LinearRegression(SecondOrder):
         ask for them `objective`, (1/M) sum_i f_i, which is loss_factor times that, and
         `gradient_quantiles`.
         """
-        objective = added(self._scores(self._pool, parameters)[..., 0]) / self.clients
+        objective = self._scores(self._pool, parameters)[:, 0]
         found = {"train_loss": objective / self.settings.loss_factor}
         if self.settings.objective:
             found["objective"] = objective
@@ -90,10 +89,6 @@ class LinearRegression(SecondOrder):
         distance = torch.linalg.vector_norm(parameters - self._optimum, dim=-1)
         relative = distance / torch.linalg.vector_norm(self._optimum, dim=-1)
         return {"distance": distance, "relative_distance": relative, **found}
-
-    @property
-    def _regularised(self) -> bool:
-        return False
 
     @cached_property
     def _optimum(self) -> Tensor | None:

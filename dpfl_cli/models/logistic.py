@@ -36,7 +36,6 @@ from dpfl_cli.models.losses import Logistic, Loss
 from dpfl_cli.models.optimum import LogisticProblem, minimiser, smoothness
 from dpfl_cli.models.passes import Layer
 from dpfl_cli.models.prox import PenaltySettings, penalty_of
-from dpfl_cli.models.records import added
 from dpfl_cli.models.second_order import SecondOrder
 from dpfl_cli.privacy.client_values import opened
 
@@ -66,7 +65,7 @@ class LogisticSettings(PenaltySettings):
         return value
 
 
-@component("model", "logistic_regression", revision=2, settings=LogisticSettings)
+@component("model", "logistic_regression", revision=3, settings=LogisticSettings)
 class LogisticRegression(SecondOrder):
     """Logistic regression on two classes, optionally with l2 regularisation and a non-smooth
     penalty.
@@ -165,8 +164,7 @@ class LogisticRegression(SecondOrder):
 
     def _objective(self, model: Tensor) -> Tensor:
         """[R] F at models [R, d]."""
-        smooth = added(self._scores(self._pool, model)[..., 0]) / self.clients
-        smooth = smooth + self.l2 / 2 * model.square().sum(dim=-1)
+        smooth = self._scores(self._pool, model)[:, 0] + self.l2 / 2 * model.square().sum(dim=-1)
         return smooth + penalty_of(self.settings).value(model)
 
     @cached_property
@@ -201,16 +199,9 @@ class LogisticRegression(SecondOrder):
     def _optimum(self, federation: int) -> Tensor | None:
         """x* [d] of a federation's problem, where it is known."""
         pool, l2 = self._pool, float(self.l2[int(self._pool.runs(federation)[0])])
-        counts = pool.counts[federation]
-        numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        rows = torch.from_numpy(np.repeat(pool.first[federation], counts) + numbers).to(self.device)
+        rows = pool.rows(federation)
         if not l2 or not bool(torch.isfinite(pool.squared_norms[rows]).all()):
             return None
-        features = pool.features[rows, : self.dimension]
-        weights = pool.weights[rows] / self.clients
-        parts = features.cpu(), pool.targets[rows].cpu(), weights.cpu()
+        known = pool.features[:, : self.dimension], pool.targets, pool.weights / self.clients
+        parts = (part[rows].cpu() for part in known)
         return minimiser(LogisticProblem(*parts, l2, penalty_of(self.settings)))
-
-    @property
-    def _regularised(self) -> bool:
-        return self.settings.l2 != 0

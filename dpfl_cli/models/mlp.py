@@ -36,7 +36,7 @@ class MlpSettings(PenaltySettings):
     gradient_quantiles: bool = False
 
 
-@component("model", "mlp", revision=2, settings=MlpSettings)
+@component("model", "mlp", revision=3, settings=MlpSettings)
 class Mlp(Dense):
     """Fully connected network with sigmoid, ReLU or tanh units and cross-entropy.
 

@@ -23,14 +23,12 @@ from dpfl_cli.data.federation import Federation, Records
 # rows and columns are filled up to a multiple: 16 bytes, so that no pair's lie otherwise than
 # another's
 ALIGNMENT = 4
-RUN_BLOCK = 8  # runs that stand side by side in a product of records that they share, always
 # Beyond this norm a residual so small that its square underflows can still make a large gradient;
 # below the other one, the square of a norm bounds nothing.
 LARGEST_NORM = {torch.float32: 1e12, torch.float64: 1e150}
 SMALLEST_NORM = {torch.float32: 1e-18, torch.float64: 1e-150}
 CPU_BLOCK = 32 << 20  # bytes that one block of pairs works on: they stay in a CPU's last cache
 DEVICE_BLOCK = 1 << 30
-ADDED = 1024  # numbers of a run that are added up at once
 
 # evenly spaced numbers as a slice, which makes a view; any others as a tensor
 Index = slice | Tensor
@@ -85,25 +83,6 @@ def shared_product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Te
     for run in range(runs):
         product(left[run], right, out[run])
     return out
-
-
-def by_runs(rows: Tensor, models: Tensor) -> Tensor:
-    """[S, K] rows [K, q] @ model of each of S runs [S, q], `RUN_BLOCK` runs at a time.
-
-    A matrix product may round a column otherwise when it has more or fewer neighbours. With blocks
-    of one size a run gets the same bits alone and in any company.
-    """
-    filled = pad(models, (0, 0, 0, -len(models) % RUN_BLOCK)).T.contiguous()
-    parts = [rows @ part for part in filled.split(RUN_BLOCK, dim=1)]
-    return torch.cat(parts, dim=1)[:, : len(models)].T
-
-
-def added(values: Tensor) -> Tensor:
-    """Sums over the last axis in two steps, whose order depends neither on other runs nor on
-    threads.
-    """
-    filled = pad(values, (0, -values.shape[-1] % ADDED)).contiguous()
-    return filled.unflatten(-1, (-1, ADDED)).sum(dim=-1).sum(dim=-1)
 
 
 def bounded_shares(shares: Tensor, norms: Tensor, clip_norm: Tensor) -> Tensor:
@@ -182,14 +161,16 @@ class Block:
 
 @dataclass(frozen=True)
 class _Segment:
-    """A bucket of one federation's clients: rows [start, start + len(clients) * height) of the
-    pool.
-    """
+    """A bucket of one federation's clients: rows [start, stop) of the pool."""
 
     federation: int
     clients: np.ndarray
     start: int
     height: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.clients) * self.height
 
 
 class Pool:
@@ -271,19 +252,35 @@ class Pool:
             that is none of the client's own counts as no record: a row of zeros.
           pair_bytes: n -> bytes that the work on one pair with n records takes.
         """
-        yield from self._full(pair_bytes) if batch is None else self._gathered(batch, pair_bytes)
+        if batch is None:
+            yield from self._full(self._segments, pair_bytes)
+        else:
+            yield from self._gathered(batch, pair_bytes)
 
-    def single(self) -> Iterator[Block]:
-        """Clients with one record each, as far as their federation's buckets go."""
-        yield from self._full(lambda height: 1 if height == 1 else 0)
+    def together(self, pair_bytes: Callable[[int], int]) -> Iterator[Block]:
+        """All records, as if client 0 held those of all its federation's clients; their weights
+        remain their shares of their own client's mean.
+        """
+        segments = []
+        for number in range(len(self.counts)):
+            rows = self.rows(number)
+            if rows.stop > rows.start:
+                height = rows.stop - rows.start
+                segments.append(_Segment(number, np.zeros(1, np.int64), rows.start, height))
+        yield from self._full(segments, pair_bytes)
 
-    def _full(self, pair_bytes: Callable[[int], int]) -> Iterator[Block]:
+    def rows(self, federation: int) -> slice:
+        """Where its records are, with rows of zeros, whose weight is zero, among them."""
+        own = [segment for segment in self._segments if segment.federation == federation]
+        return slice(own[0].start, own[-1].stop) if own else slice(0, 0)
+
+    def _full(
+        self, segments: Sequence[_Segment], pair_bytes: Callable[[int], int]
+    ) -> Iterator[Block]:
         budget = CPU_BLOCK if self.device.type == "cpu" else DEVICE_BLOCK
-        for number, segment in enumerate(self._segments):
+        for number, segment in enumerate(segments):
             runs, height = self.runs(segment.federation), segment.height
             each = pair_bytes(height)
-            if not each:
-                continue
             several = max(1, min(len(runs), budget // each))
             size = max(1, budget // (each * several))
             for begin in range(0, len(segment.clients), size):

@@ -86,7 +86,7 @@ class SecondOrder(SingleLayer):
         result = sides / damping.to(self.device, sides.dtype).reshape(-1, 1, 1)
         kernel = self._kernel if self.outputs > 1 and self._solver == "cg" else None
         if kernel is not None and curvature == "hessian":
-            for runs, layout in zip(self._runs, self._layouts, strict=True):
+            for runs, layout in self._layouts:
                 kernel.solve(
                     layout,
                     runs,

@@ -332,7 +332,7 @@ def test_the_memory_of_blocks_does_not_change_bits(
 @pytest.mark.parametrize("settings", NETS)
 def test_metrics(settings: MlpSettings) -> None:
     feds = [
-        federation(test=dense.TEST_PART + 30),
+        federation(test=dense.PART + 30),
         federation(seed=8),
     ]  # data sets of their own, so test splits too
     objective = objective_of(settings, feds, [0, 1, 0])
