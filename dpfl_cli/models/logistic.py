@@ -202,6 +202,7 @@ class LogisticRegression(SecondOrder):
         rows = pool.rows(federation)
         if not l2 or not bool(torch.isfinite(pool.squared_norms[rows]).all()):
             return None
-        known = pool.features[:, : self.dimension], pool.targets, pool.weights / self.clients
-        parts = (part[rows].cpu() for part in known)
+        features = pool.features[rows, : self.dimension]
+        weights = pool.weights[rows] / self.clients
+        parts = features.cpu(), pool.targets[rows].cpu(), weights.cpu()
         return minimiser(LogisticProblem(*parts, l2, penalty_of(self.settings)))
