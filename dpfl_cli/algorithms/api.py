@@ -20,6 +20,7 @@ from dpfl_cli.algorithms.base import (
 )
 from dpfl_cli.algorithms.local import (
     CLIPPED,
+    BatchSettings,
     LocalSettings,
     bounded_local_update,
     check_batch,
@@ -35,7 +36,7 @@ from dpfl_cli.algorithms.record import (
     local_steps_gaps,
     noisy_steps,
 )
-from dpfl_cli.config.component import Settings
+from dpfl_cli.config.component import ClientNumber, Settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
@@ -59,8 +60,10 @@ __all__ = [
     "EVERY_TRUST",
     "GRADIENT",
     "Algorithm",
+    "BatchSettings",
     "Bound",
     "Bounded",
+    "ClientNumber",
     "ClientSide",
     "ClientValues",
     "ConfigError",

@@ -18,13 +18,18 @@ from dpfl_cli.privacy.releases import Setup
 CLIPPED = "clipped to C: sensitivity 2C (replace_one), C (zero_out, add_or_remove)"
 
 
-class LocalSettings(Settings):
-    """Settings of a local run whose whole update is clipped."""
+class BatchSettings(Settings):
+    """Settings of a method whose gradients may look at a batch of records in place of all."""
+
+    batch_size: int | None = Field(None, ge=1)  # b
+
+
+class LocalSettings(BatchSettings):
+    """Settings of local steps and of what is clipped in them."""
 
     local_steps: int = Field(ge=1)  # tau
     local_lr: Number = Field(gt=0, allow_inf_nan=False)  # eta_l
     clip_norm: Bound  # C
-    batch_size: int | None = Field(None, ge=1)  # b
 
 
 class _Clipped(Protocol):

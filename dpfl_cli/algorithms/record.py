@@ -8,12 +8,10 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from dpfl_cli.algorithms.base import Bound, Number, Round
-from dpfl_cli.algorithms.local import check_batch, check_clip_norm
-from dpfl_cli.config.component import Settings
+from dpfl_cli.algorithms.base import Round
+from dpfl_cli.algorithms.local import LocalSettings, check_batch, check_clip_norm
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.batches import Batch
 from dpfl_cli.privacy.bounded import Bounded, mean_clipped, per_run
@@ -25,13 +23,9 @@ GRADIENT = (
 )
 
 
-class RecordSettings(Settings):
-    """Settings of local steps on clipped record gradients."""
+class RecordSettings(LocalSettings):
+    """Settings of local steps (K of them) on clipped record gradients."""
 
-    local_steps: int = Field(ge=1)  # K
-    local_lr: Number = Field(gt=0, allow_inf_nan=False)  # eta_l
-    clip_norm: Bound  # C
-    batch_size: int | None = Field(None, ge=1)  # b
     sampling: Literal["without_replacement", "epoch_permutation", "with_replacement"] = (
         "without_replacement"
     )

@@ -64,7 +64,9 @@ from typing import Literal
 
 from dpfl_cli.algorithms.api import (
     CLIPPED,
+    BatchSettings,
     Bound,
+    ClientNumber,
     ClientSide,
     ConfigError,
     Diagnostics,
@@ -72,7 +74,6 @@ from dpfl_cli.algorithms.api import (
     Number,
     ReleaseSpec,
     Round,
-    Settings,
     Setup,
     State,
     Streams,
@@ -92,7 +93,7 @@ from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.privacy.diagnostics import drift_diagnostics, drift_so_far, drift_start
 
 
-class ScaffNewSettings(Settings):
+class ScaffNewSettings(BatchSettings):
     """Settings of `scaffnew`."""
 
     local_steps: Number = Field(ge=1, allow_inf_nan=False)  # tau = 1 / p
@@ -102,7 +103,7 @@ class ScaffNewSettings(Settings):
     control: Literal["sent", "clipped", "apart", "none"]
     schedule: Literal["deterministic", "bernoulli"]
     final_release: bool
-    watched_client: int | None = Field(ge=0)
+    watched_client: ClientNumber
 
 
 def communicates(settings: ScaffNewSettings, seed: int, rounds: int) -> np.ndarray:

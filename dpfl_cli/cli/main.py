@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from dpfl_cli import __version__
-from dpfl_cli.config.errors import ConfigError, DpflError, nearest
+from dpfl_cli.config.errors import ConfigError, DpflError, nearest, place_in_plugin
 from dpfl_cli.config.paths import COMMAND
 
 # name -> one line. Modules (of the same name, but for those in MODULES) are imported when their
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _explained(error: BaseException) -> tuple[str, int]:
     """An error as one line and an exit code."""
     if isinstance(error, DpflError):
-        return str(error), error.exit_code
+        return str(error) + place_in_plugin(error), error.exit_code
     if isinstance(error, KeyboardInterrupt):
         advice = str(error) or "the same command goes on from the last checkpoint"
         return f"interrupted; {advice}", EXIT_INTERRUPTED
@@ -92,7 +92,10 @@ def _explained(error: BaseException) -> tuple[str, int]:
         place = error.filename or "the working folder"
         return f"{place}: {error.strerror or error}", ConfigError.exit_code
     text = " ".join(str(error).split()) or "no message"
-    return f"{type(error).__name__}: {text}; --debug shows where", EXIT_BUG
+    shown = f"{type(error).__name__}: {text}"
+    if place := place_in_plugin(error):
+        return shown + place, ConfigError.exit_code
+    return f"{shown}; --debug shows where", EXIT_BUG
 
 
 def _show_log(quiet: bool) -> None:

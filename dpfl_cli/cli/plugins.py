@@ -19,7 +19,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from dpfl_cli.config.component import GROUPS, components, registering_from
-from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.errors import ConfigError, place_in_plugin, plugin_modules
 from dpfl_cli.config.own_files import HASH_DIGITS, import_own
 
 ENVIRONMENT = "DPFL_PLUGINS"  # files, separated as in PATH; how worker processes get them
@@ -62,6 +62,7 @@ def load_plugins(files: Sequence[str]) -> None:
 
 
 def _load_entry(entry: EntryPoint) -> None:
+    plugin_modules.add(entry.module.partition(".")[0])
     try:
         with registering_from(entry.name, _hash_of(entry.module)):
             entry.load()
@@ -69,7 +70,8 @@ def _load_entry(entry: EntryPoint) -> None:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(
-            f"plugin {entry.name} ({entry.value}): {error}; reinstall or remove its package"
+            f"plugin {entry.name} ({entry.value}): {error}{place_in_plugin(error)}; reinstall or "
+            "remove its package"
         ) from error
 
 

@@ -7,6 +7,7 @@ prints the line and exits with `exit_code`; `--debug` shows the traceback.
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
 
 
@@ -33,6 +34,23 @@ class PrivacyError(DpflError):
 
 class StoreError(DpflError):
     """A run store that cannot be read or written."""
+
+
+plugin_modules: set[str] = set()  # whose lines errors name
+
+
+def place_in_plugin(error: BaseException) -> str:
+    """ " (FILE:LINE)" of the line of a plugin that raised an error, or called what did; empty for
+    an error that has nothing to do with one.
+    """
+    if isinstance(error, SyntaxError):
+        return f" ({error.filename}:{error.lineno})"
+    places = [
+        f" ({frame.f_code.co_filename}:{line})"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in plugin_modules
+    ]
+    return places[-1] if places else ""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

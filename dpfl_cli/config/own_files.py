@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import Field
 
 from dpfl_cli.config.component import Settings, registering_from
-from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.errors import ConfigError, nearest, place_in_plugin, plugin_modules
 from dpfl_cli.config.paths import expanded
 
 HASH_DIGITS = 12
@@ -67,6 +67,7 @@ def import_own(path: str, option: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(f"{option}{path}: not a Python file")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    plugin_modules.add(name)
     try:
         with registering_from(str(Path(path)), revision):
             spec.loader.exec_module(module)
@@ -74,7 +75,8 @@ def import_own(path: str, option: str) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"{option}{path}: {type(error).__name__}: {error}") from error
+        text = f"{type(error).__name__}: {error}{place_in_plugin(error)}"
+        raise ConfigError(f"{option}{path}: {text}") from error
     return module
 
 

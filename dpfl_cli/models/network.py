@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from dpfl_cli.config.component import Settings
+from dpfl_cli.config.component import ClientNumber, Settings
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams
@@ -64,7 +64,7 @@ class NetworkSettings(Settings):
         evaluation on all of them can take longer than a short run of minibatches.
     """
 
-    watched_client: Annotated[int, Field(ge=0)] | None = None
+    watched_client: ClientNumber = None
     train_loss_records: Annotated[int, Field(ge=1)] | None = None
 
 

@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dpfl_cli.config.component import components
+from dpfl_cli.algorithms.local import BatchSettings
+from dpfl_cli.config.component import CLIENT, components
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.config.schema import DpSettings, RuntimeSettings
+from dpfl_cli.models.prox import PenaltySettings
 from dpfl_cli.privacy.conventions import CONVENTIONS
 from dpfl_cli.simulation.run_plan import Choice, Plan
 
@@ -81,7 +83,8 @@ def _gap(algorithm: Choice, mechanism: Choice, trust: str) -> str | None:
 def check_needs(algorithm: Choice, model: Choice) -> None:
     """The model has what the method computes with (per-record clipping, second-order solves)."""
     needs: frozenset[str] = getattr(algorithm.target, "needs", frozenset())
-    size = getattr(algorithm.settings, "batch_size", None)
+    chosen = algorithm.settings
+    size = chosen.batch_size if isinstance(chosen, BatchSettings) else None
     asking = f"algorithm={algorithm.name}" if size is None else f"algorithm.batch_size={size}"
     if size is not None:
         needs |= {"clipped_gradient"}  # models that know single records take batches of them
@@ -90,7 +93,7 @@ def check_needs(algorithm: Choice, model: Choice) -> None:
         hint = _instead("model", lambda target: set(missing) <= target.provides)
         what = "gradients of single records" if missing[0] == "clipped_gradient" else missing[0]
         raise ConfigError(f"{asking} needs {what}, which model={model.name} does not have; {hint}")
-    penalty = getattr(model.settings, "penalty", "none")
+    penalty = model.settings.penalty if isinstance(model.settings, PenaltySettings) else "none"
     if penalty != "none" and not getattr(algorithm.target, "proximal", False):
         hint = _instead("algorithm", lambda target: getattr(target, "proximal", False))
         raise ConfigError(
@@ -99,14 +102,15 @@ def check_needs(algorithm: Choice, model: Choice) -> None:
         )
 
 
-def check_watched(chosen: Mapping[str, Choice], clients: int) -> None:
-    """A client to be watched is there."""
-    for group in ("algorithm", "model"):
-        watched = getattr(chosen[group].settings, "watched_client", None)
-        if watched is not None and watched >= clients:
-            raise ConfigError(
-                f"{group}.watched_client={watched}: there are {clients} clients, numbered from 0"
-            )
+def check_clients(chosen: Mapping[str, Choice], clients: int) -> None:
+    """Clients that settings name are there."""
+    for group, choice in chosen.items():
+        for name, field in type(choice.settings).model_fields.items():
+            number = getattr(choice.settings, name)
+            if CLIENT in field.metadata and number is not None and number >= clients:
+                raise ConfigError(
+                    f"{group}.{name}={number}: there are {clients} clients, numbered from 0"
+                )
 
 
 def check_runtime(runtime: RuntimeSettings, dp: DpSettings) -> None:

@@ -126,7 +126,7 @@ def _flops_per_round(plan: Plan) -> float:
     from torch.utils.flop_counter import FlopCounterMode
 
     rounds = min(plan.rounds, 2)
-    stack = Stack([Member(replace(plan, rounds=rounds))])
+    stack = Stack([Member(plan)])
     with FlopCounterMode(display=False) as counter:
         for _ in range(rounds):
             stack.step()
@@ -172,9 +172,8 @@ def prepare_data(plans: Sequence[Plan], progress: Progress) -> None:
     """Lets the data sets of the plans compute what takes long and is kept (features of images),
     each once, where it is seen.
     """
-    distinct = {
-        (plan.dataset.name, plan.dataset.settings.model_dump_json()): plan.dataset for plan in plans
-    }
+    # by all settings, those too that are no part of a run's identity, such as where a file is
+    distinct = {f"{plan.dataset.name} {plan.dataset.settings!r}": plan.dataset for plan in plans}
     for part in distinct.values():
         prepare = getattr(part.target, "prepare", None)
         if prepare is not None:

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dpfl_cli.algorithms.local import BatchSettings, LocalSettings
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.simulation.execute import find_finished
@@ -80,8 +81,9 @@ def _least_seconds(plan: Plan, sharing: int) -> float:
     """Seconds of one of the runs that share a stack's steps: of a linear model, four products and
     sums for each record and parameter; more where a parameter is used more than once.
     """
-    steps = getattr(plan.algorithm.settings, "local_steps", 1)
-    batch = getattr(plan.algorithm.settings, "batch_size", None)
+    chosen = plan.algorithm.settings
+    steps = chosen.local_steps if isinstance(chosen, LocalSettings) else 1
+    batch = chosen.batch_size if isinstance(chosen, BatchSettings) else None
     records = plan.info.records if batch is None else plan.clients * batch
     return float(plan.rounds * steps * (ROUND / sharing + 4 * records * plan.dimension / RATE))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 from collections.abc import Sequence
 
 import torch
 
+from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import stack_key
 
@@ -27,13 +29,33 @@ def groups(plans: Sequence[Plan]) -> list[list[Plan]]:
 
 
 def stacks(plans: Sequence[Plan]) -> list[list[Plan]]:
-    """The groups of the plans, each cut so that a stack stays within the memory budget."""
+    """The groups of the plans, each cut so that a stack stays within the memory budget.
+
+    Raises:
+      ConfigError: a run by itself is more than this machine's memory holds.
+    """
     cut: list[list[Plan]] = []
     most = min(MOST_RUNS, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // FILES))
     for group in groups(plans):
+        _check_memory(group[0])
         size = min(max(1, memory_budget(group[0]) // bytes_per_run(group[0])), most)
         cut += [group[start : start + size] for start in range(0, len(group), size)]
     return cut
+
+
+def _check_memory(plan: Plan) -> None:
+    """Refuses a run whose clients' models, before and after a round, and one byte for every number
+    of its records are more than all of this machine's memory.
+    """
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    models = 2 * torch.float32.itemsize * plan.clients * plan.dimension
+    least = models + plan.info.records * math.prod(plan.info.feature_shape)
+    if least > whole:
+        raise ConfigError(
+            f"{plan.label}: {plan.clients} clients, {plan.dimension} parameters and "
+            f"{plan.info.records} records take at least {least / 2**30:.3g} GiB, but this machine "
+            f"has {whole / 2**30:.3g}; take fewer of them"
+        )
 
 
 def memory_budget(plan: Plan, workers: int = 1) -> int:

@@ -28,11 +28,11 @@ from dpfl_cli.config.schema import (
     RuntimeSettings,
 )
 from dpfl_cli.simulation.checks import (
+    check_clients,
     check_needs,
     check_releases,
     check_runtime,
     check_trust,
-    check_watched,
 )
 from dpfl_cli.simulation.noise import check_calibration, with_noise
 from dpfl_cli.simulation.run_plan import CHOSEN, Choice, Plan
@@ -110,7 +110,7 @@ def _planned(config: Mapping[str, Any]) -> Plan:
     data, partitioner, model = (chosen[group] for group in ("dataset", "partitioner", "model"))
     info = data.target.info(data.settings)
     clients = partitioner.target.clients(partitioner.settings, info)
-    check_watched(chosen, clients)
+    check_clients(chosen, clients)
     plan = Plan(
         **root.model_dump(),
         **sections,

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 import dpfl_cli
-from dpfl_cli.config.errors import DpflError
+from dpfl_cli.config.errors import DpflError, place_in_plugin
 from dpfl_cli.config.identity import stored_config
 from dpfl_cli.config.paths import COMMAND
 from dpfl_cli.privacy.accountants import price
@@ -269,6 +269,7 @@ def _packed(indices: bytes, offsets: bytes, kind: str) -> bytes:
 
 def failure_reason(error: BaseException) -> str:
     """An exception as one line."""
-    if isinstance(error, DpflError):
-        return str(error)
-    return " ".join(traceback.format_exception_only(error)[-1].split())
+    text = str(error)
+    if not isinstance(error, DpflError):
+        text = " ".join(traceback.format_exception_only(error)[-1].split())
+    return text + place_in_plugin(error)

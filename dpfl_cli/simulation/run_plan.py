@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+from dpfl_cli.algorithms.local import BatchSettings
 from dpfl_cli.config.component import Component, Settings
 from dpfl_cli.config.identity import canonical_json, content_id
 from dpfl_cli.config.schema import DpSettings, EvaluationSettings, LauncherSettings, RuntimeSettings
@@ -148,7 +149,8 @@ class Plan:
         if self.model.component.origin != "dpfl":
             items.append("the initial model, regulariser and prox of a plugin's model")
         uses = ["sets the noise"] if self.dp.calibration == "record_heuristic" else []
-        if getattr(self.algorithm.settings, "batch_size", None) is not None:
+        chosen = self.algorithm.settings
+        if isinstance(chosen, BatchSettings) and chosen.batch_size is not None:
             uses.append("limits the batches")
         if self.dp.unit == "record":
             items.append("numbers of records per client, which count as public and fixed")

@@ -28,6 +28,7 @@ from dpfl_cli.simulation.store import RunStore
 
 SMALL = ["dataset.clients=12", "dataset.dimension=5", "rounds=4"]
 PLUGIN = str(Path(__file__).with_name("my_method.py"))
+PLUGIN_TEXT = Path(PLUGIN).read_text()
 
 
 def dpfl(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -283,11 +284,34 @@ def test_info_may_stand_anywhere(words: list[str], capsys: pytest.CaptureFixture
     assert "Config" in out
 
 
-def test_a_plugin_does_not_end_dpfl(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text("raise SystemExit(0)")
-    code, _, err = dpfl(capsys, "list", "--plugin", str(tmp_path / "own.py"))
-    assert code == 2
-    assert "own.py: SystemExit: 0" in err
+@pytest.mark.parametrize(
+    ("place", "wrong", "said", "code"),
+    [
+        ("class FedMomentumSettings", "raise SystemExit(0)", "SystemExit: 0", 2),
+        ("class FedMomentumSettings", "1 +", "SyntaxError: invalid syntax", 2),
+        ("        check_clip_norm(settings, run)", "absent", "NameError: name 'absent'", 2),
+        ("        update = bounded", "1 / 0", "ZeroDivisionError: division by zero", 3),
+        ("        update = bounded", "update.mean", "local variable 'update'", 3),
+    ],
+)
+def test_what_a_plugin_does_wrong_is_a_line_with_its_place(
+    place: str,
+    wrong: str,
+    said: str,
+    code: int,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    own, tag = tmp_path / "own.py", f"_{abs(hash((place, wrong)))}"  # a name is taken once
+    text = re.sub('"(fedmomentum|twin|twin_regression)"', rf'"\g<1>{tag}"', PLUGIN_TEXT)
+    before, after = text.split(place)
+    indent = place[: len(place) - len(place.lstrip())]
+    own.write_text(f"{before}{indent}{wrong}\n{place}{after}")
+    words = ["run", "--plugin", str(own), f"algorithm=fedmomentum{tag}", *SMALL]
+    found, _, err = dpfl(capsys, *words, "--quiet")
+    assert (found, err.count("\n")) == (code, 1)
+    assert said in err
+    assert f"({own}:{before.count(chr(10)) + 1})" in err
 
 
 def test_places_that_are_not_there_are_one_line(tmp_path: Path) -> None:

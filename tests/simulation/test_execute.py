@@ -25,10 +25,13 @@ from dpfl_cli.data.partitioners import Natural
 from dpfl_cli.simulation import execute as execute_module
 from dpfl_cli.simulation import federations, grouping
 from dpfl_cli.simulation import store as store_module
+from dpfl_cli.simulation.engine import run_members
 from dpfl_cli.simulation.execute import execute, execute_alone
 from dpfl_cli.simulation.grouping import stacks
+from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.progress import Progress
+from dpfl_cli.simulation.results import run_files
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunStore
 
@@ -303,6 +306,25 @@ def test_few_open_files_make_small_stacks(monkeypatch: pytest.MonkeyPatch) -> No
     plans = [make_plan(with_values(base, {"seed": seed})) for seed in range(40)]
     monkeypatch.setattr(grouping.resource, "getrlimit", lambda kind: (64, 64))
     assert [len(stack) for stack in stacks(plans)] == [16, 16, 8]
+
+
+def test_a_run_that_no_memory_holds_is_refused_before_others_start(tmp_path: Path) -> None:
+    sizes = ({}, {"dataset.clients": 10**6, "dataset.dimension": 10**6})
+    plans = [make_plan(with_values(compose_config(SMALL), size)) for size in sizes]
+    with pytest.raises(ConfigError, match=r"1000000 clients, 1000000 parameters .* take at least"):
+        execute(plans, RunStore(tmp_path))
+    assert RunStore(tmp_path).all() == []
+
+
+def test_results_and_checkpoints_grow_with_evaluated_rounds_only() -> None:
+    sizes = []
+    for rounds in (20, 2000):
+        words = ["dataset.clients=5", f"rounds={rounds}", f"evaluation.every={rounds}", "dp=cdp"]
+        member = Member(make_plan(compose_config([*SMALL, *words])))
+        list(run_members([member]))
+        files = run_files(member, "done")
+        sizes.append(sum(map(len, files.values())) + len(member.to_bytes()))
+    assert abs(sizes[1] - sizes[0]) < 100  # some digits
 
 
 def test_interrupt_saves_and_the_next_start_goes_on(
