@@ -20,6 +20,7 @@ from dpfl_cli.reproduction.measure import Fact as Fact
 from dpfl_cli.reproduction.measure import Layers as Layers
 from dpfl_cli.reproduction.measure import Metric as Metric
 from dpfl_cli.reproduction.measure import Price as Price
+from dpfl_cli.reproduction.measure import Where as Where
 from dpfl_cli.reproduction.rows import Missing as Missing
 from dpfl_cli.reproduction.rows import Rows as Rows
 from dpfl_cli.reproduction.rows import between as between

@@ -1,10 +1,57 @@
-"""DP-FedEXP: a server step that adapts to the noise."""
+"""DP-FedEXP: a server step that adapts to the noise. What its experiments share: methods, trust
+models, the synthetic problem.
+"""
 
-from dpfl_cli.reproduction.artifact import Paper
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dpfl_cli.reproduction.api import Paper, Run
 
 PAPER = Paper(
     key="fedexp",
     authors="Takakura, Liew, Hasegawa",
-    title=("Accelerating Differentially Private Federated Learning via Adaptive Extrapolation"),
+    title="Accelerating Differentially Private Federated Learning via Adaptive Extrapolation",
     where="2025, arXiv:2504.09850",
 )
+METHODS = {
+    "FedEXP": ("algorithm=fedexp",),
+    "FedAvg": ("algorithm=fedavg",),
+    "SCAFFOLD": ("algorithm=scaffold", "algorithm.control=sent"),
+}
+COMPARED = ("FedEXP", "FedAvg")
+LOCAL = ("ldp", "ldp_privunit")
+DIMENSION = {"ldp": 100, "ldp_privunit": 100, "cdp": 500}  # of the synthetic problem
+TRUSTS = tuple(DIMENSION)
+TITLES = {
+    "dp": "trust model",
+    "ldp": "LDP (Gaussian)",
+    "ldp_privunit": "LDP (PrivUnit)",
+    "cdp": "CDP",
+    "FedEXP": "DP-FedEXP",
+    "FedAvg": "DP-FedAvg",
+    "SCAFFOLD": "DP-SCAFFOLD",
+}
+WORDS = {"ldp": "local Gaussian DP", "ldp_privunit": "local DP with PrivUnit", "cdp": "central DP"}
+PAIR = {"local_lr": "algorithm.local_lr", "clip_norm": "algorithm.clip_norm"}
+SCAFFOLD = (
+    "The paper does not define DP-SCAFFOLD at client level. Here a client's control remembers the "
+    "message that it sent (control=sent), which was chosen because it fits the order in Figure 2."
+)
+PROBLEM = (
+    "Ours, for the paper does not say: the gradient is that of half the squared residual, which "
+    "the paper's step sizes imply; u_i has standard deviation 0.1, m_i is a vector; start at 0."
+)
+
+
+def on_synthetic(
+    labels: Mapping[str, str | float],
+    overrides: Sequence[str],
+    local_lr: float,
+    clip_norm: float | None,
+    values: Mapping[str, int],
+) -> Run:
+    """A run on the synthetic problem, in the dimension of the label "dp"."""
+    pair = {"algorithm.local_lr": local_lr, "algorithm.clip_norm": clip_norm}
+    dimension = {"dataset.dimension": DIMENSION[str(labels["dp"])]}
+    return Run(labels, ["+experiment=fedexp/synthetic", *overrides], dimension | pair | values)

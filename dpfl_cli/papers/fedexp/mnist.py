@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dpfl_cli.papers.fedexp import PAPER
-from dpfl_cli.papers.fedexp._common import LOCAL, METHODS, PAIR, SCAFFOLD, TITLES, TRUSTS, WORDS
+from dpfl_cli.papers.fedexp import (
+    COMPARED,
+    LOCAL,
+    METHODS,
+    PAIR,
+    PAPER,
+    SCAFFOLD,
+    TITLES,
+    TRUSTS,
+    WORDS,
+)
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
@@ -20,6 +29,7 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Table,
+    Where,
     above,
     claim,
     near_paper,
@@ -27,26 +37,14 @@ from dpfl_cli.reproduction.api import (
 
 NETWORKS = {"ldp": "mnist_cnn_small", "ldp_privunit": "mnist_cnn_small", "cdp": "mnist_cnn"}
 PAIRS = {  # Table 2: local step size, clip norm
-    ("ldp", "FedEXP"): (0.03, 0.3),
-    ("ldp", "FedAvg"): (0.1, 0.1),
-    ("ldp", "SCAFFOLD"): (0.03, 0.1),
-    ("ldp_privunit", "FedEXP"): (0.03, 0.3),
-    ("ldp_privunit", "FedAvg"): (0.03, 0.3),
-    ("ldp_privunit", "SCAFFOLD"): (0.03, 0.1),
-    ("cdp", "FedEXP"): (0.1, 0.3),
-    ("cdp", "FedAvg"): (0.1, 1.0),
-    ("cdp", "SCAFFOLD"): (0.1, 0.3),
+    "ldp": {"FedEXP": (0.03, 0.3), "FedAvg": (0.1, 0.1), "SCAFFOLD": (0.03, 0.1)},
+    "ldp_privunit": {"FedEXP": (0.03, 0.3), "FedAvg": (0.03, 0.3), "SCAFFOLD": (0.03, 0.1)},
+    "cdp": {"FedEXP": (0.1, 0.3), "FedAvg": (0.1, 1.0), "SCAFFOLD": (0.1, 0.3)},
 }
 BEST = {  # of all 25 pairs at the sizes of quick with seed 0: searches/fedexp_table4.csv
-    ("ldp", "FedEXP"): (0.1, 0.3),
-    ("ldp", "FedAvg"): (0.1, 1.0),
-    ("ldp", "SCAFFOLD"): (0.3, 0.3),
-    ("ldp_privunit", "FedEXP"): (0.03, 0.3),
-    ("ldp_privunit", "FedAvg"): (0.1, 1.0),
-    ("ldp_privunit", "SCAFFOLD"): (0.3, 0.3),
-    ("cdp", "FedEXP"): (0.1, 0.3),
-    ("cdp", "FedAvg"): (0.3, 3.0),
-    ("cdp", "SCAFFOLD"): (0.03, 0.3),
+    "ldp": {"FedEXP": (0.1, 0.3), "FedAvg": (0.1, 1.0), "SCAFFOLD": (0.3, 0.3)},
+    "ldp_privunit": {"FedEXP": (0.03, 0.3), "FedAvg": (0.1, 1.0), "SCAFFOLD": (0.3, 0.3)},
+    "cdp": {"FedEXP": (0.1, 0.3), "FedAvg": (0.3, 3.0), "SCAFFOLD": (0.03, 0.3)},
 }
 CLIPPED = ("algorithm=scaffold", "algorithm.control=clipped")
 SETUP = (
@@ -68,12 +66,9 @@ def on_mnist(
 ) -> Run:
     """A run on MNIST with the network of the label "dp"."""
     trust = str(labels["dp"])
-    local_lr, clip_norm = pair
-    return Run(
-        labels,
-        ["+experiment=fedexp/mnist", f"dp={trust}", f"model={NETWORKS[trust]}", *overrides],
-        {"algorithm.local_lr": local_lr, "algorithm.clip_norm": clip_norm, **values},
-    )
+    setup = ["+experiment=fedexp/mnist", f"dp={trust}", f"model={NETWORKS[trust]}"]
+    chosen = {"algorithm.local_lr": pair[0], "algorithm.clip_norm": pair[1]}
+    return Run(labels, [*setup, *overrides], chosen | values)
 
 
 def runs(scale: Scale) -> Runs:
@@ -87,16 +82,19 @@ def runs(scale: Scale) -> Runs:
         "quick": {"rounds": 25, "partitioner.records_per_client": 12, "dataset.test_records": 2000},
         "paper": {},
     }[scale]
+
+    def run(trust: str, method: str, setting: str, pair: tuple[float, float]) -> Run:
+        labels = {"dp": trust, "method": method, "setting": setting}
+        return on_mnist(labels, {**METHODS, "SCAFFOLD_clipped": CLIPPED}[method], pair, values)
+
     for setting, pairs in (("paper", PAIRS), ("best", BEST)):
-        for (trust, method), pair in pairs.items():
-            labels = {"dp": trust, "method": method, "setting": setting}
-            yield on_mnist(labels, METHODS[method], pair, values)
-    for trust in TRUSTS:
-        labels = {"dp": trust, "method": "SCAFFOLD_clipped", "setting": "paper"}
-        yield on_mnist(labels, CLIPPED, PAIRS[trust, "SCAFFOLD"], values)
+        for trust, methods in pairs.items():
+            for method, pair in methods.items():
+                yield run(trust, method, setting, pair)
+    for trust, methods in PAIRS.items():
+        yield run(trust, "SCAFFOLD_clipped", "paper", methods["SCAFFOLD"])
     if scale == "paper":  # overtakes DP-FedEXP in an independent search on the real data
-        labels = {"dp": "ldp", "method": "FedAvg", "setting": "other"}
-        yield on_mnist(labels, METHODS["FedAvg"], (0.03, 0.3), values)
+        yield run("ldp", "FedAvg", "other", (0.03, 0.3))
 
 
 # --- Table 4 --------------------------------------------------------------------------------------
@@ -104,10 +102,7 @@ def runs(scale: Scale) -> Runs:
 
 def _ahead(trust: str, setting: str, prior: Prior = "open", note: str = "") -> Claim:
     def judge(rows: Rows) -> Comparisons:
-        cell = {"setting": setting, "dp": trust}
-        yield above(
-            rows("accuracy", method="FedEXP", **cell), rows("accuracy", method="FedAvg", **cell)
-        )
+        yield above(*rows.each("accuracy", method=COMPARED, setting=setting, dp=trust))
 
     name, text = f"c6_fedexp_{trust}", "DP-FedEXP is more accurate than DP-FedAvg under "
     if setting == "paper":
@@ -160,10 +155,8 @@ def c6_fedexp_ldp_other(rows: Rows) -> Comparisons:
 
 def _behind(rows: Rows, trusts: Sequence[str], scaffold: str) -> Comparisons:
     for trust in trusts:
-        cell = {"setting": "paper", "dp": trust}
-        yield above(
-            rows("accuracy", method="FedAvg", **cell), rows("accuracy", method=scaffold, **cell)
-        )
+        methods = ("FedAvg", scaffold)
+        yield above(*rows.each("accuracy", method=methods, setting="paper", dp=trust))
 
 
 @claim(
@@ -204,16 +197,14 @@ def c6_trust(rows: Rows) -> Comparisons:
     """every method is more accurate under central DP than under local DP"""
     for method in METHODS:
         for trust in LOCAL:
-            yield above(
-                rows("accuracy", setting="paper", dp="cdp", method=method),
-                rows("accuracy", setting="paper", dp=trust, method=method),
-            )
+            trusts = ("cdp", trust)
+            yield above(*rows.each("accuracy", setting="paper", dp=trusts, method=method))
 
 
 def _printed(trust: str, note: str = "") -> Claim:
     def judge(rows: Rows) -> Comparisons:
-        for method in ("FedEXP", "FedAvg"):
-            yield near_paper(rows("accuracy", setting="paper", dp=trust, method=method), within=3)
+        for cell in rows.each("accuracy", setting="paper", dp=trust, method=COMPARED):
+            yield near_paper(cell, within=3)
 
     text = f"DP-FedEXP and DP-FedAvg within 3 points of the paper under {WORDS[trust]}"
     return Claim(f"c7_{trust}", text, "appendix G.2, Table 4", judge, note=note)
@@ -233,8 +224,14 @@ PRINTED = [_printed("cdp"), _printed("ldp_privunit"), _printed("ldp", PIXELS)]
 )
 def c7_scaffold(rows: Rows) -> Comparisons:
     """DP-SCAFFOLD within 10 points of the paper under every trust model"""
-    for trust in TRUSTS:
-        yield near_paper(rows("accuracy", setting="paper", dp=trust, method="SCAFFOLD"), within=10)
+    for cell in rows.each("accuracy", setting="paper", dp=TRUSTS, method="SCAFFOLD"):
+        yield near_paper(cell, within=10)
+
+
+def _accuracies(caption: str, where: Where, *rows: str, notes: Sequence[str] = ()) -> Table:
+    """A row for every trust model, a column for every method."""
+    rows = (*rows, "dp")
+    return Table(caption, rows=rows, columns="method", cells="accuracy", where=where, notes=notes)
 
 
 table4 = Artifact(
@@ -276,43 +273,28 @@ table4 = Artifact(
         where={"setting": "paper"},
     ),
     tables=[
-        Table(
+        _accuracies(
             "With the paper's step sizes and clip norms (%)",
-            rows="dp",
-            columns="method",
-            cells="accuracy",
-            where={"setting": "paper", "method": list(METHODS)},
+            {"setting": "paper", "method": METHODS},
         ),
-        Table(
-            "With each method's best pair of the 25 at quick sizes, seed 0, chosen on test "
-            "data (%)",
-            rows=["setting", "dp"],
-            columns="method",
-            cells="accuracy",
-            where={"setting": ["best", "other"]},
+        _accuracies(
+            "With each method's best pair of the 25 at quick sizes, seed 0, chosen on test data "
+            "(%)",
+            {"setting": ["best", "other"]},
+            "setting",
             notes="Best pairs: all 25 of each cell were run at the sizes of scale=quick with seed "
             "0 (searches/fedexp_table4.csv has every accuracy and the command), so seed 0 is "
             "judged on what chose it; at scale=paper they are the same pairs, not a new search "
-            "(that is fedexp/table2). DP-FedAvg with (0.03, 0.3) under local Gaussian DP "
-            "overtook DP-FedEXP in an independent search, so scale=paper runs that pair too.",
+            "(that is fedexp/table2). DP-FedAvg with (0.03, 0.3) under local Gaussian DP overtook "
+            "DP-FedEXP in an independent search, so scale=paper runs that pair too.",
         ),
-        Table(
+        _accuracies(
             "What SCAFFOLD's control remembers, the message sent or the clipped update (%)",
-            rows="dp",
-            columns="method",
-            cells="accuracy",
-            where={"setting": "paper", "method": ["SCAFFOLD", "SCAFFOLD_clipped"]},
+            {"setting": "paper", "method": ["SCAFFOLD", "SCAFFOLD_clipped"]},
         ),
     ],
     figures=[
-        Figure(
-            "bars",
-            x="dp",
-            measures="accuracy",
-            series="method",
-            where={"setting": "paper"},
-            y_title="test accuracy (%)",
-        )
+        Figure("bars", x="dp", measures="accuracy", series="method", where={"setting": "paper"})
     ],
     claims=[
         *AHEAD,

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from dpfl_cli.papers.fedexp import PAPER
-from dpfl_cli.papers.fedexp._common import METHODS, PROBLEM, SCAFFOLD, TRUSTS, WORDS
+from dpfl_cli.papers.fedexp import METHODS, PAPER, PROBLEM, SCAFFOLD, TRUSTS, WORDS
 from dpfl_cli.papers.fedexp.mnist import NETWORK, SETUP, TUNED, table4
 from dpfl_cli.papers.fedexp.synthetic import fig2_left
 from dpfl_cli.reproduction.api import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dpfl_cli.papers.fedexp import PAPER
-from dpfl_cli.papers.fedexp._common import METHODS, TITLES
+from dpfl_cli.papers.fedexp import METHODS, PAPER, TITLES
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dpfl_cli.papers.fedexp import PAPER
-from dpfl_cli.papers.fedexp._common import METHODS, PROBLEM, SCAFFOLD, TITLES, TRUSTS, on_synthetic
+from dpfl_cli.papers.fedexp import METHODS, PAPER, PROBLEM, SCAFFOLD, TITLES, TRUSTS, on_synthetic
 from dpfl_cli.papers.fedexp.mnist import NETWORK, SETUP, on_mnist
 from dpfl_cli.reproduction.api import (
     Artifact,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dpfl_cli.papers.fedexp import PAPER
-from dpfl_cli.papers.fedexp._common import LOCAL, PAIR, PROBLEM, TITLES
+from dpfl_cli.papers.fedexp import LOCAL, PAIR, PAPER, PROBLEM, TITLES
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
