@@ -132,19 +132,19 @@ class Comparison:
 Comparisons = Iterator[Comparison]
 
 
-def above(left: Sample, right: Sample | float, by: float = 0.0) -> Comparison:
+def above(left: Sample, right: Sample | float, *, by: float = 0.0) -> Comparison:
     """`left` is larger than `right` by more than `by` (in its own units)."""
     text = f"{left.text} > {_text(right)}" + (f" by more than {by:g}" if by else "")
     return _compared("above", left, right, by, text)
 
 
-def below(left: Sample, right: Sample | float, by: float = 0.0) -> Comparison:
+def below(left: Sample, right: Sample | float, *, by: float = 0.0) -> Comparison:
     """`left` is smaller than `right` by more than `by` (in its own units)."""
     text = f"{left.text} < {_text(right)}" + (f" by more than {by:g}" if by else "")
     return _compared("above", right, left, by, text)
 
 
-def level(left: Sample, right: Sample | float, within: float) -> Comparison:
+def level(left: Sample, right: Sample | float, *, within: float) -> Comparison:
     """They are equal to `within` (in their own units): an equivalence test."""
     if not within > 0:
         raise ConfigError(
@@ -157,7 +157,8 @@ def level(left: Sample, right: Sample | float, within: float) -> Comparison:
 
 def near_paper(left: Sample, within: float | None = None) -> Comparison:
     """It is the paper's number, within the paper's printed spread, or 2 if it prints none."""
-    return level(left, left.printed, left.paper_std or 2.0 if within is None else within)
+    given = left.paper_std or 2.0 if within is None else within
+    return level(left, left.printed, within=given)
 
 
 def exact(truth: bool, text: str) -> Comparison:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from dpfl_cli.papers.adaptdp import PAPER
-from dpfl_cli.papers.adaptdp._common import (
+from collections.abc import Sequence
+from itertools import product
+
+from dpfl_cli.papers.adaptdp import (
+    BOTH,
     CLIPPED,
     IMAGES,
+    LAST,
     LEVELS,
     LOWEST,
     METHODS,
     MISPRINT,
     NAMES,
-    NOISE,
+    ON_T1,
+    PAPER,
     SELECTED,
     TASKS,
+    TINY,
     TITLES,
     TRAINED,
+    losses,
     private,
+    quotient,
 )
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -44,43 +52,36 @@ OURS = {  # the best of table3
 }
 CALIBRATED = ((0.2015, 0.0499), (0.3565, 0.1205), (0.5585, 0.34))  # at DP-FedAvg's epsilon: table1
 ROUNDS = {"T2": 10, "T3": 100, "T4": 100}  # at quick
+CHOSEN = {"selection": "paper"}
+FEDAVG = {"task": "T1", "selection": "paper", "method": "FedAvg"}
 INVALID = ("dp.mode=paper", "algorithm.clipping=batch_mean")
 
 
 def runs(scale: Scale) -> Runs:
-    for task in TASKS:
+    for task, method, at in product(TASKS, METHODS, LEVELS):
         fewer = {"rounds": ROUNDS[task]} if scale == "quick" and task in ROUNDS else {}
-        tiny = {"rounds": 2, "algorithm.local_steps": 2}
-        values = tiny if scale == "smoke" else fewer
-        for method in METHODS:
-            for number, at in enumerate(LEVELS):
-                labels = {"task": task, "method": method, "level": at, "selection": "paper"}
-                pair, noise = SELECTED[task, method][number], NOISE[task, method][number]
-                yield private(labels, pair, noise, values)
-                if task == "T1":
-                    ours = {**labels, "selection": "ours"}
-                    yield private(ours, OURS[method][number], noise, values)
-                    given = CALIBRATED[number] if method == "AdaptDP" else noise
-                    yield private({**labels, "selection": "calibrated"}, pair, given, values)
-                if (task, method, at) == ("T3", "AdaptDP", 2):
-                    printed = {**labels, "selection": "printed_noise"}
-                    yield private(printed, pair, MISPRINT, values)
+        values = TINY if scale == "smoke" else fewer
+        labels = {"task": task, "method": method, "level": at}
+        yield private({**labels, "selection": "paper"}, values)
+        if task == "T1":
+            yield private({**labels, "selection": "ours"}, values, pair=OURS[method][at - 1])
+            noise = CALIBRATED[at - 1] if method == "AdaptDP" else None
+            yield private({**labels, "selection": "calibrated"}, values, noise=noise)
+        if (task, method, at) == ("T3", "AdaptDP", 2):
+            yield private({**labels, "selection": "printed_noise"}, values, noise=MISPRINT)
     for task, rounds in ROUNDS.items() if scale != "smoke" else ():
-        labels = {"task": task, "method": "FedAvg", "level": 3, "selection": "invalid"}
-        pair, noise = SELECTED[task, "FedAvg"][2], NOISE[task, "FedAvg"][2]
-        yield private(labels, pair, noise, {"rounds": rounds}, INVALID)
+        labels = {"task": task, "method": "FedAvg", "level": 3}
+        yield private({**labels, "selection": "invalid"}, {"rounds": rounds}, INVALID)
         if task in IMAGES:
             raw = {"rounds": rounds, "dataset.pixels": "raw"}
-            yield private({**labels, "selection": "invalid_raw"}, pair, noise, raw, INVALID)
+            yield private({**labels, "selection": "invalid_raw"}, raw, INVALID)
 
 
 def _half(rows: Rows, selection: str) -> Comparisons:
+    cell = {"task": "T1", "selection": selection}
     for at in LEVELS:
-        cell = {"task": "T1", "selection": selection, "level": at}
-        yield below(
-            rows("objective", method="AdaptDP", **cell),
-            0.5 * rows("objective", method="FedAvg", **cell),
-        )
+        ours, theirs = rows.each("objective", method=BOTH, **cell, level=at)
+        yield below(ours, 0.5 * theirs)
 
 
 @claim("section 5.2, Table 2", "holds")
@@ -109,10 +110,9 @@ def c1_ours(rows: Rows) -> Comparisons:
 @claim("Table 2", "holds")
 def c2(rows: Rows) -> Comparisons:
     """on T1 DP-FedAvg's loss grows as sigma^2, as 1 to 4 to 11.1 within 10 %"""
-    cell = {"task": "T1", "selection": "paper", "method": "FedAvg"}
-    for at, factor in ((2, 4), (3, 11.111)):
-        growth = rows("objective", level=at, **cell) / rows("objective", level=1, **cell)
-        yield level(growth / factor, 1, within=0.1)
+    one, *others = rows.each("objective", level=LEVELS, **FEDAVG)
+    for loss, factor in zip(others, (4, 11.111), strict=True):
+        yield level(loss / one / factor, 1, within=0.1)
 
 
 @claim(
@@ -122,17 +122,14 @@ def c2(rows: Rows) -> Comparisons:
 )
 def c1_level(rows: Rows) -> Comparisons:
     """on T1 DP-FedAvg's losses are within 30 % of the paper's"""
-    for at in LEVELS:
-        loss = rows("objective", task="T1", selection="paper", method="FedAvg", level=at)
-        assert loss.paper is not None
-        yield level(loss / loss.paper, 1, within=0.3)
+    for loss in rows.each("objective", **FEDAVG, level=LEVELS):
+        yield level(loss / loss.printed, 1, within=0.3)
 
 
 def _at_most(rows: Rows, task: str, levels: tuple[int, ...]) -> Comparisons:
     for at in levels:
-        cell = {"task": task, "selection": "paper", "level": at}
-        fedavg = rows("loss", method="FedAvg", **cell)
-        yield below(rows("loss", method="AdaptDP", **cell), 1.01 * fedavg)
+        ours, theirs = rows.each("loss", method=BOTH, task=task, **CHOSEN, level=at)
+        yield below(ours, 1.01 * theirs)
 
 
 @claim(
@@ -162,8 +159,8 @@ def c7_T4(rows: Rows) -> Comparisons:  # noqa: N802
 def c7_cap(rows: Rows) -> Comparisons:
     """on T3 and T4 the radius stays at its cap"""
     for task in IMAGES:
-        for at, (_, cap) in zip(LEVELS, SELECTED[task, "AdaptDP"], strict=True):
-            radius = rows("radius", task=task, selection="paper", method="AdaptDP", level=at)
+        radii = rows.each("radius", task=task, **CHOSEN, method="AdaptDP", level=LEVELS)
+        for radius, (_, cap) in zip(radii, SELECTED[task, "AdaptDP"], strict=True):
             yield level(radius / cap, 1, within=0.001)
 
 
@@ -175,12 +172,8 @@ def c7_cap(rows: Rows) -> Comparisons:
 )
 def levels_T3_T4(rows: Rows) -> Comparisons:  # noqa: N802
     """the losses on T3 and T4 are within a factor of 10 of the paper's"""
-    for task in IMAGES:
-        for method in METHODS:
-            for at in LEVELS:
-                loss = rows("loss", task=task, selection="paper", method=method, level=at)
-                assert loss.paper is not None
-                yield below(loss, 10 * loss.paper)
+    for loss in rows.each("loss", task=IMAGES, **CHOSEN, method=METHODS, level=LEVELS):
+        yield below(loss, 10 * loss.printed)
 
 
 @claim(
@@ -191,9 +184,7 @@ def levels_T3_T4(rows: Rows) -> Comparisons:  # noqa: N802
 def c8_tie(rows: Rows) -> Comparisons:
     """on T2 the two losses are within 0.01 of each other at every level"""
     for at in LEVELS:
-        cell = {"task": "T2", "selection": "paper", "level": at}
-        one, other = (rows("loss", method=method, **cell) for method in METHODS)
-        yield level(one, other, within=0.01)
+        yield level(*rows.each("loss", method=METHODS, task="T2", **CHOSEN, level=at), within=0.01)
 
 
 @claim(
@@ -204,10 +195,8 @@ def c8_tie(rows: Rows) -> Comparisons:
 )
 def c8_level(rows: Rows) -> Comparisons:
     """the losses on T2 are near the paper's 0.313 (within 0.03)"""
-    for method in METHODS:
-        for at in LEVELS:
-            loss = rows("loss", task="T2", selection="paper", method=method, level=at)
-            yield near_paper(loss, within=0.03)
+    for loss in rows.each("loss", task="T2", **CHOSEN, method=METHODS, level=LEVELS):
+        yield near_paper(loss, within=0.03)
 
 
 @claim("ours", "holds")
@@ -216,8 +205,7 @@ def batch_mean_T2(rows: Rows) -> Comparisons:  # noqa: N802
     more than 0.02, at a claim of privacy that does not hold
     """
     cell = {"task": "T2", "method": "FedAvg", "level": 3}
-    paper, invalid = (rows("loss", selection=one, **cell) for one in ("paper", "invalid"))
-    yield above(paper, invalid, by=0.02)
+    yield above(*rows.each("loss", selection=("paper", "invalid"), **cell), by=0.02)
 
 
 @claim(
@@ -228,14 +216,15 @@ def batch_mean_T2(rows: Rows) -> Comparisons:  # noqa: N802
 )
 def c8_accuracy(rows: Rows) -> Comparisons:
     """on T2 test accuracies are between 87 and 91 %"""
-    for method in METHODS:
-        for at in LEVELS:
-            accuracy = rows("accuracy", task="T2", selection="paper", method=method, level=at)
-            yield level(accuracy, 89, within=2)
+    for accuracy in rows.each("accuracy", task="T2", **CHOSEN, method=METHODS, level=LEVELS):
+        yield level(accuracy, 89, within=2)
 
 
-CHOSEN = {"selection": "paper"}
-LAST = "mean of the last five rounds"
+def _at_choices(caption: str, *cells: str, notes: Sequence[str] = ()) -> Table:
+    """At the paper's choices: a row for every task and level, both methods beside each other."""
+    rows = ["task", "level"]
+    return Table(caption, rows=rows, columns="method", cells=cells, where=CHOSEN, notes=notes)
+
 
 table2 = Artifact(
     paper=PAPER,
@@ -258,25 +247,19 @@ table2 = Artifact(
     },
     runs=runs,
     measures={
-        **LOWEST,
+        **losses("min", LOWEST),
         "accuracy": Metric(
-            "accuracy",
-            "max",
-            title="highest test accuracy",
-            where={"task": TRAINED},
+            "accuracy", "max", title="highest test accuracy", where={"task": TRAINED}
         ),
-        "last_objective": Metric("objective", better="lower", title=LAST, where={"task": "T1"}),
-        "last_loss": Metric("train_loss", better="lower", title=LAST, where={"task": TRAINED}),
+        **losses("final", LAST, names=("last_objective", "last_loss")),
         "radius": Metric("radius", title=f"clip norm C_r, {LAST}", where={"method": "AdaptDP"}),
         "eps": Price(
             title="epsilon", where={"selection": ["paper", "calibrated", "printed_noise"]}
         ),
         "ratio": Derived(
-            lambda rows: (
-                rows.value("objective", method="AdaptDP") / rows.value("objective", method="FedAvg")
-            ),
+            lambda rows: quotient(rows, "objective"),
             ["task", "level", "selection"],
-            where={"task": "T1"},
+            where=ON_T1,
             title="AdaptDP over DP-FedAvg",
         ),
     },
@@ -303,7 +286,7 @@ table2 = Artifact(
             rows=["selection", "level"],
             columns="method",
             cells="objective",
-            where={"task": "T1"},
+            where=ON_T1,
         ),
         Table(
             "T1: AdaptDP's loss over DP-FedAvg's (the paper's: 0.050, 0.142, 0.239)",
@@ -311,19 +294,10 @@ table2 = Artifact(
             columns="level",
             cells="ratio",
         ),
-        Table(
-            "T2 to T4: lowest training loss, at the paper's choices",
-            rows=["task", "level"],
-            columns="method",
-            cells="loss",
-            where=CHOSEN,
-        ),
-        Table(
+        _at_choices("T2 to T4: lowest training loss, at the paper's choices", "loss"),
+        _at_choices(
             "T2 to T4: highest test accuracy (%), at the paper's choices",
-            rows=["task", "level"],
-            columns="method",
-            cells="accuracy",
-            where=CHOSEN,
+            "accuracy",
             notes="T2 holds out a fifth of the records for the test: 18,084 records a client, an "
             "epoch of 181 steps; the paper trains on all of them and tests on part of them.",
         ),
@@ -336,20 +310,11 @@ table2 = Artifact(
             where={"selection": ["invalid", "invalid_raw", "printed_noise"]},
             notes="Pixels are in [0, 1] but where it says raw.",
         ),
-        Table(
+        _at_choices(
             "The last rounds, where the lowest value over rounds is an optimistic one",
-            rows=["task", "level"],
-            columns="method",
-            cells=["last_objective", "last_loss", "radius"],
-            where=CHOSEN,
+            *("last_objective", "last_loss", "radius"),
         ),
-        Table(
-            "Epsilon at delta 1e-4 of each row's whole training",
-            rows=["task", "level"],
-            columns="method",
-            cells="eps",
-            where=CHOSEN,
-        ),
+        _at_choices("Epsilon at delta 1e-4 of each row's whole training", "eps"),
     ],
     figures=[
         Figure(
@@ -358,7 +323,7 @@ table2 = Artifact(
             measures="objective",
             series="method",
             panels="selection",
-            where={"task": "T1"},
+            where=ON_T1,
             log="y",
             y_title="lowest training loss, T1",
         )

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
-from dpfl_cli.papers.adaptdp import PAPER
-from dpfl_cli.papers.adaptdp._common import (
+from dpfl_cli.papers.adaptdp import (
+    BOTH,
     CLIPPED,
     IMAGES,
     LEVELS,
     LOWEST,
     METHODS,
     NAMES,
-    NOISE,
-    SELECTED,
+    ON_T1,
+    PAPER,
+    TINY,
     TITLES,
+    losses,
     private,
 )
 from dpfl_cli.reproduction.api import (
@@ -27,7 +29,6 @@ from dpfl_cli.reproduction.api import (
     Price,
     Rows,
     Runs,
-    Sample,
     Scale,
     Size,
     Table,
@@ -47,31 +48,27 @@ def runs(scale: Scale) -> Runs:
             values = {"partitioner.clients": clients, "dataset.train_records": 1500 * clients}
             values["rounds"] = 30 if scale == "quick" else 100
         if scale == "smoke":
-            values |= {"rounds": 2, "algorithm.local_steps": 2}
-        chosen = zip(LEVELS, SELECTED[task, method], NOISE[task, method], strict=True)
-        for at, pair, noise in chosen:
-            labels = {"task": task, "method": method, "P": clients, "level": at}
-            yield private(labels, pair, noise, values)
-
-
-def _t1(rows: Rows, method: str, at: int, clients: int) -> Sample:
-    return rows("objective", task="T1", method=method, level=at, P=clients)
+            values |= TINY
+        for at in LEVELS:
+            yield private({"task": task, "method": method, "P": clients, "level": at}, values)
 
 
 @claim("Table 4", "holds")
 def c9_falls(rows: Rows) -> Comparisons:
     """on T1 the loss falls with the number of clients, for both methods at every level"""
     for method, at in itertools.product(METHODS, LEVELS):
-        for few, many in itertools.pairwise(CLIENTS):
-            yield below(_t1(rows, method, at, many), _t1(rows, method, at, few))
+        losses = rows.each("objective", **ON_T1, method=method, level=at, P=CLIENTS)
+        for few, many in itertools.pairwise(losses):
+            yield below(many, few)
 
 
 @claim("Table 4", "holds")
 def c9_rate(rows: Rows) -> Comparisons:
     """on T1 DP-FedAvg's loss falls as one over the number of clients, within 15 %"""
-    for at, many in itertools.product(LEVELS, CLIENTS[1:]):
-        fall = _t1(rows, "FedAvg", at, many) / _t1(rows, "FedAvg", at, 2)
-        yield level(fall * (many / 2), 1, within=0.15)
+    for at in LEVELS:
+        two, *others = rows.each("objective", **ON_T1, method="FedAvg", level=at, P=CLIENTS)
+        for many, loss in zip(CLIENTS[1:], others, strict=True):
+            yield level(loss / two * (many / 2), 1, within=0.15)
 
 
 @claim("Table 4", "holds")
@@ -80,14 +77,14 @@ def c1(rows: Rows) -> Comparisons:
     level
     """
     for at, clients in itertools.product(LEVELS, CLIENTS):
-        yield below(_t1(rows, "AdaptDP", at, clients), 0.5 * _t1(rows, "FedAvg", at, clients))
+        ours, theirs = rows.each("objective", **ON_T1, method=BOTH, level=at, P=clients)
+        yield below(ours, 0.5 * theirs)
 
 
-def _at_most(rows: Rows, task: str, levels: tuple[int, ...], many: tuple[int, ...]) -> Comparisons:
+def _at_most(rows: Rows, task: str, levels: Sequence[int], many: Sequence[int]) -> Comparisons:
     for at, clients in itertools.product(levels, many):
-        cell = {"task": task, "level": at, "P": clients}
-        fedavg = rows("loss", method="FedAvg", **cell)
-        yield below(rows("loss", method="AdaptDP", **cell), 1.01 * fedavg)
+        ours, theirs = rows.each("loss", method=BOTH, task=task, level=at, P=clients)
+        yield below(ours, 1.01 * theirs)
 
 
 @claim(
@@ -117,11 +114,9 @@ def c7_T4(rows: Rows) -> Comparisons:  # noqa: N802
 @claim("Table 4", "holds")
 def levels(rows: Rows) -> Comparisons:
     """on T1 AdaptDP's losses are within a factor of 2 of the paper's at levels 2 and 3"""
-    for at, clients in itertools.product((2, 3), CLIENTS):
-        loss = _t1(rows, "AdaptDP", at, clients)
-        assert loss.paper is not None
-        yield below(loss, 2 * loss.paper)
-        yield above(loss, loss.paper / 2)
+    for loss in rows.each("objective", **ON_T1, method="AdaptDP", level=(2, 3), P=CLIENTS):
+        yield below(loss, 2 * loss.printed)
+        yield above(loss, loss.printed / 2)
 
 
 table4 = Artifact(
@@ -139,8 +134,7 @@ table4 = Artifact(
     },
     runs=runs,
     measures={
-        "objective": LOWEST["objective"],
-        "loss": replace(LOWEST["loss"], where={"task": list(IMAGES)}),
+        **losses("min", LOWEST, IMAGES),
         "eps": Price(title="epsilon", where={"P": 2}),
     },
     titles={**TITLES, "P": "clients"},
@@ -155,14 +149,14 @@ table4 = Artifact(
             rows=["level", "P"],
             columns="method",
             cells="objective",
-            where={"task": "T1"},
+            where=ON_T1,
         ),
         Table(
             "T3 and T4: lowest training loss",
             rows=["task", "level", "P"],
             columns="method",
             cells="loss",
-            where={"task": list(IMAGES)},
+            where={"task": IMAGES},
         ),
         Table(
             "Epsilon at delta 1e-4 of a client's records, whatever the number of clients",
@@ -179,7 +173,7 @@ table4 = Artifact(
             measures="objective",
             series="method",
             panels="level",
-            where={"task": "T1"},
+            where=ON_T1,
             log="y",
             y_title="lowest training loss, T1",
         )

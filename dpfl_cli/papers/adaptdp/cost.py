@@ -5,8 +5,16 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from dpfl_cli.papers.adaptdp import PAPER
-from dpfl_cli.papers.adaptdp._common import LEVELS, METHODS, NAMES, NOISE, TITLES, private
+from dpfl_cli.papers.adaptdp import (
+    BOTH,
+    LEVELS,
+    METHODS,
+    NAMES,
+    PAPER,
+    TITLES,
+    private,
+    quotient,
+)
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -17,7 +25,6 @@ from dpfl_cli.reproduction.api import (
     PaperNumbers,
     Price,
     Rows,
-    Run,
     Runs,
     Scale,
     Size,
@@ -52,12 +59,9 @@ MOBILENET: dict[Scale, Values] = {
 
 def of_mobilenet(scale: Scale) -> Runs:
     for method in ("FedAvg",) if scale == "smoke" else METHODS:
-        for at, noise in zip(LEVELS, NOISE["T3", method], strict=True):
+        for at in LEVELS:
             labels = {"method": method, "level": at}
-            run = private(
-                {**labels, "task": "T3"}, PAIR, noise, MOBILENET[scale], ["model=mobilenet"]
-            )
-            yield Run(labels, run.overrides, run.values)
+            yield private(labels, MOBILENET[scale], ["model=mobilenet"], PAIR, task="T3")
 
 
 @claim("ours")
@@ -72,7 +76,7 @@ def works(rows: Rows) -> Comparisons:
 def paper_order(rows: Rows) -> Comparisons:
     """AdaptDP's loss is lower at levels 2 and 3, DP-FedAvg's at level 1"""
     for at in LEVELS:
-        ours, theirs = (rows("loss", method=method, level=at) for method in ("AdaptDP", "FedAvg"))
+        ours, theirs = rows.each("loss", method=BOTH, level=at)
         yield below(ours, theirs) if at > 1 else above(ours, theirs)
 
 
@@ -151,8 +155,7 @@ def timed(scale: Scale) -> Runs:
     }
     values = {"rounds": TIMED, **(small if scale == "smoke" else {})}
     for method in METHODS:
-        run = private({"method": method, "task": "T3"}, PAIR, NOISE["T3", method][2], values)
-        yield Run({"method": method}, run.overrides, run.values, exclusive=True)
+        yield private({"method": method}, values, pair=PAIR, exclusive=True, task="T3", level=3)
 
 
 def _seconds(rows: Rows) -> float:
@@ -161,12 +164,9 @@ def _seconds(rows: Rows) -> float:
     return min(after - before for before, after in zip(*clock, strict=True))
 
 
-def _ratio(measure: str) -> Derived:
-    return Derived(
-        lambda rows: rows.value(measure, method="AdaptDP") / rows.value(measure, method="FedAvg"),
-        decimals=3,
-        title=f"{'time' if measure == 'seconds' else 'memory'}, AdaptDP over DP-FedAvg",
-    )
+def _ratio(measure: str, title: str) -> Derived:
+    title = f"{title}, AdaptDP over DP-FedAvg"
+    return Derived(lambda rows: quotient(rows, measure), decimals=3, title=title)
 
 
 @claim("section 5.2, Table 6", "holds")
@@ -220,8 +220,8 @@ table6 = Artifact(
         "sent": Metric(
             "communication.uplink_floats", decimals=0, title="numbers that a client sent"
         ),
-        "time_ratio": _ratio("seconds"),
-        "memory_ratio": _ratio("peak"),
+        "time_ratio": _ratio("seconds", "time"),
+        "memory_ratio": _ratio("peak", "memory"),
     },
     titles=TITLES,
     numbers=PaperNumbers(

@@ -7,9 +7,18 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from dpfl_cli.papers.adaptdp import PAPER
-from dpfl_cli.papers.adaptdp._common import CLIPPED, METHODS, NOISE, SELECTED, TITLES, private
-from dpfl_cli.papers.adaptdp.choices import LAST, runs, table2
+from dpfl_cli.papers.adaptdp import (
+    BOTH,
+    CLIPPED,
+    LAST,
+    ON_T1,
+    PAPER,
+    TINY,
+    TITLES,
+    losses,
+    private,
+)
+from dpfl_cli.papers.adaptdp.choices import runs, table2
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -17,7 +26,6 @@ from dpfl_cli.reproduction.api import (
     Figure,
     Metric,
     Rows,
-    Run,
     Runs,
     Scale,
     Size,
@@ -30,6 +38,8 @@ from dpfl_cli.reproduction.api import (
     level,
 )
 
+ON_T3 = {"task": "T3"}
+
 
 def curves(scale: Scale) -> Runs:
     for run in runs(scale):
@@ -41,8 +51,8 @@ def curves(scale: Scale) -> Runs:
 @claim("Figure 1 (a)", "holds")
 def lower(rows: Rows) -> Comparisons:
     """on T1 AdaptDP ends below half of DP-FedAvg's loss"""
-    ends = {method: rows("last", task="T1", method=method) for method in METHODS}
-    yield below(ends["AdaptDP"], 0.5 * ends["FedAvg"])
+    ours, theirs = rows.each("last", **ON_T1, method=BOTH)
+    yield below(ours, 0.5 * theirs)
 
 
 @claim("ours", "holds")
@@ -51,7 +61,7 @@ def floor(rows: Rows) -> Comparisons:
     20 % of that of rounds 131 to 150)
     """
     early, late = (
-        rows.mean("objective", task="T1", method="FedAvg", round=between(*ends))
+        rows.mean("objective", **ON_T1, method="FedAvg", round=between(*ends))
         for ends in ((111, 130), (131, 150))
     )
     yield level(early / late, 1, within=0.2)
@@ -65,8 +75,8 @@ def floor(rows: Rows) -> Comparisons:
 )
 def lower_T3(rows: Rows) -> Comparisons:  # noqa: N802
     """on T3 AdaptDP ends at or below DP-FedAvg's loss (with a tolerance of 1 %)"""
-    ends = {method: rows("last_loss", task="T3", method=method) for method in METHODS}
-    yield below(ends["AdaptDP"], 1.01 * ends["FedAvg"])
+    ours, theirs = rows.each("last_loss", **ON_T3, method=BOTH)
+    yield below(ours, 1.01 * theirs)
 
 
 def _curve(measure: str, task: str) -> Figure:
@@ -94,29 +104,8 @@ fig1 = Artifact(
     runs=curves,
     runs_of="adaptdp/table2",
     measures={
-        "objective": Metric(
-            "objective",
-            "series",
-            better="lower",
-            title="training loss",
-            where={"task": "T1"},
-        ),
-        "loss": Metric(
-            "train_loss",
-            "series",
-            better="lower",
-            title="training loss",
-            where={"task": "T3"},
-        ),
-        "last": Metric(
-            "objective", better="lower", title=f"training loss, {LAST}", where={"task": "T1"}
-        ),
-        "last_loss": Metric(
-            "train_loss",
-            better="lower",
-            title=f"training loss, {LAST}",
-            where={"task": "T3"},
-        ),
+        **losses("series", "training loss", "T3"),
+        **losses("final", f"training loss, {LAST}", "T3", names=("last", "last_loss")),
     },
     titles=table2.titles,
     tables=[
@@ -141,20 +130,11 @@ QUANTILES = (50, 60, 70, 80, 90, 100)
 
 def radii(scale: Scale) -> Runs:
     for task in TASKS:
-        values: dict[str, Any] = {}
+        values = {"rounds": 100} if (scale, task) == ("quick", "T3") else {}
         if scale == "smoke":
-            values = {"rounds": 2, "algorithm.local_steps": 2}
-        elif scale == "quick" and task == "T3":
-            values = {"rounds": 100}
-        pair, noise = SELECTED[task, "AdaptDP"][2], NOISE[task, "AdaptDP"][2]
-        full = private(
-            {"task": task, "method": "AdaptDP"},
-            pair,
-            noise,
-            values,
-            ["model.gradient_quantiles=true"],
-        )
-        yield Run({"task": task}, full.overrides, full.values)
+            values = TINY
+        quantiles = ["model.gradient_quantiles=true"]
+        yield private({"task": task}, values, quantiles, method="AdaptDP", level=3)
 
 
 def _offset(of: Callable[[str], Any]) -> float:
@@ -169,10 +149,10 @@ def _offset(of: Callable[[str], Any]) -> float:
 @claim("section 5.2, Figure 2", "holds")
 def c4_cap(rows: Rows) -> Comparisons:
     """on T1 the clip norm is at its cap in the first 10 rounds"""
-    cap = rows.value("cap", task="T1")
+    cap = rows.value("cap", **ON_T1)
     yield each_seed(
         rows.by_seed(),
-        lambda one: min(one.values("radius", task="T1", round=between(1, 10))) >= 0.999 * cap,
+        lambda one: min(one.values("radius", **ON_T1, round=between(1, 10))) >= 0.999 * cap,
         "C_r >= 0.999 G in rounds 1 to 10",
     )
 
@@ -180,8 +160,8 @@ def c4_cap(rows: Rows) -> Comparisons:
 @claim("section 5.2, Figure 2", "holds")
 def c4_falls(rows: Rows) -> Comparisons:
     """on T1 its mean over the last 50 rounds is below a quarter of the cap"""
-    late = rows.mean("radius", task="T1", round=between(101, 150))
-    yield below(late, 0.25 * rows("cap", task="T1"))
+    late = rows.mean("radius", **ON_T1, round=between(101, 150))
+    yield below(late, 0.25 * rows("cap", **ON_T1))
 
 
 @claim("ours", "holds")
@@ -189,7 +169,7 @@ def c5(rows: Rows) -> Comparisons:
     """on T1 it ends within 0.5 and 1.5 times sqrt(2 tau nu), the clip norm that its noise offset
     alone gives
     """
-    yield level(rows("last_radius", task="T1") / rows("floor", task="T1"), 1, within=0.5)
+    yield level(rows("last_radius", **ON_T1) / rows("floor", **ON_T1), 1, within=0.5)
 
 
 @claim(
@@ -199,7 +179,7 @@ def c5(rows: Rows) -> Comparisons:
 )
 def b1_falls(rows: Rows) -> Comparisons:
     """on T3 the clip norm adapts: it ends below half of its cap"""
-    yield below(rows("last_radius", task="T3"), 0.5 * rows("cap", task="T3"))
+    yield below(rows("last_radius", **ON_T3), 0.5 * rows("cap", **ON_T3))
 
 
 @claim("section 5.2, Figure 2", "holds")
@@ -223,7 +203,7 @@ def c6_order(rows: Rows) -> Comparisons:
 def c6_flat(rows: Rows) -> Comparisons:
     """on T1 tau_0.7 does not move (rounds 101 to 150 within 20 % of rounds 1 to 20)"""
     late, early = (
-        rows.mean("tau_70", task="T1", round=between(*ends)) for ends in ((101, 150), (1, 20))
+        rows.mean("tau_70", **ON_T1, round=between(*ends)) for ends in ((101, 150), (1, 20))
     )
     yield level(late / early, 1, within=0.2)
 
@@ -233,8 +213,8 @@ def clipped_T1(rows: Rows) -> Comparisons:  # noqa: N802
     """on T1 the clip norm clips more than half of the records in round 20 and fewer than 5 % after
     round 100
     """
-    yield above(rows("clipped", task="T1", round=20), 0.5)
-    yield below(rows.mean("clipped", task="T1", round=between(101, 150)), 0.05)
+    yield above(rows("clipped", **ON_T1, round=20), 0.5)
+    yield below(rows.mean("clipped", **ON_T1, round=between(101, 150)), 0.05)
 
 
 @claim(
@@ -244,10 +224,10 @@ def clipped_T1(rows: Rows) -> Comparisons:  # noqa: N802
 )
 def cap_T3(rows: Rows) -> Comparisons:  # noqa: N802
     """on T3 the clip norm never leaves its cap"""
-    cap = rows.value("cap", task="T3")
+    cap = rows.value("cap", **ON_T3)
     yield each_seed(
         rows.by_seed(),
-        lambda one: min(one.values("radius", task="T3")) >= 0.999 * cap,
+        lambda one: min(one.values("radius", **ON_T3)) >= 0.999 * cap,
         "C_r >= 0.999 G in every round",
     )
 
@@ -298,8 +278,8 @@ fig2 = Artifact(
         )
     ],
     figures=[
-        _panels(["radius"], "T1: clip norm", RADIUS, where={"task": "T1"}, log=["y"]),
-        _panels(["radius"], "T3: clip norm", RADIUS, where={"task": "T3"}, y_range=(0.0, 0.06)),
+        _panels(["radius"], "T1: clip norm", RADIUS, where=ON_T1, log=["y"]),
+        _panels(["radius"], "T3: clip norm", RADIUS, where=ON_T3, y_range=(0.0, 0.06)),
         _panels(
             *(["clipped"], "clipped records", "share of clipped records"),
             panels=["task"],

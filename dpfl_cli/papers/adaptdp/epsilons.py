@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
+from itertools import product
 
-from dpfl_cli.papers.adaptdp import PAPER
-from dpfl_cli.papers.adaptdp._common import TASKS, TITLES
+from dpfl_cli.papers.adaptdp import (
+    BOTH,
+    LAST,
+    PAPER,
+    TASKS,
+    TINY,
+    TITLES,
+    best_pairs,
+    losses,
+)
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Best,
     Comparisons,
     Fact,
     Figure,
@@ -17,7 +24,6 @@ from dpfl_cli.reproduction.api import (
     Rows,
     Run,
     Runs,
-    Sample,
     Scale,
     Size,
     Table,
@@ -32,6 +38,7 @@ METHODS = {
     "FedAvg": ("algorithm=fedavg_record",),
     "AdaptDP": ("algorithm=adaptdp", "algorithm.radius_batch_size=100"),
 }
+BEST = {"best": True}
 GRIDS = {  # step sizes, clip norms
     "T1": ((0.001, 0.01, 0.03, 0.1), (0.5, 1.0, 3.0, 5.0)),
     "T2": ((0.03, 0.1, 0.3), (0.5, 1.0, 3.0)),
@@ -40,31 +47,24 @@ GRIDS = {  # step sizes, clip norms
 
 def runs(scale: Scale) -> Runs:
     smoke = scale == "smoke"
-    for task, grid in GRIDS.items():
-        values: dict[str, float] = {"rounds": 5} if (scale, task) == ("quick", "T2") else {}
-        if smoke:
-            values = {"rounds": 2, "algorithm.local_steps": 2}
-        pairs = [(0.1, 0.5)] if smoke else list(itertools.product(*grid))
-        for target in ("e8",) if smoke else TARGETS:
-            for method, overrides in METHODS.items():
-                preset = f"+experiment=adaptdp/{TASKS[task]}"
-                fixed = [preset, f"dp.epsilon={TARGETS[target]}", *overrides]
-                for eta, cap in pairs:
-                    chosen = {"algorithm.local_lr": eta, "algorithm.clip_norm": cap}
-                    cell = {"task": task, "target": target, "method": method}
-                    yield Run({**cell, "eta": eta, "cap": cap}, fixed, {**chosen, **values})
+    for task, full in GRIDS.items():
+        fewer = {"rounds": 5} if (scale, task) == ("quick", "T2") else {}
+        targets, grid, values = (
+            (("e8",), ((0.1,), (0.5,)), TINY) if smoke else (TARGETS, full, fewer)
+        )
+        for target, method, eta, cap in product(targets, METHODS, *grid):
+            labels = {"task": task, "target": target, "method": method, "eta": eta, "cap": cap}
+            setup = [f"+experiment=adaptdp/{TASKS[task]}", f"dp.epsilon={TARGETS[target]}"]
+            chosen = {"algorithm.local_lr": eta, "algorithm.clip_norm": cap}
+            yield Run(labels, [*setup, *METHODS[method]], chosen | values)
 
 
 @claim("ours", "holds", invariant=True)
 def met(rows: Rows) -> Comparisons:
     """every run's epsilon is at most its target, and within 0.1 % of it"""
-    for task, (target, epsilon), method in itertools.product(GRIDS, TARGETS.items(), METHODS):
-        spent = rows("eps", task=task, target=target, method=method)
-        yield level(spent / epsilon, 0.9995, within=0.0005 + 1e-9)
-
-
-def _best(rows: Rows, measure: str, task: str, target: str, method: str) -> Sample:
-    return rows(measure, task=task, target=target, method=method, best=True)
+    for task, (target, epsilon) in product(GRIDS, TARGETS.items()):
+        for spent in rows.each("eps", task=task, target=target, method=METHODS):
+            yield level(spent / epsilon, 0.9995, within=0.0005 + 1e-9)
 
 
 @claim(
@@ -75,8 +75,7 @@ def _best(rows: Rows, measure: str, task: str, target: str, method: str) -> Samp
 def T1(rows: Rows) -> Comparisons:  # noqa: N802
     """on T1 AdaptDP's best loss is below DP-FedAvg's best loss at every epsilon"""
     for target in TARGETS:
-        cell = (rows, "objective", "T1", target)
-        yield below(_best(*cell, "AdaptDP"), _best(*cell, "FedAvg"))
+        yield below(*rows.each("objective", task="T1", target=target, method=BOTH, **BEST))
 
 
 @claim(
@@ -87,9 +86,9 @@ def T1(rows: Rows) -> Comparisons:  # noqa: N802
 )
 def T1_learns(rows: Rows) -> Comparisons:  # noqa: N802
     """on T1 both methods end below a tenth of the loss before round 1 at every epsilon"""
-    for target, method in itertools.product(TARGETS, METHODS):
-        start = rows("start", task="T1", target=target, method=method)
-        yield above(0.1 * start, _best(rows, "objective", "T1", target, method))
+    for target, method in product(TARGETS, METHODS):
+        cell = {"task": "T1", "target": target, "method": method}
+        yield above(0.1 * rows("start", **cell), rows("objective", **cell, **BEST))
 
 
 @claim(
@@ -100,14 +99,8 @@ def T1_learns(rows: Rows) -> Comparisons:  # noqa: N802
 def T2(rows: Rows) -> Comparisons:  # noqa: N802
     """on T2 the two methods' best losses are within 0.01 of each other at every epsilon"""
     for target in TARGETS:
-        cell = (rows, "loss", "T2", target)
-        yield level(_best(*cell, "AdaptDP"), _best(*cell, "FedAvg"), within=0.01)
-
-
-LAST = "mean of the last five rounds"
-PRIVATE = "lowest training loss, a private number"
-OVER = ["eta", "cap"]
-BEST = {"best": True}
+        both = rows.each("loss", task="T2", target=target, method=BOTH, **BEST)
+        yield level(*both, within=0.01)
 
 
 def _bars(measure: str, task: str, log: bool) -> Figure:
@@ -141,39 +134,20 @@ eps_honest = Artifact(
     },
     runs=runs,
     measures={
-        "objective": Metric(
-            "objective",
-            better="lower",
-            title=f"training loss, {LAST}",
-            where={"task": "T1"},
-        ),
-        "loss": Metric(
-            "train_loss",
-            better="lower",
-            title=f"training loss, {LAST}",
-            where={"task": "T2"},
-        ),
-        "start": Metric(
-            "objective",
+        **losses("final", f"training loss, {LAST}", "T2"),
+        **losses(
             "first",
-            title="training loss before round 1",
-            where={"task": "T1", **BEST},
-        ),
-        "start_loss": Metric(
-            "train_loss",
-            "first",
-            title="training loss before round 1",
-            where={"task": "T2", **BEST},
+            "training loss before round 1",
+            "T2",
+            names=("start", "start_loss"),
+            better=None,
+            **BEST,
         ),
         "accuracy": Metric(
-            "accuracy",
-            title=f"test accuracy, {LAST}",
-            where={"task": "T2", **BEST},
+            "accuracy", title=f"test accuracy, {LAST}", where={"task": "T2", **BEST}
         ),
         "radius": Metric(
-            "radius",
-            title=f"clip norm C_r, {LAST}",
-            where={"method": "AdaptDP", **BEST},
+            "radius", title=f"clip norm C_r, {LAST}", where={"method": "AdaptDP", **BEST}
         ),
         "noise": Fact("ledger.gradient.noise_multiplier", title="noise multiplier", where=BEST),
         "eps": Price(decimals=4, title="epsilon", where=BEST),
@@ -185,10 +159,7 @@ eps_honest = Artifact(
             where=BEST,
         ),
     },
-    best=[
-        Best(OVER, "objective", where={"task": "T1"}, note=PRIVATE),
-        Best(OVER, "loss", where={"task": "T2"}, note=PRIVATE),
-    ],
+    best=best_pairs("T2"),
     titles={
         **TITLES,
         "target": "target epsilon",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dpfl_cli.papers.adaptdp import PAPER
-from dpfl_cli.papers.adaptdp._common import LEVELS, METHODS, MISPRINT, NAMES, NOISE, TITLES
+from dpfl_cli.papers.adaptdp import LEVELS, METHODS, MISPRINT, NAMES, NOISE, PAPER, TITLES
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparison,

@@ -52,6 +52,13 @@ def on_synthetic(
     values: Mapping[str, int],
 ) -> Run:
     """A run on the synthetic problem, in the dimension of the label "dp"."""
-    pair = {"algorithm.local_lr": local_lr, "algorithm.clip_norm": clip_norm}
-    dimension = {"dataset.dimension": DIMENSION[str(labels["dp"])]}
-    return Run(labels, ["+experiment=fedexp/synthetic", *overrides], dimension | pair | values)
+    return Run(
+        labels,
+        ["+experiment=fedexp/synthetic", *overrides],
+        {
+            "dataset.dimension": DIMENSION[str(labels["dp"])],
+            "algorithm.local_lr": local_lr,
+            "algorithm.clip_norm": clip_norm,
+            **values,
+        },
+    )

@@ -68,7 +68,7 @@ def on_mnist(
     trust = str(labels["dp"])
     setup = ["+experiment=fedexp/mnist", f"dp={trust}", f"model={NETWORKS[trust]}"]
     chosen = {"algorithm.local_lr": pair[0], "algorithm.clip_norm": pair[1]}
-    return Run(labels, [*setup, *overrides], chosen | values)
+    return Run(labels, [*setup, *overrides], {**chosen, **values})
 
 
 def runs(scale: Scale) -> Runs:

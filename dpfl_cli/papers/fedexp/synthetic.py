@@ -81,7 +81,7 @@ def c8(rows: Rows) -> Comparisons:
 def _reference(rows: Rows, trust: str, *distances: float) -> Comparisons:
     for method, distance in zip(COMPARED, distances, strict=True):
         within = round(distance / 10, 4)
-        yield level(rows("relative", method=method, dp=trust), distance, within)
+        yield level(rows("relative", method=method, dp=trust), distance, within=within)
 
 
 @claim("ours", "holds", note="the levels are those of an independent implementation")
