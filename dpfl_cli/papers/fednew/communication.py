@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from itertools import product
 
-from dpfl_cli.papers.fednew import PAPER
-from dpfl_cli.papers.fednew._common import COVARIANCE, RECORD_LEVEL, TITLES
+from dpfl_cli.papers.fednew import PAPER, TITLES
+from dpfl_cli.papers.fednew._search import COVARIANCE, RECORD_LEVEL, Methods
 from dpfl_cli.papers.fednew.setting import equal, private
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Comparison,
+    Comparisons,
     Derived,
     Fact,
     Figure,
     Metric,
     Rows,
     Run,
+    Runs,
     Scale,
     Size,
     Table,
@@ -24,9 +25,10 @@ from dpfl_cli.reproduction.api import (
     exact,
 )
 
+METHODS = ("FN", "FN_FC", "FFC", "FGD", "Scaf")
 LAYERS = {"adult": (123, 2), "narrow": (64, 10), "wide": (2048, 10)}
 DUAL = {"algorithm.dual": "paper"}
-SENDERS: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+SENDERS: Mapping[str, Methods] = {
     "record": {**RECORD_LEVEL, "Scaf": ("scaffold_record", {})},
     "client": {
         "FN": ("fednew", DUAL),
@@ -38,73 +40,66 @@ SENDERS: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 }
 
 
-def table3_runs(scale: Scale) -> Iterator[Run]:
+def table3_runs(scale: Scale) -> Runs:
     few = {"rounds": 2, "dataset.clients": 5, "dataset.records_per_client": 20}
-    for level, methods in SENDERS.items():
-        for size in ("adult", "narrow") if scale == "smoke" else tuple(LAYERS):
-            features, classes = LAYERS[size]
-            data = {"dataset.dimension": features, "dataset.classes": classes}
-            for method in ("FN", "FN_FC", "FFC", "FGD", "Scaf"):
-                algorithm, own = methods[method]
-                yield Run(
-                    {"level": level, "size": size, "method": method},
-                    ["dataset=synthetic_alpha_beta", *private(algorithm, level)],
-                    {**few, **data, **own},
-                )
+    sizes = ("adult", "narrow") if scale == "smoke" else LAYERS
+    for level, size, method in product(SENDERS, sizes, METHODS):
+        algorithm, own = SENDERS[level][method]
+        features, classes = LAYERS[size]
+        data = {"dataset.dimension": features, "dataset.classes": classes}
+        yield Run(
+            {"level": level, "size": size, "method": method},
+            ["dataset=synthetic_alpha_beta", *private(algorithm, level)],
+            {**few, **data, **own},
+        )
 
 
 def everywhere(rows: Rows, *methods: str) -> Iterator[dict[str, str]]:
-    for level in rows.choices("level"):
-        for size in rows.choices("size"):
-            yield from ({"level": level, "size": size, "method": method} for method in methods)
+    for level, size, method in product(rows.choices("level"), rows.choices("size"), methods):
+        yield {"level": level, "size": size, "method": method}
 
 
-@claim(source="section 6.1, Table 3", prior="holds")
-def one_model(rows: Rows) -> Iterator[Comparison]:
+@claim("section 6.1, Table 3", "holds")
+def one_model(rows: Rows) -> Comparisons:
     """DP-FedNew, DP-FedNew-FC and DP-FedGD send one model a round"""
     for cell in everywhere(rows, "FN", "FN_FC", "FGD"):
         yield equal(rows, "models", 2, **cell)
 
 
 @claim(
-    source="section 6.1, Table 3",
-    prior="fails",
+    "section 6.1, Table 3",
+    "fails",
     note="the control follows from the update, so that one is enough",
 )
-def scaffold(rows: Rows) -> Iterator[Comparison]:
+def scaffold(rows: Rows) -> Comparisons:
     """DP-SCAFFOLD sends two models a round"""
     for cell in everywhere(rows, "Scaf"):
         yield equal(rows, "models", 4, **cell)
 
 
-@claim(source="Table 3", prior="holds")
-def second_order(rows: Rows) -> Iterator[Comparison]:
+@claim("Table 3", "holds")
+def second_order(rows: Rows) -> Comparisons:
     """DP-FedNew, DP-FedNew-FC and DP-FedFC use second-order information, DP-FedGD and DP-SCAFFOLD
     none
     """
-    for cell in everywhere(rows, "FN", "FN_FC", "FFC", "FGD", "Scaf"):
+    for cell in everywhere(rows, *METHODS):
         answer = "no" if cell["method"] in ("FGD", "Scaf") else "yes"
         where = ", ".join(cell.values())
         yield exact(rows.text("curvature", **cell) == answer, f"uses curvature: {answer} ({where})")
 
 
 @claim(
-    source="section 6.4, captions of Tables 8 to 11",
-    prior="fails",
+    "section 6.4, captions of Tables 8 to 11",
+    "fails",
     note="the paper counts the whole matrix, features squared; half of a symmetric one is enough",
 )
-def covariance(rows: Rows) -> Iterator[Comparison]:
+def covariance(rows: Rows) -> Comparisons:
     """DP-FedFC's covariance costs as much as 61 rounds or more for Adult and 204 or more for the
     wide layer
     """
-    for level in rows.choices("level"):
-        for size, rounds in (("adult", 61), ("wide", 204)):
-            found = rows.value("extra", level=level, size=size)
-            yield exact(found > rounds, f"more than {rounds} rounds ({level}, {size})")
-
-
-def models(rows: Rows) -> float:
-    return rows.value("floats") / rows.value("dimension")
+    for level, (size, rounds) in product(rows.choices("level"), (("adult", 61), ("wide", 204))):
+        found = rows.value("extra", level=level, size=size)
+        yield exact(found > rounds, f"more than {rounds} rounds ({level}, {size})")
 
 
 def extra(rows: Rows) -> float:
@@ -113,7 +108,7 @@ def extra(rows: Rows) -> float:
 
 
 def by_method(caption: str, cell: str) -> Table:
-    return Table(caption=caption, rows=["level", "method"], columns=["size"], cells=[cell])
+    return Table(caption, rows=["level", "method"], columns="size", cells=cell)
 
 
 table3 = Artifact(
@@ -137,21 +132,21 @@ table3 = Artifact(
     runs=table3_runs,
     measures={
         "floats": Metric(
-            metric="communication.uplink_floats",
+            "communication.uplink_floats",
             decimals=0,
             title="floats a client sends in 2 rounds",
         ),
-        "curvature": Metric(metric="communication.uses_curvature", title="uses curvature"),
-        "dimension": Fact(value="dimension", decimals=0, title="parameters"),
+        "curvature": Metric("communication.uses_curvature", title="uses curvature"),
+        "dimension": Fact("dimension", decimals=0, title="parameters"),
         "models": Derived(
-            value=models,
-            per=["level", "size", "method"],
+            lambda rows: rows.value("floats") / rows.value("dimension"),
+            ["level", "size", "method"],
             decimals=1,
             title="models a client sends in 2 rounds",
         ),
         "extra": Derived(
-            value=extra,
-            per=["level", "size"],
+            extra,
+            ["level", "size"],
             decimals=1,
             title="rounds that DP-FedFC's covariance costs",
         ),
@@ -168,20 +163,20 @@ table3 = Artifact(
         by_method("In models", "models"),
         by_method("Uses curvature", "curvature"),
         Table(
-            caption="Rounds of DP-FedNew-FC that DP-FedFC's covariance would pay for",
-            rows=["level"],
-            columns=["size"],
-            cells=["extra"],
+            "Rounds of DP-FedNew-FC that DP-FedFC's covariance would pay for",
+            rows="level",
+            columns="size",
+            cells="extra",
         ),
     ],
     figures=[
         Figure(
-            kind="bars",
+            "bars",
             x="method",
-            measures=["models"],
-            panels=["size"],
+            measures="models",
+            panels="size",
             where={"level": "record"},
-            log=["y"],
+            log="y",
             share_y=True,
             y_title="models a client sends in 2 rounds",
         )

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from itertools import product
 
-from dpfl_cli.papers.fednew import PAPER
-from dpfl_cli.papers.fednew._common import ADULT, FEATURES, TITLES, accuracy, crossing, run
-from dpfl_cli.papers.fednew._over_rounds import NARROW, NARROW_TASKS, TASK_TITLES
+from dpfl_cli.papers.fednew import ADULT, FEATURES, PAPER, TITLES
+from dpfl_cli.papers.fednew._claims import crossing
+from dpfl_cli.papers.fednew._search import ACCURACY, NARROW, Values, run
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Comparison,
+    Comparisons,
+    Derived,
     Figure,
     Metric,
     Rows,
-    Run,
+    Runs,
     Scale,
     Size,
     Table,
@@ -27,7 +28,7 @@ ROUNDS = (1, *range(5, 75, 5))
 METHODS = ("FN", "FN_FC", "FGD", "Scaf")
 
 
-def chosen(method: str, task: str) -> Mapping[str, Any]:
+def chosen(method: str, task: str) -> Values:
     """The best of 100 clients at epsilon 1, of table 8 on Adult and of table 4 elsewhere."""
     adult = task == "adult"
     if method == "FGD":
@@ -41,15 +42,17 @@ def chosen(method: str, task: str) -> Mapping[str, Any]:
     }
 
 
-def runs(scale: Scale) -> Iterator[Run]:
-    for method in METHODS:
-        for task in NARROW_TASKS[scale]:
-            preset, values = NARROW[task]
-            clients: Mapping[str, Any] = {"partitioner.clients": 10 if task == "tiny" else 50}
-            rounds = {"rounds": 5} if scale == "smoke" else {}
-            labels = {"task": task, "method": method}
-            sizes = {**values, **clients, **rounds, **chosen(method, task)}
-            yield run(preset, labels, sizes, exclusive=True)
+def runs(scale: Scale) -> Runs:
+    for method, (task, (preset, values)) in product(METHODS, NARROW[scale].items()):
+        clients: Values = {"partitioner.clients": 10 if task == "tiny" else 50}
+        rounds = {"rounds": 5} if scale == "smoke" else {}
+        own = {**values, **clients, **rounds, **chosen(method, task)}
+        yield run(preset, {"task": task, "method": method}, own, exclusive=True)
+
+
+def share(rows: Rows) -> float:
+    """The computing time so far over that of all rounds of DP-FedNew on the same data."""
+    return rows.value("seconds") / rows.beside(method="FN", round="").value("total")
 
 
 def until(rows: Rows, task: str, other: str) -> float:
@@ -60,24 +63,23 @@ def until(rows: Rows, task: str, other: str) -> float:
 
 
 @claim(
-    source="section 6.6, Figure 4",
+    "section 6.6, Figure 4",
     note="at steps of 5 rounds; depends on the step that DP-FedGD may take, here its best",
 )
-def time(rows: Rows) -> Iterator[Comparison]:
+def time(rows: Rows) -> Comparisons:
     """DP-FedNew reaches the final accuracy of DP-FedGD and of DP-SCAFFOLD within a quarter of its
     own computing time
     """
-    for task in rows.choices("task"):
-        for other in ("FGD", "Scaf"):
+    for task, other in product(rows.choices("task"), ("FGD", "Scaf")):
 
-            def soon(one: Rows, task: str = task, other: str = other) -> bool:
-                return until(one, task, other) < 0.25 * one.value("total", method="FN", task=task)
+        def soon(one: Rows, task: str = task, other: str = other) -> bool:
+            return until(one, task, other) < 0.25 * one.value("total", method="FN", task=task)
 
-            yield each_seed(rows.by_seed(), soon, f"{TITLES[other]}'s within a quarter ({task})")
+        yield each_seed(rows.by_seed(), soon, f"{TITLES[other]}'s within a quarter ({task})")
 
 
-@claim(source="ours", note="computing time only; rounds of communication are not in it")
-def time_first_order(rows: Rows) -> Iterator[Comparison]:
+@claim("ours", note="computing time only; rounds of communication are not in it")
+def time_first_order(rows: Rows) -> Comparisons:
     """all 70 rounds of DP-FedGD take less time than DP-FedNew takes to DP-FedGD's final accuracy"""
     for task in rows.choices("task"):
 
@@ -88,10 +90,10 @@ def time_first_order(rows: Rows) -> Iterator[Comparison]:
 
 
 @claim(
-    source="section 6.6, Figure 4",
+    "section 6.6, Figure 4",
     note="the narrower the layer and the fewer the records, the less a round of DP-FedNew costs",
 )
-def covariance(rows: Rows) -> Iterator[Comparison]:
+def covariance(rows: Rows) -> Comparisons:
     """DP-FedNew-FC computes less than half as long as DP-FedNew"""
     for task in rows.choices("task"):
         whole = rows("total", method="FN", task=task)
@@ -100,24 +102,25 @@ def covariance(rows: Rows) -> Iterator[Comparison]:
 
 def by_round(caption: str, measure: str) -> Table:
     return Table(
-        caption=caption,
+        caption,
         rows=["task", "method"],
-        columns=["round"],
-        cells=[measure],
+        columns="round",
+        cells=measure,
         where={"round": [5, 10, 20, 30, 50, 70]},
     )
 
 
+SHARE = "computing time, DP-FedNew in all = 1"
 fig4 = Artifact(
     paper=PAPER,
     id="fig4",
     title="Test accuracy against computing time, record level, 50 clients",
     shows=(
         "How long DP-FedNew, DP-FedNew-FC, DP-FedGD and DP-SCAFFOLD compute, all clients and the "
-        "server together, for what accuracy, over 70 rounds at epsilon 1. A round of DP-FedNew "
-        "solves a linear system per client, so what fewer rounds are worth in time depends on the "
-        "implementation. Seconds are one machine's: what counts is their ratio. The floats that "
-        "clients send stand beside them."
+        "server together, for what accuracy, over 70 rounds at epsilon 1. Times are shares of what "
+        "all rounds of DP-FedNew take on the same data, for seconds are one machine's. A round of "
+        "DP-FedNew solves a linear system per client, so what fewer rounds are worth in time "
+        "depends on the implementation. The floats that clients send stand beside them."
     ),
     source="Figure 4",
     sizes={
@@ -127,48 +130,55 @@ fig4 = Artifact(
     },
     runs=runs,
     measures={
-        "accuracy": accuracy("test accuracy after the last round (%)", at="last"),
-        "curve": accuracy("test accuracy", at="series", rounds=ROUNDS),
+        "accuracy": ACCURACY,
+        "curve": Metric("accuracy", "series", rounds=ROUNDS),
         "seconds": Metric(
-            metric="timing.compute", at="series", rounds=ROUNDS, title="computing time", unit="s"
+            "timing.compute", "series", rounds=ROUNDS, title="computing time", unit="s"
         ),
         "total": Metric(
-            metric="timing.compute",
-            at="last",
+            "timing.compute",
+            "last",
             title="computing time of all rounds (s)",
             unit="s",
             scale="log",
         ),
         "operations": Metric(
-            metric="timing.flops_per_round",
+            "timing.flops_per_round",
             title="floating-point operations a round (FLOP)",
             unit="FLOP",
         ),
         "floats": Metric(
-            metric="communication.uplink_floats", decimals=0, title="floats that a client sends"
+            "communication.uplink_floats", decimals=0, title="floats that a client sends"
+        ),
+        "share": Derived(share, ["task", "method", "round"], decimals=3, title=SHARE),
+        "ratio": Derived(
+            lambda rows: rows.value("total") / rows.beside(method="FN").value("total"),
+            ["task", "method"],
+            decimals=2,
+            title=SHARE,
         ),
     },
     show={"origin": "source"},
-    titles={**TITLES, **TASK_TITLES},
+    titles=TITLES,
     tables=[
-        by_round("Computing time (s) after so many rounds", "seconds"),
+        by_round("Computing time after so many rounds, DP-FedNew's of all rounds = 1", "share"),
         by_round("Test accuracy (%) after so many rounds", "curve"),
         Table(
-            caption="In all",
+            "In all",
             rows=["task", "method"],
-            columns=["measure"],
-            cells=["accuracy", "total", "operations", "floats"],
-            notes=["operations are those of torch's products, counted in two rounds beforehand"],
+            columns="measure",
+            cells=["accuracy", "ratio", "total", "operations", "floats"],
+            notes="operations are those of torch's products, counted in two rounds beforehand",
         ),
     ],
     figures=[
         Figure(
-            kind="lines",
-            x="seconds",
-            measures=["curve"],
+            "lines",
+            x="share",
+            measures="curve",
             series="method",
-            panels=["task"],
-            x_title="computing time (s)",
+            panels="task",
+            x_title=SHARE,
             y_title="test accuracy (%)",
         )
     ],

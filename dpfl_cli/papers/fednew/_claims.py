@@ -1,0 +1,229 @@
+"""What the claims about searches share: comparisons of methods, each at its best point."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from dpfl_cli.papers.fednew import TITLES, WHOLE
+from dpfl_cli.papers.fednew._search import Point, product
+from dpfl_cli.reproduction.api import (
+    Claim,
+    Comparison,
+    Comparisons,
+    Rows,
+    Sample,
+    above,
+    each_seed,
+    level,
+)
+
+Judge = Callable[[Rows], Comparisons]
+SLOW: Point = {"method": "FGD", "eta": 1.0}  # DP-FedGD with a server step of 1
+
+
+def acc(rows: Rows, who: str | Point, **labels: Any) -> Sample:
+    """After the last round, of a method's best point, or of the point with these labels."""
+    point = {"best": True, "method": who} if isinstance(who, str) else who
+    return rows("accuracy", **point, **labels)
+
+
+def cells(
+    rows: Rows, low: float = 0.0, high: float = math.inf, only: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """Every epsilon from `low` to below `high`, with every number of clients or every task.
+
+    Args:
+      only: these tasks.
+    """
+    side = [name for name in ("clients", "task") if name in rows.labels]
+    for eps in rows.choices("eps"):
+        if low <= eps < high:
+            for place in product(**{name: rows.choices(name) for name in side}):
+                if not only or place["task"] in only:
+                    yield {"eps": eps, **place}
+
+
+def all_of(*judges: Judge) -> Judge:
+    return lambda rows: itertools.chain.from_iterable(judge(rows) for judge in judges)
+
+
+def beats(ours: Sample, theirs: Sample, by: float) -> Comparison:
+    """It is ahead by more than so many points, or, if negative, less far behind."""
+    return above(ours + -by, theirs) if by < 0 else above(ours, theirs, by=by)
+
+
+def ahead(who: str, other: str | Point, by: float = 0.0, **which: Any) -> Judge:
+    """In every one of some `cells` a method beats another."""
+    return lambda rows: (
+        beats(acc(rows, who, **cell), acc(rows, other, **cell), by) for cell in cells(rows, **which)
+    )
+
+
+def level_with(who: str, other: str, within: float, **which: Any) -> Judge:
+    """In every one of some `cells` two methods are within so many points of each other."""
+    return lambda rows: (
+        level(acc(rows, who, **cell), acc(rows, other, **cell), within=within)
+        for cell in cells(rows, **which)
+    )
+
+
+def close(samples: Sequence[Sample], within: float) -> Comparisons:
+    """Every two of them are equal to `within`."""
+    for one, other in itertools.combinations(samples, 2):
+        yield level(one, other, within=within)
+
+
+def early(who: str, other: str, low: float = 1.0, **which: Any) -> Judge:
+    """In rounds 5 to 20 a method is more accurate than another."""
+
+    def judge(rows: Rows) -> Comparisons:
+        for cell, number in itertools.product(cells(rows, low, **which), (5, 10, 15, 20)):
+            here = {**cell, "round": number}
+            yield above(rows("curve", method=who, **here), rows("curve", method=other, **here))
+
+    return judge
+
+
+def crossing(values: Sequence[float], target: float, places: Sequence[float]) -> float:
+    """The place of the first value at or above a target; infinite if there is none."""
+    reached = (place for place, value in zip(places, values, strict=True) if value >= target)
+    return next(reached, math.inf)
+
+
+def reaches(who: str, other: str | Point) -> Judge:
+    """From epsilon 1 on a method has another's final accuracy before round 15."""
+
+    def judge(rows: Rows) -> Comparisons:
+        for cell in cells(rows, 1.0):
+
+            def soon(one: Rows, cell: dict[str, Any] = cell) -> bool:
+                curve, rounds = (
+                    found("curve", method=who, **cell) for found in (one.values, one.places)
+                )
+                return crossing(curve, acc(one, other, **cell).mean, rounds) < 15
+
+            where = ", ".join(str(value) for value in cell.values())
+            yield each_seed(rows.by_seed(), soon, f"{TITLES[who]} before round 15 ({where})")
+
+    return judge
+
+
+def gap(place: str, note: str) -> list[Claim]:
+    """On how far DP-FedNew-FC is ahead of DP-FedGD, at its best step and at a small one."""
+
+    def wider(other: str | Point) -> Judge:
+        def judge(rows: Rows) -> Comparisons:
+            for cell in cells(rows, 10.0):
+                more, less = (
+                    acc(rows, "FN_FC", **at) - acc(rows, other, **at)
+                    for at in (cell, {**cell, "eps": 0.1})
+                )
+                yield above(more, less)
+
+        return judge
+
+    def text(which: str) -> str:
+        return (
+            f"the gap between DP-FedNew-FC and DP-FedGD {which} is larger at epsilon 10 than at "
+            "epsilon 0.1"
+        )
+
+    return [
+        Claim("gap", text("at its best step up to 100"), place, wider("FGD"), note=note),
+        Claim("gap_small_steps", text("with a server step of 1"), "ours", wider(SLOW)),
+    ]
+
+
+# --- over the number of clients ---------------------------------------------------------------
+
+
+def over_clients(rows: Rows, method: str, eps: float) -> list[Sample]:
+    return [acc(rows, method, eps=eps, clients=count) for count in rows.choices("clients")]
+
+
+def everywhere(table: str, methods: Sequence[str], **priors: Any) -> Iterator[Claim]:
+    """What every table of accuracy against the number of clients tests (section 6.4)."""
+
+    def flat(method: str, within: float, epsilons: Sequence[float] = ()) -> Any:
+        """At these epsilons, or all, a method varies over the number of clients so far."""
+        return lambda rows: itertools.chain.from_iterable(
+            close(over_clients(rows, method, eps), within)
+            for eps in epsilons or rows.choices("eps")
+        )
+
+    def falls(by: float, eps: float, *names: str) -> Any:
+        """Methods are more accurate with the fewest clients than with the most."""
+
+        def judge(rows: Rows) -> Comparisons:
+            for method in names:
+                found = over_clients(rows, method, eps)
+                yield beats(found[0], found[-1], by)
+
+        return judge
+
+    def every_step(rows: Rows) -> Comparisons:
+        for fewer, more in itertools.pairwise(over_clients(rows, "Scaf", 0.1)):
+            yield above(fewer, more)
+
+    place = f"section 6.4, {table}"
+    low, high = "at epsilon 0.1", "at epsilon 10"
+    varies = "over the number of clients by at most"
+    second_order = [method for method in methods if method in ("FN", "FN_FC", "FFC")]
+    yield Claim(
+        "scaffold_clients",
+        f"{low} the accuracy of DP-SCAFFOLD falls with every step in the number of clients",
+        place,
+        every_step,
+        "holds",
+        note=f"{WHOLE}; see scaffold_shares",
+    )
+    yield Claim(
+        "scaffold_shares",
+        f"with shares of the noise the accuracy of DP-SCAFFOLD {low} varies {varies} 1.5 points",
+        "ours",
+        flat("Scaf_share", 1.5, [0.1]),
+        priors.get("scaffold_shares", "holds"),
+    )
+    yield Claim(
+        "fedgd_clients",
+        f"the accuracy of DP-FedGD varies {varies} 1.5 points at every epsilon",
+        place,
+        flat("FGD", 1.5),
+        priors.get("fedgd_clients", "holds"),
+    )
+    yield Claim(
+        "second_order_falls",
+        f"{low} every second-order method is less accurate with the most clients than with the "
+        "fewest",
+        place,
+        falls(0, 0.1, *second_order),
+        note="its tables: falls of 0 to 1.4 points, not monotone",
+    )
+    yield Claim(
+        "small_n",
+        f"{low} the second-order methods are with the fewest clients at least as accurate as with "
+        "the most, to half a point",
+        "ours",
+        falls(-0.5, 0.1, *second_order),
+        "holds",
+        note="the paper says that they fall (second_order_falls), by as little as 0 in its tables",
+    )
+    yield Claim(
+        "fedfc_new_flat",
+        f"{high} the accuracy of DP-FedNew-FC varies {varies} 2.5 points",
+        place,
+        flat("FN_FC", 2.5, [10.0]),
+        "holds",
+    )
+    yield Claim(
+        "scaffold_high",
+        f"{high} the accuracy of DP-SCAFFOLD falls by more than 10 points from the fewest to the "
+        "most clients",
+        place,
+        falls(10, 10.0, "Scaf"),
+        "fails",
+        note="neither whole noise nor shares explain a fall where noise is small",
+    )

@@ -1,0 +1,352 @@
+"""What DP-FedNew's artifacts share: methods, grids, data, and the search for a method's best point.
+
+The paper searches a grid per method, number of clients and epsilon, by the mean accuracy of the
+last 20 rounds (section 6.1). Its grids (Table 7) are lost: those here are this project's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from dpfl_cli.papers.fednew import PAPER, TITLES
+from dpfl_cli.reproduction.api import (
+    Artifact,
+    Best,
+    Figure,
+    Metric,
+    Run,
+    Runs,
+    Scale,
+    Size,
+    Table,
+)
+
+Values = Mapping[str, Any]
+Point = Mapping[str, Any]  # label -> value, of one point of a grid
+Place = tuple[Point, str, Values]  # labels of a search, its preset and what differs from that
+
+# --- methods ----------------------------------------------------------------------------------
+
+AS_CLAIMED = {
+    "algorithm.dual": "paper",
+    "algorithm.bound_aux": "xi",
+    "algorithm.sensitivity": "paper",
+}
+COVARIANCE = {"algorithm.curvature": "covariance"}
+WARM = {"algorithm.warm_start": True}
+WHOLE_SHARE, SHARE = {"mechanism.noise_share": False}, {"mechanism.noise_share": True}
+Methods = Mapping[str, tuple[str, Values]]  # method -> algorithm and its settings
+RECORD_LEVEL: Methods = {
+    "FN": ("fednew_record", AS_CLAIMED),
+    "FN_FC": ("fednew_record", AS_CLAIMED | COVARIANCE),
+    "FGD": ("fedgd_record", {}),
+    "FFC": ("fedfc_record", {}),
+    "Scaf": ("scaffold_record", WARM | WHOLE_SHARE),
+    "Scaf_share": ("scaffold_record", WARM | SHARE),
+}
+SCAFFOLD = ("Scaf", "Scaf_share")
+FIRST_ORDER = ("FGD", *SCAFFOLD)
+
+# --- grids ------------------------------------------------------------------------------------
+
+DAMPINGS = (0.01, 0.1, 1.0)
+PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
+SERVER_STEPS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+KEYS = {  # label -> the config key that it sets
+    "clients": "partitioner.clients",
+    "eps": "dp.epsilon",
+    "alpha": "algorithm.damping",
+    "rho": "algorithm.penalty",
+    "bound": "algorithm.curvature_clip_norm",
+    "side": "algorithm.side_clip_norm",
+    "eta": "algorithm.server_lr",
+    "gamma": "algorithm.damping",
+    "feature_clip": "algorithm.feature_clip_norm",
+    "gradient_clip": "algorithm.clip_norm",
+    "clip": "algorithm.clip_norm",
+    "steps": "algorithm.local_steps",
+}
+EPSILONS: Mapping[Scale, Sequence[float]] = {  # of tables
+    "smoke": (1.0,),
+    "quick": (0.1, 1.0, 10.0),
+    "paper": (0.1, 0.3, 0.5, 0.7, 1.0, 2.0, 3.0, 8.0, 10.0),
+}
+OF_CURVES = {**EPSILONS, "paper": (0.1, 0.5, 1.0, 2.0, 3.0, 10.0)}
+ADULT_POINTS = ((0.1, 0.1, 0.1), (0.1, 0.1, 1.0), (0.1, 1.0, 0.1), (0.1, 1.0, 1.0))
+IMAGE_POINTS = (
+    (0.1, 1.0, 0.1),
+    (0.1, 0.1, 0.1),
+    (0.1, 0.1, 0.01),
+    (0.01, 0.1, 0.1),
+    (0.01, 0.1, 0.01),
+    (0.01, 0.01, 0.01),
+)
+Search = Callable[[str, Scale, str], Iterable[Point]]  # of a method, a scale and a preset
+
+
+def product(**values: Iterable[Any]) -> Iterator[Point]:
+    """Every point of a grid."""
+    for point in itertools.product(*values.values()):
+        yield dict(zip(values, point, strict=True))
+
+
+def search(
+    method: str, scale: Scale, preset: str, steps: Sequence[float] = SERVER_STEPS[2:]
+) -> Iterator[Point]:
+    """The points of a method's grid at record level that are searched.
+
+    Args:
+      steps: server steps of DP-FedGD and DP-FedFC.
+    """
+    smoke = scale == "smoke"
+    steps = (1.0, 3.0) if smoke else steps
+    if method in ("FN", "FN_FC"):
+        for alpha, rho, bound in ADULT_POINTS if preset == "adult" else IMAGE_POINTS:
+            yield {"alpha": alpha, "rho": rho, "bound": bound}
+    elif method == "FGD":
+        yield from product(eta=steps)
+    elif method == "FFC":
+        gammas = (0.1,) if smoke else (0.1, 1.0)
+        yield from product(eta=steps, gamma=gammas, feature_clip=(1.0,), gradient_clip=(1.0,))
+    else:
+        for count, length in ((1, 1.0), (1, 2.0), (5, 2.0)):
+            yield {"steps": count, "length": length}
+
+
+def settings(labels: Point) -> dict[str, Any]:
+    """The config values that labels stand for; `length` is local steps times their size."""
+    found = {KEYS[name]: value for name, value in labels.items() if name in KEYS}
+    if "length" in labels:
+        found["algorithm.local_lr"] = labels["length"] / labels["steps"]
+    return found
+
+
+# --- data -------------------------------------------------------------------------------------
+
+SMOKE = {"rounds": 2, "evaluation.final_window": 2}
+SMALL = {"dataset.train_records": 6000, "dataset.test_records": 1000, "dp.delta": 1.6667e-04}
+PIXELS = {  # a few images as principal components of their pixels
+    "dataset.backbone": "pca",
+    "dataset.train_records": 200,
+    "dataset.test_records": 100,
+    "dataset.components": 16,
+}
+WIDE = {"dataset.components": None}
+HALF_WIDE = SMALL | {"dataset.components": 512}
+FEW_ADULTS = {"dataset.records": 400, "dataset.test_records": 200}
+SMALL_FEMNIST = {
+    "dataset.train_records": 9400,
+    "dataset.test_records": 2350,
+    "dp.delta": 1.0638e-04,
+}
+
+Tasks = Mapping[Scale, Mapping[str, tuple[str, Values]]]  # task -> preset, what differs from it
+HUNDRED = {"partitioner.clients": 100}
+TINY = {"tiny": ("fashion_mnist", PIXELS | {"partitioner.clients": 20})}
+IMAGES = {"cifar10": "cifar10", "fmnist": "fashion_mnist", "emnist": "emnist"}
+NARROW: Tasks = {
+    "smoke": TINY,
+    "quick": {"adult": ("adult", {}), "fmnist_small": ("fashion_mnist", SMALL | HUNDRED)},
+    "paper": {"adult": ("adult", {})} | {task: (preset, {}) for task, preset in IMAGES.items()},
+}
+BROAD: Tasks = {
+    "smoke": TINY,
+    "quick": {f"{task}_small": (preset, HALF_WIDE | HUNDRED) for task, preset in IMAGES.items()},
+    "paper": {task: (preset, WIDE) for task, preset in IMAGES.items()},
+}
+DIFFERING: Tasks = {  # clients that differ
+    "smoke": {
+        "tiny": (
+            "synthetic",
+            {"dataset.clients": 10, "dataset.records_per_client": 25, "dp.delta": 5.0e-03},
+        )
+    },
+    "quick": {
+        "femnist_small": ("federated_emnist", SMALL_FEMNIST),
+        "synthetic_small": (
+            "synthetic",
+            {"dataset.clients": 50, "dataset.records_per_client": 200, "dp.delta": 1.25e-04},
+        ),
+    },
+    "paper": {"femnist": ("federated_emnist", {}), "synthetic": ("synthetic", {})},
+}
+SYNTHETIC = ("synthetic", "synthetic_small")
+FEDERATED = ("femnist", "femnist_small")
+LEFT_OUT = {  # where clients differ, DP-FedNew is for the synthetic ones, DP-FedNew-FC for EMNIST's
+    **dict.fromkeys(("FN", "FN_off"), FEDERATED),
+    **dict.fromkeys(("FN_FC", "FN_FC_off"), SYNTHETIC),
+}
+
+
+def on(tasks: Tasks) -> Callable[[Scale], list[Place]]:
+    """Every task of a scale."""
+    return lambda scale: [({"task": task}, *data) for task, data in tasks[scale].items()]
+
+
+# --- runs -------------------------------------------------------------------------------------
+
+
+def run(
+    preset: str, labels: Point, values: Values, methods: Methods = RECORD_LEVEL, **more: Any
+) -> Run:
+    """One run of the labels' method."""
+    algorithm, own = methods[labels["method"]]
+    overrides = [f"+experiment=fednew/{preset}", f"algorithm={algorithm}"]
+    return Run(labels, overrides, {**values, **own, **settings(labels)}, **more)
+
+
+ACCURACY = Metric("accuracy", "last", title="test accuracy after the last round")
+
+# --- artifacts --------------------------------------------------------------------------------
+
+
+def compared(
+    source: str,
+    methods: Sequence[str],
+    places: Callable[[Scale], Iterable[Place]],
+    notes_of_sizes: Sequence[str],
+    minutes: tuple[float, float],
+    *,
+    seeds: int = 1,
+    side: Sequence[str] = ("task",),
+    epsilons: Mapping[Scale, Sequence[float]] = OF_CURVES,
+    points: Search = search,
+    level: Methods = RECORD_LEVEL,
+    **own: Any,
+) -> Artifact:
+    """A table or figure of methods, each at the best point of its grid; a figure has curves too.
+
+    Args:
+      places: where the search is made at a scale.
+      notes_of_sizes: what is smaller than in the paper, at every scale.
+      minutes: at quick and paper.
+      seeds: at quick.
+      side: labels of the places.
+      points, level: of a method's grid, and what it is, at record level or user level.
+    """
+
+    def runs(scale: Scale) -> Runs:
+        few = SMOKE if scale == "smoke" else {}
+        for method, (place, preset, values) in itertools.product(methods, places(scale)):
+            if place.get("task") in LEFT_OUT.get(method, ()):
+                continue
+            for eps in epsilons[scale]:
+                for point in points(method, scale, preset):
+                    labels = {"method": method, **place, "eps": eps, **point}
+                    yield run(preset, labels, {**values, **few}, level)
+
+    kind, number = source.split()
+    curves = kind == "Figure"
+    grids = {method: tuple(next(iter(points(method, "quick", "")))) for method in methods}
+    measures = {
+        "selection": Metric("accuracy", title="test accuracy, mean of the last 20 rounds"),
+        "accuracy": ACCURACY,
+    }
+    if "Scaf" in methods:
+        measures["spent"] = SPENT
+    if curves:
+        measures["curve"] = Metric("accuracy", "series", where={"best": True})
+    chosen = (
+        "highest mean test accuracy over the last 20 rounds, tuned on test data as in the paper"
+    )
+    return Artifact(
+        paper=PAPER,
+        id=f"{'fig' if curves else 'table'}{number}",
+        source=source,
+        sizes={
+            "smoke": Size(1, 0.5, notes_of_sizes[0]),
+            "quick": Size(seeds, minutes[0], notes_of_sizes[1]),
+            "paper": Size(5, minutes[1], notes_of_sizes[2]),
+        },
+        runs=runs,
+        measures=measures,
+        show={"origin": "source"},
+        best=[Best(tuple(dict.fromkeys(sum(grids.values(), ()))), "selection", note=chosen)],
+        titles=TITLES,
+        tables=list(_tables(side, grids, curves)),
+        figures=[over_rounds(side) if curves else OVER_CLIENTS],
+        **own,
+    )
+
+
+SPENT = Metric(
+    "privacy.epsilon",
+    summary="max",
+    decimals=4,
+    title="epsilon spent",
+    where={"method": SCAFFOLD, "best": True},
+)
+OVER_CLIENTS = Figure(
+    "lines",
+    x="clients",
+    measures="accuracy",
+    series="method",
+    panels="eps",
+    where={"best": True, "eps": [0.1, 1.0, 10.0]},
+    share_y=True,
+    x_title="number of clients",
+    y_title="test accuracy after the last round (%)",
+)
+
+
+def over_rounds(side: Sequence[str]) -> Figure:
+    return Figure(
+        "lines",
+        x="round",
+        measures="curve",
+        series="method",
+        panels=[*side, "eps"],
+        share_y=not side,
+        y_title="test accuracy (%)",
+    )
+
+
+def _tables(
+    side: Sequence[str], grids: Mapping[str, Sequence[str]], curves: bool
+) -> Iterator[Table]:
+    """With the labels of places and the method down the side, over epsilon."""
+
+    def over_epsilon(caption: str, cells: Sequence[str], where: Values, note: str = "") -> Table:
+        notes = [note] if note else []
+        rows = [*side, "method"]
+        return Table(caption, rows=rows, columns="eps", cells=cells, where=where, notes=notes)
+
+    accuracy, with_scaffold = "est accuracy (%) after the last round", "Scaf" in grids
+    yield over_epsilon(
+        f"T{accuracy}, best point of each grid",
+        ["accuracy"],
+        {"best": True},
+        "DP-SCAFFOLD: every client adds the whole noise of the target epsilon, as the paper's "
+        "curves need; what that spends stands in the next table."
+        if with_scaffold
+        else "",
+    )
+    if with_scaffold:
+        yield over_epsilon(
+            f"DP-SCAFFOLD's best points: t{accuracy}, and the epsilon that they spend",
+            ["accuracy", "spent"],
+            {"method": SCAFFOLD, "best": True},
+        )
+    for grid in dict.fromkeys(grids.values()):
+        mine = [method for method in grids if grids[method] == grid]
+        whose, what = (", ".join(TITLES[name] for name in names) for names in (mine, grid))
+        cells = [f"best.{label}" for label in grid]
+        yield over_epsilon(f"What was the best, {what}: {whose}", cells, {"method": mine})
+    if "FGD" in grids:
+        yield Table(
+            f"DP-FedGD at every server step: t{accuracy}",
+            rows=[*side, *(label for label in grids["FGD"] if label != "eta"), "eta"],
+            columns="eps",
+            cells="accuracy",
+            where={"method": "FGD"},
+        )
+    if curves:
+        yield Table(
+            "Test accuracy (%) on the way, best point of each grid",
+            rows=[*side, "eps", "method"],
+            columns="round",
+            cells="curve",
+            where={"round": [5, 10, 15, 20, 30, 50, 70]},
+        )
