@@ -142,8 +142,9 @@ class Derived(Measure):
     """A number from other rows, for every combination of the labels in `per` (and every seed).
 
     Attributes:
-      value: a function of the `Rows` of one combination; NaN, or a number missing there, is
-        unknown.
+      value: a function of the `Rows` of one combination, whose `beside` gives another's; NaN, or
+        a number missing there, is unknown.
+      per: labels, with "round" for a number of every point of a series.
       by_seed: computed for every seed, or once from the means over seeds.
     """
 

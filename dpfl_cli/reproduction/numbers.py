@@ -75,7 +75,7 @@ class Group:
 
 def row_of(labels: Mapping[str, Any], measure: str, value: float, **more: Any) -> Row:
     plain = {ROUND: "", SEED: math.nan, "text": "", "diverged": False, "seeds": 1, "note": ""}
-    return {**labels, MEASURE: measure, "value": value, **plain, **more}
+    return {**plain, **labels, MEASURE: measure, "value": value, **more}
 
 
 def numbers_of(artifact: Artifact, group: Group, names: Iterable[str]) -> list[Row]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,7 @@ def _derived(name: str, measure: Derived, rows: Rows) -> list[Row]:
         raise ConfigError(f"measure {name}: value is no function of rows")
     within = rows.where(**measure.where) if measure.where else rows
     made = []
+    wholes = {float(one.frame[SEED].max()): one for one in rows.by_seed()}
     for key in within.frame[list(measure.per)].drop_duplicates().itertuples(index=False, name=None):
         if "" in key:
             continue
@@ -155,8 +157,9 @@ def _derived(name: str, measure: Derived, rows: Rows) -> list[Row]:
         if measure.by_seed and not mine.frame[SEED].isna().all():
             seeds = [(float(one.frame[SEED].max()), one) for one in mine.by_seed()]
         for seed, one in seeds:
+            combination = replace(one, whole=wholes.get(seed, rows), place=labels)
             try:
-                value, note = float(measure.value(one)), ""
+                value, note = float(measure.value(combination)), ""
             except Missing as missing:
                 value, note = math.nan, str(missing)
             made.append(row_of(labels, name, value, seed=seed, seeds=len(seeds)) | {"note": note})

@@ -78,7 +78,7 @@ def check_names(artifact: Artifact) -> None:
         known([measure.better or ""], ["lower", "higher"], "value", f"measure {name}: better")
         selects(measure.where, f"measure {name}")
         if isinstance(measure, Derived):
-            known(measure.per, labels, "label", f"measure {name}: per")
+            known(measure.per, pseudo, "label", f"measure {name}: per")
     for rule in artifact.best:
         known(rule.over, labels, "label", "best: over")
         selects(rule.where, "best")

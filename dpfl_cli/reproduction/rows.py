@@ -51,6 +51,8 @@ class Rows:
     measures: dict[str, Measure]
     named: Sequence[str] = ()  # all measures, best.<label> too
     known: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values of labels
+    whole: Rows | None = None  # in a derived measure: the rows of all combinations
+    place: Where = field(default_factory=dict)  # and the labels of this one
 
     def where(self, **labels: Any) -> Rows:
         """The rows with these labels: a value, a list of values, or between(low, high)."""
@@ -69,6 +71,12 @@ class Rows:
             None if pd.isna(first[name]) else float(first[name]) for name in ("paper", "paper_std")
         )
         return Sample(values, _words(measure, labels), measure, scale, not noisy, paper, std)
+
+    def beside(self, **labels: Any) -> Rows:
+        """In a derived measure: the rows of another combination, which differs in these labels."""
+        if self.whole is None:
+            raise ConfigError("rows.beside is for derived measures; write rows.where")
+        return self.whole.where(**{**self.place, **labels})
 
     def value(self, measure: str, **labels: Any) -> float:
         """The mean over seeds of one cell."""

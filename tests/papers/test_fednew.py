@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dpfl_cli.papers.fednew import clients_narrow, clients_wide, fedfc, iid, noniid
-from dpfl_cli.papers.fednew._common import crossing
-from dpfl_cli.papers.fednew.grids import GRIDS
+from dpfl_cli.papers import declared
+from dpfl_cli.papers.fednew import clients, record_level, user_level
+from dpfl_cli.papers.fednew._claims import crossing
+from dpfl_cli.papers.fednew.setting import GRIDS
 from dpfl_cli.reproduction.api import Artifact, Scale
 
-RECORD_LEVEL = [iid.fig1, noniid.fig2, iid.fig5, fedfc.fig9, fedfc.fig10]
-RECORD_LEVEL += [clients_narrow.table4, clients_narrow.table5, clients_narrow.table8]
-RECORD_LEVEL += [clients_wide.table9, clients_wide.table10, clients_wide.table11]
-USER_LEVEL = [iid.fig3, noniid.fig6, fedfc.fig7, fedfc.fig8]
+RECORD_LEVEL = declared(clients) + declared(record_level)
+USER_LEVEL = declared(user_level)
 PARAMETERS = {"gamma": "alpha", "gradient_clip": "clip"}  # label -> its name in Table 7
 
 

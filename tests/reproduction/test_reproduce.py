@@ -440,7 +440,7 @@ def test_papers_numbers_are_read() -> None:
     from dpfl_cli.reproduction.paper_numbers import NUMBERS, _paper_numbers
 
     declared = {
-        (one.paper.key, one.numbers.file): one.numbers
+        (one.paper.key, one.numbers.file or f"{one.id}.csv"): one.numbers
         for one in papers.artifacts().values()
         if isinstance(one.numbers, PaperNumbers) and one.paper is not None
     }

@@ -31,18 +31,23 @@ def acc(rows: Rows, who: str | Point, **labels: Any) -> Sample:
 
 
 def cells(
-    rows: Rows, low: float = 0.0, high: float = math.inf, only: Sequence[str] = ()
+    rows: Rows,
+    low: float = 0.0,
+    high: float = math.inf,
+    only: Sequence[str] = (),
+    fewest: int = 0,
 ) -> Iterator[dict[str, Any]]:
     """Every epsilon from `low` to below `high`, with every number of clients or every task.
 
     Args:
       only: these tasks.
+      fewest: from so many clients on.
     """
     side = [name for name in ("clients", "task") if name in rows.labels]
     for eps in rows.choices("eps"):
         if low <= eps < high:
             for place in product(**{name: rows.choices(name) for name in side}):
-                if not only or place["task"] in only:
+                if place.get("clients", fewest) >= fewest and (not only or place["task"] in only):
                     yield {"eps": eps, **place}
 
 
