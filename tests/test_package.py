@@ -9,9 +9,11 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from hydra.plugins.plugin import Plugin
 
 ROOT = Path(__file__).parent.parent
 
@@ -44,6 +46,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_package_works_from_any_folder(installed: Path, tmp_path: Path) -> None:
     assert (installed / "dpfl_cli" / "conf" / "config.yaml").is_file()
     assert (installed / "hydra_plugins" / "dpfl_launcher.py").is_file()
+    assert (installed / "dpfl_cli" / "__init__.pyi").is_file()
+    (own,) = distributions(path=[str(installed)])
+    for plugin in own.entry_points.select(group="hydra.plugins"):  # as Hydra 1.4 finds them
+        assert issubclass(plugin.load(), Plugin)
     assert list((installed / "dpfl_cli" / "reproduction" / "paper_numbers").glob("*/*.csv"))
     environment = {key: value for key, value in os.environ.items() if key != "DPFL_OUTPUTS"}
     environment |= {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}

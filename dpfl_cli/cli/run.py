@@ -30,6 +30,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import conf_dir
 
 if TYPE_CHECKING:
+    from dpfl_cli.simulation.execute import Outcome
     from dpfl_cli.simulation.workers import Assignment, Backend, Report
 
 OWN_HELP = True  # --help is Hydra's, which shows the options of every group
@@ -52,8 +53,8 @@ HYDRA_FLAGS: dict[tuple[str, ...], dict[str, Any]] = {
     ("--config-dir", "-cd"): {},
     ("--experimental-rerun",): {},
 }
-# Of what Hydra ran in this call: neither its launchers nor its main function hand one on.
-exit_codes: list[int] = []
+# What was run in this call: neither Hydra's launchers nor its main function hand it on.
+executed: list[Outcome] = []
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -66,14 +67,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Composes and runs; the exit code."""
-    exit_codes.clear()
+    """Composes, runs and reports; the exit code."""
     if args.quiet:
         os.environ[QUIET] = "1"
     os.environ[DRY] = "1" if args.dry_run else ""
-    load_plugins(args.plugin)
-    files = (str(Path(name).resolve()) for name in args.plugin)
-    os.environ[ENVIRONMENT] = os.pathsep.join(dict.fromkeys([*listed_plugins(), *files]))
     if vars(args)["--info"] not in (None, *SHOWN):  # it took the override after it
         args.overrides.append(vars(args)["--info"])
         setattr(args, "--info", "all")
@@ -82,12 +79,33 @@ def execute(args: argparse.Namespace) -> int:
     flags = [
         word for flag, value in given.items() if value is not None for word in (flag, value) if word
     ]
-    if not flags and not any(
-        "hydra" in word.split("=")[0] or "${hydra:" in word for word in args.overrides
-    ):
-        # one run that asks nothing of Hydra, whose main function would compose it twice
-        return execute_configs([compose_config(args.overrides)])
-    return _through_hydra(flags, args.overrides)
+    code = perform(args.overrides, flags, args.plugin)
+    if not executed:
+        return code
+    from dpfl_cli.cli.report import report_outcomes  # the first round does not wait for it
+
+    return report_outcomes(executed, bool(os.environ.get(QUIET)))
+
+
+def perform(overrides: Sequence[str], flags: Sequence[str], plugins: Sequence[str]) -> int:
+    """Composes and runs what a command line says; `executed` has what became of it.
+
+    Args:
+      flags: of Hydra, as --multirun.
+      plugins: files, whose components stay.
+
+    Returns:
+      Hydra's exit code, where it showed something in place of running.
+    """
+    executed.clear()
+    load_plugins(plugins)
+    files = (str(Path(name).resolve()) for name in plugins)
+    os.environ[ENVIRONMENT] = os.pathsep.join(dict.fromkeys([*listed_plugins(), *files]))
+    if flags or any("hydra" in word.split("=")[0] or "${hydra:" in word for word in overrides):
+        return _through_hydra(flags, overrides)
+    # one run that asks nothing of Hydra, whose main function would compose it twice
+    execute_configs([compose_config(overrides)])
+    return 0
 
 
 def _through_hydra(flags: Sequence[str], overrides: Sequence[str]) -> int:
@@ -103,7 +121,7 @@ def _through_hydra(flags: Sequence[str], overrides: Sequence[str]) -> int:
         if stopped:  # a launcher that is not ours goes on with the next job
             return
         try:
-            exit_codes.append(execute_configs([plain(config)]))
+            execute_configs([plain(config)])
         except BaseException as error:  # past Hydra, which would print lines of its own
             stopped.append(error)
 
@@ -127,12 +145,14 @@ def _through_hydra(flags: Sequence[str], overrides: Sequence[str]) -> int:
             root.handlers[:] = handlers
     if stopped:
         raise stopped[0]
-    return max(exit_codes, default=0)
+    return 0
 
 
-def execute_configs(configs: Sequence[dict[str, Any]], backend: Backend | None = None) -> int:
-    """Plans, executes and reports composed configs, on the workers of a backend if there is one;
-    the exit code.
+def execute_configs(
+    configs: Sequence[dict[str, Any]], backend: Backend | None = None
+) -> list[Outcome]:
+    """Plans and executes composed configs, on the workers of a backend if there is one; none where
+    that is only forecast.
     """
     if not configs:
         raise ConfigError(
@@ -147,26 +167,28 @@ def execute_configs(configs: Sequence[dict[str, Any]], backend: Backend | None =
         from dpfl_cli.simulation.workers import execute_on_workers
 
         load_components()
-    quiet = bool(os.environ.get(QUIET))
+    for config in configs:
+        if config["runtime"]["keep_model"] is None:
+            config["runtime"]["keep_model"] = len(configs) == 1
     plans = make_plans(configs)
     store = RunStore(outputs_dir())
     if os.environ.get(DRY):
         from dpfl_cli.simulation.forecast import forecast
 
         print(*forecast(plans, store), sep="\n")
-        return 0
+        return []
     distinct = {plan.id: plan.rounds for plan in plans}
     title = plans[0].label if len(distinct) == 1 else f"{len(distinct)} runs"
-    with Progress(title, sum(distinct.values()), quiet=quiet) as progress:
+    total, quiet = sum(distinct.values()), bool(os.environ.get(QUIET))
+    with Progress(title, total, quiet=quiet) as progress:
         if backend is None:
             outcomes = execute(plans, store, progress)
         else:
             outcomes = execute_on_workers(
                 configs, plans, store, progress, backend, run_assignment, listed_plugins()
             )
-    from dpfl_cli.cli.report import report_outcomes  # the first round does not wait for it
-
-    return report_outcomes(outcomes, quiet)
+    executed.extend(outcomes)
+    return outcomes
 
 
 def run_assignment(own: Assignment) -> Report:

@@ -55,12 +55,15 @@ class RuntimeSettings(Settings):
       noise: who draws noise and batches: "auto" is a GPU itself, the host where there is none;
         "host" draws on the CPU whatever the device, the same numbers on both; "device" draws on the
         GPU, other numbers of the same law.
+      keep_model: whether the final model is kept with the result; None is for whoever starts runs
+        to decide.
     """
 
     device: Literal["auto", "cpu", "cuda"]
     noise: Literal["auto", "host", "device"] = "auto"
     checkpoint_every: float = Field(gt=0)
     force: bool
+    keep_model: bool | None = None
 
 
 class LauncherSettings(Settings):
@@ -68,11 +71,13 @@ class LauncherSettings(Settings):
 
     Attributes:
       memory: bytes, as a number or a text such as 4GiB or 500MB.
+      metric: what a sweeper is told of each run.
     """
 
     memory: Annotated[ByteSize, Field(gt=0)] | None = Field(
         description="write bytes, or a text such as 4GiB or 500MB"
     )
+    metric: str | None = None
 
 
 class RootSettings(Settings):

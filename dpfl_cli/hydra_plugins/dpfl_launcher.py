@@ -8,6 +8,7 @@ for launchers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
@@ -38,16 +39,16 @@ class DpflLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        from dpfl_cli.cli.run import execute_configs, exit_codes
+        from dpfl_cli.cli.run import execute_configs
         from dpfl_cli.config.compose import compose_jobs
         from dpfl_cli.simulation.backends import make_backend
 
         backend = None if self.name == "dpfl" else make_backend(self.name, self.options)
         configs = compose_jobs(self.hydra_context.config_loader, self.config, job_overrides)
-        exit_codes.append(execute_configs(configs, backend))
+        values = [outcome.value for outcome in execute_configs(configs, backend)]
         results = []
-        for overrides in job_overrides:
+        for overrides, value in zip_longest(job_overrides, values):  # no values of a dry run
             result = JobReturn(overrides=list(overrides), status=JobStatus.COMPLETED)
-            result.return_value = None
+            result.return_value = value  # what a sweeper such as Optuna's goes by
             results.append(result)
         return results

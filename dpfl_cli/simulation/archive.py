@@ -21,7 +21,7 @@ from dpfl_cli.simulation.store import RESULT, RunRecord, RunStore
 
 MOST_BYTES = 1 << 30  # of an archive's content
 MEMBER = re.compile(
-    r"([0-9a-f]{12})/(config\.yaml|metrics\.csv|ledger\.json|partition\.npz|result\.json)"
+    r"([0-9a-f]{12})/(config\.yaml|metrics\.csv|ledger\.json|(?:partition|model)\.npz|result\.json)"
 )
 NUMBERS = ("metrics.csv", "ledger.json")  # equal in equal runs, whatever machine made them
 DAMAGED = (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, OSError)

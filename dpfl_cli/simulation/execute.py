@@ -5,13 +5,14 @@ publish what ends.
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dpfl_cli.config.errors import StoreError
+from dpfl_cli.config.errors import ConfigError, StoreError, nearest
 from dpfl_cli.simulation.engine import run_members
 from dpfl_cli.simulation.grouping import stacks
 from dpfl_cli.simulation.member import Member
@@ -39,6 +40,22 @@ class Outcome:
     record: RunRecord
     reason: str | None = None
     cached: bool = False
+
+    @property
+    def value(self) -> float:
+        """The last value of `launcher.metric`, of the first metric by default; NaN where the run
+        was not done.
+
+        Raises:
+          ConfigError: the run has no such metric.
+        """
+        if self.status != "done":
+            return math.nan
+        last = self.record.result["metrics"]["last"]
+        name = self.plan.launcher.metric or next(iter(last))
+        if name not in last:
+            raise ConfigError(f"launcher.metric={name}: no such metric; {nearest(name, last)}")
+        return float(last[name])
 
 
 def execute(

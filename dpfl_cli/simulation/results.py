@@ -32,7 +32,7 @@ from dpfl_cli.simulation.memory import peak_bytes, peak_device_bytes
 from dpfl_cli.simulation.noise import calibration_text, nominal_because
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import noise_device, pick_device
-from dpfl_cli.simulation.store import CLAIMED, json_text, metrics_csv, sealed, yaml_text
+from dpfl_cli.simulation.store import CLAIMED, MODEL, json_text, metrics_csv, sealed, yaml_text
 
 # of an algorithm's `needs`
 CURVATURE = frozenset({"damped_solve", "newton_direction", "covariance", "clipped_covariance"})
@@ -49,6 +49,8 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
     }
     if status != "failed":  # the data may be what failed
         files["partition.npz"] = _partition(plan)
+        if plan.runtime.keep_model:
+            files[MODEL] = _model(member)
     return sealed(files, {**_result(member, status, reason), "config": config})
 
 
@@ -246,6 +248,13 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+def _model(member: Member) -> bytes:
+    """The file model.npz: what was evaluated last, `model` [d]."""
+    buffer = io.BytesIO()
+    np.savez(buffer, model=torch.stack(member.recent).mean(0).numpy(force=True))
+    return buffer.getvalue()
 
 
 def _partition(plan: Plan) -> bytes:

@@ -1,6 +1,7 @@
 """The run store: `outputs/runs/<id>`, one folder a finished run, published whole or not at all.
 
     outputs/runs/<id>/{config.yaml, metrics.csv, ledger.json, partition.npz, result.json}
+                      and model.npz where it was kept
                                                  finished, never half-written
     outputs/runs/.partial/<id>/checkpoint.pt     unfinished: the last checkpoint
 
@@ -39,6 +40,7 @@ from dpfl_cli.data.threads import in_threads
 
 SCHEMA_VERSION = 2
 RESULT = "result.json"
+MODEL = "model.npz"  # where it was kept
 KEYS = {"config", "data", "files", "id", "metrics", "privacy", "seed", "status"}  # it has at least
 SEAL = "sha256"  # of the rest of result.json
 CLAIMED = "as claimed, not proved"  # how a guarantee begins that is a paper's word only
@@ -99,6 +101,23 @@ class RunRecord:
     def finished(self) -> bool:
         """Whether it came to its end, good or bad; a failed run is tried again."""
         return self.status in ("done", "diverged")
+
+    @cached_property
+    def model(self) -> Any:
+        """[d] the final model, as it was evaluated last, a numpy array.
+
+        Raises:
+          StoreError: none was kept.
+        """
+        import numpy as np
+
+        if MODEL not in self.result["files"]:
+            raise StoreError(
+                f"{self.id}: its model was not kept; runtime.force=true runtime.keep_model=true "
+                "runs it again and keeps it"
+            )
+        with np.load(io.BytesIO(self._bytes(MODEL)), allow_pickle=False) as file:
+            return file["model"]
 
     def series(self, metric: str) -> dict[int, float]:
         """round -> value of one metric."""

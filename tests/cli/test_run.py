@@ -62,6 +62,7 @@ def test_one_run_prints_its_folder_last(capsys: pytest.CaptureFixture[str], tmp_
         "config.yaml",
         "metrics.csv",
         "ledger.json",
+        "model.npz",
         "partition.npz",
         "result.json",
     }

@@ -1,0 +1,128 @@
+"""dpfl from Python: what `import dpfl_cli as dpfl` offers.
+
+The same runs, in the same store (`DPFL_OUTPUTS`, or `outputs` in the working folder), as the
+command line makes. Every function raises `DpflError` (wrong overrides: `ConfigError`) with the one
+line that the command line prints.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dpfl_cli.cli import run as command
+from dpfl_cli.cli.pricing import plan_for_target
+from dpfl_cli.cli.selection import load, narrowed, row_of
+from dpfl_cli.cli.varying import settings_of
+from dpfl_cli.config.errors import ConfigError as ConfigError
+from dpfl_cli.config.errors import DpflError as DpflError
+from dpfl_cli.config.paths import COMMAND, outputs_dir
+from dpfl_cli.privacy.accountants import price_all
+from dpfl_cli.simulation.plan import load_components
+from dpfl_cli.simulation.results import privacy_report
+from dpfl_cli.simulation.store import RunRecord as Run
+from dpfl_cli.simulation.store import RunStore
+
+NAMED = ("algorithm", "dp", "dataset")  # of a config, in curves
+
+
+def run(*overrides: str, plugins: Sequence[str] = (), quiet: bool = False) -> list[Run]:
+    """Runs a grid, as `dpfl run -m OVERRIDES` does, and returns its runs in the grid's order.
+
+    Runs that the store holds finished are not run again. One that fails or diverges is returned
+    too: look at its `status`.
+
+    Args:
+      overrides: as on the command line, such as "algorithm=fedexp,fedavg" or "seed=range(5)".
+      plugins: files with your own components (--plugin).
+      quiet: without a progress bar.
+
+    Raises:
+      ConfigError: an override does not fit; nothing was run.
+
+    >>> runs = run("dp=cdp", "rounds=2", "seed=range(3)")  # doctest: +SKIP
+    """
+    os.environ[command.QUIET], os.environ[command.DRY] = "1" if quiet else "", ""
+    os.environ[COMMAND] = shlex.join(["dpfl", "run", "-m", *overrides])
+    command.perform(overrides, ("--multirun",), plugins)
+    return [outcome.record for outcome in command.executed]
+
+
+def runs(where: str | Sequence[str] = (), status: str | None = None) -> pd.DataFrame:
+    """The finished runs of the store, oldest first: a row each, with its choices, its last metrics,
+    its epsilon and every key of its config.
+
+    Args:
+      where: conditions as of `dpfl runs list --where`: "algorithm=fedexp", "accuracy>80".
+      status: only "done", "diverged" or "failed" ones.
+    """
+    conditions = [where] if isinstance(where, str) else where
+    records = narrowed(load(RunStore(outputs_dir()), (), ("result",)), conditions, status)
+    return pd.DataFrame([row_of(record) for record in records])
+
+
+def curves(*chosen: Run | str) -> pd.DataFrame:
+    """The metrics of runs: a row for every evaluated round, with the run, its algorithm, trust
+    model, data set and seed.
+
+    Args:
+      chosen: runs, or ids (a unique beginning of one will do).
+    """
+    rows = []
+    for record in map(_found, chosen):
+        settings = settings_of(record.config)
+        names = {key: settings[key] for key in NAMED}
+        about = {"run": record.id, **names, "seed": record.config["seed"]}
+        rows += [{**about, **row} for row in record.rows]
+    return pd.DataFrame(rows)
+
+
+def ledger(run: Run | str) -> pd.DataFrame:
+    """What a run released: a row for each entry of its ledger."""
+    return pd.DataFrame([asdict(entry) for entry in _found(run).ledger.entries])
+
+
+def model(run: Run | str) -> np.ndarray:
+    """[d] a run's final model, flat, in the order of the model's parameters.
+
+    Raises:
+      StoreError: it was not kept; single runs keep it, and runtime.keep_model=true a grid's.
+    """
+    found: np.ndarray = _found(run).model
+    return found
+
+
+def account(run: Run | str, delta: float | None = None) -> pd.DataFrame:
+    """A run's ledger under every accountant: epsilon, or why there is none.
+
+    Args:
+      delta: None for the run's own.
+    """
+    record = _found(run)
+    load_components()
+    if delta is not None and not 0 < delta < 1:
+        raise ConfigError(f"delta={delta}: must lie strictly between 0 and 1")
+    own = record.result["privacy"]["delta"]
+    return pd.DataFrame([asdict(one) for one in price_all(record.ledger, delta or own)])
+
+
+def calibrate(*overrides: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
+    """The noise with which `dpfl run OVERRIDES` meets its dp.epsilon, without running it.
+
+    Returns:
+      the mechanism's option and its value, and the privacy report of such a run.
+    """
+    plan = plan_for_target("calibrate", overrides, plugins)
+    field = plan.mechanism.target.noise_field
+    noise = {f"mechanism.{field}": getattr(plan.mechanism.settings, field)}
+    return noise | privacy_report(plan, plan.ledger())
+
+
+def _found(run: Run | str) -> Run:
+    return RunStore(outputs_dir()).match(run) if isinstance(run, str) else run

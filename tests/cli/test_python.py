@@ -1,0 +1,120 @@
+"""dpfl from Python: the runs, tables and errors of the command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import dpfl_cli as dpfl
+from dpfl_cli.cli.main import main
+from dpfl_cli.config.compose import compose_config
+from dpfl_cli.simulation.plan import make_plan
+
+SMALL = ["dataset.clients=12", "dataset.dimension=5", "rounds=6"]
+GRID = ["algorithm=fedexp,fedavg", "dp=cdp", "seed=range(2)", *SMALL]
+
+
+def test_importing_it_is_cheap_and_what_it_lacks_is_an_attribute_error() -> None:
+    code = "import dpfl_cli, sys; print({'torch', 'hydra', 'pandas'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+    assert {"run", "runs", "model"} <= set(dir(dpfl))
+    with pytest.raises(AttributeError, match="no attribute nothing"):
+        dpfl.nothing  # type: ignore[attr-defined] # noqa: B018
+
+
+def test_a_grid_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--quiet", "-m", *GRID]) == 0
+    printed = [line.rpartition("/")[2] for line in capsys.readouterr().out.split()]
+    grid = dpfl.run(*GRID, quiet=True)
+    assert [run.id for run in grid] == printed
+    assert capsys.readouterr() == ("", "")
+    assert all(run.status == "done" for run in grid)
+    assert grid[0].result["origin"]["command"].startswith("dpfl run")
+
+    table = dpfl.runs(where=["algorithm=fedexp", "seed=1"])
+    assert table.run.tolist() == [grid[1].id]
+    assert table.epsilon[0] == grid[1].result["privacy"]["epsilon"]
+    assert len(dpfl.runs()) == len(dpfl.runs(status="done")) == 4
+    assert dpfl.runs(where="seed=7").empty
+
+    lines = dpfl.curves(*grid, grid[0].id)
+    assert len(lines) == 5 * 7
+    assert lines.groupby("algorithm").seed.nunique().tolist() == [2, 2]
+    last = lines[lines["round"] == 6].relative_distance
+    assert last.iloc[0] == grid[0].result["metrics"]["last"]["relative_distance"]
+
+
+def test_a_ledger_its_prices_and_the_noise_for_a_target() -> None:
+    (run,) = dpfl.run("dp=cdp", *SMALL, quiet=True)
+    released = dpfl.ledger(run.id)
+    assert released["count"].sum() == run.result["privacy"]["releases"]
+    priced = dpfl.account(run).set_index("accountant")
+    own = run.result["privacy"]
+    assert priced.epsilon[own["accountant"]] == pytest.approx(own["epsilon"])
+    smaller = dpfl.account(run, delta=1e-3).set_index("accountant")
+    assert smaller.epsilon[own["accountant"]] < own["epsilon"]
+    noise = dpfl.calibrate("dp=cdp", "dp.epsilon=3", *SMALL)
+    assert noise["epsilon"] == pytest.approx(3, rel=1e-3)
+    assert noise["mechanism.noise_multiplier"] > 0
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: dpfl.run("algorithm=fedxp"), "algorithm=fedxp: did you mean fedexp?"),
+        (lambda: dpfl.run("rounds=0"), "rounds=0"),
+        (lambda: dpfl.run("seed=range(0)"), "seed"),
+        (lambda: dpfl.runs(where="seed"), "write KEY=VALUE"),
+        (lambda: dpfl.calibrate("dp=cdp"), "no target"),
+        (lambda: dpfl.model("abc"), "abc: no run"),
+        (lambda: dpfl.account(dpfl.run("rounds=1", quiet=True)[0], delta=2), "strictly between"),
+    ],
+)
+def test_errors_are_the_lines_of_the_command_line(call, says: str) -> None:
+    with pytest.raises(dpfl.DpflError, match=says) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_single_runs_model_is_kept_and_a_grids_where_asked() -> None:
+    words = ["dp=cdp", "evaluation.average_last=2", *SMALL]
+    (single,) = dpfl.run(*words, "seed=5", quiet=True)
+    model = dpfl.model(single)
+    truth = single.result["metrics"]["last"]["distance"]
+    dataset = np.load(single.folder / "model.npz")
+    assert dataset["model"].shape == model.shape == (5,)
+    several = dpfl.run(*words, "seed=5,6", "runtime.force=true", quiet=True)
+    with pytest.raises(dpfl.DpflError, match=r"was not kept; runtime.force=true"):
+        dpfl.model(several[0])
+    kept = dpfl.run(*words, "seed=5,6", "runtime.force=true", "runtime.keep_model=true", quiet=True)
+    assert [run.id for run in kept] == [run.id for run in several]  # no part of the identity
+    assert kept[0].id == single.id
+    assert np.array_equal(dpfl.model(kept[0]), model)
+    # it is the model that was evaluated last
+    plan = make_plan(compose_config([*words, "seed=5"]))
+    optimum = plan.dataset.target.load(plan.dataset.settings, 5).truth["optimum"]
+    assert np.linalg.norm(model - optimum) == pytest.approx(truth)
+    (single.folder / "model.npz").write_bytes(b"changed")
+    with pytest.raises(dpfl.DpflError, match="was changed after it was written"):
+        dpfl.model(single.id)
+
+
+def test_a_sweeper_is_told_the_last_value_of_the_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hydra_plugins.dpfl_sweeper import DpflSweeper
+
+    told: list[float] = []
+    sweep = DpflSweeper.sweep
+
+    def watched(self, arguments):
+        (results,) = sweep(self, arguments)
+        told.extend(result.return_value for result in results)
+
+    monkeypatch.setattr(DpflSweeper, "sweep", watched)
+    grid = dpfl.run(*GRID, "launcher.metric=train_loss", quiet=True)
+    assert told == [run.result["metrics"]["last"]["train_loss"] for run in grid]
+    with pytest.raises(dpfl.ConfigError, match="did you mean train_loss"):
+        dpfl.run(*GRID, "launcher.metric=train_los", quiet=True)
