@@ -7,11 +7,11 @@ make, or all_data/*.json, or the *.json themselves; .gz and .bz2 are read too.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.folders import files_below
@@ -21,14 +21,35 @@ ENDINGS = (".json", ".json.gz", ".json.bz2")
 Parts = dict[str, dict[str, Path]]  # "train" and "test", or "all" -> files by name
 
 
-@dataclass(frozen=True)
-class User:
-    """One user's records in one file: x and y are lists of one length."""
+class UserRecords(BaseModel):
+    """One user's records in one file, of one length; a data set's own class says what they are."""
 
-    name: str
     x: list[Any]
     y: list[Any]
-    where: str  # file and user, for errors
+
+    @model_validator(mode="after")
+    def _of_one_length(self) -> UserRecords:
+        if len(self.x) != len(self.y):
+            raise ValueError("x and y are not of one length")
+        return self
+
+
+Kind = TypeVar("Kind", bound=UserRecords)
+
+
+class LeafFile(BaseModel, Generic[Kind]):
+    """A file, of records of this kind."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+    users: list[str]
+    num_samples: list[int]
+    user_data: dict[str, Kind]
+
+    @model_validator(mode="after")
+    def _of_the_same_users(self) -> LeafFile[Kind]:
+        if len(self.num_samples) != len(self.users) or sorted(self.users) != sorted(self.user_data):
+            raise ValueError("users, num_samples and user_data are not of the same users")
+        return self
 
 
 def leaf_parts(folder: Path, whole: bool = True) -> Parts:
@@ -62,8 +83,8 @@ def leaf_files(parts: Parts) -> dict[str, Path]:
     return {f"{part}/{name}": path for part, named in parts.items() for name, path in named.items()}
 
 
-def read_users(path: Path, counted: bool) -> Iterator[User]:
-    """The users of one file, in its order.
+def read_users(path: Path, kind: type[LeafFile[Kind]], counted: bool) -> Iterator[tuple[str, Kind]]:
+    """The users of one file and their records, in its order.
 
     Args:
       counted: whether num_samples counts the records (in Reddit's splits it counts a user's records
@@ -73,30 +94,15 @@ def read_users(path: Path, counted: bool) -> Iterator[User]:
       DataError: names the file and what is wrong with it.
     """
     try:
-        content = json.loads(read_uncompressed(path))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: truncated, or not JSON: {error}") from error
-    keys = ("users", "num_samples", "user_data")
-    match [content.get(key) if isinstance(content, dict) else None for key in keys]:
-        case [list(users), list(numbers), dict(data)]:
-            names = list(map(str, users))
-        case _:
+        content = kind.model_validate_json(read_uncompressed(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = " ".join(map(str, first["loc"]))
+        raise DataError(f"{path}: not LEAF's JSON: {where}: {first['msg']}") from error
+    for name, number in zip(content.users, content.num_samples, strict=True):
+        records = content.user_data.pop(name)  # frees them as it goes
+        if counted and number != len(records.y):
             raise DataError(
-                f"{path}: not LEAF's JSON: it needs the lists users and num_samples and the object "
-                "user_data"
+                f"{path}: user {name} has {len(records.y)} records, and num_samples says {number}"
             )
-    if len(numbers) != len(names) or sorted(names) != sorted(data):
-        raise DataError(
-            f"{path}: not LEAF's JSON: users, num_samples and user_data are not of the same users, "
-            "each once"
-        )
-    for name, number in zip(names, numbers, strict=True):
-        where = f"{path}: user {name}"
-        match data.pop(name):  # frees them as it goes
-            case {"x": list(x), "y": list(y)} if len(x) == len(y):
-                pass
-            case _:
-                raise DataError(f"{where} has no lists x and y of one length")
-        if counted and number != len(y):
-            raise DataError(f"{where} has {len(y)} records, and num_samples says {number}")
-        yield User(name, x, y, where)
+        yield name, records

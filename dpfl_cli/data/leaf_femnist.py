@@ -13,16 +13,17 @@ from __future__ import annotations
 
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Len
 from pydantic import Field
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.folders import Arrays, decoded, folder_dataset
-from dpfl_cli.data.leaf import Parts, User, leaf_files, leaf_parts, read_users
+from dpfl_cli.data.leaf import LeafFile, Parts, UserRecords, leaf_files, leaf_parts, read_users
 from dpfl_cli.data.loading import Count, Seed, held_out, split_dataset
 from dpfl_cli.data.streams import stream_generator
 
@@ -30,6 +31,13 @@ CLASSES = 62
 PIXELS = 28 * 28
 DECODER = 1  # raised when decoding changes
 _SHARE, _CLIENTS, _SPLIT = range(3)  # keys of the stream "data"
+
+
+class Writer(UserRecords):
+    """Images and their classes."""
+
+    x: list[Annotated[list[Annotated[float, Field(ge=0, le=1)]], Len(PIXELS, PIXELS)]]
+    y: list[Annotated[int, Field(ge=0, lt=CLASSES)]]
 
 
 class FemnistSettings(Settings):
@@ -96,12 +104,11 @@ def _decode(folder: Path, parts: Parts, settings: FemnistSettings) -> Arrays:
     images, labels, writer, test = [], [], [], []
     for part, files in parts.items():
         for path in files.values():
-            for user in read_users(path, counted=True):
-                number = writers.setdefault(user.name, len(writers))
+            for name, user in read_users(path, LeafFile[Writer], counted=True):
+                number = writers.setdefault(name, len(writers))
                 kept = np.flatnonzero(generator.random(len(user.y)) < settings.share)
-                pixels, classes = _checked(user)
-                images.append(pixels[kept])
-                labels.append(classes[kept])
+                images.append(np.array(user.x, np.float32).reshape(-1, PIXELS)[kept])
+                labels.append(np.array(user.y, np.int64)[kept])
                 writer.append(np.full(len(kept), number))
                 test.append(np.full(len(kept), part == "test"))
     if not any(map(len, labels)):
@@ -111,25 +118,3 @@ def _decode(folder: Path, parts: Parts, settings: FemnistSettings) -> Arrays:
     joined = {"images": images, "labels": labels, "writer": writer, "test": test}
     arrays = {name: np.concatenate(rows) for name, rows in joined.items()}
     return arrays | {"writers": np.array(len(writers))}
-
-
-def _checked(user: User) -> tuple[np.ndarray, np.ndarray]:
-    """images [n, 784] float32 and classes [n] int64 of a user."""
-    count = len(user.y)
-    try:
-        pixels, classes = np.array(user.x, np.float32), np.array(user.y)
-        good = not count or (
-            pixels.shape == (count, PIXELS) and 0 <= pixels.min() <= pixels.max() <= 1
-        )
-    except (ValueError, TypeError):
-        good = False
-    if not good:
-        raise DataError(f"{user.where}: x is not lists of {PIXELS} numbers in [0, 1]")
-    if count and not (
-        classes.dtype.kind in "iu"
-        and classes.ndim == 1
-        and classes.min() >= 0
-        and classes.max() < CLASSES
-    ):
-        raise DataError(f"{user.where}: y is not classes 0..{CLASSES - 1}")
-    return pixels.reshape(count, PIXELS), classes.astype(np.int64)

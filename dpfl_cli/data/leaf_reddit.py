@@ -19,16 +19,17 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field
+from annotated_types import Len
+from pydantic import BaseModel, Field, model_validator
 
 from dpfl_cli.config.component import Settings, component
-from dpfl_cli.config.errors import ConfigError, DataError
+from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.folders import Arrays, decoded, folder_dataset
-from dpfl_cli.data.leaf import Parts, User, leaf_files, leaf_parts, read_users
+from dpfl_cli.data.leaf import LeafFile, Parts, UserRecords, leaf_files, leaf_parts, read_users
 from dpfl_cli.data.loading import Count, Seed
 from dpfl_cli.data.streams import stream_generator
 
@@ -37,6 +38,36 @@ PAD, UNK = 0, 1
 IGNORED = -1  # target of a position that does not count
 DECODER = 1  # raised when decoding changes
 _CLIENTS, _DRAWN = range(2)  # keys of the stream "data"
+
+
+Tokens = Annotated[list[str], Len(LENGTH, LENGTH)]
+Counts = Annotated[list[bool], Len(LENGTH, LENGTH)]
+
+
+class Targets(BaseModel):
+    """What a comment's sequences predict, and which places count."""
+
+    target_tokens: list[Tokens]
+    count_tokens: list[Counts] | None = None
+
+    def beside(self, x: list[list[str]]) -> tuple[list[list[str]], list[list[str]], list[Any]]:
+        """Sequences, their targets, and whether these count."""
+        padded = [[token != "<PAD>" for token in sequence] for sequence in x]
+        return x, self.target_tokens, padded if self.count_tokens is None else self.count_tokens
+
+
+class Redditor(UserRecords):
+    """Comments, and their targets."""
+
+    x: list[list[Tokens]]
+    y: list[Targets]
+
+    @model_validator(mode="after")
+    def _of_as_many_sequences(self) -> Redditor:
+        for place, (x, y) in enumerate(zip(self.x, self.y, strict=True), 1):
+            if len(set(map(len, y.beside(x)))) > 1:
+                raise ValueError(f"comment {place}: not as many targets or counts as sequences")
+        return self
 
 
 class RedditSettings(Settings):
@@ -125,11 +156,13 @@ def _decode(parts: Parts, vocabulary: int) -> Arrays:
     vocabulary comes first.
     """
 
-    def sequences(part: str) -> Iterator[tuple[str, list[str], list[str], list[Any]]]:
+    def sequences(part: str) -> Iterator[tuple[str, list[str], list[str], list[bool]]]:
         for path in parts[part].values():
-            for user in read_users(path, counted=False):
-                yield from ((user.name, *sequence) for sequence in _sequences(user))
-                users.setdefault(user.name, len(users))
+            for name, user in read_users(path, LeafFile[Redditor], counted=False):
+                for x, y in zip(user.x, user.y, strict=True):
+                    for tokens, targets, counts in zip(*y.beside(x), strict=True):
+                        yield name, tokens, targets, counts
+                users.setdefault(name, len(users))
 
     users: dict[str, int] = {}
     counter: Counter[str] = Counter()
@@ -151,36 +184,3 @@ def _decode(parts: Parts, vocabulary: int) -> Arrays:
         arrays[f"{part}_y"] = np.array(ys, np.int64).reshape(-1, LENGTH)
         arrays[f"{part}_user"] = np.array(owners, np.int64)
     return arrays | {"users": np.array(len(users))}
-
-
-def _sequences(user: User) -> Iterator[tuple[list[str], list[str], list[Any]]]:
-    """tokens, next tokens and whether they count, sequence by sequence; a DataError names the file
-    and user.
-    """
-    for place, (comment, labels) in enumerate(zip(user.x, user.y, strict=True)):
-        where = f"{user.where}, comment {place + 1}"
-        match comment, labels:
-            case list(), {"target_tokens": list(targets)} if len(targets) == len(comment):
-                pass
-            case _:
-                raise DataError(
-                    f"{where}: needs a list of sequences x and as many target_tokens in y"
-                )
-        counts = labels.get("count_tokens")
-        if counts is None and all(isinstance(x, list) for x in comment):
-            counts = [[token != "<PAD>" for token in x] for x in comment]
-        if not isinstance(counts, list) or len(counts) != len(comment):
-            raise DataError(
-                f"{where}: count_tokens is not one list for each of its {len(comment)} sequences"
-            )
-        for sequence in zip(comment, targets, counts, strict=True):
-            if not all(isinstance(part, list) and len(part) == LENGTH for part in sequence):
-                raise DataError(
-                    f"{where}: a sequence of tokens, targets or counts that is not of length "
-                    f"{LENGTH}"
-                )
-            x, y, count = sequence
-            words = all(isinstance(token, str) for token in (*x, *y))
-            if not words or not all(one in (0, 1) for one in count):
-                raise DataError(f"{where}: tokens are not words, or counts not 0 and 1")
-            yield sequence
