@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,20 +32,21 @@ from dpfl_cli.data.backbones import (
     BACKBONES,
     EFFICIENTNET,
     Backbone,
+    Extractor,
     as_images,
     check_packages,
     read_weights,
 )
 from dpfl_cli.data.base import Stages
-from dpfl_cli.data.extraction import BATCH, Unseen, fill, principal_components
-from dpfl_cli.data.feature_cache import BLOCK, FeatureCache, Split, blocks_of
+from dpfl_cli.data.cache import Arrays, cached
+from dpfl_cli.data.extraction import BATCH, extracted, principal_components
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.sources import cache_dir, digest, locate, status
 
 logger = logging.getLogger("dpfl")
 
 STANDIN = "rcf"  # of `auto`, where no weights are here
-SPLITS: tuple[Split, ...] = ("train", "test")
+BLOCK = 100  # images whose features are kept in one file
 
 
 class FeatureSettings(Settings):
@@ -111,8 +112,8 @@ class Resolved:
         """Values of a record, before principal components are taken."""
         return self.backbone.width(self.base_info.feature_shape)
 
-    @property
-    def cache(self) -> FeatureCache:
+    @cached_property
+    def folder(self) -> Path:
         """Where the backbone's output lies, by all that it depends on."""
         key = content_id(
             {
@@ -122,27 +123,57 @@ class Resolved:
                 "batch": [BATCH, BLOCK],
             }
         )
-        return FeatureCache(cache_dir() / "features" / key, self.width)
+        return cache_dir() / "features" / key
 
-    def records(self, train: int | None, test: int | None) -> tuple[Records, Records]:
-        """The first images of the base, pixels in [0, 1]."""
-        data = self.base.target.load(_settings_of(self.base, train, test), 0)
-        assert data.test is not None
-        return data.train, data.test
-
-    def tests(self) -> int:
-        """Number of test records."""
-        return self.settings.test_records or len(self.records(1, None)[1])
-
-    def needed(self) -> dict[tuple[Split, int], int]:
-        """(split, number) of the blocks with records that are needed -> how many of the block's
-        first records these are.
+    @cached_property
+    def images(self) -> dict[str, Records]:
+        """The images by split, of the training file the first ones, in whole blocks; pixels in
+        [0, 1].
         """
-        train = [*blocks_of(0, self.public), *blocks_of(*self.train)]
-        found: dict[tuple[Split, int], int] = {}
-        for number, rows in train:
-            found["train", number] = max(rows, found.get(("train", number), 0))
-        return found | {("test", number): rows for number, rows in blocks_of(0, self.tests())}
+        most = min(self.base_info.records, -(-self.train[1] // BLOCK) * BLOCK)
+        data = self.base.target.load(_settings_of(self.base, most, None), 0)
+        assert data.test is not None
+        return {"train": data.train, "test": data.test}
+
+    @cached_property
+    def extractor(self) -> Extractor:
+        """The backbone with its weights."""
+        weights = {} if self.weights is None else read_weights(self.weights)
+        public = self.images["train"].features[: self.public]
+        return self.backbone.build(weights, as_images(public))
+
+    def needed(self) -> dict[str, range]:
+        """For each split the records whose features are needed, public ones included."""
+        first = 0 if self.public else self.train[0]
+        tests = self.settings.test_records or len(self.images["test"])
+        return {"train": range(first, self.train[1]), "test": range(tests)}
+
+    def blocks(self) -> dict[Path, tuple[str, slice]]:
+        """The files of the blocks that are needed, and the images of each."""
+        return {
+            self.folder / f"{split}-{number:04d}.npz": (
+                split,
+                slice(number * BLOCK, (number + 1) * BLOCK),
+            )
+            for split, rows in self.needed().items()
+            for number in range(rows.start // BLOCK, -(-rows.stop // BLOCK))
+        }
+
+    def block(self, path: Path) -> np.ndarray:
+        """Features [k, width] of a block, computed where they are not kept."""
+        split, rows = self.blocks()[path]
+
+        def make() -> Arrays:
+            return {"features": extracted(self.extractor, self.images[split].features[rows])}
+
+        return cached(path, make)["features"]
+
+    def features(self, split: str, rows: range) -> np.ndarray:
+        """[n, width] of needed records of a split."""
+        there = {path: some for path, (part, some) in self.blocks().items() if part == split}
+        first = min(some.start for some in there.values())
+        whole = np.concatenate([self.block(path) for path in there])
+        return whole[rows.start - first : rows.stop - first]
 
 
 class FeatureDataset:
@@ -193,12 +224,21 @@ class FeatureDataset:
           DataError: images or weights that cannot be read, or a cache that cannot be written.
           KeyboardInterrupt: after what is finished has been kept.
         """
-        return _extract(resolve(cls.name, cls.base, settings), progress)
+        found = resolve(cls.name, cls.base, settings)
+        lacking = [path for path in found.blocks() if not path.is_file()]
+        if not lacking:
+            return 0
+        title, made = f"features of {cls.base} by {found.backbone.name}, blocks of images", 0
+        with progress.stage(title, len(lacking)) as stage:
+            for path in lacking:
+                made += len(found.block(path))
+                stage.advance()
+        return made
 
     @classmethod
     def folder(cls, settings: FeatureSettings) -> Path:
         """Where the features are kept."""
-        return resolve(cls.name, cls.base, settings).cache.folder
+        return resolve(cls.name, cls.base, settings).folder
 
     @classmethod
     def outline(cls, settings: FeatureSettings, seed: int) -> Dataset:
@@ -206,8 +246,7 @@ class FeatureDataset:
         is computed.
         """
         found = resolve(cls.name, cls.base, settings)
-        first, last = found.train
-        labels = found.records(last, 1)[0].targets[first:last]
+        labels = found.images["train"].targets[slice(*found.train)]
         return Dataset(
             cls.info(settings), Records(np.empty((len(labels), 0), np.float32), labels), None
         )
@@ -330,46 +369,23 @@ def _warn(name: str) -> None:
     )
 
 
-def _extract(found: Resolved, progress: Stages) -> int:
-    """Makes every block hold what is needed of it; the number of images looked at."""
-    cache, needed = found.cache, found.needed()
-    lacking = {place: rows - cache.held(*place) for place, rows in needed.items()}
-    lacking = {place: count for place, count in lacking.items() if count > 0}
-    if not lacking:
-        return 0
-    ends = {"train": 0, "test": 0}
-    for (split, number), rows in needed.items():
-        ends[split] = max(ends[split], number * BLOCK + rows)
-    images = dict(zip(SPLITS, found.records(ends["train"], ends["test"]), strict=True))
-    weights = {} if found.weights is None else read_weights(found.weights)
-    extract = found.backbone.build(weights, as_images(images["train"].features[: found.public]))
-    title = f"features of {found.base.name} by {found.backbone.name}, images"
-    made = 0
-    with progress.stage(title, sum(lacking.values())) as stage:
-        for place, count in lacking.items():
-            with cache.lock():
-                rows, records = needed[place], images[place[0]]
-                new = fill(cache, place, rows, records, extract, stage.advance)
-            stage.advance(count - new)  # what another process made meanwhile
-            made += new
-    return made
-
-
 @lru_cache(maxsize=4)
 def _records(
     name: str, base: str, settings: FeatureSettings, content: str, cache: Path
 ) -> tuple[Records, Records]:
     """Training and test records; kept by content and place, which is why these are arguments."""
     found = resolve(name, base, settings)
-    _extract(found, Unseen())
-    test = found.tests()
-    rows = [found.cache.rows("train", *found.train), found.cache.rows("test", 0, test)]
+    parts = {"train": range(*found.train), "test": found.needed()["test"]}
+    features = {split: found.features(split, rows) for split, rows in parts.items()}
     if found.components is not None:
-        project = principal_components(
-            found.cache.rows("train", 0, found.public).features, found.components
-        )
-        rows = [Records(project(part.features), part.targets) for part in rows]
-    return rows[0], rows[1]
+        public = found.features("train", range(found.public))
+        project = principal_components(public, found.components)
+        features = {split: project(part) for split, part in features.items()}
+    train, test = (
+        Records(features[split], found.images[split].targets[rows.start : rows.stop])
+        for split, rows in parts.items()
+    )
+    return train, test
 
 
 @component("dataset", "mnist_features", revision=1, settings=FeatureSettings)

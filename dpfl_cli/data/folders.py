@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dpfl_cli.config.errors import DataError
+from dpfl_cli.data.cache import Arrays, cached
 from dpfl_cli.data.catalogue import FOLDERS
 from dpfl_cli.data.federation import Dataset
 from dpfl_cli.data.sources import (
@@ -26,11 +24,9 @@ from dpfl_cli.data.sources import (
     content_sha256,
     search_path,
     searched,
-    write_atomically,
 )
 
 logger = logging.getLogger("dpfl")
-Arrays = dict[str, np.ndarray]
 
 
 def find_folder(name: str) -> Path:
@@ -86,12 +82,9 @@ def decoded(
     sha256 = content_sha256(files)
     address = hashlib.sha256(f"{sha256}\n{key}".encode()).hexdigest()[:32]
     path = cache_dir() / "decoded" / f"{what}-{address}.npz"
-    try:
-        with np.load(path, allow_pickle=False) as kept:
-            return sha256, {name: kept[name] for name in kept.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
-        pass
-    logger.info("%s: decoding %d files", what, len(files))
-    arrays: Any = decode()
-    write_atomically(path, lambda temporary: np.savez(temporary, **arrays))
-    return sha256, arrays
+
+    def made() -> Arrays:
+        logger.info("%s: decoding %d files", what, len(files))
+        return decode()
+
+    return sha256, cached(path, made)

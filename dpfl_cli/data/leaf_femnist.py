@@ -115,6 +115,11 @@ def _decode(folder: Path, parts: Parts, settings: FemnistSettings) -> Arrays:
         raise DataError(
             f"{folder}: no records are left of the files with dataset.share={settings.share:g}"
         )
-    joined = {"images": images, "labels": labels, "writer": writer, "test": test}
+    joined: dict[str, list[np.ndarray]] = {
+        "images": images,
+        "labels": labels,
+        "writer": writer,
+        "test": test,
+    }
     arrays = {name: np.concatenate(rows) for name, rows in joined.items()}
     return arrays | {"writers": np.array(len(writers))}

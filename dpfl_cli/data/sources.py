@@ -14,7 +14,6 @@ import io
 import json
 import lzma
 import os
-import secrets
 import sys
 import zlib
 from collections.abc import Callable, Mapping
@@ -25,6 +24,7 @@ from typing import TypeVar
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.config.paths import expanded
+from dpfl_cli.data.cache import write_atomically
 from dpfl_cli.data.catalogue import CATALOGUE, FORMS, DatasetEntry, SourceFile, catalogue_entry
 
 BUFFER = 1 << 18  # bytes that are read at a time
@@ -85,19 +85,6 @@ def searched() -> str:
     if given:
         return f"DPFL_DATA={given} or the cache {cache_dir()}"
     return f"the cache {cache_dir()} (DPFL_DATA is not set)"
-
-
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """`write` to a temporary name in the path's folder, which then becomes the path; an OSError
-    (a folder that cannot be written) is passed over: what is kept there can be made again.
-    """
-    temporary = path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(temporary)
-        os.replace(temporary, path)
-    except OSError:
-        pass
 
 
 def open_uncompressed(path: Path) -> io.BufferedIOBase:

@@ -25,8 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpfl_cli.data.cache import write_atomically
 from dpfl_cli.data.federation import Federation
-from dpfl_cli.data.sources import cache_dir, write_atomically
+from dpfl_cli.data.sources import cache_dir
 from dpfl_cli.models.prox import NoPenalty, Penalty
 
 logger = logging.getLogger("dpfl")

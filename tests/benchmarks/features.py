@@ -2,32 +2,33 @@
 features` makes them.
 
 EfficientNet-Lite0 on 28x28 grey images, resized to 224x224; the weights are random, which changes
-no time. dpfl folds batch norms into convolutions and gives every thread images of its own; a block
-is kept in a cache, which is part of the time. Beside it the network as it is, in evaluation mode,
-on batches.
+no time. dpfl folds batch norms into convolutions and gives every thread images of its own. Beside
+it the network as it is, in evaluation mode, on batches.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from dpfl_cli.data.backbones import BACKBONES, EFFICIENTNET, as_images, network_input
+from dpfl_cli.data.backbones import (
+    BACKBONES,
+    EFFICIENTNET,
+    Extractor,
+    as_images,
+    network_input,
+)
 from dpfl_cli.data.efficientnet import (
     PIXEL_MEAN,
     PIXEL_STD,
     SIDE,
-    WIDTH,
     EfficientNetLite0,
 )
-from dpfl_cli.data.extraction import fill
-from dpfl_cli.data.feature_cache import FeatureCache
+from dpfl_cli.data.extraction import extracted
 from dpfl_cli.data.federation import Records
 from tests.benchmarks.harness import Case, Contender, Workload
 
@@ -70,14 +71,9 @@ def random_images(count: int) -> Records:
     return Records(generator.random((count, PIXELS, PIXELS), np.float32), np.zeros(count, np.int64))
 
 
-def engine(extract: object, records: Records) -> np.ndarray:
-    """[n, 1280] as dpfl computes and keeps them."""
-    with tempfile.TemporaryDirectory() as folder:
-        cache = FeatureCache(Path(folder), WIDTH)
-        fill(cache, ("train", 0), len(records), records, extract, lambda done: None)
-        found = cache.read("train", 0)
-        assert found is not None
-        return found.features
+def engine(extract: Extractor, records: Records) -> np.ndarray:
+    """[n, 1280] as dpfl computes them."""
+    return extracted(extract, records.features)
 
 
 def plain(network: EfficientNetLite0, records: Records) -> Tensor:

@@ -1,0 +1,84 @@
+"""What is prepared from data is kept below the cache folder, and verified by its content: a file
+begins with the sha256 of the rest, a numpy archive, and one that is damaged is made anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+logger = logging.getLogger("dpfl")
+DIGEST = 32  # bytes
+Arrays = dict[str, np.ndarray]
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """`write` to a temporary name in the path's folder, which then becomes the path; an OSError
+    (a folder that cannot be written) is passed over: what is kept there can be made again.
+    """
+    temporary = path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(temporary)
+        os.replace(temporary, path)
+    except OSError:
+        pass
+
+
+def cached(path: Path, make: Callable[[], Arrays]) -> Arrays:
+    """The arrays that are kept at a path, which `make` makes where there are no good ones; of
+    several processes one makes them, and the others wait.
+    """
+    found = _read(path)
+    if found is None:
+        with _locked(path.parent):
+            found = _read(path)  # what another process made meanwhile
+            if found is None:
+                found = make()
+                stream = io.BytesIO()
+                np.savez(stream, **dict[str, Any](found))
+                content = stream.getvalue()
+                whole = hashlib.sha256(content).digest() + content
+                write_atomically(path, lambda temporary: temporary.write_bytes(whole))
+    return found
+
+
+def _read(path: Path) -> Arrays | None:
+    """None where the file is absent, or damaged, which is said once: the file goes."""
+    if not path.is_file():
+        return None
+    content = path.read_bytes()
+    if hashlib.sha256(content[DIGEST:]).digest() != content[:DIGEST]:
+        logger.warning("%s: damaged (its checksum is another); made anew", path)
+        path.unlink(missing_ok=True)
+        return None
+    with np.load(io.BytesIO(content[DIGEST:]), allow_pickle=False) as kept:
+        return {name: kept[name] for name in kept.files}
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = (folder / ".lock").open("w")
+    except OSError as error:
+        logger.warning(
+            "%s: cannot be written (%s), and nothing is kept; set DPFL_CACHE to a folder that can",
+            folder,
+            error.strerror,
+        )
+        yield
+        return
+    with handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
