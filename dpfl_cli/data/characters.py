@@ -9,31 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from dpfl_cli.data.mnist import CLASSES, TEST, TRAIN, read_images, read_labels
+from dpfl_cli.data.idx import Part
+from dpfl_cli.data.mnist import FashionMnist, Mnist
 from dpfl_cli.data.sources import locate
 
 ORIGINS = ("mnist", "fashion_mnist")
-Part = Literal["train", "test"]
 
 
 def origin_files(names: tuple[str, ...]) -> dict[str, Path]:
     """The verified files of some data sets, by name of the data set and of the file."""
     return {f"{name}/{file}": path for name in names for file, path in locate(name).items()}
-
-
-def labels_of(name: str, part: Part) -> np.ndarray:
-    """[N] int64 of MNIST or its like."""
-    return read_labels(locate(name)[(TRAIN if part == "train" else TEST)[1]], CLASSES)
-
-
-def images_of(name: str, part: Part) -> np.ndarray:
-    """[N, 28, 28] uint8 of MNIST or its like."""
-    path = locate(name)[(TRAIN if part == "train" else TEST)[0]]
-    return read_images(path, len(labels_of(name, part)))
 
 
 def characters(
@@ -45,15 +33,16 @@ def characters(
       pick: of a source class in 0..19, the places of the labels that are made of it, and the
         numbers of its images: which image is taken for each place.
     """
-    pool = np.concatenate([images_of(name, part) for name in ORIGINS])
-    sources = np.concatenate([labels_of(name, part) + 10 * k for k, name in enumerate(ORIGINS)])
-    kinds, classes = np.divmod(labels, 20)
+    images, classes = zip(*(kind.read(part) for kind in (Mnist, FashionMnist)), strict=True)
+    pool = np.concatenate(images)
+    sources = np.concatenate([own + 10 * k for k, own in enumerate(classes)])
+    kinds, places = np.divmod(labels, 20)
     chosen = np.empty(len(labels), np.int64)
     for source in range(20):
-        here = np.flatnonzero(classes == source)
+        here = np.flatnonzero(places == source)
         chosen[here] = pick(source, here, np.flatnonzero(sources == source))
-    images = pool[chosen]
+    made = pool[chosen]
     swapped, negative = kinds >= 2, kinds % 2 == 1
-    images[swapped] = np.roll(images[swapped], (14, 14), (1, 2))
-    images[negative] = 255 - images[negative]
-    return images
+    made[swapped] = np.roll(made[swapped], (14, 14), (1, 2))
+    made[negative] = 255 - made[negative]
+    return made

@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,20 +26,19 @@ from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data.characters import (
     ORIGINS,
-    Part,
     characters,
-    images_of,
-    labels_of,
     origin_files,
 )
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records, Source
+from dpfl_cli.data.idx import SIDE, Part, idx_images, idx_labels
 from dpfl_cli.data.loading import UsedSettings, ranks, used
-from dpfl_cli.data.mnist import SHAPE, read_images, read_labels
+from dpfl_cli.data.mnist import Mnist
 from dpfl_cli.data.sources import content_sha256, locate, status
 
 logger = logging.getLogger("dpfl")
 
-PIXELS = 28 * 28
+SHAPE = (SIDE, SIDE)
+PIXELS = SIDE * SIDE
 AT_ONCE = 1 << 12  # images that are worked on at once
 
 
@@ -79,15 +77,11 @@ class Origin:
     source: Source
     sha256: str
 
-    def _path(self, part: Part, what: str) -> Path:
-        stem = f"{self.kind.name.replace('_', '-')}-{part}-{what}"
-        return next(path for name, path in locate(self.kind.name).items() if name.startswith(stem))
-
     def labels(self, part: Part) -> np.ndarray:
         """[N] int64 labels; a DataError names a file that is not a split's labels."""
         if self.source == "standin":
             return self.kind.standin_labels(part)
-        return read_labels(self._path(part, "labels"), self.kind.classes)
+        return idx_labels(self.kind.name, part, self.kind.classes)
 
     def images(self, part: Part) -> np.ndarray:
         """[N, 28, 28] uint8 upright images; a DataError names a file that is not a split's
@@ -95,26 +89,26 @@ class Origin:
         """
         if self.source == "standin":
             return self.kind.standin_images(part)
-        return read_images(self._path(part, "images"), len(self.labels(part))).swapaxes(1, 2)
+        return idx_images(self.kind.name, part, len(self.labels(part))).swapaxes(1, 2)
 
 
 class Emnist:
-    """Images [N, 28, 28] float32 in [0, 1] and labels [N] int64."""
+    """Images [N, 28, 28] float32 in [0, 1] and labels [N] int64; MNIST stands in."""
 
     name: ClassVar[str]
     classes: ClassVar[int]
-    standins: ClassVar[tuple[str, ...]]  # the data sets that what stands in is made of
-    standin: ClassVar[str]  # what stands in, in words
+    standins: ClassVar[tuple[str, ...]] = ("mnist",)  # data sets that what stands in is made of
+    standin: ClassVar[str] = "mnist"  # what stands in, in words
 
     @classmethod
     def standin_labels(cls, part: Part) -> np.ndarray:
         """[N] int64 labels of what stands in."""
-        raise NotImplementedError
+        return Mnist.read(part)[1]
 
     @classmethod
     def standin_images(cls, part: Part) -> np.ndarray:
         """[N, 28, 28] uint8 images of what stands in."""
-        raise NotImplementedError
+        return Mnist.read(part)[0]
 
     @classmethod
     def origin(cls, settings: Any) -> Origin:
@@ -169,16 +163,6 @@ class EmnistDigits(Emnist):
 
     name = "emnist_digits"
     classes = 10
-    standins = ("mnist",)
-    standin = "mnist"
-
-    @classmethod
-    def standin_labels(cls, part: Part) -> np.ndarray:
-        return labels_of("mnist", part)
-
-    @classmethod
-    def standin_images(cls, part: Part) -> np.ndarray:
-        return images_of("mnist", part)
 
 
 @component("dataset", "emnist_balanced", revision=1, settings=EmnistBalancedSettings)

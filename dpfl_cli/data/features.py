@@ -21,7 +21,6 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field, field_validator
 
-import dpfl_cli.data.cifar
 import dpfl_cli.data.emnist
 import dpfl_cli.data.mnist  # noqa: F401
 from dpfl_cli.config.component import Component, Settings, component, lookup

@@ -1,59 +1,71 @@
-"""The idx format of the MNIST files: a magic number, the dimensions, and the values in row-major
-order, big-endian.
+"""The idx format of the MNIST files: bytes 0, 0, a type (8: unsigned bytes), the number of
+dimensions, each as 32 bits, big-endian, then the values in row-major order.
 
-Source: http://yann.lecun.com/exdb/mnist/ ("the IDX file format"): bytes 0, 0, type code, number of
-dimensions, then one unsigned 32-bit size per dimension, then the values.
+Source: http://yann.lecun.com/exdb/mnist/ ("the IDX file format").
 """
 
 from __future__ import annotations
 
-import math
-import struct
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from dpfl_cli.config.errors import DataError
-from dpfl_cli.data.sources import read_uncompressed
+from dpfl_cli.data.sources import locate, read_uncompressed
 
-_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-_MAX_HEADER = 4 + 4 * 255  # bytes
+SIDE = 28  # pixels of the images
+Part = Literal["train", "test"]
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array in an idx file, plain or compressed, in its own dimensions and the machine's byte
-    order.
+    """The uint8 array in an idx file, plain or compressed, in its own dimensions.
 
     Raises:
-      DataError: names the file and says what is wrong: not idx, truncated, too long, damaged.
+      DataError: names the file and says what is wrong.
     """
     content = read_uncompressed(path)
-    dtype, shape, start = _header(content, path)
-    expected = start + math.prod(shape) * dtype.itemsize
-    if len(content) != expected:
-        what = "truncated" if len(content) < expected else "not a good idx file"
-        raise DataError(
-            f"{path}: {what}: {len(content)} bytes where the header announces {expected}"
-        )
+    start = 4 + 4 * content[3] if content[:3] == b"\0\0\x08" and len(content) > 4 else 0
     try:
-        values = np.frombuffer(content, dtype, offset=start).reshape(shape)
-    except ValueError as error:  # more dimensions than numpy has
-        raise DataError(f"{path}: not a good idx file: {error}") from error
-    return values.astype(dtype.newbyteorder("="))
+        shape = np.frombuffer(content[4:start], ">u4").tolist()
+        if shape:
+            return np.frombuffer(content, np.uint8)[start:].reshape(shape)
+    except ValueError:
+        pass  # not as long as the header says
+    raise DataError(
+        f"{path}: not a whole idx file of bytes: {len(content)} bytes, header "
+        f"{content[:start].hex()[:40]}"
+    )
 
 
-def read_shape(path: Path) -> tuple[int, ...]:
-    """The dimensions that an idx file's header announces; reads the header only."""
-    return _header(read_uncompressed(path, _MAX_HEADER), path)[1]
+def idx_file(name: str, part: Part, what: str) -> Path:
+    """A file of a data set whose catalogue entry lists images and labels of each part."""
+    (path,) = (
+        path
+        for file, path in locate(name).items()
+        if what in file and ("train" in file) == (part == "train")
+    )
+    return path
 
 
-def _header(content: bytes, path: Path) -> tuple[np.dtype, tuple[int, ...], int]:
-    """Type of the values, dimensions, and the offset of the first value."""
-    start = 4 + 4 * content[3] if len(content) >= 4 else 4
-    if len(content) >= 4 and (content[:2] != b"\0\0" or content[2] not in _TYPES or start == 4):
-        raise DataError(f"{path}: not an idx file: it begins with {content[:4].hex()}")
-    if len(content) < start:
+def idx_labels(name: str, part: Part, classes: int) -> np.ndarray:
+    """[N] int64 of a data set; a DataError names a file without labels 0..classes - 1."""
+    path = idx_file(name, part, "labels")
+    labels = read_idx(path)
+    if labels.ndim != 1 or labels.max(initial=0) >= classes:
         raise DataError(
-            f"{path}: truncated: {len(content)} bytes, less than its idx header of {start}"
+            f"{path}: shape {list(labels.shape)}, largest {labels.max(initial=0)}: not labels "
+            f"0..{classes - 1}"
         )
-    return np.dtype(_TYPES[content[2]]), struct.unpack(f">{content[3]}I", content[4:start]), start
+    return labels.astype(np.int64)
+
+
+def idx_images(name: str, part: Part, count: int) -> np.ndarray:
+    """[N, 28, 28] uint8 of a data set; a DataError names a file that does not hold so many."""
+    path = idx_file(name, part, "images")
+    images = read_idx(path)
+    if images.shape != (count, SIDE, SIDE):
+        raise DataError(
+            f"{path}: shape {list(images.shape)}: not the images of {count} labels, 28x28"
+        )
+    return images

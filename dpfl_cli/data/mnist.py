@@ -1,10 +1,15 @@
-"""MNIST and the data sets published in its format: grey images and labels in four idx files."""
+"""Published images with labels of ten classes: MNIST and Fashion-MNIST in four idx files, CIFAR-10
+in its binary version, six files of records, each a label in one byte and 3072 bytes of pixels.
+
+CIFAR-10's source: https://www.cs.toronto.edu/~kriz/cifar.html ("Binary version"): 1024 bytes of
+red, then green, then blue, row by row.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -12,18 +17,17 @@ from pydantic import Field, model_validator
 from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.idx import read_idx, read_shape
+from dpfl_cli.data.idx import SIDE, Part, idx_file, idx_images, idx_labels
 from dpfl_cli.data.loading import UsedSettings, ranks, used
-from dpfl_cli.data.sources import content_sha256, locate
+from dpfl_cli.data.sources import content_sha256, digest, locate, read_uncompressed
 from dpfl_cli.data.streams import stream_generator
 
 CLASSES = 10
-SHAPE = (28, 28)
-TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
-TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+RECORD = 1 + 3 * 32 * 32  # bytes, of CIFAR-10
+PARTS: dict[Part, str] = {"train": "train_records", "test": "test_records"}
 
 
-class IdxImagesSettings(UsedSettings):
+class ImageSettings(UsedSettings):
     """Which records are used (of a subset, None is all; tests are the first ones of the file), and
     the scale of the pixels.
     """
@@ -34,122 +38,149 @@ class IdxImagesSettings(UsedSettings):
     pixels: Literal["unit", "raw"] = "unit"
 
     @model_validator(mode="after")
-    def _one_scale(self) -> IdxImagesSettings:
+    def _one_scale(self) -> ImageSettings:
         if self.standardise and self.pixels == "raw":
             raise ValueError("pixels=raw are not standardised: drop one of the two")
         return self
 
 
-class IdxImages:
-    """Images [N, 28, 28] float32 and labels [N] int64 in 0..9.
+class Images:
+    """Images [N, *shape] float32 and labels [N] int64 in 0..9.
 
     Pixels are in [0, 1], (x - mean) / std of that where standardised, or 0 to 255 where raw. A
     subset of the training records is the first ones of the file, random ones, or random ones with
     equal shares of the classes (to one record); it is drawn from its own seed, the same in all
-    runs. Mean and std are the usual published constants of the training images.
+    runs. Mean and std are the usual published constants of the training images' channels.
     """
 
     name: ClassVar[str]
-    mean: ClassVar[float]
-    std: ClassVar[float]
+    shape: ClassVar[tuple[int, ...]] = (SIDE, SIDE)
+    mean: ClassVar[tuple[float, ...]]
+    std: ClassVar[tuple[float, ...]]
+    scale: ClassVar[str] = "pixel mean and std"  # what standardising takes from the data
 
-    @staticmethod
-    def not_covered(settings: IdxImagesSettings) -> list[str]:
+    @classmethod
+    def size(cls, part: Part) -> int:
+        """Number of records, from the size of the verified files alone."""
+        return digest(idx_file(cls.name, part, "labels")).size - 8
+
+    @classmethod
+    def read(cls, part: Part) -> tuple[np.ndarray, np.ndarray]:
+        """Images [N, *shape] uint8 and labels [N] int64; a DataError names a file that does not
+        hold such.
+        """
+        labels = idx_labels(cls.name, part, CLASSES)
+        return idx_images(cls.name, part, len(labels)), labels
+
+    @classmethod
+    def not_covered(cls, settings: ImageSettings) -> list[str]:
         """Constants taken from the data, which no epsilon covers."""
-        taken = "pixel mean and std of the training images (standardising)"
+        taken = f"{cls.scale} of the training images (standardising)"
         return [taken] if settings.standardise else []
 
     @classmethod
-    def info(cls, settings: IdxImagesSettings) -> DatasetInfo:
-        """Finds and verifies the files; the checksum covers all four, whatever part of them is
+    def info(cls, settings: ImageSettings) -> DatasetInfo:
+        """Finds and verifies the files; the checksum covers all of them, whatever part of them is
         used.
         """
-        files = locate(cls.name)
-        train, test = (read_shape(files[images])[0] for images, _ in (TRAIN, TEST))
-        records = used(cls.name, "train_records", settings.train_records, train)
-        used(cls.name, "test_records", settings.test_records, test)
-        return DatasetInfo(
-            cls.name, "real", content_sha256(files), SHAPE, CLASSES, records, clients=None
+        sha256 = content_sha256(locate(cls.name))
+        records, _ = (
+            used(cls.name, field, getattr(settings, field), cls.size(part))
+            for part, field in PARTS.items()
         )
+        return DatasetInfo(cls.name, "real", sha256, cls.shape, CLASSES, records, clients=None)
 
     @classmethod
-    def load(cls, settings: IdxImagesSettings, seed: int) -> Dataset:
+    def load(cls, settings: ImageSettings, seed: int) -> Dataset:
         """The records; they do not depend on the seed."""
         info = cls.info(settings)
-        return Dataset(info, *_records(cls.name, cls.mean, cls.std, info.sha256, settings))
+        return Dataset(info, *_records(cls, info.sha256, settings))
 
 
-@component("dataset", "mnist", revision=1, settings=IdxImagesSettings)
-class Mnist(IdxImages):
+@component("dataset", "mnist", revision=1, settings=ImageSettings)
+class Mnist(Images):
     """MNIST: handwritten digits, 28x28 (LeCun et al. 1998)."""
 
     name = "mnist"
-    mean = 0.1307
-    std = 0.3081
+    mean, std = (0.1307,), (0.3081,)
 
 
-@component("dataset", "fashion_mnist", revision=1, settings=IdxImagesSettings)
-class FashionMnist(IdxImages):
+@component("dataset", "fashion_mnist", revision=1, settings=ImageSettings)
+class FashionMnist(Images):
     """Fashion-MNIST: pictures of clothes in the format of MNIST (Xiao et al. 2017)."""
 
     name = "fashion_mnist"
-    mean = 0.2860
-    std = 0.3530
+    mean, std = (0.2860,), (0.3530,)
+
+
+@component("dataset", "cifar10", revision=1, settings=ImageSettings)
+class Cifar10(Images):
+    """CIFAR-10: photographs of ten kinds of things, 32x32 in colour (Krizhevsky 2009)."""
+
+    name = "cifar10"
+    shape = (3, 32, 32)
+    mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+    scale = "channel means and stds"
+
+    @classmethod
+    def size(cls, part: Part) -> int:
+        return sum(digest(path).size // RECORD for path in _batches(part))
+
+    @classmethod
+    def read(cls, part: Part) -> tuple[np.ndarray, np.ndarray]:
+        images, labels = zip(*map(read_batch, _batches(part)), strict=True)
+        return np.concatenate(images), np.concatenate(labels)
+
+
+def _batches(part: Part) -> list[Path]:
+    *train, test = locate("cifar10").values()
+    return train if part == "train" else [test]
+
+
+def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Images [N, 3, 32, 32] uint8 and labels [N] int64 of a file of CIFAR-10, plain or compressed.
+
+    Raises:
+      DataError: names the file and says what is wrong: not whole records, a label beyond 9.
+    """
+    content = read_uncompressed(path)
+    whole = content[: len(content) // RECORD * RECORD]
+    records = np.frombuffer(whole, np.uint8).reshape(-1, RECORD)
+    labels = records[:, 0].astype(np.int64)
+    if whole != content or not len(labels) or labels.max() >= CLASSES:
+        raise DataError(
+            f"{path}: not CIFAR-10's binary version: {len(content)} bytes in records of {RECORD}, "
+            f"largest label {labels.max(initial=0)}"
+        )
+    return records[:, 1:].reshape(-1, *Cifar10.shape), labels
 
 
 @lru_cache(maxsize=2)
-def _records(
-    name: str, mean: float, std: float, sha256: str, settings: IdxImagesSettings
-) -> tuple[Records, Records]:
+def _records(data: Any, sha256: str, settings: ImageSettings) -> tuple[Records, Records]:
     """Training and test records; kept by content, which is why the checksum is an argument."""
-    files = locate(name)
 
-    def made(names: tuple[str, str], first: int | None, subset: str = "first") -> Records:
-        labels = read_labels(files[names[1]], CLASSES)
-        images = read_images(files[names[0]], len(labels))
-        chosen: slice | np.ndarray = slice(first)
-        if subset != "first" and first is not None:
-            chosen = _subset(labels, first, subset == "stratified", settings.subset_seed)
+    def made(part: Part) -> Records:
+        images, labels = data.read(part)
+        wanted: int | None = getattr(settings, PARTS[part])
+        chosen: slice | np.ndarray = slice(wanted)
+        if part == "train" and settings.subset != "first" and wanted is not None:
+            chosen = _subset(labels, wanted, settings)
         features = images[chosen].astype(np.float32)
         if settings.pixels == "unit":
             features /= 255.0
         if settings.standardise:
-            features -= mean
-            features /= std
+            features -= np.array(data.mean, np.float32)[:, None, None]
+            features /= np.array(data.std, np.float32)[:, None, None]
         return Records(features, labels[chosen])
 
-    train = made(TRAIN, settings.train_records, settings.subset)
-    return train, made(TEST, settings.test_records)
+    return made("train"), made("test")
 
 
-def _subset(labels: np.ndarray, size: int, stratified: bool, seed: int) -> np.ndarray:
+def _subset(labels: np.ndarray, size: int, settings: ImageSettings) -> np.ndarray:
     """[size] numbers of the records of a random subset, ascending; stratified: classes as equal as
     they can be.
     """
-    order = stream_generator(seed, "subset").permutation(len(labels))
-    if stratified:
+    order = stream_generator(settings.subset_seed, "subset").permutation(len(labels))
+    if settings.subset == "stratified":
         order = order[np.argsort(ranks(labels[order]), kind="stable")]
     return np.sort(order[:size])
-
-
-def read_labels(path: Path, classes: int) -> np.ndarray:
-    """[N] int64 labels of a file; a DataError names one without labels 0..classes - 1."""
-    labels = read_idx(path)
-    good = labels.dtype == np.uint8 and labels.ndim == 1 and len(labels) and labels.max() < classes
-    if not good:
-        raise DataError(
-            f"{path}: {labels.dtype} of shape {list(labels.shape)}, largest "
-            f"{labels.max(initial=0)}: not labels 0..{classes - 1}"
-        )
-    return labels.astype(np.int64)
-
-
-def read_images(path: Path, count: int) -> np.ndarray:
-    """[N, 28, 28] uint8 images of a file; a DataError names one that does not hold so many."""
-    images = read_idx(path)
-    if images.dtype != np.uint8 or images.shape != (count, *SHAPE):
-        raise DataError(
-            f"{path}: {images.dtype} of shape {list(images.shape)}: not the images of {count} "
-            "labels, 28x28"
-        )
-    return images

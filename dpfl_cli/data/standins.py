@@ -16,12 +16,12 @@ from pydantic import Field
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError, DataError
-from dpfl_cli.data.characters import ORIGINS, Part, characters, origin_files
+from dpfl_cli.data.characters import ORIGINS, characters, origin_files
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
+from dpfl_cli.data.idx import SIDE, Part
 from dpfl_cli.data.leaf_femnist import CLASSES
 from dpfl_cli.data.leaf_reddit import IGNORED, LENGTH, PAD, sequences_info
 from dpfl_cli.data.loading import Count, Seed
-from dpfl_cli.data.mnist import SHAPE
 from dpfl_cli.data.sources import content_sha256
 from dpfl_cli.data.streams import stream_generator
 
@@ -88,7 +88,7 @@ class FemnistSynth:
             raise DataError(f"{error} (femnist_synth is made of it)") from error
         records = settings.clients * settings.train_records
         return DatasetInfo(
-            "femnist_synth", "standin", sha256, SHAPE, CLASSES, records, settings.clients
+            "femnist_synth", "standin", sha256, (SIDE, SIDE), CLASSES, records, settings.clients
         )
 
     @classmethod

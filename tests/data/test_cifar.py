@@ -19,9 +19,9 @@ from small_files import BATCHES, EACH, batch, batches, cifar_images, entry_of, g
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.catalogue import CATALOGUE, Package
-from dpfl_cli.data.cifar import MEAN, RECORD, STD, Cifar10, Cifar10Settings, read_batch
 from dpfl_cli.data.derive import DERIVATIONS, picture_to_cifar
 from dpfl_cli.data.fetching import fetch
+from dpfl_cli.data.mnist import RECORD, Cifar10, ImageSettings, read_batch
 from dpfl_cli.data.sources import locate
 
 
@@ -51,7 +51,7 @@ def small(tmp_path, monkeypatch):
 
 def test_images_and_labels_come_in_the_order_of_the_batches(small):
     pixels, labels = cifar_images()
-    data = Cifar10.load(Cifar10Settings(), seed=0)
+    data = Cifar10.load(ImageSettings(), seed=0)
     assert data.train.features.dtype == np.float32
     assert data.train.targets.dtype == np.int64
     np.testing.assert_array_equal(
@@ -77,8 +77,8 @@ def test_images_and_labels_come_in_the_order_of_the_batches(small):
 @pytest.mark.parametrize("first", [1, EACH, EACH + 1, 5 * EACH])
 def test_the_first_records_are_taken(small, first):
     whole, part = (
-        Cifar10.load(Cifar10Settings(), 0),
-        Cifar10.load(Cifar10Settings(train_records=first, test_records=2), 0),
+        Cifar10.load(ImageSettings(), 0),
+        Cifar10.load(ImageSettings(train_records=first, test_records=2), 0),
     )
     np.testing.assert_array_equal(part.train.features, whole.train.features[:first])
     np.testing.assert_array_equal(part.train.targets, whole.train.targets[:first])
@@ -88,16 +88,16 @@ def test_the_first_records_are_taken(small, first):
 
 def test_standardising_is_by_channel_and_told(small):
     raw, scaled = (
-        Cifar10.load(Cifar10Settings(), 0),
-        Cifar10.load(Cifar10Settings(standardise=True), 0),
+        Cifar10.load(ImageSettings(), 0),
+        Cifar10.load(ImageSettings(standardise=True), 0),
     )
     for channel in range(3):
-        expected = (raw.train.features[:, channel] - MEAN[channel]) / STD[channel]
+        expected = (raw.train.features[:, channel] - Cifar10.mean[channel]) / Cifar10.std[channel]
         np.testing.assert_allclose(
             scaled.train.features[:, channel], expected, rtol=1e-5, atol=1e-6
         )
-    assert Cifar10.not_covered(Cifar10Settings()) == []
-    assert "standardising" in Cifar10.not_covered(Cifar10Settings(standardise=True))[0]
+    assert Cifar10.not_covered(ImageSettings()) == []
+    assert "standardising" in Cifar10.not_covered(ImageSettings(standardise=True))[0]
 
 
 # --- the format
@@ -122,16 +122,16 @@ def test_any_bytes_are_refused_with_the_name_or_are_whole_records(content, recor
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "0 bytes, not records of 3073"),
-        (bytes(RECORD - 1), "truncated"),
-        (bytes(RECORD + 1), f"{RECORD + 1} bytes, not records of 3073"),
-        (bytes(RECORD) + b"\x0a" + bytes(RECORD - 1), "record 2 has label 10, beyond 9"),
+        (b"", "0 bytes in records of 3073"),
+        (bytes(RECORD - 1), "3072 bytes in records"),
+        (bytes(RECORD + 1), "3074 bytes in records"),
+        (bytes(RECORD) + b"\x0a" + bytes(RECORD - 1), "largest label 10"),
     ],
 )
 def test_a_file_that_is_no_batch_is_named(small, content, says):
     small({**batches(), BATCHES[1]: content})
     with pytest.raises(DataError, match=r"data_batch_2\.bin: .*binary version: ") as refused:
-        Cifar10.load(Cifar10Settings(), 0)
+        Cifar10.load(ImageSettings(), 0)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -231,7 +231,7 @@ def test_the_real_data_have_the_published_sizes_and_moments():
         locate("cifar10")
     except DataError as error:
         pytest.skip(str(error))
-    data = Cifar10.load(Cifar10Settings(), 0)
+    data = Cifar10.load(ImageSettings(), 0)
     assert data.train.features.shape == (50_000, 3, 32, 32)
     assert data.test.features.shape == (10_000, 3, 32, 32)
     assert np.bincount(data.train.targets).tolist() == [5000] * 10
@@ -245,5 +245,5 @@ def test_the_real_data_have_the_published_sizes_and_moments():
     ]  # frog, truck, truck, deer, automobile
     for channel in range(3):
         values = data.train.features[:, channel]
-        assert abs(float(values.mean(dtype=np.float64)) - MEAN[channel]) < 1e-4
-        assert abs(float(values.std(dtype=np.float64)) - STD[channel]) < 1e-4
+        assert abs(float(values.mean(dtype=np.float64)) - Cifar10.mean[channel]) < 1e-4
+        assert abs(float(values.std(dtype=np.float64)) - Cifar10.std[channel]) < 1e-4

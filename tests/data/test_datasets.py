@@ -28,7 +28,7 @@ from dpfl_cli.config.errors import DataError
 from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.data import mnist
 from dpfl_cli.data.catalogue import CATALOGUE
-from dpfl_cli.data.mnist import FashionMnist, IdxImagesSettings, Mnist
+from dpfl_cli.data.mnist import FashionMnist, ImageSettings, Mnist
 from dpfl_cli.data.sources import locate
 from dpfl_cli.data.synthetic import Synthetic, SyntheticSettings
 from dpfl_cli.simulation.plan import load_components
@@ -53,7 +53,7 @@ def small(tmp_path, monkeypatch):
 
 def test_images_and_labels_come_in_order_as_pixels_in_0_1(small):
     arrays = image_arrays()
-    data = Mnist.load(IdxImagesSettings(), seed=0)
+    data = Mnist.load(ImageSettings(), seed=0)
     assert data.train.features.dtype == np.float32
     assert data.train.targets.dtype == np.int64
     np.testing.assert_array_equal(
@@ -72,8 +72,8 @@ def test_images_and_labels_come_in_order_as_pixels_in_0_1(small):
 
 def test_the_first_records_are_taken(small):
     whole, part = (
-        Mnist.load(IdxImagesSettings(), 0),
-        Mnist.load(IdxImagesSettings(train_records=5, test_records=3), 0),
+        Mnist.load(ImageSettings(), 0),
+        Mnist.load(ImageSettings(train_records=5, test_records=3), 0),
     )
     np.testing.assert_array_equal(part.train.features, whole.train.features[:5])
     np.testing.assert_array_equal(part.train.targets, whole.train.targets[:5])
@@ -86,8 +86,8 @@ def test_the_first_records_are_taken(small):
 def test_standardising_uses_the_published_constants(small, monkeypatch, tmp_path, kind, mean, std):
     monkeypatch.setitem(CATALOGUE, kind.name, entry_of(image_files(), kind.name, folder="mnist"))
     raw, scaled = (
-        kind.load(IdxImagesSettings(), 0),
-        kind.load(IdxImagesSettings(standardise=True), 0),
+        kind.load(ImageSettings(), 0),
+        kind.load(ImageSettings(standardise=True), 0),
     )
     np.testing.assert_allclose(
         scaled.train.features, (raw.train.features - mean) / std, rtol=1e-5, atol=1e-6
@@ -106,7 +106,7 @@ def test_standardising_uses_the_published_constants(small, monkeypatch, tmp_path
 def test_files_that_do_not_belong_together_are_refused(small, wrong):
     small({**image_files(), **wrong})
     with pytest.raises(DataError, match=r"not (the images of \d+ labels, 28x28|labels 0\.\.9)$"):
-        Mnist.load(IdxImagesSettings(), 0)
+        Mnist.load(ImageSettings(), 0)
 
 
 def test_absent_files_are_refused_before_anything_runs(monkeypatch, tmp_path):
@@ -114,7 +114,7 @@ def test_absent_files_are_refused_before_anything_runs(monkeypatch, tmp_path):
     with pytest.raises(
         DataError, match=r"mnist: not found in DPFL_DATA=.*; run: dpfl data fetch mnist"
     ):
-        Mnist.info(IdxImagesSettings())
+        Mnist.info(ImageSettings())
 
 
 @pytest.mark.data
@@ -126,7 +126,7 @@ def test_the_real_data_have_the_published_sizes_and_moments(kind, mean, std):
         locate(kind.name)
     except DataError as error:
         pytest.skip(str(error))
-    data = kind.load(IdxImagesSettings(), 0)
+    data = kind.load(ImageSettings(), 0)
     assert data.train.features.shape == (60000, 28, 28)
     assert data.test.features.shape == (10000, 28, 28)
     assert set(np.unique(data.train.targets)) == set(range(10))
@@ -263,10 +263,11 @@ def test_a_subset_is_random_without_repeats_and_stratified_where_asked(
 ):
     labels = np.repeat(np.arange(10), counts)
     size = min(size, len(labels))
-    chosen = mnist._subset(labels, size, stratified, seed)
+    settings = ImageSettings(subset="stratified" if stratified else "random", subset_seed=seed)
+    chosen = mnist._subset(labels, size, settings)
     assert len(np.unique(chosen)) == size == len(chosen)
     assert (np.diff(chosen) > 0).all()
-    assert np.array_equal(chosen, mnist._subset(labels, size, stratified, seed))
+    assert np.array_equal(chosen, mnist._subset(labels, size, settings))
     if stratified:  # no class that has records left is more than one behind another
         taken = np.bincount(labels[chosen], minlength=10)
         left = taken < np.array(counts)

@@ -12,16 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_files import CODES, idx_bytes
+from small_files import idx_bytes
 
 from dpfl_cli.config.errors import DataError
-from dpfl_cli.data.idx import read_idx, read_shape
+from dpfl_cli.data.idx import read_idx
 
-arrays = st.sampled_from(sorted(CODES)).flatmap(
-    lambda kind: hnp.arrays(
-        np.dtype(kind), hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=5)
-    )
-)
+arrays = hnp.arrays(np.uint8, hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=5))
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +49,6 @@ def test_round_trip(folder, values, packed):
     found = read_idx(path)
     assert found.dtype == values.dtype
     np.testing.assert_array_equal(found, values)
-    assert read_shape(path) == values.shape
 
 
 @given(values=arrays, packed=st.booleans(), data=st.data())
@@ -62,7 +57,9 @@ def test_every_truncation_is_refused(folder, values, packed, data):
     whole = written(folder, idx_bytes(values), packed).read_bytes()
     path = folder / ("cut.gz" if packed else "cut")
     path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
-    with pytest.raises(DataError, match=r"cut(\.gz)?: .*(truncated|damaged)") as refused:
+    with pytest.raises(
+        DataError, match=r"cut(\.gz)?: .*(truncated|damaged|not a whole idx file)"
+    ) as refused:
         read_idx(path)
     assert "\n" not in str(refused.value)
 
@@ -92,27 +89,26 @@ def test_any_bytes_are_refused_or_parsed(folder, content, packed):
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    "content",
     [
-        (b"", "truncated"),
-        (b"\x00\x00\x08", "truncated"),
-        (b"\x00\x00\x08\x02\x00\x00\x00\x01", "truncated: 8 bytes, less than its idx header of 12"),
-        (b"PK\x03\x04 something else", "not an idx file: it begins with 504b0304"),
-        (b"\x00\x00\x07\x01\x00\x00\x00\x00", "not an idx file"),
-        (b"\x00\x00\x08\x00", "not an idx file"),
-        (b"\x00\x00\x08\x01\x00\x00\x00\x02abc", "11 bytes where the header announces 10"),
-        (b"\x00\x00\x08\x01\x00\x00\x00\x02a", "truncated: 9 bytes where the header announces 10"),
-        (b"\x00\x00\x08\x03" + struct.pack(">3I", 2**32 - 1, 2**32 - 1, 2**32 - 1), "truncated"),
-        (b"\x00\x00\x08\x03" + struct.pack(">3I", 0, 2**32 - 1, 2**32 - 1), "not a good idx file"),
-        (b"\x00\x00\x08\xff" + struct.pack(">255I", *[1] * 255) + b"a", "not a good idx file"),
+        b"",
+        b"\x00\x00\x08",
+        b"\x00\x00\x08\x02\x00\x00\x00\x01",
+        b"PK\x03\x04 something else",
+        b"\x00\x00\x07\x01\x00\x00\x00\x00",
+        b"\x00\x00\x08\x00",
+        b"\x00\x00\x08\x01\x00\x00\x00\x02abc",
+        b"\x00\x00\x08\x01\x00\x00\x00\x02a",
+        b"\x00\x00\x08\x03" + struct.pack(">3I", 2**32 - 1, 2**32 - 1, 2**32 - 1),
+        b"\x00\x00\x08\x03" + struct.pack(">3I", 0, 2**32 - 1, 2**32 - 1),
+        b"\x00\x00\x08\xff" + struct.pack(">255I", *[1] * 255) + b"a",
     ],
 )
-def test_says_what_is_wrong(folder, content, says):
+def test_says_what_is_wrong(folder, content):
     path = folder / "bad"
     path.write_bytes(content)
-    with pytest.raises(DataError, match="bad: ") as refused:
+    with pytest.raises(DataError, match="bad: not a whole idx file"):
         read_idx(path)
-    assert says in str(refused.value)
 
 
 def test_files_that_are_not_there_or_not_gzip_are_refused(folder):
