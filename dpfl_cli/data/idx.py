@@ -28,7 +28,7 @@ def read_idx(path: Path) -> np.ndarray:
     start = 4 + 4 * content[3] if content[:3] == b"\0\0\x08" and len(content) > 4 else 0
     try:
         shape = np.frombuffer(content[4:start], ">u4").tolist()
-        if shape:
+        if shape and len(content) >= start:
             return np.frombuffer(content, np.uint8)[start:].reshape(shape)
     except ValueError:
         pass  # not as long as the header says

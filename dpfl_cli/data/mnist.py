@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from dpfl_cli.config.component import component
+from dpfl_cli.config.component import component, lookup
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.idx import SIDE, Part, idx_file, idx_images, idx_labels
@@ -94,7 +94,7 @@ class Images:
     def load(cls, settings: ImageSettings, seed: int) -> Dataset:
         """The records; they do not depend on the seed."""
         info = cls.info(settings)
-        return Dataset(info, *_records(cls, info.sha256, settings))
+        return Dataset(info, *_records(cls.name, info.sha256, settings))
 
 
 @component("dataset", "mnist", revision=1, settings=ImageSettings)
@@ -156,8 +156,10 @@ def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 @lru_cache(maxsize=2)
-def _records(data: Any, sha256: str, settings: ImageSettings) -> tuple[Records, Records]:
+def _records(name: str, sha256: str, settings: ImageSettings) -> tuple[Records, Records]:
     """Training and test records; kept by content, which is why the checksum is an argument."""
+
+    data = lookup("dataset", name).target
 
     def made(part: Part) -> Records:
         images, labels = data.read(part)

@@ -154,16 +154,16 @@ def test_files_that_are_no_split_are_named(data, publish, kind):
     wrong = [
         (images, good[images][:-1], "truncated"),
         (images, good[images] + b"\0", "bytes, published"),
-        (images, b"\0\0\x09" + good[images][3:], "not the images of 141 labels"),
+        (images, b"\0\0\x09" + good[images][3:], "not a whole idx file"),
         (
             images,
             idx_bytes(np.zeros((141, 14, 56), np.uint8)),
-            "uint8 of shape [141, 14, 56]: not the images of 141 labels",
+            "shape [141, 14, 56]: not the images of 141 labels",
         ),
-        (images, b"PK" + good[images][2:], "not an idx file"),
-        (images, good[images][:8] + good[images][8:12][::-1] + good[images][12:], "truncated"),
+        (images, b"PK" + good[images][2:], "not a whole idx file"),
+        (images, good[images][:8] + good[images][8:12][::-1] + good[images][12:], "not a whole"),
         (labels, good[labels][:-1] + bytes([classes]), f"not labels 0..{classes - 1}"),
-        (labels, b"\0\0\x09" + good[labels][3:], f"not labels 0..{classes - 1}"),
+        (labels, b"\0\0\x09" + good[labels][3:], "not a whole idx file"),
     ]
     for name, content, says in wrong:
         publish(kind, {**good, name: content}, known=good)
