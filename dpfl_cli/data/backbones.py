@@ -13,9 +13,11 @@ no antialiasing) before the pixels are normalised.
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from math import prod
@@ -28,12 +30,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpfl_cli.config.errors import ConfigError, DataError
+from dpfl_cli.config.paths import expanded
 from dpfl_cli.data.efficientnet import PIXEL_MEAN, PIXEL_STD, SIDE, WIDTH, efficientnet_lite0
 from dpfl_cli.data.frozen import frozen
 from dpfl_cli.data.resnet44 import ResNet44
+from dpfl_cli.data.sources import locate, status
 from dpfl_cli.data.streams import stream_generator
 
+logger = logging.getLogger("dpfl")
+
 EFFICIENTNET = "efficientnet_lite0"  # in the catalogue, too
+STANDIN = "rcf"  # of `auto`, where no weights are here
 # means and stds of torchvision's networks
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CIFAR100 = (0.5070, 0.4865, 0.4409), (0.2673, 0.2564, 0.2761)  # of pytorch-cifar-models
@@ -217,3 +224,53 @@ def check_packages(backbone: str) -> None:
         raise ConfigError(
             f"dataset.backbone=resnet50_imagenet: torchvision is not installed; {INSTALL}"
         )
+
+
+def backbone_of(name: str, chosen: str, given: str | None) -> tuple[Backbone, Path | None]:
+    """The backbone and its weights' file for a data set's settings; `auto` takes the stand-in where
+    EfficientNet-Lite0's are nowhere, and says so.
+
+    Raises:
+      ConfigError: weights or packages that are needed and not given, or not needed and given.
+      DataError: weights that are absent or damaged.
+    """
+    asked = chosen
+    if chosen == "auto":
+        found = status(EFFICIENTNET)
+        chosen = EFFICIENTNET
+        if found.missing and found.problem is None:
+            _warn(name)
+            chosen = STANDIN
+    backbone = BACKBONES[chosen]
+    if given is not None and backbone.weights != "path":
+        needing = " or ".join(one.name for one in BACKBONES.values() if one.weights == "path")
+        raise ConfigError(
+            f"dataset.weights={given}: dataset.backbone={asked} takes no file of "
+            f"yours; write dataset.backbone={needing}, or dataset.weights=null"
+        )
+    file = None if given is None else expanded(given)
+    if file is not None and not file.is_file():
+        raise DataError(
+            f"{file}: cannot be read (no such file); dataset.weights names the file of the weights"
+        )
+    check_packages(chosen)
+    if backbone.weights == "catalogue":
+        file = next(iter(locate(chosen).values()))
+    elif backbone.weights == "path" and file is None:
+        raise ConfigError(
+            f"dataset.weights=null: dataset.backbone={chosen} needs the file of its weights; write "
+            "dataset.weights=PATH, or dataset.backbone=auto"
+        )
+    return backbone, file
+
+
+@lru_cache(maxsize=16)
+def _warn(name: str) -> None:
+    """Once in a process."""
+    logger.warning(
+        "WARNING: %s: no ImageNet weights are here, and %s STANDS IN for the backbone; results say "
+        "source=standin (to have them: dpfl data fetch %s)",
+        name,
+        STANDIN,
+        EFFICIENTNET,
+    )

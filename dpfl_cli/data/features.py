@@ -24,27 +24,24 @@ from pydantic import Field, field_validator
 import dpfl_cli.data.emnist
 import dpfl_cli.data.mnist  # noqa: F401
 from dpfl_cli.config.component import Component, Settings, component, lookup
-from dpfl_cli.config.errors import ConfigError, DataError, nearest
+from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import content_id
-from dpfl_cli.config.paths import expanded
 from dpfl_cli.data.backbones import (
     BACKBONES,
-    EFFICIENTNET,
     Backbone,
     Extractor,
     as_images,
-    check_packages,
+    backbone_of,
     read_weights,
 )
 from dpfl_cli.data.base import Stages
 from dpfl_cli.data.cache import Arrays, cached
 from dpfl_cli.data.extraction import BATCH, extracted, principal_components
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.sources import cache_dir, digest, locate, status
+from dpfl_cli.data.sources import cache_dir, digest
 
 logger = logging.getLogger("dpfl")
 
-STANDIN = "rcf"  # of `auto`, where no weights are here
 BLOCK = 100  # images whose features are kept in one file
 
 
@@ -283,7 +280,7 @@ def resolve(name: str, base_name: str, settings: FeatureSettings) -> Resolved:
     """
     base = lookup("dataset", base_name)
     base_info: DatasetInfo = base.target.info(_settings_of(base, None, settings.test_records))
-    backbone, weights = _backbone(name, settings)
+    backbone, weights = backbone_of(name, settings.backbone, settings.weights)
     fit, records = settings.fit_records, base_info.records
     if fit >= records:
         raise ConfigError(
@@ -319,52 +316,6 @@ def resolve(name: str, base_name: str, settings: FeatureSettings) -> Resolved:
         components=components,
         train=(fit, stop),
         public=fit if components is not None or backbone.fitted else 0,
-    )
-
-
-def _backbone(name: str, settings: FeatureSettings) -> tuple[Backbone, Path | None]:
-    """The backbone and its weights' file; `auto` takes the stand-in where EfficientNet-Lite0's are
-    nowhere, and says so.
-    """
-    chosen, given = settings.backbone, settings.weights
-    if chosen == "auto":
-        found = status(EFFICIENTNET)
-        chosen = EFFICIENTNET
-        if found.missing and found.problem is None:
-            _warn(name)
-            chosen = STANDIN
-    backbone = BACKBONES[chosen]
-    if given is not None and backbone.weights != "path":
-        needing = " or ".join(one.name for one in BACKBONES.values() if one.weights == "path")
-        raise ConfigError(
-            f"dataset.weights={given}: dataset.backbone={settings.backbone} takes no file of "
-            f"yours; write dataset.backbone={needing}, or dataset.weights=null"
-        )
-    file = None if given is None else expanded(given)
-    if file is not None and not file.is_file():
-        raise DataError(
-            f"{file}: cannot be read (no such file); dataset.weights names the file of the weights"
-        )
-    check_packages(chosen)
-    if backbone.weights == "catalogue":
-        file = next(iter(locate(chosen).values()))
-    elif backbone.weights == "path" and file is None:
-        raise ConfigError(
-            f"dataset.weights=null: dataset.backbone={chosen} needs the file of its weights; write "
-            "dataset.weights=PATH, or dataset.backbone=auto"
-        )
-    return backbone, file
-
-
-@lru_cache(maxsize=16)
-def _warn(name: str) -> None:
-    """Once in a process."""
-    logger.warning(
-        "WARNING: %s: no ImageNet weights are here, and %s STANDS IN for the backbone; results say "
-        "source=standin (to have them: dpfl data fetch %s)",
-        name,
-        STANDIN,
-        EFFICIENTNET,
     )
 
 

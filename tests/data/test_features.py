@@ -100,7 +100,7 @@ def _small(tmp_path, monkeypatch):
     for module in (features, extraction):
         monkeypatch.setattr(module, "BATCH", BATCH)
     features._records.cache_clear()
-    features._warn.cache_clear()
+    backbones._warn.cache_clear()
 
 
 def use(files, tmp_path, monkeypatch) -> None:
