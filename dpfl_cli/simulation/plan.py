@@ -19,7 +19,7 @@ import dpfl_cli.data
 import dpfl_cli.models
 import dpfl_cli.privacy
 from dpfl_cli.config.component import Component, Settings, components, lookup, parse_settings
-from dpfl_cli.config.errors import ConfigError, DpflError, nearest
+from dpfl_cli.config.errors import ConfigError, DpflError, nearest, place_in_plugin
 from dpfl_cli.config.schema import (
     DpSettings,
     EvaluationSettings,
@@ -82,7 +82,7 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
         if not own:
             raise
         raise ConfigError(
-            f"{', '.join(own)}: {type(error).__name__}: {error}; --debug shows where"
+            f"{', '.join(own)}: {type(error).__name__}: {error}{place_in_plugin(error)}"
         ) from error
 
 
