@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import io
 import json
 import re
@@ -175,9 +174,9 @@ def _compare(records: Sequence[RunRecord], args: argparse.Namespace) -> None:
 
 
 def _pivot(records: Sequence[RunRecord], args: argparse.Namespace) -> None:
-    from dpfl_cli.cli.pivot import pivot, print_pivot
+    from dpfl_cli.cli.pivot import print_pivot
 
-    print_pivot(pivot(records, args.rows, args.cols, args.metric), args.form)
+    print_pivot(records, args.rows, args.cols, args.metric, args.form)
 
 
 def _export(records: Sequence[RunRecord], known: Sequence[RunRecord], path: Path | None) -> None:
@@ -249,26 +248,23 @@ def _payload(rows: Sequence[dict[str, Any]], kind: str) -> bytes:
     """Rows with the same keys, as a file of this suffix."""
     if kind == ".json":
         return json.dumps(rows, indent=2).encode()
-    if kind == ".parquet":
-        import pandas as pd
+    import pandas as pd
 
-        texts = {key for row in rows for key, one in row.items() if isinstance(one, str | list)}
-        columns = {key: [_cell(row[key], key in texts) for row in rows] for key in rows[0]}
-        sink = io.BytesIO()
-        try:
-            pd.DataFrame(columns).to_parquet(sink, engine="pyarrow", index=False)
-        except ImportError as error:
-            raise ConfigError(".parquet needs pyarrow: pip install pyarrow, or .csv") from error
-        return sink.getvalue()
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(rows[0])
-    writer.writerows([_cell(value, True) for value in row.values()] for row in rows)
-    return out.getvalue().encode()
+    frame = pd.DataFrame(rows, dtype=object)
+    if kind == ".csv":
+        return frame.map(_text).to_csv(index=False).encode()
+    mixed = [key for key in frame if frame[key].map(lambda one: isinstance(one, str | list)).any()]
+    frame[mixed] = frame[mixed].map(_text)  # a column of a file has one type
+    sink = io.BytesIO()
+    try:
+        frame.infer_objects().to_parquet(sink, engine="pyarrow", index=False)
+    except ImportError as error:
+        raise ConfigError(".parquet needs pyarrow: pip install pyarrow, or .csv") from error
+    return sink.getvalue()
 
 
-def _cell(value: Any, as_text: bool) -> Any:
-    return ("" if value is None else text_of(value)) if as_text else value
+def _text(value: Any) -> str:
+    return "" if value is None else text_of(value)
 
 
 def _prune(store: RunStore, args: argparse.Namespace) -> None:

@@ -23,8 +23,9 @@ from dpfl_cli.cli.varying import (
 from dpfl_cli.privacy.nominal import NOMINAL_SIGN
 from dpfl_cli.simulation.store import CLAIMED
 
-# What may be said once for all runs where a table is too wide, in this order.
+# What may be said once for all runs where a table is too wide.
 COMMON = ("delta", "status", "dataset", "dp", "algorithm", "seed")
+Row = dict[str, str]  # column -> cell
 LEFT = ("run", "algorithm", "dp", "dataset", "seed", "status", "settings")  # texts
 SHOWN = ("accuracy", "relative_distance", "distance", "train_loss", "test_loss")
 METRICS = 3  # of SHOWN, the first that the runs have
@@ -112,20 +113,12 @@ def print_results(console: Console, runs: Sequence[tuple[dict[str, Any], dict[st
     """Prints a table of runs from their (config, result), and below it what holds for all of them.
 
     Means over seeds follow where there are any. Where the console is too narrow for a line a run,
-    columns whose cells are all equal go below the table, then metrics are left out, the last first,
-    then the swept keys fold.
+    columns whose cells are all equal go below the table; then only one metric is shown, and the
+    swept keys fold.
     """
-    columns, means = _columns(runs)
+    rows, means = _rows(runs)
     reports = [result["privacy"] for _, result in runs]
-    common: dict[str, None] = {}
-    for shown in (columns, means):
-        if shown:
-            table, left_out = _fitted(console, shown)
-            if isinstance(table, str):
-                console.out(table)
-            else:
-                console.print(table, crop=False)
-            common |= dict.fromkeys(left_out)
+    common = dict.fromkeys([*_print_rows(console, rows), *_print_rows(console, means)])
     for line in (
         *([", ".join(common)] if common else []),
         _caption(reports),
@@ -135,60 +128,43 @@ def print_results(console: Console, runs: Sequence[tuple[dict[str, Any], dict[st
         console.print(line, markup=False)
 
 
-def _columns(
-    runs: Sequence[tuple[dict[str, Any], dict[str, Any]]],
-) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Column -> one cell a run: what it was, every key that varies, metrics, epsilon; and the same
-    of the means over runs that differ by the seed alone, empty where none do.
+def _rows(runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> tuple[list[Row], list[Row]]:
+    """A row a run: what it was, every key that varies, metrics, epsilon; and one for the runs that
+    differ by the seed alone, with their means, none where no two do.
     """
     last = [result["metrics"].get("last", {}) for _, result in runs]
     metrics = [name for name in SHOWN if any(name in values for values in last)][:METRICS]
     settings = [settings_of(config) for config, _ in runs]
     swept = {key: column for key, column in varying(settings).items() if key not in CHOICES}
     names = short_names(list(swept))
-    whats = [
-        {
-            "algorithm": chosen["algorithm"],
-            "dp": chosen["dp"],
-            "dataset": chosen["dataset"]
-            + (" (stand-in)" if result["data"]["source"] == "standin" else ""),
-            **{names[key]: text_of(column[number]) for key, column in swept.items()},
-        }
-        for number, (chosen, (_, result)) in enumerate(zip(settings, runs, strict=True))
-    ]
-    worths = [
-        {
-            "epsilon": epsilon_text(result["privacy"]),
-            "delta": f"{result['privacy']['delta']:g}",
-        }
-        for _, result in runs
-    ]
-    rows = [
-        {
-            "run": result["id"],
-            **what,
-            "seed": str(result["seed"]),
-            **{name: _number(values.get(name)) for name in metrics},
-            **worth,
-            "status": result["status"],
-        }
-        for what, worth, (_, result), values in zip(whats, worths, runs, last, strict=True)
-    ]
+    rows = []
+    for number, (chosen, (_, result)) in enumerate(zip(settings, runs, strict=True)):
+        standin = " (stand-in)" if result["data"]["source"] == "standin" else ""
+        rows.append(
+            {
+                "run": result["id"],
+                "algorithm": chosen["algorithm"],
+                "dp": chosen["dp"],
+                "dataset": chosen["dataset"] + standin,
+                **{names[key]: text_of(column[number]) for key, column in swept.items()},
+                "seed": str(result["seed"]),
+                **{name: _number(last[number].get(name)) for name in metrics},
+                "epsilon": epsilon_text(result["privacy"]),
+                "delta": f"{result['privacy']['delta']:g}",
+                "status": result["status"],
+            }
+        )
     means = []
     for group in repetitions(settings):
-        done = [number for number in group if runs[number][1]["status"] == "done"]
+        done = [last[number] for number in group if rows[number]["status"] == "done"]
         averages = {
-            name: mean_text([last[i][name] for i in done if name in last[i]], len(group))
+            name: mean_text([values[name] for values in done if name in values], len(group))
             for name in metrics
         }
-        epsilons = dict.fromkeys(worths[number]["epsilon"] for number in group)
-        worth = {**worths[group[0]], "epsilon": "; ".join(epsilons)}
-        means.append({**whats[group[0]], "seeds": str(len(group)), **averages, **worth})
-    return _turned(rows), _turned(means) if len(means) < len(runs) else {}
-
-
-def _turned(rows: Sequence[dict[str, str]]) -> dict[str, list[str]]:
-    return {name: [row[name] for row in rows] for name in rows[0]}
+        epsilons = "; ".join(dict.fromkeys(rows[number]["epsilon"] for number in group))
+        mean = {**rows[group[0]], **averages, "epsilon": epsilons, "seeds": str(len(group))}
+        means.append({name: mean[name] for name in mean if name not in ("run", "seed", "status")})
+    return rows, means if len(means) < len(rows) else []
 
 
 def _number(value: float | None) -> str:
@@ -207,66 +183,60 @@ def mean_text(values: Sequence[float], runs: int) -> str:
     return text if len(values) == runs else f"{text} ({len(values)} of {runs} runs)"
 
 
-def _fitted(console: Console, columns: dict[str, list[str]]) -> tuple[Table | str, list[str]]:
-    """A table with a line a row where the console is wide enough, and what was said once for all of
-    its rows instead. In a narrower one the swept keys fold in one column; nothing is cut.
-
-    Lines are a text of their own: rich takes 20 s for 5,000 of them.
+def _print_rows(console: Console, rows: Sequence[Row]) -> list[str]:
+    """Prints a line a row where the console is wide enough; returns what is to be said once for all
+    of them instead. In a narrow console swept keys fold in one column; nothing is cut.
     """
-    common: list[str] = []
-    metrics = [name for name in reversed(SHOWN) if name in columns][:-1]
-    for name in (*COMMON, *metrics, ""):
-        cells = [[name, *column] for name, column in columns.items()]
-        widths = [max(map(cell_len, column)) for column in cells]
-        if sum(widths) + 2 * len(widths) - 2 <= console.width:
-            return _lines(columns, widths), common
-        if name in metrics:
-            del columns[name]
-        elif name and name in columns and len(set(columns[name])) == 1:
-            common.append(f"{name} {columns.pop(name)[0]}")
-        elif not name:
-            columns = _folded(columns)
-    table = _table(columns)
-    table.width = max(console.measure(table).minimum, console.width)
-    return table, common
+    common = {name: {row.get(name) for row in rows} for name in COMMON}
+    equal = [name for name, cells in common.items() if len(cells) == 1 and None not in cells]
+    short = [{name: row[name] for name in row if name not in equal} for row in rows]
+    for shown in (rows, short):
+        lines = _lines(shown)
+        if cell_len(max(lines, key=cell_len, default="")) <= console.width:
+            console.out("\n".join(lines))
+            break
+    else:
+        table = _table([_folded(row) for row in short])
+        table.width = max(console.measure(table).minimum, console.width)
+        console.print(table, crop=False)
+    return [f"{name} {rows[0][name]}" for name in equal] if shown is not rows else []
 
 
-def _lines(columns: dict[str, list[str]], widths: Sequence[int]) -> str:
-    """Columns as lines of text, each as wide as its widest cell."""
+def _lines(rows: Sequence[Row]) -> list[str]:
+    """Rows as lines of text, below their header: rich takes 20 s for a table of 5,000 runs."""
+    if not rows:
+        return []
     padded = []
-    for (name, column), width in zip(columns.items(), widths, strict=True):
-        cells = [(cell, " " * (width - cell_len(cell))) for cell in (name, *column)]
-        padded.append([cell + pad if name in LEFT else pad + cell for cell, pad in cells])
-    head, *rows = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
-    return "\n".join([head, "─" * (sum(widths) + 2 * len(widths) - 2), *rows, ""])
+    for name in rows[0]:
+        cells = [name, *(row[name] for row in rows)]
+        width = max(map(cell_len, cells))
+        blanks = [" " * (width - cell_len(cell)) for cell in cells]
+        sides = (cells, blanks) if name in LEFT else (blanks, cells)
+        padded.append(["".join(cell) for cell in zip(*sides, strict=True)])
+    head, *lines = ["  ".join(cells) for cells in zip(*padded, strict=True)]
+    return [head, "─" * cell_len(head), *lines, ""]
 
 
-def _folded(columns: dict[str, list[str]]) -> dict[str, list[str]]:
-    """All swept keys in one column."""
-    swept = [name for name in columns if name not in KNOWN]
-    if not swept:
-        return columns
-    cells = zip(*(columns[name] for name in swept), strict=True)
-    words = [
-        " ".join(f"{name}={one}" for name, one in zip(swept, row, strict=True)) for row in cells
-    ]
-    kept = {name: column for name, column in columns.items() if name in KNOWN}
-    return {**kept, "settings": words}
+def _folded(row: Row) -> Row:
+    """All swept keys in one column, and no metric but the first."""
+    swept = [f"{name}={cell}" for name, cell in row.items() if name not in KNOWN]
+    further = [name for name in SHOWN if name in row][1:]
+    kept = {name: cell for name, cell in row.items() if name in KNOWN and name not in further}
+    return {**kept, "settings": " ".join(swept)} if swept else row
 
 
-def _table(columns: dict[str, list[str]]) -> Table:
+def _table(rows: Sequence[Row]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, cells in columns.items():
-        longest = max(len(word) for cell in cells for word in [*cell.split(), ""])
+    for name in rows[0]:
         table.add_column(
             name,
             justify="left" if name in LEFT else "right",
             no_wrap=name == "run",
             overflow="fold",
-            min_width=longest,
+            min_width=max(len(word) for row in rows for word in [*row[name].split(), ""]),
         )
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
+    for row in rows:
+        table.add_row(*row.values())
     return table
 
 
