@@ -48,7 +48,6 @@ from math import ceil, log
 from typing import Literal
 
 from dpfl_cli.algorithms.api import (
-    ClientSide,
     Diagnostics,
     Field,
     Number,
@@ -57,7 +56,6 @@ from dpfl_cli.algorithms.api import (
     Round,
     Setup,
     State,
-    Streams,
     Tensor,
     algorithm,
     check_batch,
@@ -106,10 +104,7 @@ class AdaptDp:
 
     hyper: AdaptDpSettings
 
-    @staticmethod
-    def gaps(settings: AdaptDpSettings, trust: str, whole_noise: bool) -> list[str]:
-        """See the docstring of the file."""
-        return local_steps_gaps(settings, whole_noise)
+    gaps = staticmethod(local_steps_gaps)
 
     @staticmethod
     def releases(settings: AdaptDpSettings, run: Setup) -> list[ReleaseSpec]:
@@ -128,8 +123,7 @@ class AdaptDp:
         )
         return [radius, steps]
 
-    def init(self, objective: ClientSide, streams: Streams) -> State:
-        return start(objective, streams)
+    init = staticmethod(start)
 
     def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
         hyper, model = self.hyper, state.server["model"]  # x

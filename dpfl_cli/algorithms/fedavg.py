@@ -28,7 +28,6 @@ from __future__ import annotations
 from dpfl_cli.algorithms.api import (
     ALL_TRUSTS,
     CLIPPED,
-    ClientSide,
     Diagnostics,
     Field,
     LocalSettings,
@@ -37,7 +36,6 @@ from dpfl_cli.algorithms.api import (
     Round,
     Setup,
     State,
-    Streams,
     algorithm,
     bounded_local_update,
     check_batch,
@@ -72,8 +70,7 @@ class FedAvg:
         check_batch(settings.batch_size, run)
         return [ReleaseSpec("update", note=f"client update {CLIPPED}")]
 
-    def init(self, objective: ClientSide, streams: Streams) -> State:
-        return start(objective, streams)
+    init = staticmethod(start)
 
     def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
         model = state.server["model"]  # w

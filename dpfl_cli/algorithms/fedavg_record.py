@@ -29,7 +29,6 @@ not cover it.
 from __future__ import annotations
 
 from dpfl_cli.algorithms.api import (
-    ClientSide,
     Diagnostics,
     Field,
     Number,
@@ -38,7 +37,6 @@ from dpfl_cli.algorithms.api import (
     Round,
     Setup,
     State,
-    Streams,
     algorithm,
     gradient_release,
     local_steps_gaps,
@@ -66,17 +64,13 @@ class FedAvgRecord:
 
     hyper: FedAvgRecordSettings
 
-    @staticmethod
-    def gaps(settings: FedAvgRecordSettings, trust: str, whole_noise: bool) -> list[str]:
-        """See the docstring of the file."""
-        return local_steps_gaps(settings, whole_noise)
+    gaps = staticmethod(local_steps_gaps)
 
     @staticmethod
     def releases(settings: FedAvgRecordSettings, run: Setup) -> list[ReleaseSpec]:
         return [gradient_release(settings, run)]
 
-    def init(self, objective: ClientSide, streams: Streams) -> State:
-        return start(objective, streams)
+    init = staticmethod(start)
 
     def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
         model = state.server["model"]  # w

@@ -50,7 +50,6 @@ from typing import Literal
 
 from dpfl_cli.algorithms.api import (
     CLIPPED,
-    ClientSide,
     ConfigError,
     Diagnostics,
     Field,
@@ -61,7 +60,6 @@ from dpfl_cli.algorithms.api import (
     Round,
     Setup,
     State,
-    Streams,
     Tensor,
     algorithm,
     bounded_local_update,
@@ -132,8 +130,7 @@ class FedExp:
             ),
         ]
 
-    def init(self, objective: ClientSide, streams: Streams) -> State:
-        return start(objective, streams)
+    init = staticmethod(start)
 
     def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
         model = state.server["model"]  # w

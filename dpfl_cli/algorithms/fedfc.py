@@ -37,7 +37,6 @@ from dpfl_cli.algorithms.api import (
     Round,
     Setup,
     State,
-    Streams,
     Tensor,
     algorithm,
     clip,
@@ -77,14 +76,12 @@ class FedFC:
         gradient = f"preconditioned client gradient {CLIPPED}"
         return releases(settings, run, gradient, f"client covariance of features {CLIPPED}")
 
-    def init(self, objective: ClientSide, streams: Streams) -> State:
-        return start_state(objective, streams)
+    init = staticmethod(start_state)
 
     def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
         hyper, objective = self.hyper, at.objective
-        model, inverse = state.server["model"], state.server["preconditioner"]  # w, P
-        if (at.number == 1).any():
-            inverse = preconditioner(at, hyper, self._covariance(objective), inverse)
+        model = state.server["model"]  # w
+        inverse = preconditioner(at, hyper, self._covariance, state.server["preconditioner"])  # P
         gradient = objective.gradient(at.at_clients(model))
         update = clip(objective.precondition(gradient, inverse), hyper.clip_norm)  # u_i
         mean = at.release("gradient", update).mean

@@ -36,7 +36,6 @@ from dpfl_cli.algorithms.api import (
     Round,
     Setup,
     State,
-    Streams,
     algorithm,
     per_run,
     scaled,
@@ -77,14 +76,12 @@ class FedFCRecord:
         )
         return releases(settings, run, GRADIENT, note)
 
-    def init(self, objective: ClientSide, streams: Streams) -> State:
-        return start_state(objective, streams)
+    init = staticmethod(start_state)
 
     def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
         hyper, objective = self.hyper, at.objective
-        model, inverse = state.server["model"], state.server["preconditioner"]  # w, P
-        if (at.number == 1).any():
-            inverse = preconditioner(at, hyper, self._covariance(objective), inverse)
+        model = state.server["model"]  # w
+        inverse = preconditioner(at, hyper, self._covariance, state.server["preconditioner"])  # P
         gradient = objective.clipped_gradient(at.at_clients(model), hyper.clip_norm)
         mean = at.release("gradient", gradient).mean  # G
         direction = objective.precondition(mean + objective.regulariser_gradient(model), inverse)

@@ -102,8 +102,8 @@ def batching_gaps(settings: RecordSettings) -> list[str]:
     return found
 
 
-def local_steps_gaps(settings: RecordSettings, whole_noise: bool) -> list[str]:
-    """Why K noisy local steps are not proved."""
+def local_steps_gaps(settings: RecordSettings, trust: str, whole_noise: bool) -> list[str]:
+    """Why K noisy local steps are not proved: `gaps` of a method that takes them."""
     found = batching_gaps(settings)
     if settings.local_steps > 1 and not whole_noise:
         found.append(

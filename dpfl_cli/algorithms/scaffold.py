@@ -60,7 +60,6 @@ from typing import Literal
 from dpfl_cli.algorithms.api import (
     CLIPPED,
     Bounded,
-    ClientSide,
     Diagnostics,
     Field,
     LocalSettings,
@@ -70,7 +69,6 @@ from dpfl_cli.algorithms.api import (
     Round,
     Setup,
     State,
-    Streams,
     Tensor,
     algorithm,
     check_batch,
@@ -129,8 +127,7 @@ class Scaffold:
             half("control", note=f"the same update for the control, {note}"),
         ]
 
-    def init(self, objective: ClientSide, streams: Streams) -> State:
-        return start_state(objective, streams)
+    init = staticmethod(start_state)
 
     def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
         hyper = self.hyper

@@ -38,7 +38,6 @@ from __future__ import annotations
 
 from dpfl_cli.algorithms.api import (
     GRADIENT,
-    ClientSide,
     Diagnostics,
     Field,
     Number,
@@ -47,7 +46,6 @@ from dpfl_cli.algorithms.api import (
     Round,
     Setup,
     State,
-    Streams,
     algorithm,
     first_round,
     gradient_release,
@@ -80,10 +78,7 @@ class ScaffoldRecord:
 
     hyper: ScaffoldRecordSettings
 
-    @staticmethod
-    def gaps(settings: ScaffoldRecordSettings, trust: str, whole_noise: bool) -> list[str]:
-        """See the docstring of the file."""
-        return local_steps_gaps(settings, whole_noise)
+    gaps = staticmethod(local_steps_gaps)
 
     @staticmethod
     def releases(settings: ScaffoldRecordSettings, run: Setup) -> list[ReleaseSpec]:
@@ -99,8 +94,7 @@ class ScaffoldRecord:
         )
         return [first, steps]
 
-    def init(self, objective: ClientSide, streams: Streams) -> State:
-        return start_state(objective, streams)
+    init = staticmethod(start_state)
 
     def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
         hyper = self.hyper

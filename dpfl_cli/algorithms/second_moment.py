@@ -5,6 +5,7 @@ preconditioner made of it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -80,7 +81,10 @@ def start_state(objective: ClientSide, streams: Streams) -> State:
 
 
 def preconditioner(
-    at: Round, hyper: SecondMomentSettings, covariance: Bounded, known: Tensor
+    at: Round,
+    hyper: SecondMomentSettings,
+    covariance: Callable[[ClientSide], Bounded],
+    known: Tensor,
 ) -> Tensor:
     """P = (K + gamma I)^-1 [R, p, p], K the released mean of the clients' covariances, for the runs
     in their first round.
@@ -90,10 +94,13 @@ def preconditioner(
     gamma are set to gamma.
 
     Args:
+      covariance: makes every client's [R, M, p (p + 1) / 2].
       known: [R, p, p] of the others.
     """
     first = at.number == 1
-    released = at.release("covariance", covariance, charged=first).mean
+    if not first.any():
+        return known
+    released = at.release("covariance", covariance(at.objective), charged=first).mean
     whole = unpacked(released, at.objective.features)
     fresh = damped_inverse(whole, hyper.damping, hyper.psd_floor == "damping")
     return at.where(first, fresh, known)

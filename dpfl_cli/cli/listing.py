@@ -13,7 +13,7 @@ from dpfl_cli.cli.plugins import add_plugin_option, load_plugins
 from dpfl_cli.config.component import GROUPS as COMPONENT_GROUPS
 from dpfl_cli.config.component import Component, components, parse_settings
 from dpfl_cli.config.errors import ConfigError, nearest
-from dpfl_cli.config.options import documented, option_files
+from dpfl_cli.config.options import component_names, documented, option_files
 
 GROUPS = (*COMPONENT_GROUPS, "scale", "hydra/launcher")
 
@@ -56,17 +56,11 @@ def summary_of(path: Path) -> str:
     return ""
 
 
-def _component_name(group: str, path: Path) -> str:
-    """The component that an option chooses."""
-    keys = ("name", f"{group}.name")
-    return next((value for key, value, _ in documented(path) if key in keys), path.stem)
-
-
 def preset_of(group: str, path: Path) -> str | None:
     """The option whose component this one sets otherwise, where it is another one: the component's
     namesake.
     """
-    name = _component_name(group, path)
+    name = component_names(group)[path.stem]
     return name if name != path.stem and (path.parent / f"{name}.yaml").exists() else None
 
 
@@ -96,7 +90,7 @@ def describe(group: str, option: str) -> None:
     path, found = files.get(option), plugged.get(option)
     if path is not None:
         if group in COMPONENT_GROUPS:
-            found = components(group).get(_component_name(group, path))
+            found = components(group).get(component_names(group)[option])
         print(f"{group}={option}: {_line_of(group, path)}")
         parameters = documented(path)
         is_global = "@package" in path.read_text()

@@ -36,7 +36,8 @@ def print_pivot(
         cells.drop(columns="text").to_csv(sys.stdout)
         return
     wide = cells["text"].unstack(list(cols), fill_value="", sort=False)
-    header = [*rows, *(", ".join(name) if len(cols) > 1 else name for name in wide)]
+    names = [", ".join(name) if isinstance(name, tuple) else str(name) for name in wide]
+    header = [*rows, *names]
     lines = wide.reset_index().to_numpy().tolist()
     title = f"{chosen} by {', '.join(cols)}; mean ± standard deviation over seeds"
     if form == "latex":

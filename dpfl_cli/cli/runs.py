@@ -253,7 +253,7 @@ def _payload(rows: Sequence[dict[str, Any]], kind: str) -> bytes:
     frame = pd.DataFrame(rows, dtype=object)
     if kind == ".csv":
         return frame.map(_text).to_csv(index=False).encode()
-    mixed = [key for key in frame if frame[key].map(lambda one: isinstance(one, str | list)).any()]
+    mixed = [key for key in rows[0] if any(isinstance(row[key], str | list) for row in rows)]
     frame[mixed] = frame[mixed].map(_text)  # a column of a file has one type
     sink = io.BytesIO()
     try:

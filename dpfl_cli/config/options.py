@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from dpfl_cli.config.paths import conf_dir
@@ -10,6 +11,16 @@ from dpfl_cli.config.paths import conf_dir
 def option_files(group: str) -> list[Path]:
     """The config files of a group's options."""
     return sorted((conf_dir() / group).glob("*.yaml"))
+
+
+@cache
+def component_names(group: str) -> dict[str, str]:
+    """Option -> the component that it chooses."""
+    keys = ("name", f"{group}.name")
+    return {
+        path.stem: next((value for key, value, _ in documented(path) if key in keys), path.stem)
+        for path in option_files(group)
+    }
 
 
 def documented(path: Path) -> list[tuple[str, str, str]]:

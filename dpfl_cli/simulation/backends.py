@@ -14,35 +14,18 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from dpfl_cli.config.component import Settings, parse_settings
+from dpfl_cli.config.component import parse_settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.simulation.workers import Assignment, Backend, Entry, Future
 
 IDLE = 5  # seconds after which a process without work ends by itself, should its parent be gone
 
 
-class WorkerSettings(Settings):
-    """What all backends have; with `start` each is a `workers.Backend`."""
-
-    package: ClassVar[str]
-    workers: int | None = Field(gt=0)
-
-    @property
-    def local(self) -> bool:
-        """Whether the workers run on this machine."""
-        return True
-
-    @property
-    def threads(self) -> int:
-        """Of a worker on another machine."""
-        return 1
-
-
-class Joblib(WorkerSettings):
+class Joblib(Backend):
     """Processes of this machine, by joblib's loky."""
 
     package = "joblib"
@@ -65,7 +48,7 @@ class Joblib(WorkerSettings):
                 pool.shutdown(wait=True, kill_workers=True)
 
 
-class Ray(WorkerSettings):
+class Ray(Backend):
     """Ray tasks, on this machine or, with an address, on a cluster that sees the same files."""
 
     package = "ray"
@@ -108,7 +91,7 @@ class Ray(WorkerSettings):
             ray.shutdown()
 
 
-class Submitit(WorkerSettings):
+class Submitit(Backend):
     """Jobs of submitit: processes of this machine, or of a Slurm cluster that sees the same
     files.
     """
@@ -163,7 +146,7 @@ class Submitit(WorkerSettings):
                     job.cancel(check=False)
 
 
-BACKENDS: dict[str, type[WorkerSettings]] = {"joblib": Joblib, "ray": Ray, "submitit": Submitit}
+BACKENDS: dict[str, type[Backend]] = {"joblib": Joblib, "ray": Ray, "submitit": Submitit}
 
 
 def make_backend(name: str, options: Mapping[str, Any]) -> Backend:

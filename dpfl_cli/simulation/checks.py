@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpfl_cli.algorithms.local import BatchSettings
 from dpfl_cli.config.component import CLIENT, components
 from dpfl_cli.config.errors import ConfigError, nearest
-from dpfl_cli.config.paths import conf_dir
+from dpfl_cli.config.options import component_names
 from dpfl_cli.config.schema import DpSettings, RuntimeSettings
 from dpfl_cli.models.prox import PenaltySettings
 from dpfl_cli.privacy.conventions import CONVENTIONS
@@ -159,19 +158,13 @@ def check_releases(plan: Plan) -> None:
 
 
 def _instead(group: str, fits: Callable[[Any], bool]) -> str:
-    """What to write: the options of a group whose classes fit."""
-    fitting = [name for name, found in components(group).items() if fits(found.target)]
-    names = sorted(option for name in fitting for option in options_of(group, name))
-    return f"write {group}={' or '.join(names)}" if names else f"no {group} fits"
-
-
-def options_of(group: str, name: str) -> list[str]:
-    """The config options that choose a component as it is: the one of its name, else all that name
-    it; itself for a plugin's.
+    """What to write: the options of a group whose classes fit; a component's namesake, else all
+    that choose it, itself where it is a plugin's.
     """
-    found = []
-    for path in sorted((conf_dir() / group).glob("*.yaml")):
-        named = re.search(r"^ *name: *(\S+)", path.read_text(), re.MULTILINE)
-        if named is not None and named.group(1) == name:
-            found.append(path.stem)
-    return [name] if name in found or not found else found
+    options = component_names(group)
+    names: set[str] = set()
+    for name, found in components(group).items():
+        if fits(found.target):
+            chosen = {option for option, component in options.items() if component == name}
+            names |= {name} if name in chosen or not chosen else chosen
+    return f"write {group}={' or '.join(sorted(names))}" if names else f"no {group} fits"

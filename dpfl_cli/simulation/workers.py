@@ -26,8 +26,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from pydantic import Field
+
+from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import ConfigError, DpflError
 from dpfl_cli.config.paths import COMMAND
 from dpfl_cli.simulation.dealing import cores_of_this_process, deal, share_of_cores
@@ -102,28 +105,31 @@ class Future(Protocol):
 Entry = Callable[[Assignment], Report]
 
 
-class Backend(Protocol):
-    """Who starts worker processes.
+class Backend(Settings):
+    """Who starts worker processes: its options under `hydra.launcher`.
 
     Attributes:
       workers: how many; None for one a core.
-      local: whether they run on this machine, and so share its cores and memory.
-      threads: of a worker that is not local.
     """
 
-    workers: int | None
+    package: ClassVar[str]
+    workers: int | None = Field(gt=0)
 
     @property
-    def local(self) -> bool: ...
+    def local(self) -> bool:
+        """Whether the workers run on this machine, and so share its cores and memory."""
+        return True
 
     @property
-    def threads(self) -> int: ...
+    def threads(self) -> int:
+        """Of a worker on another machine."""
+        return 1
 
     def start(
         self, entry: Entry, assignments: Sequence[Assignment]
     ) -> contextlib.AbstractContextManager[Sequence[Future]]:
         """Starts one process an assignment; on leaving the context none is left."""
-        ...
+        raise NotImplementedError
 
 
 def execute_on_workers(
