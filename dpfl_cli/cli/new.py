@@ -1,0 +1,44 @@
+"""`dpfl new KIND NAME`: a commented file with an algorithm, a model or a data set of yours to begin
+from, and its test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from string import Template
+
+from dpfl_cli.config.errors import ConfigError
+
+TEMPLATES = Path(__file__).parent / "templates"
+TRY = {  # how a file is tried
+    "algorithm": "dpfl run --plugin {name}.py algorithm={name} dp=cdp",
+    "model": "dpfl run model=torch model.path={name}.py:{Name} dataset=mnist partitioner=iid "
+    "algorithm=fedavg dp=cdp",
+    "dataset": "dpfl run dataset=arrays dataset.path={name}.py:{Name} partitioner=natural "
+    "algorithm=fedavg dp=cdp",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", choices=list(TRY))
+    parser.add_argument("name", help="of the file and of what is in it, as my_method")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Writes NAME.py and test_NAME.py into the working folder; nothing is overwritten."""
+    name: str = args.name
+    if not re.fullmatch("[a-z][a-z0-9_]*", name):
+        raise ConfigError(f"new: {name}: write small letters, digits and _, as my_{args.kind}")
+    names = {"name": name, "Name": "".join(part.capitalize() for part in name.split("_"))}
+    paths = {Path(f"{test}{name}.py"): f"{test}{args.kind}.txt" for test in ("", "test_")}
+    for path in paths:
+        if path.exists():
+            raise ConfigError(f"new: {path}: is there already; choose another name")
+    for path, template in paths.items():
+        path.write_text(Template((TEMPLATES / template).read_text()).substitute(names))
+        print(path)
+    print(f"try it: {TRY[args.kind].format(**names)}")
+    print(f"test it: python -m pytest test_{name}.py")
+    return 0

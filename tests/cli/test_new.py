@@ -1,0 +1,49 @@
+"""`dpfl new`: what it writes passes its own test and the project's linter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpfl_cli.cli.main import main
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.parametrize("kind", ["algorithm", "model", "dataset"])
+def test_what_is_written_passes_its_own_test(
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = f"my_{kind}"
+    assert main(["new", kind, name]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [f"{name}.py", f"test_{name}.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"test_{name}.py"]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert main(["new", kind, name]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["algorithm", "My-Method"], "write small letters"),
+        (["metod", "my_method"], "did you mean model?"),
+    ],
+)
+def test_wrong_names_are_one_line(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new", *words]) == 2
+    assert says in capsys.readouterr().err
