@@ -24,6 +24,7 @@ from dpfl_cli.config.paths import COMMAND
 COMMANDS = {
     "run": "one private federated run, or a grid of them with -m",
     "reproduce": "tables and figures of the papers, beside the papers' own numbers",
+    "report": "what reproduces, as a site that opens from disk: every table, figure and claim",
     "runs": "list, show, compare, export and prune finished runs",
     "account": "price runs under every accountant that supports their ledger",
     "calibrate": "the noise that meets a target epsilon and delta",
@@ -47,6 +48,7 @@ usage: dpfl COMMAND [ARGUMENTS]   (dpfl COMMAND --help)
   dpfl run algorithm=fedexp dp=ldp            one run
   dpfl run -m algorithm=fedexp,fedavg dp=ldp  a grid
   dpfl reproduce fedexp/table4                a table of a paper
+  dpfl report                                 what reproduces, as a site
   dpfl calculate scaffnew dataset=mushrooms dp.epsilon=3.3
                                               local steps and iterations, in closed form
 

@@ -6,6 +6,7 @@ dpfl reproduce fedexp/table4 [fedexp/fig1 ...] | fedexp | all | mine.py  [scale=
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 import textwrap
@@ -14,7 +15,7 @@ from pathlib import Path
 from dpfl_cli.cli.plugins import add_plugin_option, load_plugins
 from dpfl_cli.cli.start import importing
 from dpfl_cli.config.errors import ConfigError, nearest
-from dpfl_cli.config.paths import outputs_dir
+from dpfl_cli.config.paths import COMMAND, outputs_dir
 
 EXIT_INCOMPLETE = 3
 EXIT_MISMATCH = 3
@@ -34,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--list": "what there is, with minutes at each scale",
         "--commands": "the dpfl run lines that the artifacts amount to, and run nothing",
         "--dry-run": "what would be run and what it costs, and run nothing",
-        "--quiet": "no progress; only the folders and the index at the end",
+        "--quiet": "no progress; only the folders and the report at the end",
         "--force": "run again what is finished",
         "--publish": "copy what was finished to the outputs folder's published/, with an index",
     }
@@ -57,9 +58,11 @@ def execute(args: argparse.Namespace) -> int:
         return _check(Path(args.check_published) if args.check_published else None)
     names, word = _split(args.words)
     with importing():
+        from dpfl_cli.papers import artifacts as papers
         from dpfl_cli.papers import select
         from dpfl_cli.reproduction.grid import commands
-        from dpfl_cli.reproduction.published import publish_artifacts, published_root
+        from dpfl_cli.reproduction.published import publish_artifacts
+        from dpfl_cli.reproduction.report import write_report
         from dpfl_cli.reproduction.reproduce import check_scale, dry_run, reproduce
 
     load_plugins(args.plugin)
@@ -92,12 +95,12 @@ def execute(args: argparse.Namespace) -> int:
             print(f"dpfl: {one.job.artifact.name}: {gap}", file=sys.stderr)
     for one in made:
         print(one.folder)
-    print(outputs / "artifacts" / "index.html")
     if args.publish:
         whole = [one.job.artifact for one in made if one.complete]
         for folder in publish_artifacts(outputs, whole, scale):
             print(folder)
-        print(published_root(outputs) / "index.html")
+    known = {**papers(), **{one.name: one for one in artifacts}}
+    print(write_report(outputs, known, os.environ.get(COMMAND, "dpfl reproduce")))
     return EXIT_INCOMPLETE if incomplete else 0
 
 

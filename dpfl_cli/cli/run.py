@@ -82,7 +82,7 @@ def execute(args: argparse.Namespace) -> int:
     code = perform(args.overrides, flags, args.plugin)
     if not executed:
         return code
-    from dpfl_cli.cli.report import report_outcomes  # the first round does not wait for it
+    from dpfl_cli.cli.outcomes import report_outcomes  # the first round does not wait for it
 
     return report_outcomes(executed, bool(os.environ.get(QUIET)))
 

@@ -9,12 +9,14 @@ from typing import Any, cast
 
 from dpfl_cli.config.errors import DpflError, StoreError
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
-from dpfl_cli.reproduction.index import INDEX, index_pages, write_index
 from dpfl_cli.reproduction.judge import claims_json, judge, record, recorded
 from dpfl_cli.reproduction.layout import page
-from dpfl_cli.reproduction.publish import artifact_folder, files_of, publish
+from dpfl_cli.reproduction.folder import artifact_folder, files_of, publish
+from dpfl_cli.reproduction.report import index_md
 from dpfl_cli.reproduction.tables import averaged, from_csv
+from dpfl_cli.simulation.store import write_atomically
 
+INDEX = "index.md"
 HOW = "make publish (dpfl reproduce all scale=quick --publish)"
 
 
@@ -48,7 +50,7 @@ def publish_artifacts(outputs: Path, artifacts: Sequence[Artifact], scale: Scale
         files |= remade(artifact, scale, files)  # whose pages say what was recorded before
         publish(folder, files)
         made.append(folder)
-    write_index(root)
+    write_atomically(root / INDEX, index_md(root).encode())
     return made
 
 
@@ -111,9 +113,9 @@ def check_published(
             count, found = 0, [str(error)]
         compared += count
         lines += [f"{name} ({folder.name}): {line}" for line in found]
-    for file, text in zip(INDEX, index_pages(root), strict=True):
-        if not (root / file).is_file() or (root / file).read_bytes() != text.encode():
-            lines.append(f"{root / file}: not the index of what is published; {HOW}")
+    index = root / INDEX
+    if not index.is_file() or index.read_text() != index_md(root):
+        lines.append(f"{index}: not the index of what is published; {HOW}")
     return compared, lines, absent
 
 
@@ -184,5 +186,5 @@ def republish(root: Path, artifacts: Mapping[str, Artifact]) -> list[Path]:
         )
         publish(folder, {**files, **remade(artifacts[name], scale, files)})
         made.append(folder)
-    write_index(root)
+    write_atomically(root / INDEX, index_md(root).encode())
     return made

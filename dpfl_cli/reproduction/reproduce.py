@@ -4,7 +4,6 @@ what can be written.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -17,15 +16,14 @@ import numpy as np
 import torch
 
 import dpfl_cli
-from dpfl_cli.config.errors import ConfigError, StoreError, nearest
+from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.reproduction.figure import draw
+from dpfl_cli.reproduction.folder import artifact_folder, publish, read_folder
 from dpfl_cli.reproduction.grid import Cell, Request, cells, requests
-from dpfl_cli.reproduction.index import complete_before, write_index
 from dpfl_cli.reproduction.judge import Verdict, claims_json, count_verdicts, judge
 from dpfl_cli.reproduction.layout import edges_text, page
 from dpfl_cli.reproduction.measure import MEASURE, Metric
-from dpfl_cli.reproduction.publish import artifact_folder, publish
 from dpfl_cli.reproduction.reduce import rows_of_layers, rows_of_runs
 from dpfl_cli.reproduction.rehearse import rehearse
 from dpfl_cli.reproduction.rows import Rows, records
@@ -199,7 +197,7 @@ def produce(
     chosen = records(means[means[MEASURE].str.startswith("best.")])
     edges = edges_text(artifact, chosen, rows.labels)
     absent = _unreported(artifact, list(ended.values()))
-    if gaps and complete_before(folder):
+    if gaps and read_folder(folder).complete:
         return Produced(job, folder, verdicts, gaps, new, edges, absent, kept=True)
     horizon = job.horizon
     files: dict[str, str | bytes] = {
@@ -312,7 +310,7 @@ def reproduce(
     quiet: bool = False,
     force: bool = False,
 ) -> list[Produced]:
-    """Makes all artifacts, each written as soon as its runs are there, then the index page.
+    """Makes all artifacts, each written as soon as its runs are there.
 
     Raises:
       ConfigError, DataError: before anything runs.
@@ -328,9 +326,6 @@ def reproduce(
         one = produce(job, store, quiet, force, before)
         made.append(one)
         say(f"[{number}/{len(jobs)}] {_line(one)}")
-        with contextlib.suppress(StoreError):  # the one at the end counts
-            write_index(outputs / "artifacts")
-    write_index(outputs / "artifacts")
     return made
 
 

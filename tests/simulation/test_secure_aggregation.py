@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpfl_cli.cli.report import report_outcomes
+from dpfl_cli.cli.outcomes import report_outcomes
 from dpfl_cli.cli.tables import epsilon_text
 from dpfl_cli.config.component import components
 from dpfl_cli.config.compose import compose_config

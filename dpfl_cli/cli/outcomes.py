@@ -1,0 +1,98 @@
+"""What `dpfl run` prints when runs have ended: results, epsilons, failures, folders."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpfl_cli.cli.tables import collusion_text, make_table, print_results, wide_console
+
+if TYPE_CHECKING:
+    from dpfl_cli.simulation.execute import Outcome
+
+EXIT_RUNS_FAILED = 3
+SETTINGS_SAID = 4  # of a grid, each with a line about colluding clients
+
+
+def report_outcomes(outcomes: Sequence[Outcome], quiet: bool) -> int:
+    """Prints a table of the runs and returns the exit code; the last line of a single run is its
+    folder.
+    """
+    if not quiet:
+        console = wide_console()
+        records = [outcome.record for outcome in outcomes]
+        print_results(console, [(record.config, record.result) for record in records])
+        for line in notes(outcomes):
+            console.print(line, markup=False)
+        done = {one.record.id: one.record for one in outcomes if one.status == "done"}
+        if len(done) > 1:
+            from dpfl_cli.cli.compare import plot_comparison
+
+            print(f"Plot: {plot_comparison(list(done.values()))}")
+    bad = [outcome for outcome in outcomes if outcome.status != "done"]
+    if bad and len(outcomes) > 1:
+        rows = [(f"{one.plan.id} {one.plan.label}", one.status, one.reason or "") for one in bad]
+        title = f"{len(bad)} of {len(outcomes)} runs failed or diverged"
+        wide_console(stderr=True).print(make_table(("run", "status", "reason"), rows, title=title))
+    elif bad:
+        print(f"{bad[0].status}: {bad[0].reason}", file=sys.stderr)
+    for folder in dict.fromkeys(outcome.record.folder for outcome in outcomes):
+        print(folder)
+    return EXIT_RUNS_FAILED if bad else 0
+
+
+def notes(outcomes: Sequence[Outcome]) -> list[str]:
+    """What has to be said beside the numbers."""
+    lines = []
+    cached = sum(outcome.cached for outcome in outcomes)
+    if cached:
+        which = "This run was" if len(outcomes) == 1 else f"{cached} of {len(outcomes)} runs were"
+        lines.append(
+            f"{which} finished before and not run again (runtime.force=true runs it again)."
+        )
+    results = [outcome.record.result for outcome in outcomes]
+    stated = results[0]["privacy"].get("epsilon_paper") if len(results) == 1 else None
+    if stated is not None and stated["value"] is not None:
+        lines.append(
+            f"Under the paper's convention ({stated['convention']}) epsilon is "
+            f"{stated['value']:.4f}."
+        )
+    return lines + _repairs(outcomes) + _collusions(results)
+
+
+def _repairs(outcomes: Sequence[Outcome]) -> list[str]:
+    """That updates counted as zero because they were not finite: such a run ends like any other."""
+    runs = {outcome.record.id: outcome.record for outcome in outcomes}
+    mended = sum(
+        "repaired" in record.result["metrics"].get("last", {})
+        and any(row.get("repaired", 0) > 0 for row in record.rows)
+        for record in runs.values()
+    )
+    if not mended:
+        return []
+    which = "This run" if len(runs) == 1 else f"{mended} of {len(runs)} runs"
+    return [
+        f"{which} replaced updates that were not finite by zero, seen at evaluated rounds "
+        "(column repaired of metrics.csv)."
+    ]
+
+
+def _collusions(results: Sequence[dict[str, Any]]) -> list[str]:
+    """What colluding clients would see: a line for each setting that the runs differ in, the first
+    few.
+    """
+    lines: dict[str, None] = {}
+    for result in results:
+        privacy = result["privacy"]
+        if "collusion" not in privacy:
+            continue
+        line, epsilon = collusion_text(privacy["collusion"], result["data"]["clients"]), None
+        if len(results) > 1 and not isinstance(privacy["collusion"], str):
+            epsilon = privacy["epsilon"]
+        if epsilon is not None:
+            line = f"{line.removesuffix('.')} in place of {epsilon:.4f}."
+        lines[line] = None
+    left = len(lines) - SETTINGS_SAID
+    more = f"... and for {left} more setting{'s' if left > 1 else ''}: dpfl account RUN shows them."
+    return [*list(lines)[:SETTINGS_SAID], *([more] if left > 0 else [])]

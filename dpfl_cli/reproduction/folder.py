@@ -1,0 +1,124 @@
+"""An artifact's folder: written aside, put in place as a whole, and read back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from dpfl_cli.config.errors import StoreError
+from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
+from dpfl_cli.simulation.store import write_atomically
+
+PAGES = ("table.csv", "series.csv", "table.md", "claims.json", "manifest.json")
+FIGURES = ("figure.png", "figure.pdf")
+CLAIM_KEYS = {"id", "text", "source", "ours", "invariant", "prior", "finding", "state", "reason"}
+CLAIM_KEYS |= {"note", "comparisons"}
+
+
+def files_of(artifact: Artifact) -> tuple[str, ...]:
+    """The files of an artifact's folder."""
+    return PAGES + (FIGURES if artifact.figures else ())
+
+
+def artifact_folder(outputs: Path, name: str, scale: str) -> Path:
+    """outputs/artifacts/<paper>/<id>/<scale>."""
+    return outputs / "artifacts" / name / scale
+
+
+def publish(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Replaces the folder by one with these files; a reader sees the old one or the new one,
+    complete.
+
+    Raises:
+      StoreError: it cannot be written.
+    """
+    staging = folder.with_name(f".{folder.name}.new")
+    old = folder.with_name(f".{folder.name}.old")
+    try:
+        if (
+            old.exists() and not folder.exists()
+        ):  # a replacement was interrupted between its two renames
+            old.rename(folder)
+        shutil.rmtree(staging, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+        for name, content in files.items():
+            path = staging / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, content.encode() if isinstance(content, str) else content)
+        if folder.exists():
+            folder.rename(old)
+        staging.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise StoreError(
+            f"{folder}: cannot be written ({error.strerror}); make room or set DPFL_OUTPUTS, then "
+            "start again"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Made:
+    """An artifact's folder as it was read: <paper>/<id>/<scale>; `damage` says why it cannot be
+    shown.
+    """
+
+    folder: Path
+    damage: str = ""
+    page: str = ""
+    claims: Sequence[Mapping[str, Any]] = ()
+    numbers: str = ""
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def paper(self) -> str:
+        return self.folder.parts[-3]
+
+    @property
+    def artifact(self) -> str:
+        return "/".join(self.folder.parts[-3:-1])
+
+    @property
+    def scale(self) -> Scale:
+        return cast(Scale, self.folder.name)
+
+    @property
+    def complete(self) -> bool:
+        return not self.damage and self.manifest["complete"] is True
+
+
+def read_folder(folder: Path) -> Made:
+    """One folder; what is wrong with it is said there, so that one bad folder stops nothing."""
+    try:
+        judged = json.loads((folder / "claims.json").read_text())
+        manifest = json.loads((folder / "manifest.json").read_text())
+        page = (folder / "table.md").read_text()
+        claims, numbers = judged["claims"], str(judged["numbers"])
+        missing = sorted({key for one in claims for key in CLAIM_KEYS - set(one)})
+        missing += sorted({"complete"} - set(manifest))
+        if missing:
+            raise ValueError(f"without {', '.join(missing)}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Made(folder, f"{type(error).__name__}: {error}")
+    return Made(folder, "", page, claims, numbers, manifest)
+
+
+def folders(*roots: Path) -> list[Made]:
+    """Every artifact's folder below the roots, by name and size; an earlier root's come first."""
+    found: dict[tuple[str, ...], Made] = {}
+    for root in roots:
+        for folder in root.glob("*/*/*"):
+            if folder.name in SCALES and folder.is_dir():
+                made = found.get(folder.parts[-3:])
+                if made is None or (made.damage and made.folder.parents[2] != root):
+                    found[folder.parts[-3:]] = read_folder(folder)
+    return sorted(found.values(), key=lambda one: (one.artifact, SCALES.index(one.scale)))
+
+
+def largest(found: Sequence[Made]) -> list[Made]:
+    """The largest scale of each artifact that can be read, and every folder that cannot."""
+    shown = {one.artifact: one for one in found if not one.damage}  # the last is the largest
+    return [one for one in found if one.damage or one is shown[one.artifact]]

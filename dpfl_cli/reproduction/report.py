@@ -1,0 +1,226 @@
+"""The report: a static site of every table and figure that is there, which needs no network."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files as resources
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from dpfl_cli.config.errors import StoreError
+from dpfl_cli.config.paths import conf_dir
+from dpfl_cli.reproduction.artifact import Artifact
+from dpfl_cli.reproduction.folder import Made, folders, largest, publish
+from dpfl_cli.reproduction.grid import commands
+from dpfl_cli.reproduction.judge import NOT_RUN, REDUCED, recorded
+from dpfl_cli.reproduction.measure import MEASURE, ROUND
+from dpfl_cli.reproduction.verdict import FAILS, HOLDS, UNDECIDED
+
+PACKAGE = "dpfl_cli.reproduction"
+ASSETS = ("report.css", "report.js")
+FINDINGS = (HOLDS, FAILS, UNDECIDED, NOT_RUN)
+GROUPS = {  # of claims, as they are counted; a definition's consequences are not
+    "paper": "The papers' claims, at their sizes",
+    "reduced": "The papers' claims, at reduced size",
+    "ours": "Our own claims",
+}
+POINTS = 80  # rounds of a curve that a plot keeps
+RENDER = MarkdownIt("commonmark", {"html": False}).enable("table").render
+
+Counts = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An artifact at a scale, as its page shows it.
+
+    Attributes:
+      made: its folder.
+      declared: None for one of a file of one's own that is not at hand, or that has changed since.
+      scales: at which it is there.
+    """
+
+    made: Made
+    declared: Artifact | None
+    scales: Sequence[str]
+
+    @property
+    def url(self) -> str:
+        return f"{self.made.artifact}/{self.made.scale}/index.html"
+
+    @property
+    def title(self) -> str:
+        heading = self.made.page.partition("\n")[0]
+        return heading.partition(": ")[2].removesuffix(" (reduced size)")
+
+    @cached_property
+    def sections(self) -> dict[str, Markup]:
+        """The page's sections by heading, as HTML; what is before the first is ""."""
+        _, _, body = self.made.page.partition("\n")
+        first, *others = re.split(r"^## ", body, flags=re.MULTILINE)
+        named = (one.partition("\n") for one in others)
+        texts = {"": first, **{heading: text for heading, _, text in named}}
+        return {heading: Markup(RENDER(text)) for heading, text in texts.items()}
+
+    @property
+    def claims(self) -> list[dict[str, Any]]:
+        """Its claims, each with its group, where it stands, and what was recorded."""
+        known = recorded().get(self.made.artifact, {}).get(self.made.scale, {})
+        return [
+            {**one, "group": _group(one), "of": self, "recorded": known.get(one["id"], "")}
+            for one in self.made.claims
+        ]
+
+    @property
+    def counts(self) -> Counts:
+        return counted(self.claims)
+
+    @property
+    def minutes(self) -> float | None:
+        if self.declared is None or self.declared.runs_of:
+            return None
+        return self.declared.size(self.made.scale).minutes if self.declared.trains else 0.0
+
+    @cached_property
+    def commands(self) -> list[str]:
+        """The `dpfl run` lines that its runs amount to."""
+        return list(commands(self.declared, self.made.scale)) if self.declared else []
+
+    @cached_property
+    def presets(self) -> dict[str, str]:
+        """The presets that its runs are built on: name -> YAML."""
+        names = dict.fromkeys(re.findall(r"\+experiment=(\S+)", "\n".join(self.commands)))
+        return {name: (conf_dir() / f"experiment/{name}.yaml").read_text() for name in names}
+
+    @cached_property
+    def files(self) -> dict[str, bytes]:
+        """What can be downloaded: all of its folder, the runs' commands and presets."""
+        found = {path.name: path.read_bytes() for path in sorted(self.made.folder.iterdir())}
+        texts = {f"{name.replace('/', '_')}.yaml": text for name, text in self.presets.items()}
+        if self.commands:
+            texts["commands.txt"] = "\n".join(self.commands) + "\n"
+        return found | {name: text.encode() for name, text in texts.items()}
+
+    @cached_property
+    def points(self) -> dict[str, Any]:
+        """Means over seeds of every number and curve, for the page's plot."""
+        title = self.declared.title_of if self.declared else str
+        parts = [pd.read_csv(self.made.folder / name) for name in ("table.csv", "series.csv")]
+        frame = pd.concat(part for part in parts if len(part))
+        labels = [str(name) for name in frame.columns[: frame.columns.get_loc(MEASURE)]]
+        frame = frame.reindex(columns=[*labels, MEASURE, ROUND, "value"]).astype({"value": float})
+        rounds = sorted(frame[ROUND].dropna().unique())
+        kept = {*rounds[:: len(rounds) // POINTS + 1], *rounds[-1:]}
+        frame = frame[frame[ROUND].isna() | frame[ROUND].isin(kept)]
+        keys = [*labels, MEASURE, ROUND]
+        means = frame.groupby(keys, sort=False, dropna=False)["value"].agg(["mean", "std", "count"])
+        rows = [[_plain(value) for value in row] for row in means.reset_index().to_numpy().tolist()]
+        rows = [row for row in rows if row[-3] is not None]
+        words = {str(value) for row in rows for value in row[: len(keys) - 1]} | set(labels)
+        titles = {word: shown for word in sorted(words) if (shown := title(word)) != word}
+        return {"labels": labels, "rows": rows, "titles": titles}
+
+
+def _group(claim: Mapping[str, Any]) -> str:
+    if claim["invariant"]:
+        return "invariant"
+    return "ours" if claim["ours"] else "reduced" if claim["state"] == REDUCED else "paper"
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.5g}") if math.isfinite(value) else None
+
+
+def counted(claims: Iterable[Mapping[str, Any]]) -> Counts:
+    """Group -> finding -> how many claims."""
+    found = {group: Counter(dict.fromkeys(FINDINGS, 0)) for group in GROUPS}
+    for one in claims:
+        if one["group"] in found:
+            found[one["group"]][one["finding"]] += 1
+    return found
+
+
+def totals(shown: Iterable[Shown]) -> Counts:
+    """The claims of several artifacts, counted."""
+    return counted(claim for one in shown for claim in one.claims)
+
+
+def _template(name: str) -> Callable[..., str]:
+    templates = Environment(
+        loader=PackageLoader(PACKAGE),
+        autoescape=select_autoescape(["html.j2"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.globals.update(groups=GROUPS, findings=FINDINGS, totals=totals)
+    return templates.get_template(name).render
+
+
+def index_md(root: Path) -> str:
+    """The overview of a folder of artifacts in markdown: totals, and a line for each artifact."""
+    found = largest(folders(root))
+    shown = [Shown(one, None, [one.scale]) for one in found if not one.damage]
+    damaged = [one for one in found if one.damage]
+    return _template("index.md.j2")(shown=shown, damaged=damaged, papers=_by_paper(shown))
+
+
+def _by_paper(shown: Sequence[Shown]) -> dict[str, list[Shown]]:
+    papers = dict.fromkeys(one.made.paper for one in shown)
+    return {name: [one for one in shown if one.made.paper == name] for name in papers}
+
+
+def write_report(outputs: Path, artifacts: Mapping[str, Artifact], command: str) -> Path:
+    """Writes outputs/report anew, from outputs/artifacts and, for what is not there, from
+    outputs/published; returns its front page.
+
+    Args:
+      artifacts: declarations, for titles, commands and cost.
+      command: what made it.
+
+    Raises:
+      StoreError: there is nothing to show, or the site cannot be written.
+    """
+    found = folders(outputs / "artifacts", outputs / "published")
+    if not found:
+        raise StoreError(
+            f"{outputs}: no artifacts and nothing published; dpfl reproduce makes what is shown"
+        )
+    whole = [one for one in found if not one.damage]
+    pages = [_shown(one, artifacts.get(one.artifact), whole) for one in whole]
+    front = [one for one in pages if one.made in largest(found)]
+    damaged = [one.folder for one in found if one.damage]
+    papers = _by_paper(front)
+    cited = {one.paper.key: one.paper for one in artifacts.values() if one.paper is not None}
+    shared = {"papers": papers, "cited": cited, "command": command, "top": ""}
+    files: dict[str, str | bytes] = {
+        "index.html": _template("index.html.j2")(shown=front, damaged=damaged, **shared),
+        "claims.html": _template("claims.html.j2")(shown=front, **shared),
+    }
+    for name, mine in papers.items():
+        files[f"{name}.html"] = _template("paper.html.j2")(name=name, shown=mine, **shared)
+    artifact_page = _template("artifact.html.j2")
+    for one in pages:
+        files |= {f"{Path(one.url).parent}/{name}": text for name, text in one.files.items()}
+        files[one.url] = artifact_page(one=one, **{**shared, "top": "../../../"})
+    for name in ASSETS:
+        files[name] = (resources(PACKAGE) / "templates" / name).read_bytes()
+    publish(outputs / "report", files)
+    return outputs / "report/index.html"
+
+
+def _shown(made: Made, declared: Artifact | None, whole: Sequence[Made]) -> Shown:
+    scales = [one.scale for one in whole if one.artifact == made.artifact]
+    return Shown(made, declared if declared and made.scale in declared.sizes else None, scales)
