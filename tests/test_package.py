@@ -51,6 +51,7 @@ def test_the_package_works_from_any_folder(installed: Path, tmp_path: Path) -> N
     for plugin in own.entry_points.select(group="hydra.plugins"):  # as Hydra 1.4 finds them
         assert issubclass(plugin.load(), Plugin)
     assert list((installed / "dpfl_cli" / "reproduction" / "paper_numbers").glob("*/*.csv"))
+    assert len(list((installed / "dpfl_cli" / "reproduction" / "templates").iterdir())) >= 8
     environment = {key: value for key, value in os.environ.items() if key != "DPFL_OUTPUTS"}
     environment |= {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
     where = "import dpfl_cli.config.paths as p; print(p.conf_dir())"

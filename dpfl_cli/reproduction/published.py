@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from dpfl_cli.config.errors import DpflError, StoreError
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
+from dpfl_cli.reproduction.folder import artifact_folder, files_of, publish
 from dpfl_cli.reproduction.judge import claims_json, judge, record, recorded
 from dpfl_cli.reproduction.layout import page
-from dpfl_cli.reproduction.folder import artifact_folder, files_of, publish
 from dpfl_cli.reproduction.report import index_md
 from dpfl_cli.reproduction.tables import averaged, from_csv
 from dpfl_cli.simulation.store import write_atomically

@@ -116,7 +116,7 @@ class Shown:
         """Means over seeds of every number and curve, for the page's plot."""
         title = self.declared.title_of if self.declared else str
         parts = [pd.read_csv(self.made.folder / name) for name in ("table.csv", "series.csv")]
-        frame = pd.concat(part for part in parts if len(part))
+        frame = pd.concat(parts)
         labels = [str(name) for name in frame.columns[: frame.columns.get_loc(MEASURE)]]
         frame = frame.reindex(columns=[*labels, MEASURE, ROUND, "value"]).astype({"value": float})
         rounds = sorted(frame[ROUND].dropna().unique())

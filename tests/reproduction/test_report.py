@@ -1,0 +1,105 @@
+"""`dpfl report`: totals, pages, downloads, escaping, damage, and which folder is shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dpfl_cli.cli.main import main
+from dpfl_cli.config.errors import StoreError
+from dpfl_cli.reproduction.report import write_report
+from dpfl_cli.reproduction.reproduce import reproduce
+from tests.reproduction.small import ONE
+
+EVIL = "<script>alert(1)</script>"
+HOSTILE = dataclasses.replace(ONE, title=f"Title {EVIL}", notes=[EVIL, "[x](javascript:alert(1))"])
+KNOWN = {"demo/one": HOSTILE}
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("outputs")
+    reproduce([HOSTILE], "quick", root, lambda line: None, quiet=True)
+    return root
+
+
+@pytest.fixture
+def site(outputs: Path, tmp_path: Path) -> Path:
+    shutil.copytree(outputs / "artifacts", tmp_path / "artifacts")
+    return write_report(tmp_path, KNOWN, "dpfl report").parent
+
+
+def test_totals_are_those_of_the_claims(site: Path) -> None:
+    front = " ".join((site / "index.html").read_text().split())
+    assert "Of <strong>0 claims</strong>" in front  # the paper's one was run at reduced size
+    assert "1 more were tried at reduced size only" in front
+    assert "there 1 hold, 0 fail and 0 are undecided" in front
+    assert "demo/one/quick/index.html" in front
+
+
+def test_a_page_has_all_that_there_is(site: Path) -> None:
+    page = (site / "demo/one/quick/index.html").read_text()
+    for words in ("DP-FedEXP", "epsilon does not depend on", "95 % interval", "Nobody, “A"):
+        assert words in page
+    assert "dpfl run -m dataset=synthetic" in page
+    links = set(re.findall(r'href="([^"#]+)" download', page))
+    assert {"table.csv", "series.csv", "claims.json", "figure.pdf", "commands.txt"} <= links
+    assert all((site / "demo/one/quick" / name).is_file() for name in links)
+    (data,) = re.findall(r'id="points">(.*?)</script>', page, flags=re.DOTALL)
+    rows = json.loads(data)["rows"]
+    assert ["fedexp", 0.1, "distance"] in [row[:3] for row in rows]
+    assert {row[-1] for row in rows if row[2] == "distance"} == {3}  # seeds
+
+
+def test_links_lead_somewhere_and_nowhere_else(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        for link in re.findall(r'(?:href|src)="([^"#]+)"', page.read_text()):
+            assert "://" not in link, f"{page}: {link} needs a network"
+            assert (page.parent / link).is_file(), f"{page}: {link}"
+
+
+def test_html_is_escaped(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        text = page.read_text()
+        assert EVIL not in text
+        assert 'href="javascript' not in text
+    assert "&lt;script&gt;" in (site / "index.html").read_text()
+
+
+def test_what_was_made_here_is_shown_before_what_is_published(
+    outputs: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(outputs / "artifacts", tmp_path / "published")
+    page = tmp_path / "report/demo/one/quick/index.html"
+    for root, words in (("published", "PUBLISHED"), ("artifacts", "MADE HERE")):
+        folder = tmp_path / root / "demo/one/quick"
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(outputs / "artifacts/demo/one/quick", folder, dirs_exist_ok=True)
+        table = folder / "table.md"
+        table.write_text(table.read_text().replace("Nobody", words))
+        write_report(tmp_path, KNOWN, "dpfl report")
+        assert words in page.read_text()
+    (tmp_path / "artifacts/demo/one/quick/claims.json").write_text("{")  # published stands in
+    write_report(tmp_path, KNOWN, "dpfl report")
+    assert "PUBLISHED" in page.read_text()
+
+
+def test_a_damaged_folder_is_told(site: Path) -> None:
+    (site.parent / "artifacts/demo/one/quick/claims.json").write_text("{")
+    write_report(site.parent, KNOWN, "dpfl report")
+    assert "is damaged" in (site / "index.html").read_text()
+
+
+def test_nothing_to_show_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(StoreError, match="no artifacts and nothing published"):
+        write_report(tmp_path, {}, "dpfl report")
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path))
+    assert main(["report", "fedexp"]) == 2
+    assert "takes only Python files of your own" in capsys.readouterr().err
