@@ -13,6 +13,7 @@ no antialiasing) before the pixels are normalised.
 
 from __future__ import annotations
 
+import io
 import logging
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,7 @@ from dpfl_cli.config.paths import expanded
 from dpfl_cli.data.efficientnet import PIXEL_MEAN, PIXEL_STD, SIDE, WIDTH, efficientnet_lite0
 from dpfl_cli.data.frozen import frozen
 from dpfl_cli.data.resnet44 import ResNet44
-from dpfl_cli.data.sources import locate, status
+from dpfl_cli.data.sources import locate, read_uncompressed, status
 from dpfl_cli.data.streams import stream_generator
 
 logger = logging.getLogger("dpfl")
@@ -100,12 +101,8 @@ def read_weights(path: Path) -> Weights:
       DataError: the file cannot be read, or holds something else.
     """
     try:
-        values: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror}); dataset.weights names the file of the "
-            "weights"
-        ) from error
+        content = io.BytesIO(read_uncompressed(path))
+        values: Any = torch.load(content, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
         raise DataError(
             f"{path}: damaged, or not only tensors; give a state dict written by torch.save"

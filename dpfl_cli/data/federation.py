@@ -111,23 +111,6 @@ class Federation:
     def clients(self) -> int:
         return self.partition.clients
 
-    def padded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """features [M, n_max, ...], targets [M, n_max], counts [M]; rows past a client's count are
-        zero.
-        """
-        counts = self.partition.counts
-        n_max = max(1, int(counts.max(initial=0)))
-        train = self.dataset.train
-        features = np.zeros((self.clients, n_max, *train.features.shape[1:]), train.features.dtype)
-        targets = np.zeros((self.clients, n_max), train.targets.dtype)
-        rows = np.repeat(np.arange(self.clients), counts)
-        columns = np.arange(len(self.partition.indices)) - np.repeat(
-            self.partition.offsets[:-1], counts
-        )
-        features[rows, columns] = train.features[self.partition.indices]
-        targets[rows, columns] = train.targets[self.partition.indices]
-        return features, targets, counts
-
     def buckets(self, waste: float = 0.15) -> list[np.ndarray]:
         """Client numbers grouped so that padding each group to its largest client wastes at most
         `waste` of its rows.

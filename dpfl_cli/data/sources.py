@@ -13,14 +13,16 @@ import hashlib
 import io
 import json
 import lzma
+import math
 import os
-import sys
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
+
+from platformdirs import user_cache_dir
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.config.paths import expanded
@@ -65,12 +67,7 @@ class Status:
 def cache_dir() -> Path:
     """`DPFL_CACHE`, or `dpfl` in the platform's folder for caches."""
     given = os.environ.get("DPFL_CACHE")
-    if given:
-        return expanded(given)
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "dpfl"
-    base = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "dpfl"
+    return expanded(given) if given else Path(user_cache_dir("dpfl", appauthor=False))
 
 
 def search_path() -> list[Path]:
@@ -104,15 +101,20 @@ def damage(error: Exception) -> str:
     return f"damaged: {error}"
 
 
-def read_uncompressed(path: Path, limit: int = -1) -> bytes:
-    """At most `limit` uncompressed bytes (all by default); a DataError names the file and what is
-    wrong.
+def read_uncompressed(path: Path) -> bytes:
+    """The uncompressed bytes; a DataError names the file and what is wrong, such as content that is
+    no longer what was verified though neither its size nor its time says so.
     """
     try:
         with open_uncompressed(path) as stream:
-            return stream.read(limit)
+            content = stream.read()
+        known = _remembered(path)
     except DAMAGED as error:
         raise DataError(f"{path}: {damage(error)}") from error
+    if known is not None and known.sha256 != hashlib.sha256(content).hexdigest():
+        _memo(path).unlink(missing_ok=True)
+        raise DataError(f"{path}: damaged since it was verified: its checksum is another")
+    return content
 
 
 def kept_until_changed(read: Callable[[Path], Read]) -> Callable[[Path], Read]:
@@ -129,12 +131,14 @@ def kept_until_changed(read: Callable[[Path], Read]) -> Callable[[Path], Read]:
     return reader
 
 
-def compute_digest(path: Path) -> Digest:
-    """Reads the whole file; a DataError names it and what is wrong where that cannot be done."""
+def compute_digest(path: Path, most: float = math.inf) -> Digest:
+    """Reads the whole file, or little more than `most` bytes of it; a DataError names it and what
+    is wrong where that cannot be done.
+    """
     md5, sha256, size = hashlib.md5(usedforsecurity=False), hashlib.sha256(), 0
     try:
         with open_uncompressed(path) as stream:
-            while part := stream.read(BUFFER):
+            while size <= most and (part := stream.read(BUFFER)):
                 md5.update(part)
                 sha256.update(part)
                 size += len(part)
@@ -143,19 +147,33 @@ def compute_digest(path: Path) -> Digest:
     return Digest(size, md5.hexdigest(), sha256.hexdigest())
 
 
-def digest(path: Path) -> Digest:
-    """The file's digest, remembered in the cache folder by path, size and time of change."""
-    try:
-        stat = path.stat()
-    except OSError as error:
-        raise DataError(f"{path}: {damage(error)}") from error
+def _memo(path: Path) -> Path:
+    """Where a file's digest is remembered, by path, size and time of change."""
+    stat = path.stat()
     address = f"{path.resolve()}\n{stat.st_size}\n{stat.st_mtime_ns}".encode()
-    memo = cache_dir() / "digests" / f"{hashlib.sha256(address).hexdigest()[:32]}.json"
+    return cache_dir() / "digests" / f"{hashlib.sha256(address).hexdigest()[:32]}.json"
+
+
+def _remembered(path: Path) -> Digest | None:
+    memo = _memo(path)
     try:
         return Digest(**json.loads(memo.read_text()))
     except (OSError, ValueError, TypeError):
+        return None
+
+
+def digest(path: Path) -> Digest:
+    """The file's digest, remembered in the cache folder; content that is read later is compared
+    with it (`read_uncompressed`).
+    """
+    try:
+        memo, found = _memo(path), _remembered(path)
+    except OSError as error:
+        raise DataError(f"{path}: {damage(error)}") from error
+    if found is None:
         found = compute_digest(path)
-    write_atomically(memo, lambda temporary: temporary.write_text(json.dumps(asdict(found))))
+        text = json.dumps(asdict(found))
+        write_atomically(memo, lambda temporary: temporary.write_text(text))
     return found
 
 
@@ -177,17 +195,15 @@ def locate(dataset: str) -> dict[str, Path]:
       DataError: a file is absent (says where it was looked for and how to get it), or damaged
         (says how).
     """
-    entry = catalogue_entry(dataset)
-    found = {file.name: find(entry, file) for file in entry.files}
-    paths = {name: path for name, path in found.items() if path is not None}
-    if len(paths) < len(found):
-        absent = ", ".join(name for name in found if name not in paths) if paths else ""
+    found = status(dataset)
+    if found.missing:
+        absent = ", ".join(found.missing) if found.files else ""
         raise DataError(
             f"{dataset}: {absent} not found in {searched()}; run: dpfl data fetch {dataset}"
         )
-    for file in entry.files:
-        verify(entry, file, paths[file.name])
-    return paths
+    if found.problem is not None:
+        raise DataError(found.problem)
+    return dict(found.files)
 
 
 def status(dataset: str) -> Status:

@@ -30,6 +30,7 @@ from tests.benchmarks.harness import Case, Contender, Workload
 from tests.benchmarks.plain import clipped
 from tests.benchmarks.record_level import softmax_federation
 from tests.benchmarks.second_order import STACK, cross_entropy
+from tests.padding import padded
 
 RUNS, CLIENTS, RECORDS, NARROW, WIDE, CLASSES = 8, 500, 120, 64, 1280, 10
 CLIP, STEPS, RATE, DAMPING, PENALTY = 1.0, 5, 0.1, 0.1, 1.0
@@ -118,7 +119,7 @@ def rounds(method: str, width: int, runs: int, covariance: bool, device: str) ->
     federation = federation_of(stack.members[0].plan)
     message = covariance_direction if covariance else MESSAGES[method]
     some = SOLVING_CLIENTS if method == "fednew" else LOOP_CLIENTS
-    features, labels, _ = (torch.from_numpy(part) for part in federation.padded())
+    features, labels, _ = (torch.from_numpy(part) for part in padded(federation))
     part = features[:some].clone(), labels[:some].clone()
     server = {name: value[0].cpu() for name, value in stack.state.server.items()}
     controls = torch.zeros(some, stack.objective.dimension)

@@ -29,6 +29,7 @@ from dpfl_cli.simulation.plan import make_plans
 from dpfl_cli.simulation.run_plan import Plan
 from tests.benchmarks.harness import Case, Contender, Workload
 from tests.benchmarks.plain import clipped
+from tests.padding import padded
 
 CLIENTS, RECORDS, WIDTH, L2, CLIP, STEP = 20, 100, 22, 0.1, 1.0, 0.25
 HORIZONS, SEEDS = range(1000, 8001, 1000), 20
@@ -124,7 +125,7 @@ def problem_config(data: Path, clients: int, *overrides: str) -> dict[str, Any]:
 def records_of(plan: Plan) -> tuple[Tensor, Tensor]:
     """features [M, n, d] and targets [M, n], 0 or 1."""
     features, targets, _ = (
-        torch.as_tensor(part, dtype=torch.float64) for part in federation_of(plan).padded()
+        torch.as_tensor(part, dtype=torch.float64) for part in padded(federation_of(plan))
     )
     return features, targets
 

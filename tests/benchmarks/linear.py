@@ -32,6 +32,7 @@ from dpfl_cli.simulation.stack import Stack
 from dpfl_cli.simulation.store import RunStore
 from tests.benchmarks.harness import Case, Contender, Workload
 from tests.benchmarks.plain import clipped, train, train_stacked
+from tests.padding import padded
 
 LOOP_CLIENTS = 50  # the loop's part of a round
 NOISE_PER_CLIP = 0.7  # standard deviation of the noise, in clip norms
@@ -63,7 +64,7 @@ def whole_rounds(device: str) -> Workload:
     plan = linear_plan(f"runtime.device={device}")
     batch = Stack([Member(plan)])
     settings, streams, rounds = plan.algorithm.settings, Streams([1]), count(1)
-    features, targets, _ = (torch.as_tensor(part) for part in federation_of(plan).padded())
+    features, targets, _ = (torch.as_tensor(part) for part in padded(federation_of(plan)))
     fixed = (
         settings.local_steps,
         settings.local_lr,
@@ -96,7 +97,7 @@ def local_steps(device: str) -> Workload:
     objective = plan.model.target(plan.model.settings, [federation], np.array([0]), device)
     start = objective.initial(Streams([0]))
     rate = torch.tensor([settings.local_lr], dtype=torch.float64, device=device)
-    features, targets, _ = (torch.as_tensor(part) for part in federation.padded())
+    features, targets, _ = (torch.as_tensor(part) for part in padded(federation))
     fixed = (settings.local_steps, settings.local_lr)
     return Workload(
         engine=Contender(lambda: objective.local_descent(start, rate, settings.local_steps)),

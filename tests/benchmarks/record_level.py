@@ -23,6 +23,7 @@ from dpfl_cli.models.softmax import SoftmaxRegression, SoftmaxSettings
 from dpfl_cli.privacy.client_values import client_values, opened
 from tests.benchmarks.harness import Case, Contender, Workload
 from tests.benchmarks.plain import clipped
+from tests.padding import padded
 
 CLIENTS, RECORDS, WIDTH, CLASSES = 2, 1500, 512, 10
 STEPS, BATCH, CLIP, RATE = 15, 100, 0.5, 0.1
@@ -44,7 +45,7 @@ def record_level(device: str) -> Workload:
         torch.zeros(CLIENTS, objective.dimension),
         batches(STEPS, CLIENTS, RECORDS, BATCH),
     )
-    features, labels, _ = (torch.from_numpy(part) for part in federation.padded())
+    features, labels, _ = (torch.from_numpy(part) for part in padded(federation))
     here, drawn = start.to(device), numbers.to(device)
     return Workload(
         engine=Contender(lambda: engine(objective, here, drawn)),

@@ -22,6 +22,7 @@ from dpfl_cli.models.softmax import SoftmaxRegression
 from dpfl_cli.privacy.client_values import opened
 from tests.benchmarks.harness import Case, Contender, Workload
 from tests.benchmarks.record_level import softmax_federation, softmax_objective
+from tests.padding import padded
 
 CLIENTS, RECORDS, NARROW, WIDE, CLASSES = 500, 120, 64, 2048, 10
 DAMPING, CLIP = 1.1, 0.1
@@ -39,7 +40,7 @@ def cases() -> Iterator[Case]:
 def hessian_solve(precision: str, device: str) -> Workload:
     federation = softmax_federation(CLIENTS, RECORDS, NARROW, CLASSES)
     objective = softmax_objective(federation, device, solver="cg", solver_precision=precision)
-    features, labels, _ = (torch.from_numpy(part) for part in federation.padded())
+    features, labels, _ = (torch.from_numpy(part) for part in padded(federation))
     features, (values, right) = features.to(DTYPES[precision]), operands(objective)
     own = values[0].to("cpu", features.dtype), right[0].to("cpu", features.dtype)
     return Workload(

@@ -30,6 +30,7 @@ from tests.benchmarks import (
     second_order,
 )
 from tests.benchmarks.harness import Case, Contender, Workload
+from tests.padding import padded
 
 
 def test_linear_rounds_agree() -> None:
@@ -38,7 +39,7 @@ def test_linear_rounds_agree() -> None:
     )
     batch = Stack([Member(plan)])
     batch.step()
-    features, targets, _ = (torch.as_tensor(part) for part in federation_of(plan).padded())
+    features, targets, _ = (torch.as_tensor(part) for part in padded(federation_of(plan)))
     settings = plan.algorithm.settings
     fixed = (settings.local_steps, settings.local_lr, settings.clip_norm, 0.0)
     for reference in (linear.loop, linear.stacked):
@@ -85,7 +86,7 @@ def test_unequal_sizes_keep_their_sum_and_bounds() -> None:
 def test_record_level_steps_agree() -> None:
     federation = record_level.softmax_federation(2, 12, 6, 3)
     objective = record_level.softmax_objective(federation, bias=True)
-    features, labels, _ = (torch.from_numpy(part) for part in federation.padded())
+    features, labels, _ = (torch.from_numpy(part) for part in padded(federation))
     start, numbers = torch.zeros(2, objective.dimension), record_level.batches(3, 2, 12, 5)
     expected = record_level.engine(objective, start, numbers)
     for reference in (
@@ -103,7 +104,7 @@ def test_hessian_solves_agree() -> None:
     objective = record_level.softmax_objective(
         federation, solver="cg", solver_precision="float64", precision="float64"
     )
-    features, labels, _ = (torch.from_numpy(part) for part in federation.padded())
+    features, labels, _ = (torch.from_numpy(part) for part in padded(federation))
     values, right = (value.double() for value in second_order.operands(objective))
     expected = second_order.engine(objective, values, right, "hessian")
     for reference in (second_order.record_by_record, second_order.per_record_vmap):
@@ -114,7 +115,7 @@ def test_hessian_solves_agree() -> None:
 def test_covariance_solves_agree() -> None:
     federation = record_level.softmax_federation(2, 4, 9, 3)
     objective = record_level.softmax_objective(federation)
-    features, _, _ = (torch.from_numpy(part) for part in federation.padded())
+    features, _, _ = (torch.from_numpy(part) for part in padded(federation))
     values, right = second_order.operands(objective)
     expected = second_order.engine(objective, values, right, "covariance")
     for reference in (second_order.dense, second_order.dense_stacked):
@@ -177,8 +178,8 @@ def test_stacked_rounds_agree(method: str, message: client_rounds.Message) -> No
         words.append("algorithm.curvature=covariance")
     stack = client_rounds.stack_of(method, sizes, 2, *words)
     assert len(stack.objective.federations) == 1
-    padded = federation_of(stack.members[0].plan).padded()
-    features, labels = torch.from_numpy(padded[0]).double(), torch.from_numpy(padded[1])
+    whole = padded(federation_of(stack.members[0].plan))
+    features, labels = torch.from_numpy(whole[0]).double(), torch.from_numpy(whole[1])
     begin = {name: value[0] for name, value in stack.state.server.items()}
     found = [client_rounds.engine(stack) for _ in range(2)]
     for how in (client_rounds.loop, client_rounds.stacked):

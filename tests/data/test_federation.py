@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
+from tests.padding import padded
 
 
 def federation(counts: list[int], seed: int = 0) -> Federation:
@@ -32,7 +33,7 @@ def federation(counts: list[int], seed: int = 0) -> Federation:
 @settings(max_examples=50, deadline=None)
 def test_padded_holds_each_clients_records_and_zeros(counts, seed):
     fed = federation(counts, seed)
-    features, targets, found = fed.padded()
+    features, targets, found = padded(fed)
     assert found.tolist() == counts
     assert fed.clients == len(counts)
     assert features.shape == (len(counts), max(1, *counts, 1), 2, 3)

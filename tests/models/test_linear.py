@@ -17,6 +17,7 @@ from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.privacy.bounded import clip
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened, shown
+from tests.padding import padded
 
 D = 6
 SIZES = {
@@ -231,7 +232,7 @@ def test_one_record_agrees_with_the_closed_form() -> None:
     """Delta = -[1 - (1 - k eta ||x||^2)^tau] / ||x||^2 (x.w - y) x, with k = 2 loss_factor."""
     objective = make_objective([1] * 4, [0])
     start = torch.linspace(-1, 1, D, dtype=torch.float64).unsqueeze(0)
-    features, targets, _ = objective.federations[0].padded()
+    features, targets, _ = padded(objective.federations[0])
     x, y = features[:, 0], targets[:, 0]
     squared = (x**2).sum(-1)
     residual = x @ start[0].numpy() - y
