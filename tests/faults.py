@@ -220,7 +220,7 @@ FAULTS = [
     Fault(
         "softmax regression's l2 is missing in its gradient",
         "models/layer_loops.py",
-        "decay = l2[run] if mode == GRADIENT and records > 0 else 0.0",
+        "decay = l2[run] if records > 0 else 0.0",
         "decay = 0.0",
         "models/test_softmax.py",
     ),
@@ -233,9 +233,9 @@ FAULTS = [
     ),
     Fault(
         "the sign of a one-record client's drift",
-        "models/single_layer.py",
-        "begin -= turn",
-        "begin += turn",
+        "models/layer_loops.py",
+        "z -= turn",
+        "z += turn",
         "models/test_linear.py",
     ),
     Fault(

@@ -35,7 +35,6 @@ ROUNDING = {dtype: 1e3 * torch.finfo(dtype).eps for dtype in TOLERANCE}
 PRECONDITIONED = 512  # rows of one product with a preconditioner
 LANCZOS_STEPS = 16
 NEAR = 2 << 20  # bytes of rows that a core reads twice in a row; the second time from its own cache
-SMALLEST_FACTOR = 16  # LAPACK factors matrices up to this size, larger ones are cut
 
 
 def hessian_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
@@ -260,32 +259,6 @@ def _by_cholesky(
     return solved.masked_fill_((failed > 0)[:, None, None], torch.nan).view(right.shape)
 
 
-def inverse_factor(matrices: Tensor) -> Tensor:
-    """L^-1 of positive definite matrices [B, k, k] = L L^T, NaN where they are not; reads the lower
-    halves.
-
-    Cut in two, L = [[L1, 0], [L21, L2]] with L21 = A21 L1^-T and L2 L2^T = A22 - L21 L21^T, and the
-    corner of L^-1 is -L2^-1 L21 L1^-1: products of whole stacks, several times as fast as factoring
-    small matrices one after another.
-    """
-    size = matrices.shape[-1]
-    if size <= SMALLEST_FACTOR:
-        factor, failed = torch.linalg.cholesky_ex(matrices)
-        factor.masked_fill_((failed > 0)[:, None, None], torch.nan)
-        unit = torch.eye(size, dtype=matrices.dtype, device=matrices.device).expand_as(matrices)
-        return torch.linalg.solve_triangular(factor, unit, upper=False)
-    half = (size // 2 + 3) // 4 * 4
-    inverse = torch.zeros_like(matrices)
-    first = inverse_factor(matrices[:, :half, :half].contiguous())
-    corner = product(matrices[:, half:, :half], first.mT)
-    second = inverse_factor(
-        product(corner, corner.mT, matrices[:, half:, half:].contiguous(), add=-1.0)
-    )
-    inverse[:, :half, :half], inverse[:, half:, half:] = first, second
-    inverse[:, half:, :half] = product(second, product(corner, first)).neg_()
-    return inverse
-
-
 def packed(matrices: Tensor, size: int) -> Tensor:
     """[..., p (p + 1) / 2] upper triangles, row by row, of the leading p x p parts of matrices
     [..., q, q].
@@ -352,14 +325,18 @@ def covariance_inverse(features: Tensor, roots: Tensor, damping: float | Tensor)
       damping: positive.
 
     Returns:
-      [B, min(n, q), min(n, q)].
+      [B, min(n, q), min(n, q)]; NaN where the matrix is not positive definite.
     """
     rows = features * roots.unsqueeze(-1)
     gram = (
         product(rows, rows.mT) if features.shape[1] < features.shape[2] else product(rows.mT, rows)
     )
     gram.diagonal(dim1=1, dim2=2).add_(damping)
-    inverse = inverse_factor(gram)
+    unit = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device).expand_as(gram)
+    with one_thread():
+        factor, failed = torch.linalg.cholesky_ex(gram)
+        inverse = torch.linalg.solve_triangular(factor, unit, upper=False)
+    inverse.masked_fill_((failed > 0)[:, None, None], torch.nan)
     return product(inverse.mT, inverse)
 
 

@@ -1,10 +1,10 @@
-"""The minimiser of a regularised logistic problem to machine precision, kept in memory and on disk.
+"""The minimiser of a regularised logistic problem to machine precision.
 
     F(x) = sum_j w_j ln(1 + exp(-y_j a_j . x)) + (l2 / 2) ||x||^2 + g(x),    l2 > 0
 
 has one minimiser x*, and x is it where the prox-gradient residual L ||x - prox_{g / L}(x - grad
-f(x) / L)|| is zero. That is also how a stored one is verified. Without g the solver is L-BFGS and
-Newton's method after it; with g, accelerated proximal gradient steps that restart.
+f(x) / L)|| is zero. Without g the solver is Newton's method; with g, accelerated proximal gradient
+steps that restart.
 
 References:
   Beck, Teboulle, "A fast iterative shrinkage-thresholding algorithm for linear inverse problems",
@@ -16,25 +16,22 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpfl_cli.data.cache import write_atomically
 from dpfl_cli.data.federation import Federation
-from dpfl_cli.data.sources import cache_dir
-from dpfl_cli.models.prox import NoPenalty, Penalty
+from dpfl_cli.models.prox import L1Box, Penalty
 
 logger = logging.getLogger("dpfl")
 
 # of the residual, relative to the largest gradient that the records can have (at least 1)
 TOLERANCE = 1e-12
 STEPS = 200_000  # after which a problem counts as too badly conditioned
+NEWTON_STEPS, HALVINGS = 100, 30
 
 _known: dict[str, Tensor | None] = {}
 
@@ -101,69 +98,45 @@ class LogisticProblem:
 
 
 def minimiser(problem: LogisticProblem) -> Tensor | None:
-    """[d] x*, from memory, from disk, or computed and kept.
+    """[d] x*, computed once in a process.
 
     Returns:
       x*, or None, saying so once, where the problem is too badly conditioned to reach the
       tolerance.
     """
     if problem.key not in _known:
-        stored = _read(problem)
-        if stored is None:
-            stored = solve(problem)
-            if stored is None:
-                logger.warning(
-                    "no optimum to machine precision (model.l2=%g is very small): not reported",
-                    problem.l2,
-                )
-            else:
-                _write(problem, stored)
-        _known[problem.key] = stored
+        _known[problem.key] = solve(problem)
+        if _known[problem.key] is None:
+            logger.warning(
+                "no optimum to machine precision (model.l2=%g is very small): not reported",
+                problem.l2,
+            )
     return _known[problem.key]
 
 
 def solve(problem: LogisticProblem) -> Tensor | None:
     """[d] x*, computed; None where the tolerance is not reached."""
-    x = _newton(problem) if isinstance(problem.penalty, NoPenalty) else _proximal(problem)
+    x = _newton(problem) if problem.penalty == L1Box() else _proximal(problem)
     return x if problem.residual(x) <= TOLERANCE else None
 
 
 def _newton(problem: LogisticProblem) -> Tensor:
-    """L-BFGS from zero, then Newton steps as long as they help; their systems are solved by
-    conjugate gradients.
+    """Newton's method from zero, each step halved until the gradient is shorter; where no part of
+    a step shortens it, rounding is all that is left.
     """
-    from scipy.optimize import minimize
-    from scipy.sparse.linalg import LinearOperator, cg
-
-    def both(x: np.ndarray) -> tuple[float, np.ndarray]:
-        point = torch.from_numpy(x)
-        return problem.value(point), problem.gradient(point).numpy()
-
-    d = problem.features.shape[1]
-    options = {"maxiter": STEPS, "maxfun": STEPS, "gtol": 1e-10, "ftol": 0.0}
-    x = torch.from_numpy(
-        minimize(both, np.zeros(d), jac=True, method="L-BFGS-B", options=options).x
-    )
+    x = problem.features.new_zeros(problem.features.shape[1])
     error = problem.residual(x)
-    for _ in range(20):
+    for _ in range(NEWTON_STEPS):
         chance = torch.sigmoid(problem.features @ x)
-        curvature = problem.weights * chance * (1 - chance)
-
-        def apply(u: np.ndarray, curvature: Tensor = curvature) -> np.ndarray:
-            direction = torch.from_numpy(u.reshape(-1))
-            return (
-                problem.features.T @ (curvature * (problem.features @ direction))
-                + problem.l2 * direction
-            ).numpy()
-
-        step, _ = cg(
-            LinearOperator((d, d), apply, dtype=np.float64), problem.gradient(x).numpy(), rtol=1e-12
-        )
-        better = x - torch.from_numpy(step)
-        reached = problem.residual(better)
-        if not reached < error:
+        rows = problem.features * (problem.weights * chance * (1 - chance)).sqrt().unsqueeze(-1)
+        hessian = rows.T @ rows
+        hessian.diagonal().add_(problem.l2)
+        step = torch.linalg.solve(hessian, problem.gradient(x))
+        parts = (x - step / 2**halved for halved in range(HALVINGS))
+        better = next((part for part in parts if problem.residual(part) < error), None)
+        if better is None:
             break
-        x, error = better, reached
+        x, error = better, problem.residual(better)
     return x
 
 
@@ -208,30 +181,3 @@ def smoothness(federation: Federation, l2: float) -> np.ndarray:
             rows, torch.full((int(count),), 1.0 / max(int(count), 1), dtype=torch.float64)
         )
     return found
-
-
-def _path(problem: LogisticProblem) -> Path:
-    return cache_dir() / "optima" / f"{problem.key}.npy"
-
-
-def _read(problem: LogisticProblem) -> Tensor | None:
-    """A stored x*, if there is one and it is what it claims to be."""
-    with suppress(OSError, ValueError, EOFError):
-        found = torch.from_numpy(np.load(_path(problem), allow_pickle=False))
-        # another machine may round the residual otherwise
-        right = found.dtype == torch.float64 and found.shape == problem.features.shape[1:]
-        if right and problem.residual(found) <= 10 * TOLERANCE:
-            return found
-    return None
-
-
-def _write(problem: LogisticProblem, x: Tensor) -> None:
-    """Stores x* under its name in one act. A cache folder that cannot be written only means to
-    compute it again next time.
-    """
-    write_atomically(_path(problem), partial(_save, x.numpy()))
-
-
-def _save(values: np.ndarray, path: Path) -> None:
-    with path.open("wb") as file:
-        np.save(file, values)

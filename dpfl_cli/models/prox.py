@@ -14,6 +14,7 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, Protocol
 
 import torch
@@ -38,48 +39,25 @@ class Penalty(Protocol):
 
 
 @dataclass(frozen=True)
-class NoPenalty:
-    """g = 0."""
-
-    def value(self, x: Tensor) -> Tensor:
-        return x.new_zeros(x.shape[:-1])
-
-    def prox(self, v: Tensor, step: Tensor) -> Tensor:
-        return v
-
-
-@dataclass(frozen=True)
 class L1Box:
-    """g(x) = weight ||x||_1 where every |x_j| <= bound.
+    """g(x) = weight ||x||_1 where every |x_j| <= bound; 0 everywhere by default.
 
     Attributes:
       weight: omega >= 0.
       bound: alpha > 0.
     """
 
-    weight: float
-    bound: float
+    weight: float = 0.0
+    bound: float = inf
 
     def value(self, x: Tensor) -> Tensor:
         return self.weight * x.abs().sum(dim=-1)
 
     def prox(self, v: Tensor, step: Tensor) -> Tensor:
         """sign(v_j) min(max(|v_j| - step omega, 0), alpha): the threshold first, then the box."""
+        if not self.weight:
+            return v.clamp(-self.bound, self.bound)
         return (v.abs() - step * self.weight).clamp(0.0, self.bound) * v.sign()
-
-
-@dataclass(frozen=True)
-class Box:
-    """g(x) = 0 where every |x_j| <= bound."""
-
-    bound: float
-
-    def value(self, x: Tensor) -> Tensor:
-        return x.new_zeros(x.shape[:-1])
-
-    def prox(self, v: Tensor, step: Tensor) -> Tensor:
-        """The projection onto the box."""
-        return v.clamp(-self.bound, self.bound)
 
 
 @dataclass(frozen=True)
@@ -108,8 +86,7 @@ class PenaltySettings(Settings):
 
 def penalty_of(settings: PenaltySettings) -> Penalty:
     """g."""
-    if settings.penalty == "l1_box":
-        return L1Box(settings.l1_weight, settings.box)
-    if settings.penalty == "box":
-        return Box(settings.box)
-    return Ball(settings.radius) if settings.penalty == "ball" else NoPenalty()
+    weight = settings.l1_weight if settings.penalty == "l1_box" else 0.0
+    if settings.penalty in ("l1_box", "box"):
+        return L1Box(weight, settings.box)
+    return Ball(settings.radius) if settings.penalty == "ball" else L1Box()

@@ -1,9 +1,8 @@
-"""Optima of logistic problems: their conditions, other solvers, and what is kept on disk."""
+"""Optima of logistic problems: their conditions, other solvers."""
 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,14 +13,13 @@ from torch import Tensor
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.models import optimum
 from dpfl_cli.models.optimum import LogisticProblem, minimiser, smoothness, solve
-from dpfl_cli.models.prox import Ball, Box, L1Box, NoPenalty, Penalty
+from dpfl_cli.models.prox import Ball, L1Box, Penalty
 
-PENALTIES = [NoPenalty(), L1Box(0.02, 0.6), Box(0.4), Ball(0.7)]
+PENALTIES = [L1Box(), L1Box(0.02, 0.6), L1Box(0.0, 0.4), Ball(0.7)]
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DPFL_CACHE", str(tmp_path / "cache"))
+def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimum, "_known", {})
 
 
@@ -47,7 +45,7 @@ def slow_value(problem: LogisticProblem, x: np.ndarray) -> float:
     return float(total)
 
 
-@pytest.mark.parametrize("penalty", PENALTIES, ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize("penalty", PENALTIES, ids=repr)
 def test_no_nearby_point_is_better(penalty: Penalty) -> None:
     problem = make_problem(penalty)
     x = solve(problem)
@@ -64,7 +62,7 @@ def test_no_nearby_point_is_better(penalty: Penalty) -> None:
 
 
 def test_smooth_optimum_has_gradient_zero_and_agrees_with_scipy() -> None:
-    problem = make_problem(NoPenalty())
+    problem = make_problem(L1Box())
     x = solve(problem)
     assert x is not None
     point = x.clone().requires_grad_()
@@ -81,16 +79,14 @@ def test_smooth_optimum_has_gradient_zero_and_agrees_with_scipy() -> None:
     np.testing.assert_allclose(x.numpy(), found.x, atol=1e-5)
 
 
-@pytest.mark.parametrize("penalty", [Box(0.4), L1Box(0.02, 0.6)], ids=["box", "l1 on a box"])
+@pytest.mark.parametrize("penalty", [L1Box(0.0, 0.4), L1Box(0.02, 0.6)], ids=["box", "l1 on a box"])
 def test_constrained_optimum_agrees_with_scipy(penalty: Penalty) -> None:
     """As a smooth problem on bounds: x = p - q with p, q >= 0."""
     problem = make_problem(penalty)
     x = solve(problem)
     assert x is not None
     weight, bound = getattr(penalty, "weight", 0.0), penalty.bound  # type: ignore[attr-defined]
-    smooth = LogisticProblem(
-        problem.features, problem.signs, problem.weights, problem.l2, NoPenalty()
-    )
+    smooth = LogisticProblem(problem.features, problem.signs, problem.weights, problem.l2, L1Box())
 
     def value(pq: np.ndarray) -> float:
         return slow_value(smooth, pq[:5] - pq[5:]) + weight * pq.sum()
@@ -107,9 +103,7 @@ def test_constrained_optimum_agrees_with_scipy(penalty: Penalty) -> None:
     assert bool(on_edge.any()) or bool((x == 0).any())  # otherwise g would not have been at work
 
 
-def test_optimum_is_kept_on_disk_and_verified(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_optimum_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     solved = []
 
     def counted(problem: LogisticProblem) -> Tensor | None:
@@ -117,48 +111,22 @@ def test_optimum_is_kept_on_disk_and_verified(
         return solve(problem)
 
     monkeypatch.setattr(optimum, "solve", counted)
-    problem = make_problem(Box(0.4))
-    first = minimiser(problem)
-    assert first is not None
-    minimiser(problem)
+    first, again = (minimiser(make_problem(L1Box(0.0, 0.4))) for _ in range(2))
+    assert first is again
     assert len(solved) == 1
-    (file,) = (tmp_path / "cache" / "optima").iterdir()  # and nothing temporary beside it
-
-    monkeypatch.setattr(optimum, "_known", {})  # as in another process
-    again = minimiser(make_problem(Box(0.4)))
-    assert again is not None
-    assert torch.equal(first, again)
-    assert len(solved) == 1
-
-    for damage in (b"", b"not an array", file.read_bytes()[:-4]):
-        file.write_bytes(damage)
-        monkeypatch.setattr(optimum, "_known", {})
-        assert torch.equal(minimiser(problem), first)  # type: ignore[arg-type]
-    np.save(file, first.numpy() * 1.001)  # an array, but no optimum
-    monkeypatch.setattr(optimum, "_known", {})
-    assert torch.equal(minimiser(problem), first)  # type: ignore[arg-type]
-    assert len(solved) == 5
 
 
 def test_another_problem_has_another_key() -> None:
-    base = make_problem(NoPenalty())
+    base = make_problem(L1Box())
     others = [make_problem(penalty) for penalty in PENALTIES[1:]] + [
-        make_problem(NoPenalty(), l2=0.02),
-        make_problem(Box(0.5)),
+        make_problem(L1Box(), l2=0.02),
+        make_problem(L1Box(0.0, 0.5)),
     ]
     shuffled = LogisticProblem(
         base.features.flip(0), base.signs, base.weights, base.l2, base.penalty
     )
     assert len({problem.key for problem in [base, shuffled, *others]}) == 7
-    assert make_problem(NoPenalty()).key == base.key
-
-
-def test_a_cache_that_cannot_be_written_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("DPFL_CACHE", str(tmp_path / "file"))
-    assert minimiser(make_problem(NoPenalty())) is not None
+    assert make_problem(L1Box()).key == base.key
 
 
 def test_what_cannot_be_solved_is_said_once(

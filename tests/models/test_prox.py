@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
-from dpfl_cli.models.prox import Ball, Box, L1Box, NoPenalty, Penalty
+from dpfl_cli.models.prox import Ball, L1Box, Penalty
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
 NUMBERS = st.floats(-50, 50, allow_subnormal=False)
 POSITIVE = st.floats(1e-3, 20)
 POINTS = arrays.arrays(np.float64, 4, elements=NUMBERS).map(torch.from_numpy)
 PENALTIES = st.one_of(
-    st.just(NoPenalty()),
+    st.just(L1Box()),
     st.builds(L1Box, st.floats(0, 5), POSITIVE),
-    st.builds(Box, POSITIVE),
+    st.builds(L1Box, st.just(0.0), POSITIVE),
     st.builds(Ball, POSITIVE),
 )
 
@@ -61,7 +61,9 @@ def test_threshold_comes_before_the_box(
 
 
 @pytest.mark.parametrize(
-    "penalty", [NoPenalty(), L1Box(0.5, 1.0), Box(1.0), Ball(1.0)], ids=lambda p: type(p).__name__
+    "penalty",
+    [L1Box(), L1Box(0.5, 1.0), L1Box(0.0, 1.0), Ball(1.0)],
+    ids=lambda p: type(p).__name__,
 )
 def test_rows_and_marks_are_kept(penalty: Penalty) -> None:
     """Every row by itself, zeros and values that are not finite included, and client values stay
