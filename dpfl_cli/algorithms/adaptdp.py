@@ -64,9 +64,9 @@ from dpfl_cli.algorithms.api import (
     noisy_steps,
     np,
     per_run,
+    projected,
     start,
     torch,
-    vector_norms,
 )
 from dpfl_cli.privacy.diagnostics import record_diagnostics
 from dpfl_cli.privacy.subsampling import balanced_multiplier
@@ -129,10 +129,8 @@ class AdaptDp:
         hyper, model = self.hyper, state.server["model"]  # x
         radius, clipped = self._radius(model, at)  # C_r
         _, mean = noisy_steps(at, hyper, model, clip_norm=radius)
-        if hyper.projection_radius is not None:
-            shrink = (hyper.projection_radius / vector_norms(mean)).clamp(max=1.0)
-            mean = mean * per_run(shrink, mean)
-        return State({"model": mean}, {}), {"radius": radius, **clipped}
+        model = projected(mean, hyper.projection_radius)
+        return State({"model": model}, {}), {"radius": radius, **clipped}
 
     def _radius(self, model: Tensor, at: Round) -> tuple[Tensor, Mapping[str, Tensor]]:
         """[R] C_r, from one release; and the share of the radius's batch that it clips at x, a

@@ -15,6 +15,7 @@ from dpfl_cli.algorithms.base import (
     Round,
     State,
     algorithm,
+    projected,
     start,
     zeros_of,
 )
@@ -97,6 +98,7 @@ __all__ = [
     "own_norms",
     "own_values",
     "per_run",
+    "projected",
     "scaled",
     "squared_norms",
     "start",

@@ -18,10 +18,11 @@ from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.batches import Batch
-from dpfl_cli.privacy.bounded import Bounded
+from dpfl_cli.privacy.bounded import Bounded, per_run
 from dpfl_cli.privacy.client_values import ClientValues, own_values
 from dpfl_cli.privacy.mechanism import Mechanism, Release
 from dpfl_cli.privacy.method_streams import MethodStreams
+from dpfl_cli.privacy.norms import vector_norms
 from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 
 # Types of settings that are floats in `releases`, and tensors [R] in `hyper`, which has R runs'.
@@ -177,6 +178,14 @@ def _takes_hyper(self: Any, hyper: Any) -> None:
 def start(objective: ClientSide, streams: Streams) -> State:
     """The initial model at the server, and nothing at clients."""
     return State({"model": objective.initial(streams)}, {})
+
+
+def projected(values: Tensor, radius: Tensor | None) -> Tensor:
+    """[R, d] onto the ball of this radius [R] around zero; as they are where there is none."""
+    if radius is None:
+        return values
+    shrink = (radius / vector_norms(values)).clamp(max=1.0)
+    return values * per_run(shrink, values)
 
 
 def zeros_of(objective: ClientSide, model: Tensor) -> ClientValues:

@@ -46,8 +46,8 @@ from dpfl_cli.algorithms.api import (
     algorithm,
     check_clip_norm,
     per_run,
+    projected,
     torch,
-    vector_norms,
 )
 
 
@@ -108,10 +108,7 @@ class IsrlDp:
         gradient = objective.clipped_gradient(at.at_clients(iterate), hyper.clip_norm)
         mean = at.release("gradient", gradient).mean  # G
         slope = mean + objective.regulariser_gradient(iterate)
-        iterate = iterate - per_run(hyper.step, iterate) * slope
-        if hyper.radius is not None:
-            shrink = (hyper.radius / vector_norms(iterate)).clamp(max=1.0)
-            iterate = iterate * per_run(shrink, iterate)
+        iterate = projected(iterate - per_run(hyper.step, iterate) * slope, hyper.radius)
         count, model = state.server["rounds"] + 1, iterate  # t
         if hyper.average != "none":
             # the newest iterate's share is 1 / t (uniform) or t / (1 + ... + t) (linear)

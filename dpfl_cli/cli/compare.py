@@ -7,7 +7,9 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from dpfl_cli.cli.files import write_output
 from dpfl_cli.cli.tables import is_claimed
@@ -23,9 +25,6 @@ from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import content_id
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.simulation.store import RunRecord
-
-if TYPE_CHECKING:
-    import numpy as np
 
 HIGHER = ("accuracy", "dice")  # metrics that are better higher; others are better lower
 LOG_FROM = 30  # a logarithmic axis where values differ by more than this factor
@@ -52,24 +51,27 @@ def plot_comparison(
     settings = [settings_of(record.config) for record in records]
     labels = _labels(settings)
     groups = [group for group in repetitions(settings) if records[group[0]].series(name)]
-    curves = {group[0]: _curves([records[number] for number in group], name) for group in groups}
-    best = sorted(groups, key=lambda group: _rank(curves[group[0]][1], name))[: len(COLOURS)]
+    curves = {  # [rounds that all of them have, runs]
+        group[0]: pd.DataFrame([records[number].series(name) for number in group]).T.dropna()
+        for group in groups
+    }
+    means = {first: values.mean(axis=1) for first, values in curves.items()}
+    best = sorted(groups, key=lambda group: _rank(means[group[0]], name))[: len(COLOURS)]
     shown = [group for group in groups if group in best]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6.4, 4.0 + 0.3 * len(shown)), layout="constrained")
         axis = figure.subplots()
         for (first, *others), colour, style in zip(shown, COLOURS, STYLES, strict=False):
-            rounds, values = curves[first]
-            mean = values.mean(axis=0)
+            mean = means[first]
             seeds = f"{1 + len(others)} seed{'s' if others else ''}"
             epsilon = _epsilon([records[number] for number in (first, *others)])
             label = textwrap.fill(", ".join([*labels[first], epsilon, seeds]), WIDTH)
-            axis.plot(rounds, mean, label=label, color=colour, linestyle=style)
+            axis.plot(mean.index, mean, label=label, color=colour, linestyle=style)
             if others:
-                spread = values.std(axis=0, ddof=1)
+                spread = curves[first].std(axis=1)
                 band = (mean - spread, mean + spread)
-                axis.fill_between(rounds, *band, color=colour, alpha=0.15, linewidth=0)
-        drawn = [abs(curves[first][1].mean(axis=0)) for first, *_ in shown]
+                axis.fill_between(mean.index, *band, color=colour, alpha=0.15, linewidth=0)
+        drawn = [abs(means[first]) for first, *_ in shown]
         if min(one.min() for one in drawn) * LOG_FROM < max(one.max() for one in drawn):
             axis.set_yscale("log")
         axis.set_xlabel("round")
@@ -109,18 +111,9 @@ def metric_of(records: Sequence[RunRecord], metric: str | None) -> str:
     return name
 
 
-def _curves(records: Sequence[RunRecord], name: str) -> tuple[list[int], np.ndarray]:
-    """The rounds that all runs have, and the values [runs, rounds] there."""
-    import numpy as np
-
-    series = [record.series(name) for record in records]
-    rounds = sorted(set.intersection(*map(set, series)))
-    return rounds, np.array([[one[round_] for round_ in rounds] for one in series])
-
-
-def _rank(values: np.ndarray, name: str) -> float:
-    """The mean of the last values [runs, rounds], where less is better."""
-    last = float(values[:, -1].mean()) if values.size else math.nan
+def _rank(mean: pd.Series, name: str) -> float:
+    """The last value of a curve, where less is better."""
+    last = float(mean.iloc[-1]) if len(mean) else math.nan
     if math.isnan(last):
         return math.inf
     return -last if name.endswith(HIGHER) else last

@@ -76,16 +76,10 @@ def words(command: str, current: str) -> list[str]:
 def _keys() -> list[str]:
     """Every key that an override can set, with its equals sign."""
     from dpfl_cli.cli.listing import GROUPS
-    from dpfl_cli.config.options import documented, option_files
+    from dpfl_cli.config.options import option_files, parameters
     from dpfl_cli.config.paths import conf_dir
 
-    files = {"": [conf_dir() / "config.yaml"], **{name: option_files(name) for name in GROUPS}}
-    keys = set()
-    for group, paths in files.items():
-        for path in paths:
-            is_global = not group or "@package _global_" in path.read_text()
-            prefix = "" if is_global else f"{group.replace('/', '.')}."
-            for key, _, _ in documented(path):
-                if not key.endswith(("name", "_target_")) and (group or "hydra" not in key):
-                    keys.add(f"{prefix}{key}=")
-    return sorted(keys)
+    found = [key for key, *_ in parameters("", conf_dir() / "config.yaml") if "hydra" not in key]
+    for group in GROUPS:
+        found += [key for path in option_files(group) for key, *_ in parameters(group, path)]
+    return sorted({f"{key}=" for key in found})

@@ -13,7 +13,7 @@ from dpfl_cli.cli.plugins import add_plugin_option, load_plugins
 from dpfl_cli.config.component import GROUPS as COMPONENT_GROUPS
 from dpfl_cli.config.component import Component, components, parse_settings
 from dpfl_cli.config.errors import ConfigError, nearest
-from dpfl_cli.config.options import component_names, documented, option_files
+from dpfl_cli.config.options import component_names, option_files, parameters
 
 GROUPS = (*COMPONENT_GROUPS, "scale", "hydra/launcher")
 
@@ -92,22 +92,18 @@ def describe(group: str, option: str) -> None:
         if group in COMPONENT_GROUPS:
             found = components(group).get(component_names(group)[option])
         print(f"{group}={option}: {_line_of(group, path)}")
-        parameters = documented(path)
-        is_global = "@package" in path.read_text()
+        rows = parameters(group, path)
     else:
         assert found is not None
         print(f"{group}={option}: {found.summary}")
-        parameters = [
-            (key, "(required)" if info.is_required() else str(info.default), str(info.annotation))
+        rows = [
+            (
+                f"{group}.{key}",
+                "(required)" if info.is_required() else str(info.default),
+                str(info.annotation),
+            )
             for key, info in found.settings.model_fields.items()
         ]
-        is_global = False
-    rows = []
-    for key, value, comment in parameters:
-        whole = is_global or key.startswith((f"{group}.", "hints."))
-        if key not in ("name", f"{group}.name", "_target_"):
-            full = key if whole else f"{group.replace('/', '.')}.{key}"
-            rows.append((full, value, comment))
     width, depth = (max((len(row[i]) for row in rows), default=0) for i in (0, 1))
     print("parameters (default):")
     for key, value, comment in rows:

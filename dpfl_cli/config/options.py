@@ -23,6 +23,21 @@ def component_names(group: str) -> dict[str, str]:
     }
 
 
+def parameters(group: str, path: Path) -> list[tuple[str, str, str]]:
+    """(key, default, comment) of every option that a config file sets, keys as on a command line.
+
+    Args:
+      group: "" of config.yaml.
+    """
+    is_global = not group or "@package _global_" in path.read_text()
+    found = []
+    for key, value, comment in documented(path):
+        whole = is_global or key.startswith((f"{group}.", "hints."))
+        if key not in ("name", f"{group}.name", "_target_"):  # what chooses the component
+            found.append((key if whole else f"{group.replace('/', '.')}.{key}", value, comment))
+    return found
+
+
 def documented(path: Path) -> list[tuple[str, str, str]]:
     """(key, value, comment) of every line of a config file that sets something, keys of nested
     values dotted.

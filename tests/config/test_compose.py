@@ -12,7 +12,7 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
-from dpfl_cli.cli.listing import GROUPS, describe, documented, option_files, preset_of, summary_of
+from dpfl_cli.cli.listing import GROUPS, describe, preset_of, summary_of
 from dpfl_cli.config.component import components, lookup
 from dpfl_cli.config.compose import (
     CONFIG_ERRORS,
@@ -24,6 +24,7 @@ from dpfl_cli.config.compose import (
 )
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.identity import canonical_json, content_id
+from dpfl_cli.config.options import documented, option_files
 from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.simulation.plan import load_components, make_plan, with_values
 
