@@ -17,6 +17,7 @@ from dpfl_cli.reproduction.artifact import untrained as untrained
 from dpfl_cli.reproduction.measure import Best as Best
 from dpfl_cli.reproduction.measure import Derived as Derived
 from dpfl_cli.reproduction.measure import Fact as Fact
+from dpfl_cli.reproduction.measure import Facts as Facts
 from dpfl_cli.reproduction.measure import Layers as Layers
 from dpfl_cli.reproduction.measure import Metric as Metric
 from dpfl_cli.reproduction.measure import Price as Price

@@ -117,14 +117,14 @@ class PaperNumbers:
 @dataclass(frozen=True)
 class Table:
     """Labels down the side, labels across the top, measures in each cell; the paper's number
-    beside. Each of them is one name, or several.
+    beside. Each of them is one name, or several: Table("Loss", "method", "clients", "loss").
     """
 
     caption: str = ""
-    _: KW_ONLY
-    rows: Sequence[str]
+    rows: Sequence[str] = ()
     columns: Sequence[str] = ()
-    cells: Sequence[str]
+    cells: Sequence[str] = ()
+    _: KW_ONLY
     where: Where = field(default_factory=dict)
     notes: Sequence[str] = ()
 
@@ -158,10 +158,10 @@ class Figure:
     """
 
     kind: Literal["lines", "bars", "heatmap"]
-    _: KW_ONLY
     x: str
-    y: str = ""
     measures: Sequence[str]
+    _: KW_ONLY
+    y: str = ""
     series: str | None = None
     style: str | None = None
     panels: Sequence[str] = ()

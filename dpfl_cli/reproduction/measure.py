@@ -9,6 +9,7 @@ from typing import Any, Literal
 from dpfl_cli.config.errors import ConfigError, nearest
 
 Scalar = bool | int | float | str | None
+Facts = Callable[[str], Any]  # looks up what is known of a run before it starts
 Where = Mapping[str, Any]  # label -> its value, or a list of values, or between(low, high)
 BEST, MEASURE, ROUND, RANK, SEED = (
     "best",
@@ -98,7 +99,7 @@ class Metric(Measure):
 TIMES = ("first", "last", "final", "min", "max", "series")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Price(Measure):
     """Epsilon of the planned ledger; no training.
 
@@ -109,6 +110,7 @@ class Price(Measure):
     """
 
     accountant: str = "run"
+    _: KW_ONLY
     options: Mapping[str, Scalar] = field(default_factory=dict)
     part: Literal["all", "convention"] = "all"
     round_up: int | None = None
@@ -125,7 +127,7 @@ class Fact(Measure):
         lambda fact: 2 * fact("clients") * fact("dimension").
     """
 
-    value: str | Callable[[Callable[[str], Any]], float]
+    value: str | Callable[[Facts], float]
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,8 @@ def check_names(artifact: Artifact) -> None:
         place = f"tables[{number}]"
         known([*table.rows, *table.columns], pseudo, "label", place)
         known(table.cells, artifact.measure_names, "measure", place)
+        if not table.cells:
+            raise ConfigError(f"artifact {artifact.name}: {place}: no cells; name a measure")
         selects(table.where, place)
     for number, figure in enumerate(artifact.figures):
         place = f"figures[{number}]"

@@ -176,11 +176,7 @@ def levels_T3_T4(rows: Rows) -> Comparisons:  # noqa: N802
         yield below(loss, 10 * loss.printed)
 
 
-@claim(
-    "Table 2",
-    "holds",
-    note="the paper's clip norms differ at level 2, 0.5 and 0.1",
-)
+@claim("Table 2", "holds", note="the paper's clip norms differ at level 2, 0.5 and 0.1")
 def c8_tie(rows: Rows) -> Comparisons:
     """on T2 the two losses are within 0.01 of each other at every level"""
     for at in LEVELS:
@@ -223,7 +219,7 @@ def c8_accuracy(rows: Rows) -> Comparisons:
 def _at_choices(caption: str, *cells: str, notes: Sequence[str] = ()) -> Table:
     """At the paper's choices: a row for every task and level, both methods beside each other."""
     rows = ["task", "level"]
-    return Table(caption, rows=rows, columns="method", cells=cells, where=CHOSEN, notes=notes)
+    return Table(caption, rows, "method", cells, where=CHOSEN, notes=notes)
 
 
 table2 = Artifact(
@@ -283,16 +279,16 @@ table2 = Artifact(
     tables=[
         Table(
             "T1, the quadratic task: lowest training loss",
-            rows=["selection", "level"],
-            columns="method",
-            cells="objective",
+            ["selection", "level"],
+            "method",
+            "objective",
             where=ON_T1,
         ),
         Table(
             "T1: AdaptDP's loss over DP-FedAvg's (the paper's: 0.050, 0.142, 0.239)",
-            rows="selection",
-            columns="level",
-            cells="ratio",
+            "selection",
+            "level",
+            "ratio",
         ),
         _at_choices("T2 to T4: lowest training loss, at the paper's choices", "loss"),
         _at_choices(
@@ -304,9 +300,9 @@ table2 = Artifact(
         Table(
             "T3 with the misprinted noise, and a reading without a valid guarantee: the "
             "minibatch's mean is clipped, which one record can move by 2C",
-            rows=["selection", "task", "level"],
-            columns="method",
-            cells=["loss", "accuracy"],
+            ["selection", "task", "level"],
+            "method",
+            ["loss", "accuracy"],
             where={"selection": ["invalid", "invalid_raw", "printed_noise"]},
             notes="Pixels are in [0, 1] but where it says raw.",
         ),
@@ -319,8 +315,8 @@ table2 = Artifact(
     figures=[
         Figure(
             "bars",
-            x="level",
-            measures="objective",
+            "level",
+            "objective",
             series="method",
             panels="selection",
             where=ON_T1,

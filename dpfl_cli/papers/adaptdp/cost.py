@@ -5,16 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from dpfl_cli.papers.adaptdp import (
-    BOTH,
-    LEVELS,
-    METHODS,
-    NAMES,
-    PAPER,
-    TITLES,
-    private,
-    quotient,
-)
+from dpfl_cli.papers.adaptdp import BOTH, LEVELS, METHODS, NAMES, PAPER, TITLES, private, quotient
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -89,11 +80,7 @@ table5 = Artifact(
     "noise, step size 0.3 and clip norm 0.05.",
     source="Table 5; the version of MobileNet is not given",
     sizes={
-        "smoke": Size(
-            1,
-            0.5,
-            "1 round of 1 step, width 0.1 and 200 images, to see that it works",
-        ),
+        "smoke": Size(1, 0.5, "1 round of 1 step, width 0.1 and 200 images, to see that it works"),
         "quick": Size(
             1,
             1.5,
@@ -120,23 +107,15 @@ table5 = Artifact(
         names=NAMES,
     ),
     tables=[
-        Table("Lowest training loss", rows="level", columns="method", cells="loss"),
+        Table("Lowest training loss", "level", "method", "loss"),
         Table(
             "Before the first round, the number of parameters, and epsilon at delta 1e-4",
-            rows="level",
-            columns="method",
-            cells=["first", "parameters", "eps"],
+            "level",
+            "method",
+            ["first", "parameters", "eps"],
         ),
     ],
-    figures=[
-        Figure(
-            "bars",
-            x="level",
-            measures="loss",
-            series="method",
-            y_title="lowest training loss",
-        )
-    ],
+    figures=[Figure("bars", "level", "loss", series="method", y_title="lowest training loss")],
     claims=[works, paper_order],
     notes=["Level 2 of AdaptDP uses sigma_p 0.0093; Table 1 prints 0.093."],
 )
@@ -202,11 +181,7 @@ table6 = Artifact(
     measures={
         "clock": Metric("timing.compute", "series", title="computing time until a round", unit="s"),
         "all": Metric(
-            "timing.compute",
-            TIMED,
-            summary="min",
-            title="computing time of 23 rounds",
-            unit="s",
+            "timing.compute", TIMED, summary="min", title="computing time of 23 rounds", unit="s"
         ),
         "seconds": Derived(_seconds, "method", title="a round: shortest of 20", unit="s"),
         "peak": Metric("timing.peak_bytes", summary="min", title="peak memory", unit="bytes"),
@@ -233,19 +208,13 @@ table6 = Artifact(
         Table(
             "Time of a round, peak memory of the process (libraries and data with it), and "
             "what a client sent in 23 rounds",
-            rows="method",
+            "method",
             cells=["seconds", "gigabytes", "sent"],
         ),
-        Table("Ratios", rows=[], cells=["time_ratio", "memory_ratio"]),
+        Table("Ratios", [], cells=["time_ratio", "memory_ratio"]),
     ],
     figures=[
-        Figure(
-            "bars",
-            x="method",
-            measures="all",
-            spread=False,
-            y_title="computing time of 23 rounds (s)",
-        )
+        Figure("bars", "method", "all", spread=False, y_title="computing time of 23 rounds (s)")
     ],
     claims=[c10_memory, c10_time],
 )

@@ -7,17 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from dpfl_cli.papers.adaptdp import (
-    BOTH,
-    CLIPPED,
-    LAST,
-    ON_T1,
-    PAPER,
-    TINY,
-    TITLES,
-    losses,
-    private,
-)
+from dpfl_cli.papers.adaptdp import BOTH, CLIPPED, LAST, ON_T1, PAPER, TINY, TITLES, losses, private
 from dpfl_cli.papers.adaptdp.choices import runs, table2
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -82,8 +72,8 @@ def lower_T3(rows: Rows) -> Comparisons:  # noqa: N802
 def _curve(measure: str, task: str) -> Figure:
     return Figure(
         "lines",
-        x="round",
-        measures=measure,
+        "round",
+        measure,
         series="method",
         where={"task": task},
         log="y",
@@ -109,12 +99,7 @@ fig1 = Artifact(
     },
     titles=table2.titles,
     tables=[
-        Table(
-            "Mean training loss of the last five rounds",
-            rows="task",
-            columns="method",
-            cells=["last", "last_loss"],
-        )
+        Table("Mean training loss of the last five rounds", "task", "method", ["last", "last_loss"])
     ],
     figures=[_curve("objective", "T1"), _curve("loss", "T3")],
     claims=[lower, floor, lower_T3],
@@ -217,11 +202,7 @@ def clipped_T1(rows: Rows) -> Comparisons:  # noqa: N802
     yield below(rows.mean("clipped", **ON_T1, round=between(101, 150)), 0.05)
 
 
-@claim(
-    "ours",
-    "holds",
-    note="every record is clipped at every step, so AdaptDP is DP-FedAvg there",
-)
+@claim("ours", "holds", note="every record is clipped at every step, so AdaptDP is DP-FedAvg there")
 def cap_T3(rows: Rows) -> Comparisons:  # noqa: N802
     """on T3 the clip norm never leaves its cap"""
     cap = rows.value("cap", **ON_T3)
@@ -233,7 +214,7 @@ def cap_T3(rows: Rows) -> Comparisons:  # noqa: N802
 
 
 def _panels(measures: list[str], title: str, y_title: str = "", **more: Any) -> Figure:
-    return Figure("lines", x="round", measures=measures, title=title, y_title=y_title, **more)
+    return Figure("lines", "round", measures, title=title, y_title=y_title, **more)
 
 
 RADIUS = "clip norm C_r"
@@ -270,7 +251,7 @@ fig2 = Artifact(
         Table(
             "The clip norm, its cap and what its offset allows; quantiles over the mean, "
             "mean of the last five rounds",
-            rows="task",
+            "task",
             cells=["cap", "floor", "last_radius", "last_50", "last_70", "last_90", "last_100"],
             notes="The paper reads tau_0.7 as about 1. The quantiles and the share of clipped "
             "records "

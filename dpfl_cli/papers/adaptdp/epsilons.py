@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from dpfl_cli.papers.adaptdp import (
-    BOTH,
-    LAST,
-    PAPER,
-    TASKS,
-    TINY,
-    TITLES,
-    best_pairs,
-    losses,
-)
+from dpfl_cli.papers.adaptdp import BOTH, LAST, PAPER, TASKS, TINY, TITLES, best_pairs, losses
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -106,8 +97,8 @@ def T2(rows: Rows) -> Comparisons:  # noqa: N802
 def _bars(measure: str, task: str, log: bool) -> Figure:
     return Figure(
         "bars",
-        x="target",
-        measures=measure,
+        "target",
+        measure,
         series="method",
         where={"task": task, **BEST},
         log=["y"] if log else [],
@@ -152,7 +143,7 @@ eps_honest = Artifact(
         "noise": Fact("ledger.gradient.noise_multiplier", title="noise multiplier", where=BEST),
         "eps": Price(decimals=4, title="epsilon", where=BEST),
         "eps_paper": Price(
-            accountant="wang_rdp",
+            "wang_rdp",
             options={"order": "paper"},
             decimals=4,
             title="epsilon at the paper's order, by the theorem as printed",
@@ -171,29 +162,23 @@ eps_honest = Artifact(
         Table(
             "Training loss of the last five rounds with each method's best pair, beside "
             "the loss before round 1",
-            rows=["task", "target"],
-            columns="method",
-            cells=["objective", "start", "loss", "start_loss"],
+            ["task", "target"],
+            "method",
+            ["objective", "start", "loss", "start_loss"],
             where=BEST,
         ),
         Table(
             "The best pairs, and the clip norm that AdaptDP ended with",
-            rows=["task", "target"],
-            columns="method",
-            cells=["best.eta", "best.cap", "radius"],
+            ["task", "target"],
+            "method",
+            ["best.eta", "best.cap", "radius"],
         ),
-        Table(
-            "Test accuracy (%) on T2",
-            rows="target",
-            columns="method",
-            cells="accuracy",
-            where=BEST,
-        ),
+        Table("Test accuracy (%) on T2", "target", "method", "accuracy", where=BEST),
         Table(
             "What the noise costs: by the best order, and as the paper prices it",
-            rows=["task", "target"],
-            columns="method",
-            cells=["noise", "eps", "eps_paper"],
+            ["task", "target"],
+            "method",
+            ["noise", "eps", "eps_paper"],
             where=BEST,
             notes="As printed the theorem has terms that do not fall with the noise: on T1 no "
             "noise reaches an epsilon below 6.14 in the paper's way, which is why its column stays "

@@ -121,9 +121,7 @@ def follows_T2(rows: Rows) -> Comparisons:  # noqa: N802
 
 
 @claim(
-    "ours",
-    "holds",
-    note="425 was picked after the fact; the paper says 3000 records for 2 clients",
+    "ours", "holds", note="425 was picked after the fact; the paper says 3000 records for 2 clients"
 )
 def T1_425(rows: Rows) -> Comparisons:  # noqa: N802
     """with 425 records a client both printed noises of T1 follow within 3 % at every level"""
@@ -184,12 +182,8 @@ table1 = Artifact(
             title="sigma_p^C (radius)",
             where={"method": "AdaptDP"},
         ),
-        "eps": Price(
-            accountant="wang_rdp",
-            options={"order": "paper"},
-            title="epsilon at the paper's order",
-        ),
-        "eps_best": Price(accountant="wang_rdp", title="epsilon at the best order"),
+        "eps": Price("wang_rdp", options={"order": "paper"}, title="epsilon at the paper's order"),
+        "eps_best": Price("wang_rdp", title="epsilon at the best order"),
     },
     titles={
         **TITLES,
@@ -209,7 +203,7 @@ table1 = Artifact(
         Table(
             "What DP-FedAvg's printed noise implies at delta 1e-4, by equation (3) and by "
             "the best order",
-            rows=["task", "level"],
+            ["task", "level"],
             cells=["sigma", "eps", "eps_best"],
             where={"method": "FedAvg"},
             notes="T1: 150 rounds of 20 steps, 1500 records a client. T2: 100 rounds of 226 steps, "
@@ -219,7 +213,7 @@ table1 = Artifact(
         ),
         Table(
             "The pair that the formulas give at that epsilon, beside the printed one",
-            rows=["task", "level"],
+            ["task", "level"],
             cells=["sigma", "sigma_C"],
             where={"source": "calibrated"},
             notes="A quarter of epsilon to either stream at the order 1 + ceil(2 ln(1/delta) / "
@@ -229,17 +223,17 @@ table1 = Artifact(
         ),
         Table(
             "What AdaptDP's pairs cost",
-            rows=["task", "level"],
-            columns="source",
-            cells=["eps", "eps_best"],
+            ["task", "level"],
+            "source",
+            ["eps", "eps_best"],
             where={"method": "AdaptDP"},
         ),
     ],
     figures=[
         Figure(
             "bars",
-            x="level",
-            measures="eps",
+            "level",
+            "eps",
             series="source",
             panels="task",
             where={

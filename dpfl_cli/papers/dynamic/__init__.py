@@ -1,13 +1,39 @@
-"""Noise that is allocated over time, for a primal-dual method."""
+"""Privacy spent late: noise that falls over the rounds. What its experiments share."""
 
-from dpfl_cli.reproduction.artifact import Paper
+from __future__ import annotations
+
+from typing import Any
+
+from dpfl_cli.reproduction.api import Facts, Metric, Paper
 
 PAPER = Paper(
     key="dynamic",
     authors="Zhang, Fay, Johansson",
-    title=(
-        "Dynamic Privacy Allocation for Locally Differentially Private "
-        "Federated Learning with Composite Objectives"
-    ),
+    title="Dynamic Privacy Allocation for Locally Differentially Private Federated Learning with "
+    "Composite Objectives",
     where="2023, arXiv:2308.01139",
 )
+IJCNN1 = "+experiment=dynamic/ijcnn1"
+SMALL = {"dataset.records": 200, "partitioner.clients": 4}  # at smoke
+TITLES = {
+    "T": "number of rounds T",
+    "FedAvg": "DP-FedAvg",
+    "SCAFFOLD": "DP-SCAFFOLD",
+    "ISRL": "ISRL-DP",
+}
+OURS = (
+    "Ours, for the paper does not say: rows have unit norm, record gradients are clipped at B = 1, "
+    "step size 1/4 for the proposed method"
+)
+
+
+def optimality(at: Any, title: str) -> Metric:
+    """Relative squared error of the mean, and the squared distance between the workers' copies."""
+    return Metric("squared_error", at, plus=["consensus"], title=title)
+
+
+def per_worker(facts: Facts) -> float:
+    """d B^2 / (n m^2), which all bounds have."""
+    records = facts("records") / facts("clients")
+    bound = facts("algorithm.clip_norm") ** 2 * facts("dimension")
+    return float(bound / (facts("clients") * records**2))

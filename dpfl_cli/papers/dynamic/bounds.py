@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from math import log
 
-from dpfl_cli.papers.dynamic import PAPER
-from dpfl_cli.papers.dynamic._common import OURS, Facts, per_worker
+from dpfl_cli.papers.dynamic import IJCNN1, OURS, PAPER, TITLES, per_worker
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
     Fact,
+    Facts,
     Figure,
     Rows,
     Run,
     Runs,
     Scale,
-    Size,
     Table,
     below,
     claim,
     level,
+    untrained,
 )
 
 PROBLEMS = {
-    "ijcnn1_sorted": ("+experiment=dynamic/ijcnn1",),
-    "ijcnn1_order": ("+experiment=dynamic/ijcnn1", "dataset.order=file"),
+    "ijcnn1_sorted": (IJCNN1,),
+    "ijcnn1_order": (IJCNN1, "dataset.order=file"),
     "a6a": ("+experiment=dynamic/a6a",),
 }
 METHODS = {
@@ -76,19 +76,12 @@ def larger(rows: Rows) -> Comparisons:
     """the proposed method's order, a squared distance, is 1 / mu_f = 200 times the baselines', a
     suboptimality"""
     for problem in PROBLEMS:
-        proposed, fedavg = (
-            rows("order", problem=problem, method=method) for method in ("proposed", "FedAvg")
-        )
+        both = ("proposed", "FedAvg")
+        proposed, fedavg = rows.each("order", problem=problem, method=both)
         yield level(proposed / fedavg, 200, within=1e-6)
 
 
 PROPOSED = {"method": "proposed"}
-COMPUTED = Size(
-    1,
-    0.05,
-    "nothing is trained: x* is computed, the formulas are evaluated",
-    full=True,
-)
 
 table1 = Artifact(
     paper=PAPER,
@@ -101,7 +94,7 @@ table1 = Artifact(
     "proposed one the squared distance, and the gradient bounds B, C and L of the rows all "
     "bound one record's gradient.",
     source="Table 1",
-    sizes={"smoke": COMPUTED, "quick": COMPUTED, "paper": COMPUTED},
+    sizes=untrained("nothing is trained: x* is computed, the formulas are evaluated", 0.05),
     runs=runs,
     measures={
         "order": Fact(order, title="order of the error"),
@@ -118,26 +111,17 @@ table1 = Artifact(
         "dual": Fact("problem.dual_norm", title="squared norm of y*", where=PROPOSED),
     },
     titles={
-        "problem": "problem",
-        "method": "method",
+        **TITLES,
         "ijcnn1_sorted": "ijcnn1, sorted by label",
         "ijcnn1_order": "ijcnn1, in file order",
-        "FedAvg": "DP-FedAvg",
-        "SCAFFOLD": "DP-SCAFFOLD",
-        "ISRL": "ISRL-DP",
     },
     tables=[
-        Table(
-            "Orders of the final error, without constants",
-            rows="problem",
-            columns="method",
-            cells="order",
-        ),
+        Table("Orders of the final error, without constants", "problem", "method", "order"),
         Table(
             "The proposed method's threshold, and what it is made of",
-            rows="problem",
-            columns="measure",
-            cells=["threshold", "distance", "dual", "optimum"],
+            "problem",
+            "measure",
+            ["threshold", "distance", "dual", "optimum"],
             where=PROPOSED,
             notes="from the start that seed 0 draws, with the data's own x*: a diagnostic, covered "
             "by no epsilon",
@@ -146,8 +130,8 @@ table1 = Artifact(
     figures=[
         Figure(
             "bars",
-            x="problem",
-            measures="order",
+            "problem",
+            "order",
             series="method",
             log="y",
             y_title="order of the error",

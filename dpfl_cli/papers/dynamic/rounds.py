@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any
 
-from dpfl_cli.papers.dynamic import PAPER
-from dpfl_cli.papers.dynamic._common import OURS, optimality
+from dpfl_cli.papers.dynamic import IJCNN1, OURS, PAPER, SMALL, TITLES, optimality
 from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
@@ -42,6 +41,8 @@ METHODS = {
 STATIC = ("ISRL", "FedAvg", "SCAFFOLD")
 STEPS = (0.0005, 0.00125, 0.0025, 0.005, 0.0125, 0.05)  # how far the mean moves
 WORKERS = 20
+ONE_STEP = {"tuned": "fixed", "split": "sorted"}
+BEST_STEP = {"tuned": "per_T", "best": True}
 
 
 def _step(method: str, step: float, local_steps: int) -> dict[str, float]:
@@ -55,31 +56,36 @@ def _step(method: str, step: float, local_steps: int) -> dict[str, float]:
 
 
 def runs(scale: Scale) -> Runs:
-    small = {"dataset.records": 200, "partitioner.clients": 4} if scale == "smoke" else {}
+    small = SMALL if scale == "smoke" else {}
+    local_steps = 5 if scale == "paper" else 2
     for split, order in (("sorted", "sorted"), ("order", "file")):  # one step size for all T
-        for rounds in ROUNDS[scale]:
-            for method, overrides in METHODS.items():
-                local_steps = 5 if scale == "paper" else 2
-                yield Run(
-                    {"tuned": "fixed", "split": split, "T": rounds, "method": method},
-                    ["+experiment=dynamic/ijcnn1", f"dataset.order={order}", *overrides],
-                    {"rounds": rounds, **_step(method, 0.0125, local_steps), **small},
-                )
-    for rounds in ROUNDS[scale]:  # the best of several for every T, from x0 = 0
-        for method, overrides in METHODS.items():
-            if method != "static":
-                for step in STEPS[:5] if method == "dynamic" else STEPS:
-                    labels = {"tuned": "per_T", "split": "sorted", "method": method}
-                    yield Run(
-                        {**labels, "T": rounds, "step": step},
-                        ["+experiment=dynamic/ijcnn1", "model.init=zeros", *overrides],
-                        {"rounds": rounds, **_step(method, step, 2), **small},
-                    )
+        for rounds, (method, overrides) in product(ROUNDS[scale], METHODS.items()):
+            yield Run(
+                {"tuned": "fixed", "split": split, "T": rounds, "method": method},
+                [IJCNN1, f"dataset.order={order}", *overrides],
+                {"rounds": rounds, **_step(method, 0.0125, local_steps), **small},
+            )
+    for rounds, method in product(
+        ROUNDS[scale], ("dynamic", *STATIC)
+    ):  # the best step, from x0 = 0
+        for step in STEPS[:5] if method == "dynamic" else STEPS:
+            labels = {"tuned": "per_T", "split": "sorted", "method": method}  # from x0 = 0
+            yield Run(
+                {**labels, "T": rounds, "step": step},
+                [IJCNN1, "model.init=zeros", *METHODS[method]],
+                {"rounds": rounds, **_step(method, step, 2), **small},
+            )
 
 
-def _at(rows: Rows, method: str, rounds: int, **labels: Any) -> Sample:
+def _at(rows: Rows, method: Any, rounds: Any = None, **labels: Any) -> list[Sample]:
+    """Cells of every method and, if not given, every T."""
+    rounds = rows.choices("T") if rounds is None else rounds
     labels = labels or {"tuned": "fixed"}
-    return rows("optimality", split="sorted", method=method, T=rounds, **labels)
+    return rows.each("optimality", split="sorted", method=method, T=rounds, **labels)
+
+
+def _lowest(cells: Sequence[Sample]) -> Sample:
+    return min(cells, key=lambda one: one.mean)
 
 
 def _flat(cells: Sequence[Sample]) -> Comparisons:
@@ -92,7 +98,7 @@ def _flat(cells: Sequence[Sample]) -> Comparisons:
 def c1(rows: Rows) -> Comparisons:
     """with the dynamic schedule the final optimality does not depend on T once T is at least 3000
     (largest at most 1.5 times smallest)"""
-    yield from _flat([_at(rows, "dynamic", T) for T in rows.choices("T") if T >= 3000])
+    yield from _flat(_at(rows, "dynamic", [T for T in rows.choices("T") if T >= 3000]))
 
 
 @claim(
@@ -102,14 +108,13 @@ def c1(rows: Rows) -> Comparisons:
 )
 def c2(rows: Rows) -> Comparisons:
     """the proposed method improves from 1000 to 2000 rounds"""
-    yield above(_at(rows, "dynamic", 1000), _at(rows, "dynamic", 2000))
+    yield above(*_at(rows, "dynamic", (1000, 2000)))
 
 
 @claim("ours", "fails")
 def c2_zero(rows: Rows) -> Comparisons:
     """it does so from x0 = 0 as well"""
-    few, more = (_at(rows, "dynamic", T, tuned="per_T", step=0.0125) for T in (1000, 2000))
-    yield above(few, more)
+    yield above(*_at(rows, "dynamic", (1000, 2000), tuned="per_T", step=0.0125))
 
 
 @claim("section 5.1, Figure 1", "holds", note="some T is that of the lowest mean")
@@ -117,8 +122,8 @@ def c3(rows: Rows) -> Comparisons:
     """with one step size for all T every baseline is U-shaped, some T is better than 1000 and 1.5
     times better than 8000"""
     for method in (*STATIC, "static"):
-        few, many = _at(rows, method, 1000), _at(rows, method, 8000)
-        best = min((_at(rows, method, T) for T in rows.choices("T")), key=lambda one: one.mean)
+        few, many = _at(rows, method, (1000, 8000))
+        best = _lowest(_at(rows, method))
         yield above(few, best)
         yield above(many, 1.5 * best)
 
@@ -128,7 +133,7 @@ def c4(rows: Rows) -> Comparisons:
     """at T = 8000 the proposed method is better than every baseline with the same step of the
     mean"""
     for method in (*STATIC, "static"):
-        yield below(_at(rows, "dynamic", 8000), _at(rows, method, 8000))
+        yield below(*_at(rows, ("dynamic", method), 8000))
 
 
 @claim(
@@ -140,7 +145,7 @@ def c4(rows: Rows) -> Comparisons:
 def c5(rows: Rows) -> Comparisons:
     """ISRL-DP is worse than DP-FedAvg and DP-FedAvg worse than DP-SCAFFOLD, at every T"""
     for rounds in rows.choices("T"):
-        isrl, fedavg, scaffold = (_at(rows, method, rounds) for method in STATIC)
+        isrl, fedavg, scaffold = _at(rows, STATIC, rounds)
         yield above(isrl, fedavg)
         yield above(fedavg, scaffold)
 
@@ -150,9 +155,7 @@ def c6_flat(rows: Rows) -> Comparisons:
     """with the best step for every T the static baselines are flat too (largest at most 1.5 times
     smallest)"""
     for method in STATIC:
-        yield from _flat(
-            [_at(rows, method, T, tuned="per_T", best=True) for T in rows.choices("T")]
-        )
+        yield from _flat(_at(rows, method, **BEST_STEP))
 
 
 @claim(
@@ -165,14 +168,9 @@ def c6_lower(rows: Rows) -> Comparisons:
     """at every T some static baseline with its best step is within 5 % of the proposed method with
     its own best step, or better"""
     for rounds in rows.choices("T"):
-        dynamic, *others = (
-            _at(rows, method, rounds, tuned="per_T", best=True) for method in ("dynamic", *STATIC)
-        )
-        yield below(min(others, key=lambda one: one.mean), 1.05 * dynamic)
+        dynamic, *others = _at(rows, ("dynamic", *STATIC), rounds, **BEST_STEP)
+        yield below(_lowest(others), 1.05 * dynamic)
 
-
-ONE_STEP = {"tuned": "fixed", "split": "sorted"}
-BEST_STEP = {"tuned": "per_T", "best": True}
 
 fig1 = Artifact(
     paper=PAPER,
@@ -198,13 +196,9 @@ fig1 = Artifact(
     runs=runs,
     measures={
         "optimality": optimality("last", "optimality"),
-        "error": Metric(
-            "squared_error",
-            "last",
-            title="relative squared error of the mean",
-        ),
-        "epsilon": Price(accountant="zcdp", decimals=6, title="epsilon by zCDP", where=ONE_STEP),
-        "exact": Price(accountant="gdp", decimals=6, title="exact epsilon", where=ONE_STEP),
+        "error": Metric("squared_error", "last", title="relative squared error of the mean"),
+        "epsilon": Price("zcdp", decimals=6, title="epsilon by zCDP", where=ONE_STEP),
+        "exact": Price("gdp", decimals=6, title="exact epsilon", where=ONE_STEP),
         "consensus": Metric(
             "consensus",
             "last",
@@ -222,8 +216,7 @@ fig1 = Artifact(
         )
     ],
     titles={
-        "T": "number of rounds T",
-        "method": "method",
+        **TITLES,
         "split": "records of the workers",
         "tuned": "step size",
         "step": "step of the mean",
@@ -233,53 +226,45 @@ fig1 = Artifact(
         "order": "in file order",
         "dynamic": "proposed, dynamic noise",
         "static": "proposed, static noise",
-        "ISRL": "ISRL-DP",
-        "FedAvg": "DP-FedAvg",
-        "SCAFFOLD": "DP-SCAFFOLD",
     },
     tables=[
         Table(
             "Final optimality, one step size for all T (x0 normal)",
-            rows=["split", "method"],
-            columns="T",
-            cells="optimality",
+            ["split", "method"],
+            "T",
+            "optimality",
             where={"tuned": "fixed"},
         ),
         Table(
             "Final optimality, best step size for every T (sorted by label, x0 = 0)",
-            rows="method",
-            columns="T",
-            cells="optimality",
+            "method",
+            "T",
+            "optimality",
             where=BEST_STEP,
         ),
-        Table(
-            "The step that was the best",
-            rows="method",
-            columns="T",
-            cells="best.step",
-        ),
+        Table("The step that was the best", "method", "T", "best.step"),
         Table(
             "Its two terms: relative squared error of the mean model, and distance between "
             "the workers' copies",
-            rows=["split", "method"],
-            columns="T",
-            cells=["error", "consensus"],
+            ["split", "method"],
+            "T",
+            ["error", "consensus"],
             where={"tuned": "fixed"},
         ),
         Table(
             "What every run spends at delta 1e-4: the paper's accountant, and exact "
             "Gaussian composition",
-            rows="method",
-            columns="T",
-            cells=["epsilon", "exact"],
+            "method",
+            "T",
+            ["epsilon", "exact"],
             where=ONE_STEP,
         ),
     ],
     figures=[
         Figure(
             "lines",
-            x="T",
-            measures="optimality",
+            "T",
+            "optimality",
             series="method",
             panels="split",
             where={"tuned": "fixed"},
@@ -290,8 +275,8 @@ fig1 = Artifact(
         ),
         Figure(
             "lines",
-            x="T",
-            measures="optimality",
+            "T",
+            "optimality",
             series="method",
             where=BEST_STEP,
             log="y",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 from math import log, sqrt
 
-from dpfl_cli.papers.dynamic import PAPER
-from dpfl_cli.papers.dynamic._common import OURS, Facts, optimality, per_worker
+from dpfl_cli.papers.dynamic import IJCNN1, OURS, PAPER, SMALL, TITLES, optimality, per_worker
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
     Fact,
+    Facts,
     Figure,
     Price,
     Rows,
@@ -31,14 +31,14 @@ SCHEDULES = ("dynamic", "static", "slow", "fast", "stacked")
 
 
 def runs(scale: Scale) -> Runs:
-    small = {"dataset.records": 200, "partitioner.clients": 4} if scale == "smoke" else {}
+    small = SMALL if scale == "smoke" else {}
     for rounds in (1000,) if small else (1000, 3000, 8000):
         for schedule in SCHEDULES:
             static = ["algorithm.schedule=static"] if schedule == "static" else []
             pace = {} if static else {"algorithm.strong_convexity": CONVEXITY[schedule]}
             yield Run(
                 {"T": rounds, "schedule": schedule},
-                ["+experiment=dynamic/ijcnn1", "algorithm=primal_dual", *static],
+                [IJCNN1, "algorithm=primal_dual", *static],
                 {"rounds": rounds, "algorithm.step": 0.25, **pace, **small},
             )
 
@@ -71,8 +71,7 @@ def c9(rows: Rows) -> Comparisons:
     within the rounding of the noise to 7 digits"""
     for rounds in rows.choices("T"):
         static = rows("epsilon", schedule="static", T=rounds)
-        for schedule in CONVEXITY:
-            spent = rows("epsilon", schedule=schedule, T=rounds)
+        for spent in rows.each("epsilon", schedule=CONVEXITY, T=rounds):
             yield level(spent, static, within=1e-10)
             yield exact(0.999999 <= spent.mean <= 1, f"0.999999 <= {spent.text} <= 1")
 
@@ -81,8 +80,8 @@ def c9(rows: Rows) -> Comparisons:
 def exact_epsilon(rows: Rows) -> Comparisons:
     """by exact Gaussian composition the budget of epsilon 1 is 0.694 (an exact accountant would
     have allowed half the noise variance)"""
-    for rounds in rows.choices("T"):
-        yield level(rows("exact", schedule="dynamic", T=rounds), 0.693681, within=1e-5)
+    for epsilon in rows.each("exact", schedule="dynamic", T=rows.choices("T")):
+        yield level(epsilon, 0.693681, within=1e-5)
 
 
 @claim("section 4.2", "holds")
@@ -90,18 +89,16 @@ def least_bound(rows: Rows) -> Comparisons:
     """the dynamic schedule for the right strong convexity has the smallest noise part of the
     bound"""
     for rounds in rows.choices("T"):
-        least = rows("bound", schedule="dynamic", T=rounds)
-        for schedule in SCHEDULES[1:]:
-            yield below(least, rows("bound", schedule=schedule, T=rounds))
+        least, *others = rows.each("bound", schedule=SCHEDULES, T=rounds)
+        for other in others:
+            yield below(least, other)
 
 
 @claim("ours", "holds")
 def better_than_static(rows: Rows) -> Comparisons:
     """at 8000 rounds the dynamic schedule for the right strong convexity is at least twice as good
     as equal noise"""
-    dynamic, static = (
-        rows("optimality", schedule=schedule, T=8000) for schedule in ("dynamic", "static")
-    )
+    dynamic, static = rows.each("optimality", schedule=("dynamic", "static"), T=8000)
     yield below(2 * dynamic, static)
 
 
@@ -114,17 +111,15 @@ def better_than_static(rows: Rows) -> Comparisons:
 def vacuous_bound(rows: Rows) -> Comparisons:
     """the noise part of the bound is more than 100 times the optimality, at every T"""
     for rounds in rows.choices("T"):
-        bound, found = (
-            rows(name, schedule="dynamic", T=rounds) for name in ("bound", "optimality")
-        )
-        yield above(bound, 100 * found)
+        cell = {"schedule": "dynamic", "T": rounds}
+        yield above(rows("bound", **cell), 100 * rows("optimality", **cell))
 
 
 @claim("ours", "holds")
 def order(rows: Rows) -> Comparisons:
     """at 8000 rounds the schedules come out in the order of their bounds"""
     names = ("dynamic", "slow", "static", "fast", "stacked")
-    for better, worse in pairwise(rows("optimality", schedule=name, T=8000) for name in names):
+    for better, worse in pairwise(rows.each("optimality", schedule=names, T=8000)):
         yield below(better, worse)
 
 
@@ -147,11 +142,11 @@ ablation_schedule = Artifact(
     measures={
         "optimality": optimality("last", "optimality"),
         "bound": Fact(noise_part, title="noise part of the bound"),
-        "epsilon": Price(accountant="zcdp", decimals=9, title="epsilon by zCDP"),
-        "exact": Price(accountant="gdp", decimals=6, title="exact epsilon"),
+        "epsilon": Price("zcdp", decimals=9, title="epsilon by zCDP"),
+        "exact": Price("gdp", decimals=6, title="exact epsilon"),
     },
     titles={
-        "T": "number of rounds T",
+        **TITLES,
         "schedule": "noise schedule",
         "dynamic": "dynamic, mu = 0.1 (right)",
         "static": "static",
@@ -160,20 +155,15 @@ ablation_schedule = Artifact(
         "stacked": "dynamic for mu = 2 (mu_f = 0.1)",
     },
     tables=[
-        Table("Final optimality", rows="schedule", columns="T", cells="optimality"),
-        Table("Noise part of the bound", rows="schedule", columns="T", cells="bound"),
-        Table(
-            "What they spend",
-            rows=["schedule", "T"],
-            columns="measure",
-            cells=["epsilon", "exact"],
-        ),
+        Table("Final optimality", "schedule", "T", "optimality"),
+        Table("Noise part of the bound", "schedule", "T", "bound"),
+        Table("What they spend", ["schedule", "T"], "measure", ["epsilon", "exact"]),
     ],
     figures=[
         Figure(
             "lines",
-            x="T",
-            measures="optimality",
+            "T",
+            "optimality",
             series="schedule",
             log="y",
             y_title="optimality after T rounds",

@@ -231,7 +231,7 @@ def c7_scaffold(rows: Rows) -> Comparisons:
 def _accuracies(caption: str, where: Where, *rows: str, notes: Sequence[str] = ()) -> Table:
     """A row for every trust model, a column for every method."""
     rows = (*rows, "dp")
-    return Table(caption, rows=rows, columns="method", cells="accuracy", where=where, notes=notes)
+    return Table(caption, rows, "method", "accuracy", where=where, notes=notes)
 
 
 table4 = Artifact(
@@ -246,18 +246,12 @@ table4 = Artifact(
     sizes={
         "smoke": Size(1, 0.3, "20 clients with 5 images and 2 rounds, to see that it works"),
         "quick": Size(
-            2,
-            3,
-            "1000 clients with 12 images each, 25 rounds, the first 2000 test images",
+            2, 3, "1000 clients with 12 images each, 25 rounds, the first 2000 test images"
         ),
         "paper": Size(5, 84, "1000 clients with 60 images each, 50 rounds, all test images"),
     },
     runs=runs,
-    measures={
-        "accuracy": Metric(
-            "accuracy",
-        )
-    },
+    measures={"accuracy": Metric("accuracy")},
     show=PAIR,
     titles={
         **TITLES,
@@ -293,9 +287,7 @@ table4 = Artifact(
             {"setting": "paper", "method": ["SCAFFOLD", "SCAFFOLD_clipped"]},
         ),
     ],
-    figures=[
-        Figure("bars", x="dp", measures="accuracy", series="method", where={"setting": "paper"})
-    ],
+    figures=[Figure("bars", "dp", "accuracy", series="method", where={"setting": "paper"})],
     claims=[
         *AHEAD,
         c6_fedexp_ldp_other,

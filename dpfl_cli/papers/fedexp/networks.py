@@ -68,7 +68,7 @@ table3 = Artifact(
         columns={"setting": "setting", "layer": "layer", "output": "output"},
     ),
     tables=[Table(rows=["setting", "layer", "output"], cells="parameters")],
-    figures=[Figure("bars", x="layer", measures="parameters", panels="setting", numbers=True)],
+    figures=[Figure("bars", "layer", "parameters", panels="setting", numbers=True)],
     claims=[cdp, ldp],
     notes=[NETWORK],
 )

@@ -49,8 +49,8 @@ def _mean(measure: str, low: int, high: int, title: str, **more: Any) -> Derived
 def _curve(measure: str, y_title: str, **more: Any) -> Figure:
     return Figure(
         "lines",
-        x="round",
-        measures=measure,
+        "round",
+        measure,
         series="method",
         panels="dp",
         share_y=True,
@@ -60,13 +60,7 @@ def _curve(measure: str, y_title: str, **more: Any) -> Figure:
 
 
 def _on_the_way(measure: str, caption: str, rounds: Sequence[int]) -> Table:
-    return Table(
-        caption,
-        rows=["dp", "method"],
-        columns="round",
-        cells=measure,
-        where={"round": rounds},
-    )
+    return Table(caption, ["dp", "method"], "round", measure, where={"round": rounds})
 
 
 # --- Figure 2 (right): accuracy on MNIST ----------------------------------------------------------
@@ -97,10 +91,7 @@ fig2_right = Artifact(
     runs=_mnist,
     runs_of="fedexp/table4",
     measures={
-        "accuracy": Metric(
-            "accuracy",
-            "series",
-        ),
+        "accuracy": Metric("accuracy", "series"),
         "early": _mean("accuracy", 1, 20, "test accuracy", better="higher", unit="%"),
     },
     titles=table4.titles,

@@ -115,10 +115,7 @@ def honest(rows: Rows) -> Comparisons:
 
 
 PLANNED = Size(
-    1,
-    0.01,
-    "nothing is trained: prices of 50 planned rounds with 1000 clients",
-    full=True,
+    1, 0.01, "nothing is trained: prices of 50 planned rounds with 1000 clients", full=True
 )
 
 table1 = Artifact(
@@ -138,12 +135,12 @@ table1 = Artifact(
         ),
         "epsilon": Price(decimals=6, title="all 50 rounds"),
         "joint": Price(
-            accountant="joint_gaussian",
+            "joint_gaussian",
             decimals=6,
             title="all 50 rounds, joint sensitivity",
             where={"row": ["ldp", *CENTRAL]},
         ),
-        "rdp": Price(accountant="rdp", decimals=4, title="all 50 rounds, RDP"),
+        "rdp": Price("rdp", decimals=4, title="all 50 rounds, RDP"),
     },
     show={"dimension": "dimension"},
     titles={
@@ -162,22 +159,17 @@ table1 = Artifact(
         Table(
             "Epsilon under the paper's convention: one round (LDP), 49 compositions (CDP); "
             "rounded up to 3 decimals",
-            rows="row",
-            columns="method",
-            cells="paper_convention",
+            "row",
+            "method",
+            "paper_convention",
         ),
-        Table(
-            "All 50 rounds",
-            rows=["row", "method"],
-            columns="measure",
-            cells=["epsilon", "joint", "rdp"],
-        ),
+        Table("All 50 rounds", ["row", "method"], "measure", ["epsilon", "joint", "rdp"]),
     ],
     figures=[
         Figure(
             "bars",
-            x="row",
-            measures=["paper_convention", "epsilon"],
+            "row",
+            ["paper_convention", "epsilon"],
             panels="method",
             share_y=True,
             y_title="epsilon at delta = 1e-5",

@@ -147,9 +147,7 @@ table2 = Artifact(
     source="Table 2; its two grids of step sizes are exchanged in the text",
     sizes={
         "smoke": Size(
-            1,
-            0.1,
-            "synthetic only, 2 x 2 pairs, 100 clients and 3 rounds, to see that it works",
+            1, 0.1, "synthetic only, 2 x 2 pairs, 100 clients and 3 rounds, to see that it works"
         ),
         "quick": Size(1, 2, "synthetic only, all 25 pairs"),
         "paper": Size(5, 420, "all 25 pairs on the synthetic problem, 12 of 25 on MNIST"),
@@ -157,15 +155,9 @@ table2 = Artifact(
     runs=runs,
     measures={
         "loss": Metric(
-            "train_loss",
-            better="lower",
-            title="training loss",
-            where={"dataset": "synthetic"},
+            "train_loss", better="lower", title="training loss", where={"dataset": "synthetic"}
         ),
-        "accuracy": Metric(
-            "accuracy",
-            where={"dataset": "MNIST"},
-        ),
+        "accuracy": Metric("accuracy", where={"dataset": "MNIST"}),
     },
     best=[
         Best(
@@ -196,22 +188,22 @@ table2 = Artifact(
         Table(
             "Best pair: local step size, clip norm (how well the paper's pair can be read: "
             "H certain, M probable, L a guess)",
-            rows=["dataset", "dp"],
-            columns="method",
-            cells=["best.local_lr", "best.clip_norm"],
+            ["dataset", "dp"],
+            "method",
+            ["best.local_lr", "best.clip_norm"],
         ),
         Table(
             "Training loss at the best pair, synthetic",
-            rows="dp",
-            columns="method",
-            cells="loss",
+            "dp",
+            "method",
+            "loss",
             where={"best": True},
         ),
     ],
     figures=[
         Figure(
             "heatmap",
-            x="clip_norm",
+            "clip_norm",
             y="local_lr",
             measures="loss",
             panels=["dp", "method"],

@@ -124,16 +124,16 @@ fig1 = Artifact(
     tables=[
         Table(
             "Server step in round 1",
-            rows=["dp", "clients"],
-            columns="measure",
-            cells=["naive", "proposed", "target", "gap"],
+            ["dp", "clients"],
+            "measure",
+            ["naive", "proposed", "target", "gap"],
         )
     ],
     figures=[
         Figure(
             "lines",
-            x="clients",
-            measures=["naive", "proposed", "target"],
+            "clients",
+            ["naive", "proposed", "target"],
             panels="dp",
             log=["x", "y"],
             share_y=True,

@@ -99,7 +99,7 @@ def level_cdp(rows: Rows) -> Comparisons:
 
 
 def _final(caption: str, measure: str) -> Table:
-    return Table(caption, rows="dp", columns="method", cells=measure)
+    return Table(caption, "dp", "method", measure)
 
 
 fig2_left = Artifact(
@@ -141,17 +141,17 @@ fig2_left = Artifact(
         _final("Final distance to the optimum", "final"),
         Table(
             "Distance to the optimum on the way",
-            rows=["dp", "method"],
-            columns="round",
-            cells="distance",
+            ["dp", "method"],
+            "round",
+            "distance",
             where={"round": [0, 10, 20, 30, 40, 50]},
         ),
     ],
     figures=[
         Figure(
             "lines",
-            x="round",
-            measures="distance",
+            "round",
+            "distance",
             series="method",
             panels="dp",
             log="y",
