@@ -25,6 +25,7 @@ from dpfl_cli.reproduction.measure import Where as Where
 from dpfl_cli.reproduction.rows import Missing as Missing
 from dpfl_cli.reproduction.rows import Rows as Rows
 from dpfl_cli.reproduction.rows import between as between
+from dpfl_cli.reproduction.rows import grid as grid
 from dpfl_cli.reproduction.verdict import Comparison as Comparison
 from dpfl_cli.reproduction.verdict import Comparisons as Comparisons
 from dpfl_cli.reproduction.verdict import Sample as Sample

@@ -30,6 +30,12 @@ class Between:
     high: float
 
 
+def grid(**labels: Any) -> Iterator[dict[str, Any]]:
+    """Every combination of labels given as several values, the last label varying fastest."""
+    many = [list(one) if isinstance(one, MANY) else [one] for one in labels.values()]
+    return (dict(zip(labels, one, strict=True)) for one in product(*many))
+
+
 def between(low: float, high: float) -> Between:
     """As the value of a label: a range, ends included."""
     return Between(low, high)
@@ -90,8 +96,7 @@ class Rows:
         """The cells of every combination of labels given as several values, one after another:
         each("loss", method=METHODS, level=3).
         """
-        many = [list(one) if isinstance(one, MANY) else [one] for one in labels.values()]
-        return [self(measure, **dict(zip(labels, one, strict=True))) for one in product(*many)]
+        return [self(measure, **cell) for cell in grid(**labels)]
 
     def samples(self, measure: str, **labels: Any) -> list[Sample]:
         """The cells that differ in one label, in its order, each seed by seed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 
 from dpfl_cli.papers.adaptdp import (
     BOTH,
@@ -42,6 +41,7 @@ from dpfl_cli.reproduction.api import (
     above,
     below,
     claim,
+    grid,
     level,
     near_paper,
 )
@@ -58,10 +58,10 @@ INVALID = ("dp.mode=paper", "algorithm.clipping=batch_mean")
 
 
 def runs(scale: Scale) -> Runs:
-    for task, method, at in product(TASKS, METHODS, LEVELS):
+    for labels in grid(task=TASKS, method=METHODS, level=LEVELS):
+        task, method, at = labels.values()
         fewer = {"rounds": ROUNDS[task]} if scale == "quick" and task in ROUNDS else {}
         values = TINY if scale == "smoke" else fewer
-        labels = {"task": task, "method": method, "level": at}
         yield private({**labels, "selection": "paper"}, values)
         if task == "T1":
             yield private({**labels, "selection": "ours"}, values, pair=OURS[method][at - 1])

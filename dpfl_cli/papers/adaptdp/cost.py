@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 from dpfl_cli.papers.adaptdp import BOTH, LEVELS, METHODS, NAMES, PAPER, TITLES, private, quotient
@@ -24,6 +23,7 @@ from dpfl_cli.reproduction.api import (
     below,
     between,
     claim,
+    grid,
 )
 
 PAIR = (0.3, 0.05)  # step size, clip norm
@@ -50,16 +50,14 @@ MOBILENET: dict[Scale, Values] = {
 
 def of_mobilenet(scale: Scale) -> Runs:
     for method in ("FedAvg",) if scale == "smoke" else METHODS:
-        for at in LEVELS:
-            labels = {"method": method, "level": at}
+        for labels in grid(method=method, level=LEVELS):
             yield private(labels, MOBILENET[scale], ["model=mobilenet"], PAIR, task="T3")
 
 
 @claim("ours")
 def works(rows: Rows) -> Comparisons:
     """the training loss falls below its value before round 1 for both methods at every level"""
-    for method, at in itertools.product(METHODS, LEVELS):
-        cell = {"method": method, "level": at}
+    for cell in grid(method=METHODS, level=LEVELS):
         yield below(rows("loss", **cell), rows("first", **cell))
 
 

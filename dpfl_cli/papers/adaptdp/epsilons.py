@@ -21,6 +21,7 @@ from dpfl_cli.reproduction.api import (
     above,
     below,
     claim,
+    grid,
     level,
 )
 
@@ -40,10 +41,10 @@ def runs(scale: Scale) -> Runs:
     smoke = scale == "smoke"
     for task, full in GRIDS.items():
         fewer = {"rounds": 5} if (scale, task) == ("quick", "T2") else {}
-        targets, grid, values = (
+        targets, pairs, values = (
             (("e8",), ((0.1,), (0.5,)), TINY) if smoke else (TARGETS, full, fewer)
         )
-        for target, method, eta, cap in product(targets, METHODS, *grid):
+        for target, method, eta, cap in product(targets, METHODS, *pairs):
             labels = {"task": task, "target": target, "method": method, "eta": eta, "cap": cap}
             setup = [f"+experiment=adaptdp/{TASKS[task]}", f"dp.epsilon={TARGETS[target]}"]
             chosen = {"algorithm.local_lr": eta, "algorithm.clip_norm": cap}
@@ -77,8 +78,7 @@ def T1(rows: Rows) -> Comparisons:  # noqa: N802
 )
 def T1_learns(rows: Rows) -> Comparisons:  # noqa: N802
     """on T1 both methods end below a tenth of the loss before round 1 at every epsilon"""
-    for target, method in product(TARGETS, METHODS):
-        cell = {"task": "T1", "target": target, "method": method}
+    for cell in grid(task="T1", target=TARGETS, method=METHODS):
         yield above(0.1 * rows("start", **cell), rows("objective", **cell, **BEST))
 
 

@@ -14,10 +14,10 @@ from dpfl_cli.reproduction.api import (
     Run,
     Runs,
     Scale,
-    Size,
     Table,
     claim,
     level,
+    untrained,
 )
 
 
@@ -45,8 +45,6 @@ def ldp(rows: Rows) -> Comparisons:
     yield from _sizes(rows, "LDP", 237, 16)
 
 
-NOTHING = Size(1, 0.01, "nothing is trained", full=True)
-
 table3 = Artifact(
     paper=PAPER,
     id="table3",
@@ -54,7 +52,7 @@ table3 = Artifact(
     shows="The layers of the two networks, with the shape of what each puts out and its number of "
     "parameters, read from the models.",
     source="Table 3; pooling and activations after the convolutions are not in it",
-    sizes={"smoke": NOTHING, "quick": NOTHING, "paper": NOTHING},
+    sizes=untrained(),
     runs=runs,
     input_shape=[28, 28],
     classes=10,
@@ -62,7 +60,7 @@ table3 = Artifact(
         "parameters": Layers("parameters", decimals=0, title="parameters"),
         "outputs": Layers("outputs", decimals=0, title="values put out"),
     },
-    titles={"setting": "network", "layer": "layer", "output": "output"},
+    titles={"setting": "network"},
     numbers=PaperNumbers(
         measures={"parameters_with_bias": "parameters"},
         columns={"setting": "setting", "layer": "layer", "output": "output"},

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
-from dpfl_cli.papers.fedexp import METHODS, PAPER, PROBLEM, SCAFFOLD, TRUSTS, WORDS
+from dpfl_cli.papers.fedexp import COMPARED, METHODS, PAPER, PROBLEM, SCAFFOLD, TRUSTS, WORDS
 from dpfl_cli.papers.fedexp.mnist import NETWORK, SETUP, TUNED, table4
 from dpfl_cli.papers.fedexp.synthetic import fig2_left
 from dpfl_cli.reproduction.api import (
@@ -33,9 +33,9 @@ def _synthetic(scale: Scale) -> Runs:
 
 
 def _mnist(scale: Scale) -> Runs:
-    for run in table4.runs(scale):
-        if run.labels["setting"] == "paper" and run.labels["method"] in METHODS:
-            yield run
+    own = {(method, "paper") for method in METHODS}
+    runs = table4.runs(scale)
+    return (run for run in runs if (run.labels["method"], run.labels["setting"]) in own)
 
 
 def _mean(measure: str, low: int, high: int, title: str, **more: Any) -> Derived:
@@ -46,20 +46,11 @@ def _mean(measure: str, low: int, high: int, title: str, **more: Any) -> Derived
     return Derived(value, ["dp", "method"], decimals=2, title=title, **more)
 
 
-def _curve(measure: str, y_title: str, **more: Any) -> Figure:
-    return Figure(
-        "lines",
-        "round",
-        measure,
-        series="method",
-        panels="dp",
-        share_y=True,
-        y_title=y_title,
-        **more,
-    )
+def _curve(measure: str, **more: Any) -> Figure:
+    return Figure("lines", "round", measure, series="method", panels="dp", share_y=True, **more)
 
 
-def _on_the_way(measure: str, caption: str, rounds: Sequence[int]) -> Table:
+def _on_the_way(measure: str, caption: str, *rounds: int) -> Table:
     return Table(caption, ["dp", "method"], "round", measure, where={"round": rounds})
 
 
@@ -68,9 +59,7 @@ def _on_the_way(measure: str, caption: str, rounds: Sequence[int]) -> Table:
 
 def _early(trust: str, note: str = "") -> Claim:
     def judge(rows: Rows) -> Comparisons:
-        yield above(
-            rows("early", dp=trust, method="FedEXP"), rows("early", dp=trust, method="FedAvg")
-        )
+        yield above(*rows.each("early", dp=trust, method=COMPARED))
 
     text = "DP-FedEXP is ahead of DP-FedAvg on average over the first 20 rounds under "
     source = "section 5, Figure 2 (right)"
@@ -97,10 +86,10 @@ fig2_right = Artifact(
     titles=table4.titles,
     tables=[
         _on_the_way(
-            "accuracy", "Test accuracy on the way (%)", [0, 1, 5, 10, 15, 20, 25, 30, 40, 50]
+            "accuracy", "Test accuracy on the way (%)", *(0, 1, 5, 10, 15, 20, 25, 30, 40, 50)
         )
     ],
-    figures=[_curve("accuracy", "test accuracy (%)")],
+    figures=[_curve("accuracy")],
     claims=[_early("cdp"), _early("ldp_privunit", NOT_BEST), _early("ldp", NOT_BEST)],
     notes=[TUNED, SETUP, NETWORK, SCAFFOLD],
 )
@@ -108,6 +97,7 @@ fig2_right = Artifact(
 
 # --- Figure 3: the server step --------------------------------------------------------------------
 
+ROUNDS = (1, 11, 21, 31, 41, 50)
 STEP: Mapping[str, Metric] = {  # 1 by definition where a method does not report it
     "step": Metric(
         "server_step", "series", absent=1.0, decimals=2, title="server step", scale="log"
@@ -125,9 +115,8 @@ STEP: Mapping[str, Metric] = {  # 1 by definition where a method does not report
 
 def _falls(trust: str, text: str) -> Claim:
     def judge(rows: Rows) -> Comparisons:
-        yield below(
-            rows("late", method="FedEXP", dp=trust), rows("early", method="FedEXP", dp=trust)
-        )
+        cell = {"method": "FedEXP", "dp": trust}
+        yield below(rows("late", **cell), rows("early", **cell))
 
     return Claim(f"c5_{trust}", text, "appendix G.2, Figure 3 (left)", judge, "holds")
 
@@ -135,16 +124,15 @@ def _falls(trust: str, text: str) -> Claim:
 @claim("section 3, equations 6 and 7", "holds", invariant=True)
 def c5_floor(rows: Rows) -> Comparisons:
     """DP-FedEXP's step is never below 1, in any round of any seed"""
-    for trust in TRUSTS:
-        lowest = rows("lowest", method="FedEXP", dp=trust)
+    for lowest in rows.each("lowest", method="FedEXP", dp=TRUSTS):
         yield exact(bool(lowest.values.min() >= 1), f"{lowest.text} >= 1")
 
 
 @claim("appendix G.2, Figure 3 (right)", "holds")
 def above_one(rows: Rows) -> Comparisons:
     """DP-FedEXP's mean step is above that of the baselines, 1, under every trust model"""
-    for trust in TRUSTS:
-        yield above(rows("overall", method="FedEXP", dp=trust), 1.0)
+    for step in rows.each("overall", method="FedEXP", dp=TRUSTS):
+        yield above(step, 1.0)
 
 
 @claim(
@@ -155,9 +143,8 @@ def c5_falls(rows: Rows) -> Comparisons:
     """DP-FedEXP's step falls under every trust model (mean of the last 5 rounds below that of the
     first 5)"""
     for trust in TRUSTS:
-        yield below(
-            rows("last", method="FedEXP", dp=trust), rows("first", method="FedEXP", dp=trust)
-        )
+        cell = {"method": "FedEXP", "dp": trust}
+        yield below(rows("last", **cell), rows("first", **cell))
 
 
 fig3_left = Artifact(
@@ -181,14 +168,14 @@ fig3_left = Artifact(
     },
     titles=fig2_left.titles,
     tables=[
-        _on_the_way("step", "Server step on the way", [1, 11, 21, 31, 41, 50]),
+        _on_the_way("step", "Server step on the way", *ROUNDS),
         _on_the_way(
             "target",
             "The step that DP-FedEXP aims at (a diagnostic, not private)",
-            [1, 11, 21, 31, 41, 50],
+            *ROUNDS,
         ),
     ],
-    figures=[_curve("step", "server step", log=["y"], spread_floor=1.0)],
+    figures=[_curve("step", log="y", spread_floor=1.0)],
     claims=[
         _falls(
             "ldp",
@@ -203,9 +190,15 @@ fig3_left = Artifact(
 )
 
 
-def _ends(rows: Rows, last: bool) -> float:
-    steps = rows.values("step")
-    return fmean(steps[-5:] if last else steps[:5])
+def _ends(which: str, rounds: slice) -> Derived:
+    title = f"server step, mean of the {which} 5 rounds"
+    return Derived(
+        lambda rows: fmean(rows.values("step")[rounds]),
+        ["dp", "method"],
+        decimals=2,
+        title=title,
+        scale="log",
+    )
 
 
 fig3_right = Artifact(
@@ -221,24 +214,12 @@ fig3_right = Artifact(
     measures={
         **STEP,
         "overall": _mean("step", 1, 50, "server step", scale="log"),
-        "first": Derived(
-            lambda rows: _ends(rows, last=False),
-            ["dp", "method"],
-            decimals=2,
-            title="server step, mean of the first 5 rounds",
-            scale="log",
-        ),
-        "last": Derived(
-            lambda rows: _ends(rows, last=True),
-            ["dp", "method"],
-            decimals=2,
-            title="server step, mean of the last 5 rounds",
-            scale="log",
-        ),
+        "first": _ends("first", slice(5)),
+        "last": _ends("last", slice(-5, None)),
     },
     titles=table4.titles,
-    tables=[_on_the_way("step", "Server step on the way", [1, 5, 10, 15, 20, 25, 30, 40, 50])],
-    figures=[_curve("step", "server step", spread_floor=1.0)],
+    tables=[_on_the_way("step", "Server step on the way", *(1, 5, 10, 15, 20, 25, 30, 40, 50))],
+    figures=[_curve("step", spread_floor=1.0)],
     claims=[c5_floor, above_one, c5_falls],
     notes=[TUNED, SETUP, NETWORK, SCAFFOLD],
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from dpfl_cli.papers.fedexp import METHODS, PAPER, TITLES
+from dpfl_cli.papers.fedexp import COMPARED, LOCAL, METHODS, PAPER, TITLES
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -14,15 +12,14 @@ from dpfl_cli.reproduction.api import (
     Rows,
     Run,
     Runs,
-    Sample,
     Scale,
-    Size,
     Table,
     above,
     below,
     claim,
     level,
     near_paper,
+    untrained,
 )
 
 SETTINGS = {  # of the data nothing but the dimension enters
@@ -32,7 +29,6 @@ SETTINGS = {  # of the data nothing but the dimension enters
     "cdp_mnist": ("cdp", 5046),
 }
 CENTRAL = ("cdp_synthetic", "cdp_mnist")
-COMPARED = ("FedEXP", "FedAvg")
 
 
 def runs(scale: Scale) -> Runs:
@@ -48,38 +44,34 @@ def runs(scale: Scale) -> Runs:
 @claim("section 5, Table 1", "holds")
 def digits(rows: Rows) -> Comparisons:
     """all eight printed numbers follow from the paper's convention, rounded up"""
-    for setting in SETTINGS:
-        for method in COMPARED:
-            yield near_paper(rows("paper_convention", row=setting, method=method), within=1e-6)
-
-
-def _both(rows: Rows, measure: str, setting: str) -> Iterator[Sample]:
-    return (rows(measure, row=setting, method=method) for method in COMPARED)
+    for price in rows.each("paper_convention", row=SETTINGS, method=COMPARED):
+        yield near_paper(price, within=1e-6)
 
 
 @claim("section 4.1, Proposition 4.1; Table 1", "holds")
 def c1_ldp(rows: Rows) -> Comparisons:
     """under local DP DP-FedEXP costs exactly what DP-FedAvg costs"""
-    for setting in ("ldp", "ldp_privunit"):
-        adaptive, fixed = _both(rows, "epsilon", setting)
-        yield level(adaptive, fixed, within=1e-12)
+    for setting in LOCAL:
+        yield level(*rows.each("epsilon", row=setting, method=COMPARED), within=1e-12)
+
+
+def _a_little(rows: Rows, setting: str, most: float) -> Comparisons:
+    adaptive, fixed = rows.each("epsilon", row=setting, method=COMPARED)
+    yield above(adaptive, fixed)
+    yield below(adaptive - fixed, most)
 
 
 @claim("section 5, Table 1", "holds")
 def c1_cdp_synthetic(rows: Rows) -> Comparisons:
     """under central DP on the synthetic problem DP-FedEXP costs more than DP-FedAvg, by less than
     0.5"""
-    adaptive, fixed = _both(rows, "epsilon", "cdp_synthetic")
-    yield above(adaptive, fixed)
-    yield below(adaptive - fixed, 0.5)
+    yield from _a_little(rows, "cdp_synthetic", 0.5)
 
 
 @claim("section 5, Table 1", "holds")
 def c1_cdp_mnist(rows: Rows) -> Comparisons:
     """under central DP on MNIST DP-FedEXP costs more than DP-FedAvg, by less than 0.01"""
-    adaptive, fixed = _both(rows, "epsilon", "cdp_mnist")
-    yield above(adaptive, fixed)
-    yield below(adaptive - fixed, 0.01)
+    yield from _a_little(rows, "cdp_mnist", 0.01)
 
 
 @claim("ours", "holds")
@@ -87,18 +79,16 @@ def c1_joint(rows: Rows) -> Comparisons:
     """priced by their joint sensitivity, the mean and its squared norm cost what the mean alone
     costs"""
     for setting in CENTRAL:
-        adaptive, fixed = _both(rows, "joint", setting)
-        yield level(adaptive, fixed, within=1e-6)
+        yield level(*rows.each("joint", row=setting, method=COMPARED), within=1e-6)
 
 
 @claim("section 5, Table 1", "fails", note="they are those of 49")
 def rounds(rows: Rows) -> Comparisons:
     """the printed central epsilons are those of all 50 rounds"""
-    for setting in CENTRAL:
-        for method in COMPARED:
-            printed = rows("paper_convention", row=setting, method=method).paper
-            if printed is not None:
-                yield level(rows("epsilon", row=setting, method=method), printed, within=1e-3)
+    cells = {"row": CENTRAL, "method": COMPARED}
+    pairs = zip(rows.each("epsilon", **cells), rows.each("paper_convention", **cells), strict=True)
+    for epsilon, stated in pairs:
+        yield level(epsilon, stated.printed, within=1e-3)
 
 
 @claim("ours", "holds", note="the numbers are from an independent computation")
@@ -114,10 +104,6 @@ def honest(rows: Rows) -> Comparisons:
         yield level(rows("epsilon", row=setting, method=method), epsilon, within=1e-6)
 
 
-PLANNED = Size(
-    1, 0.01, "nothing is trained: prices of 50 planned rounds with 1000 clients", full=True
-)
-
 table1 = Artifact(
     paper=PAPER,
     id="table1",
@@ -127,7 +113,7 @@ table1 = Artifact(
     "round under local DP and 49 of the 50 compositions under central DP; all 50 rounds are "
     "beside.",
     source="Table 1",
-    sizes={"smoke": PLANNED, "quick": PLANNED, "paper": PLANNED},
+    sizes=untrained("nothing is trained: prices of 50 planned rounds with 1000 clients"),
     runs=runs,
     measures={
         "paper_convention": Price(

@@ -19,6 +19,7 @@ from dpfl_cli.reproduction.api import (
     above,
     claim,
     each_seed,
+    grid,
 )
 
 # the paper's text exchanges the step sizes of the two data sets
@@ -30,35 +31,17 @@ CLIP_NORMS = (0.1, 0.3, 1.0, 3.0, 10.0)
 def runs(scale: Scale) -> Runs:
     small = scale == "smoke"
     values = {"rounds": 3, "dataset.clients": 100} if small else {}
-    for trust in TRUSTS:
-        for method, overrides in METHODS.items():
-            for local_lr in (0.001, 0.003) if small else SYNTHETIC_STEPS:
-                for clip_norm in (0.3, 3.0) if small else CLIP_NORMS:
-                    labels = {"dataset": "synthetic", "dp": trust, "method": method}
-                    yield on_synthetic(
-                        {**labels, "local_lr": local_lr, "clip_norm": clip_norm},
-                        (f"dp={trust}", *overrides),
-                        local_lr,
-                        clip_norm,
-                        values,
-                    )
-    if scale == "paper":
-        yield from _mnist()
-
-
-def _mnist() -> Runs:
-    """12 of the 25 pairs, those around the paper's: the whole grid takes days."""
-    for trust in TRUSTS:
-        for method, overrides in METHODS.items():
-            for local_lr in MNIST_STEPS[1:4]:
-                for clip_norm in CLIP_NORMS[:4]:
-                    labels = {"dataset": "MNIST", "dp": trust, "method": method}
-                    yield on_mnist(
-                        {**labels, "local_lr": local_lr, "clip_norm": clip_norm},
-                        overrides,
-                        (local_lr, clip_norm),
-                        {},
-                    )
+    steps, clip_norms = ((0.001, 0.003), (0.3, 3.0)) if small else (SYNTHETIC_STEPS, CLIP_NORMS)
+    for labels in grid(
+        dataset="synthetic", dp=TRUSTS, method=METHODS, local_lr=steps, clip_norm=clip_norms
+    ):
+        overrides = (f"dp={labels['dp']}", *METHODS[labels["method"]])
+        yield on_synthetic(labels, overrides, labels["local_lr"], labels["clip_norm"], values)
+    if scale == "paper":  # 12 of the 25 pairs, those around the paper's: all of them take days
+        around = {"local_lr": MNIST_STEPS[1:4], "clip_norm": CLIP_NORMS[:4]}
+        for labels in grid(dataset="MNIST", dp=TRUSTS, method=METHODS, **around):
+            pair = (labels["local_lr"], labels["clip_norm"])
+            yield on_mnist(labels, METHODS[labels["method"]], pair, {})
 
 
 # --- claims: the choice is made anew with every seed ----------------------------------------------
@@ -121,7 +104,7 @@ def misprint_cdp(rows: Rows) -> Comparisons:
     """DP-FedAvg under central DP is worse at the printed step size 0.003 than at 0.001 (clip norm
     3)"""
     cell = {"dataset": "synthetic", "dp": "cdp", "method": "FedAvg", "clip_norm": 3.0}
-    yield above(rows("loss", local_lr=0.003, **cell), rows("loss", local_lr=0.001, **cell))
+    yield above(*rows.each("loss", local_lr=(0.003, 0.001), **cell))
 
 
 @claim("appendix G.1, Table 2", "holds")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpfl_cli.papers.fedexp import LOCAL, PAIR, PAPER, PROBLEM, TITLES
+from dpfl_cli.papers.fedexp import LOCAL, PAIR, PAPER, PROBLEM, TITLES, on_synthetic
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -10,7 +10,6 @@ from dpfl_cli.reproduction.api import (
     Figure,
     Metric,
     Rows,
-    Run,
     Runs,
     Scale,
     Size,
@@ -18,51 +17,41 @@ from dpfl_cli.reproduction.api import (
     above,
     below,
     claim,
+    grid,
     level,
 )
 
 LARGE = (1000, 3000, 10000)  # clients from which the paper's statement is tested
+CELLS = list(grid(dp=LOCAL, clients=LARGE))
 
 
 def runs(scale: Scale) -> Runs:
-    for trust in LOCAL:
-        for clients in (50, 100) if scale == "smoke" else (100, 300, *LARGE):
-            yield Run(
-                {"dp": trust, "clients": clients},
-                ["+experiment=fedexp/synthetic", "algorithm=fedexp", f"dp={trust}"],
-                {
-                    "rounds": 1,
-                    "evaluation.average_last": 1,
-                    "dataset.clients": clients,
-                    "algorithm.local_lr": 0.003,
-                    "algorithm.clip_norm": 0.3,
-                },
-            )
+    values = {"rounds": 1, "evaluation.average_last": 1}
+    for labels in grid(dp=LOCAL, clients=(50, 100) if scale == "smoke" else (100, 300, *LARGE)):
+        overrides = ("algorithm=fedexp", f"dp={labels['dp']}")
+        clients = {"dataset.clients": labels["clients"]}
+        yield on_synthetic(labels, overrides, 0.003, 0.3, values | clients)
 
 
 @claim("section 3.1.1, Figure 1", "holds")
 def c2_naive(rows: Rows) -> Comparisons:
     """with at least 1000 clients the naive step is at least 10 times the target"""
-    for trust in LOCAL:
-        for clients in LARGE:
-            cell = {"dp": trust, "clients": clients}
-            yield above(rows("naive", **cell), 10 * rows("target", **cell))
+    for cell in CELLS:
+        yield above(rows("naive", **cell), 10 * rows("target", **cell))
 
 
 @claim("section 3.1.2, Figure 1", "holds")
 def c2_close(rows: Rows) -> Comparisons:
     """with at least 1000 clients DP-FedEXP's step is within 35 % of the target"""
-    for trust in LOCAL:
-        for clients in LARGE:
-            cell = {"dp": trust, "clients": clients}
-            yield level(rows("proposed", **cell) / rows("target", **cell), 1.0, within=0.35)
+    for cell in CELLS:
+        yield level(rows("proposed", **cell) / rows("target", **cell), 1.0, within=0.35)
 
 
 @claim("section 3.1.2, Figure 1", "holds")
 def c2_shrinks(rows: Rows) -> Comparisons:
     """with Gaussian noise the relative gap between DP-FedEXP's step and the target is smaller with
     10000 clients than with 1000"""
-    yield below(rows("gap", dp="ldp", clients=10000), rows("gap", dp="ldp", clients=1000))
+    yield below(*rows.each("gap", dp="ldp", clients=(10000, 1000)))
 
 
 @claim(
@@ -72,19 +61,17 @@ def c2_shrinks(rows: Rows) -> Comparisons:
 )
 def c2_shrinks_privunit(rows: Rows) -> Comparisons:
     """with PrivUnit the relative gap is smaller with 10000 clients than with 1000"""
-    few, many = (rows("gap", dp="ldp_privunit", clients=clients) for clients in (1000, 10000))
-    yield below(many, few)
+    yield below(*rows.each("gap", dp="ldp_privunit", clients=(10000, 1000)))
 
 
 @claim("appendix D, Lemma D.4", "holds")
 def c2_bias(rows: Rows) -> Comparisons:
     """with PrivUnit DP-FedEXP's step is below the target on average over 1000, 3000 and 10000
     clients (its norm estimate is biased downwards)"""
-    one, two, three = (
-        rows("proposed", dp="ldp_privunit", clients=clients)
-        / rows("target", dp="ldp_privunit", clients=clients)
-        for clients in LARGE
+    steps, targets = (
+        rows.each(name, dp="ldp_privunit", clients=LARGE) for name in ("proposed", "target")
     )
+    one, two, three = (step / target for step, target in zip(steps, targets, strict=True))
     yield below((one + two + three) / 3, 1.0)
 
 
