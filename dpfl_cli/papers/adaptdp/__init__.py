@@ -93,6 +93,15 @@ CLIPPED = (
 )
 
 
+def noise_of(gradient: float, *radius: float) -> dict[str, float]:
+    """Values that set the noise of the gradients and, for AdaptDP, of the radius."""
+    settings = {"mechanism.noise_multiplier": gradient}
+    if radius:
+        settings["algorithm.radius_batch_size"] = 100
+        settings["algorithm.radius_noise_multiplier"] = radius[0]
+    return settings
+
+
 def private(
     labels: Mapping[str, Any],
     values: Mapping[str, Any],
@@ -111,14 +120,10 @@ def private(
     cell = {**labels, **unlabelled}
     task, method, place = cell["task"], cell["method"], cell["level"] - 1
     local_lr, clip_norm = pair or SELECTED[task, method][place]
-    gradient, *radius = noise or NOISE[task, method][place]
     settings = {
         "algorithm.local_lr": local_lr,
         "algorithm.clip_norm": clip_norm,
-        "mechanism.noise_multiplier": gradient,
+        **noise_of(*(noise or NOISE[task, method][place])),
     }
-    if radius:
-        settings["algorithm.radius_batch_size"] = 100
-        settings["algorithm.radius_noise_multiplier"] = radius[0]
     preset = f"+experiment=adaptdp/{TASKS[task]}"
     return Run(labels, [preset, *METHODS[method], *overrides], {**settings, **values}, exclusive)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 from dpfl_cli.papers.adaptdp import (
     BOTH,
@@ -35,6 +34,7 @@ from dpfl_cli.reproduction.api import (
     above,
     below,
     claim,
+    grid,
     level,
 )
 
@@ -42,15 +42,13 @@ CLIENTS = (2, 4, 6)  # P
 
 
 def runs(scale: Scale) -> Runs:
-    for task, method, clients in itertools.product(("T1", *IMAGES), METHODS, CLIENTS):
-        values: dict[str, Any] = {"dataset.clients": clients}
-        if task != "T1":
+    for labels in grid(task=("T1", *IMAGES), method=METHODS, P=CLIENTS, level=LEVELS):
+        clients = labels["P"]
+        values = {"dataset.clients": clients}
+        if labels["task"] != "T1":
             values = {"partitioner.clients": clients, "dataset.train_records": 1500 * clients}
             values["rounds"] = 30 if scale == "quick" else 100
-        if scale == "smoke":
-            values |= TINY
-        for at in LEVELS:
-            yield private({"task": task, "method": method, "P": clients, "level": at}, values)
+        yield private(labels, {**values, **(TINY if scale == "smoke" else {})})
 
 
 @claim("Table 4", "holds")

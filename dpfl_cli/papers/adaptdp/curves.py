@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from dpfl_cli.papers.adaptdp import BOTH, CLIPPED, LAST, ON_T1, PAPER, TINY, TITLES, losses, private
@@ -13,6 +13,7 @@ from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
     Fact,
+    Facts,
     Figure,
     Metric,
     Rows,
@@ -122,7 +123,7 @@ def radii(scale: Scale) -> Runs:
         yield private({"task": task}, values, quantiles, method="AdaptDP", level=3)
 
 
-def _offset(of: Callable[[str], Any]) -> float:
+def _offset(of: Facts) -> float:
     """sqrt(2 tau nu): the clip norm that the offset of the radius's noise gives by itself."""
     clients, cap = of("clients"), of("algorithm.clip_norm")
     sigma = 2 * of("ledger.radius.noise_multiplier") / of("algorithm.radius_batch_size")
@@ -170,8 +171,8 @@ def b1_falls(rows: Rows) -> Comparisons:
 @claim("section 5.2, Figure 2", "holds")
 def c6(rows: Rows) -> Comparisons:
     """in late rounds tau_0.7 is between 0.5 and 1.5 on both tasks"""
-    for task in TASKS:
-        yield level(rows("last_70", task=task), 1, within=0.5)
+    for tau in rows.each("last_70", task=TASKS):
+        yield level(tau, 1, within=0.5)
 
 
 @claim("section 5.2, Figure 2", "holds")
@@ -213,11 +214,9 @@ def cap_T3(rows: Rows) -> Comparisons:  # noqa: N802
     )
 
 
-def _panels(measures: list[str], title: str, y_title: str = "", **more: Any) -> Figure:
-    return Figure("lines", "round", measures, title=title, y_title=y_title, **more)
+def _panels(measures: str | Sequence[str], title: str, **more: Any) -> Figure:
+    return Figure("lines", "round", measures, title=title, **more)
 
-
-RADIUS = "clip norm C_r"
 
 fig2 = Artifact(
     paper=PAPER,
@@ -236,7 +235,7 @@ fig2 = Artifact(
     },
     runs=radii,
     measures={
-        "radius": Metric("radius", "series", title=RADIUS),
+        "radius": Metric("radius", "series", title="clip norm C_r"),
         "clipped": Metric(
             "clipped_fraction", "series", title="share of the records that C_r clips"
         ),
@@ -254,23 +253,25 @@ fig2 = Artifact(
             "task",
             cells=["cap", "floor", "last_radius", "last_50", "last_70", "last_90", "last_100"],
             notes="The paper reads tau_0.7 as about 1. The quantiles and the share of clipped "
-            "records "
-            "are diagnostics that no epsilon covers.",
+            "records are diagnostics that no epsilon covers.",
         )
     ],
     figures=[
-        _panels(["radius"], "T1: clip norm", RADIUS, where=ON_T1, log=["y"]),
-        _panels(["radius"], "T3: clip norm", RADIUS, where=ON_T3, y_range=(0.0, 0.06)),
+        _panels("radius", "T1: clip norm", where=ON_T1, log="y"),
+        _panels("radius", "T3: clip norm", where=ON_T3, y_range=(0.0, 0.06)),
         _panels(
-            *(["clipped"], "clipped records", "share of clipped records"),
-            panels=["task"],
+            "clipped",
+            "clipped records",
+            y_title="share of clipped records",
+            panels="task",
             y_range=(0.0, 1.05),
         ),
         _panels(
-            *([f"tau_{q}" for q in QUANTILES], "quantiles of squared gradient norms"),
-            "quantile / mean",
-            panels=["task"],
-            log=["y"],
+            [f"tau_{q}" for q in QUANTILES],
+            "quantiles of squared gradient norms",
+            y_title="quantile / mean",
+            panels="task",
+            log="y",
         ),
     ],
     claims=[c4_cap, c4_falls, c5, b1_falls, c6, c6_order, c6_flat, clipped_T1, cap_T3],

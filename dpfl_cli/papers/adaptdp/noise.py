@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from dpfl_cli.papers.adaptdp import LEVELS, METHODS, MISPRINT, NAMES, NOISE, PAPER, TITLES
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpfl_cli.papers.adaptdp import (
+    IMAGES,
+    LEVELS,
+    METHODS,
+    MISPRINT,
+    NAMES,
+    NOISE,
+    PAPER,
+    TITLES,
+    noise_of,
+)
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Comparison,
     Comparisons,
     Fact,
     Figure,
@@ -15,16 +27,19 @@ from dpfl_cli.reproduction.api import (
     Run,
     Runs,
     Scale,
-    Size,
     Table,
     above,
     claim,
     exact,
+    grid,
     level,
+    untrained,
 )
 
 # A price depends on the numbers of records, rounds and steps only: records in one dimension stand
 # for every data set. Records a client, rounds, steps.
+FEDAVG = {"method": "FedAvg"}
+PRINTED = {"source": "table", "method": "AdaptDP"}
 COUNTS = {
     "T1": (1500, 150, 20),
     "T1_425": (425, 150, 20),
@@ -43,64 +58,61 @@ IMPLIED = {
 
 
 def runs(scale: Scale) -> Runs:
-    for task in COUNTS:
-        known = task.partition("_")[0]
-        for number, at in enumerate(LEVELS):
-            for method in METHODS:
-                pair = NOISE[known, method][number]
-                printed = MISPRINT if (method, at) == ("AdaptDP", 2) and known in "T3 T4" else pair
-                yield _priced(task, method, at, "table", printed)
-                if printed != pair:
-                    yield _priced(task, method, at, "misprint", pair)
-            target = IMPLIED[task][number]
-            yield _priced(task, "AdaptDP", at, "calibrated", (target,))
+    for cell in grid(task=COUNTS, level=LEVELS):
+        known, place = cell["task"].partition("_")[0], cell["level"] - 1
+        for method in METHODS:
+            noise = NOISE[known, method][place]
+            misprinted = (method, place) == ("AdaptDP", 1) and known in IMAGES
+            yield _priced(cell, method, "table", noise_of(*(MISPRINT if misprinted else noise)))
+            if misprinted:
+                yield _priced(cell, method, "misprint", noise_of(*noise))
+        target = IMPLIED[cell["task"]][place]
+        target_of = {"dp.epsilon": target, "algorithm.target_epsilon": target}
+        calibrated = {"algorithm.radius_batch_size": 100, **target_of}
+        yield _priced(cell, "AdaptDP", "calibrated", calibrated, ["dp.epsilon=1"])
 
 
-def _priced(task: str, method: str, at: int, source: str, noise: tuple[float, ...]) -> Run:
-    records, rounds, steps = COUNTS[task]
-    settings: dict[str, float] = {
+def _priced(
+    cell: Mapping[str, Any],
+    method: str,
+    source: str,
+    noise: Mapping[str, float],
+    overrides: Sequence[str] = (),
+) -> Run:
+    records, rounds, steps = COUNTS[cell["task"]]
+    values = {
         "dataset.dimension": 1,
         "dataset.records_per_client": records,
         "rounds": rounds,
         "algorithm.local_steps": steps,
     }
-    overrides = ["+experiment=adaptdp/quadratic", "accountant.order=paper", *METHODS[method]]
-    if source == "calibrated":
-        overrides += ["dp.epsilon=1", "algorithm.radius_batch_size=100"]
-        settings |= {"dp.epsilon": noise[0], "algorithm.target_epsilon": noise[0]}
-    else:
-        settings["mechanism.noise_multiplier"] = noise[0]
-        if method == "AdaptDP":
-            overrides.append("algorithm.radius_batch_size=100")
-            settings["algorithm.radius_noise_multiplier"] = noise[1]
-    labels = {"method": method, "source": source, "task": task, "level": at}
-    return Run(labels, overrides, settings)
+    setup = ["+experiment=adaptdp/quadratic", "accountant.order=paper", *METHODS[method]]
+    labels = {"method": method, "source": source, **cell}
+    return Run(labels, [*setup, *overrides], {**values, **noise})
 
 
 @claim("ours", "holds", invariant=True)
 def same_epsilon(rows: Rows) -> Comparisons:
     """the calibrated pairs are calibrated at the epsilon that DP-FedAvg's noise implies, to 1e-5"""
-    for task in COUNTS:
-        for at in LEVELS:
-            given = rows("eps", source="calibrated", task=task, level=at)
-            yield level(given / rows("eps", method="FedAvg", task=task, level=at), 1, within=1e-5)
+    for cell in grid(task=COUNTS, level=LEVELS):
+        given, implied = rows("eps", source="calibrated", **cell), rows("eps", **FEDAVG, **cell)
+        yield level(given / implied, 1, within=1e-5)
 
 
 @claim("ours", "holds")
 def vacuous(rows: Rows) -> Comparisons:
     """no printed level but the third on Bank Marketing has an epsilon of at most 20"""
-    for task in COUNTS:
-        for at in LEVELS:
-            small = rows.value("eps_best", method="FedAvg", task=task, level=at) <= 20
-            expected = (task, at) == ("T2", 3)
-            said = f"epsilon of {task} at level {at} is {'at most' if expected else 'above'} 20"
-            yield exact(small == expected, said)
+    for cell in grid(task=COUNTS, level=LEVELS):
+        small = rows.value("eps_best", **FEDAVG, **cell) <= 20
+        task, at = cell.values()
+        expected = (task, at) == ("T2", 3)
+        said = f"epsilon of {task} at level {at} is {'at most' if expected else 'above'} 20"
+        yield exact(small == expected, said)
 
 
-def _follows(rows: Rows, task: str, at: int) -> Comparison:
-    sigma = rows("sigma", source="calibrated", task=task, level=at)
-    assert sigma.paper is not None
-    return level(sigma / sigma.paper, 1, within=0.15)
+def _follows(rows: Rows, task: str, levels: Sequence[int] = LEVELS) -> Comparisons:
+    for sigma in rows.each("sigma", source="calibrated", task=task, level=levels):
+        yield level(sigma / sigma.printed, 1, within=0.15)
 
 
 @claim("Table 1", "holds")
@@ -108,16 +120,14 @@ def follows(rows: Rows) -> Comparisons:
     """the printed sigma_p of AdaptDP follows from DP-FedAvg's within 15 % on T1 and T3 (apart from
     level 2 of T3)
     """
-    for task, levels in (("T1", LEVELS), ("T3", (1, 3))):
-        for at in levels:
-            yield _follows(rows, task, at)
+    yield from _follows(rows, "T1")
+    yield from _follows(rows, "T3", (1, 3))
 
 
 @claim("Table 1", "fails")
 def follows_T2(rows: Rows) -> Comparisons:  # noqa: N802
     """it does so on Bank Marketing"""
-    for at in LEVELS:
-        yield _follows(rows, "T2", at)
+    yield from _follows(rows, "T2")
 
 
 @claim(
@@ -128,7 +138,7 @@ def T1_425(rows: Rows) -> Comparisons:  # noqa: N802
     for measure in ("sigma", "sigma_C"):
         for at in LEVELS:
             given = rows(measure, source="calibrated", task="T1_425", level=at)
-            printed = rows(measure, source="table", method="AdaptDP", task="T1_425", level=at)
+            printed = rows(measure, **PRINTED, task="T1_425", level=at)
             yield level(given / printed, 1, within=0.03)
 
 
@@ -138,9 +148,7 @@ def overspends(rows: Rows) -> Comparisons:
     Marketing
     """
     cell = {"task": "T2", "level": 3}
-    yield above(
-        rows("eps", source="table", method="AdaptDP", **cell), rows("eps", method="FedAvg", **cell)
-    )
+    yield above(rows("eps", **PRINTED, **cell), rows("eps", **FEDAVG, **cell))
 
 
 @claim(
@@ -151,15 +159,10 @@ def overspends(rows: Rows) -> Comparisons:
 )
 def misprint(rows: Rows) -> Comparisons:
     """the printed sigma_p of T3's level 2 is larger than that of level 3"""
-    two, three = (
-        rows("sigma", source="table", method="AdaptDP", task="T3", level=at).paper for at in (2, 3)
-    )
-    assert two is not None
-    assert three is not None
+    both = rows.each("sigma", **PRINTED, task="T3", level=(2, 3))
+    two, three = (sigma.printed for sigma in both)
     yield exact(two > three, f"{two:g} > {three:g}")
 
-
-NOTHING = Size(1, 0.1, "nothing is trained", full=True)
 
 table1 = Artifact(
     paper=PAPER,
@@ -170,7 +173,7 @@ table1 = Artifact(
     "pair beside the printed one, and what the printed pair costs. Nearly all of these levels say "
     "nothing about privacy: only level 3 on Bank Marketing has an epsilon below 20.",
     source="Table 1 and equation (3)",
-    sizes={"smoke": NOTHING, "quick": NOTHING, "paper": NOTHING},
+    sizes=untrained(minutes=0.1),
     runs=runs,
     measures={
         "sigma": Fact(
@@ -205,7 +208,7 @@ table1 = Artifact(
             "the best order",
             ["task", "level"],
             cells=["sigma", "eps", "eps_best"],
-            where={"method": "FedAvg"},
+            where=FEDAVG,
             notes="T1: 150 rounds of 20 steps, 1500 records a client. T2: 100 rounds of 226 steps, "
             "22,605 records. T3, T4: 1000 rounds of 15 steps, 1500 records; with 100 rounds, "
             "as the paper's other tables have it, epsilon is a tenth and the calibrated pair "
