@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from dpfl_cli.config.identity import canonical_json, flat
-from dpfl_cli.config.options import documented, option_files
+from dpfl_cli.config.options import component_names, documented, option_files
 
 CHOICES = ("algorithm", "dp", "dataset")  # what a table of runs always shows
 CALIBRATED = ("mechanism.noise_multiplier", "mechanism.epsilon")  # follow from a target epsilon
@@ -55,15 +55,14 @@ def _presets(group: str) -> dict[str, dict[str, dict[str, Any]]]:
         for path in option_files(group)
     }
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for option, values in files.items():
-        own = files.get(values.get("name", option), {})
-        if own is not values:
-            changed = {
+    for option, name in component_names(group).items():
+        own = files.get(name, {})
+        if option != name:
+            found.setdefault(name, {})[option] = {
                 key: value
-                for key, value in values.items()
+                for key, value in files[option].items()
                 if key in own and value != own[key] and "${" not in str(value)
             }
-            found.setdefault(values["name"], {})[option] = changed
     return found
 
 
@@ -80,9 +79,7 @@ def varying(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     follows from a choice (the parameters of another algorithm, say) is left out, unless it is a
     number that all runs have.
     """
-    keys = dict.fromkeys(key for one in settings for key in one)
-    columns = {key: [one.get(key) for one in settings] for key in keys}
-    columns = {key: column for key, column in columns.items() if len(set(map(str, column))) > 1}
+    columns = differences(settings)
     chosen = [key for key in CHOICES if key in columns]
 
     def parts(names: Sequence[str]) -> int:

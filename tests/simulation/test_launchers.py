@@ -28,10 +28,10 @@ from hypothesis import strategies as st
 from members import before_rounds
 
 from dpfl_cli.algorithms.fedavg import FedAvg
-from dpfl_cli.cli.listing import documented, option_files
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, StoreError
+from dpfl_cli.config.options import documented, option_files
 from dpfl_cli.simulation import dealing, workers
 from dpfl_cli.simulation.backends import BACKENDS, make_backend
 from dpfl_cli.simulation.execute import Outcome, execute
