@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,7 +20,7 @@ from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.config.own_files import OwnFile, content_of, is_code, own_object, read_own
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
 from dpfl_cli.data.loading import fraction_of
-from dpfl_cli.data.sources import listing_sha256
+from dpfl_cli.data.sources import DAMAGED, LARGEST, listing_sha256
 from dpfl_cli.data.streams import stream_generator
 
 
@@ -145,13 +146,27 @@ def _first_bad(values: np.ndarray) -> int:
 
 def _of_file(path: str, option: str) -> Mapping[str, np.ndarray]:
     try:
-        with np.load(io.BytesIO(read_own(path, f"{option}=")), allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (ValueError, OSError, EOFError, TypeError, AttributeError) as error:
+        return dict(_numpy(read_own(path, f"{option}=")).items())
+    except (ValueError, AttributeError) as error:
         raise DataError(
-            f"{option}={path}: not a .npz file of arrays, or damaged; write one with "
+            f"{option}={path}: not a .npz file of arrays, or damaged ({error}); write one with "
             "numpy.savez, or name a torch Dataset as FILE.py:NAME"
         ) from error
+
+
+def _numpy(content: bytes) -> Any:
+    """The array of a .npy file, or those of a .npz file by name; a ValueError says what is wrong,
+    such as an encrypted archive or one that unpacks to more than LARGEST bytes.
+    """
+    try:
+        found = np.load(io.BytesIO(content), allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return found
+        if sum(member.file_size for member in found.zip.infolist()) > LARGEST:
+            raise ValueError(f"more than {LARGEST} bytes unpacked")
+        return {name: found[name] for name in found.files}
+    except (*DAMAGED, zipfile.BadZipFile, RuntimeError, MemoryError, TypeError) as error:
+        raise ValueError(str(error)) from error
 
 
 def _of_dataset(path: str, option: str) -> Mapping[str, np.ndarray]:
@@ -228,7 +243,7 @@ def _partition(path: str | None, records: int) -> Partition:
         raise ConfigError("partitioner.path: missing; name a file, as partitioner.path=clients.npy")
     where, content = f"partitioner.path={path}", read_own(path, "partitioner.path=")
     try:
-        found: Any = np.load(io.BytesIO(content), allow_pickle=False)
+        found = _numpy(content)
         if isinstance(found, np.ndarray):
             owners = found.astype(np.int64, casting="same_kind")
             order = np.argsort(owners, kind="stable")
@@ -238,7 +253,7 @@ def _partition(path: str | None, records: int) -> Partition:
         else:
             made = Partition(found["indices"].astype(np.int64), found["offsets"].astype(np.int64))
             size = records
-    except (ValueError, OSError, EOFError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise DataError(
             f"{where}: neither a .npy array of clients [N] nor a run's partition.npz ({error})"
         ) from error

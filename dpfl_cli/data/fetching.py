@@ -30,6 +30,7 @@ from dpfl_cli.data.derive import DERIVATIONS
 from dpfl_cli.data.sources import (
     BUFFER,
     DAMAGED,
+    LARGEST,
     cache_dir,
     compute_digest,
     difference,
@@ -47,7 +48,6 @@ _CLIENTS = {
     f"--retries=1 --timeout={TIMEOUT}",
     "apt": f"apt-get -o Acquire::Retries=1 -o Acquire::http::Timeout={TIMEOUT} download",
 }
-LARGEST = 4 * 2**30  # bytes of a download, or of what is in an archive
 _PACKED = (".tgz", ".tar.gz", ".whl", ".zip", ".deb")
 
 

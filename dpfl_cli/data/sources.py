@@ -29,6 +29,7 @@ from dpfl_cli.config.paths import expanded
 from dpfl_cli.data.cache import write_atomically
 from dpfl_cli.data.catalogue import CATALOGUE, FORMS, DatasetEntry, SourceFile, catalogue_entry
 
+LARGEST = 4 * 2**30  # bytes of a download, or of what is in an archive
 BUFFER = 1 << 18  # bytes that are read at a time
 DAMAGED = (OSError, zlib.error, EOFError, lzma.LZMAError)  # what reading a damaged file raises
 _OPENERS: dict[bytes, Callable[[Path], io.BufferedIOBase]] = {

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpfl_cli.config.compose import compose_config
-from dpfl_cli.config.errors import DpflError
+from dpfl_cli.config.errors import DataError, DpflError
 from dpfl_cli.config.own_files import OwnFile
 from dpfl_cli.data.arrays import Arrays, ArraysSettings, File
 from dpfl_cli.data.federation import Partition
@@ -103,6 +103,37 @@ def test_test_records_are_held_out_alike_for_every_seed_or_from_a_file(mine: str
 def test_arrays_that_do_not_fit_are_one_line(tmp_path: Path, arrays: Any, says: str) -> None:
     with pytest.raises(DpflError, match=says) as caught:
         Arrays.info(ArraysSettings(path=saved(tmp_path, **arrays)))
+    assert "\n" not in str(caught.value)
+
+
+def encrypted(content: bytes) -> bytes:
+    """A zip whose members say that they are."""
+    flagged = bytearray(content)
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        place = -1
+        while (place := content.find(mark, place + 1)) >= 0:
+            flagged[place + flags] |= 1
+    return bytes(flagged)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (encrypted, "encrypted"),
+        (lambda content: content[:200] + b"xxxxx" + content[205:], "Bad CRC"),
+        (lambda content: content[:200], "not a zip"),
+        (lambda content: b"", "No data left"),
+        (bytes, "more than 99 bytes unpacked"),
+    ],
+)
+def test_an_archive_that_cannot_be_read_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Any, says: str
+) -> None:
+    path = Path(saved(tmp_path, features=FEATURES, targets=LABELS))
+    path.write_bytes(spoil(path.read_bytes()))
+    monkeypatch.setattr("dpfl_cli.data.arrays.LARGEST", 99)
+    with pytest.raises(DataError, match=says) as caught:
+        Arrays.info(ArraysSettings(path=str(path)))
     assert "\n" not in str(caught.value)
 
 
