@@ -51,9 +51,9 @@ from dpfl_cli.privacy.bounded import (
 )
 from dpfl_cli.privacy.client_values import ClientValues, own_values
 from dpfl_cli.privacy.diagnostics import update_diagnostics
-from dpfl_cli.privacy.mechanism import Mechanism, Release
+from dpfl_cli.privacy.mechanism import Mechanism
 from dpfl_cli.privacy.norms import own_norms, vector_norms
-from dpfl_cli.privacy.releases import ReleaseSpec, Setup
+from dpfl_cli.privacy.releases import Release, ReleaseSpec, Setup
 
 __all__ = [
     "ALL_TRUSTS",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_type_hints
 
 import numpy as np
 import torch
@@ -20,10 +20,10 @@ from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.batches import Batch
 from dpfl_cli.privacy.bounded import Bounded, per_run
 from dpfl_cli.privacy.client_values import ClientValues, own_values
-from dpfl_cli.privacy.mechanism import Mechanism, Release
+from dpfl_cli.privacy.mechanism import Mechanism
 from dpfl_cli.privacy.method_streams import MethodStreams
 from dpfl_cli.privacy.norms import vector_norms
-from dpfl_cli.privacy.releases import ReleaseSpec, Setup
+from dpfl_cli.privacy.releases import Release, ReleaseSpec, Setup
 
 # Types of settings that are floats in `releases`, and tensors [R] in `hyper`, which has R runs'.
 # A clip norm that is absent (Bound) is infinite there.
@@ -136,6 +136,7 @@ def algorithm(
     proved: Iterable[str] = (),
     needs: Collection[str] = (),
     proximal: bool = False,
+    away: Literal["stateless", "rests"] | None = None,
     convention: str | None = None,
 ) -> Callable[[type[T]], type[T]]:
     """Class decorator: the class is the algorithm `name`, with the settings that its `hyper` is
@@ -149,6 +150,8 @@ def algorithm(
       proved: those of them for which its file says why the guarantee holds.
       needs: optional methods of objectives that it calls (`Objective.provides`).
       proximal: whether it takes proximal steps, which a model's penalty needs.
+      away: what becomes of a client that takes no part in a round: nothing, for clients keep no
+        state, or its state rests as it is; None where the method lets all take part.
       convention: how its paper states its epsilon (`privacy.conventions`), where not as composed.
     """
 
@@ -157,7 +160,7 @@ def algorithm(
         declared.trusts, declared.proved = frozenset(trusts), frozenset(proved)
         declared.units, declared.needs = frozenset({unit}), frozenset(needs)
         declared.proximal, declared.convention = proximal, convention
-        declared.paper = paper
+        declared.paper, declared.away = paper, away
         if "__init__" not in vars(target):
             declared.__init__ = _takes_hyper
         settings: type[Settings] | None = get_type_hints(target).get("hyper")

@@ -57,6 +57,7 @@ class FedAvgSettings(LocalSettings):
     revision=1,
     paper="McMahan et al. 2018, arXiv:1710.06963; Takakura et al. 2025, arXiv:2504.09850",
     unit="client",
+    away="stateless",
     proved=ALL_TRUSTS,
 )
 class FedAvg:

@@ -88,6 +88,7 @@ class FedExpSettings(LocalSettings):
     revision=1,
     paper="Takakura, Liew, Hasegawa 2025, arXiv:2504.09850",
     unit="client",
+    away="stateless",
     trusts=("none", "local", "central"),
     proved=("local", "central"),
     convention="fedexp",
@@ -100,7 +101,7 @@ class FedExp:
     @staticmethod
     def releases(settings: FedExpSettings, run: Setup) -> list[ReleaseSpec]:
         check_clip_norm(settings, run)
-        given, scale = settings.squared_norm_noise, 4 * run.dimension / run.clients
+        given, scale = settings.squared_norm_noise, 4 * run.dimension / run.cohort
         local = run.trust == "local"
         if local and given is not None:
             raise ConfigError(

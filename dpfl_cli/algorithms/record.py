@@ -14,7 +14,8 @@ from dpfl_cli.algorithms.base import Round
 from dpfl_cli.algorithms.local import LocalSettings, check_batch, check_clip_norm
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.batches import Batch
-from dpfl_cli.privacy.bounded import Bounded, mean_clipped, per_run
+from dpfl_cli.privacy.bounded import Bounded, per_run
+from dpfl_cli.privacy.record_means import mean_clipped
 from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 
 GRADIENT = (

@@ -19,6 +19,10 @@ Round, with server control c, client controls h_i, tau local steps of size eta_l
     w      <- w + eta_g cbar
     c      <- -cbar / (tau eta_l)
 (c is then c + mean_i of the change of h_i, where X_i averages to cbar.)
+Where a client takes part with probability q < 1, the h_i of those that are away rest, and
+    c      <- c + q (-cbar / (tau eta_l) - c)
+as in Karimireddy et al., c + (1/M) sum_i of the change of h_i, but for the public q M in place of
+the number of clients that happen to take part. There is no `warm_start` then, in which all do.
 
 X_i by `control`:
     sent     what the client transmitted: its noisy message where it adds noise itself (local),
@@ -60,6 +64,7 @@ from typing import Literal
 from dpfl_cli.algorithms.api import (
     CLIPPED,
     Bounded,
+    ConfigError,
     Diagnostics,
     Field,
     LocalSettings,
@@ -98,6 +103,7 @@ class ScaffoldSettings(LocalSettings):
     revision=1,
     paper="Karimireddy et al. 2020, arXiv:1910.06378; Noble et al. 2022, arXiv:2111.09278",
     unit="client",
+    away="rests",
 )
 class Scaffold:
     """DP-SCAFFOLD: client updates corrected by control variates, clipped and averaged."""
@@ -113,6 +119,12 @@ class Scaffold:
     def releases(settings: ScaffoldSettings, run: Setup) -> list[ReleaseSpec]:
         check_clip_norm(settings, run)
         check_batch(settings.batch_size, run)
+        if settings.warm_start and run.sampling is not None:
+            raise ConfigError(
+                "algorithm.warm_start=true: every client's control begins with a gradient of its "
+                "own, but only some take part in a round; write algorithm.warm_start=false, or "
+                "participation=full"
+            )
         sent = settings.control == "sent"
         spec = partial(ReleaseSpec, echo=sent, sums_suffice=not sent)
         note = f"once, at the start: client gradient {CLIPPED}"
@@ -144,7 +156,8 @@ class Scaffold:
         length = hyper.local_steps * hyper.local_lr  # tau eta_l
         own = -torch.addcdiv(drift, memory, per_run(length, memory))  # h_i - c - X_i / (tau eta_l)
         model = model + per_run(hyper.server_lr, model) * release.mean
-        server = {"model": model, "control": -second.mean / per_run(length, second.mean)}
+        fresh = -second.mean / per_run(length, second.mean)
+        server = {"model": model, "control": torch.lerp(control, fresh, at.mechanism.rate)}
         return State(server, {"control": own}), lambda: update_diagnostics(update)
 
     def _remembered(self, raw: Tensor, bounded: Bounded, release: Release) -> Tensor:

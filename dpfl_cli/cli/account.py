@@ -61,6 +61,8 @@ def _remarks(record: RunRecord, delta: float | None) -> Iterator[str]:
     from dpfl_cli.cli.tables import collusion_text, epsilon_number, is_nominal
 
     privacy, clients = record.result["privacy"], record.result["data"]["clients"]
+    if "participation" in privacy:
+        yield f"participation: {privacy['participation']}"
     for entry in record.ledger.entries:
         yield release_line(entry, f"sensitivity {entry.sensitivity}")
     if "calibration" in privacy:

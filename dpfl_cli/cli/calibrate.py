@@ -42,6 +42,8 @@ def execute(args: argparse.Namespace) -> int:
         f"({plan.accountant.name}, per {dp.unit}, {dp.relation}), "
         f"{report['releases']} releases over {plan.rounds} rounds; tuning not included"
     )
+    if "participation" in report:
+        print(f"  participation: {report['participation']}")
     if "calibration" in report:
         enough = proved_from(dp.epsilon, dp.delta)
         known = "" if dp.v is None else f"; lemma1 is proved from v={enough} on"
@@ -64,4 +66,4 @@ def _deviation(plan: Plan, entry: LedgerEntry) -> list[str]:
     std = entry.parameter * clipped_sensitivity(clip_norm, entry.relation)
     if entry.scope == "client":
         return [f"std {std:.6g} in each coordinate of the message"]
-    return [f"std {std / plan.clients:.6g} in each coordinate of the mean"]
+    return [f"std {std / plan.setup.cohort:.6g} in each coordinate of the mean"]

@@ -122,6 +122,7 @@ def print_results(console: Console, runs: Sequence[tuple[dict[str, Any], dict[st
     for line in (
         *([", ".join(common)] if common else []),
         _caption(reports),
+        *_each(reports, "participation", "Participation", ": "),
         *_each(reports, "calibration", "Noise", " by "),
         *_each(reports, "guarantee", "Guarantee", ": "),
     ):

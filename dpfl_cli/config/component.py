@@ -26,7 +26,16 @@ Limit = Annotated[float | None, UNLIMITED, Field(gt=0, allow_inf_nan=False)]
 CLIENT = "one of the clients"
 # the number of a client, from 0; refused where there is none of that number
 ClientNumber = Annotated[int | None, CLIENT, Field(ge=0)]
-GROUPS = ("algorithm", "dp", "mechanism", "accountant", "dataset", "partitioner", "model")
+GROUPS = (
+    "algorithm",
+    "dp",
+    "participation",
+    "mechanism",
+    "accountant",
+    "dataset",
+    "partitioner",
+    "model",
+)
 PARTS = {  # what a component of the group must have
     "algorithm": ("units", "trusts", "releases", "init", "round"),
     "dataset": ("info", "load"),

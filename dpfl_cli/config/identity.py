@@ -64,13 +64,14 @@ def identity_of(stored: Mapping[str, Any]) -> dict[str, Any]:
     {'a': {'c': 2}, 'seed': 0}
     """
     left_out = stored.get(UNHASHED, ())
-    return {
+    hashed = {
         group: {key: value for key, value in values.items() if f"{group}.{key}" not in left_out}
         if isinstance(values, Mapping)
         else values
         for group, values in stored.items()
         if group != UNHASHED
     }
+    return {group: values for group, values in hashed.items() if values != {}}
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -40,6 +40,18 @@ class DpSettings(Settings):
     noise: Literal["seeded", "secret"] = "seeded"
 
 
+class ParticipationSettings(Settings):
+    """Which clients take part in a round.
+
+    Attributes:
+      name: all of them; each with the same probability; a uniform subset.
+      cohort: how many: on average ("poisson"), or exactly ("fixed").
+    """
+
+    name: Literal["full", "poisson", "fixed"] = "full"
+    cohort: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+
 class EvaluationSettings(Settings):
     """When models are evaluated, and which."""
 

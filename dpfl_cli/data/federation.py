@@ -87,6 +87,12 @@ class Partition:
         """[M] number of records per client."""
         return np.diff(self.offsets)
 
+    def of(self, clients: np.ndarray) -> Partition:
+        """Some of the clients, in this order; a negative number is a client without records."""
+        counts = np.where(clients < 0, 0, self.counts[clients])
+        starts = np.repeat(self.offsets[clients] - np.cumsum(counts) + counts, counts)
+        return self.from_counts(self.indices[starts + np.arange(len(starts))], counts)
+
     @classmethod
     def from_counts(cls, indices: np.ndarray, counts: np.ndarray) -> Partition:
         """Clients of so many records, one after the other."""

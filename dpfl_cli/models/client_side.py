@@ -16,9 +16,11 @@ from dpfl_cli.privacy.client_values import (
     Unreleased,
     client_values,
     is_raw,
+    of_cohort,
     own_values,
     refuse_watchers,
 )
+from dpfl_cli.privacy.cohorts import Cohort
 from dpfl_cli.privacy.record_means import number_mean
 from dpfl_cli.privacy.solves import Constant, Side
 
@@ -43,6 +45,8 @@ class ClientSide:
     Args:
       objective: the objective that does the work.
       unit: whose data are protected; numbers of records are public where these are records.
+      cohort: whose round it is where clients are drawn; its objective has the rows of those who
+        take part, and empty ones.
 
     Attributes:
       runs, clients, dimension: R, M, d.
@@ -50,10 +54,13 @@ class ClientSide:
       dtype, device: of parameters.
     """
 
-    __slots__ = ("__checked", "__counts_public", "__objective", "__unread")
+    __slots__ = ("__checked", "__cohort", "__counts_public", "__objective", "__unread")
 
-    def __init__(self, objective: Objective, unit: str = "record") -> None:
+    def __init__(
+        self, objective: Objective, unit: str = "record", cohort: Cohort | None = None
+    ) -> None:
         self.__objective = objective
+        self.__cohort = cohort
         self.__counts_public = unit == "record"
         self.__checked = False
         # on a device, whether a batch held a record twice; see `verify`
@@ -89,11 +96,14 @@ class ClientSide:
         protected, the client's own where the whole client is.
         """
         counts = self.__objective.records
-        return counts if self.__counts_public else client_values(counts)
+        return counts if self.__counts_public else self.__theirs(counts)
 
     def divisors(self, batch: Batch | Tensor | None) -> Tensor:
-        """[R, M] what a mean over a batch, or over all records, is divided by."""
-        return self.__objective.divisors(self._batch(batch))
+        """[R, M] what a mean over a batch, or over all records, is divided by; the clients' own as
+        `records` is.
+        """
+        found = self.__objective.divisors(self._batch(batch))
+        return found if self.__counts_public or batch is not None else self.__theirs(found)
 
     def batch(
         self,
@@ -105,11 +115,18 @@ class ClientSide:
     ) -> Batch:
         """As `batches.drawn`, of the clients' records."""
         held, device = self.__objective.held, self.__objective.batch_device
+        if self.__cohort is not None:  # rows of nobody draw records that are not there
+            held = np.where(held, held, size)
         return drawn(streams, stream, numbers, held, size, device, repeats)
 
     def epoch(self, streams: Streams, stream: str, numbers: np.ndarray, size: int) -> list[Batch]:
         """As `batches.epoch`, of the clients' records."""
         held, device = self.__objective.held, self.__objective.batch_device
+        if self.__cohort is not None:
+            raise PrivacyError(
+                "Round.epoch: how many batches there are would tell who takes part; draw each "
+                "with Round.batch, or write participation=full"
+            )
         return epoch(streams, stream, numbers, held, size, device)
 
     def initial(self, streams: Streams) -> Tensor:
@@ -120,8 +137,8 @@ class ClientSide:
         """As `Objective.gradient`, or `Objective.minibatch_gradient` of a batch."""
         own, records = self._own("parameters", parameters), self._batch(batch)
         if records is None:
-            return client_values(self.__objective.gradient(own))
-        return client_values(self.__objective.minibatch_gradient(own, records))
+            return self.__theirs(self.__objective.gradient(own))
+        return self.__theirs(self.__objective.minibatch_gradient(own, records))
 
     def local_descent(
         self,
@@ -138,14 +155,14 @@ class ClientSide:
         self._public("learning_rate", learning_rate, (self.runs,))
         own = None if drift is None else self._own("drift", drift)
         if batches is None:
-            return client_values(self.__objective.local_descent(start, learning_rate, steps, own))
+            return self.__theirs(self.__objective.local_descent(start, learning_rate, steps, own))
         if isinstance(batches, list):
             batches = torch.stack([records_of(batch) for batch in batches], dim=2)
         records = self._distinct(batches, 4)
         if records.shape[2] != steps:
             raise PrivacyError(f"{steps} local steps need as many batches, not {records.shape[2]}")
         descent = self.__objective.minibatch_descent
-        return client_values(descent(start, learning_rate, records, own))
+        return self.__theirs(descent(start, learning_rate, records, own))
 
     def clipped_gradient(
         self, parameters: Tensor, clip_norm: Tensor, batch: Batch | Tensor | None = None
@@ -171,7 +188,7 @@ class ClientSide:
           factor: as in `record_means.number_mean`.
         """
         own, records = self._own("parameters", parameters), self._batch(batch)
-        norms = client_values(self.__objective.squared_gradient_norms(own, records))
+        norms = self.__theirs(self.__objective.squared_gradient_norms(own, records))
         mean = number_mean(norms, limit, self.__objective.divisors(records), factor)
         return self._per_record(mean, batch, own), norms
 
@@ -188,7 +205,7 @@ class ClientSide:
         if clip_norm is not None:
             self._public("clip_norm", clip_norm, (self.runs,))
         own = self._own("parameters", parameters), self._own("right", right)
-        return client_values(self.__objective.damped_solve(*own, damping, curvature, clip_norm))
+        return self.__theirs(self.__objective.damped_solve(*own, damping, curvature, clip_norm))
 
     def newton_direction(
         self,
@@ -217,12 +234,12 @@ class ClientSide:
         if clip_norm is not None:
             self._public("clip_norm", clip_norm, (self.runs,))
         own = self._own("parameters", parameters)
-        return client_values(self.__objective.largest_curvature(own, curvature, clip_norm))
+        return self.__theirs(self.__objective.largest_curvature(own, curvature, clip_norm))
 
     def covariance(self) -> ClientValues:
         """As `Objective.covariance`."""
         refuse_watchers()
-        return client_values(self.__objective.covariance())
+        return self.__theirs(self.__objective.covariance())
 
     def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
         """As `Objective.clipped_covariance`."""
@@ -234,7 +251,7 @@ class ClientSide:
         self._public("matrices", matrices, (self.runs, self.features, self.features))
         if isinstance(values, Unreleased) or values.dim() != 2:
             own = self._own("values", values)
-            return client_values(self.__objective.precondition(own, matrices))
+            return self.__theirs(self.__objective.precondition(own, matrices))
         self._public("values", values, (self.runs, self.dimension))
         return self.__objective.precondition(values, matrices)
 
@@ -271,7 +288,12 @@ class ClientSide:
             why = RAW_POINT
         elif isinstance(batch, Batch) and batch.law == "repeats":
             why = REPEATS
+        of_cohort(values.raw, self.__cohort)
         return as_computed(values, why, batch if isinstance(batch, Batch) else None)
+
+    def __theirs(self, values: Tensor) -> ClientValues:
+        """What clients compute."""
+        return of_cohort(client_values(values), self.__cohort)
 
     def _batch(self, batch: Batch | Tensor | None) -> Tensor | None:
         """[R, M, b] the record numbers of a batch."""

@@ -111,6 +111,12 @@ class LogisticRegression(SecondOrder):
         """[R, d] zeros, or N(0, I)."""
         return normal_or_zeros(self, streams)
 
+    def among(self, federations: list[Any], index: np.ndarray) -> LogisticRegression:
+        """As the contract."""
+        other = LogisticRegression(self.settings, federations, index, self.device)
+        other.l2 = self.l2  # which may follow from the records of all clients
+        return other
+
     def prox(self, values: Tensor, step: Tensor) -> Tensor:
         """As the contract, for the penalty g."""
         return penalty_of(self.settings).prox(values, step.reshape(-1, *[1] * (values.dim() - 1)))

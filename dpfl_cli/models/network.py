@@ -88,6 +88,12 @@ class Network(Objective):
         self._threads = None if self.device.type == "cpu" else 1  # as many as torch has
         self._pools = Pools(self.device, self.dtype)
 
+    def among(self, federations: list[Federation], index: np.ndarray) -> Network:
+        """As the contract; the network and the data on the device are shared."""
+        other = copy.copy(self)
+        other._hold(federations, index)
+        return other
+
     @property
     def batch_device(self) -> torch.device:
         """The host, where records are dealt to the threads."""

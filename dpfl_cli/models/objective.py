@@ -70,9 +70,13 @@ class Objective(ABC):
         device: torch.device | str = "cpu",
     ) -> None:
         self.settings = settings
+        self.device = torch.device(device)
+        self._hold(federations, index)
+
+    def _hold(self, federations: list[Federation], index: np.ndarray) -> None:
+        """Takes the clients of these federations."""
         self.federations = federations
         self.index = index
-        self.device = torch.device(device)
         self.runs = len(index)
         self.clients = federations[0].clients
         if any(federation.clients != self.clients for federation in federations):
@@ -81,6 +85,12 @@ class Objective(ABC):
         self.held = counts[index]
         self.records = torch.as_tensor(self.held, device=self.device)
         self._divisors: dict[int | None, Tensor] = {}
+
+    def among(self, federations: list[Federation], index: np.ndarray) -> Objective:
+        """The same problem for some of the clients, whose federations these are: what is of the
+        whole problem (a regulariser, a network) is as here.
+        """
+        return type(self)(self.settings, federations, index, self.device)
 
     @property
     def batch_device(self) -> torch.device:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dpfl_cli.config.component import Settings, components, lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.privacy.amplification import of_rounds
 from dpfl_cli.privacy.kinds import KINDS
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 
@@ -45,6 +46,8 @@ class Accountant(ABC):
       guarantee: the kind of guarantee that its epsilon belongs to.
       tolerance: the relative accuracy to which a noise level can be calibrated under it.
       variants: the settings under which `price_all` lists it.
+      amplifies: the law of drawing clients whose amplification it knows; by other laws it prices a
+        release as if all clients took part, which bounds it.
     """
 
     name: ClassVar[str]
@@ -52,6 +55,7 @@ class Accountant(ABC):
     guarantee: ClassVar[str] = "(epsilon, delta)-DP"
     tolerance: ClassVar[float] = 1e-9
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({},)
+    amplifies: ClassVar[str | None] = None
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
@@ -69,7 +73,7 @@ class Accountant(ABC):
     def supports(self, ledger: Ledger) -> str | None:
         """None where the ledger can be priced, else the reason in one line."""
         entries = _charged(ledger)
-        for what in ("relation", "unit", "scope"):
+        for what in ("relation", "unit", "scope", "law"):
             values = sorted({str(getattr(entry, what)) for entry in entries})
             if len(values) > 1:
                 return (
@@ -108,7 +112,14 @@ class Accountant(ABC):
             raise PrivacyError(reason)
         if any(_has_no_noise(entry) for entry in entries):
             return math.inf
-        return self._epsilon(entries, delta) if entries else 0.0
+        if not entries:
+            return 0.0
+        if entries[0].law == "full":
+            return self._epsilon(entries, delta)
+        if entries[0].law == self.amplifies:
+            return self._epsilon([of_rounds(entries)], delta)
+        plain = [replace(entry, law="full", rate=None, rounds=None) for entry in entries]
+        return self._epsilon(plain, delta)
 
     @abstractmethod
     def _epsilon(self, entries: list[LedgerEntry], delta: float) -> float:

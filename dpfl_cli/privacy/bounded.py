@@ -24,10 +24,12 @@ from dpfl_cli.privacy.client_values import (
     Unreleased,
     client_values,
     diagnostic,
+    of_cohort,
     opened,
     versions,
 )
-from dpfl_cli.privacy.norms import own_norms, to_ball, vector_norms
+from dpfl_cli.privacy.cohorts import Cohort
+from dpfl_cli.privacy.norms import own_norms, vector_norms
 
 Relation = Literal["replace_one", "add_or_remove", "zero_out"]
 Unit = Literal["client", "record"]
@@ -93,8 +95,15 @@ class Bounded:
         if self.factors is None:
             return self.raw
         self.check()
-        found = client_values(_products(opened(self.raw), opened(self.factors)))
+        products = client_values(_products(opened(self.raw), opened(self.factors)))
+        found = of_cohort(products, self.cohort)
         self._versions["values"] = versions((found,))
+        return found
+
+    @property
+    def cohort(self) -> Cohort | None:
+        """Those whose contributions they are; None where all clients take part."""
+        found: Cohort | None = self.raw.cohort
         return found
 
     @property
@@ -147,7 +156,8 @@ class Bounded:
         raw, factors = self.factored()
         assert factors is not None
         zero = factors.squeeze(-1).isnan()
-        return client_values(vector_norms(raw * factors).masked_fill_(zero, 0.0))
+        norms = client_values(vector_norms(raw * factors).masked_fill_(zero, 0.0))
+        return of_cohort(norms, self.cohort)
 
     def _current_versions(self) -> tuple[int, ...]:
         parts = (self.raw, self.bound, self.replace_one, self.zero_out, self.factors)
@@ -168,12 +178,13 @@ def bounded(
     proved: bool = True,
     source: object = None,
     batch: Batch | None = None,
+    cohort: Cohort | None = None,
 ) -> Bounded:
     """The one constructor of bounded values, for the functions that enforce a bound (plain tensors
     in, as the attributes of `Bounded`).
     """
     return Bounded(
-        raw=client_values(values),
+        raw=of_cohort(client_values(values), cohort),
         bound=bound,
         replace_one=replace_one,
         zero_out=zero_out,
@@ -226,7 +237,7 @@ def clip(values: Tensor, clip_norm: Tensor) -> Bounded:
         of past releases.
     """
     inside, bound = contributions(values, clip_norm)
-    return _clipped(inside, vector_norms(inside), bound, BALL)
+    return _clipped(values, inside, vector_norms(inside), bound, BALL)
 
 
 def clip_symmetric(values: Tensor, clip_norm: Tensor) -> Bounded:
@@ -253,14 +264,13 @@ def clip_symmetric(values: Tensor, clip_norm: Tensor) -> Bounded:
     own = vector_norms(triangle.index_select(-1, diagonal)).square()
     # every entry beside the diagonal stands for two; a triangle's own norm is at most the matrix's
     norms = (2 * vector_norms(triangle).square() - own).clamp(min=0.0).sqrt()
-    return _clipped(
-        triangle, norms, bound, "clipped to the Frobenius norm C: 2C under replace_one, C otherwise"
-    )
+    proof = "clipped to the Frobenius norm C: 2C under replace_one, C otherwise"
+    return _clipped(values, triangle, norms, bound, proof)
 
 
-def _clipped(inside: Tensor, lengths: Tensor, bound: Tensor, proof: str) -> Bounded:
-    """`clip` by given norms, float64 [R, M], which no two values' distance and no value's L2 norm
-    exceed.
+def _clipped(values: Tensor, inside: Tensor, lengths: Tensor, bound: Tensor, proof: str) -> Bounded:
+    """`clip` of what is inside client values by given norms, float64 [R, M], which no two values'
+    distance and no value's L2 norm exceed.
     """
     norms, limit = lengths.unsqueeze(-1), bound.reshape(-1, 1, 1)
     finite = norms <= math.sqrt(torch.finfo(inside.dtype).max)  # false for NaN
@@ -269,7 +279,15 @@ def _clipped(inside: Tensor, lengths: Tensor, bound: Tensor, proof: str) -> Boun
     factors = scale.masked_fill_(~(finite | torch.isinf(limit)), torch.nan)
     repaired = (~finite).sum(dim=(1, 2))
     return bounded(
-        inside, bound, 2 * bound, bound, "client", proof, repaired=repaired, factors=factors
+        inside,
+        bound,
+        2 * bound,
+        bound,
+        "client",
+        proof,
+        repaired=repaired,
+        factors=factors,
+        cohort=getattr(values, "cohort", None),
     )
 
 
@@ -296,6 +314,7 @@ def squared_norms(vectors: Bounded) -> Bounded:
         proved=vectors.proved,
         source=vectors.source,
         batch=vectors.batch,
+        cohort=vectors.cohort,
     )
 
 
@@ -327,6 +346,7 @@ def scaled(values: Bounded, factors: Tensor) -> Bounded:
         repaired=opened(values.repaired),
         proved=values.proved,
         batch=values.batch,
+        cohort=values.cohort,
     )
 
 
@@ -343,27 +363,6 @@ def as_computed(values: Bounded, why_not: str | None, batch: Batch | None) -> Bo
         return replace(values, proof=proof, proved=True, batch=batch, maker=_MAKER)
     proof = values.proof if why_not is None else why_not
     return replace(values, proof=proof, proved=False, batch=batch, maker=_MAKER)
-
-
-def mean_clipped(mean: Bounded, clip_norm: Tensor, records: Tensor) -> Bounded:
-    """A mean over records that was not clipped per record, clipped as a whole, with the claim that
-    one record moves it by 2C / m.
-
-    NOT private at that claim: one record can move the clipped mean by 2C. What some code does in
-    place of clipping records; for diagnosis under dp.mode=paper.
-
-    Args:
-      mean: [R, M, d] as `record_means.record_mean` with an infinite clip norm.
-      clip_norm: [R], C.
-      records: [M] or [R, M], m.
-    """
-    own, bound = mean.checked(), clip_norm.to(mean.raw.dtype)
-    claimed = (bound.unsqueeze(-1) / records.to(bound.dtype)).expand(own.shape[:2])
-    proof = "mean clipped as a whole, sensitivity as if records were clipped (claimed)"
-    values = to_ball(own, bound.reshape(-1, 1, 1))
-    return bounded(
-        values, bound, 2 * claimed, claimed, "record", proof, proved=False, batch=mean.batch
-    )
 
 
 def per_run(numbers: Tensor | np.ndarray, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ _WRITES = """
 __setitem__ __iadd__ __isub__ __imul__ __idiv__ __itruediv__ __ifloordiv__ __imod__ __ipow__
 __iand__ __ior__ __ixor__
 """
+KEPT_STATE = "what a client keeps from round to round is in State.clients"
+V = TypeVar("V")
 READERS, _WRITERS = frozenset(_READ_OUT.split()), frozenset(_WRITES.split())
 
 
@@ -64,6 +66,8 @@ class Unreleased(Tensor):
 
     what: ClassVar[str]
     way_out: ClassVar[str]  # how its values may reach anybody
+    # the `cohorts.Cohort` of a round whose clients' values went into it; None where all take part
+    cohort: Any = None
 
     @classmethod
     def __torch_function__(
@@ -74,7 +78,7 @@ class Unreleased(Tensor):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         refuse_watchers()
-        bare: dict[int, Tensor] = {}  # by identity of the plain alias: the marked argument
+        bare: dict[int, Unreleased] = {}  # by identity of the plain alias: the marked argument
         args = tuple([cls._bared(part, bare) for part in args])
         kwargs = {key: cls._bared(part, bare) for key, part in kwargs.items()} if kwargs else {}
         if func in PUBLIC:
@@ -92,6 +96,10 @@ class Unreleased(Tensor):
                 )
         kinds: set[Any] = {type(value) for value in bare.values()}
         kind = kinds.pop() if len(kinds) == 1 else ClientValues
+        cohorts = {id(one.cohort): one.cohort for one in bare.values() if one.cohort is not None}
+        if len(cohorts) > 1:
+            raise PrivacyError(f"{cls.what} of two rounds' cohorts meet in {name}: {KEPT_STATE}")
+        cohort = next(iter(cohorts.values()), None)
         if in_place and type(bare[id(args[0])]) is not kind:
             raise PrivacyError(f"client values written into own ones by {name}: use a new tensor")
         try:
@@ -106,7 +114,7 @@ class Unreleased(Tensor):
         except Exception as error:  # its message may hold values: an index, a divisor
             failed = type(error).__name__
             raise PrivacyError(f"{cls.what} in {name}: {failed}; check shapes and types") from None
-        return bare[id(args[0])] if in_place else kind._marked(result)
+        return of_cohort(bare[id(args[0])] if in_place else kind._marked(result), cohort)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -131,7 +139,7 @@ class Unreleased(Tensor):
         raise NotImplementedError
 
     @classmethod
-    def _bared(cls, value: Any, bare: dict[int, Tensor]) -> Any:
+    def _bared(cls, value: Any, bare: dict[int, Unreleased]) -> Any:
         """An argument without marks; client values and diagnostics do not meet."""
         if isinstance(value, Unreleased):
             if isinstance(value, Diagnostic) != issubclass(cls, Diagnostic):
@@ -239,6 +247,17 @@ def own_values(values: Tensor) -> ClientValues:
     """
     marked = client_values(values)
     return marked if marked is values else values.as_subclass(OwnValues)
+
+
+def of_cohort(values: V, cohort: Any) -> V:
+    """Client values (or a list or tuple of them), marked as of a round's cohort where there is
+    one.
+    """
+    if cohort is not None:
+        for part in parts(values):
+            if isinstance(part, Unreleased):
+                part.cohort = cohort
+    return values
 
 
 def is_raw(values: Tensor) -> bool:

@@ -19,6 +19,7 @@ from dpfl_cli.privacy.client_values import (
     diagnostic,
     opened,
 )
+from dpfl_cli.privacy.cohorts import among
 
 _AT_THE_BOUND = 1 - 1e-4  # clipping leaves a norm of C up to rounding, also in float32
 
@@ -117,8 +118,9 @@ def update_diagnostics(update: Bounded) -> dict[str, Diagnostic]:
     """
     squared = opened(update.norms()).square()  # [R, M]
     limit = (_AT_THE_BOUND * update.bound).square().unsqueeze(-1)
-    return {
-        "mean_squared_norm": diagnostic(squared.mean(dim=-1)),
-        "clipped_fraction": diagnostic((squared >= limit).to(squared.dtype).mean(dim=-1)),
-        "repaired": update.repaired,
-    }
+    clipped = (squared >= limit).to(squared.dtype)
+    there = among(update.cohort, torch.ones_like(squared)).sum(dim=-1)  # NaN where nobody is
+    means = (among(update.cohort, one).sum(dim=-1) / there for one in (squared, clipped))
+    names = "mean_squared_norm", "clipped_fraction"
+    found = dict(zip(names, map(diagnostic, means), strict=True))
+    return {**found, "repaired": update.repaired}

@@ -20,8 +20,8 @@ from dpfl_cli.config.component import Settings, component
 from dpfl_cli.privacy.bounded import per_run
 from dpfl_cli.privacy.client_values import ClientValues, client_values, own_values
 from dpfl_cli.privacy.ledger import Scope
-from dpfl_cli.privacy.mechanism import Call, Mechanism, Release, needs_noise
-from dpfl_cli.privacy.releases import ReleaseSpec, Setup
+from dpfl_cli.privacy.mechanism import Call, Mechanism, needs_noise
+from dpfl_cli.privacy.releases import Release, ReleaseSpec, Setup
 
 
 class NoNoiseSettings(Settings):
@@ -54,7 +54,8 @@ class NoNoise(Mechanism):
     def _released(self, call: Call) -> Release:
         """The values themselves, [R, M, d] or [R, M]."""
         received = call.values.checked()
-        return Release(received, received.mean(dim=1), client_values(received), call.values.bound)
+        mean = self._mean(call.values)
+        return Release(received, mean, client_values(received), call.values.bound)
 
     def squared_norms(self, release: Release) -> Tensor:
         """[R, M] ||v_i||^2 exactly."""
@@ -88,7 +89,7 @@ class _Gaussian(Mechanism):
 
     def _noisy_mean(self, call: Call, std: Tensor) -> Tensor:
         """[R, d] or [R] the mean over clients plus N(0, std^2), std [R]: one draw per run."""
-        mean = call.values.checked().mean(dim=1)
+        mean = self._mean(call.values)
         size = mean.shape[-1] if call.values.is_vector else 1
         name = f"noise/{call.spec.name}"
         drawn = self.site.streams.normal(name, call.address, None, size, mean.dtype, mean.device)
@@ -132,7 +133,8 @@ class CentralGaussian(_Gaussian):
     The mean of M contributions changes by at most sensitivity / M when one does, so the noise on it
     has the standard deviation std = z * sensitivity / M. M is public and fixed: under zero_out and
     add_or_remove a client that is absent counts as a zero vector (a zero) and the mean is still
-    divided by M.
+    divided by M. Where clients are drawn, M is the size of a cohort, on average or exactly, and
+    those who do not take part are absent; a cohort without clients is noise alone.
     """
 
     trusts: ClassVar[frozenset[str]] = frozenset({"central"})
@@ -142,7 +144,7 @@ class CentralGaussian(_Gaussian):
         """The noisy mean [R, d] or [R]; a client's echo is its own clipped contribution, which it
         sent to the server.
         """
-        std = per_run(call.parameters, call.largest) * call.largest / self.site.setup.clients
+        std = per_run(call.parameters, call.largest) * call.largest / self.site.setup.cohort
         mean = self._noisy_mean(call, std)
         return Release(mean, mean, call.values.values, call.values.bound, std)
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.privacy.cohorts import Law
 from dpfl_cli.privacy.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -51,8 +52,12 @@ class LedgerEntry:
       quantity: what was released of the group's contributions: "" themselves, "squared_norms"
         theirs.
       rate: the share of a client's records that a fresh uniform batch without replacement holds, of
-        the client with the fewest; None where the release is of all of them. Accountants that know
-        no amplification price it as if it were not there.
+        the client with the fewest; or, where clients are drawn (`law`), the probability of each to
+        take part. None where the release is of all of them. Accountants that know no amplification
+        price it as if it were not there.
+      law: how the clients were drawn that took part (`cohorts.Law`).
+      rounds: where they were drawn, the round of each release, for those of a round are of one
+        cohort; else None.
       disjoint: so many consecutive releases are of disjoint parts of a client's records, which cost
         together what one does.
       floats: how many numbers one client sent with these releases: counted as they were made, no
@@ -72,6 +77,8 @@ class LedgerEntry:
     quantity: Quantity = ""
     rate: float | None = None
     disjoint: int = 1
+    law: Law = "full"
+    rounds: tuple[int, ...] | None = None
     floats: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
@@ -98,24 +105,35 @@ class LedgerEntry:
             return np.asarray(self.parameter, float)
         return np.full(self.count, float(self.parameter))
 
-    def of_releases(self, parameters: np.ndarray) -> LedgerEntry:
-        """This entry with so many releases [n], one noise multiplier (or pure epsilon) each."""
+    def of_releases(self, parameters: np.ndarray, rounds: np.ndarray | None = None) -> LedgerEntry:
+        """This entry with so many releases [n], one noise multiplier (or pure epsilon) each.
+
+        Args:
+          rounds: [n] of the releases; kept where clients are drawn.
+        """
+        kept = None if rounds is None or self.law == "full" else tuple(rounds.tolist())
         parameter: float | tuple[float, ...] | None = None
         if self.kind != "nonprivate":
             same = bool((parameters == parameters[:1]).all())
             parameter = float(parameters[0]) if same else tuple(parameters.tolist())
-        return replace(self, count=len(parameters), parameter=parameter)
+        return replace(self, count=len(parameters), parameter=parameter, rounds=kept)
 
     def event(self) -> dp_accounting.DpEvent:
-        """The entry as a dp-accounting event (composition of its releases)."""
+        """The entry as a dp-accounting event (composition of its releases), amplified where clients
+        were drawn by a Poisson law.
+        """
         import dp_accounting
 
-        kind = KINDS[self.kind]
+        def of(parameter: float) -> dp_accounting.DpEvent:
+            event = KINDS[self.kind].event(parameter)
+            amplified = self.law == "poisson"
+            return dp_accounting.PoissonSampledDpEvent(self.rate, event) if amplified else event
+
         if isinstance(self.parameter, tuple):
-            return dp_accounting.ComposedDpEvent([kind.event(one) for one in self.parameter])
+            return dp_accounting.ComposedDpEvent([of(one) for one in self.parameter])
         if self.parameter is None:
-            return kind.event(0.0)
-        return dp_accounting.SelfComposedDpEvent(kind.event(self.parameter), self.charges)
+            return of(0.0)
+        return dp_accounting.SelfComposedDpEvent(of(self.parameter), self.charges)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; noise that changes over time becomes a list."""
@@ -128,9 +146,8 @@ class LedgerEntry:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> LedgerEntry:
         values = {key: value for key, value in values.items() if key != "event"}
-        if isinstance(values["parameter"], list):
-            values["parameter"] = tuple(values["parameter"])
-        return cls(**values)
+        lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+        return cls(**{**values, **lists})
 
 
 @dataclass(frozen=True)
@@ -145,7 +162,8 @@ class Ledger:
             if known.name != entry.name:
                 continue
             before, now = (
-                replace(one, count=0, parameter=None, sensitivity=None) for one in (known, entry)
+                replace(one, count=0, parameter=None, sensitivity=None, rounds=None)
+                for one in (known, entry)
             )
             if before != now:
                 raise PrivacyError(
@@ -157,6 +175,8 @@ class Ledger:
             else:
                 both = np.concatenate((known.parameters(), entry.parameters()))
                 merged = known.of_releases(both)
+            if known.rounds is not None and entry.rounds is not None:
+                merged = replace(merged, rounds=known.rounds + entry.rounds)
             same = known.sensitivity == entry.sensitivity
             merged = replace(
                 merged,
@@ -246,8 +266,9 @@ class ReleaseLog:
         table = np.broadcast_to(self.parameters[run], times.shape)
         smallest, largest = (float(bound[run]) for bound in self._range)
         known = smallest == largest and np.isfinite(largest)
+        rounds = np.repeat(np.arange(1, self.rounds + 1), times)
         return replace(
-            self.entry.of_releases(np.repeat(table, times)),
+            self.entry.of_releases(np.repeat(table, times), rounds),
             sensitivity=largest if known else None,
             floats=int(self.floats[run]),
         )

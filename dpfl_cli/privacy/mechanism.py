@@ -20,42 +20,16 @@ from torch import Tensor
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.bounded import Bounded, per_run
-from dpfl_cli.privacy.client_values import ClientValues, client_values, refuse_watchers
+from dpfl_cli.privacy.client_values import (
+    client_values,
+    of_cohort,
+    refuse_watchers,
+)
+from dpfl_cli.privacy.cohorts import STREAM, among
 from dpfl_cli.privacy.ledger import BatchLedger, Ledger, LedgerEntry, ReleaseLog, Scope, Shape
 from dpfl_cli.privacy.method_streams import MethodStreams
 from dpfl_cli.privacy.provenance import Provenance
-from dpfl_cli.privacy.releases import ReleaseSpec, Setup, Trust
-
-
-@dataclass(frozen=True)
-class Release:
-    """What a release hands out. Runs that were not charged get zeros.
-
-    Attributes:
-      received: what the receiver sees: every client's message [R, M, d] (local), or only their mean
-        [R, d], [R] (central, secure aggregation).
-      mean: the mean over clients of what was received, [R, d] or [R].
-      own: [R, M, d] what each client itself knows of its own part of the exchange, the message it
-        sent; None where the release did not declare that its method reads it. Read it as `echo`.
-      bound: [R] the public bound (clip norm) of the contributions.
-      noise_std: the standard deviation of the Gaussian noise in each coordinate of `received`: [R],
-        or [R, M] where clients differ; None where the noise is not Gaussian or there is none.
-    """
-
-    received: Tensor
-    mean: Tensor
-    own: ClientValues | None
-    bound: Tensor
-    noise_std: Tensor | None = None
-
-    @property
-    def echo(self) -> ClientValues:
-        """[R, M, d] each client's own message; it may enter the clients' state only."""
-        if self.own is None:
-            raise PrivacyError(
-                "this release keeps no echo: declare it with ReleaseSpec(..., echo=True)"
-            )
-        return self.own
+from dpfl_cli.privacy.releases import Release, ReleaseSpec, Setup, Trust
 
 
 @dataclass(frozen=True)
@@ -174,8 +148,9 @@ class Mechanism(ABC):
             group=spec.group,
             shape=spec.shape,
             quantity=spec.quantity,
-            rate=spec.rate,
+            rate=spec.rate if setup.sampling is None else setup.sampling.rate,
             disjoint=spec.disjoint,
+            law="full" if setup.sampling is None else setup.sampling.law,
         )
 
     @classmethod
@@ -189,13 +164,14 @@ class Mechanism(ABC):
             made = spec.occurs(setup.rounds)[:rounds]
             noise = spec.noise(entry, setup.rounds)[:rounds][made]
             if len(noise):
-                entries.append(entry.of_releases(np.repeat(noise, spec.per_round)))
+                when = np.repeat(np.flatnonzero(made) + 1, spec.per_round)
+                entries.append(entry.of_releases(np.repeat(noise, spec.per_round), when))
         return Ledger(tuple(entries))
 
     def streams(self) -> MethodStreams:
         """What methods and models may draw from: the site's streams, but for those of its noise."""
         names = [f"noise/{name}{part}" for name in self.site.specs[0] for part in self.parts]
-        return MethodStreams(self.site.streams, names)
+        return MethodStreams(self.site.streams, [*names, STREAM])
 
     def release(
         self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None
@@ -217,6 +193,8 @@ class Mechanism(ABC):
         spec = self._checked(name, values, rounds)
         mask = np.ones(len(self.settings), bool) if charged is None else charged
         found = self._released(self._charge(spec, values, rounds, mask))
+        if found.own is not None:
+            of_cohort(found.own, values.cohort)
         if mask.all():
             return found
         received, mean = _only(mask, found.received), _only(mask, found.mean)
@@ -233,6 +211,11 @@ class Mechanism(ABC):
             f"{type(self).__name__} hands out no messages of single clients, so no norms can be "
             "estimated from them"
         )
+
+    @property
+    def rate(self) -> float:
+        """The probability with which a client takes part in a round; 1 where all do."""
+        return self.site.setup.cohort / self.site.setup.clients
 
     @property
     def trust(self) -> Trust:
@@ -306,11 +289,12 @@ class Mechanism(ABC):
             raise PrivacyError(
                 f"release '{name}' has {values.shape[-1]} coordinates, the model {setup.dimension}"
             )
-        runs = len(self.settings)
-        if values.shape[:2] != (runs, setup.clients) or rounds.shape != (runs,):
+        runs, sampling = len(self.settings), setup.sampling
+        clients = setup.clients if sampling is None else sampling.rows
+        if values.shape[:2] != (runs, clients) or rounds.shape != (runs,):
             raise PrivacyError(
                 f"release '{name}' got contributions {list(values.shape)} of rounds "
-                f"{list(rounds.shape)}, but serves {runs} runs of {setup.clients} clients"
+                f"{list(rounds.shape)}, but serves {runs} runs of {clients} clients"
             )
         if self.needs_bound:
             self._check_bound(name, values.bound)
@@ -340,6 +324,13 @@ class Mechanism(ABC):
         log.charge(rounds, charged, sensitivity, values.shape[-1] if values.is_vector else 1)
         address = rounds * spec.per_round + np.minimum(number, spec.per_round - 1)
         return Call(spec, values, log.noise(rounds), address, sensitivity)
+
+    def _mean(self, values: Bounded) -> Tensor:
+        """[R, d] or [R] the sum over those that take part, divided by the public number of them."""
+        own, cohort = values.checked(), values.cohort
+        if cohort is None:
+            return own.mean(dim=1)
+        return among(cohort, own).sum(dim=1) / cohort.sampling.size
 
     def _log(self, name: str) -> ReleaseLog:
         """The log of a release, with the noise of every round by its declaration."""

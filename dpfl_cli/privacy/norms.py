@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+from dpfl_cli.privacy.client_values import ClientValues, client_values, of_cohort, opened
 
 # float32 sums of squares no longer than this keep a norm to 4e-7 whatever the magnitudes
 _BLOCK = 64
@@ -35,7 +35,8 @@ def vector_norms(values: Tensor) -> Tensor:
 
 def own_norms(values: Tensor) -> ClientValues:
     """[R, M] L2 norms of client values [R, M, d], which each client may know of its own."""
-    return client_values(vector_norms(opened(values)))
+    norms = client_values(vector_norms(opened(values)))
+    return of_cohort(norms, getattr(values, "cohort", None))
 
 
 def to_ball(values: Tensor, limit: Tensor) -> Tensor:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
+import numpy as np
 from pydantic import Field
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.accountants import Accountant, TooLargeToPrice
+from dpfl_cli.privacy.amplification import poisson_epsilon
 from dpfl_cli.privacy.gaussian_accountants import GdpAccountant
 from dpfl_cli.privacy.kinds import Losses, by_kind
 from dpfl_cli.privacy.ledger import LedgerEntry
@@ -34,20 +36,25 @@ class PldAccountant(Accountant):
     dp-accounting's pessimistic (connect-the-dots) distributions, composed by FFT. A pure release
     takes the distribution of randomised response, which dominates it. Refused above epsilon 500,
     where the grid would take more than 1 GiB, and at a delta so small that the rounding of the FFT
-    would show; an allowance for that rounding is taken off delta.
+    would show; an allowance for that rounding is taken off delta. Clients drawn by a Poisson law:
+    dp-accounting's own accountant.
     """
 
     name = "pld"
     curve = "losses"
     tolerance = 1e-4
+    amplifies = "poisson"
 
     largest_epsilon: ClassVar[float] = 500.0
     largest_grid: ClassVar[float] = 2.0**30  # bytes
     bytes_per_point: ClassVar[float] = 200.0  # measured peak of dp-accounting's construction
     usual_points: ClassVar[int] = 1 << 18
+    points_of_round: ClassVar[int] = 1 << 14  # where clients are drawn
     most_levels: ClassVar[int] = 100  # distinct pure epsilons, one FFT each
 
     def _epsilon(self, entries: list[LedgerEntry], delta: float) -> float:
+        if entries[0].law == "poisson":
+            return self._drawn(entries[0], delta)
         parts: list[Losses] = [
             part for kind, own in by_kind(entries).items() for part in kind.losses(own)
         ]
@@ -82,6 +89,30 @@ class PldAccountant(Accountant):
         for part in parts[1:]:
             whole = whole.compose(part.distribution(interval))
         return float(whole.get_epsilon_for_delta(delta - rounding))
+
+    def _drawn(self, entry: LedgerEntry, delta: float) -> float:
+        """Epsilon of one release a round of clients drawn by a Poisson law."""
+        from dp_accounting import NeighboringRelation, pld
+
+        bound = RdpAccountant(RdpSettings())._epsilon([entry], delta)
+        z = entry.parameters()
+        width = float(0.5 * z.min() ** -2.0 + 10 / z.min())  # of a round's losses, ten deviations
+        interval = self.settings.interval or width / self.points_of_round
+        size = width / interval * self.bytes_per_point
+        if not bound <= self.largest_epsilon or size > self.largest_grid:
+            raise TooLargeToPrice(
+                f"pld is not computed above epsilon {self.largest_epsilon:g} (here about "
+                f"{bound:.4g}) or on a grid above 1 GiB: use accountant=rdp"
+            )
+        if len(np.unique(z)) > self.most_levels:
+            raise PrivacyError(
+                f"pld takes at most {self.most_levels} levels of noise where clients are drawn, "
+                f"got {len(np.unique(z))}: use accountant=rdp"
+            )
+        own = pld.PLDAccountant(
+            NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=interval
+        )
+        return poisson_epsilon(entry, delta, own)
 
     def _interval(self, parts: list[Losses]) -> tuple[float, float]:
         """The width of a grid cell, and the bytes that the grid takes."""

@@ -34,7 +34,7 @@ from dpfl_cli.config.component import component
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.privacy.client_values import own_values
 from dpfl_cli.privacy.ledger import Scope
-from dpfl_cli.privacy.mechanism import Call, Mechanism, Release, Site
+from dpfl_cli.privacy.mechanism import Call, Mechanism, Site
 from dpfl_cli.privacy.norms import vector_norms
 from dpfl_cli.privacy.privunit_constants import (
     Grid,
@@ -45,7 +45,7 @@ from dpfl_cli.privacy.privunit_constants import (
     make_grid,
     spent_epsilon,
 )
-from dpfl_cli.privacy.releases import ReleaseSpec, Setup
+from dpfl_cli.privacy.releases import Release, ReleaseSpec, Setup
 
 _NULL_NORM = 1e-30  # shorter vectors have no direction that float32 could carry; they count as zero
 

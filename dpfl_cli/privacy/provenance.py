@@ -8,6 +8,7 @@ import numpy as np
 
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.bounded import Bounded
+from dpfl_cli.privacy.cohorts import Sampling
 from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 
 
@@ -35,12 +36,28 @@ class Provenance:
           number: [R] how many of these releases were made in the round before.
           specs, setups: of every run.
         """
+        self._check_cohort(spec, values, rounds, setups[0].sampling)
         if spec.group:
             self._check_source(spec, values, rounds.tobytes() + number.tobytes())
         if spec.rate is not None or spec.disjoint > 1:
             rates = [own[spec.name].rate or 1.0 for own in specs]
             most = min(rate * setup.fewest() for rate, setup in zip(rates, setups, strict=True))
             self._check_batch(spec, values, number, most)
+
+    @staticmethod
+    def _check_cohort(
+        spec: ReleaseSpec, values: Bounded, rounds: np.ndarray, sampling: Sampling | None
+    ) -> None:
+        """Where clients are drawn, a release is of those who were drawn for this round."""
+        cohort = values.cohort
+        if sampling is None:
+            return
+        mine = cohort is not None and np.array_equal(cohort.rounds, rounds)
+        if cohort is None or cohort.sampling != sampling or not mine:
+            raise PrivacyError(
+                f"release '{spec.name}' is priced by how its clients are drawn, afresh in every "
+                "round: compute it from what the clients of this round hold"
+            )
 
     def _check_source(self, spec: ReleaseSpec, values: Bounded, when: bytes) -> None:
         """Releases of one group are of the same contributions."""

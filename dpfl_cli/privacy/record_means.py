@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.bounded import CLAIM, Bounded, bounded, contributions, public
+from dpfl_cli.privacy.norms import to_ball
 
 
 def record_mean(values: Tensor, clip_norm: Tensor, records: Tensor) -> Bounded:
@@ -85,6 +86,27 @@ def number_mean(values: Tensor, limit: Tensor, records: Tensor, factor: float = 
     mean = torch.minimum(numbers.sum(dim=-1) / records.to(inside.dtype), bound.unsqueeze(-1))
     proof = "mean over m records of numbers clipped to [0, B]: B / m"
     return bounded(mean, bound, moved, moved, "record", proof + CLAIM, proved=False)
+
+
+def mean_clipped(mean: Bounded, clip_norm: Tensor, records: Tensor) -> Bounded:
+    """A mean over records that was not clipped per record, clipped as a whole, with the claim that
+    one record moves it by 2C / m.
+
+    NOT private at that claim: one record can move the clipped mean by 2C. What some code does in
+    place of clipping records; for diagnosis under dp.mode=paper.
+
+    Args:
+      mean: [R, M, d] as `record_mean` with an infinite clip norm.
+      clip_norm: [R], C.
+      records: [M] or [R, M], m.
+    """
+    own, bound = mean.checked(), clip_norm.to(mean.raw.dtype)
+    claimed = (bound.unsqueeze(-1) / records.to(bound.dtype)).expand(own.shape[:2])
+    proof = "mean clipped as a whole, sensitivity as if records were clipped (claimed)"
+    values = to_ball(own, bound.reshape(-1, 1, 1))
+    return bounded(
+        values, bound, 2 * claimed, claimed, "record", proof, proved=False, batch=mean.batch
+    )
 
 
 def _share(limit: Tensor, records: Tensor, inside: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""What a method declares before it runs: its releases, when each is made and with how much noise.
+"""What a method declares before it runs: its releases, when each is made and with how much noise;
+and what a release hands out.
 
 The declaration is the schedule of a run. The planned ledger, calibration, the mechanism at work and
 what results report are all read from it.
@@ -11,9 +12,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.bounded import Relation, Unit
+from dpfl_cli.privacy.client_values import ClientValues
+from dpfl_cli.privacy.cohorts import Sampling
 from dpfl_cli.privacy.ledger import LedgerEntry, Quantity, Shape
 
 Trust = Literal["none", "local", "central", "secure_aggregation"]
@@ -27,6 +31,7 @@ class Setup:
       dimension: d of the model.
       clients: M.
       seed, rounds: of the run; T rounds.
+      sampling: how clients are drawn for a round; None where all take part.
       fewest: () -> the number of records of the client with the fewest. Looks at the data, so that
         a method asks only where its releases depend on it.
     """
@@ -39,6 +44,14 @@ class Setup:
     seed: int
     rounds: int
     fewest: Callable[[], int]
+    sampling: Sampling | None = None
+
+    @property
+    def cohort(self) -> float:
+        """The public number of clients in a round, on average where it is random: what sums over
+        clients are divided by.
+        """
+        return self.clients if self.sampling is None else self.sampling.size
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,3 +122,34 @@ class ReleaseSpec:
         if self.factors is None or self.factors.shape != (rounds,):
             raise PrivacyError(f"release {self.name}: its schedule needs one factor a round")
         return self.factors
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a release hands out. Runs that were not charged get zeros.
+
+    Attributes:
+      received: what the receiver sees: every client's message [R, M, d] (local), or only their mean
+        [R, d], [R] (central, secure aggregation).
+      mean: the mean over clients of what was received, [R, d] or [R].
+      own: [R, M, d] what each client itself knows of its own part of the exchange, the message it
+        sent; None where the release did not declare that its method reads it. Read it as `echo`.
+      bound: [R] the public bound (clip norm) of the contributions.
+      noise_std: the standard deviation of the Gaussian noise in each coordinate of `received`: [R],
+        or [R, M] where clients differ; None where the noise is not Gaussian or there is none.
+    """
+
+    received: Tensor
+    mean: Tensor
+    own: ClientValues | None
+    bound: Tensor
+    noise_std: Tensor | None = None
+
+    @property
+    def echo(self) -> ClientValues:
+        """[R, M, d] each client's own message; it may enter the clients' state only."""
+        if self.own is None:
+            raise PrivacyError(
+                "this release keeps no echo: declare it with ReleaseSpec(..., echo=True)"
+            )
+        return self.own

@@ -10,8 +10,12 @@ import numpy as np
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.privacy.accountants import Accountant, NoSettings
+from dpfl_cli.privacy.amplification import poisson_epsilon
 from dpfl_cli.privacy.kinds import by_kind
 from dpfl_cli.privacy.ledger import LedgerEntry
+
+# whole ones, at which the divergence of clients that are drawn is a finite sum
+ORDERS = (*range(2, 64), *(2**power for power in range(6, 15)))
 
 
 class RdpSettings(Settings):
@@ -27,17 +31,26 @@ class RdpAccountant(Accountant):
     Orders add up over releases. To (epsilon, delta) at order a: `cks`
     rdp + ln(1 - 1/a) - (ln delta + ln a) / (a - 1) (Canonne, Kamath and Steinke 2020, Proposition
     12), or `mironov` rdp + ln(1/delta) / (a - 1) (Mironov 2017, Proposition 3).
+
+    Clients drawn by a Poisson law: dp-accounting's RDP (Mironov, Talwar and Zhang 2019,
+    arXiv:1908.10530), at whole orders, converted as by `cks`.
     """
 
     name = "rdp"
     curve = "renyi"
     variants = ({}, {"conversion": "mironov"})
+    amplifies = "poisson"
 
     @property
     def label(self) -> str:
         return "rdp" if self.settings.conversion == "cks" else f"rdp ({self.settings.conversion})"
 
     def _epsilon(self, entries: list[LedgerEntry], delta: float) -> float:
+        if entries[0].law == "poisson":
+            from dp_accounting import NeighboringRelation, rdp
+
+            own = rdp.RdpAccountant(ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE)
+            return poisson_epsilon(entries[0], delta, own)
         groups = by_kind(entries)
         if all(kind.rho(own) == 0 for kind, own in groups.items()):
             return 0.0

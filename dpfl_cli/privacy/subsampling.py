@@ -129,14 +129,15 @@ class WangRdpAccountant(Accountant):
     """Renyi DP at integer orders, amplified by subsampling without replacement: Gaussian releases,
     replace_one.
 
-    Releases on fresh uniform batches cost `without_replacement_rdp` (Wang, Balle and
-    Kasiviswanathan 2019, Theorem 9), others a / (2 z^2). To (epsilon, delta): total + ln(1 / delta)
-    / (a - 1) (Mironov 2017, Proposition 3).
+    Releases on fresh uniform batches of records, or of a uniform subset of the clients, cost
+    `without_replacement_rdp` (Wang, Balle and Kasiviswanathan 2019, Theorem 9), others a / (2 z^2).
+    To (epsilon, delta): total + ln(1 / delta) / (a - 1) (Mironov 2017, Proposition 3).
     """
 
     name = "wang_rdp"
     curve = "squared_mu"
     variants = ({}, {"order": "paper"})
+    amplifies = "fixed"
 
     @property
     def label(self) -> str:
@@ -149,7 +150,8 @@ class WangRdpAccountant(Accountant):
     def supports(self, ledger: Ledger) -> str | None:
         """As every accountant; and amplification is for replace_one."""
         for entry in ledger.entries:
-            if entry.count and entry.rate is not None and entry.relation != "replace_one":
+            batch = entry.rate is not None and entry.law != "poisson"
+            if entry.count and batch and entry.relation != "replace_one":
                 return (
                     "wang_rdp amplifies batches without replacement under replace_one, but "
                     f"release '{entry.name}' is priced "

@@ -9,13 +9,14 @@ from dpfl_cli.algorithms.local import BatchSettings
 from dpfl_cli.config.component import CLIENT, components
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.options import component_names
-from dpfl_cli.config.schema import DpSettings, RuntimeSettings
+from dpfl_cli.config.schema import DpSettings, ParticipationSettings, RuntimeSettings
 from dpfl_cli.models.prox import PenaltySettings
 from dpfl_cli.privacy.conventions import CONVENTIONS
+from dpfl_cli.privacy.nominal import FORMULAS
 from dpfl_cli.simulation.run_plan import Choice, Plan
 
 
-def check_trust(chosen: Mapping[str, Choice], dp: DpSettings) -> None:
+def check_trust(chosen: Mapping[str, Choice], dp: DpSettings, participation: str) -> None:
     """Method, mechanism, trust model, unit and relation fit each other."""
     algorithm, mechanism = chosen["algorithm"], chosen["mechanism"]
     if dp.trust not in algorithm.target.trusts:
@@ -34,7 +35,7 @@ def check_trust(chosen: Mapping[str, Choice], dp: DpSettings) -> None:
             f"mechanism={mechanism.name} makes no sense under dp={dp.name} (trust {dp.trust}); "
             f"{_instead('mechanism', lambda target: dp.trust in target.trusts)}"
         )
-    missing = _gap(algorithm, mechanism, dp.trust)
+    missing = _gap(algorithm, mechanism, dp.trust, participation)
     if dp.mode == "sound" and missing is not None:
         raise ConfigError(
             f"algorithm={algorithm.name} under dp.trust={dp.trust} is not proved with these "
@@ -63,10 +64,10 @@ def proof_gap(plan: Plan) -> str | None:
     """Why the guarantee of a run's method under its trust model is not proved: all the reasons, or
     None.
     """
-    return _gap(plan.algorithm, plan.mechanism, plan.dp.trust)
+    return _gap(plan.algorithm, plan.mechanism, plan.dp.trust, plan.participation.name)
 
 
-def _gap(algorithm: Choice, mechanism: Choice, trust: str) -> str | None:
+def _gap(algorithm: Choice, mechanism: Choice, trust: str, participation: str) -> str | None:
     if trust == "none":
         return None
     target, noise = algorithm.target, mechanism.target
@@ -76,6 +77,11 @@ def _gap(algorithm: Choice, mechanism: Choice, trust: str) -> str | None:
         found = [*target.gaps(algorithm.settings, trust, whole), *found]
     elif trust not in target.proved:
         found = ["its file gives no proof for this trust model", *found]
+    if participation == "fixed" and getattr(target, "away", None) == "rests":
+        found.append(
+            "participation=fixed: what a client keeps tells in which rounds it took part, and with "
+            "it who else did, which the bound for subsets does not cover"
+        )
     return "; ".join(reason for reason in found if reason) or None
 
 
@@ -98,6 +104,48 @@ def check_needs(algorithm: Choice, model: Choice) -> None:
         raise ConfigError(
             f"model.penalty={penalty}: algorithm={algorithm.name} takes no proximal steps and "
             f"would ignore it; {hint}"
+        )
+
+
+def check_participation(
+    chosen: ParticipationSettings, algorithm: Choice, dp: DpSettings, clients: int
+) -> None:
+    """Clients can be drawn, and method, trust model and relation know what that is."""
+    size, says = chosen.cohort, f"participation={chosen.name}"
+    if chosen.name == "full":
+        if size is not None:
+            raise ConfigError(
+                f"participation.cohort={size:g}: all clients take part; write "
+                "participation=poisson or fixed, or drop it"
+            )
+        return
+    if size is None or size > clients or (chosen.name == "fixed" and size % 1):
+        kind = "" if chosen.name == "poisson" else "whole "
+        raise ConfigError(
+            f"participation.cohort={'null' if size is None else f'{size:g}'}: there are {clients} "
+            f"clients; give a {kind}number of at most that many"
+        )
+    if getattr(algorithm.target, "away", None) is None:
+        raise ConfigError(
+            f"algorithm={algorithm.name} does not say what becomes of clients that are away "
+            f"({says}): its source lets all take part in every round; write participation=full"
+        )
+    if dp.trust in ("local", "secure_aggregation"):
+        who = "whoever sees a message" if dp.trust == "local" else "the server that adds them up"
+        raise ConfigError(
+            f"{says} under dp.trust={dp.trust}: {who} knows who takes part, and nothing is "
+            "amplified; write dp=cdp, or participation=full"
+        )
+    relation = "add_or_remove" if chosen.name == "poisson" else "replace_one"
+    if dp.trust == "central" and dp.relation != relation:
+        raise ConfigError(
+            f"{says} is for dp.relation={relation}, not {dp.relation}: its cohorts differ in one "
+            f"client there; write dp.relation={relation}"
+        )
+    if dp.calibration in FORMULAS:
+        raise ConfigError(
+            f"dp.calibration={dp.calibration} is for rounds in which all clients take part, not "
+            f"{says}; write dp.calibration=accountant"
         )
 
 

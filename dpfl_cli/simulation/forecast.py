@@ -84,7 +84,8 @@ def _least_seconds(plan: Plan, sharing: int) -> float:
     chosen = plan.algorithm.settings
     steps = chosen.local_steps if isinstance(chosen, LocalSettings) else 1
     batch = chosen.batch_size if isinstance(chosen, BatchSettings) else None
-    records = plan.info.records if batch is None else plan.clients * batch
+    share = plan.setup.cohort / plan.clients
+    records = share * (plan.info.records if batch is None else plan.clients * batch)
     return float(plan.rounds * steps * (ROUND / sharing + 4 * records * plan.dimension / RATE))
 
 

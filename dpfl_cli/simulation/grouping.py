@@ -75,9 +75,9 @@ def bytes_per_run(plan: Plan) -> int:
     """
     model = plan.model.target
     dtype = getattr(model, "dtype", torch.float64)  # the larger one where its settings decide
-    values = COPIES * dtype.itemsize * plan.clients * max(plan.dimension, 1)
+    values = COPIES * dtype.itemsize * plan.rows * max(plan.dimension, 1)
     if "covariance" in getattr(plan.algorithm.target, "needs", ()):
         # clients' triangles, and the server's matrices in float64
         size = model.features_of(plan.model.settings, plan.info)
-        values += COVARIANCES * dtype.itemsize * (plan.clients * size * (size + 1) // 2 + size**2)
-    return int(values + model.workspace(plan.model.settings, plan.info, plan.clients))
+        values += COVARIANCES * dtype.itemsize * (plan.rows * size * (size + 1) // 2 + size**2)
+    return int(values + model.workspace(plan.model.settings, plan.info, plan.rows))

@@ -24,12 +24,14 @@ from dpfl_cli.config.schema import (
     DpSettings,
     EvaluationSettings,
     LauncherSettings,
+    ParticipationSettings,
     RootSettings,
     RuntimeSettings,
 )
 from dpfl_cli.simulation.checks import (
     check_clients,
     check_needs,
+    check_participation,
     check_releases,
     check_runtime,
     check_trust,
@@ -40,6 +42,7 @@ from dpfl_cli.simulation.run_plan import CHOSEN, Choice, Plan
 SECTIONS: dict[str, type[Settings]] = {
     "evaluation": EvaluationSettings,
     "dp": DpSettings,
+    "participation": ParticipationSettings,
     "runtime": RuntimeSettings,
     "launcher": LauncherSettings,
 }
@@ -103,7 +106,7 @@ def _planned(config: Mapping[str, Any]) -> Plan:
     dp, units = sections["dp"], chosen["algorithm"].target.units
     if dp.trust == "none" and dp.unit not in units:  # nothing is protected, of neither unit
         dp = sections["dp"] = dp.model_copy(update={"unit": min(units)})
-    check_trust(chosen, dp)
+    check_trust(chosen, dp, sections["participation"].name)
     check_calibration(dp)
     check_runtime(sections["runtime"], dp)
     check_needs(chosen["algorithm"], chosen["model"])
@@ -111,6 +114,7 @@ def _planned(config: Mapping[str, Any]) -> Plan:
     info = data.target.info(data.settings)
     clients = partitioner.target.clients(partitioner.settings, info)
     check_clients(chosen, clients)
+    check_participation(sections["participation"], chosen["algorithm"], dp, clients)
     plan = Plan(
         **root.model_dump(),
         **sections,

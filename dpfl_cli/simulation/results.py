@@ -21,6 +21,7 @@ from dpfl_cli.config.errors import DpflError, place_in_plugin
 from dpfl_cli.config.identity import stored_config
 from dpfl_cli.config.paths import COMMAND
 from dpfl_cli.privacy.accountants import price
+from dpfl_cli.privacy.cohorts import Sampling
 from dpfl_cli.privacy.collusion import collusion
 from dpfl_cli.privacy.conventions import priced_part
 from dpfl_cli.privacy.ledger import Ledger
@@ -72,6 +73,8 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str
         "vacuous": False,
         "not_covered": plan.not_covered(),
     }
+    if plan.sampling is not None:
+        report["participation"] = _participation(plan, plan.sampling)
     if plan.dp.epsilon is not None:
         report["epsilon_target"] = plan.dp.epsilon
     set_by = calibration_text(plan, ledger)
@@ -86,7 +89,7 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str
     if honest.epsilon is None:
         report["epsilon_reason"] = honest.reason
     convention = plan.dp.convention or getattr(plan.algorithm.target, "convention", None)
-    if convention is not None:
+    if convention is not None and plan.sampling is None:
         part, words = priced_part(convention, ledger)
         value = price(part, accountant, plan.dp.delta).epsilon if part.releases else None
         report["epsilon_paper"] = {"value": value, "convention": words}
@@ -121,6 +124,19 @@ def _guarantee(plan: Plan, ledger: Ledger) -> str:
     return f"{stated}; this epsilon is the ledger's, dp.epsilon is nominal ({why})"
 
 
+def _participation(plan: Plan, sampling: Sampling) -> str:
+    """Who takes part, and whether the epsilon is less for it."""
+    size, clients = f"{sampling.size:g}", plan.clients
+    text = f"{size} of {clients} clients a round, a uniform subset"
+    if sampling.law == "poisson":
+        text = f"each of {clients} clients with probability {sampling.rate:g}, {size} on average"
+    if plan.dp.trust == "none":
+        return text
+    if plan.accountant.target.amplifies == sampling.law:
+        return f"{text}; amplified by {plan.accountant.name}"
+    return f"{text}; accountant={plan.accountant.name} prices it as if all took part"
+
+
 def _central(plan: Plan, ledger: Ledger) -> dict[str, Any]:
     """`epsilon_central`: what messages are worth against somebody who sees no more of them than
     their mean; {} if undefined.
@@ -140,11 +156,12 @@ def _central(plan: Plan, ledger: Ledger) -> dict[str, Any]:
 
 
 def communication(plan: Plan, ledger: Ledger) -> dict[str, Any]:
-    """What one client sent over the run, in numbers as they were released, and whether the method
-    looks at second derivatives.
+    """What one client sent over the run (on average, where clients are drawn), in numbers as they
+    were released, and whether the method looks at second derivatives.
     """
     needs: frozenset[str] = getattr(plan.algorithm.target, "needs", frozenset())
-    return {"uplink_floats": ledger.floats, "uses_curvature": bool(needs & CURVATURE)}
+    sent = ledger.floats if plan.sampling is None else round(ledger.floats * plan.sampling.rate)
+    return {"uplink_floats": sent, "uses_curvature": bool(needs & CURVATURE)}
 
 
 def _priced(member: Member) -> Ledger:

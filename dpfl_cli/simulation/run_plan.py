@@ -9,8 +9,15 @@ from typing import Any
 from dpfl_cli.algorithms.local import BatchSettings
 from dpfl_cli.config.component import Component, Settings
 from dpfl_cli.config.identity import canonical_json, content_id
-from dpfl_cli.config.schema import DpSettings, EvaluationSettings, LauncherSettings, RuntimeSettings
+from dpfl_cli.config.schema import (
+    DpSettings,
+    EvaluationSettings,
+    LauncherSettings,
+    ParticipationSettings,
+    RuntimeSettings,
+)
 from dpfl_cli.data.federation import DatasetInfo
+from dpfl_cli.privacy.cohorts import Sampling
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 
@@ -64,6 +71,7 @@ class Plan:
     rounds: int
     evaluation: EvaluationSettings
     dp: DpSettings
+    participation: ParticipationSettings
     runtime: RuntimeSettings
     launcher: LauncherSettings
     algorithm: Choice
@@ -82,12 +90,15 @@ class Plan:
     def identity(self) -> dict[str, Any]:
         """Everything that can change the run's numbers, as plain values; what the id hashes."""
         chosen = {group: getattr(self, group).identity() for group in CHOSEN}
+        if drawn := self.participation.identity():
+            chosen["participation"] = drawn
         return self._values(self.evaluation.identity(), self.dp.identity(), chosen)
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """The same with options at their registered defaults; the run's config.yaml."""
         chosen = {group: getattr(self, group).config() for group in CHOSEN}
+        chosen["participation"] = self.participation.model_dump()
         return self._values(self.evaluation.model_dump(), self.dp.model_dump(), chosen)
 
     def _values(
@@ -114,6 +125,17 @@ class Plan:
         return f"{self.algorithm.name} {self.dp.name} {self.dataset.name} seed={self.seed}"
 
     @property
+    def sampling(self) -> Sampling | None:
+        """How clients are drawn for a round; None where all take part."""
+        law, size = self.participation.name, self.participation.cohort
+        return None if size is None else Sampling(law, size, self.clients)
+
+    @property
+    def rows(self) -> int:
+        """How many clients a round computes with, at most."""
+        return self.clients if self.sampling is None else self.sampling.rows
+
+    @property
     def setup(self) -> Setup:
         """What the method's declaration of its releases may depend on."""
         return Setup(
@@ -125,6 +147,7 @@ class Plan:
             seed=self.seed,
             rounds=self.rounds,
             fewest=partial(_fewest_records, self),
+            sampling=self.sampling,
         )
 
     def ledger(self, rounds: int | None = None) -> Ledger:
@@ -146,6 +169,8 @@ class Plan:
         if self.dp.trust != "none":
             items.append("rounding of floating-point noise (Mironov 2012)")
             items.append(SEEDED if self.dp.noise == "seeded" else SECRET)
+            if self.sampling is not None:
+                items.append("knowledge of who takes part in which round")
         if self.model.component.origin != "dpfl":
             items.append("the initial model, regulariser and prox of a plugin's model")
         uses = ["sets the noise"] if self.dp.calibration == "record_heuristic" else []

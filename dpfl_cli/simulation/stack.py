@@ -28,8 +28,10 @@ from dpfl_cli.privacy.client_values import (
     shown,
     versions,
 )
+from dpfl_cli.privacy.cohorts import drawn
 from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Site
+from dpfl_cli.simulation.cohorts import numbered, put_back, taken, view_of
 from dpfl_cli.simulation.federations import federation_of
 from dpfl_cli.simulation.member import Member, Row, own_names, plain
 from dpfl_cli.simulation.run_plan import Choice, Plan
@@ -44,6 +46,7 @@ def stack_key(plan: Plan) -> str:
         "mechanism": _shape(plan.mechanism),
         "dp": [plan.dp.trust, plan.dp.unit, plan.dp.relation, plan.dp.mode, plan.dp.noise],
         "data": [plan.identity["dataset"], plan.partitioner.identity(), plan.model.identity()],
+        "participation": [plan.participation.name, plan.participation.cohort],
         "releases": [[spec.name, spec.rate, spec.disjoint] for spec in plan.specs],
         "clients": plan.clients,
         "dimension": plan.dimension,
@@ -127,10 +130,8 @@ class Stack:
         self.algorithm = first.algorithm.target(
             stacked([plan.algorithm.settings for plan in plans], self.device)
         )
-        federations = [federation_of(plan) for plan in plans]
-        distinct = list({id(one): one for one in federations}.values())
-        place = {id(one): number for number, one in enumerate(distinct)}
-        index = np.array([place[id(one)] for one in federations])
+        self._federations = [federation_of(plan) for plan in plans]
+        distinct, index = numbered(self._federations)
         self.objective = first.model.target(first.model.settings, distinct, index, self.device)
         self.clients_view = ClientSide(self.objective, first.dp.unit)
         # names of metrics that look at client data; more are known once diagnostics were looked at
@@ -147,10 +148,11 @@ class Stack:
         if before is not None:
             self.streams.take_over(before)
         self.ledger = BatchLedger(len(plans), started=[member.ledger for member in self.members])
+        self._noise = self._noise_streams(first)
         site = Site(
             setups=[plan.setup for plan in plans],
             specs=[{spec.name: spec for spec in plan.specs} for plan in plans],
-            streams=self._noise_streams(first),
+            streams=self._noise,
             ledger=self.ledger,
             sound=first.dp.mode == "sound",
         )
@@ -201,6 +203,13 @@ class Stack:
         self._wait()
         self._computing += time.perf_counter() - began
         self._check(initial)
+        first = self.members[0].plan
+        if first.sampling is not None and first.algorithm.target.away == "stateless":
+            for name in initial.clients:
+                raise PrivacyError(
+                    f"client state '{name}' of {type(self.algorithm).__name__}, which is declared "
+                    "to keep none: say what becomes of it at clients that are away"
+                )
         for run in fresh:
             member = self.members[run]
             member.state, member.own = plain(initial, itemgetter(run)), own_names(initial)
@@ -220,9 +229,14 @@ class Stack:
 
     def _round(self, before: State, rounds: np.ndarray) -> tuple[State, Diagnostics]:
         """One round of the algorithm, with what it may not do checked."""
+        sampling, whole, view = self.members[0].plan.sampling, before, self.clients_view
+        if sampling is not None:
+            cohort = drawn(self._noise, sampling, rounds)
+            view = view_of(cohort, self.objective, self._federations)
+            before = State(whole.server, taken(cohort, whole.clients))
         held = (*before.server.values(), *before.clients.values())
         unchanged = versions(held)
-        at = Round(self.clients_view, self.mechanism, self.method_streams, rounds)
+        at = Round(view, self.mechanism, self.method_streams, rounds)
         state, diagnostics = self.algorithm.round(before, at)
         self._check(state)
         if versions(held) != unchanged:
@@ -230,6 +244,9 @@ class Stack:
                 f"{type(self.algorithm).__name__} changed its state in place: return a new State "
                 "with new tensors"
             )
+        if sampling is not None:
+            view.verify()
+            state = State(state.server, put_back(cohort, state.clients, whole.clients))
         return state, diagnostics
 
     def _check(self, state: State) -> None:

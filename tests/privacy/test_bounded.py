@@ -19,12 +19,11 @@ from dpfl_cli.privacy.bounded import (
     as_computed,
     clip,
     clip_symmetric,
-    mean_clipped,
     squared_norms,
 )
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened, shown
 from dpfl_cli.privacy.norms import vector_norms
-from dpfl_cli.privacy.record_means import number_mean, record_covariance, record_mean
+from dpfl_cli.privacy.record_means import mean_clipped, number_mean, record_covariance, record_mean
 
 RELATIONS = ("replace_one", "add_or_remove", "zero_out")
 DTYPES = (torch.float32, torch.float64)

@@ -17,7 +17,6 @@ from scipy.stats import beta, kstest
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.client_values import opened
-from dpfl_cli.privacy.mechanism import Release
 from dpfl_cli.privacy.privunit_constants import (
     exact_epsilon,
     exact_threshold,
@@ -27,7 +26,7 @@ from dpfl_cli.privacy.privunit_constants import (
     paper_threshold,
     spent_epsilon,
 )
-from dpfl_cli.privacy.releases import ReleaseSpec
+from dpfl_cli.privacy.releases import Release, ReleaseSpec
 
 ROUND = np.array([1])
 

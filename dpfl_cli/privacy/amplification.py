@@ -1,0 +1,67 @@
+"""Releases of clients that were drawn: what those of a round cost together, and what dp-accounting
+makes of clients drawn by a Poisson law.
+
+All releases of a round are of one cohort, so that they are not amplified apart: together they are
+one release of the cohort. Gaussian releases of multipliers z_j compose, adaptively, to one of
+1 / z^2 = sum_j 1 / z_j^2 (Dong, Roth and Su 2022, Corollary 3.3), and what dominates a mechanism
+dominates it on a cohort, too (Zhu, Dong and Wang 2022, arXiv:2106.08567, Theorem 11).
+
+A client may keep a state from the rounds in which it took part. By a Poisson law that changes
+nothing: given who else takes part in which round, and what was released before, a release is, where
+the client is not among the data, one Gaussian; where it is, that Gaussian moved by at most the
+sensitivity with probability q, whatever its state. Divergences are jointly convex in such mixtures,
+and adaptive composition applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.privacy.ledger import LedgerEntry
+
+if TYPE_CHECKING:
+    import dp_accounting
+
+
+def of_rounds(entries: Sequence[LedgerEntry]) -> LedgerEntry:
+    """All releases of a run as one for each round.
+
+    Raises:
+      PrivacyError: the rounds or the rates are not known, or releases are not Gaussian.
+    """
+    first, total = entries[0], dict[int, float]()
+    for entry in entries:
+        known = entry.rounds is not None and len(entry.rounds) == entry.count
+        if not known or entry.rate != first.rate or entry.rate is None:
+            raise PrivacyError(
+                f"release '{entry.name}': clients were drawn, but the ledger does not say at which "
+                "rate, or for which rounds; mend the ledger"
+            )
+        if entry.kind != "gaussian":
+            raise PrivacyError(
+                f"release '{entry.name}': drawing clients amplifies Gaussian releases; write "
+                "participation=full"
+            )
+        assert entry.rounds is not None
+        for number, z in zip(entry.rounds, entry.parameters().tolist(), strict=True):
+            total[number] = total.get(number, 0.0) + z**-2.0
+    numbers = sorted(total)
+    costs = np.array([total[number] for number in numbers]) ** -0.5
+    return first.of_releases(costs, np.array(numbers))
+
+
+def poisson_epsilon(
+    entry: LedgerEntry, delta: float, accountant: dp_accounting.PrivacyAccountant
+) -> float:
+    """Epsilon of `of_rounds` by an accountant of dp-accounting for add_or_remove."""
+    import dp_accounting
+
+    levels, counts = np.unique(entry.parameters(), return_counts=True)
+    for z, count in zip(levels.tolist(), counts.tolist(), strict=True):
+        event = dp_accounting.GaussianDpEvent(z)
+        accountant.compose(dp_accounting.PoissonSampledDpEvent(entry.rate, event), count)
+    return float(accountant.get_epsilon(delta))

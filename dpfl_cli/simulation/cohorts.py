@@ -1,0 +1,82 @@
+"""The clients of a round, where clients are drawn: their records and states, gathered from all and
+put back.
+
+What is gathered is as large as the cohort: a round costs what its cohort does, however many clients
+there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from torch import Tensor
+
+from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.data.devices import on_device
+from dpfl_cli.data.federation import Federation
+from dpfl_cli.models.client_side import ClientSide
+from dpfl_cli.models.objective import Objective
+from dpfl_cli.privacy.client_values import client_values, is_raw, of_cohort, opened, own_values
+from dpfl_cli.privacy.cohorts import Cohort, members_of
+
+
+def numbered(federations: Sequence[Federation]) -> tuple[list[Federation], np.ndarray]:
+    """The distinct federations, and [R] which of them each run has."""
+    distinct = list({id(one): one for one in federations}.values())
+    place = {id(one): number for number, one in enumerate(distinct)}
+    return distinct, np.array([place[id(one)] for one in federations])
+
+
+def view_of(cohort: Cohort, objective: Objective, federations: Sequence[Federation]) -> ClientSide:
+    """What an algorithm sees of the clients that take part.
+
+    Args:
+      objective: of all clients.
+      federations: of every run. Runs with one cohort share its records.
+    """
+    known: dict[tuple[int, bytes], Federation] = {}
+    own = []
+    for federation, members in zip(federations, members_of(cohort), strict=True):
+        key = id(federation), members.tobytes()
+        if key not in known:
+            known[key] = Federation(federation.dataset, federation.partition.of(members))
+        own.append(known[key])
+    return ClientSide(objective.among(*numbered(own)), "client", cohort)
+
+
+def taken(cohort: Cohort, states: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """[R, K, ...] of the states [R, M, ...] of all clients; rows of nobody hold somebody's, and
+    count for nothing.
+    """
+    members = members_of(cohort)
+    runs = np.arange(len(members))[:, None]
+    found: dict[str, Tensor] = {}
+    for name, value in states.items():
+        where = (on_device(part, value.device) for part in (runs, members.clip(min=0)))
+        rows = opened(value)[tuple(where)]
+        found[name] = of_cohort(client_values(rows) if is_raw(value) else own_values(rows), cohort)
+    return found
+
+
+def put_back(
+    cohort: Cohort, new: Mapping[str, Tensor], states: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The states [R, M, ...] of all clients, written in place: of those that take part the new ones
+    [R, K, ...]; of the others what they were.
+    """
+    members = members_of(cohort)
+    runs, rows = np.nonzero(members >= 0)
+    if new.keys() != states.keys():
+        raise PrivacyError(
+            "where clients are drawn, their states are the same in every round: set up in `init` "
+            "all that `round` returns"
+        )
+    found: dict[str, Tensor] = {}
+    for name, value in states.items():
+        whole = opened(value)
+        places = [on_device(part, whole.device) for part in (runs, members[runs, rows], rows)]
+        whole[places[0], places[1]] = opened(new[name])[places[0], places[2]]
+        own = not (is_raw(value) or is_raw(new[name]))
+        found[name] = own_values(whole) if own else client_values(whole)
+    return found
