@@ -27,6 +27,7 @@ ALIGNMENT = 4
 # below the other one, the square of a norm bounds nothing.
 LARGEST_NORM = {torch.float32: 1e12, torch.float64: 1e150}
 SMALLEST_NORM = {torch.float32: 1e-18, torch.float64: 1e-150}
+READ = 1 << 14  # records that are read at once
 CPU_BLOCK = 32 << 20  # bytes that one block of pairs works on: they stay in a CPU's last cache
 DEVICE_BLOCK = 1 << 30
 
@@ -209,18 +210,19 @@ class Pool:
         self.targets = torch.zeros(total, dtype=kind, device=self.device)
         for segment in self._segments:
             federation = federations[segment.federation]
-            partition, train = federation.partition, federation.dataset.train
-            for position, client in enumerate(segment.clients):
-                numbers = partition.indices[
-                    partition.offsets[client] : partition.offsets[client + 1]
-                ]
-                start = segment.start + position * segment.height
-                self.first[segment.federation, client] = start
-                mine = slice(start, start + len(numbers))
-                self.features[mine] = features_of(train, numbers)
+            own, train = federation.partition.of(segment.clients), federation.dataset.train
+            starts = segment.start + segment.height * np.arange(own.clients)
+            self.first[segment.federation, segment.clients] = starts
+            each = np.repeat(np.arange(own.clients), own.counts)  # whose record it is
+            rows = starts[each] + np.arange(len(each)) - own.offsets[each]
+            for begin in range(0, len(rows), READ):
+                some = slice(begin, begin + READ)
+                numbers, places = own.indices[some], on_device(rows[some], self.device)
+                self.features[places] = features_of(train, numbers)
                 targets = torch.from_numpy(targets_of(train.targets[numbers]))
-                self.targets[mine] = targets.to(self.device)
-                self.weights[mine] = 1.0 / max(len(numbers), 1)
+                self.targets[places] = targets.to(self.device)
+                shares = torch.from_numpy(1.0 / own.counts[each[some]])
+                self.weights[places] = shares.to(self.device, self.weights.dtype)
         self._measure()
         self._first, self._counts = (
             on_device(part[index], self.device).unsqueeze(-1) for part in (self.first, self.counts)
