@@ -89,15 +89,12 @@ class Network(Objective):
         self._pools = Pools(self.device, self.dtype)
 
     def among(self, federations: list[Federation], index: np.ndarray) -> Network:
-        """As the contract; the network and the data on the device are shared."""
-        other = copy.copy(self)
-        other._hold(federations, index)
-        return other
+        (other := copy.copy(self))._hold(federations, index)
+        return other  # which shares the network and the data on the device
 
     @property
     def batch_device(self) -> torch.device:
-        """The host, where records are dealt to the threads."""
-        return torch.device("cpu")
+        return torch.device("cpu")  # where records are dealt to the threads
 
     @property
     def module(self) -> nn.Module:
