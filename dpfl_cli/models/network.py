@@ -94,14 +94,12 @@ class Network(Objective):
 
     @property
     def batch_device(self) -> torch.device:
-        return torch.device("cpu")  # where records are dealt to the threads
+        return torch.device("cpu")  # where records are dealt to threads
 
     @property
     def module(self) -> nn.Module:
-        """The network in evaluation mode, a copy for every thread that shares its tensors.
-
-        The values of its trainable parameters mean nothing: they are replaced in every pass. Those
-        that need no gradient, and buffers, are public constants.
+        """The network in evaluation mode, a copy for every thread that shares its tensors. Values of
+        trainable parameters mean nothing: they are replaced in every pass; all else is public.
         """
         if not hasattr(self._own, "module"):
             shared = (*self._module.parameters(), *self._module.buffers())
