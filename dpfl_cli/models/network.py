@@ -98,8 +98,9 @@ class Network(Objective):
 
     @property
     def module(self) -> nn.Module:
-        """The network in evaluation mode, a copy for every thread that shares its tensors. Values of
-        trainable parameters mean nothing: they are replaced in every pass; all else is public.
+        """The network in evaluation mode, a copy for every thread that shares its tensors.
+
+        Values of trainable parameters mean nothing (every pass replaces them); all else is public.
         """
         if not hasattr(self._own, "module"):
             shared = (*self._module.parameters(), *self._module.buffers())
