@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import io
 import json
 import re
@@ -248,11 +249,14 @@ def _payload(rows: Sequence[dict[str, Any]], kind: str) -> bytes:
     """Rows with the same keys, as a file of this suffix."""
     if kind == ".json":
         return json.dumps(rows, indent=2).encode()
-    import pandas as pd
+    if kind == ".csv":
+        out = io.StringIO()
+        lines = [rows[0], *([_text(value) for value in row.values()] for row in rows)]
+        csv.writer(out, lineterminator="\n").writerows(lines)
+        return out.getvalue().encode()
+    import pandas as pd  # slow: not for a file of text
 
     frame = pd.DataFrame(rows, dtype=object)
-    if kind == ".csv":
-        return frame.map(_text).to_csv(index=False).encode()
     mixed = [key for key in rows[0] if any(isinstance(row[key], str | list) for row in rows)]
     frame[mixed] = frame[mixed].map(_text)  # a column of a file has one type
     sink = io.BytesIO()

@@ -15,10 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
+
+if TYPE_CHECKING:  # half a second, which a run does not wait for
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Derivation:
 
 def adult_to_libsvm(content: bytes) -> bytes:
     """adult.data or adult.test as a9a or a9a.t."""
+    import pandas as pd
+
     lines = content.decode().splitlines()
     rows = [line.rstrip(".").split(", ") for line in lines if line and line[0] != "|"]
     said, table = facts("adult"), pd.DataFrame(rows)
@@ -48,6 +52,8 @@ def adult_to_a6a(content: bytes) -> bytes:
 
 def mushroom_to_libsvm(content: bytes) -> bytes:
     """mushroom.csv as mushrooms."""
+    import pandas as pd
+
     said = facts("mushroom")
     table = pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False)
     columns = [column["column"] for column in said["columns"]]
@@ -99,6 +105,8 @@ def _one_hot(cells: pd.DataFrame, labels: pd.Series, said: Any) -> bytes:
     """Rows in LIBSVM's format: a feature for each value of a column, or for each interval
     (bounds[k - 1], bounds[k]]; none for another value.
     """
+    import pandas as pd
+
     first, columns = 1, []
     for (_, column), one in zip(cells.items(), said["columns"], strict=True):
         if "bounds" in one:

@@ -6,12 +6,15 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.sources import read_uncompressed
+
+if TYPE_CHECKING:  # half a second, which a run does not wait for
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Table:
 
     def numbers(self, name: str) -> np.ndarray:
         """[N] float64 of a column; a DataError names the first cell that is no finite number."""
+        import pandas as pd
+
         values = pd.to_numeric(self.cells[name], errors="coerce").to_numpy(np.float64)
         return self._good(name, values, np.isfinite(values), "is not a finite number")
 
@@ -41,6 +46,8 @@ class Table:
         """[N] int64 places of a column's cells among the words; a DataError names the first that
         is none of them.
         """
+        import pandas as pd
+
         places = pd.Index(words).get_indexer(pd.Index(self.cells[name]))
         return self._good(name, places, places >= 0, f"is none of {', '.join(words)}")
 
@@ -62,6 +69,8 @@ def read_table(path: Path, wanted: Sequence[str], others: bool = True) -> Table:
     Raises:
       DataError: names the file, and what is wrong with it.
     """
+    import pandas as pd
+
     try:
         text = read_uncompressed(path).decode("utf-8-sig")
         delimiter = max(",;\t", key=text.lstrip().partition("\n")[0].count)

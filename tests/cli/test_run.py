@@ -716,6 +716,17 @@ def test_an_archive_is_taken_by_another_store(
     assert "not an archive" in err
 
 
+def test_a_run_imports_nothing_slow_that_it_does_not_use() -> None:
+    slow = "{'pandas', 'matplotlib', 'sklearn', 'nibabel', 'dp_accounting', 'scipy.stats'}"
+    code = (
+        "import sys; from dpfl_cli.cli.main import main; main(sys.argv[1:]);"
+        f"print({slow} & set(sys.modules))"
+    )
+    words = [sys.executable, "-c", code, "run", *SMALL, "dp=cdp"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
 def test_looking_imports_nothing_slow(capsys: pytest.CaptureFixture[str]) -> None:
     """Commands that only look answer at once."""
     assert dpfl(capsys, "run", *SMALL)[0] == 0
