@@ -241,6 +241,9 @@ def claim(
     return made
 
 
+ABOVE: Sequence[Claim] = ()  # the claims above an artifact in its file
+
+
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
     """A table or figure of a paper.
@@ -252,6 +255,7 @@ class Artifact:
       runs: its runs at a scale, in the order of its rows.
       show: more columns of table.csv: name -> a fact of the plan.
       titles: how labels, their values and measures are written for readers.
+      claims: if not given, those above it in its file, below the artifact before.
       input_shape, classes: of the models whose `Layers` are counted.
       runs_of: another artifact's name, where the runs are that one's and cost nothing more.
       notes: own choices that the paper does not give, and what else a reader has to know.
@@ -271,11 +275,15 @@ class Artifact:
     numbers: PaperNumbers | None = None
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
-    claims: Sequence[Claim] = ()
+    claims: Sequence[Claim] = ABOVE
     notes: Sequence[str] = ()
     input_shape: Sequence[int] = ()
     classes: int | None = None
     runs_of: str = ""
+
+    def __post_init__(self) -> None:
+        if self.claims is ABOVE:
+            object.__setattr__(self, "claims", _claims_above(getattr(self.runs, "__globals__", {})))
 
     @property
     def name(self) -> str:
@@ -324,3 +332,14 @@ class Artifact:
             known = self.measures.get(value)
             return self.titles.get(value) or (known.title if known else "") or value
         return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _claims_above(module: Mapping[str, Any]) -> list[Claim]:
+    """The claims, and lists of them, that a module has defined since its last artifact."""
+    found: list[Claim] = []
+    for value in module.values():
+        if isinstance(value, Artifact):
+            found = []
+        many = value if isinstance(value, list) else [value]
+        found += [one for one in many if isinstance(one, Claim)]
+    return found

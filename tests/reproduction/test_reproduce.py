@@ -306,6 +306,26 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: Any, monkeypatch: pytest.Mon
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
+CLAIMS = """
+from dpfl_cli.reproduction.api import claim
+
+@claim("ours")
+def NAME(rows):
+    \'\'\'a claim\'\'\'
+    yield from ()
+"""
+
+
+def test_claims_are_those_above_their_artifact(tmp_path: Path) -> None:
+    path, mine = tmp_path / "mine.py", MINE.replace("CELL", "distance")
+    one, two, three = (CLAIMS.replace("NAME", name) for name in ("one", "two", "three"))
+    other = mine.replace("mine", "other")
+    none = mine.replace("mine", "none").replace("runs=runs,", "runs=runs, claims=[],")
+    path.write_text("\n".join([one, two, mine, three, other, CLAIMS.replace("NAME", "four"), none]))
+    found = {made.id: [claim.id for claim in made.claims] for made in papers.own(path)}
+    assert found == {"mine": ["one", "two"], "other": ["three"], "none": []}
+
+
 def test_a_file_of_ones_own_with_a_method_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(MINE.replace("CELL", "distance").replace("fedavg", "fedmomentum"))

@@ -324,9 +324,5 @@ table2 = Artifact(
             y_title="lowest training loss, T1",
         )
     ],
-    claims=[
-        *(c1, c1_equal, c1_ours, c2, c1_level, c7_T3, c7_T4, c7_cap, levels_T3_T4),
-        *(c8_tie, c8_level, batch_mean_T2, c8_accuracy),
-    ],
     notes=[CLIPPED],
 )

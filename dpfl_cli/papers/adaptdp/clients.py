@@ -167,6 +167,5 @@ table4 = Artifact(
             y_title="lowest training loss, T1",
         )
     ],
-    claims=[c9_falls, c9_rate, c1, c7_T3, c7_T4, levels],
     notes=[CLIPPED],
 )

@@ -103,7 +103,6 @@ fig1 = Artifact(
         Table("Mean training loss of the last five rounds", "task", "method", ["last", "last_loss"])
     ],
     figures=[_curve("objective", "T1"), _curve("loss", "T3")],
-    claims=[lower, floor, lower_T3],
     notes=[CLIPPED],
 )
 
@@ -274,6 +273,5 @@ fig2 = Artifact(
             log="y",
         ),
     ],
-    claims=[c4_cap, c4_falls, c5, b1_falls, c6, c6_order, c6_flat, clipped_T1, cap_T3],
     notes=[CLIPPED],
 )

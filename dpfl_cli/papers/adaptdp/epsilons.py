@@ -189,5 +189,4 @@ eps_honest = Artifact(
         ),
     ],
     figures=[_bars("objective", "T1", log=True), _bars("loss", "T2", log=False)],
-    claims=[met, T1, T1_learns, T2],
 )

@@ -256,9 +256,5 @@ table3 = Artifact(
             log="colour",
         )
     ],
-    claims=[
-        *(c3, c2_slow, c2_law, c2_clip, c2_cells),
-        *(best_adaptdp, best_wins, adaptdp_levels, c11),
-    ],
     notes=[CLIPPED],
 )

@@ -248,5 +248,4 @@ table1 = Artifact(
             y_title="epsilon at delta 1e-4",
         )
     ],
-    claims=[same_epsilon, vacuous, follows, follows_T2, T1_425, overspends, misprint],
 )

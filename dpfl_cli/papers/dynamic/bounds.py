@@ -138,6 +138,5 @@ table1 = Artifact(
             where={"method": ["FedAvg", "proposed"]},
         )
     ],
-    claims=[any_t, larger],
     notes=[f"{OURS}; a start drawn from N(0, I); y* from the stationarity condition at x*."],
 )

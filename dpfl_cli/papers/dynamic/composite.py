@@ -58,13 +58,6 @@ def c7_few(rows: Rows) -> Comparisons:
     yield above(*rows.each("final", T=(1000, 3000)))
 
 
-@claim("ours")
-def reversed_order(rows: Rows) -> Comparisons:
-    """from x0 = 0 the order is the other way round, 5000 rounds end farther from the optimum than
-    1000"""
-    yield above(*rows.each("final", T=(5000, 1000)))
-
-
 fig2 = Artifact(
     paper=PAPER,
     id="fig2",
@@ -93,12 +86,19 @@ fig2 = Artifact(
         Table("Final optimality and its two terms", "T", "measure", ["final", "error", "consensus"])
     ],
     figures=[Figure("lines", "round", "optimality", series="T", log="y")],
-    claims=[c7, c7_few],
     notes=[
         f"{OURS}; records in file order, and a start drawn from N(0, I). The start decides what is "
         "seen: dynamic/fig2_zero has the same from 0."
     ],
 )
+
+
+@claim("ours")
+def reversed_order(rows: Rows) -> Comparisons:
+    """from x0 = 0 the order is the other way round, 5000 rounds end farther from the optimum than
+    1000"""
+    yield above(*rows.each("final", T=(5000, 1000)))
+
 
 fig2_zero = replace(
     fig2,

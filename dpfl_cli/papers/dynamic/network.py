@@ -138,7 +138,6 @@ fig3 = Artifact(
         )
     ],
     figures=[Figure("lines", "round", "accuracy", series="T", panels=["clip_norm", "budget"])],
-    claims=[c8_more, c8_flat, c8_flat_clip_1, c8_level],
     notes=[
         "Ours, for the paper gives no step size, clip norm or pace of the schedule: the step is "
         "1.25, for from 4/3 on the workers' copies drift apart whatever the data; the pace follows "

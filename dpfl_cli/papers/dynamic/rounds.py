@@ -284,7 +284,6 @@ fig1 = Artifact(
             y_title="optimality after T rounds",
         ),
     ],
-    claims=[c1, c2, c2_zero, c3, c4, c5, c6_flat, c6_lower],
     notes=[
         f"{OURS}; the first 2,000 records, sorted by label (in file order beside); baselines with "
         "the same step of the mean, and a start drawn from N(0, I). That start, the unit norms and "

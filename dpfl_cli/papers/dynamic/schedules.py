@@ -169,6 +169,5 @@ ablation_schedule = Artifact(
             y_title="optimality after T rounds",
         )
     ],
-    claims=[c9, exact_epsilon, least_bound, better_than_static, vacuous_bound, order],
     notes=[f"{OURS}; ijcnn1 sorted by label, and a start drawn from N(0, I)."],
 )

@@ -288,15 +288,5 @@ table4 = Artifact(
         ),
     ],
     figures=[Figure("bars", "dp", "accuracy", series="method", where={"setting": "paper"})],
-    claims=[
-        *AHEAD,
-        c6_fedexp_ldp_other,
-        c6_scaffold_cdp,
-        c6_scaffold_ldp,
-        c6_scaffold_clipped,
-        c6_trust,
-        *PRINTED,
-        c7_scaffold,
-    ],
     notes=[TUNED, SETUP, NETWORK, SCAFFOLD],
 )

@@ -67,6 +67,5 @@ table3 = Artifact(
     ),
     tables=[Table(rows=["setting", "layer", "output"], cells="parameters")],
     figures=[Figure("bars", "layer", "parameters", panels="setting", numbers=True)],
-    claims=[cdp, ldp],
     notes=[NETWORK],
 )

@@ -161,7 +161,6 @@ table1 = Artifact(
             y_title="epsilon at delta = 1e-5",
         )
     ],
-    claims=[digits, c1_ldp, c1_cdp_synthetic, c1_cdp_mnist, c1_joint, rounds, honest],
     notes=[
         "DP-SCAFFOLD costs what DP-FedAvg costs; its server control is computed from what was "
         "released."

@@ -194,7 +194,6 @@ table2 = Artifact(
             where={"dataset": "synthetic"},
         )
     ],
-    claims=[pair_fedexp_ldp, pair_fedexp_cdp, step_ldp, step_cdp, misprint_cdp, larger_clip],
     notes=[
         PROBLEM,
         SCAFFOLD,

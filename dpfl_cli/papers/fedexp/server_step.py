@@ -127,7 +127,6 @@ fig1 = Artifact(
             y_title="server step in round 1",
         )
     ],
-    claims=[c2_naive, c2_close, c2_shrinks, c2_shrinks_privunit, c2_bias],
     notes=[
         PROBLEM,
         "The paper gives neither the numbers of clients of its figure nor the pair behind it; ours "
