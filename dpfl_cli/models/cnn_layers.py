@@ -7,14 +7,13 @@ window and the taps of a kernel, so that a group of sums stays in registers.
 Convolution, pooling and activation are one routine. The backward pass uses that only one of a
 window's four positions carries a gradient: each lane *selects* the 4x4 inputs under its winner out
 of the window's 5x5 patch (36 selects and 16 products in place of 64 products), and likewise its
-weights. Products may be contracted with sums (FMA); nothing else is relaxed.
+weights.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,100 +23,16 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dpfl_cli.models import cnn_shape
+from dpfl_cli.models import cnn_shape, vector_code
 from dpfl_cli.models.cnn_shape import KERNEL, PATCH, CnnShape, Layer
+from dpfl_cli.models.vector_code import Code, Index, Sum
 
-LANES = 16
+LANES = 16  # float32 numbers in a vector
 TAPS = KERNEL * KERNEL
 # bits kept of a pooling window: won by the right column, by the lower row, passed by the activation
 MASKS = 3
 
-_VECTOR = ir.VectorType(ir.FloatType(), LANES)
-_MASK = ir.VectorType(ir.IntType(1), LANES)
-_BITS = ir.IntType(LANES)
-_ZERO = ir.Constant(_VECTOR, [0.0] * LANES)
 OFFSETS = list(product(range(2), repeat=2))  # positions of a pooling window in scan order
-
-
-class Index:
-    """A whole number that the compiled code computes."""
-
-    def __init__(self, builder: Any, value: Any) -> None:
-        self.builder, self.value = builder, value
-
-    def __add__(self, other: Index | int) -> Index:
-        term = other.value if isinstance(other, Index) else self.value.type(other)
-        return Index(self.builder, self.builder.add(self.value, term))
-
-    def __mul__(self, factor: int) -> Index:
-        return Index(self.builder, self.builder.mul(self.value, self.value.type(factor)))
-
-
-class Sum:
-    """A vector that is added to, in a register across the loops that follow."""
-
-    def __init__(self, code: Code) -> None:
-        self._code, self._cell = code, cgutils.alloca_once(code.builder, _VECTOR)
-
-    def set(self, value: Any) -> None:
-        self._code.builder.store(value, self._cell)
-
-    def get(self) -> Any:
-        return self._code.builder.load(self._cell)
-
-    def add(self, a: Any, b: Any) -> None:
-        """Adds a * b."""
-        kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
-        module, name = self._code.builder.module, "llvm.fmuladd.v16f32"
-        function = cgutils.get_or_insert_function(module, kind, name)
-        self.set(self._code.builder.call(function, [a, b, self.get()]))
-
-
-class Code:
-    """Writes vector code; arrays are pointers, and their indices count vectors, masks or (`spread`)
-    single numbers.
-    """
-
-    def __init__(self, builder: Any) -> None:
-        self.builder, self.select = builder, builder.select
-
-    def _place(self, array: Any, index: Index, kind: Any) -> Any:
-        return self.builder.gep(self.builder.bitcast(array, kind.as_pointer()), [index.value])
-
-    def load(self, array: Any, index: Index) -> Any:
-        return self.builder.load(self._place(array, index, _VECTOR), align=4)
-
-    def store(self, value: Any, array: Any, index: Index) -> None:
-        self.builder.store(value, self._place(array, index, _VECTOR), align=4)
-
-    def load_mask(self, array: Any, index: Index) -> Any:
-        bits = self.builder.load(self._place(array, index, _BITS), align=2)
-        return self.builder.bitcast(bits, _MASK)
-
-    def store_mask(self, mask: Any, array: Any, index: Index) -> None:
-        bits = self.builder.bitcast(mask, _BITS)
-        self.builder.store(bits, self._place(array, index, _BITS), align=2)
-
-    def spread(self, array: Any, index: Index) -> Any:
-        """One number in all lanes."""
-        lane, lanes = ir.IntType(32), ir.VectorType(ir.IntType(32), LANES)
-        number = self.builder.load(self.builder.gep(array, [index.value]), align=4)
-        none = ir.Constant(_VECTOR, ir.Undefined)
-        single = self.builder.insert_element(none, number, lane(0))
-        return self.builder.shuffle_vector(single, none, ir.Constant(lanes, [0] * LANES))
-
-    def greater(self, a: Any, b: Any) -> Any:
-        """a > b, or either is not a number: such a value wins, so that it is not lost."""
-        return self.builder.fcmp_unordered(">", a, b)
-
-    @contextmanager
-    def loop(self, count: int) -> Iterator[Index]:
-        last = ir.IntType(64)(count)
-        if count == 1:
-            yield Index(self.builder, last.type(0))
-        else:
-            with cgutils.for_range(self.builder, last) as loop:
-                yield Index(self.builder, loop.index)
 
 
 def _share(total: int, most: int) -> int:
@@ -150,9 +65,9 @@ def convolve(code: Code, layer: Layer, x: Any, v: Any, out: Any, masks: Any) -> 
             lower = code.select(right[1], lower_right, lower)
             below = code.greater(lower, upper)
             best = code.select(below, lower, upper)
-            passed = code.greater(best, _ZERO)
+            passed = code.greater(best, code.zero)
             place = g * (group * h * w) + i * w + j + o * h * w
-            code.store(code.select(passed, best, _ZERO) if layer.relu else best, out, place)
+            code.store(code.select(passed, best, code.zero) if layer.relu else best, out, place)
             for k, mask in enumerate((code.select(below, *reversed(right)), below, passed)):
                 code.store_mask(mask, masks, place * MASKS + k)
 
@@ -165,7 +80,7 @@ def _window(
     place = o * (h * w) + i * w + j
     right, below, passed = (code.load_mask(masks, place * MASKS + k) for k in range(MASKS))
     gradient = code.load(delta, place)
-    return code.select(passed, gradient, _ZERO) if layer.relu else gradient, right, below
+    return code.select(passed, gradient, code.zero) if layer.relu else gradient, right, below
 
 
 def kernel_gradient(
@@ -179,7 +94,7 @@ def kernel_gradient(
     """
     h, w = layer.size
     sums, total = [Sum(code) for _ in range(TAPS)], Sum(code)
-    one = ir.Constant(_VECTOR, [1.0] * LANES)
+    one = ir.Constant(code.vector, [1.0] * LANES)
     with code.loop(layer.outputs) as o:
         bias = code.load(gradient, o + layer.bias.start)
         with code.loop(layer.inputs) as c:
@@ -224,7 +139,7 @@ def input_gradient(code: Code, layer: Layer, delta: Any, v: Any, masks: Any, out
             }
             for r in range(PATCH):
                 above, here = (
-                    [taps.get((k, s), _ZERO) for s in range(-1, PATCH)] for k in (r - 1, r)
+                    [taps.get((k, s), code.zero) for s in range(-1, PATCH)] for k in (r - 1, r)
                 )
                 row = [code.select(below, *pair) for pair in zip(above, here, strict=True)]
                 for s in range(PATCH):
@@ -239,8 +154,8 @@ def key_of(shape: CnnShape) -> str:
     That cache looks only at the file of the function it compiles, so the word ends with a digest
     of those that write the code.
     """
-    files = Path(__file__), Path(str(cnn_shape.__file__))
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    files = __file__, cnn_shape.__file__, vector_code.__file__
+    digest = hashlib.sha256(b"".join(Path(str(file)).read_bytes() for file in files)).hexdigest()
     return f"{shape!r}  # {digest}"
 
 
@@ -279,8 +194,8 @@ def connect(code: Code, layer: Layer, x: Any, v: Any, out: Any, _: Any) -> None:
     """out[o] = act(bias_o + sum_f W[o, f] x[f])."""
 
     def end(value: Any, o: Index) -> None:
-        passed = code.greater(value, _ZERO)
-        code.store(code.select(passed, value, _ZERO) if layer.relu else value, out, o)
+        passed = code.greater(value, code.zero)
+        code.store(code.select(passed, value, code.zero) if layer.relu else value, out, o)
 
     size, strides = (layer.outputs, layer.inputs), (layer.inputs, 1, layer.start)
     _products(code, v, x, size, strides, lambda o: code.spread(v, o + layer.bias.start), end)
@@ -290,11 +205,11 @@ def connect_back(code: Code, layer: Layer, delta: Any, v: Any, x: Any, out: Any)
     """out[f] = sum_o W[o, f] delta[o], where the ReLU before the layer put out more than 0."""
 
     def end(value: Any, f: Index) -> None:
-        passed = code.greater(code.load(x, f), _ZERO)
-        code.store(code.select(passed, value, _ZERO) if layer.rectified else value, out, f)
+        passed = code.greater(code.load(x, f), code.zero)
+        code.store(code.select(passed, value, code.zero) if layer.rectified else value, out, f)
 
     size, strides = (layer.inputs, layer.outputs), (1, layer.inputs, layer.start)
-    _products(code, v, delta, size, strides, lambda f: _ZERO, end)
+    _products(code, v, delta, size, strides, lambda f: code.zero, end)
 
 
 ROUTINES: dict[str, Callable[..., None]] = {
@@ -315,7 +230,7 @@ def _typed_layer(
             cgutils.create_struct_proxy(kind)(context, builder, value).data
             for kind, value in zip(signature.args[3:], values[3:], strict=True)
         ]
-        write(Code(builder), layer, *pointers)
+        write(Code(builder, ir.FloatType()), layer, *pointers)
         return context.get_dummy_value()
 
     return types.void(key, number, routine, a, b, c, d), generate
