@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise, product
 from math import nan
 from statistics import correlation
 from typing import Any
 
-from dpfl_cli.reproduction.api import Comparison, Missing, Rows, Run, Scale, each_seed
+from dpfl_cli.reproduction.api import Comparisons, Missing, Rows, Run, Scale, each_seed
 
 METHODS = {"ScaffNew": "algorithm=scaffnew", "FedAvg": "algorithm=fedavg_scheduled"}
 EPSILONS = (0.5, 1.0, 2.0, 3.3)  # nominal
@@ -35,100 +36,106 @@ PRIVATE = (
 )
 LR = {"cifar10": 0.05, "femnist": 0.1, "reddit": 5.0, "ixi": 0.5, "messidor": 0.05}  # small sizes
 
-# networks and data of the small sizes: overrides, values
-SMALL: dict[Scale, dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
+TINY_VOLUMES = (
+    "dataset.shape=[8,8,8]",
+    "dataset.train_records=[2,2,2]",
+    "dataset.test_records=[1,1,1]",
+)
+SMALL: Mapping[Scale, Mapping[str, Sequence[str]]] = {  # networks and data of the small sizes
     "quick": {
         "cifar10": (
-            ("model=cnn_cifar_small", "model.channels=[8,16]"),
-            {"dataset.test_records": 1000, "model.train_loss_records": 100, "batch": 8},
+            "model=cnn_cifar_small",
+            "model.channels=[8,16]",
+            "dataset.test_records=1000",
+            "model.train_loss_records=100",
+            "algorithm.batch_size=8",
         ),
         "femnist": (
-            ("model.channels=[8,16]", "model.hidden=null"),
-            {"dataset.test_records": 200, "model.train_loss_records": 100, "batch": 8},
+            "model.channels=[8,16]",
+            "model.hidden=null",
+            "dataset.test_records=200",
+            "model.train_loss_records=100",
+            "algorithm.batch_size=8",
         ),
         "reddit": (
-            ("model.embedding=32", "model.hidden=32"),
-            {
-                "dataset.vocabulary": 200,
-                "dataset.test_records": 400,
-                "model.train_loss_records": 100,
-                "batch": 8,
-            },
+            "model.embedding=32",
+            "model.hidden=32",
+            "dataset.vocabulary=200",
+            "dataset.test_records=400",
+            "model.train_loss_records=100",
+            "algorithm.batch_size=8",
         ),
         "ixi": (
-            ("dataset.shape=[16,20,16]", "dataset.test_records=[8,5,3]"),
-            {"model.train_loss_records": 4, "batch": 1},
+            "dataset.shape=[16,20,16]",
+            "dataset.test_records=[8,5,3]",
+            "model.train_loss_records=4",
+            "algorithm.batch_size=1",
         ),
         "messidor": (
-            ("model=vgg11_small", "dataset.side=64"),
-            {"dataset.test_records": 40, "model.train_loss_records": 20, "batch": 4},
+            "model=vgg11_small",
+            "dataset.side=64",
+            "dataset.test_records=40",
+            "model.train_loss_records=20",
+            "algorithm.batch_size=4",
         ),
     },
     "smoke": {
         "cifar10": (
-            ("model=cnn_cifar_small", "model.channels=[2,2]"),
-            {"dataset.test_records": 20, "model.train_loss_records": 4, "batch": 2},
+            "model=cnn_cifar_small",
+            "model.channels=[2,2]",
+            "dataset.test_records=20",
+            "model.train_loss_records=4",
+            "algorithm.batch_size=2",
         ),
         "femnist": (
-            ("model.channels=[2,2]", "model.hidden=null"),
-            {
-                "dataset.train_records": 500,
-                "dataset.test_records": 4,
-                "model.train_loss_records": 4,
-                "batch": 2,
-            },
+            "model.channels=[2,2]",
+            "model.hidden=null",
+            "dataset.train_records=500",
+            "dataset.test_records=4",
+            "model.train_loss_records=4",
+            "algorithm.batch_size=2",
         ),
         "reddit": (
-            ("model.embedding=8", "model.hidden=8"),
-            {
-                "dataset.vocabulary": 200,
-                "dataset.train_records": 20,
-                "dataset.test_records": 4,
-                "model.train_loss_records": 4,
-                "batch": 2,
-            },
+            "model.embedding=8",
+            "model.hidden=8",
+            "dataset.vocabulary=200",
+            "dataset.train_records=20",
+            "dataset.test_records=4",
+            "model.train_loss_records=4",
+            "algorithm.batch_size=2",
         ),
-        "ixi": (
-            (
-                "dataset.shape=[8,8,8]",
-                "dataset.train_records=[2,2,2]",
-                "dataset.test_records=[1,1,1]",
-            ),
-            {"model.channels": 4, "batch": 1},
-        ),
+        "ixi": (*TINY_VOLUMES, "model.channels=4", "algorithm.batch_size=1"),
         "messidor": (
-            ("model=vgg11_small", "dataset.side=32", "model.width=4"),
-            {"dataset.train_records": 4, "dataset.test_records": 4, "batch": 2},
+            "model=vgg11_small",
+            "dataset.side=32",
+            "model.width=4",
+            "dataset.train_records=4",
+            "dataset.test_records=4",
+            "algorithm.batch_size=2",
         ),
     },
 }
 
 
-def on_task(
-    scale: Scale,
-    labels: Mapping[str, Any],
-    *,
-    iterations: int,
-    local_steps: int,
-    clip_norm: float | None,
-) -> Run:
-    """A run of the labels "task", "method" and "eps" (nominal epsilon, or "none")."""
+def on_task(scale: Scale, labels: Mapping[str, Any], iterations: int) -> Run:
+    """A run of the labels "task", "method", "eps" (nominal epsilon, or "none"), "tau" and perhaps
+    "C", which is 10 without.
+    """
     task, epsilon = labels["task"], labels["eps"]
-    overrides, values = SMALL[scale][task] if scale in SMALL else ((), {})
+    overrides = [f"+experiment=scaffnew/{task}", METHODS[labels["method"]]]
     values = {
-        **values,
         "rounds": iterations,
         "evaluation.every": iterations,
-        "algorithm.local_steps": local_steps,
+        "algorithm.local_steps": min(labels["tau"], iterations),
     }
-    if "batch" in values:
-        values["algorithm.batch_size"] = values.pop("batch")
+    if scale in SMALL:
+        overrides += SMALL[scale][task]
         values["algorithm.local_lr"] = LR[task]
-    if epsilon != NONE:
-        values |= {"dp.v": V[task], "dp.epsilon": epsilon, "algorithm.clip_norm": clip_norm}
-    privacy = ("dp=none",) if epsilon == NONE else PRIVATE
-    method = METHODS[labels["method"]]
-    return Run(labels, [f"+experiment=scaffnew/{task}", *overrides, method, *privacy], values)
+    if epsilon == NONE:
+        return Run(labels, [*overrides, "dp=none"], values)
+    values |= {"dp.v": V[task], "dp.epsilon": epsilon}
+    values["algorithm.clip_norm"] = labels.get("C", 10.0)
+    return Run(labels, [*overrides, *PRIVATE], values)
 
 
 def best_of(rows: Rows, label: str, measure: str, **labels: Any) -> float:
@@ -147,12 +154,32 @@ def targets_of(rows: Rows, low: float = 0, high: float = 100) -> list[float]:
     return found
 
 
-def by_seed(
-    rows: Rows, text: str, test: Callable[[Rows, dict[str, Any]], bool], **cell: Any
-) -> Comparison:
-    """A statement of shape about a cell, tested on the rows of every seed."""
-    words = ", ".join(f"{name}={value}" for name, value in cell.items())
-    return each_seed(rows.by_seed(), lambda one: test(one, cell), f"{text} ({words})")
+Test = Callable[[Rows, dict[str, Any]], bool]
+
+
+def each_cell(rows: Rows, text: str, test: Test, **labels: Any) -> Comparisons:
+    """A statement of shape about every combination of labels, of which some are given as several
+    values, tested on the rows of every seed.
+    """
+    many = [[one] if isinstance(one, str | float) else one for one in labels.values()]
+    for values in product(*many):
+        cell = dict(zip(labels, values, strict=True))
+        words = ", ".join(f"{name}={value}" for name, value in cell.items())
+
+        def holds(one: Rows, cell: dict[str, Any] = cell) -> bool:
+            return test(one, cell)
+
+        yield each_seed(rows.by_seed(), holds, f"{text} ({words})")
+
+
+def shape(text: str, test: Test, **labels: Any) -> Callable[[Rows], Comparisons]:
+    """The same as a judge of a claim."""
+    return lambda rows: each_cell(rows, text, test, **labels)
+
+
+def ascends(values: Iterable[float]) -> bool:
+    """Whether every value is larger than the one before."""
+    return all(low < high for low, high in pairwise(values))
 
 
 def r_squared(xs: list[float], ys: list[float]) -> float:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from math import sqrt
 from statistics import fmean, pstdev
-from typing import Any
 
 from dpfl_cli.papers.scaffnew import PAPER
 from dpfl_cli.papers.scaffnew._tasks import (
+    CLIP_NORMS,
     IMAGES_AND_TEXT,
     METHODS,
     NOTES,
@@ -17,16 +16,17 @@ from dpfl_cli.papers.scaffnew._tasks import (
     TASK_TITLES,
     TASKS,
     WORDS,
+    ascends,
     best_of,
-    by_seed,
     r_squared,
+    shape,
     targets_of,
 )
-from dpfl_cli.papers.scaffnew.local_steps import ERROR, HONEST, LOWEST, runs, sizes
+from dpfl_cli.papers.scaffnew.local_steps import ERROR, HONEST, LOWEST, TARGETS, over_steps, sizes
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
-    Comparison,
+    Comparisons,
     Derived,
     Figure,
     Rows,
@@ -42,8 +42,8 @@ def _best_steps(rows: Rows) -> list[float]:
 
 def _over_epsilon(reduce: Callable[[Sequence[float]], float], title: str, decimals: int) -> Derived:
     return Derived(
-        value=lambda rows: reduce(_best_steps(rows)),
-        per=["task", "method", "C"],
+        lambda rows: reduce(_best_steps(rows)),
+        ["task", "method", "C"],
         decimals=decimals,
         title=title,
     )
@@ -55,8 +55,8 @@ def _fit(transform: Callable[[float], float], title: str) -> Derived:
         return r_squared(clip_norms, rows.values("mean_steps"))
 
     return Derived(
-        value=value,
-        per=["task", "method"],
+        value,
+        ["task", "method"],
         decimals=2,
         title=title,
         where={"task": IMAGES_AND_TEXT},
@@ -69,24 +69,21 @@ def _change(rows: Rows) -> float:
 
 
 def _grows(task: str) -> Iterator[Claim]:
-    def grows(rows: Rows) -> Iterator[Comparison]:
-        def test(one: Rows, cell: dict[str, Any]) -> bool:
-            steps = one.values("mean_steps", **cell)
-            return all(low < high for low, high in pairwise(steps))
-
-        for method in METHODS:
-            yield by_seed(rows, "mean best steps grow with C", test, task=task, method=method)
-
-    def flat(rows: Rows) -> Iterator[Comparison]:
-        for method in METHODS:
-            yield below(rows("change", task=task, method=method), 3.0)
+    def flat(rows: Rows) -> Comparisons:
+        for change in rows.each("change", task=task, method=METHODS):
+            yield below(change, 3.0)
 
     yield Claim(
         f"c6_{task}",
         f"on {WORDS[task]} the best number of local steps, averaged over epsilon, grows with C, "
         "for both methods",
         "section 3.1, Observation 4, Figure 5",
-        grows,
+        shape(
+            "mean best steps grow with C",
+            lambda one, cell: ascends(one.values("mean_steps", **cell)),
+            task=task,
+            method=METHODS,
+        ),
         "holds",
     )
     yield Claim(
@@ -100,18 +97,16 @@ def _grows(task: str) -> Iterator[Claim]:
 
 
 def _line(method: str, better: str, worse: str, words: str) -> Claim:
-    def judge(rows: Rows) -> Iterator[Comparison]:
-        def test(one: Rows, cell: dict[str, Any]) -> bool:
-            return one.value(better, **cell) > one.value(worse, **cell)
-
-        for task in IMAGES_AND_TEXT:
-            yield by_seed(rows, f"{better} > {worse}", test, task=task, method=method)
-
     return Claim(
         f"c6_{method.lower()}",
         f"on CIFAR-10, FEMNIST and Reddit DP-{method}'s best local steps fit {words}",
         "section 3.1, Observation 4, Figure 5",
-        judge,
+        shape(
+            f"{better} > {worse}",
+            lambda one, cell: one.value(better, **cell) > one.value(worse, **cell),
+            task=IMAGES_AND_TEXT,
+            method=method,
+        ),
         "holds",
         note="three points and two coefficients: one degree of freedom",
     )
@@ -129,8 +124,8 @@ fig5 = Artifact(
         "says nothing about privacy."
     ),
     source="Figure 5; v is ours",
-    sizes=sizes((0.5, 7, 125000)),
-    runs=runs,
+    sizes=sizes(0.5, 7, 125000),
+    runs=lambda scale: over_steps(scale, TASKS, TARGETS[scale], sum(CLIP_NORMS.values(), ())),
     measures={
         "error": ERROR,
         "honest": HONEST,
@@ -141,8 +136,8 @@ fig5 = Artifact(
         "fit": _fit(float, "R^2 in C"),
         "fit_root": _fit(sqrt, "R^2 in sqrt(C)"),
         "change": Derived(
-            value=_change,
-            per=["task", "method"],
+            _change,
+            ["task", "method"],
             decimals=1,
             title="change of the error over C at nominal epsilon 3.3 (points)",
         ),
@@ -151,17 +146,16 @@ fig5 = Artifact(
     titles=TASK_TITLES,
     tables=[
         Table(
-            caption="Best local steps over nominal epsilons: mean, standard deviation, fewest and "
-            "most",
+            "Best local steps over nominal epsilons: mean, standard deviation, fewest and most",
             rows=["task", "method"],
-            columns=["C"],
+            columns="C",
             cells=["mean_steps", "spread", "fewest_steps", "most_steps"],
         ),
         Table(
-            caption="Least squares of their mean against C and against the root of C, three values "
+            "Least squares of their mean against C and against the root of C, three values "
             "of C each",
             rows=["task", "method"],
-            columns=["measure"],
+            columns="measure",
             cells=["fit", "fit_root", "change"],
             notes=[
                 "Three points and two coefficients leave one degree of freedom: these R^2 prove "
@@ -170,27 +164,27 @@ fig5 = Artifact(
             ],
         ),
         Table(
-            caption="Best local steps, and the test error (%) there",
+            "Best local steps, and the test error (%) there",
             rows=["task", "method", "eps"],
-            columns=["C"],
+            columns="C",
             cells=["best.tau", "error"],
             where={"best": True},
         ),
         Table(
-            caption="Epsilon of the ledger at these points",
+            "Epsilon of the ledger at these points",
             rows=["task", "method"],
             columns=["C", "eps"],
-            cells=["honest"],
+            cells="honest",
         ),
     ],
     figures=[
         Figure(
-            kind="lines",
+            "lines",
             x="C",
-            measures=["mean_steps"],
+            measures="mean_steps",
             series="method",
-            panels=["task"],
-            log=["x"],
+            panels="task",
+            log="x",
             x_title="clip norm C",
             y_title="best local steps, mean over epsilon",
         )

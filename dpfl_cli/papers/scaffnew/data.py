@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from itertools import product
 
 from dpfl_cli.papers.scaffnew import PAPER
 from dpfl_cli.papers.scaffnew._tasks import CLIP_NORMS, TASK_TITLES, TASKS
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Comparison,
+    Comparisons,
     Fact,
     Figure,
     PaperNumbers,
     Rows,
     Run,
+    Runs,
     Scale,
-    Size,
     Table,
     above,
     claim,
     exact,
     near_paper,
+    untrained,
 )
 
 LEVELS = ("smallest", "middle", "largest")  # of the clip norm
 SMALLER = {"ixi": "dataset.shape=[16,20,16]", "messidor": "dataset.side=32"}
 
 
-def runs(scale: Scale) -> Iterator[Run]:
+def runs(scale: Scale) -> Runs:
     for task in TASKS:
         overrides = [
             f"+experiment=scaffnew/{task}",
@@ -49,52 +50,46 @@ def runs(scale: Scale) -> Iterator[Run]:
 
 
 @claim(
-    source="section 3, Table 1",
-    prior="holds",
+    "section 3, Table 1",
+    "holds",
     note="the stand-ins are made with these numbers; of CIFAR-10, 50,000 training and 10,000 test "
     "images make 10,000 and 2,000 of 5 clients",
 )
-def sizes(rows: Rows) -> Iterator[Comparison]:
+def sizes(rows: Rows) -> Comparisons:
     """clients, their mean numbers of training and test records, and the settings of the runs are
     the paper's (records to 1)"""
-    for task in TASKS:
-        for measure in ("clients", "train", "test", "batch", "iterations"):
-            yield near_paper(rows(measure, task=task), within=1.0)
+    for task, measure in product(TASKS, ("clients", "train", "test", "batch", "iterations")):
+        yield near_paper(rows(measure, task=task), within=1.0)
 
 
 @claim(
-    source="section 3, Table 1",
-    prior="fails",
+    "section 3, Table 1",
+    "fails",
     note="the stand-in deals them evenly; dataset=femnist with LEAF's files and split=writers is "
     "unequal",
 )
-def unequal(rows: Rows) -> Iterator[Comparison]:
+def unequal(rows: Rows) -> Comparisons:
     """the clients of FEMNIST hold unequal numbers of records, as the paper's do"""
     yield above(rows("train_std", task="femnist"), 0.0)
 
 
-@claim(source="section 3, Table 1", prior="fails", note="6 (6129 + 684) = 40,878")
-def femnist_total(rows: Rows) -> Iterator[Comparison]:
+@claim("section 3, Table 1", "fails", note="6 (6129 + 684) = 40,878")
+def femnist_total(rows: Rows) -> Comparisons:
     """the paper's number of FEMNIST's records, 40,263, is 6 clients times its mean numbers of
     training and test records"""
-    train, test = (rows(name, task="femnist").paper or 0 for name in ("train", "test"))
+    train, test = (rows(name, task="femnist").printed for name in ("train", "test"))
     yield exact(6 * (train + test) == 40263, f"6 ({train:g} + {test:g}) = 40263")
 
 
 def _fact(value: str, title: str, levels: str | Sequence[str] = "") -> Fact:
-    return Fact(value=value, decimals=0, title=title, where={"level": levels})
+    return Fact(value, decimals=0, title=title, where={"level": levels})
 
 
 def _table(caption: str, columns: str, *cells: str) -> Table:
-    return Table(caption=caption, rows=["task"], columns=[columns], cells=cells)
+    return Table(caption, rows="task", columns=columns, cells=cells)
 
 
-def _size(minutes: float, note: str) -> Size:
-    return Size(seeds=1, minutes=minutes, note=f"nothing is trained{note}", full=True)
-
-
-SMALL = _size(0.3, "; images and volumes of a smaller size")
-NAMES: dict[str, Any] = {task: "fed_ixi" if task == "ixi" else task for task in TASKS}
+SMALL = untrained("nothing is trained; images and volumes of a smaller size", 0.3)
 
 table1 = Artifact(
     paper=PAPER,
@@ -108,7 +103,7 @@ table1 = Artifact(
         "numbers of clients and records."
     ),
     source="Table 1",
-    sizes={"smoke": SMALL, "quick": SMALL, "paper": _size(3, "")},
+    sizes={**SMALL, "paper": untrained(minutes=3)["paper"]},
     runs=runs,
     measures={
         "origin": _fact("source", "source"),
@@ -129,7 +124,6 @@ table1 = Artifact(
         "standin": "stand-in",
     },
     numbers=PaperNumbers(
-        file="table1.csv",
         measures={
             "clients": "clients",
             "train_per_client": "train",
@@ -141,7 +135,7 @@ table1 = Artifact(
             "clip": "clip",
         },
         columns={"task": "dataset", "level": "level"},
-        names=NAMES,
+        names={**{task: task for task in TASKS}, "ixi": "fed_ixi"},
     ),
     tables=[
         _table(
@@ -150,9 +144,7 @@ table1 = Artifact(
         _table("The runs", "measure", "batch", "iterations", "dimension"),
         _table("Clip norms", "level", "clip"),
     ],
-    figures=[
-        Figure(kind="bars", x="task", measures=["dimension"], log=["y"], y_title="parameters d")
-    ],
+    figures=[Figure("bars", x="task", measures="dimension", log="y", y_title="parameters d")],
     claims=[sizes, unequal, femnist_total],
     notes=[
         "FEMNIST: the paper writes of images of 128 x 128 pixels and of 63 classes in one place, "

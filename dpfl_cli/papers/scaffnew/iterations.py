@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import product
 from typing import Any
 
 from dpfl_cli.papers.scaffnew import PAPER
@@ -18,26 +18,31 @@ from dpfl_cli.papers.scaffnew._tasks import (
     TASKS,
     WORDS,
     best_of,
-    by_seed,
+    each_cell,
     on_task,
     targets_of,
 )
-from dpfl_cli.papers.scaffnew.local_steps import ERROR, grid
+from dpfl_cli.papers.scaffnew.local_steps import ERROR, TARGETS, grid
 from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
     Claim,
-    Comparison,
+    Comparisons,
     Figure,
     Metric,
     Price,
     Rows,
-    Run,
+    Runs,
     Scale,
     Size,
     Table,
 )
 
+SHARES: dict[Scale, Sequence[float]] = {  # of the usual number of iterations
+    "smoke": (1, 2),
+    "quick": (0.25, 0.5, 1, 2),
+    "paper": (0.1, 0.2, 0.5, 1, 1.5, 2),
+}
 # the best local steps of scaffnew/fig5 at C = 10 and scale=quick, at epsilon 0.5, 3.3 and none
 BEST = {
     ("cifar10", "ScaffNew"): (120, 60, 30),
@@ -62,48 +67,38 @@ def _local_steps(scale: Scale, task: str, method: str, eps: Any) -> int:
     return best if scale == "quick" else grid("paper", task)[grid("quick", task).index(best) + 1]
 
 
-def _runs(scale: Scale, tasks: Sequence[str]) -> Iterator[Run]:
-    targets = {"smoke": (3.3,), "quick": (0.5, 3.3), "paper": EPSILONS}[scale]
-    for task in tasks:
+def _runs(scale: Scale, tasks: Sequence[str]) -> Runs:
+    for task, method, eps in product(tasks, METHODS, TARGETS[scale]):
         usual = ITERATIONS[task] if scale == "paper" else grid(scale, task)[-1]
-        shares = {"smoke": (1, 2), "quick": (0.25, 0.5, 1, 2), "paper": (0.1, 0.2, 0.5, 1, 1.5, 2)}
-        for method in METHODS:
-            for eps in (*targets, NONE):
-                tau = _local_steps(scale, task, method, eps)
-                for iterations in (round(share * usual) for share in shares[scale]):
-                    labels = {"task": task, "method": method, "eps": eps}
-                    yield on_task(
-                        scale,
-                        {**labels, "T": iterations, "tau": tau},
-                        iterations=iterations,
-                        local_steps=min(tau, iterations),
-                        clip_norm=10.0,
-                    )
+        tau = _local_steps(scale, task, method, eps)
+        for share in SHARES[scale]:
+            labels = {"task": task, "method": method, "eps": eps, "T": round(share * usual)}
+            yield on_task(scale, {**labels, "tau": tau}, round(share * usual))
 
 
 def _claims(task: str) -> Iterator[Claim]:
-    def best(rows: Rows, method: str, eps: float | str) -> float:
-        return best_of(rows, "T", "error", task=task, method=method, eps=eps)
+    def best(rows: Rows, eps: float | str, **cell: Any) -> float:
+        return best_of(rows, "T", "error", task=task, **{**cell, "eps": eps})
 
-    def grows(rows: Rows) -> Iterator[Comparison]:
+    def grows(rows: Rows) -> Comparisons:
         targets = targets_of(rows)
 
         def test(one: Rows, cell: dict[str, Any]) -> bool:
-            found = [best(one, cell["method"], eps) for eps in targets]
-            return all(low <= high for low, high in pairwise(found))
+            found = [best(one, eps, **cell) for eps in targets]
+            return found == sorted(found)
 
-        for method in METHODS:
-            yield by_seed(rows, "best T does not fall with epsilon", test, method=method)
+        yield from each_cell(rows, "best T does not fall with epsilon", test, method=METHODS)
 
-    def less(rows: Rows) -> Iterator[Comparison]:
+    def less(rows: Rows) -> Comparisons:
         def test(one: Rows, cell: dict[str, Any]) -> bool:
-            return best(one, cell["method"], cell["eps"]) <= best(one, cell["method"], NONE)
+            return best(one, **cell) <= best(one, NONE, method=cell["method"])
 
-        for method in METHODS:
-            for eps in targets_of(rows):
-                yield by_seed(rows, "best T <= that without noise", test, method=method, eps=eps)
+        targets = targets_of(rows)
+        yield from each_cell(
+            rows, "best T <= that without noise", test, method=METHODS, eps=targets
+        )
 
-    def worse(rows: Rows) -> Iterator[Comparison]:
+    def worse(rows: Rows) -> Comparisons:
         def rises(one: Rows, cell: dict[str, Any]) -> bool:
             errors = one.values("error", task=task, eps=NONE, **cell)
             return errors[-1] > min(errors) + 2
@@ -111,8 +106,8 @@ def _claims(task: str) -> Iterator[Claim]:
         def stays(one: Rows, cell: dict[str, Any]) -> bool:
             return not rises(one, cell)
 
-        yield by_seed(rows, "error at the largest T > best + 2", rises, method="ScaffNew")
-        yield by_seed(rows, "error at the largest T <= best + 2", stays, method="FedAvg")
+        yield from each_cell(rows, "error at the largest T > best + 2", rises, method="ScaffNew")
+        yield from each_cell(rows, "error at the largest T <= best + 2", stays, method="FedAvg")
 
     def of(name: str, text: str, number: int, judge: Any, note: str = "") -> Claim:
         source = f"section 3.1, Observation {number}"
@@ -130,10 +125,11 @@ def _claims(task: str) -> Iterator[Claim]:
     )
 
 
-def _figure(number: int, tasks: Sequence[str], title: str, minutes: Sequence[float]) -> Artifact:
-    def runs(scale: Scale) -> Iterator[Run]:
-        return _runs(scale, tasks)
+def _over_iterations(caption: str, cell: str, *tau: str) -> Table:
+    return Table(caption, rows=["task", "method", "eps", *tau], columns="T", cells=cell)
 
+
+def _figure(number: int, tasks: Sequence[str], title: str, minutes: Sequence[float]) -> Artifact:
     panels = ["task", "method"] if len(tasks) > 1 else ["method"]
     smoke, quick, paper = minutes
     return Artifact(
@@ -155,46 +151,35 @@ def _figure(number: int, tasks: Sequence[str], title: str, minutes: Sequence[flo
             "quick": Size(1, quick, "the networks and settings of scaffnew/fig5"),
             "paper": Size(5, paper, "the paper's networks and learning rates"),
         },
-        runs=runs,
+        runs=lambda scale: _runs(scale, tasks),
         measures={
             "error": ERROR,
-            "loss": Metric(metric="train_loss", at="last", decimals=3, title="train loss"),
+            "loss": Metric("train_loss", "last", decimals=3, title="train loss"),
             "honest": Price(title="epsilon of the ledger", where={"eps": EPSILONS}),
         },
-        best=[Best(over=["T", "tau"], by="error", note="lowest test error")],
+        best=[Best(["T", "tau"], "error", note="lowest test error")],
         titles={**TASK_TITLES, "best.tau": "local steps"},
         tables=[
-            Table(
-                caption="Test error (%) by iterations, the noise calibrated anew for each number",
-                rows=["task", "method", "eps", "tau"],
-                columns=["T"],
-                cells=["error"],
+            _over_iterations(
+                "Test error (%) by iterations, the noise calibrated anew for each number",
+                "error",
+                "tau",
             ),
+            _over_iterations("Train loss", "loss", "tau"),
             Table(
-                caption="Train loss",
-                rows=["task", "method", "eps", "tau"],
-                columns=["T"],
-                cells=["loss"],
-            ),
-            Table(
-                caption="Best number of iterations",
+                "Best number of iterations",
                 rows=["task", "method"],
-                columns=["eps"],
+                columns="eps",
                 cells=["best.T", "error"],
                 where={"best": True},
             ),
-            Table(
-                caption="Epsilon of the ledger",
-                rows=["task", "method", "eps"],
-                columns=["T"],
-                cells=["honest"],
-            ),
+            _over_iterations("Epsilon of the ledger", "honest"),
         ],
         figures=[
             Figure(
-                kind="lines",
+                "lines",
                 x="T",
-                measures=[measure],
+                measures=measure,
                 series="eps",
                 panels=panels,
                 log=["y"] if measure == "loss" and len(tasks) > 1 else [],

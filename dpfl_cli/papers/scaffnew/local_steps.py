@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from itertools import pairwise, product
 from typing import Any
 
 from dpfl_cli.papers.scaffnew import PAPER
@@ -19,7 +19,7 @@ from dpfl_cli.papers.scaffnew._tasks import (
     TASKS,
     WORDS,
     best_of,
-    by_seed,
+    each_cell,
     on_task,
     targets_of,
 )
@@ -27,13 +27,13 @@ from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
     Claim,
-    Comparison,
+    Comparisons,
     Figure,
     Metric,
     Missing,
     Price,
     Rows,
-    Run,
+    Runs,
     Scale,
     Size,
     Table,
@@ -41,40 +41,33 @@ from dpfl_cli.reproduction.api import (
 )
 
 # the paper tries all divisors of T; here those with 1, 2, 4, 8, 24 and 120 communications, and 1
-STEPS = {"quick": (1, 5, 15, 30, 60, 120), "paper": (80, 400, 1250, 2500, 5000, 10000)}
-STEPS_IXI = {"quick": (1, 5, 20), "paper": (20, 100, 400)}
-STEPS_MESSIDOR = {"quick": (1, 5, 20), "paper": (25, 125, 500)}
+STEPS = {"quick": (1, 5, 15, 30, 60, 120), "paper": (1, 80, 400, 1250, 2500, 5000, 10000)}
+FEW_STEPS = {
+    "ixi": {"quick": (1, 5, 20), "paper": (1, 20, 100, 400)},
+    "messidor": {"quick": (1, 5, 20), "paper": (1, 25, 125, 500)},
+}
+TARGETS: dict[Scale, Sequence[float | str]] = {
+    "smoke": (3.3, NONE),
+    "quick": (0.5, 3.3, NONE),
+    "paper": (*EPSILONS, NONE),
+}
 
 
 def grid(scale: Scale, task: str) -> tuple[int, ...]:
     """The numbers of local steps that are tried; the last is T, one communication in all."""
-    if scale == "smoke":
-        return (1, 2)
-    found = {"ixi": STEPS_IXI, "messidor": STEPS_MESSIDOR}.get(task, STEPS)[scale]
-    return found if scale == "quick" else (1, *found)
+    return (1, 2) if scale == "smoke" else FEW_STEPS.get(task, STEPS)[scale]
 
 
-def runs(scale: Scale) -> Iterator[Run]:
-    targets = {"smoke": (3.3,), "quick": (0.5, 3.3), "paper": EPSILONS}[scale]
-    for task in TASKS:
+def over_steps(
+    scale: Scale, tasks: Iterable[str], targets: Iterable[float | str], clip_norms: Sequence[float]
+) -> Runs:
+    """Without noise nothing is clipped: one run for all clip norms."""
+    for task in tasks:
         steps = grid(scale, task)
-        for method in METHODS:
-            for eps in (*targets, NONE):
-                for clip_norm in CLIP_NORMS[task]:  # nothing is clipped without noise: one run
-                    for tau in steps:
-                        yield on_task(
-                            scale,
-                            {
-                                "task": task,
-                                "method": method,
-                                "eps": eps,
-                                "C": clip_norm,
-                                "tau": tau,
-                            },
-                            iterations=steps[-1],
-                            local_steps=tau,
-                            clip_norm=clip_norm,
-                        )
+        mine = [one for one in CLIP_NORMS[task] if one in clip_norms]
+        for method, eps, clip_norm, tau in product(METHODS, targets, mine, steps):
+            labels = {"task": task, "method": method, "eps": eps, "C": clip_norm, "tau": tau}
+            yield on_task(scale, labels, steps[-1])
 
 
 # --- claims, judged on every seed's own best number ----------------------------------------------
@@ -87,36 +80,28 @@ def _inside(rows: Rows, cell: dict[str, Any]) -> bool:
     return min(errors[1:-1]) < min(errors[0], errors[-1])
 
 
+def _falls(rows: Rows, cell: dict[str, Any]) -> bool:
+    best = [best_of(rows, "tau", "error", eps=eps, **cell) for eps in targets_of(rows)]
+    return all(high <= 2 * low for low, high in pairwise(best))
+
+
 def _claims(task: str, clip_norms: Sequence[float], suffix: str = "") -> list[Claim]:
     """What Observations 1 and 3 say of a data set at these clip norms."""
     where = f"at C = {clip_norms[0]:g}" if len(clip_norms) == 1 else "at every C"
     where = f"on {WORDS[task]} {where}"
-    both = [(method, clip_norm) for method in METHODS for clip_norm in clip_norms]
+    both: dict[str, Any] = {"task": task, "method": METHODS, "C": clip_norms}
 
-    def interior(low: float, high: float) -> Callable[[Rows], Iterator[Comparison]]:
-        def judge(rows: Rows) -> Iterator[Comparison]:
-            for method, clip_norm in both:
-                for eps in targets_of(rows, low, high):
-                    cell = {"task": task, "method": method, "C": clip_norm, "eps": eps}
-                    yield by_seed(rows, "the best local steps beat 1 and T", _inside, **cell)
+    def interior(low: float, high: float) -> Any:
+        text = "the best local steps beat 1 and T"
+        return lambda rows: each_cell(rows, text, _inside, **both, eps=targets_of(rows, low, high))
 
-        return judge
+    def rises(rows: Rows) -> Comparisons:
+        yield from each_cell(rows, "best local steps do not rise with epsilon", _falls, **both)
 
-    def rises(rows: Rows) -> Iterator[Comparison]:
-        targets = targets_of(rows)
-
-        def test(one: Rows, cell: dict[str, Any]) -> bool:
-            best = [best_of(one, "tau", "error", eps=eps, **cell) for eps in targets]
-            return all(high <= 2 * low for low, high in pairwise(best))
-
-        for method, clip_norm in both:
-            cell = {"task": task, "method": method, "C": clip_norm}
-            yield by_seed(rows, "best local steps do not rise with epsilon", test, **cell)
-
-    def close(rows: Rows) -> Iterator[Comparison]:
-        for method, clip_norm in both:
-            cell = {"task": task, "method": method, "C": clip_norm, "best": True}
-            yield below(rows("error", eps=3.3, **cell) - rows("error", eps=NONE, **cell), 5.0)
+    def close(rows: Rows) -> Comparisons:
+        private, free = (rows.each("error", **both, best=True, eps=eps) for eps in (3.3, NONE))
+        for one, other in zip(private, free, strict=True):
+            yield below(one - other, 5.0)
 
     first, third = "section 3.1, Observation 1", "section 3.1, Observation 3"
     return [
@@ -157,90 +142,34 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str = "") -> list[Cl
 
 # --- Figures 2, 4 and 6 to 9: error against local steps -------------------------------------------
 
-ERROR = Metric(
-    metric="test_error", at="last", better="lower", decimals=1, title="test error", unit="%"
-)
+ERROR = Metric("test_error", "last")
 HONEST = Price(title="epsilon of the ledger", where={"eps": EPSILONS, "best": True})
-LOWEST = Best(over=["tau"], by="error", note="lowest test error")
-BY_STEPS = Table(
-    caption="Test error (%) by local steps between communications",
-    rows=["task", "method", "C", "eps"],
-    columns=["tau"],
-    cells=["error"],
-)
+LOWEST = Best("tau", "error", note="lowest test error")
 
 
-def against_steps(panels: Sequence[str]) -> Figure:
+def by_steps(*side: str) -> Table:
+    return Table(
+        "Test error (%) by local steps between communications",
+        rows=["task", "method", *side, "eps"],
+        columns="tau",
+        cells="error",
+    )
+
+
+def against_steps(panel: str) -> Figure:
     return Figure(
-        kind="lines",
+        "lines",
         x="tau",
-        measures=["error"],
+        measures="error",
         series="eps",
-        panels=panels,
-        log=["x"],
+        panels=[panel, "method"],
+        log="x",
         x_title="local steps between communications",
         y_title="test error (%)",
     )
 
 
-def _figure(
-    number: int,
-    title: str,
-    shows: str,
-    minutes: tuple[float, float, float],
-    panel: str,
-    claims: Sequence[Claim],
-    *,
-    tasks: Sequence[str] = TASKS,
-    clip_norms: Sequence[float] = (10.0, 20.0, 50.0, 100.0),
-) -> Artifact:
-    def mine(scale: Scale) -> Iterator[Run]:
-        for run in runs(scale):
-            if run.labels["task"] in tasks and run.labels["C"] in clip_norms:
-                yield run
-
-    return Artifact(
-        paper=PAPER,
-        id=f"fig{number}",
-        title=f"Test error against local steps{title}, by nominal epsilon",
-        shows=f"{shows} The noise is that of Lemma 1 with v = 8/m^2, fixed beforehand; the epsilon "
-        "really spent by it stands beside and says nothing about privacy.",
-        source=f"Figure {number}; v is ours",
-        sizes=sizes(minutes),
-        runs=mine,
-        runs_of="scaffnew/fig5",
-        measures={
-            "error": ERROR,
-            "clipped": Metric(
-                metric="clipped_fraction",
-                at="last",
-                decimals=2,
-                title="share of updates clipped",
-                where={"eps": EPSILONS},
-            ),
-            "honest": HONEST,
-        },
-        best=[LOWEST],
-        titles=TASK_TITLES,
-        tables=[
-            BY_STEPS,
-            Table(
-                caption="Best local steps, the test error (%) there, the share of updates clipped, "
-                "and the epsilon that is really spent",
-                rows=["task", "method", "C"],
-                columns=["eps"],
-                cells=["best.tau", "error", "clipped", "honest"],
-                where={"best": True},
-            ),
-        ],
-        figures=[against_steps([panel, "method"])],
-        claims=claims,
-        notes=[*NOTES, *QUICK],
-    )
-
-
-def sizes(minutes: tuple[float, float, float]) -> dict[Scale, Size]:
-    smoke, quick, paper = minutes
+def sizes(smoke: float, quick: float, paper: float) -> dict[Scale, Size]:
     return {
         "smoke": Size(1, smoke, "2 iterations of tiny networks, to see that it works"),
         "quick": Size(
@@ -258,8 +187,58 @@ def sizes(minutes: tuple[float, float, float]) -> dict[Scale, Size]:
     }
 
 
-def _per_task(tasks: Sequence[str], clip_norm: float) -> list[Claim]:
-    return [claim for task in tasks for claim in _claims(task, [clip_norm], f"_{task}")]
+def _figure(
+    number: int,
+    title: str,
+    shows: str,
+    minutes: tuple[float, float, float],
+    tasks: Sequence[str],
+    clip_norm: float | None = None,
+) -> Artifact:
+    """Of several data sets at one clip norm, or of one at all of its."""
+    clip_norms = CLIP_NORMS[tasks[0]] if clip_norm is None else (clip_norm,)
+    return Artifact(
+        paper=PAPER,
+        id=f"fig{number}",
+        title=f"Test error against local steps{title}, by nominal epsilon",
+        shows=f"{shows} The noise is that of Lemma 1 with v = 8/m^2, fixed beforehand; the epsilon "
+        "really spent by it stands beside and says nothing about privacy.",
+        source=f"Figure {number}; v is ours",
+        sizes=sizes(*minutes),
+        runs=lambda scale: over_steps(scale, tasks, TARGETS[scale], clip_norms),
+        runs_of="scaffnew/fig5",
+        measures={
+            "error": ERROR,
+            "clipped": Metric(
+                "clipped_fraction",
+                "last",
+                decimals=2,
+                title="share of updates clipped",
+                where={"eps": EPSILONS},
+            ),
+            "honest": HONEST,
+        },
+        best=[LOWEST],
+        titles=TASK_TITLES,
+        tables=[
+            by_steps("C"),
+            Table(
+                "Best local steps, the test error (%) there, the share of updates clipped, and the "
+                "epsilon that is really spent",
+                rows=["task", "method", "C"],
+                columns="eps",
+                cells=["best.tau", "error", "clipped", "honest"],
+                where={"best": True},
+            ),
+        ],
+        figures=[against_steps("task" if clip_norm else "C")],
+        claims=[
+            one
+            for task in tasks
+            for one in _claims(task, clip_norms, f"_{task}" if clip_norm else "")
+        ],
+        notes=[*NOTES, *QUICK],
+    )
 
 
 fig2 = _figure(
@@ -268,53 +247,43 @@ fig2 = _figure(
     "The smallest clip norm on all five data sets: is there a best number of local steps, does it "
     "grow as epsilon falls, and how near does it come to the curve without noise?",
     (0.4, 3, 45000),
-    "task",
-    _per_task(TASKS, 10.0),
-    clip_norms=[10.0],
+    TASKS,
+    10.0,
 )
 fig4 = _figure(
     4,
     " at three clip norms, FEMNIST stand-in",
     "The larger C, the more noise, so that fewer communications should be best.",
     (0.2, 1.5, 15000),
-    "C",
-    _claims("femnist", CLIP_NORMS["femnist"]),
-    tasks=["femnist"],
+    ["femnist"],
 )
 fig6 = _figure(
     6,
     ", clip norm 50",
     "At C = 50 the noise is five times that of scaffnew/fig2.",
     (0.3, 2.5, 43000),
-    "task",
-    _per_task(IMAGES_AND_TEXT, 50.0),
-    tasks=IMAGES_AND_TEXT,
-    clip_norms=[50.0],
+    IMAGES_AND_TEXT,
+    50.0,
 )
 fig7 = _figure(
     7,
     ", clip norm 100",
     "At C = 100 the noise is ten times that of scaffnew/fig2.",
     (0.3, 2.5, 43000),
-    "task",
-    _per_task(IMAGES_AND_TEXT, 100.0),
-    clip_norms=[100.0],
+    IMAGES_AND_TEXT,
+    100.0,
 )
 fig8 = _figure(
     8,
     " (100 - Dice) at three clip norms, Fed-IXI stand-in",
     "Noise on 246,156 parameters is far longer than an update.",
     (0.2, 1, 3500),
-    "C",
-    _claims("ixi", CLIP_NORMS["ixi"]),
-    tasks=["ixi"],
+    ["ixi"],
 )
 fig9 = _figure(
     9,
     " at three clip norms, Messidor stand-in",
     "The share of the larger class is what a network gets that has learned nothing.",
     (0.2, 0.6, 9000),
-    "C",
-    _claims("messidor", CLIP_NORMS["messidor"]),
-    tasks=["messidor"],
+    ["messidor"],
 )

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 from dpfl_cli.papers.scaffnew import PAPER
 from dpfl_cli.papers.scaffnew._mushrooms import (
     DIVISORS,
-    LOWEST,
-    noise,
+    SMOKE,
+    against_steps,
+    best_steps_over_advice,
+    gap,
+    lowest,
     on_mushrooms,
-    privately_or_not,
+    spent,
 )
 from dpfl_cli.papers.scaffnew._mushrooms_claims import CLAIMS
 from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, TITLES
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Best,
     Derived,
     Fact,
     Figure,
     Mark,
     Metric,
     Price,
-    Run,
+    Runs,
     Scale,
     Size,
     Table,
@@ -48,42 +50,35 @@ COINS: dict[str, dict[str, Any]] = {
     "bernoulli": {"algorithm.schedule": "bernoulli"},
     "bernoulli_end": {"algorithm.schedule": "bernoulli", "algorithm.final_release": True},
 }
-PROVED = ("dp=ldp", "dp.relation=zero_out", "dp.delta=1e-5", "dp.calibration=zcdp", "dp.epsilon=1")
 
 
-def runs(scale: Scale) -> Iterator[Run]:
+def runs(scale: Scale) -> Runs:
     small: dict[str, Any] = {"dataset.records": 500} if scale == "smoke" else {}
-    usual = {**small, "rounds": 60 if small else 480}
+    usual = {**small, "rounds": 60 if small else 480, "evaluation.every": 120}
+    at_end = {"evaluation.every": 10000}
     targets = (0.5, 3.3) if scale == "smoke" else EPSILONS
-    for method in METHODS:  # (a) local steps at 480 iterations
-        for eps in (*targets, NONE):
-            for tau in STEPS[scale]:
-                values = {**usual, "evaluation.every": 120, "algorithm.local_steps": tau}
-                yield privately_or_not({"sweep": "steps", "tau": tau}, method, eps, values)
-    for coins, schedule in COINS.items():  # (b) iterations at 10 local steps
-        for eps in targets:
-            for iterations in ITERATIONS[scale]:
-                labels = {"sweep": "iterations", "method": "ScaffNew", "coins": coins, "eps": eps}
-                values = {**small, **schedule, "rounds": iterations, "evaluation.every": 10000}
-                yield on_mushrooms(
-                    {**labels, "T": iterations}, "ScaffNew", {**values, **noise(eps)}
-                )
+    # (a) local steps at 480 iterations
+    for method, eps, tau in product(METHODS, (*targets, NONE), STEPS[scale]):
+        yield on_mushrooms({"sweep": "steps", "tau": tau, "method": method, "eps": eps}, usual)
+    # (b) iterations at 10 local steps
+    for coins, eps, iterations in product(COINS, targets, ITERATIONS[scale]):
+        labels = {"sweep": "iterations", "method": "ScaffNew", "coins": coins, "eps": eps}
+        yield on_mushrooms({**labels, "T": iterations}, {**small, **COINS[coins], **at_end})
     for eps in targets:  # noise that is proved for the target
         labels = {"sweep": "proved", "method": "ScaffNew", "eps": eps}
-        values = {**usual, "dp.epsilon": eps, "algorithm.clip_norm": 10.0}
-        yield on_mushrooms(labels, "ScaffNew", {**values, "evaluation.every": 10000}, PROVED)
+        yield on_mushrooms(labels, {**usual, **at_end}, v=None)
     for method in METHODS:  # (c) without noise for long
         values = {**small, "rounds": 480 if small else 2400, "evaluation.every": 240}
-        yield on_mushrooms({"sweep": "none", "method": method}, method, values, ["dp=none"])
+        yield on_mushrooms({"sweep": "none", "method": method}, values)
 
 
-NOISY = {"sweep": "steps", "eps": EPSILONS}
+NOISY: dict[str, Any] = {"sweep": "steps", "eps": EPSILONS}
 CHOSEN = {"sweep": "iterations", "best": True}
 PROVED_RUNS = {"sweep": "proved"}
 
 
 def _theory(name: str, title: str, where: dict[str, Any], decimals: int = 0) -> Fact:
-    return Fact(value=f"theory.{name}", decimals=decimals, title=title, where=where)
+    return Fact(f"theory.{name}", decimals=decimals, title=title, where=where)
 
 
 fig12 = Artifact(
@@ -99,31 +94,23 @@ fig12 = Artifact(
     ),
     source="Figure 12; clients, condition number, clip norm and v are ours",
     sizes={
-        "smoke": Size(1, 0.3, "500 records, 60 iterations, one seed, to see that it works"),
+        "smoke": SMOKE,
         "quick": Size(3, 3, "all 8,124 records"),
         "paper": Size(20, 30, "all 8,124 records"),
     },
     runs=runs,
     measures={
-        "suboptimality": Metric(
-            metric="suboptimality",
-            at="last",
-            better="lower",
-            title="f(x_T) - f*",
-            where={"sweep": ["steps", "iterations"]},
-        ),
-        "curve": Metric(
-            metric="suboptimality", at="series", title="f(x) - f*", where={"sweep": "none"}
-        ),
+        "suboptimality": gap(sweep=["steps", "iterations"]),
+        "curve": Metric("suboptimality", "series", title="f(x) - f*", where={"sweep": "none"}),
         "clipped": Metric(
-            metric="clipped_fraction",
-            at="last",
+            "clipped_fraction",
+            "last",
             summary="max",
             title="share of updates clipped",
             where=NOISY,
         ),
         "length": Metric(
-            metric="longest_update", at="last", summary="max", title="longest update", where=NOISY
+            "longest_update", "last", summary="max", title="longest update", where=NOISY
         ),
         "free_steps": _theory(
             "local_steps", "1/p*", {"sweep": "steps", "method": "ScaffNew", "best": True}, 1
@@ -131,41 +118,31 @@ fig12 = Artifact(
         "chance": _theory("probability", "p*", CHOSEN, 2),
         "advised": _theory("iterations", "T*", CHOSEN),
         "advised_rounds": _theory("rounds", "rounds p* T*", CHOSEN, 1),
-        "steps_ratio": Derived(
-            value=lambda rows: rows.value("best.tau") / rows.value("free_steps"),
-            per=["method", "eps"],
-            by_seed=False,
-            decimals=2,
-            title="best local steps times p*",
-            where={"sweep": "steps", "method": "ScaffNew", "best": True},
+        "steps_ratio": best_steps_over_advice(
+            "method", "eps", sweep="steps", method="ScaffNew", best=True
         ),
         "at_advice": Derived(
-            value=lambda rows: rows.value("suboptimality", sweep="steps", tau=10),
-            per=["method", "eps"],
+            lambda rows: rows.value("suboptimality", sweep="steps", tau=10),
+            ["method", "eps"],
             title="f(x_T) - f* at 10 local steps",
             where={"sweep": "steps", "best": True},
         ),
         "time_ratio": Derived(
-            value=lambda rows: rows.value("best.T") / rows.value("advised"),
-            per=["coins", "eps"],
+            lambda rows: rows.value("best.T") / rows.value("advised"),
+            ["coins", "eps"],
             by_seed=False,
             decimals=2,
             title="best T / T*",
             where=CHOSEN,
         ),
-        "honest": Price(
-            title="epsilon of the ledger", where={**NOISY, "method": "ScaffNew", "best": True}
-        ),
-        "spent": Price(
-            title="epsilon of the ledger",
-            where={"sweep": ["steps", "iterations"], "best": True, "eps": EPSILONS},
-        ),
+        "honest": spent(**NOISY, method="ScaffNew", best=True),
+        "spent": spent(sweep=["steps", "iterations"], best=True, eps=EPSILONS),
         "start": Metric(
-            metric="suboptimality", at="first", title="f(x_0) - f*", where=PROVED_RUNS, scale="log"
+            "suboptimality", "first", title="f(x_0) - f*", where=PROVED_RUNS, scale="log"
         ),
         "proved": Metric(
-            metric="suboptimality",
-            at="last",
+            "suboptimality",
+            "last",
             better="lower",
             title="f(x_T) - f*, noise proved for the target",
             where=PROVED_RUNS,
@@ -175,10 +152,7 @@ fig12 = Artifact(
             title="epsilon of the ledger, noise proved for the target", where=PROVED_RUNS
         ),
     },
-    best=[
-        Best(over=["tau"], by="suboptimality", where={"sweep": "steps"}, note=LOWEST),
-        Best(over=["T"], by="suboptimality", where={"sweep": "iterations"}, note=LOWEST),
-    ],
+    best=[lowest("tau", sweep="steps"), lowest("T", sweep="iterations")],
     titles={
         **TITLES,
         "T": "iterations T",
@@ -194,18 +168,18 @@ fig12 = Artifact(
     },
     tables=[
         Table(
-            caption="(a) Best number of local steps after 480 local iterations, beside 1/p* = 10 "
+            "(a) Best number of local steps after 480 local iterations, beside 1/p* = 10 "
             "of DP-ScaffNew",
             rows=["method", "eps"],
-            columns=["measure"],
+            columns="measure",
             cells=["best.tau", "steps_ratio", "suboptimality", "at_advice", "spent"],
             where={"best": True, "sweep": ["steps", ""]},
             notes=["f(x_T) - f* at the best number, and at 10 local steps."],
         ),
         Table(
-            caption="(b) Best number of iterations of DP-ScaffNew at p*, beside T*",
+            "(b) Best number of iterations of DP-ScaffNew at p*, beside T*",
             rows=["coins", "eps"],
-            columns=["measure"],
+            columns="measure",
             cells=[
                 "best.T",
                 "advised",
@@ -218,10 +192,10 @@ fig12 = Artifact(
             where={"best": True, "coins": list(COINS)},
         ),
         Table(
-            caption="What the nominal epsilons are: Lemma 1 with v = 9.4e-9, and noise that is "
+            "What the nominal epsilons are: Lemma 1 with v = 9.4e-9, and noise that is "
             "proved for the target (zCDP), 480 iterations",
-            rows=["eps"],
-            columns=["measure"],
+            rows="eps",
+            columns="measure",
             cells=["honest", "proved_price", "proved_time", "start", "proved"],
             where={"eps": EPSILONS},
             notes=[
@@ -230,35 +204,27 @@ fig12 = Artifact(
             ],
         ),
         Table(
-            caption="What clients communicated, before clipping at 10: share that was clipped, and "
+            "What clients communicated, before clipping at 10: share that was clipped, and "
             "the longest",
             rows=["method", "tau"],
-            columns=["eps"],
+            columns="eps",
             cells=["clipped", "length"],
             where={"tau": [1, 10, 120, 480]},
         ),
     ],
     figures=[
-        Figure(
-            kind="lines",
-            x="tau",
-            measures=["suboptimality"],
-            series="eps",
-            panels=["method"],
+        against_steps(
+            "method",
             where={"sweep": "steps"},
-            log=["x", "y"],
             share_y=True,
-            marks=[Mark(at="free_steps", title="1/p*")],
             title="(a) after 480 local iterations, by nominal epsilon",
-            x_title="local steps between communications",
-            y_title="f(x_T) - f*",
         ),
         Figure(
-            kind="lines",
+            "lines",
             x="T",
-            measures=["suboptimality"],
+            measures="suboptimality",
             series="eps",
-            panels=["coins"],
+            panels="coins",
             where={"sweep": "iterations"},
             log=["x", "y"],
             share_y=True,
@@ -269,12 +235,12 @@ fig12 = Artifact(
             y_title="f(x_T) - f*",
         ),
         Figure(
-            kind="lines",
+            "lines",
             x="round",
-            measures=["curve"],
+            measures="curve",
             series="method",
             where={"sweep": "none"},
-            log=["y"],
+            log="y",
             title="(c) without noise, 10 local steps",
             x_title="local iterations",
             y_title="f(x) - f*",

@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import chain
 
 from dpfl_cli.papers.scaffnew import PAPER
-from dpfl_cli.papers.scaffnew._tasks import METHODS, NONE, NOTES, TASK_TITLES, on_task
-from dpfl_cli.papers.scaffnew.local_steps import ERROR, LOWEST, against_steps, grid
-from dpfl_cli.papers.scaffnew.local_steps import runs as by_clip_norm
+from dpfl_cli.papers.scaffnew._tasks import METHODS, NONE, NOTES, TASK_TITLES, shape
+from dpfl_cli.papers.scaffnew.local_steps import (
+    ERROR,
+    LOWEST,
+    against_steps,
+    by_steps,
+    over_steps,
+)
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Comparison,
+    Claim,
     Derived,
     Missing,
     Price,
     Rows,
-    Run,
+    Runs,
     Scale,
     Size,
     Table,
-    claim,
-    each_seed,
 )
 
 WIDE = (0.5, 3.3, 33.0, 330.0, 3300.0)  # nominal epsilons
 
 
-def runs(scale: Scale) -> Iterator[Run]:
-    for task in ("cifar10", "ixi"):
-        steps = grid(scale, task)
-        for method in METHODS:
-            for eps in WIDE[-1:] if scale == "smoke" else WIDE:
-                for tau in steps:
-                    yield on_task(
-                        scale,
-                        {"task": task, "method": method, "eps": eps, "C": 50.0, "tau": tau},
-                        iterations=steps[-1],
-                        local_steps=tau,
-                        clip_norm=50.0,
-                    )
-    for run in by_clip_norm(scale):
-        labels = run.labels
-        if labels["task"] in ("cifar10", "ixi") and labels["C"] == 50.0 and labels["eps"] == NONE:
-            yield run
+TASKS = ("cifar10", "ixi")
+
+
+def runs(scale: Scale) -> Runs:
+    wide = WIDE[-1:] if scale == "smoke" else WIDE
+    return chain(*(over_steps(scale, TASKS, targets, [50.0]) for targets in (wide, [NONE])))
 
 
 def _enough(rows: Rows) -> float:
@@ -51,30 +43,6 @@ def _enough(rows: Rows) -> float:
         if rows.value("error", eps=eps, best=True) < without + 10:
             return float(eps)
     raise Missing("no nominal epsilon is enough")
-
-
-def _at_3_3(rows: Rows, task: str, wanted: bool) -> Iterator[Comparison]:
-    for method in METHODS:
-
-        def test(one: Rows, method: str = method) -> bool:
-            return (one.value("enough", task=task, method=method) <= 3.3) is wanted
-
-        text = f"enough(task={task}, method={method}) {'<=' if wanted else '>'} 3.3"
-        yield each_seed(rows.by_seed(), test, text)
-
-
-@claim(source="ours")
-def enough_cifar10(rows: Rows) -> Iterator[Comparison]:
-    """on CIFAR-10, at C = 50, both methods are within 10 points of the curve without noise at
-    nominal epsilon 3.3"""
-    yield from _at_3_3(rows, "cifar10", True)
-
-
-@claim(source="ours")
-def enough_ixi(rows: Rows) -> Iterator[Comparison]:
-    """on Fed-IXI, at C = 50, neither is at nominal epsilon 3.3, and both are at some epsilon up to
-    3300"""
-    yield from _at_3_3(rows, "ixi", False)
 
 
 extra_nominal = Artifact(
@@ -98,35 +66,29 @@ extra_nominal = Artifact(
         "error": ERROR,
         "honest": Price(title="epsilon of the ledger", where={"eps": WIDE, "best": True}),
         "enough": Derived(
-            value=_enough, per=["task", "method"], title="smallest nominal epsilon within 10 points"
+            _enough, ["task", "method"], title="smallest nominal epsilon within 10 points"
         ),
         "factor": Derived(
-            value=lambda rows: (rows.value("enough") / 3.3) ** 2,
-            per=["task", "method"],
+            lambda rows: (rows.value("enough") / 3.3) ** 2,
+            ["task", "method"],
             title="by how much smaller v would have to be for that at nominal epsilon 3.3",
         ),
     },
     best=[LOWEST],
     titles=TASK_TITLES,
     tables=[
+        by_steps(),
         Table(
-            caption="Test error (%) by local steps between communications",
-            rows=["task", "method", "eps"],
-            columns=["tau"],
-            cells=["error"],
-        ),
-        Table(
-            caption="Best local steps, the test error (%) there, and the epsilon that is really "
-            "spent",
+            "Best local steps, the test error (%) there, and the epsilon that is really spent",
             rows=["task", "method"],
-            columns=["eps"],
+            columns="eps",
             cells=["best.tau", "error", "honest"],
             where={"best": True},
         ),
         Table(
-            caption="Where the private curve comes within 10 points of the one without noise",
+            "Where the private curve comes within 10 points of the one without noise",
             rows=["task", "method"],
-            columns=["measure"],
+            columns="measure",
             cells=["enough", "factor"],
             notes=[
                 "The noise depends on sqrt(v) / epsilon alone: nominal epsilon 33 with v is "
@@ -134,7 +96,32 @@ extra_nominal = Artifact(
             ],
         ),
     ],
-    figures=[against_steps(["task", "method"])],
-    claims=[enough_cifar10, enough_ixi],
+    figures=[against_steps("task")],
+    claims=[
+        Claim(
+            "enough_cifar10",
+            "on CIFAR-10, at C = 50, both methods are within 10 points of the curve without noise "
+            "at nominal epsilon 3.3",
+            "ours",
+            shape(
+                "enough <= 3.3",
+                lambda one, cell: one.value("enough", **cell) <= 3.3,
+                task="cifar10",
+                method=METHODS,
+            ),
+        ),
+        Claim(
+            "enough_ixi",
+            "on Fed-IXI, at C = 50, neither is at nominal epsilon 3.3, and both are at some "
+            "epsilon up to 3300",
+            "ours",
+            shape(
+                "enough > 3.3",
+                lambda one, cell: one.value("enough", **cell) > 3.3,
+                task="ixi",
+                method=METHODS,
+            ),
+        ),
+    ],
     notes=NOTES,
 )
