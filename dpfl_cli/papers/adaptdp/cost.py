@@ -113,7 +113,7 @@ table5 = Artifact(
             ["first", "parameters", "eps"],
         ),
     ],
-    figures=[Figure("bars", "level", "loss", series="method", y_title="lowest training loss")],
+    figures=[Figure("bars", "level", "loss", series="method")],
     notes=["Level 2 of AdaptDP uses sigma_p 0.0093; Table 1 prints 0.093."],
 )
 
@@ -210,7 +210,5 @@ table6 = Artifact(
         ),
         Table("Ratios", [], cells=["time_ratio", "memory_ratio"]),
     ],
-    figures=[
-        Figure("bars", "method", "all", spread=False, y_title="computing time of 23 rounds (s)")
-    ],
+    figures=[Figure("bars", "method", "all", spread=False)],
 )

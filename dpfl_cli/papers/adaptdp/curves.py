@@ -79,7 +79,6 @@ def _curve(measure: str, task: str) -> Figure:
         where={"task": task},
         log="y",
         title=f"{task}, level 3",
-        y_title="training loss",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpfl_cli.reproduction.api import Facts, Metric, Paper
+from dpfl_cli.reproduction.api import Facts, Figure, Metric, Paper
 
 PAPER = Paper(
     key="dynamic",
@@ -30,6 +30,11 @@ OURS = (
 def optimality(at: Any, title: str) -> Metric:
     """Relative squared error of the mean, and the squared distance between the workers' copies."""
     return Metric("squared_error", at, plus=["consensus"], title=title)
+
+
+def after_rounds(**more: Any) -> Figure:
+    """The final optimality against the number of rounds."""
+    return Figure("lines", "T", "optimality", log="y", y_title="optimality after T rounds", **more)
 
 
 def per_worker(facts: Facts) -> float:

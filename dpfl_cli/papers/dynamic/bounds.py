@@ -134,7 +134,6 @@ table1 = Artifact(
             "order",
             series="method",
             log="y",
-            y_title="order of the error",
             where={"method": ["FedAvg", "proposed"]},
         )
     ],

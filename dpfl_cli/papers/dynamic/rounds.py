@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from itertools import permutations, product
 from typing import Any
 
-from dpfl_cli.papers.dynamic import IJCNN1, OURS, PAPER, SMALL, TITLES, optimality
+from dpfl_cli.papers.dynamic import IJCNN1, OURS, PAPER, SMALL, TITLES, after_rounds, optimality
 from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
     Comparisons,
-    Figure,
     Metric,
     Price,
     Rows,
@@ -261,28 +260,14 @@ fig1 = Artifact(
         ),
     ],
     figures=[
-        Figure(
-            "lines",
-            "T",
-            "optimality",
+        after_rounds(
             series="method",
             panels="split",
             where={"tuned": "fixed"},
-            log="y",
             share_y=True,
             title="one step size for all T",
-            y_title="optimality after T rounds",
         ),
-        Figure(
-            "lines",
-            "T",
-            "optimality",
-            series="method",
-            where=BEST_STEP,
-            log="y",
-            title="best step size for every T, x0 = 0",
-            y_title="optimality after T rounds",
-        ),
+        after_rounds(series="method", where=BEST_STEP, title="best step size for every T, x0 = 0"),
     ],
     notes=[
         f"{OURS}; the first 2,000 records, sorted by label (in file order beside); baselines with "

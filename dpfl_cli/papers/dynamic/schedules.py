@@ -5,13 +5,21 @@ from __future__ import annotations
 from itertools import pairwise
 from math import log, sqrt
 
-from dpfl_cli.papers.dynamic import IJCNN1, OURS, PAPER, SMALL, TITLES, optimality, per_worker
+from dpfl_cli.papers.dynamic import (
+    IJCNN1,
+    OURS,
+    PAPER,
+    SMALL,
+    TITLES,
+    after_rounds,
+    optimality,
+    per_worker,
+)
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
     Fact,
     Facts,
-    Figure,
     Price,
     Rows,
     Run,
@@ -149,7 +157,6 @@ ablation_schedule = Artifact(
         **TITLES,
         "schedule": "noise schedule",
         "dynamic": "dynamic, mu = 0.1 (right)",
-        "static": "static",
         "slow": "dynamic for mu = 0.01",
         "fast": "dynamic for mu = 0.5",
         "stacked": "dynamic for mu = 2 (mu_f = 0.1)",
@@ -159,15 +166,6 @@ ablation_schedule = Artifact(
         Table("Noise part of the bound", "schedule", "T", "bound"),
         Table("What they spend", ["schedule", "T"], "measure", ["epsilon", "exact"]),
     ],
-    figures=[
-        Figure(
-            "lines",
-            "T",
-            "optimality",
-            series="schedule",
-            log="y",
-            y_title="optimality after T rounds",
-        )
-    ],
+    figures=[after_rounds(series="schedule")],
     notes=[f"{OURS}; ijcnn1 sorted by label, and a start drawn from N(0, I)."],
 )

@@ -171,9 +171,7 @@ fig3_left = Artifact(
     tables=[
         _on_the_way("step", "Server step on the way", *ROUNDS),
         _on_the_way(
-            "target",
-            "The step that DP-FedEXP aims at (a diagnostic, not private)",
-            *ROUNDS,
+            "target", "The step that DP-FedEXP aims at (a diagnostic, not private)", *ROUNDS
         ),
     ],
     figures=[_curve("step", log="y", spread_floor=1.0)],
