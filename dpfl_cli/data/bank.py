@@ -12,12 +12,12 @@ What is drawn (the records held out) is drawn from `data_seed`, not from the run
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 from pydantic import Field
 
 from dpfl_cli.config.component import Settings, component
@@ -29,7 +29,7 @@ from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.loading import Count, Seed, used
 from dpfl_cli.data.sources import digest, kept_until_changed, listing_sha256, locate
 from dpfl_cli.data.streams import stream_generator
-from dpfl_cli.data.tables import Table, read_table
+from dpfl_cli.data.tables import read_table
 
 HELD_OUT = 0.2
 # Columns in the order of the file; a column of words has them in the order of their inputs.
@@ -59,43 +59,23 @@ class BankSettings(Settings):
     test_path: str | None = Field(default=None, exclude=True)
 
 
-@dataclass(frozen=True)
-class BankRecords:
-    """A file that has been read.
-
-    Attributes:
-      columns: [N, 16] float64, numbers as written, words as their places; in the order of
-        `COLUMNS`.
-      targets: [N] int64, 1 for yes.
-    """
-
-    table: Table
-    columns: np.ndarray
-    targets: np.ndarray
-
-    def whole(self) -> list[bytes]:
-        """Columns and target of each record."""
-        return [row.tobytes() for row in np.column_stack((self.columns, self.targets))]
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-
 @kept_until_changed
-def read_bank(path: Path) -> BankRecords:
-    """A file, plain or compressed; kept in the process until it changes.
+def read_bank(path: Path) -> pd.DataFrame:
+    """The N records of a file, plain or compressed, kept in the process until it changes: columns
+    in the order of `COLUMNS`, numbers as written and words as their places, then `y`, 1 for yes.
 
     Raises:
-      DataError: absent, unreadable, or not of the format; names the file, and line and column where
-        there are any.
+      DataError: absent, unreadable, or not of the format; names the file, and record and column
+        where there are any.
     """
-    table = read_table(path, [*COLUMNS, TARGET], others=False)
-    columns = [
-        table.numbers(name) if words is None else table.places(name, words)
-        for name, words in COLUMNS.items()
-    ]
-    targets = table.places(TARGET, ("no", "yes"))
-    return BankRecords(table, np.stack(columns, axis=1), targets)
+    words_of = {**COLUMNS, TARGET: ["no", "yes"]}
+    table = read_table(path, list(words_of), others=False)
+    return pd.DataFrame(
+        {
+            name: table.numbers(name) if words is None else table.places(name, words)
+            for name, words in words_of.items()
+        }
+    )
 
 
 @component("dataset", "bank", revision=1, settings=BankSettings)
@@ -115,19 +95,19 @@ class Bank:
         """Finds, verifies and reads the files; the checksum covers whole files, whatever part of
         them is used.
         """
-        train, test = _files(settings)
-        left = len(train) - _held_out(settings, train)
-        tables = {"train": train.table.path} | ({"test": test.table.path} if test else {})
+        paths = _files(settings)
+        size = len(read_bank(paths["train"]))
+        left = size - _held_out(settings, size)
         widths = [len(words) if words else 1 for words in COLUMNS.values()]
         return DatasetInfo(
             name="bank",
             source="real",
-            sha256=listing_sha256({part: digest(path).sha256 for part, path in tables.items()}),
+            sha256=listing_sha256({part: digest(path).sha256 for part, path in paths.items()}),
             feature_shape=(sum(widths) if settings.categorical == "onehot" else len(widths),),
             classes=2,
             records=used("bank", "train_records", settings.train_records, left),
             clients=None,
-            details={"test_split": LEAKAGE} if test else {},
+            details={"test_split": LEAKAGE} if "test" in paths else {},
         )
 
     @staticmethod
@@ -139,7 +119,7 @@ class Bank:
         return Dataset(info, *_records(info.sha256, settings))
 
 
-def _files(settings: BankSettings) -> tuple[BankRecords, BankRecords | None]:
+def _files(settings: BankSettings) -> dict[str, Path]:
     """The file of the training records, and that of the test records where they have one of their
     own.
     """
@@ -149,9 +129,8 @@ def _files(settings: BankSettings) -> tuple[BankRecords, BankRecords | None]:
             "test records; write dataset.test=bank_csv, or drop it"
         )
     path = expanded(settings.path) if settings.path else locate("bank")["bank-full.csv"]
-    train = read_bank(path)
     if settings.test != "bank_csv":
-        return train, None
+        return {"train": path}
     given = settings.test_path
     sample = path.with_name("bank.csv") if given is None else expanded(given)
     if given is None and not sample.exists():
@@ -160,23 +139,24 @@ def _files(settings: BankSettings) -> tuple[BankRecords, BankRecords | None]:
             f"dataset.test=bank_csv: no bank.csv beside {path}; take it from {archive}, or name "
             "it, as dataset.test_path=FILE"
         )
-    test, known = read_bank(sample), set(train.whole())
-    for number, row in enumerate(test.whole()):
-        if row not in known:  # no checksum of the sample is published: this is what is known of it
-            raise test.table.error(
-                number, f"a record that is none of {path}, of which the sample is a part"
-            )
-    return train, test
+    known, test = (pd.MultiIndex.from_frame(read_bank(one)) for one in (path, sample))
+    strange = ~test.isin(known)  # no checksum of the sample is published: this is known of it
+    if strange.any():
+        raise DataError(
+            f"{sample}: record {strange.argmax() + 1}: a record that is none of {path}, of which "
+            "the sample is a part"
+        )
+    return {"train": path, "test": sample}
 
 
-def _held_out(settings: BankSettings, train: BankRecords) -> int:
+def _held_out(settings: BankSettings, size: int) -> int:
     """Number of records held out for testing; a DataError where nothing would train or test."""
     if settings.test != "holdout20":
         return 0
-    held = int(HELD_OUT * len(train))
+    held = int(HELD_OUT * size)
     if not held:
         raise DataError(
-            f"bank: a fifth of {len(train)} records is less than one; write dataset.test=none"
+            f"bank: a fifth of {size} records is less than one; write dataset.test=none"
         )
     return held
 
@@ -186,27 +166,27 @@ def _records(sha256: str, settings: BankSettings) -> tuple[Records, Records | No
     """Training and test records, in the order of their files; kept by content, which is why the
     checksum is an argument.
     """
-    pool, sample = _files(settings)
-    mixed = stream_generator(settings.data_seed, "data").permutation(len(pool))
-    held, rest = np.split(mixed, [_held_out(settings, pool)])
+    files = {part: read_bank(path) for part, path in _files(settings).items()}
+    columns = {part: file[list(COLUMNS)].to_numpy(np.float64) for part, file in files.items()}
+    size = len(files["train"])
+    mixed = stream_generator(settings.data_seed, "data").permutation(size)
+    held, rest = np.split(mixed, [_held_out(settings, size)])
     rows = np.sort(rest[: settings.train_records])
-    train = pool.columns[rows]
+    train = np.ascontiguousarray(columns["train"][rows])
     means, deviations = train.mean(axis=0), train.std(axis=0)
     deviations[deviations == 0] = 1.0
 
-    def made(file: BankRecords, rows: np.ndarray) -> Records:
-        columns, targets = file.columns[rows], file.targets[rows]
-        scaled = (columns - means) / deviations
+    def made(part: str, rows: np.ndarray) -> Records:
+        some, targets = columns[part][rows], files[part][TARGET].to_numpy()[rows]
+        scaled = np.ascontiguousarray((some - means) / deviations)
         if settings.categorical == "ordinal":
             return Records(scaled, targets)
         parts = [
-            np.eye(len(words))[columns[:, number].astype(np.int64)]
-            if words
-            else scaled[:, [number]]
+            np.eye(len(words))[some[:, number].astype(np.int64)] if words else scaled[:, [number]]
             for number, words in enumerate(COLUMNS.values())
         ]
         return Records(np.concatenate(parts, axis=1), targets)
 
-    if sample is not None:
-        return made(pool, rows), made(sample, np.arange(len(sample)))
-    return made(pool, rows), made(pool, np.sort(held)) if len(held) else None
+    if "test" in files:
+        return made("train", rows), made("test", np.arange(len(files["test"])))
+    return made("train", rows), made("train", np.sort(held)) if len(held) else None
