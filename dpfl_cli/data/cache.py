@@ -55,9 +55,10 @@ def cached(path: Path, make: Callable[[], Arrays]) -> Arrays:
 
 def _read(path: Path) -> Arrays | None:
     """None where the file is absent, or damaged, which is said once: the file goes."""
-    if not path.is_file():
+    try:
+        content = path.read_bytes()
+    except OSError:
         return None
-    content = path.read_bytes()
     if hashlib.sha256(content[DIGEST:]).digest() != content[:DIGEST]:
         logger.warning("%s: damaged (its checksum is another); made anew", path)
         path.unlink(missing_ok=True)

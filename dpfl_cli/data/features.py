@@ -7,7 +7,7 @@ records. So nothing here is taken from private records.
 
 Features are computed by a step that shows its progress (`dpfl data features`, or before the first
 round of a run that needs them), kept in the cache folder block by block under what they depend on,
-and only for the records that are asked for (`extraction`).
+and only of blocks with records that are asked for (`extraction`).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,7 @@ def _subjects(folder: Path) -> dict[str, tuple[Path, Path]]:
     """Paths of image and label by subject, in the order of subjects; a DataError where they are not
     pairs.
     """
-    found: dict[str, dict[str, Path]] = {}
+    found: dict[tuple[str, str], Path] = {}
     for path in files_below(folder, (".nii", ".nii.gz")).values():
         match = SUBJECT.fullmatch(path.name)
         if match is None or (
@@ -120,14 +121,15 @@ def _subjects(folder: Path) -> dict[str, tuple[Path, Path]]:
             continue  # another modality, or another file
         if match[3] not in HOSPITALS:
             raise DataError(f"{path}: hospital {match[3]} is none of {', '.join(HOSPITALS)}")
-        if (first := found.setdefault(match[1], {}).setdefault(match[4], path)) != path:
+        if (first := found.setdefault((match[1], match[4]), path)) != path:
             raise DataError(f"{path}: a second {match[4]} of subject {match[1]}, besides {first}")
     if not found:
         raise DataError(f"{folder}: no IXI volumes; put {FOLDERS['fed_ixi'].layout} there")
-    for name, pair in found.items():
-        for kind in {"image", "label"} - set(pair):
+    names = sorted({name for name, _ in found})
+    for name, kind in product(names, ("image", "label")):
+        if (name, kind) not in found:
             raise DataError(f"{folder}: subject {name} has no {name}_{kind}.nii.gz")
-    return {name: (found[name]["image"], found[name]["label"]) for name in sorted(found)}
+    return {name: (found[name, "image"], found[name, "label"]) for name in names}
 
 
 def _decode(subjects: dict[str, tuple[Path, Path]]) -> Arrays:
