@@ -57,11 +57,13 @@ class Dense(Objective):
     Attributes:
       layers, loss: of the network.
       activation: sigma.
+      ones: how many of a layer's inputs are always 1 and count as no input of initial values.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"clipped_gradient", "squared_gradient_norms"})
     unreleased_metrics: ClassVar[frozenset[str]] = frozenset({"train_loss"})
     activation: Activation = "relu"
+    ones = 0
 
     def __init__(
         self,
@@ -121,14 +123,19 @@ class Dense(Objective):
         return torch.full((self.runs,), self.settings.l2, dtype=self.dtype, device=self.device)
 
     def initial(self, streams: Streams) -> Tensor:
-        """U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases, the default of PyTorch's
-        layers.
+        """[R, d] by the setting `init`: zeros, N(0, init_scale^2), or (default)
+        U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases, as PyTorch's layers have it.
         """
-        rows = np.empty((self.runs, self.dimension))
-        for run in range(self.runs):
+        how = getattr(self.settings, "init", "uniform")
+        rows = np.zeros((self.runs, self.dimension))
+        for run in range(self.runs if how != "zeros" else 0):
             generator = streams.generator(run, "init")
+            if how == "normal":
+                scale = getattr(self.settings, "init_scale", 1.0)
+                rows[run] = scale * generator.standard_normal(self.dimension)
+                continue
             for layer in self.layers:
-                bound, some = 1.0 / sqrt(layer.inputs), slice(layer.start, layer.stop)
+                bound, some = 1.0 / sqrt(layer.inputs - self.ones), slice(layer.start, layer.stop)
                 rows[run, some] = generator.uniform(-bound, bound, layer.stop - layer.start)
         return torch.from_numpy(rows).to(self.device, self.dtype)
 

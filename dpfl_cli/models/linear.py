@@ -13,7 +13,6 @@ from torch import Tensor
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Records
-from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.losses import Loss, Squared
 from dpfl_cli.models.passes import Layer
 from dpfl_cli.models.second_order import SecondOrder
@@ -65,10 +64,6 @@ class LinearRegression(SecondOrder):
         """y itself."""
         return targets.astype(np.float64)
 
-    def initial(self, streams: Streams) -> Tensor:
-        """[R, d] zeros, or N(0, I)."""
-        return normal_or_zeros(self, streams)
-
     def unreleased(self) -> frozenset[str]:
         """As the contract, with `objective`."""
         return super().unreleased() | ({"objective"} if self.settings.objective else set())
@@ -98,12 +93,3 @@ class LinearRegression(SecondOrder):
             return None
         chosen = np.stack(known)[self.index]  # type: ignore[arg-type]
         return torch.as_tensor(chosen, dtype=self.dtype, device=self.device)
-
-
-def normal_or_zeros(model: SecondOrder, streams: Streams) -> Tensor:
-    """[R, d] N(0, I) where the setting `init` is "normal", else zeros."""
-    values = np.zeros((model.runs, model.dimension))
-    if model.settings.init == "normal":
-        for run in range(model.runs):
-            values[run] = streams.generator(run, "init").standard_normal(model.dimension)
-    return torch.from_numpy(values).to(model.device, model.dtype)

@@ -30,8 +30,6 @@ from torch import Tensor
 from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Records
-from dpfl_cli.data.streams import Streams
-from dpfl_cli.models.linear import normal_or_zeros
 from dpfl_cli.models.losses import Logistic, Loss
 from dpfl_cli.models.optimum import LogisticProblem, minimiser, smoothness
 from dpfl_cli.models.passes import Layer
@@ -106,16 +104,6 @@ class LogisticRegression(SecondOrder):
     def encoded(self, targets: np.ndarray) -> np.ndarray:
         """-1 for class 0, 1 for class 1."""
         return 2.0 * targets - 1.0
-
-    def initial(self, streams: Streams) -> Tensor:
-        """[R, d] zeros, or N(0, I)."""
-        return normal_or_zeros(self, streams)
-
-    def among(self, federations: list[Any], index: np.ndarray) -> LogisticRegression:
-        """As the contract."""
-        other = LogisticRegression(self.settings, federations, index, self.device)
-        other.l2 = self.l2  # which may follow from the records of all clients
-        return other
 
     def prox(self, values: Tensor, step: Tensor) -> Tensor:
         """As the contract, for the penalty g."""

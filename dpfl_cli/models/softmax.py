@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.data.federation import DatasetInfo, Records
-from dpfl_cli.data.streams import Streams, stream_generator
+from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.models.dense import DTYPES, classes_of
 from dpfl_cli.models.losses import CrossEntropy, Loss
 from dpfl_cli.models.passes import Layer
@@ -64,20 +64,9 @@ class SoftmaxRegression(SecondOrder):
     def loss_of(cls, settings: Any) -> Loss:
         return CrossEntropy()
 
-    def initial(self, streams: Streams) -> Tensor:
-        """[R, d] zeros, N(0, init_scale^2), or U(-1/sqrt(p), 1/sqrt(p)), the default of PyTorch's
-        linear layers.
-        """
-        values = np.zeros((self.runs, self.dimension))
-        bound = 1.0 / sqrt(self.features - self.settings.bias)
-        for run in range(self.runs if self.settings.init != "zeros" else 0):
-            generator = streams.generator(run, "init")
-            if self.settings.init == "normal":
-                drawn = generator.standard_normal(self.dimension)
-                values[run] = self.settings.init_scale * drawn
-            else:
-                values[run] = generator.uniform(-bound, bound, self.dimension)
-        return torch.from_numpy(values).to(self.device, self.dtype)
+    @property
+    def ones(self) -> int:  # type: ignore[override]
+        return int(self.settings.bias)
 
     def inputs(self, records: Records, numbers: np.ndarray) -> Tensor:
         """Flat, mapped, normed, with the bias."""
