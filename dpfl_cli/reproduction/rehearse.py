@@ -5,26 +5,30 @@ anything runs: metrics' places, labels, measures, axes, and what claims ask for.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest
-from dpfl_cli.reproduction.artifact import Artifact, Scale
+from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.reproduction.figure import canvas_of
-from dpfl_cli.reproduction.grid import Cell
+from dpfl_cli.reproduction.grid import Cell, requests
 from dpfl_cli.reproduction.judge import judge
 from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.measure import Derived, Metric, Where
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rows import PSEUDO, check_values
 from dpfl_cli.reproduction.tables import averaged
+from dpfl_cli.simulation.execute import execute, find_finished
+from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.run_plan import Plan
-from dpfl_cli.simulation.store import RunRecord
+from dpfl_cli.simulation.store import RunRecord, RunStore
 
 SHOWN = 200  # rounds of a made-up curve
+TRIED = 3  # rounds of a trial run
 
 
 def rehearse(artifact: Artifact, scale: Scale, cells: Sequence[Cell]) -> None:
@@ -48,6 +52,47 @@ def rehearse(artifact: Artifact, scale: Scale, cells: Sequence[Cell]) -> None:
         text = str(error)
         named = text if text.startswith("artifact ") else f"artifact {artifact.name}: {text}"
         raise type(error)(named) from error
+
+
+def check_metrics(artifact: Artifact, cells: Sequence[Cell], store: RunStore) -> None:
+    """Refuses metrics that no run reports: those of finished runs are known, and what these lack is
+    looked for in trial runs, one of each method and model at the artifact's smallest size, for at
+    most `TRIED` rounds in a store of their own.
+
+    Raises:
+      ConfigError: in one line with the nearest metric that is reported.
+    """
+    asked = [one for one in artifact.measures.values() if isinstance(one, Metric)]
+    # what stands in for an absent one, and paths into result.json, are not looked for
+    missing = {one.metric for one in asked if one.absent is None and "." not in one.metric}
+    reported: set[str] = set()
+    for cell in cells if missing else []:
+        record = find_finished(cell.plan.id, store)
+        reported |= {name for row in record.rows[:2] for name in row} if record else set()
+        if missing <= reported:
+            return
+    with TemporaryDirectory() as folder:
+        for plan in _trials(artifact) if missing else []:
+            (outcome,) = execute([plan], RunStore(Path(folder)))
+            if outcome.status != "failed":  # why is said when the artifact itself is run
+                reported |= {name for row in outcome.record.rows for name in row}
+            if missing <= reported:
+                return
+    for name in sorted(missing - reported) if reported else []:
+        near = nearest(name, reported)
+        raise ConfigError(f"artifact {artifact.name}: no run reports metric {name}; {near}")
+
+
+def _trials(artifact: Artifact) -> Iterator[Plan]:
+    """The first run of every method and model at the smallest size there is."""
+    smallest = next(scale for scale in SCALES if scale in artifact.sizes)
+    tried = set()
+    for request in requests(artifact, smallest):
+        config = request.config()
+        kind = config["algorithm"]["name"], config["model"]["name"]
+        if kind not in tried:
+            tried.add(kind)
+            yield make_plan(with_values(config, {"rounds": min(config["rounds"], TRIED)}))
 
 
 def check_names(artifact: Artifact) -> None:

@@ -23,9 +23,9 @@ from dpfl_cli.reproduction.folder import artifact_folder, publish, read_folder
 from dpfl_cli.reproduction.grid import Cell, Request, cells, requests
 from dpfl_cli.reproduction.judge import Verdict, claims_json, count_verdicts, judge
 from dpfl_cli.reproduction.layout import edges_text, page
-from dpfl_cli.reproduction.measure import MEASURE, Metric
+from dpfl_cli.reproduction.measure import MEASURE
 from dpfl_cli.reproduction.reduce import rows_of_layers, rows_of_runs
-from dpfl_cli.reproduction.rehearse import rehearse
+from dpfl_cli.reproduction.rehearse import check_metrics, rehearse
 from dpfl_cli.reproduction.rows import Rows, records
 from dpfl_cli.reproduction.tables import averaged, from_csv, to_csv
 from dpfl_cli.simulation.execute import Outcome, execute, execute_alone, find_finished
@@ -88,7 +88,6 @@ class Produced:
     Attributes:
       gaps: runs that failed, one line each; empty where it is complete.
       edges: where chosen cells lie on the edge of their grid.
-      unreported: metrics that are measured and that no run reports, with the nearest reported one.
       kept: the folder holds a complete one from before, which this incomplete one did not replace.
     """
 
@@ -98,7 +97,6 @@ class Produced:
     gaps: Sequence[str]
     new: int
     edges: str = ""
-    unreported: Sequence[str] = ()
     kept: bool = False
 
     @property
@@ -196,9 +194,8 @@ def produce(
     new = sum(not outcome.cached for outcome in outcomes.values())
     chosen = records(means[means[MEASURE].str.startswith("best.")])
     edges = edges_text(artifact, chosen, rows.labels)
-    absent = _unreported(artifact, list(ended.values()))
     if gaps and read_folder(folder).complete:
-        return Produced(job, folder, verdicts, gaps, new, edges, absent, kept=True)
+        return Produced(job, folder, verdicts, gaps, new, edges, kept=True)
     horizon = job.horizon
     files: dict[str, str | bytes] = {
         **tables,
@@ -208,17 +205,7 @@ def produce(
         "manifest.json": json_text(_manifest(job, outcomes, gaps, edges)),
     }
     publish(folder, files)
-    return Produced(job, folder, verdicts, gaps, new, edges, absent)
-
-
-def _unreported(artifact: Artifact, ended: Sequence[RunRecord]) -> list[str]:
-    """Columns of metrics.csv that are measured and that no run has; what stands in for an absent
-    one (`absent`), and paths into result.json, are not looked for.
-    """
-    reported = {name for record in ended for row in record.rows for name in row}
-    asked = [one for one in artifact.measures.values() if isinstance(one, Metric)]
-    names = {one.metric for one in asked if one.absent is None and "." not in one.metric}
-    return [f"{name} ({nearest(name, reported)})" for name in sorted(names - reported) if reported]
+    return Produced(job, folder, verdicts, gaps, new, edges)
 
 
 def _executed(
@@ -319,6 +306,8 @@ def reproduce(
     jobs = prepare(artifacts, scale)
     store = RunStore(outputs)
     store.prepare()
+    for job in jobs:
+        check_metrics(job.artifact, job.cells, store)
     say(estimate(jobs, store, force))
     made: list[Produced] = []
     before = Pass()
@@ -336,8 +325,6 @@ def _line(one: Produced) -> str:
         parts.append(count_verdicts(one.verdicts))
     if one.edges:
         parts.append(f"best at the edge of the grid: {one.edges}")
-    if one.unreported:
-        parts.append(f"no run reports {', '.join(one.unreported)}")
     if not one.complete:
         parts.append(
             f"INCOMPLETE: {one.gaps[0]}"

@@ -366,3 +366,17 @@ def test_a_wrong_job_of_a_sweep_says_what_hydra_says(word):
                 compose(["rounds=3", word])
             said.append((type(caught.value), str(caught.value)))
         assert said[0] == said[1]
+
+
+def test_a_scale_wins_over_a_presets_rounds_and_the_command_over_both() -> None:
+    """A preset says how many rounds a paper has; smoke is three of them whatever it says."""
+
+    def rounds(*overrides: str) -> int:
+        return int(compose_config(list(overrides))["rounds"])
+
+    for preset in sorted((conf_dir() / "experiment").glob("*/*.yaml")):
+        name = f"+experiment={preset.parent.name}/{preset.stem}"
+        assert rounds(name, "scale=smoke") == rounds("scale=smoke", name) == 3
+        assert rounds(name, "scale=smoke", "rounds=7") == 7
+    assert rounds("+experiment=adaptdp/bank") == 100
+    assert rounds() == 50

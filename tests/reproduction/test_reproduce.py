@@ -295,9 +295,11 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: Any, monkeypatch: pytest.Mon
     page = (tmp_path / "outputs/artifacts/local/mine/quick/table.md").read_text()
     assert "as in the paper" not in page  # there is none
     path.write_text(MINE.replace("CELL", "distance").replace("relative_d", "relativ_d"))
-    assert main(["reproduce", str(path)]) == 0
-    said = "no run reports relativ_distance (did you mean relative_distance?)"
+    shutil.rmtree(tmp_path / "outputs")  # known also where nothing is finished
+    assert main(["reproduce", str(path)]) == 2
+    said = "no run reports metric relativ_distance; did you mean relative_distance?"
     assert said in capsys.readouterr().err
+    assert not list((tmp_path / "outputs/runs").glob("*/result.json"))
     path.write_text(MINE.replace("CELL", "distence"))
     assert main(["reproduce", str(path)]) == 2
     assert "no measure 'distence'; did you mean distance?" in capsys.readouterr().err
