@@ -15,10 +15,16 @@ from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
 from dpfl_cli.reproduction.measure import MEASURE, RANK, ROUND, Derived
 from dpfl_cli.reproduction.numbers import rounded_up
 from dpfl_cli.reproduction.rows import in_order, matching, records
+from dpfl_cli.reproduction.verdict import TOLD_APART
 
 DASH = "–"
 LARGE = 1e6  # from here on a number with decimals has four significant digits and an exponent
 EDGE = " (edge)"  # beside a chosen cell on the edge of its grid
+POOLING = (
+    "An interval's variance is pooled over the comparisons of one measure where Bartlett's test "
+    f"at {100 * TOLD_APART:.0f} % does not tell their spreads apart; elsewhere it is the "
+    "comparison's own (`freedom` in claims.json: degrees of freedom)."
+)
 Cell = dict[str, Any]
 
 
@@ -70,6 +76,8 @@ def page(
     for heading, ours in (("## The paper's claims", False), ("## Our claims", True)):
         mine = [one for one in verdicts if one.claim.ours == ours]
         parts += [heading, claims_table(mine)] if mine else []
+    if any(each.freedom for one in verdicts for each in one.comparisons):
+        parts += [POOLING]
     if verdicts and reduced:
         parts += [
             f"“{REDUCED}”: what was found at this size says nothing of the paper's ({horizon})."

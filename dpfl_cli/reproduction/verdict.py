@@ -3,7 +3,8 @@
 A claim yields comparisons; each has a margin (0 if not given). A difference is taken seed by seed,
 on a scale where noise is even (log of a loss or distance, logit of an accuracy; in its own units
 where a margin is given), and its variance is pooled over the artifact's comparisons of the same
-measure.
+measure where a test does not tell their spreads apart (cells of unlike noise); else it is the
+comparison's own.
 
   holds      every comparison's 95 % interval lies beyond its margin. All must, so no correction.
   fails      at least one interval lies beyond the margin on the other side, at 5 % over all
@@ -25,13 +26,14 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtr, stdtrit
+from scipy.special import chdtrc, stdtr, stdtrit
 
 from dpfl_cli.config.errors import ConfigError
 
 LEVEL = 0.95
 TAIL = (1 - LEVEL) / 2  # of one side
 FEWEST, FEWEST_OF_SHAPES = 3, 5  # seeds
+TOLD_APART = 0.25  # level of the test of equal variances (Bancroft 1964: pool if not rejected)
 MANY = 1000  # seeds beyond which nobody will decide it
 Finding = Literal["holds", "fails", "undecided"]
 HOLDS: Finding = "holds"
@@ -117,7 +119,7 @@ class Comparison:
         "exact": true or false.
       differences: one a seed; empty for "each" and "exact".
       truths: one a seed for "each", one for "exact".
-      group: whose variances are pooled.
+      group: whose variances are pooled where they are comparable.
     """
 
     text: str
@@ -220,6 +222,7 @@ class Judged:
     seeds: int = 0
     reason: str = ""
     against: float = 1.0  # p-value of what speaks against it
+    freedom: int = 0  # degrees of freedom of the interval: more than seeds - 1 where pooled
 
     def to_json(self) -> dict[str, Any]:
         of = self.comparison
@@ -227,7 +230,7 @@ class Judged:
         if of.kind in ("above", "level"):
             numbers = {"difference": self.mean, "low": self.low, "high": self.high}
             shown |= {name: _plain(value) for name, value in numbers.items()}
-            shown |= {"margin": of.margin, "scale": of.scale}
+            shown |= {"margin": of.margin, "scale": of.scale, "freedom": self.freedom}
         return shown | ({"reason": self.reason} if self.reason else {})
 
 
@@ -236,14 +239,37 @@ def _plain(value: float) -> float | str:
 
 
 def pooled(comparisons: Iterable[Comparison]) -> dict[tuple[str, ...], tuple[float, int]]:
-    """Group -> variance of one seed's difference, and its degrees of freedom."""
-    sums: dict[tuple[str, ...], list[float]] = defaultdict(lambda: [0.0, 0])
+    """Group -> variance of one seed's difference, and its degrees of freedom; only of groups whose
+    spreads are not told apart (Bartlett's test at `TOLD_APART`).
+    """
+    groups: dict[tuple[str, ...], list[tuple[float, int]]] = defaultdict(list)
     for one in comparisons:
         if len(one.differences) > 1 and np.all(np.isfinite(one.differences)):
-            freedom = len(one.differences) - 1
-            sums[one.group][0] += float(np.var(one.differences, ddof=1)) * freedom
-            sums[one.group][1] += freedom
-    return {group: (total / freedom, int(freedom)) for group, (total, freedom) in sums.items()}
+            groups[one.group].append(_own(one))
+    found = {}
+    for group, own in groups.items():
+        variances, freedoms = np.array(own).T
+        total = int(freedoms.sum())
+        variance = float(variances @ freedoms) / total
+        if _bartlett(variances, freedoms, variance) > TOLD_APART:
+            found[group] = variance, total
+    return found
+
+
+def _own(one: Comparison) -> tuple[float, int]:
+    """A comparison's own variance of one seed's difference, and its degrees of freedom."""
+    return float(np.var(one.differences, ddof=1)), len(one.differences) - 1
+
+
+def _bartlett(variances: np.ndarray, freedoms: np.ndarray, pooled: float) -> float:
+    """p-value of equal variances (Bartlett 1937)."""
+    extra = len(variances) - 1
+    if extra == 0 or pooled == 0:
+        return 1.0
+    with np.errstate(divide="ignore"):  # one without any spread is like none that has some
+        ratio = float(freedoms @ (math.log(pooled) - np.log(variances)))
+    correction = 1 + (np.sum(1 / freedoms) - 1 / freedoms.sum()) / (3 * extra)
+    return float(chdtrc(extra, ratio / correction))
 
 
 def judged(
@@ -270,7 +296,7 @@ def _judged(one: Comparison, variances: dict[tuple[str, ...], tuple[float, int]]
     mean = float(np.mean(one.differences)) if n else math.nan
     if n < FEWEST:
         return Judged(one, UNDECIDED, mean, seeds=n, reason=f"{n} of at least {FEWEST} seeds")
-    variance, freedom = variances[one.group]
+    variance, freedom = variances.get(one.group) or _own(one)
     error = math.sqrt(variance / n)
     reach = _quantile(freedom) * error
     low, high = mean - reach, mean + reach
@@ -280,10 +306,11 @@ def _judged(one: Comparison, variances: dict[tuple[str, ...], tuple[float, int]]
         inside, gap = -one.margin < low and high < one.margin, one.margin - abs(mean)
     against = float(gap >= 0) if error == 0 else float(stdtr(freedom, gap / error))
     if inside:
-        return Judged(one, HOLDS, mean, low, high, n, against=against)
+        return Judged(one, HOLDS, mean, low, high, n, "", against, freedom)
     if against < TAIL:
-        return Judged(one, FAILS, mean, low, high, n, against=against)
-    return Judged(one, UNDECIDED, mean, low, high, n, _needed(abs(gap), variance, n), against)
+        return Judged(one, FAILS, mean, low, high, n, "", against, freedom)
+    needed = _needed(abs(gap), variance, n)
+    return Judged(one, UNDECIDED, mean, low, high, n, needed, against, freedom)
 
 
 def _shape(one: Comparison) -> Judged:
