@@ -61,9 +61,8 @@ def page(
         parts += [table(artifact, spec, found)]
         edges = edges_text(artifact, found, [*spec.rows, *spec.columns])
         if edges:
-            parts += [
-                f"{EDGE.strip()}: the chosen point lies at the end of what was searched: {edges}."
-            ]
+            lies = "the chosen point lies at the end of what was searched"
+            parts += [f"{EDGE.strip()}: {lies}: {edges}."]
         parts += spec.notes
     parts += ["![figure](figure.png)"] if artifact.figures else []
     parts += ["\n".join(f"- {note}" for note in artifact.notes)] if artifact.notes else []
@@ -79,9 +78,8 @@ def page(
     if any(each.freedom for one in verdicts for each in one.comparisons):
         parts += [POOLING]
     if verdicts and reduced:
-        parts += [
-            f"“{REDUCED}”: what was found at this size says nothing of the paper's ({horizon})."
-        ]
+        found = "what was found at this size says nothing of the paper's"
+        parts += [f"“{REDUCED}”: {found} ({horizon})."]
     epsilons = privacy_table(artifact, rows, labels)
     parts += ["## What the epsilons mean", epsilons] if epsilons else []
     what = artifact.name if artifact.paper else artifact.path.name
