@@ -78,8 +78,8 @@ def page(
     if any(each.freedom for one in verdicts for each in one.comparisons):
         parts += [POOLING]
     if verdicts and reduced:
-        found = "what was found at this size says nothing of the paper's"
-        parts += [f"“{REDUCED}”: {found} ({horizon})."]
+        said = "what was found at this size says nothing of the paper's"
+        parts += [f"“{REDUCED}”: {said} ({horizon})."]
     epsilons = privacy_table(artifact, rows, labels)
     parts += ["## What the epsilons mean", epsilons] if epsilons else []
     what = artifact.name if artifact.paper else artifact.path.name
