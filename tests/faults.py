@@ -43,8 +43,8 @@ FAULTS = [
     Fault(
         "a clip's sensitivity under replace_one is C",
         "privacy/bounded.py",
-        "inside, bound, 2 * bound, bound,",
-        "inside, bound, bound, bound,",
+        "        2 * bound,\n",
+        "        bound,\n",
         "privacy/test_bounded.py",
     ),
     Fault(
@@ -163,8 +163,8 @@ FAULTS = [
     Fault(
         "FedEXP's squared norm gets the noise of zero_out",
         "algorithms/fedexp.py",
-        "4 * run.dimension / run.clients",
-        "run.dimension / run.clients",
+        "4 * run.dimension / run.cohort",
+        "run.dimension / run.cohort",
         "algorithms/test_fedexp.py privacy/test_gaussian.py",
     ),
     Fault(
@@ -271,22 +271,20 @@ FAULTS = [
         "a result is published before its files",
         "simulation/store.py",
         "            for name, content in files.items():\n"
-        "                _write(staging / name, content.encode() if isinstance(content, str) else"
-        " content)\n"
+        "                _write(staging / name, content)\n"
         "            # a disk that gets all at once writes them in one go\n"
         "            new = [*(staging / name for name in files), staging]\n"
         "            in_threads([partial(_sync, path) for path in new], len(new))\n"
-        "            if target.exists():\n"
+        "            if os.path.lexists(target):\n"
         "                shutil.rmtree(old, ignore_errors=True)\n"
         "                target.rename(old)\n"
         "            staging.rename(target)\n",
-        "            if target.exists():\n"
+        "            if os.path.lexists(target):\n"
         "                shutil.rmtree(old, ignore_errors=True)\n"
         "                target.rename(old)\n"
         "            staging.rename(target)\n"
         "            for name, content in files.items():\n"
-        "                _write(target / name, content.encode() if isinstance(content, str) else"
-        " content)\n",
+        "                _write(target / name, content)\n",
         "simulation/test_store.py",
     ),
     Fault(
