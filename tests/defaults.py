@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfl_cli.config.component import GROUPS, Settings, components
-from dpfl_cli.config.schema import DpSettings, EvaluationSettings
+from dpfl_cli.config.schema import DpSettings, EvaluationSettings, ParticipationSettings
 from dpfl_cli.simulation.plan import load_components
 from dpfl_cli.simulation.run_plan import ENGINE_REVISION
 
@@ -39,7 +39,12 @@ def current() -> dict[str, dict[str, Any]]:
         for name, one in components(group).items()
         if one.origin == "dpfl"
     }
-    for name, settings in (("dp", DpSettings), ("evaluation", EvaluationSettings)):
+    sections = {
+        "dp": DpSettings,
+        "evaluation": EvaluationSettings,
+        "participation": ParticipationSettings,
+    }
+    for name, settings in sections.items():
         found[f"{name} engine {ENGINE_REVISION}"] = registered(settings)
     return dict(sorted(found.items()))
 

@@ -21,7 +21,7 @@ from dpfl_cli.cli.varying import (
     varying,
 )
 from dpfl_cli.privacy.nominal import NOMINAL_SIGN
-from dpfl_cli.simulation.store import CLAIMED
+from dpfl_cli.simulation.store import CLAIMED, LARGE_DELTA
 
 # What may be said once for all runs where a table is too wide.
 COMMON = ("delta", "status", "dataset", "dp", "algorithm", "seed")
@@ -71,8 +71,8 @@ def is_claimed(privacy: dict[str, Any]) -> bool:
 
 
 def epsilon_remark(privacy: dict[str, Any]) -> str:
-    """What an epsilon does not say of itself: that it is vacuous, only claimed, off its target;
-    else empty.
+    """What an epsilon does not say of itself: that it is vacuous, only claimed, off its target, or
+    at a delta that means nothing; else empty.
     """
     if privacy["epsilon"] is None:
         return ""
@@ -84,6 +84,7 @@ def epsilon_remark(privacy: dict[str, Any]) -> str:
         f"(target {target or 0:g})": missed and not nominal,
         "(vacuous)": privacy["vacuous"],
         "(claimed)": is_claimed(privacy),
+        "(delta >= 1/n)": LARGE_DELTA in privacy["guarantee"],
     }
     return " ".join(mark for mark, holds in marks.items() if holds)
 
@@ -123,6 +124,7 @@ def print_results(console: Console, runs: Sequence[tuple[dict[str, Any], dict[st
         *([", ".join(common)] if common else []),
         _caption(reports),
         *_each(reports, "participation", "Participation", ": "),
+        *_each(reports, "stopped", "Stopped", " "),
         *_each(reports, "calibration", "Noise", " by "),
         *_each(reports, "guarantee", "Guarantee", ": "),
     ):

@@ -20,6 +20,7 @@ class DpSettings(Settings):
       v: the constant of lemma1.
       releases: how many the noise is for: those of the run's own schedule, or as many as a random
         schedule makes on average.
+      max_epsilon: a run stops before the first release that would take its epsilon above it.
       noise: "seeded", a function of the run's seed; "secret", drawn from seeds of the operating
         system that nobody keeps, for a run whose model is published (not reproducible).
     """
@@ -37,6 +38,7 @@ class DpSettings(Settings):
     )
     v: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     releases: Literal["realised", "expected"] = "realised"
+    max_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     noise: Literal["seeded", "secret"] = "seeded"
 
 

@@ -131,7 +131,9 @@ class ClientSide:
 
     def initial(self, streams: Streams) -> Tensor:
         """As `Objective.initial`."""
-        return self.__objective.initial(streams)
+        found = self.__objective.initial(streams)
+        self._public("the initial model", found, (self.runs, self.dimension))
+        return found
 
     def gradient(self, parameters: Tensor, batch: Batch | Tensor | None = None) -> ClientValues:
         """As `Objective.gradient`, or `Objective.minibatch_gradient` of a batch."""
@@ -257,12 +259,12 @@ class ClientSide:
 
     def regulariser_gradient(self, parameters: Tensor) -> Tensor:
         """As `Objective.regulariser_gradient`."""
-        return self.__objective.regulariser_gradient(parameters)
+        return _as_given(parameters, self.__objective.regulariser_gradient(parameters))
 
     def prox(self, values: Tensor, step: Tensor) -> Tensor:
         """As `Objective.prox`."""
         self._public("step", step, (self.runs,))
-        return self.__objective.prox(values, step)
+        return _as_given(values, self.__objective.prox(values, step))
 
     def verify(self) -> None:
         """Makes up for the check of batches that rounds on a device leave open, so as not to wait
@@ -345,3 +347,13 @@ class ClientSide:
             raise PrivacyError(
                 f"{name} has the shape {list(values.shape)}, but needs {list(wanted)}"
             )
+
+
+def _as_given(given: Tensor, found: Tensor) -> Tensor:
+    """What a model's regulariser or prox makes of values; client values stay what they are."""
+    if isinstance(found, Unreleased) != isinstance(given, Unreleased):
+        raise PrivacyError(
+            "a model's regulariser and prox are public functions: of client values they make "
+            "client values, of public ones public ones"
+        )
+    return found

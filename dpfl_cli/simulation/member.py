@@ -67,7 +67,7 @@ class Member:
     @property
     def finished(self) -> bool:
         """Whether it has no rounds to come."""
-        return self.diverged is not None or self.round >= self.plan.rounds
+        return self.diverged is not None or self.round >= self.plan.last_round
 
     @property
     def due(self) -> bool:
@@ -76,7 +76,7 @@ class Member:
         """
         if self.rows and self.rows[-1]["round"] >= self.round:
             return False
-        return self.round % self.plan.evaluation.every == 0 or self.round >= self.plan.rounds
+        return self.round % self.plan.evaluation.every == 0 or self.round >= self.plan.last_round
 
     def check_ledger(self) -> None:
         """Refuses a run whose ledger is not the one that was planned: a release too many, one never

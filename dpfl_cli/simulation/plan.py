@@ -129,9 +129,14 @@ def _planned(config: Mapping[str, Any]) -> Plan:
     plan = with_noise(plan)
     if dp.epsilon is None:
         plan.mechanism.target.check(plan.mechanism.settings, plan.dimension)
-    reason = plan.accountant_object().supports(plan.ledger())
+    reason = plan.accountant_object().supports(plan.ledger(plan.rounds))
     if reason is not None:
         raise ConfigError(f"accountant={plan.accountant.name} cannot price this run: {reason}")
+    if dp.max_epsilon is not None and (dp.trust == "none" or not plan.last_round):
+        why = "nothing is private" if dp.trust == "none" else "the first round exceeds it"
+        raise ConfigError(
+            f"dp.max_epsilon={dp.max_epsilon:g}: {why}; add noise (dp.epsilon sets it), or drop it"
+        )
     return plan
 
 

@@ -33,7 +33,15 @@ from dpfl_cli.simulation.memory import peak_bytes, peak_device_bytes
 from dpfl_cli.simulation.noise import calibration_text, nominal_because
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import noise_device, pick_device
-from dpfl_cli.simulation.store import CLAIMED, MODEL, json_text, metrics_csv, sealed, yaml_text
+from dpfl_cli.simulation.store import (
+    CLAIMED,
+    LARGE_DELTA,
+    MODEL,
+    json_text,
+    metrics_csv,
+    sealed,
+    yaml_text,
+)
 
 # of an algorithm's `needs`
 CURVATURE = frozenset({"damped_solve", "newton_direction", "covariance", "clipped_covariance"})
@@ -75,6 +83,11 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str
     }
     if plan.sampling is not None:
         report["participation"] = _participation(plan, plan.sampling)
+    if plan.last_round < plan.rounds:
+        report["stopped"] = (
+            f"before round {plan.last_round + 1} of {plan.rounds}, whose release would take "
+            f"epsilon above dp.max_epsilon={plan.dp.max_epsilon:g}"
+        )
     if plan.dp.epsilon is not None:
         report["epsilon_target"] = plan.dp.epsilon
     set_by = calibration_text(plan, ledger)
@@ -115,8 +128,8 @@ def _guarantee(plan: Plan, ledger: Ledger) -> str:
     units = plan.clients if plan.dp.unit == "client" else plan.info.records
     if plan.dp.delta * units >= 1:
         stated += (
-            f"; WARNING: delta is not below 1/n, n = {units} {plan.dp.unit}s: to publish one of "
-            "them whole would satisfy it"
+            f"; WARNING: {LARGE_DELTA}, n = {units} {plan.dp.unit}s: to publish one of them whole "
+            "would satisfy it"
         )
     why = nominal_because(plan, ledger)
     if why is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -17,6 +18,7 @@ from dpfl_cli.config.schema import (
     RuntimeSettings,
 )
 from dpfl_cli.data.federation import DatasetInfo
+from dpfl_cli.privacy.accountants import TooLargeToPrice
 from dpfl_cli.privacy.cohorts import Sampling
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.releases import ReleaseSpec, Setup
@@ -151,10 +153,30 @@ class Plan:
         )
 
     def ledger(self, rounds: int | None = None) -> Ledger:
-        """The ledger after `rounds` rounds (all of them by default), by the declared schedule."""
+        """The ledger after `rounds` rounds (all that are made by default), by the declared
+        schedule.
+        """
         target, settings = self.mechanism.target, self.mechanism.settings
-        planned: Ledger = target.planned(settings, self.specs, self.setup, rounds)
+        made = self.last_round if rounds is None else rounds
+        planned: Ledger = target.planned(settings, self.specs, self.setup, made)
         return planned
+
+    @cached_property
+    def last_round(self) -> int:
+        """The last round that is made: T, or the one before a release would take epsilon above
+        dp.max_epsilon. A matter of the plan, and so of no data.
+        """
+        limit, accountant = self.dp.max_epsilon, self.accountant_object()
+        if limit is None:
+            return self.rounds
+
+        def exceeds(rounds: int) -> bool:
+            try:
+                return bool(accountant.epsilon(self.ledger(rounds), self.dp.delta) > limit)
+            except TooLargeToPrice:
+                return True
+
+        return bisect.bisect_left(range(1, self.rounds + 1), True, key=exceeds)
 
     def accountant_object(self) -> Any:
         return self.accountant.target(self.accountant.settings)

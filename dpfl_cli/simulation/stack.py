@@ -124,7 +124,7 @@ class Stack:
         plans = [member.plan for member in self.members]
         first = plans[0]
         self.rounds = np.array([member.round for member in self.members])
-        self._last = np.array([plan.rounds for plan in plans])
+        self._last = np.array([plan.last_round for plan in plans])
         self._computing = 0.0  # seconds of the algorithm's work that no member has got yet
         self.device = pick_device(first.runtime.device)
         self.algorithm = first.algorithm.target(

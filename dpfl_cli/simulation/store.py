@@ -43,6 +43,7 @@ RESULT = "result.json"
 MODEL = "model.npz"  # where it was kept
 KEYS = {"config", "data", "files", "id", "metrics", "privacy", "seed", "status"}  # it has at least
 SEAL = "sha256"  # of the rest of result.json
+LARGE_DELTA = "delta is not below 1/n"  # of a guarantee that publishing one unit would satisfy
 CLAIMED = "as claimed, not proved"  # how a guarantee begins that is a paper's word only
 AGAIN = "the command that made it makes it again"
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpfl_cli.cli.tables import epsilon_text
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.models.linear import LinearRegression
 from dpfl_cli.simulation.engine import run_members
@@ -83,3 +84,19 @@ def test_secret_seeds_are_new_in_every_stack() -> None:
         site = Stack([Member(plan)]).mechanism.site
         draws.append(site.streams.normal("noise/update", np.array([1]), 8, 4))
     assert (draws[0] != draws[1]).all()
+
+
+def test_a_delta_that_means_nothing_is_said_beside_every_epsilon() -> None:
+    for delta, said in ((1e-5, False), (0.2, True)):
+        plan = plan_of(f"dp.delta={delta}")
+        text = epsilon_text(privacy_report(plan, plan.ledger()))
+        assert ("delta >= 1/n" in text) == said
+
+
+def test_a_guarantee_names_all_its_gaps() -> None:
+    words = ["algorithm=fednew_record", "dp=record", "dp.mode=paper", "algorithm.dual=paper"]
+    words += ["algorithm.bound_aux=xi", "algorithm.sensitivity=tight", "dp.trust=central"]
+    plan = plan_of(*words, "mechanism=central_gaussian", "algorithm.side_clip_norm=2")
+    guarantee = privacy_report(plan, plan.ledger())["guarantee"]
+    assert "algorithm.bound_aux=xi" in guarantee
+    assert "algorithm.dual=paper" in guarantee

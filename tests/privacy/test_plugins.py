@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dpfl_cli.algorithms.api import Round, State, bounded_local_update, clip
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.streams import Streams
+from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
 from dpfl_cli.privacy.bounded import squared_norms
 from dpfl_cli.privacy.client_values import is_raw
@@ -249,3 +250,31 @@ def test_objectives_and_mechanisms_are_not_watched(watch: Any) -> None:
         with watch(), pytest.raises(PrivacyError, match="under a mode, a hook or a transform"):
             act()
     now.release("gradient", bounded)
+
+
+# What a model hands over is public, or stays what it was.
+
+
+class Leaky(LinearRegression):
+    """Gives clients' values away where public ones are due."""
+
+    def initial(self, streams: Any) -> Any:
+        return self.gradient(torch.zeros(1, 3, 5, dtype=torch.float64))[:, :, 0]
+
+    def prox(self, values: Any, step: Any) -> Any:
+        return torch.zeros(1, 3, 5)
+
+    def regulariser_gradient(self, parameters: Any) -> Any:
+        return self.gradient(torch.zeros(1, 3, 5, dtype=torch.float64))
+
+
+def test_what_a_model_hands_over_is_public_or_stays_what_it_was() -> None:
+    known = [grouped_federation(3, SIZES)]
+    side = ClientSide(Leaky(LinearRegressionSettings(), known, np.zeros(1, int)), "client")
+    with pytest.raises(PrivacyError, match="the initial model goes to every client"):
+        side.initial(Streams([0]))
+    zeros = torch.zeros(1, 3, 5, dtype=torch.float64)
+    with pytest.raises(PrivacyError, match="public functions"):
+        side.prox(side.gradient(zeros), torch.ones(1))
+    with pytest.raises(PrivacyError, match="public functions"):
+        side.regulariser_gradient(zeros)
