@@ -84,7 +84,7 @@ def epsilon_remark(privacy: dict[str, Any]) -> str:
         f"(target {target or 0:g})": missed and not nominal,
         "(vacuous)": privacy["vacuous"],
         "(claimed)": is_claimed(privacy),
-        "(delta >= 1/n)": LARGE_DELTA in privacy["guarantee"],
+        "(delta >= 1/n)": LARGE_DELTA in str(privacy.get("guarantee", "")),
     }
     return " ".join(mark for mark, holds in marks.items() if holds)
 

@@ -12,7 +12,7 @@ from dpfl_cli.config.component import Settings, component
 from dpfl_cli.privacy.accountants import Accountant, NoSettings
 from dpfl_cli.privacy.amplification import poisson_epsilon
 from dpfl_cli.privacy.kinds import by_kind
-from dpfl_cli.privacy.ledger import LedgerEntry
+from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 
 # whole ones, at which the divergence of clients that are drawn is a finite sum
 ORDERS = (*range(2, 64), *(2**power for power in range(6, 15)))
@@ -44,6 +44,13 @@ class RdpAccountant(Accountant):
     @property
     def label(self) -> str:
         return "rdp" if self.settings.conversion == "cks" else f"rdp ({self.settings.conversion})"
+
+    def supports(self, ledger: Ledger) -> str | None:
+        """As every accountant; and one conversion is dp-accounting's."""
+        drawn = any(entry.law == "poisson" for entry in ledger.entries)
+        if drawn and self.settings.conversion != "cks":
+            return "clients drawn by a Poisson law are priced with accountant.conversion=cks"
+        return super().supports(ledger)
 
     def _epsilon(self, entries: list[LedgerEntry], delta: float) -> float:
         if entries[0].law == "poisson":

@@ -250,6 +250,7 @@ def test_what_a_release_and_the_mechanism_offer() -> None:
         "streams",
         "planned",
         "release",
+        "rate",
         "squared_norms",
         "verify",
         "trust",
