@@ -60,6 +60,7 @@ def words(command: str, current: str) -> list[str]:
     flags = {
         "run": ["-m", "--help", "--cfg", "--plugin", "--quiet", "--debug"],
         "calibrate": ["--plugin", "--help"],
+        "check": ["--quiet", "--help"],
         "calculate": [*FLAGS, "--plugin", "--help"],
     }
     if command not in flags:
@@ -70,6 +71,8 @@ def words(command: str, current: str) -> list[str]:
     if equals and group in GROUPS:
         return [f"{group}={path.stem}" for path in option_files(group)]
     methods = list(CALCULATORS) if command == "calculate" else []
+    if command == "check":
+        methods = [path.stem for path in option_files("algorithm")]
     return [*methods, *(f"{name}=" for name in GROUPS), *_keys(), *flags[command]]
 
 

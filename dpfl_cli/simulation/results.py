@@ -26,6 +26,7 @@ from dpfl_cli.privacy.collusion import collusion
 from dpfl_cli.privacy.conventions import priced_part
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.mean_alone import mean_alone
+from dpfl_cli.simulation.checked import unchecked
 from dpfl_cli.simulation.checks import proof_gap
 from dpfl_cli.simulation.federations import federation_of
 from dpfl_cli.simulation.member import Member, Row
@@ -125,6 +126,8 @@ def _guarantee(plan: Plan, ledger: Ledger) -> str:
         if missing is None
         else f"{CLAIMED}: {missing}"
     )
+    if (check := unchecked(plan)) is not None:
+        stated += f"; {check}"
     units = plan.clients if plan.dp.unit == "client" else plan.info.records
     if plan.dp.delta * units >= 1:
         stated += (

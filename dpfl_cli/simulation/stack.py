@@ -18,6 +18,7 @@ from dpfl_cli.algorithms.base import Diagnostics, Round, State
 from dpfl_cli.config.component import UNLIMITED, Settings
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.config.identity import canonical_json
+from dpfl_cli.data.federation import Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.client_values import (
@@ -112,6 +113,7 @@ class Stack:
     Args:
       members: R of them, fresh or from checkpoints, at any rounds.
       before: streams of a stack that these members were part of, whose draws are gone on with.
+      federations: [R] their data, where they are not those of their plans.
 
     Attributes:
       rounds: [R] rounds done.
@@ -119,7 +121,12 @@ class Stack:
       recent: the last models, [R, d] each, newest last; a member that has fewer repeats its oldest.
     """
 
-    def __init__(self, members: Sequence[Member], before: Streams | None = None) -> None:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        before: Streams | None = None,
+        federations: Sequence[Federation] | None = None,
+    ) -> None:
         self.members = list(members)
         plans = [member.plan for member in self.members]
         first = plans[0]
@@ -130,7 +137,7 @@ class Stack:
         self.algorithm = first.algorithm.target(
             stacked([plan.algorithm.settings for plan in plans], self.device)
         )
-        self._federations = [federation_of(plan) for plan in plans]
+        self._federations = list(federations or [federation_of(plan) for plan in plans])
         distinct, index = numbered(self._federations)
         self.objective = first.model.target(first.model.settings, distinct, index, self.device)
         self.clients_view = ClientSide(self.objective, first.dp.unit)

@@ -1,0 +1,231 @@
+"""`dpfl check FILE.py` or `dpfl check METHOD`: does a method, model or mechanism keep what its
+guarantee says? Attacks on it as it runs, under every trust model that it is defined for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpfl_cli.cli.plugins import load_plugins
+from dpfl_cli.cli.start import importing
+from dpfl_cli.config.component import Component, components
+from dpfl_cli.config.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from dpfl_cli.simulation.conformance import Kit
+    from dpfl_cli.simulation.run_plan import Plan
+
+EXIT_FAILED = 3
+CHECKED = ("algorithm", "model", "mechanism")  # the groups whose components a guarantee rests on
+CHOICES = {  # how a run is protected, by trust model and unit
+    ("local", "client"): ["dp=ldp"],
+    ("local", "record"): ["dp=record"],
+    ("central", "client"): ["dp=cdp"],
+    ("central", "record"): ["dp=cdp", "dp.unit=record"],
+    ("secure_aggregation", "client"): ["dp=secure_aggregation"],
+    ("secure_aggregation", "record"): ["dp=secure_aggregation", "dp.unit=record"],
+}
+ORDINARY, CONSTANT = "ordinary data", "constant features"
+DATA = {  # records and clients of the synthetic federations that a method is tried on
+    ORDINARY: (24, 6),
+    "one client": (4, 1),
+    "one record a client": (6, 6),
+}
+EPILOG = """\
+Marks: clients' values keep their mark. Influence: one client's data (or record) changed and the
+releases held fixed, nothing else may change, bit by bit. Sensitivity: random, sign-flipped, huge,
+tiny, zero and duplicate data and gradient ascent move no release further than declared. Ledger:
+every release is charged, as planned. Noise: its variance is the one that is priced.
+A plugin that passed is remembered by the content of its file; runs of others say "not checked".
+Exit codes: 0 passed, 3 failed.
+
+examples: dpfl check my_method.py
+          dpfl check my_method.py algorithm.local_steps=1
+          dpfl check fedavg dp=cdp model=torch model.path=net.py:Net dataset=arrays \
+dataset.path=my.npz"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way in which a component is run.
+
+    Attributes:
+      words: overrides.
+      claimed: whether its bounds are claims, in a run that dp.mode=sound refuses.
+    """
+
+    component: Component
+    label: str
+    words: tuple[str, ...]
+    claimed: bool = False
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="FILE.py|METHOD")
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="as of `dpfl run`")
+    parser.add_argument("--quiet", action="store_true", help="no line for each step")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Checks, shows the table and records what became of a plugin."""
+    chosen = _components(args.target)
+    with importing():
+        from dpfl_cli.cli.tables import make_table, wide_console
+        from dpfl_cli.simulation.checked import note_check
+    failed = False
+    rows: list[dict[str, str]] = []
+    for component in chosen:
+        own: list[dict[str, str]] = []
+        for case in cases(component, args.overrides):
+            own += check(case, _say if not args.quiet else lambda line: None)
+        passed = all(row["result"] != "FAIL" for row in own)
+        passed &= any(row["result"] == "pass" for row in own)
+        failed |= not passed
+        rows += own
+        if component.origin != "dpfl":
+            note_check(component, passed, own)
+    if rows:
+        wide_console().print(make_table(list(rows[0]), [list(row.values()) for row in rows]))
+    print(f"{args.target}: {'FAILED' if failed else 'passed'}")
+    return EXIT_FAILED if failed else 0
+
+
+def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]:
+    """The ways in which a component is run: under every trust model that it is defined for, or as
+    overrides say.
+    """
+    target, name = component.target, component.name
+    fixed = any(word.startswith("dp=") for word in overrides)
+    if component.group == "model":
+        trusts = {("fedavg", "central", "client")}
+        if "clipped_gradient" in target.provides:
+            trusts |= {("fedavg_record", "local", "record")}
+    else:
+        method = name if component.group == "algorithm" else "fedavg"
+        unit = min(target.units) if component.group == "algorithm" else "client"
+        trusts = {(method, trust, unit) for trust in target.trusts - {"none"}}
+    for method, trust, unit in sorted(trusts)[: 1 if fixed else None]:
+        words = [f"algorithm={method}", *([] if fixed else CHOICES[trust, unit])]
+        if component.group != "algorithm":
+            words.append(f"{component.group}={name}")
+        label = name if component.group == "algorithm" else f"{name} ({method})"
+        by = next((word for word in overrides if word.startswith("dp=")), " ".join(words[1:2]))
+        claimed = component.group == "model" and unit == "record"  # a plugin's bounds
+        yield Case(component, f"{label} {by}", (*words, *overrides), claimed)
+
+
+def check(case: Case, say: Any = lambda line: None) -> list[dict[str, str]]:
+    """The rows of the table for one case."""
+    from dpfl_cli.simulation.conformance import CHECKS
+
+    try:
+        (plan,) = _plans(case, ORDINARY)
+    except ConfigError as error:
+        return [{"of": case.label, "check": "all", "result": "refused", "why": str(error)}]
+    kits = []
+    for data in (*DATA, CONSTANT):
+        if data not in (ORDINARY, CONSTANT) and _chooses_data(case.words):
+            continue
+        began = time.perf_counter()
+        kit = _kit(case, data)
+        kit.examine()
+        kits.append(kit)
+        bad = ", ".join(name for name in CHECKS if kit.faults[name])
+        seconds = time.perf_counter() - began
+        say(f"{case.label}, {data}: {f'{bad} FAIL' if bad else 'passed'} ({seconds:.1f} s)")
+    return [_row(case, plan, kits, name) for name in CHECKS]
+
+
+def _row(case: Case, plan: Plan, kits: Sequence[Kit], check: str) -> dict[str, str]:
+    faults = list(dict.fromkeys(fault for kit in kits for fault in kit.faults[check]))
+    reached, noise = max(kit.reached for kit in kits), kits[0]
+    notes = {
+        "marks": f"{plan.last_round} rounds on {len(kits)} kinds of data",
+        "influence": "equal bit by bit beside neighbours",
+        "sensitivity": f"neighbours differ by at most {reached:.3f} of what is declared",
+        "ledger": f"{plan.ledger().releases} releases, as planned",
+        "noise": f"{noise.variance:.3f} times the variance that is priced, {noise.draws} numbers"
+        if noise.draws
+        else "not Gaussian: not measured",
+    }
+    why = "; ".join(faults[:2]) + (f" (and {len(faults) - 2} more)" if len(faults) > 2 else "")
+    mode = " (dp.mode=paper: its guarantee is not proved)" if plan.dp.mode == "paper" else ""
+    result = "FAIL" if faults else "pass"
+    return {"of": case.label, "check": check, "result": result, "why": (why or notes[check]) + mode}
+
+
+def _kit(case: Case, data: str) -> Kit:
+    from dpfl_cli.simulation.conformance import SEEDS, Kit
+    from dpfl_cli.simulation.federations import federation_of
+    from dpfl_cli.simulation.neighbours import with_constant_features
+
+    if data == CONSTANT:
+        plans = _plans(case, ORDINARY)
+        return Kit(plans, with_constant_features(federation_of(plans[0])))
+    plans = _plans(case, data, SEEDS if data == ORDINARY else 1)
+    return Kit(plans, federation_of(plans[0]))
+
+
+def _plans(case: Case, data: str, seeds: int = 1) -> list[Plan]:
+    """The plans of a case: as sound, where a plan can tell that its guarantee is proved."""
+    from dpfl_cli.config.compose import compose_config
+    from dpfl_cli.simulation.checks import proof_gap
+    from dpfl_cli.simulation.plan import make_plan, make_plans, with_values
+
+    words = ["rounds=3", *case.words]
+    if not _chooses_data(case.words):
+        records, clients = DATA[data]
+        words = [
+            "dataset=synthetic",
+            f"dataset.clients={records}",
+            "dataset.dimension=5",
+            "partitioner=iid",
+            f"partitioner.clients={clients}",
+            *words,
+        ]
+    config = compose_config(words)
+    claim = with_values(config, {"dp.mode": "paper"})
+    plan = make_plan(claim)
+    if plan.dp.unit == "record" and plan.dp.relation != "replace_one":
+        raise ConfigError(
+            f"dp.relation={plan.dp.relation}: neighbours that differ in a record replace it; "
+            "write dp.relation=replace_one"
+        )
+    chosen = claim if case.claimed or proof_gap(plan) is not None else config
+    return make_plans([with_values(chosen, {"seed": seed}) for seed in range(seeds)])
+
+
+def _chooses_data(words: Sequence[str]) -> bool:
+    return any(word.startswith(("dataset", "partitioner", "participation")) for word in words)
+
+
+def _components(target: str) -> list[Component]:
+    """What is to be checked: the components of a file, or one by its name."""
+    from dpfl_cli.simulation.plan import load_components
+
+    load_plugins([target] if target.endswith(".py") else [])
+    load_components()
+    known = [one for group in CHECKED for one in components(group).values()]
+    own = str(Path(target))
+    found = [one for one in known if target.endswith(".py") and one.origin == own]
+    found = found or [one for one in known if one.name == target]
+    if not found and target.endswith(".py"):
+        raise ConfigError(
+            f"check {target}: registers no algorithm, model or mechanism; for a network write "
+            f"dpfl check fedavg model=torch model.path={target}:NAME and its dataset=..."
+        )
+    if not found:
+        raise ConfigError(f"check {target}: {nearest(target, [one.name for one in known])}")
+    return found[:1] if not target.endswith(".py") else found
+
+
+def _say(line: str) -> None:
+    print(f"dpfl: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,379 @@
+"""Attacks on a method as it runs: does it keep what its guarantee says?
+
+Runs are played side by side, stacked: the first holds some data, the others neighbouring ones, the
+last the first one's again. All are handed the releases of the first. What then differs has got
+there round the mechanism, unless it is raw and the changed client's own; and the contributions that
+are released may differ by their sensitivity.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import chdtr, chdtrc
+from torch import Tensor
+
+from dpfl_cli.algorithms.base import State
+from dpfl_cli.config.errors import DpflError, place_in_plugin
+from dpfl_cli.data.federation import Federation
+from dpfl_cli.privacy.bounded import Bounded
+from dpfl_cli.privacy.client_values import is_raw, of_cohort, opened, own_values
+from dpfl_cli.privacy.cohorts import Cohort, among
+from dpfl_cli.privacy.releases import Release
+from dpfl_cli.simulation.member import Member
+from dpfl_cli.simulation.neighbours import Data, held, hostile, with_first, with_records
+from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.stack import Stack
+
+CHECKS = {
+    "marks": "clients' values keep their mark",
+    "influence": "clients' data reach others by releases only",
+    "sensitivity": "no neighbour moves a release further than declared",
+    "ledger": "every release is charged, as planned",
+    "noise": "as much noise as is priced",
+}
+CLIENT = 0  # whose data change
+SEEDS = 100  # runs whose noise is tested
+UNLIKELY = 1e-6  # noise as priced fails with this probability, once and for all: seeds are fixed
+DIRECTIONS, STEPS = 8, 6  # of an ascent
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5}
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a release was given, and what came out of it before any replay, of R runs.
+
+    Attributes:
+      values: [R, M, d] or [R, M].
+      sensitivity: [R, M], as declared.
+      charged: [R] in which runs it was made.
+    """
+
+    name: str
+    values: Tensor
+    sensitivity: Tensor
+    charged: np.ndarray
+    cohort: Cohort | None
+    release: Release
+
+    def noise(self) -> Tensor:
+        """What was added: to every message [R, M, d], or to the mean [R, d]."""
+        if self.release.received.shape == self.values.shape:
+            return self.release.received - self.values
+        present = among(self.cohort, self.values)
+        size = self.values.shape[1] if self.cohort is None else self.cohort.sampling.size
+        return self.release.mean - present.sum(dim=1) / size
+
+
+class Recorder:
+    """A mechanism that keeps what it is given and, with `replay`, hands the releases of the first
+    run to all of them; what raw values a client keeps of a release are its own.
+    """
+
+    def __init__(self, mechanism: Any, replay: bool) -> None:
+        self.mechanism, self._replay = mechanism, replay
+        self.contributions: list[Contribution] = []
+        self.made = 0  # releases that noise was drawn for, charged or not
+        inner = mechanism._released
+
+        def counted(call: Any) -> Release:
+            self.made += 1
+            found: Release = inner(call)
+            return found
+
+        mechanism._released = counted
+
+    def release(
+        self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None
+    ) -> Release:
+        found: Release = self.mechanism.release(name, values, rounds, charged)
+        plain = opened(values.values)
+        sensitivity = values.sensitivity(self.mechanism.site.setup.relation)
+        if sensitivity.dim() == 1:
+            sensitivity = sensitivity.unsqueeze(1)
+        mask = np.ones(len(plain), bool) if charged is None else charged
+        kept = sensitivity.expand(plain.shape[:2]).clone()
+        self.contributions.append(
+            Contribution(name, plain.clone(), kept, mask, values.cohort, found)
+        )
+        if not self._replay:
+            return found
+        own = found.own
+        if own is not None and not is_raw(own):
+            own = of_cohort(own_values(_firsts(opened(own))), values.cohort)
+        return replace(found, received=_firsts(found.received), mean=_firsts(found.mean), own=own)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.mechanism, name)
+
+
+@dataclass
+class Play:
+    """R runs of a plan side by side, to their end.
+
+    Attributes:
+      states: of every round, round 0 first.
+    """
+
+    stack: Stack
+    recorder: Recorder
+    states: list[State]
+
+    @classmethod
+    def of(
+        cls, plans: Sequence[Plan], federations: Sequence[Federation], replay: bool = True
+    ) -> Play:
+        stack = Stack([Member(plan) for plan in plans], federations=federations)
+        recorder = Recorder(stack.mechanism, replay)
+        stack.mechanism = recorder
+        play = cls(stack, recorder, [stack.state])
+        stack.evaluate({})
+        for _ in range(plans[0].last_round):
+            stack.evaluate(stack.step())
+            play.states.append(stack.state)
+        stack.collect()
+        return play
+
+    def distances(self) -> Tensor:
+        """[R] how far a run's contributions are at most from those of another one, in
+        sensitivities: any two of the runs are neighbours, and had the same releases.
+        """
+        replaced = self.stack.members[0].plan.setup.relation == "replace_one"
+        largest = torch.zeros(len(self.stack.members), dtype=torch.float64)
+        for one in self.recorder.contributions:
+            values = among(one.cohort, one.values).double()
+            vectors = values if values.dim() == 3 else values.unsqueeze(2)
+            moved = torch.linalg.vector_norm(vectors, dim=2)  # a client that is absent is zero
+            if replaced:
+                rows = vectors.transpose(0, 1)
+                pairs = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist")
+                moved = pairs.amax(dim=2).T
+            ratios = (moved / one.sensitivity[:1]).amax(dim=1)
+            largest = torch.maximum(largest, torch.nan_to_num(ratios, nan=torch.inf))
+        return largest
+
+
+@dataclass
+class Kit:
+    """The five checks of a method on one federation; `examine` makes them.
+
+    Attributes:
+      plans: of as many seeds as the noise is tested with; the first is attacked.
+      faults: check -> what is wrong, empty where it passed.
+      reached: the largest distance between neighbours' contributions, in sensitivities.
+      draws, variance: how much noise was looked at, and its variance over the priced one.
+    """
+
+    plans: Sequence[Plan]
+    federation: Federation
+    faults: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in CHECKS})
+    reached: float = 0.0
+    draws: int = 0
+    variance: float = float("nan")
+
+    def examine(self) -> None:
+        """All checks; the others are not made where the method does not run at all."""
+        plan = self.plans[0]
+        try:
+            self._look(Play.of([plan], [self.federation]))
+        except Exception as error:
+            self.faults["marks"].append(_line(error))
+            return
+        own, place = self._unit()
+        generator = np.random.default_rng(0)
+        others = [data for _, data in hostile(self.federation, CLIENT, own, generator)]
+        if plan.dp.unit == "client":  # who has how many records is the client's own
+            others.append((np.concatenate([own[0], own[0]]), np.concatenate([own[1], own[1]])))
+        try:
+            self._look(self._beside([place(data) for data in others]))
+            self._climb(others[-2], place)
+            self._noise()
+        except Exception as error:
+            self.faults["influence"].append(f"other data end the run: {_line(error)}")
+
+    def _unit(self) -> tuple[Data, Callable[[Data], Federation]]:
+        """What the privacy unit holds, and how a federation comes about where it holds another."""
+        features, targets = held(self.federation, CLIENT)
+        if self.plans[0].dp.unit == "client":
+            return (features, targets), partial(with_records, self.federation, CLIENT)
+        return (features[:1], targets[:1]), partial(with_first, self.federation, CLIENT)
+
+    def _beside(self, others: Sequence[Federation]) -> Play:
+        federations = [self.federation, *others, self.federation]
+        return Play.of([self.plans[0]] * len(federations), federations)
+
+    def _look(self, play: Play) -> None:
+        """Notes what a play shows of marks, influence, sensitivity, ledger and noise."""
+        marks, influence = leaks(play)
+        self._fault("marks", marks)
+        self._fault("influence", influence)
+        self._measure(play)
+        self._fault("ledger", misprints(play))
+        kinds = {entry.name: entry.kind for entry in self.plans[0].ledger().entries}
+        for one in play.recorder.contributions:
+            noise = one.noise()
+            size = (noise[:1].abs() + one.sensitivity.max()) * 100 * ROUNDING[noise.dtype]
+            if kinds.get(one.name) == "gaussian" and not ((noise - noise[:1]).abs() <= size).all():
+                self._fault("noise", [f"the noise on '{one.name}' depends on clients' data"])
+
+    def _measure(self, play: Play) -> Tensor:
+        distances = play.distances()
+        self.reached = max(self.reached, float(distances.max()))
+        if self.reached > 1 + ROUNDING[play.stack.objective.dtype]:
+            text = f"neighbours differ by {self.reached:.7g} times the declared sensitivity"
+            self.faults["sensitivity"] = [text]
+        return distances
+
+    def _fault(self, check: str, found: Sequence[str]) -> None:
+        self.faults[check] = list(dict.fromkeys([*self.faults[check], *found]))
+
+    def _climb(self, start: Data, place: Callable[[Data], Federation]) -> None:
+        """Gradient ascent on the distance of contributions, over the data of the unit; the
+        gradient by differences along random directions.
+        """
+        features, targets = start
+        if not np.issubdtype(features.dtype, np.floating):
+            return
+        real = np.issubdtype(targets.dtype, np.floating)
+        point = np.concatenate([features.ravel(), targets.ravel() if real else []])
+
+        def data(values: np.ndarray) -> Data:
+            own, label = values[: features.size], values[features.size :]
+            return own.reshape(features.shape), label.reshape(targets.shape) if real else targets
+
+        generator = np.random.default_rng(1)
+        for _ in range(STEPS):
+            width = 0.01 * (np.abs(point).mean() + 1e-3)
+            ways = generator.standard_normal((DIRECTIONS, len(point)))
+            tried = [place(data(point + width * way)) for way in [np.zeros_like(point), *ways]]
+            _, here, *there = self._measure(self._beside(tried))[:-1].numpy()
+            slope = (np.array(there) - here) @ ways
+            point = point + np.linalg.norm(point) * slope / (np.linalg.norm(slope) or 1.0)
+
+    def _noise(self) -> None:
+        """Chi-square tests of the noise that was added, over what the ledger priced: as it is,
+        and summed over releases and clients, which finds noise that is used again.
+        """
+        play = Play.of(self.plans, [self.federation] * len(self.plans), replay=False)
+        total = 0.0
+        for name, draws in priced_noise(play).items():
+            total += float(draws.square().sum())
+            self.draws += draws.numel()
+            axes = [axis for axis in (0, 2) if axis < draws.dim() and draws.shape[axis] > 1]
+            for values in (draws, *(draws.sum(a) / draws.shape[a] ** 0.5 for a in axes)):
+                square, count = float(values.square().sum()), values.numel()
+                if 2 * min(chdtr(count, square), chdtrc(count, square)) < UNLIKELY:
+                    text = f"'{name}' has {square / count:.4g} times the variance that is priced"
+                    self._fault("noise", [text])
+        if self.draws:
+            self.variance = total / self.draws
+
+
+def priced_noise(play: Play) -> dict[str, Tensor]:
+    """Release -> [k, R, M, d] or [k, R, d] (fewer axes of scalars): the Gaussian noise of the
+    releases that all runs made, over the standard deviation that their ledgers say.
+    """
+    setup = play.stack.members[0].plan.setup
+    ledgers = [{one.name: one for one in member.ledger.entries} for member in play.stack.members]
+    found: dict[str, list[Tensor]] = {}
+    number: dict[str, np.ndarray] = {}
+    for one in play.recorder.contributions:
+        before = number.setdefault(one.name, np.zeros(len(ledgers), int))
+        number[one.name] = before + one.charged
+        if not one.charged.all() or any(own[one.name].kind != "gaussian" for own in ledgers):
+            continue
+        each = [own[one.name].parameters()[i] for own, i in zip(ledgers, before, strict=True)]
+        noise = one.noise()
+        std = torch.tensor(each).unsqueeze(1) * one.sensitivity  # of one message
+        if noise.shape != one.values.shape:
+            messages = ledgers[0][one.name].scope == "client"
+            std = std.amax(dim=1) / (setup.clients**0.5 if messages else setup.cohort)
+        scaled = noise.double() / std.reshape(*std.shape, *[1] * (noise.dim() - std.dim()))
+        found.setdefault(one.name, []).append(scaled)
+    return {name: torch.stack(draws) for name, draws in found.items()}
+
+
+def misprints(play: Play) -> list[str]:
+    """Where ledgers are not what was planned, or not what was released."""
+    found: dict[str, None] = {}
+    made = play.recorder.contributions
+    if play.recorder.made != len(made):
+        found[f"{play.recorder.made} releases drew noise, {len(made)} were asked for"] = None
+    for run, member in enumerate(play.stack.members):
+        try:
+            member.check_ledger()
+        except DpflError as error:
+            found[str(error)] = None
+        times = Counter(one.name for one in made if one.charged[run])
+        if times != Counter({one.name: one.count for one in member.ledger.entries}):
+            found["the ledger does not count the releases that were made"] = None
+    return list(found)
+
+
+def leaks(play: Play) -> tuple[list[str], list[str]]:
+    """What depends on the changed client's data round the mechanism: values that lost their mark,
+    and what has reached the server, others, the files of a run or the noise.
+    """
+    marks: dict[str, None] = {}
+    reached: dict[str, None] = {}
+    for number, state in enumerate(play.states):
+        for name, value in state.server.items():
+            if not _same(value):
+                reached[f"server state '{name}' after round {number}"] = None
+        for name, value in state.clients.items():
+            if not is_raw(value) and not _same(value):
+                marks[f"client state '{name}' holds client data unmarked"] = None
+            elif not _same(value, apart=True):
+                reached[f"client state '{name}' of another client or run"] = None
+    for one in play.recorder.contributions:
+        if one.cohort is None and not _same(one.values, apart=True):
+            reached[f"the contribution to '{one.name}' of another client or run"] = None
+        if not _same(one.sensitivity):
+            reached[f"the sensitivity of '{one.name}'"] = None
+    first, *others = (_files(member) for member in play.stack.members)
+    for other in others:
+        for name in first.keys() | other.keys():
+            if first.get(name) != other.get(name):
+                reached[name] = None
+    return list(marks), list(reached)
+
+
+def _files(member: Member) -> dict[str, str]:
+    """What a run publishes of itself, but for what it says to have looked up in private data."""
+    found = {"the ledger": json.dumps(member.ledger.to_json()), "the status": str(member.diverged)}
+    found["the unreleased metrics"] = str(member.unreleased)
+    for row in member.rows:
+        for name in row.keys() - set(member.unreleased):
+            key = f"metrics.csv/{name}"
+            found[key] = found.get(key, "") + f"{row[name]!r} "
+    return found
+
+
+def _line(error: Exception) -> str:
+    """An error as one line."""
+    kind = "" if isinstance(error, DpflError) else f"{type(error).__name__}: "
+    return kind + " ".join(str(error).split()) + place_in_plugin(error)
+
+
+def _firsts(values: Tensor) -> Tensor:
+    """[R, ...] the first run's, for all."""
+    return values[:1].expand_as(values).clone()
+
+
+def _same(values: Tensor, apart: bool = False) -> bool:
+    """Whether all runs have the first one's values, bit by bit (apart from the changed client's:
+    those of the runs between the first and the last).
+    """
+    plain = torch.nan_to_num(opened(values), nan=1e300 if values.dtype == torch.float64 else 1e30)
+    if apart and len(plain) > 2:
+        others = plain[1:-1].clone()
+        others[:, CLIENT] = plain[:1, CLIENT]
+        plain = torch.cat([plain[:1], others, plain[-1:]])
+    return torch.equal(plain, _firsts(plain))
