@@ -61,6 +61,7 @@ def words(command: str, current: str) -> list[str]:
         "run": ["-m", "--help", "--cfg", "--plugin", "--quiet", "--debug"],
         "calibrate": ["--plugin", "--help"],
         "check": ["--quiet", "--help"],
+        "audit": ["--canaries", "--confidence", "--plugin", "--quiet", "--help"],
         "calculate": [*FLAGS, "--plugin", "--help"],
     }
     if command not in flags:

@@ -28,6 +28,7 @@ COMMANDS = {
     "runs": "list, show, compare, export and prune finished runs",
     "account": "price runs under every accountant that supports their ledger",
     "calibrate": "the noise that meets a target epsilon and delta",
+    "audit": "a lower bound on a run's epsilon, from canaries, beside what it claims",
     "calculate": "what a paper's closed forms advise: local steps, iterations, rounds (scaffnew)",
     "data": "what data there is, and fetching it",
     "check": "attacks on your own method or model: does it keep what its guarantee says?",

@@ -1,0 +1,127 @@
+"""`dpfl audit OVERRIDES`: how much of its epsilon a run really gives away, from below."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from typing import TYPE_CHECKING
+
+from dpfl_cli.cli.plugins import add_plugin_option, load_plugins
+from dpfl_cli.config.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dpfl_cli.simulation.audit import Audit
+
+REFUTED = 3
+FEWEST = 20  # canaries a side, of which something can be said
+NAMES = {
+    "gaussian": "Gaussian scores",
+    "one_run": "one-run f-DP (Mahloujifar et al.)",
+    "threshold": "best threshold (Clopper-Pearson)",
+}
+DESCRIPTION = """\
+A run is made many times over with a canary in it, the worst client (or record), which a fair coin
+puts on one side or the other (+C and -C under replace_one, C and nothing otherwise). The adversary
+knows all other data and sees what the receiver sees: every message under local trust, the noisy
+mean under central trust and secure aggregation, and not who or which records were drawn. Its scores
+give lower bounds on epsilon, beside what the run claims."""
+EPILOG = """\
+gaussian is given where all noise is Gaussian and nothing is drawn, and is nearly tight; the others
+hold for any mechanism and are loose. Canaries are put in after clipping: `dpfl audit` tries noise,
+relation, calibration and accountant, not what computes the values.
+
+example: dpfl audit algorithm=fedavg dp=cdp dp.epsilon=4 dp.delta=1e-5 rounds=3
+
+Writes audit.json, scores.csv and scores.png into outputs/audits/ID/.
+Exit codes: 0 no bound of 99.9 % is above the claim, 2 wrong use or config, 3 one is."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="as of `dpfl run`")
+    add_plugin_option(parser)
+    parser.add_argument(
+        "--canaries", type=int, default=1000, help="runs a side, on average (default 1000)"
+    )
+    parser.add_argument(
+        "--confidence", type=float, default=0.95, help="of each bound shown (default 0.95)"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def execute(args: argparse.Namespace) -> int:
+    from dpfl_cli.cli.start import importing
+
+    if args.canaries < FEWEST:
+        raise ConfigError(f"--canaries {args.canaries}: at least {FEWEST} a side")
+    if not 0.5 <= args.confidence < 1:
+        raise ConfigError(f"--confidence {args.confidence}: from 0.5 to below 1, as 0.95")
+    with importing():
+        from dpfl_cli.cli.files import write_output
+        from dpfl_cli.config.compose import compose_config
+        from dpfl_cli.config.paths import outputs_dir
+        from dpfl_cli.simulation.audit import SURE, audit
+        from dpfl_cli.simulation.plan import make_plan
+        from dpfl_cli.simulation.progress import Progress
+    load_plugins(args.plugin)
+    plan = make_plan(compose_config(args.overrides))
+    with Progress(f"audit {plan.label}", 2 * args.canaries, args.quiet) as progress:
+        found = audit(plan, args.canaries, progress.advance)
+    bounds, sure = found.bounds(args.confidence), found.bounds(SURE)
+    low, high = int((~found.sides).sum()), int(found.sides.sum())
+    print(
+        f"claim    epsilon {found.claim:.4g} at delta {found.delta:g} ({plan.accountant.name}, per "
+        f"{plan.dp.unit}, {plan.dp.relation}, {plan.dp.trust}), {plan.last_round} rounds"
+    )
+    print(f"canaries {low} and {high}; lower bounds on epsilon:")
+    for name, bound in bounds.items():
+        print(
+            f"  {NAMES[name]:<34} {bound:7.3f} ({100 * bound / found.claim:3.0f} % of the claim) "
+            f"at {args.confidence:.4g}; {sure[name]:7.3f} at {SURE}"
+        )
+    folder = outputs_dir() / "audits" / plan.id
+    report = {"run": plan.config, "commands": args.overrides, **found.to_json(args.confidence)}
+    lines = [f"{int(side)},{score!r}" for side, score in _pairs(found)]
+    write_output(folder / "scores.csv", "\n".join(["side,score", *lines, ""]).encode())
+    write_output(folder / "audit.json", json.dumps(report, indent=2).encode())
+    write_output(folder / "scores.png", _drawn(found, bounds, plan.label))
+    print(f"written to {folder}")
+    if found.refuted:
+        print(f"REFUTED: a bound of {SURE:.1%} is above the claim: this run is not as private")
+    return REFUTED if found.refuted else 0
+
+
+def _pairs(found: Audit) -> list[tuple[bool, float]]:
+    return list(zip(found.sides.tolist(), found.scores.tolist(), strict=True))
+
+
+def _drawn(found: Audit, bounds: dict[str, float], title: str) -> bytes:
+    """The scores of both sides, and the bounds against the claim; a PNG."""
+    import matplotlib as mpl
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    from dpfl_cli.reproduction.look import COLOURS, STYLE
+
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7.2, 3.4), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        bins = np.histogram_bin_edges(found.scores, 40)
+        sides: list[tuple[np.ndarray, str]] = [(~found.sides, "one side"), (found.sides, "other")]
+        for (chosen, label), colour in zip(sides, COLOURS, strict=False):
+            left.hist(found.scores[chosen], bins, alpha=0.6, color=colour, label=label)
+        left.set_xlabel("the adversary's score")
+        left.set_ylabel("runs")
+        left.legend(title="canary")
+        right.bar(list(bounds), list(bounds.values()), color=COLOURS[0])
+        right.axhline(found.claim, color=COLOURS[1], label="claimed")
+        right.set_ylabel(f"ε at δ = {found.delta:g}")
+        right.legend()
+        figure.suptitle(title)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=150)
+    return buffer.getvalue()

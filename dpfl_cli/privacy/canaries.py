@@ -1,0 +1,163 @@
+"""Canaries: the worst case of one client or record, put where contributions meet their noise, and
+the score of an adversary who sees what the receiver sees.
+
+A canary takes the place of one contribution after it was clipped and charged: on one side +b e_1,
+on the other -b e_1 (replace_one) or nothing (zero_out, add_or_remove), where b is the radius of the
+ball that clipping leaves (client level; the relation's factor is the mechanism's to know) or what
+one record can move its client's contribution by (record level). All else runs as it always does, so
+that noise, its calibration, the relation and the accountant are tried together; what clipping and
+models do to real records is not.
+
+The adversary knows all other data, so that it subtracts their part of each release, and gives the
+rest the log likelihood ratio of the sides. Where clients or records are drawn, amplification holds
+against those who do not see who was: then the other contributions are zero, the worst data too, and
+the ratio is of the mixture over whether the canary was drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpfl_cli.privacy.batches import records_of
+from dpfl_cli.privacy.bounded import Bounded, bounded
+from dpfl_cli.privacy.client_values import opened
+from dpfl_cli.privacy.cohorts import members_of
+from dpfl_cli.privacy.mechanism import Call, Mechanism
+from dpfl_cli.privacy.releases import Release
+
+
+class Canaries:
+    """One canary in each of R runs.
+
+    Args:
+      sides: [R] booleans.
+
+    Attributes:
+      scores: [R] float64 log likelihood ratios of all releases so far, or sums of inner products
+        where the noise is not Gaussian.
+      gaussian: whether the scores are Gaussian on both sides: all noise was, and nothing was drawn.
+    """
+
+    def __init__(self, sides: np.ndarray) -> None:
+        self.sides = torch.from_numpy(sides)
+        self.scores = torch.zeros(len(sides), dtype=torch.float64)
+        self.gaussian = True
+        self._client: int | None = None  # the canary's, or whose record it is
+
+    def mechanism(self, target: type[Mechanism]) -> type[Mechanism]:
+        """A mechanism as it is, but that canaries are put into what it releases."""
+
+        def released(self_: Mechanism, call: Call) -> Release:
+            return self._scored(target, self_, call)
+
+        return type(f"Audited{target.__name__}", (target,), {"_released": released})
+
+    def _scored(self, target: type[Mechanism], mechanism: Mechanism, call: Call) -> Release:
+        """The release of contributions with the canaries among them."""
+        values, spec, relation = call.values, call.spec, mechanism.site.setup.relation
+        row, there = self._places(call)
+        drawn = values.cohort is not None or values.batch is not None
+        inside = values.checked().clone()
+        if drawn:
+            inside.zero_()
+        first = inside[..., 0] if values.is_vector else inside  # [R, M], shared with `inside`
+        runs = torch.arange(len(row))
+        if values.unit == "client":
+            inside[runs, row] = 0.0
+        others = first.double().clone()
+        low, high = self._amounts(values, row, relation)
+        planted = torch.where(there, torch.where(self.sides, high, low), 0.0)
+        first[runs, row] += planted.to(first.dtype)
+        found = target._released(mechanism, replace(call, values=_with(values, inside)))
+
+        numbers = found.received[..., 0] if values.is_vector else found.received
+        if numbers.dim() == 2:
+            seen, known, share = numbers[runs, row], others[runs, row], 1.0
+        else:
+            share = 1 / mechanism.site.setup.cohort
+            seen, known = numbers, others.sum(dim=1) * share
+        rest = seen.double() - known
+        rate = 1.0
+        if values.cohort is not None:
+            rate = values.cohort.sampling.rate
+        elif drawn:
+            rate = spec.rate or 1 / spec.disjoint
+        self.gaussian &= not drawn and found.noise_std is not None
+        score = rest
+        if found.noise_std is not None:
+            std = found.noise_std.double()
+            std = std if std.dim() == 1 else std[runs, row]
+            score = _log_density(rest, high * share, std, rate)
+            score = score - _log_density(rest, low * share, std, rate)
+        log = mechanism.site.ledger.logs[spec.name]
+        charged = torch.from_numpy(log.latest == call.address // spec.per_round)
+        self.scores += torch.where(charged, score, 0.0)
+        return found
+
+    def _places(self, call: Call) -> tuple[Tensor, Tensor]:
+        """[R] the row of the canary's client, and whether the canary takes part."""
+        values, runs = call.values, call.values.shape[0]
+        if self._client is None:
+            sizes = call.sensitivity  # the client whose unit moves most; the same in all runs
+            plain = sizes.dim() == 1 or values.cohort is not None
+            self._client = 0 if plain else int(sizes[0].argmax())
+        row = torch.full((runs,), self._client)
+        there = torch.ones(runs, dtype=torch.bool)
+        if values.cohort is not None:
+            mine = torch.from_numpy(members_of(values.cohort) == self._client)
+            row, there = mine.int().argmax(dim=1), mine.any(dim=1)
+        if values.batch is not None:  # its record is the client's first
+            there = (records_of(values.batch)[:, self._client] == 0).any(dim=1)
+        return row, there
+
+    def _amounts(self, values: Bounded, row: Tensor, relation: str) -> tuple[Tensor, Tensor]:
+        """[R] each, what the canary puts into its coordinate on either side."""
+
+        def of_row(size: Tensor) -> Tensor:
+            found = size if size.dim() == 1 else size[torch.arange(len(row)), row]
+            return found.double()
+
+        radius = of_row(values.zero_out)
+        if relation != "replace_one":
+            return torch.zeros_like(radius), radius
+        if values.unit == "record":
+            half = of_row(values.replace_one) / 2
+            return -half, half
+        if values.is_vector:
+            return -radius, radius
+        if values.quantity:  # squared norms of +-b e_1, which are the same
+            return radius, radius
+        return torch.zeros_like(radius), radius
+
+
+def _with(values: Bounded, inside: Tensor) -> Bounded:
+    """Bounded values with other contributions, which keep the bound."""
+    return bounded(
+        inside,
+        values.bound,
+        values.replace_one,
+        values.zero_out,
+        values.unit,
+        values.proof,
+        repaired=opened(values.repaired),
+        quantity=values.quantity,
+        proved=values.proved,
+        source=values.source,
+        batch=values.batch,
+        cohort=values.cohort,
+    )
+
+
+def _log_density(rest: Tensor, amount: Tensor, std: Tensor, rate: float) -> Tensor:
+    """ln((1 - q) + q phi(x - a) / phi(x)) of what is left of a release, where the canary puts a
+    into it with probability q.
+    """
+    ratio = (amount * rest - amount.square() / 2) / std.square()
+    if rate >= 1:
+        return ratio
+    away = torch.log1p(torch.tensor(-rate, dtype=torch.float64))
+    return torch.logaddexp(away.expand_as(ratio), ratio + np.log(rate))

@@ -1,0 +1,143 @@
+"""Audits of whole runs: every trust model and way of drawing, and mechanisms that were broken."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dpfl_cli.cli.main import main
+from dpfl_cli.config.compose import compose_config
+from dpfl_cli.privacy.bounded import Bounded
+from dpfl_cli.privacy.cohorts import drawn
+from dpfl_cli.privacy.gaussian import CentralGaussian
+from dpfl_cli.simulation import stack
+from dpfl_cli.simulation.audit import Audit, audit
+from dpfl_cli.simulation.plan import make_plan
+
+SMALL = [
+    "rounds=2",
+    "dataset=synthetic",
+    "dataset.clients=8",
+    "dataset.dimension=4",
+    "dp.delta=1e-5",
+    "dp.epsilon=4",
+]
+DRAWN = ["participation.cohort=2", "dataset.clients=8"]
+
+
+def audited(*overrides: str, canaries: int = 400) -> Audit:
+    return audit(make_plan(compose_config([*SMALL, *overrides])), canaries)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("algorithm=fedavg", "dp=cdp"),
+        ("algorithm=fedavg", "dp=cdp", "dp.relation=zero_out"),
+        ("algorithm=fedavg", "dp=ldp"),
+        ("algorithm=scaffold", "dp=secure_aggregation"),
+        ("algorithm=scaffnew", "dp=cdp"),
+        ("algorithm=fedavg_record", "dp=record"),
+        ("algorithm=fedfc_record", "dp=record"),
+    ],
+    ids=" ".join,
+)
+def test_a_gaussian_run_gives_away_nearly_what_it_claims(overrides):
+    found = audited(*overrides)
+    assert found.gaussian
+    assert found.claim == pytest.approx(4, rel=1e-3)
+    assert 0.65 * found.claim <= found.bounds(0.95)["gaussian"]
+    assert not found.refuted
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("algorithm=fedavg", "dp=ldp_privunit"),
+        ("algorithm=fedavg", "dp=cdp", "participation=poisson", *DRAWN),
+        ("algorithm=fedavg", "dp=cdp", "participation=fixed", *DRAWN),
+    ],
+    ids=" ".join,
+)
+def test_other_runs_give_away_something_and_not_more_than_they_claim(overrides):
+    found = audited(*overrides, canaries=1000)
+    assert not found.gaussian
+    assert max(found.bounds(0.95).values()) > 0.1
+    assert not found.refuted
+
+
+def _half(monkeypatch):
+    whole = CentralGaussian._noisy_mean
+    monkeypatch.setattr(
+        CentralGaussian, "_noisy_mean", lambda self, call, std: whole(self, call, std / 2)
+    )
+
+
+def _one_sided(monkeypatch):
+    monkeypatch.setattr(Bounded, "sensitivity", lambda self, relation: self.zero_out)
+
+
+def _per_client(monkeypatch):
+    """Noise that is divided by the number of clients once too often."""
+    whole = CentralGaussian._noisy_mean
+    monkeypatch.setattr(
+        CentralGaussian,
+        "_noisy_mean",
+        lambda self, call, std: whole(self, call, std / self.site.setup.clients),
+    )
+
+
+@pytest.mark.parametrize("broken", [_half, _one_sided, _per_client])
+def test_broken_noise_is_caught(monkeypatch, broken):
+    broken(monkeypatch)
+    assert audited("algorithm=fedavg", "dp=cdp").refuted
+
+
+def test_a_client_that_is_always_drawn_is_caught(monkeypatch):
+    """Its releases are priced as if it took part in one round of fifty."""
+
+    def with_the_first(streams, sampling, rounds):
+        cohort = drawn(streams, sampling, rounds)
+        cohort._members[:, 0] = 0
+        return cohort
+
+    monkeypatch.setattr(stack, "drawn", with_the_first)
+    found = audited(
+        "algorithm=fedavg",
+        "dp=cdp",
+        "participation=poisson",
+        "participation.cohort=2",
+        "dataset.clients=100",
+        "dp.epsilon=1",
+        canaries=500,
+    )
+    assert found.refuted
+
+
+def test_the_command_reports_and_tells_by_its_exit_code(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path))
+    words = ["audit", "algorithm=fedavg", "dp=cdp", *SMALL, "--canaries", "200", "--quiet"]
+    assert main(words) == 0
+    assert "of the claim" in capsys.readouterr().out
+    (folder,) = (tmp_path / "audits").iterdir()
+    report = json.loads((folder / "audit.json").read_text())
+    assert report["refuted"] is False
+    assert len((folder / "scores.csv").read_text().splitlines()) == 401
+    assert (folder / "scores.png").stat().st_size > 1000
+    _half(monkeypatch)
+    assert main(words) == 3
+    assert "REFUTED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["dp=none"], "nothing is private"),
+        (["dp=cdp", "--canaries", "3"], "--canaries 3"),
+        (["dp=cdp", "--confidence", "2"], "--confidence 2"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused_in_a_line(words, said, capsys):
+    assert main(["audit", "algorithm=fedavg", "dataset=synthetic", *words]) == 2
+    assert said in capsys.readouterr().err
