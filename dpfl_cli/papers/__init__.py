@@ -1,4 +1,6 @@
-"""The five papers: a package each, a module per group of artifacts that share runs."""
+"""The five papers, and what compares their methods (cross): a package each, a module per group of
+artifacts that share runs.
+"""
 
 from __future__ import annotations
 

@@ -123,8 +123,8 @@ class Fact(Measure):
     Attributes:
       value: a dotted path: a config key, clients, dimension, records, problem.* (its optimum, found
         by solving it), theory.* (what ScaffNew's closed forms advise), sizes.* (its clients'
-        records), ledger.<release>.* and attack.*; or a function that is given such a look-up:
-        lambda fact: 2 * fact("clients") * fact("dimension").
+        records), ledger.<release>.*, attack.* and audit.*; or a function that is given such a
+        look-up: lambda fact: 2 * fact("clients") * fact("dimension").
     """
 
     value: str | Callable[[Facts], float]

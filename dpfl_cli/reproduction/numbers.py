@@ -14,6 +14,7 @@ from dpfl_cli.privacy.accountants import accountant, price
 from dpfl_cli.privacy.conventions import priced_part
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.attacks import attack_facts
+from dpfl_cli.reproduction.audits import audit_facts
 from dpfl_cli.reproduction.grid import Cell
 from dpfl_cli.reproduction.measure import (
     BEST,
@@ -56,6 +57,7 @@ TUNING = "tuning not included"
 FACTS: dict[str, Callable[[Plan], Mapping[str, Any]]] = {
     "problem": problem_facts,
     "attack": attack_facts,
+    "audit": audit_facts,
     "theory": theory_facts,
     "sizes": size_facts,
 }

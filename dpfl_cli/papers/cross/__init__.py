@@ -1,0 +1,12 @@
+"""Ours: all methods side by side."""
+
+from __future__ import annotations
+
+from dpfl_cli.reproduction.api import Paper
+
+PAPER = Paper(
+    key="cross",
+    authors="the authors of dpfl",
+    title="Methods of several papers side by side",
+    where="this project",
+)
