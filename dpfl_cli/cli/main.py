@@ -97,6 +97,8 @@ def _explained(error: BaseException) -> tuple[str, int]:
         place = error.filename or "the working folder"
         return f"{place}: {error.strerror or error}", ConfigError.exit_code
     text = " ".join(str(error).split()) or "no message"
+    if isinstance(error, MemoryError):
+        return f"not enough memory ({text}); make the run smaller", ConfigError.exit_code
     shown = f"{type(error).__name__}: {text}"
     if place := place_in_plugin(error):
         return shown + place, ConfigError.exit_code
@@ -130,7 +132,12 @@ def _dispatch(words: list[str]) -> int:
     own_help = hasattr(module, "OWN_HELP")
     parser = _Parser(prog=f"dpfl {name}", description=COMMANDS[name], add_help=not own_help)
     module.configure(parser)
-    return int(module.execute(parser.parsed(rest)))
+    args = parser.parsed(rest)
+    try:
+        return int(module.execute(args))
+    except SystemExit as stop:  # of a user's own code: no command of ours has one
+        place = place_in_plugin(stop)
+        raise ConfigError(f"SystemExit: {stop}; leave it out of your code{place}") from stop
 
 
 class _Parser(argparse.ArgumentParser):

@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import argparse
 import re
+from importlib.util import find_spec
+from keyword import iskeyword
 from pathlib import Path
 from string import Template
 
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.options import component_names
 
 TEMPLATES = Path(__file__).parent / "templates"
 TRY = {  # how a file is tried
@@ -31,6 +34,9 @@ def execute(args: argparse.Namespace) -> int:
     name: str = args.name
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
         raise ConfigError(f"new: {name}: write small letters, digits and _, as my_{args.kind}")
+    taken = name in component_names(args.kind) or find_spec(name) is not None
+    if taken or iskeyword(name):
+        raise ConfigError(f"new: {name}: means something else already; choose another name")
     names = {"name": name, "Name": "".join(part.capitalize() for part in name.split("_"))}
     paths = {Path(f"{test}{name}.py"): f"{test}{args.kind}.txt" for test in ("", "test_")}
     for path in paths:

@@ -57,6 +57,8 @@ def _cells(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> pd
     for key in keys:
         if key not in known:
             raise ConfigError(f"{key}: no run has this key; {nearest(key, known)}")
+        if keys.count(key) > 1:
+            raise ConfigError(f"{key}: listed twice in --rows and --cols; write it once")
     pairs = sorted(
         zip(found, records, strict=True), key=lambda pair: [order(pair[0].get(key)) for key in keys]
     )

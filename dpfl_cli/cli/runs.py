@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpfl_cli.cli.selection import load, narrowed, row_of
+from dpfl_cli.cli.selection import STATUSES, load, narrowed, row_of
 from dpfl_cli.cli.varying import differences, text_of
 from dpfl_cli.config.errors import ConfigError, StoreError
 from dpfl_cli.config.identity import ID_DIGITS
@@ -29,7 +29,7 @@ ACTIONS = {  # name -> (what it does, what it needs of a run)
         "runs side by side: what differs, metrics, epsilon, and a plot of their curves",
         ("rows",),
     ),
-    "table": ("a metric over two kinds of keys, averaged over seeds", ("result",)),
+    "table": ("a metric over two kinds of keys, averaged over seeds", ("rows",)),
     "export": ("all evaluated rounds of the runs in one file, or the runs themselves", ("rows",)),
     "import": ("take the runs of an archive; finished runs are never replaced", ()),
     "verify": ("check every file of the runs against its hash; exit code 3 if one differs", ()),
@@ -69,9 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             metavar="KEY=VALUE",
             help="only runs of which this holds, as algorithm=fedexp, dp.epsilon=8, accuracy>80",
         )
-        action.add_argument(
-            "--status", choices=("done", "diverged", "failed"), help="only runs with this status"
-        )
+        action.add_argument("--status", choices=STATUSES, help="only runs with this status")
         if name == "list":
             action.add_argument("--sort", metavar="KEY", help="in its order; --sort=-KEY: reversed")
             action.add_argument("--json", action="store_true", help="every key of every run")
@@ -84,17 +82,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
             for form in FORMS:
                 forms.add_argument(f"--{form}", dest="form", action="store_const", const=form)
         if name in ("export", "compare"):
-            action.add_argument(
+            files = action.add_mutually_exclusive_group()
+            files.add_argument(
                 "--output",
                 type=Path,
                 metavar="FILE",
                 help="where to write; export: .csv, .json or .parquet (default: CSV on standard "
                 "output), compare: .png or .pdf; folders are created",
             )
-        if name == "export":
-            action.add_argument(
-                "--archive", type=Path, metavar="FILE", help="whole finished runs, as a tar.xz"
-            )
+            if name == "export":
+                files.add_argument(
+                    "--archive", type=Path, metavar="FILE", help="whole finished runs, as a tar.xz"
+                )
         if name in ("compare", "table"):
             action.add_argument("--metric", help="the metric (default: the first)")
         if name == "prune":
@@ -273,6 +272,9 @@ def _text(value: Any) -> str:
 
 def _prune(store: RunStore, args: argparse.Namespace) -> None:
     unfinished = []
+    chosen = args.runs or args.where or args.status
+    if args.unfinished and chosen:
+        raise ConfigError("prune: --unfinished means all interrupted runs; drop the choice of runs")
     if args.unfinished and store.partial.is_symlink():
         raise ConfigError(f"{store.partial}: a link; prune deletes nothing outside {store.runs}")
     if args.unfinished and store.partial.is_dir():  # others there are folders of running workers
@@ -283,7 +285,7 @@ def _prune(store: RunStore, args: argparse.Namespace) -> None:
     records = []
     if not args.unfinished:
         records = narrowed(load(store, args.runs, read), args.where, args.status)
-    if records and not (args.runs or args.where or args.status):
+    if records and not chosen:
         raise ConfigError(
             "prune: name runs, or narrow them with --where, --status or --unfinished "
             "(all: --where engine=1)"

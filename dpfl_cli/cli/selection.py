@@ -15,6 +15,7 @@ from dpfl_cli.config.identity import flat
 if TYPE_CHECKING:
     from dpfl_cli.simulation.store import RunRecord, RunStore
 
+STATUSES = ("done", "diverged", "failed")
 COMPARED = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -76,8 +77,10 @@ def narrowed(
     `-accuracy`.
 
     Raises:
-      ConfigError: a condition cannot be read, or no run has its key.
+      ConfigError: a condition cannot be read, no run has its key, or there is no such status.
     """
+    if status not in (None, *STATUSES):
+        raise ConfigError(f"status {status}: {nearest(str(status), STATUSES)}")
     if not where and sort is None:
         return [record for record in records if status is None or record.status == status]
     rows = [(record, row_of(record)) for record in records]
@@ -88,7 +91,7 @@ def narrowed(
             raise ConfigError(f"{option} {key}: no run has this key; {nearest(key, known)}")
 
     for condition in where:
-        found = re.fullmatch(r"([^<>=!]+)(!=|<=|>=|=|<|>)(.*)", condition)
+        found = re.fullmatch(r"([^<>=!]+)(!=|<=|>=|=|<|>)([^<>=!].*)", condition)
         if not found:
             raise ConfigError(
                 f"--where {condition}: write KEY=VALUE, as algorithm=fedexp, or accuracy>80"
@@ -96,7 +99,7 @@ def narrowed(
         key, sign, wanted = found.groups()
         check("--where", key)
         if sign[0] in "<>" and _number(wanted) is None:
-            raise ConfigError(f"--where {condition}: {wanted or 'nothing'} is not a number")
+            raise ConfigError(f"--where {condition}: {wanted} is not a number")
         rows = [(record, row) for record, row in rows if _meets(row.get(key), sign, wanted)]
     if sort is not None:
         key = sort.removeprefix("-")

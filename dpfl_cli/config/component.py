@@ -147,7 +147,7 @@ def lookup(group: str, name: str) -> Component:
     return found
 
 
-def parse_settings(kind: type[Settings], values: dict[str, Any], where: str) -> Any:
+def parse_settings(kind: type[Settings], values: Any, where: str) -> Any:
     """Typed settings from plain values; a ConfigError names the first bad key by its config
     path.
     """

@@ -34,7 +34,8 @@ from dpfl_cli.config.errors import ConfigError, DpflError, nearest
 from dpfl_cli.config.paths import conf_dir
 
 VERSION_BASE = "1.3"
-CONFIG_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
+CONFIG_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, RecursionError)
+MOST_RUNS = 10**5  # of a grid
 # of Hydra's own folders, which are off: there is one tree of outputs
 HYDRA_FOLDERS = (
     "hydra.run.dir",
@@ -65,41 +66,46 @@ def check_overrides(words: Sequence[str]) -> None:
 
     Raises:
       ConfigError: an empty value or sweep step, no option of a group, a group's name changed
-        without its options, a value listed twice, a folder of Hydra's.
+        without its options, a value listed twice, too large a grid, a folder of Hydra's.
     """
     parser = OverridesParser.create()
+    runs = 1
     for word in words:
-        shown = word if len(word) < 80 else f"{word[:60]}..."
+        if word.startswith("-"):  # from Python; the command line knows its flags
+            raise ConfigError(f"{word}: not an override; write key=value")
         try:
             (override,) = parser.parse_overrides([word])
             key, value = override.key_or_group, override.value()
             sweep = isinstance(value, ChoiceSweep | RangeSweep)
             iterator = override.sweep_string_iterator() if sweep else iter([value])
-            values = list(islice(iterator, 1 if isinstance(value, RangeSweep) else None))
+            values = list(islice(iterator, MOST_RUNS + 1))
             if isinstance(value, dict):
                 OmegaConf.create(re.sub(r":(?! )", ": ", word.partition("=")[2]))
         except OverrideParseException:
             continue  # refused where it is composed
         except (ValueError, RecursionError, OmegaConfBaseException) as error:
             reason = str(error).partition(";")[0].splitlines()
-            raise ConfigError(f"{shown}: {reason[0] if reason else 'too deep'}") from error
+            raise ConfigError(f"{word}: {reason[0] if reason else 'too deep'}") from error
         except YAMLError as error:
             if twice := re.search("duplicate key.*", str(error)):
-                raise ConfigError(f"{shown}: {twice[0]}") from error
+                raise ConfigError(f"{word}: {twice[0]}") from error
         group, _, option = key.partition(".")
-        if key in HYDRA_FOLDERS:
-            raise ConfigError(f"{shown}: results go to one tree; set DPFL_OUTPUTS to its folder")
+        if any(f"{folder}.".startswith(f"{key}.") for folder in HYDRA_FOLDERS):
+            raise ConfigError(f"{word}: results go to one tree; set DPFL_OUTPUTS to its folder")
         if option == "name" and group in GROUPS:
-            raise ConfigError(f"{shown}: choose an option with its settings, as {group}=NAME")
-        if override.type == OverrideType.DEL:
-            continue
+            raise ConfigError(f"{word}: choose an option with its settings, as {group}=NAME")
         if "" in values:
-            raise ConfigError(f"{shown}: empty; give it a value, or null")
-        is_option = all(isinstance(one, str | list) and one != "null" for one in values)
+            raise ConfigError(f"{word}: empty; give it a value, or null")
+        is_option = all(
+            isinstance(one, str) and re.fullmatch(r"(?!null$)[\w-]+", one) for one in values
+        )
         if key in (*GROUPS, "scale") and not is_option:
-            raise ConfigError(f"{shown}: not an option; `dpfl list {key}` shows them")
+            raise ConfigError(f"{word}: not an option; `dpfl list {key}` shows them")
         if len(values) > len(set(map(str, values))):
-            raise ConfigError(f"{shown}: a value is listed twice")
+            raise ConfigError(f"{word}: a value is listed twice")
+        runs *= len(values)
+        if runs > MOST_RUNS:
+            raise ConfigError(f"{word}: makes a grid of more than {MOST_RUNS} runs; split it")
 
 
 def _composed(overrides: Sequence[str], with_hydra: bool = False) -> DictConfig:
@@ -211,6 +217,8 @@ def explained(error: Exception, overrides: Sequence[str]) -> DpflError:
             f"{error.override}: not an override; write key=value (quote what the shell would "
             "change)"
         )
+    if isinstance(error, RecursionError):
+        return ConfigError("a config file holds itself (an anchor in its own value) or is too deep")
     message = str(error).strip()
     first = (message.splitlines() or [type(error).__name__])[0]
     unknown = re.search(r"Could not (?:override|find match for|delete)\w*[^']*'([^']+)'", message)

@@ -7,8 +7,11 @@ prints the line and exits with `exit_code`; `--debug` shows the traceback.
 from __future__ import annotations
 
 import difflib
+import re
 import traceback
 from collections.abc import Iterable
+
+LONG = re.compile(r"[^\s:/]{300,}")  # what a line cuts, such as a number of a thousand digits
 
 
 class DpflError(Exception):
@@ -17,7 +20,8 @@ class DpflError(Exception):
     exit_code = 2
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        line = " ".join(message.split())
+        super().__init__(LONG.sub(lambda word: f"{word[0][:60]}...", line))
 
 
 class ConfigError(DpflError):

@@ -98,4 +98,4 @@ class RootSettings(Settings):
     """The scalars at the root of a run's config."""
 
     seed: int = Field(ge=0, lt=2**63)
-    rounds: int = Field(ge=1)
+    rounds: int = Field(ge=1, le=10**9)

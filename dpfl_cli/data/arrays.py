@@ -120,15 +120,18 @@ def _pool(option: str, path: str) -> Pool:
     features, targets, clients = (parts.get(name) for name in ("features", "targets", "clients"))
     assert features is not None
     assert targets is not None
-    for name, one, kinds in (("features", features, "buif"), ("targets", targets, "buifUS")):
-        if one.dtype.kind not in kinds:
+    kinds = {"features": "buif", "targets": "buifUS", "clients": "buifUS"}
+    for name, one in zip(kinds, (features, targets, clients), strict=True):
+        if one is None:
+            continue
+        if one.dtype.kind not in kinds[name]:
             raise DataError(f"{where}: {name} are {one.dtype}, not numbers")
         if one.dtype.kind == "f" and not np.isfinite(one).all():
             raise DataError(f"{where}: {name} are not finite in record {_first_bad(one)}")
     sides = [one for one in (targets, clients) if one is not None]
     if (
         features.ndim < 2
-        or not len(features)
+        or not features.size
         or any(one.shape != (len(features),) for one in sides)
     ):
         shapes = ", ".join(f"{name} {list(one.shape)}" for name, one in parts.items())
@@ -164,7 +167,10 @@ def _numpy(content: bytes) -> Any:
             return found
         if sum(member.file_size for member in found.zip.infolist()) > LARGEST:
             raise ValueError(f"more than {LARGEST} bytes unpacked")
-        return {name: found[name] for name in found.files}
+        arrays = {name: found[name] for name in found.files}
+        if strange := [name for name, one in arrays.items() if not isinstance(one, np.ndarray)]:
+            raise ValueError(f"{strange[0]} is no array")
+        return arrays
     except (*DAMAGED, zipfile.BadZipFile, RuntimeError, MemoryError, TypeError) as error:
         raise ValueError(str(error)) from error
 

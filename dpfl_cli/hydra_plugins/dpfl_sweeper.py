@@ -5,9 +5,12 @@ they run any.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra_plugins.dpfl_launcher import DpflLauncher
+
+from dpfl_cli.config.errors import ConfigError
 
 
 class DpflSweeper(BasicSweeper):
@@ -21,3 +24,12 @@ class DpflSweeper(BasicSweeper):
         """
         if not isinstance(self.launcher, DpflLauncher):
             super().validate_batch_is_legal(batch)
+
+    @staticmethod
+    def split_arguments(overrides: list[list[str]], max_batch_size: Any) -> list[list[list[str]]]:
+        """The jobs in batches of at most so many."""
+        if max_batch_size is not None and (type(max_batch_size) is not int or max_batch_size < 1):
+            raise ConfigError(
+                f"hydra.sweeper.max_batch_size={max_batch_size}: write a whole number of at least 1"
+            )
+        return list(BasicSweeper.split_arguments(overrides, max_batch_size))

@@ -102,7 +102,8 @@ def _planned(config: Mapping[str, Any]) -> Plan:
         if key not in known and key not in IGNORED:
             raise ConfigError(f"{key}: unknown option; {nearest(key, known)}")
     root = parse_root({key: config[key] for key in ROOT if key in config})
-    sections = {name: parse_settings(kind, config[name], name) for name, kind in SECTIONS.items()}
+    parse_settings(Settings, config.get("scale") or {}, "scale")  # it sets other keys, none here
+    sections = {n: parse_settings(kind, config.get(n), n) for n, kind in SECTIONS.items()}
     chosen: dict[str, Any] = {group: _chosen(group, config.get(group)) for group in CHOSEN}
     dp, units = sections["dp"], chosen["algorithm"].target.units
     if dp.trust == "none" and dp.unit not in units:  # nothing is protected, of neither unit

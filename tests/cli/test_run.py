@@ -188,6 +188,20 @@ def test_the_collector_is_left_as_it_was(enabled: bool) -> None:
         (["reproduce", "fedexp/tabel4"], "did you mean fedexp"),
         (["data", "fetch", "minst"], "did you mean mnist?"),
         (["run", "--plugin", "no_such_file.py"], "cannot be read"),
+        (["run", "algorithm=fedavg.yaml"], "not an option"),
+        (["run", "~participation"], "not an option"),
+        (["run", "~evaluation"], "evaluation=None"),
+        (["run", "+scale.name=quick"], "scale.name: unknown option"),
+        (["run", "hydra.run={dir:x}"], "results go to one tree"),
+        (["run", "-m", "hydra.sweeper.max_batch_size=0"], "whole number of at least 1"),
+        (["run", "-m", "seed=range(400)", "rounds=range(1,400)"], "split it"),
+        (["run", f"rounds={10**12}"], "less than or equal to"),
+        (["runs", "list", "--where", "seed==1"], "write KEY=VALUE"),
+        (["runs", "prune", "--unfinished", "--where", "seed=0"], "drop the choice of runs"),
+        (["runs", "export", "--output", "a.csv", "--archive", "b"], "not allowed with"),
+        (["new", "algorithm", "fedavg"], "choose another name"),
+        (["new", "model", "numpy"], "choose another name"),
+        (["account", "f" * 5000], "f...: no run"),
     ],
 )
 def test_wrong_use_is_one_line_and_runs_nothing(
@@ -337,6 +351,35 @@ def test_places_that_are_not_there_are_one_line(tmp_path: Path) -> None:
         2,
         "dpfl: ~nobody.at.all: no such home; write the whole path\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words", "says"),
+    [
+        ("own.py", "raise SystemExit", ["reproduce", "own.py"], "SystemExit"),
+        (
+            "algorithm/own.yaml",
+            "name: fedavg\nx: &x [*x]",
+            ["run", "--config-dir", ".", "algorithm=own"],
+            "holds itself",
+        ),
+    ],
+)
+def test_files_of_ones_own_that_cannot_be_read_through_are_one_line(
+    name: str,
+    text: str,
+    words: list[str],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(text)
+    code, _, err = dpfl(capsys, *words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert says in err
 
 
 def test_flags_may_stand_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
@@ -654,6 +697,9 @@ def test_a_damaged_run_is_named_and_left_out(
     )
     damaged, whole = folders
     (damaged / name).write_text(content)
+    if name == "metrics.csv":  # of the others, tables are made all the same
+        code, _, err = dpfl(capsys, "runs", "table", "--rows", "algorithm", "--cols", "dp")
+        assert (code, err.count(str(damaged / name))) == (0, 1)
     readers = {"metrics.csv": ["export", "compare"], "ledger.json": ["show"]}
     for words in readers.get(name, ["export", "compare", "show", "list"]):
         code, out, err = dpfl(capsys, "runs", words)

@@ -97,6 +97,8 @@ def test_test_records_are_held_out_alike_for_every_seed_or_from_a_file(mine: str
         ({"features": FEATURES.astype(str), "targets": LABELS}, "not numbers"),
         ({"features": FEATURES * [1, np.nan, 1], "targets": LABELS}, "not finite in record 0"),
         ({"features": FEATURES, "targets": LABELS, "clients": LABELS[:3]}, r"clients \[3\]"),
+        ({"features": FEATURES[:, :0], "targets": LABELS}, r"features \[12, 0\]"),
+        ({"features": FEATURES, "targets": LABELS, "clients": LABELS * 1j}, "clients are complex"),
         ({"features": FEATURES, "targets": np.array([None] * 12)}, "not a .npz file of arrays"),
     ],
 )

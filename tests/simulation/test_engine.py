@@ -209,7 +209,7 @@ def test_the_algorithms_own_seconds_are_known_at_every_evaluated_round(
 
         return wrapped
 
-    monkeypatch.setattr(FedExp, "init", taking(32.0, FedExp.init))
+    monkeypatch.setattr(FedExp, "init", staticmethod(taking(32.0, FedExp.init)))
     monkeypatch.setattr(FedExp, "round", taking(4.0, FedExp.round))
     monkeypatch.setattr(Stack, "evaluate", taking(1000.0, Stack.evaluate))
     plans = plans_of("evaluation.every=2", "rounds=5", seeds=2)
