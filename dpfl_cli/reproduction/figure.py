@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
-import matplotlib.colors
 import matplotlib.patches
 import numpy as np
 import pandas as pd
@@ -20,7 +19,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from dpfl_cli.reproduction.artifact import Artifact, Figure, Scale
-from dpfl_cli.reproduction.layout import Cell, heading, number_text
+from dpfl_cli.reproduction.layout import heading, number_text
 from dpfl_cli.reproduction.look import (
     COLOURS,
     GREY,
@@ -41,7 +40,7 @@ from dpfl_cli.reproduction.look import (
     shade,
 )
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND
-from dpfl_cli.reproduction.rows import in_order, matching, records
+from dpfl_cli.reproduction.rows import in_order, matching
 
 
 def draw(
@@ -83,24 +82,14 @@ class _Drawing:
         self.artifact, self.spec, self.rows, self.labels = artifact, spec, rows, labels
         found = matching(rows, spec.where, labels)
         found = found[found[MEASURE].isin(list(spec.measures)) & found["value"].notna()]
-        found = found[found["value"] > 0] if "y" in spec.log else found
-        self.found: list[Cell] = records(found)
+        self.found = found[found["value"] > 0] if "y" in spec.log else found
         panels = [self.values(name) for name in spec.panels]
-        self.down, self.across = 1, 1
-        self.keys: list[tuple[Any, ...]] = [()]
-        if len(panels) == 1:
-            count = len(panels[0]) or 1
-            self.down, self.across = math.ceil(count / 4) if count > 4 else 1, min(count, 4)
-            self.keys = [(value,) for value in panels[0]]
-        elif panels:
-            self.down, self.across = len(panels[0]) or 1, len(panels[1]) or 1
-            self.keys = list(itertools.product(*panels))
-        self.names: list[Any] = [None]
-        if spec.series:
-            self.names = self.values(spec.series)
-        elif len(spec.measures) > 1:
-            self.names = list(spec.measures)
-        self.styles = self.values(spec.style) if spec.style else [None]
+        self.keys = list(itertools.product(*panels))
+        self.across = (len(panels[1]) if len(panels) > 1 else min(len(self.keys), 4)) or 1
+        self.down = math.ceil(len(self.keys) / self.across) or 1
+        self.column = spec.series or MEASURE  # a line or a bar for each of its values
+        self.names = self.values(spec.series) if spec.series else list(spec.measures)
+        self.named = spec.series is not None or len(self.names) > 1  # in the legend
         if spec.kind == "heatmap":
             self.size = 2.7 * self.across + 1.6, 2.1 * self.down + 1.0
         else:
@@ -110,24 +99,27 @@ class _Drawing:
 
     def values(self, name: str) -> list[Any]:
         """The values of a label that occur here, in the table's order."""
-        present = {cell.get(name, "") for cell in self.found} - {""}
-        if name not in self.rows:
-            return in_order(present)
-        return [one for one in in_order(self.rows[name]) if one in present]
+        present = set(self.found[name]) if name in self.rows else set()
+        return [one for one in in_order(self.rows[name]) if one in present - {""}]
+
+    def look_of(self, name: Any) -> tuple[str | None, Any]:
+        """What a series has its colour by, in all figures of an artifact."""
+        return self.spec.series, name if self.named else None
 
     def fill(self, canvas: Any, looks: Mapping[tuple[Any, Any], int]) -> None:
         """Draws into a figure or a part of one."""
         spec, artifact = self.spec, self.artifact
         axes = canvas.subplots(self.down, self.across, squeeze=False, sharey=spec.share_y)
-        names = {name: looks[spec.series, name] for name in self.names}
+        names = {name: looks[self.look_of(name)] for name in self.names}
         for position, (axis, key) in enumerate(zip(axes.flat, self.keys, strict=False)):
             panel = dict(zip(spec.panels, key, strict=True))
-            inside = [one for one in self.found if all(one[n] == v for n, v in panel.items())]
+            inside = matching(self.found, panel, self.labels)
             axis.set_title(", ".join(heading(artifact, *pair) for pair in panel.items()))
             if spec.kind == "heatmap":
-                row = [one for one in self.found if not key or one[spec.panels[0]] == key[0]]
-                beside = [one["value"] for one in row]
-                image = self._heatmap(axis, inside, colour_scale(beside, "colour" in spec.log))
+                row = matching(self.found, dict(list(panel.items())[:1]), self.labels)
+                image = self._heatmap(
+                    axis, inside, colour_scale(row["value"], "colour" in spec.log)
+                )
                 if position % self.across == self.across - 1:  # one scale a row of panels
                     bar = canvas.colorbar(image, ax=axes[position // self.across].tolist())
                     bar.set_label(self._axis_title(spec.measures))
@@ -137,84 +129,67 @@ class _Drawing:
                 self._marks(axis, {**spec.where, **panel}, names)
             else:
                 self._bars(axis, inside, names)
+            if "y" in spec.log:
+                axis.set_yscale("log")
+            if spec.y_range:
+                axis.set_ylim(*spec.y_range)
             if not spec.share_y or position % self.across == 0:
-                shown = sorted({cell[MEASURE] for cell in inside})
-                axis.set_ylabel(spec.y_title or self._axis_title(shown))
+                axis.set_ylabel(spec.y_title or self._axis_title(sorted(set(inside[MEASURE]))))
         for axis in axes.flat[len(self.keys) :]:
             axis.set_visible(False)
         legend(canvas, axes, self.size[0], always=spec.kind == "bars")
 
     def _axis_title(self, measures: Sequence[str]) -> str:
-        known = [
-            self.artifact.measures[name] for name in measures if name in self.artifact.measures
-        ]
-        units = {one.unit for one in known}
+        known = self.artifact.measures
+        units = {known[name].unit for name in measures if name in known}
         unit = f" ({units.pop()})" if len(units) == 1 and units != {""} else ""
         return ", ".join(self.artifact.title_of(name) for name in measures) + unit
 
-    def _of(self, inside: Sequence[Cell], name: Any) -> list[Cell]:
-        column = self.spec.series or MEASURE
-        return [cell for cell in inside if name is None or cell[column] == name]
-
-    def _placed(self, inside: Sequence[Cell]) -> list[tuple[float, Cell]]:
-        """The finite cells with a place on the x axis: a numeric label, or another measure's
-        value.
+    def _placed(self, inside: pd.DataFrame) -> pd.DataFrame:
+        """The finite cells with a place on the x axis, in its order: `at`, a numeric label or
+        another measure's value.
         """
         x, keys = self.spec.x, [*self.labels, ROUND, RANK]
-        places: dict[Any, Any] = {}
         if x in self.artifact.measures:
-            for cell in records(self.rows[self.rows[MEASURE] == x]):
-                places[tuple(cell[name] for name in keys)] = cell["value"]
-            found = [(places.get(tuple(cell[name] for name in keys)), cell) for cell in inside]
+            places = self.rows[self.rows[MEASURE] == x].set_index(keys)["value"].rename("at")
+            placed = inside.join(places, on=keys)
         else:
-            found = [(cell.get(x), cell) for cell in inside]
-        return [
-            (float(place), cell)
-            for place, cell in found
-            if isinstance(place, int | float)
-            and math.isfinite(place)
-            and math.isfinite(cell["value"])
-        ]
+            placed = inside.assign(at=inside[x])
+        placed["at"] = pd.to_numeric(placed["at"], errors="coerce").astype(float)
+        finite = np.isfinite(placed["at"]) & np.isfinite(placed["value"])
+        return placed[finite].sort_values("at", kind="stable")
 
-    def _cut(self, name: Any) -> str:
-        """What the legend adds for a line that goes beyond the given range of y."""
-        if not self.spec.y_range:
-            return ""
-        low, high = self.spec.y_range
-        mine = [one["value"] for one in self._of(self.found, name) if math.isfinite(one["value"])]
-        sides = ["below"] * (min(mine, default=low) < low)
-        sides += ["above"] * (max(mine, default=high) > high)
-        return f" (continues {' and '.join(sides)} the axis)" if sides else ""
+    def _title_of(self, name: Any) -> str | None:
+        """What the legend says of a series, also where it goes beyond the given range of y."""
+        if not self.named:
+            return None
+        mine = self.found.loc[self.found[self.column] == name, "value"]
+        low, high = self.spec.y_range or (-math.inf, math.inf)
+        sides = ["below"] * bool((mine < low).any())
+        sides += ["above"] * bool((mine[np.isfinite(mine)] > high).any())
+        cut = f" (continues {' and '.join(sides)} the axis)" if sides else ""
+        return self.artifact.title_of(name) + cut
 
-    def _lines(
-        self, axis: Axes, inside: Sequence[tuple[float, Cell]], names: Mapping[Any, int]
-    ) -> None:
-        spec, title, many = self.spec, self.artifact.title_of, len(self.styles)
-        for (name, look), (number, second) in itertools.product(
-            names.items(), enumerate(self.styles)
-        ):
-            column = spec.series or MEASURE
-            placed = [
-                (x, cell)
-                for x, cell in inside
-                if (name is None or cell[column] == name)
-                and (spec.style is None or cell[spec.style] == second)
-            ]
-            if not placed:
+    def _lines(self, axis: Axes, inside: pd.DataFrame, names: Mapping[Any, int]) -> None:
+        spec, artifact = self.spec, self.artifact
+        styles = self.values(spec.style) if spec.style else [None]
+        many = len(styles)
+        for (name, look), (number, second) in itertools.product(names.items(), enumerate(styles)):
+            placed = inside[inside[self.column] == name]
+            placed = placed[placed[spec.style] == second] if spec.style else placed
+            if placed.empty:
                 continue
-            placed.sort(key=lambda pair: pair[0])
-            xs = np.array([x for x, _ in placed])
-            ys = np.array([cell["value"] for _, cell in placed])
+            xs, ys = placed["at"].to_numpy(), placed["value"].to_numpy(float)
             colour, style = COLOURS[look % len(COLOURS)], STYLES[look % len(STYLES)]
             every: Any = 1 if len(placed) <= MARKED else None
-            label = None if name is None else title(name) + self._cut(name)
+            label = self._title_of(name)
             if spec.style is not None:
                 colour, style = shade(colour, number, many), dashes(number, many)
                 every, label = (number, max(1, len(placed) // 6)), None
             marker = None if every is None else MARKERS[look % len(MARKERS)]
             shape: Any = {"marker": marker, "markevery": every, "markersize": 4, "linewidth": 1.6}
             axis.plot(xs, ys, color=colour, linestyle=style, label=label, **shape)
-            spread = np.array([cell["std"] for _, cell in placed], float)
+            spread = placed["std"].to_numpy(float)
             if spec.spread and not np.all(np.isnan(spread)):
                 spread = np.nan_to_num(spread)
                 low = ys - spread
@@ -227,23 +202,13 @@ class _Drawing:
         if spec.style is not None:  # the legend names either label once, not every pair
             for name, look in names.items():
                 colour, marker = COLOURS[look % len(COLOURS)], MARKERS[look % len(MARKERS)]
-                shown = title(name) + self._cut(name)
-                axis.plot([], [], color=colour, marker=marker, markersize=4, label=shown)
-            for number, second in enumerate(self.styles):
-                grey, shown = (
-                    shade("#000000", number, many),
-                    heading(self.artifact, spec.style, second),
-                )
-                axis.plot([], [], color=grey, linestyle=dashes(number, many), label=shown)
-        self._ticks(axis, sorted({x for x, _ in inside}))
-        self._y_axis(axis)
+                title = self._title_of(name)
+                axis.plot([], [], color=colour, marker=marker, markersize=4, label=title)
+            for number, second in enumerate(styles):
+                grey, title = shade("#000000", number, many), heading(artifact, spec.style, second)
+                axis.plot([], [], color=grey, linestyle=dashes(number, many), label=title)
+        self._ticks(axis, sorted(set(inside["at"])))
         axis.set_xlabel(spec.x_title or self._axis_title([spec.x]))
-
-    def _y_axis(self, axis: Axes) -> None:
-        if "y" in self.spec.log:
-            axis.set_yscale("log")
-        if self.spec.y_range:
-            axis.set_ylim(*self.spec.y_range)
 
     def _ticks(self, axis: Axes, places: Sequence[float]) -> None:
         """On a log x axis with few places ticks at these places, of whole numbers at whole ones."""
@@ -270,9 +235,10 @@ class _Drawing:
     def _marks(self, axis: Axes, panel: Mapping[str, Any], names: Mapping[Any, int]) -> None:
         """Vertical lines at numbers, and at the values of measures in this panel."""
         for mark in self.spec.marks:
-            fixed = isinstance(mark.at, int | float)
             places = (
-                [(float(mark.at), GREY)] if fixed else self._values_at(str(mark.at), panel, names)
+                self._values_at(mark.at, panel, names)
+                if isinstance(mark.at, str)
+                else [(float(mark.at), GREY)]
             )
             for place, colour in places:
                 axis.axvline(place, color=colour, linewidth=1.2, linestyle=":")
@@ -282,93 +248,91 @@ class _Drawing:
     def _values_at(
         self, measure: str, panel: Mapping[str, Any], names: Mapping[Any, int]
     ) -> list[tuple[float, str]]:
-        """(value, colour) of every different value of a measure whose labels fit the panel's."""
-        series = self.spec.series
-        found: dict[tuple[float, Any], None] = {}
-        for cell in records(self.rows[self.rows[MEASURE] == measure]):
-            own = {name: value for name, value in panel.items() if cell.get(name, "") != ""}
-            fits = not matching(pd.DataFrame([cell]), own, [*self.labels]).empty
-            name = (cell[series] or None) if series else None
-            if fits and math.isfinite(cell["value"]) and (name is None or name in names):
-                found[float(f"{cell['value']:.6g}"), name] = None
-        values = {value for value, _ in found}
-        if len(values) == 1:
-            return [(values.pop(), GREY)]
-        colour = {name: COLOURS[look % len(COLOURS)] for name, look in names.items()} | {None: GREY}
-        return [(value, colour[name]) for value, name in found]
+        """(value, colour) of every different value of a measure whose labels, where it has them,
+        are the panel's.
+        """
+        found = self.rows[(self.rows[MEASURE] == measure) & np.isfinite(self.rows["value"])]
+        for name, wanted in panel.items():
+            fits = matching(found, {name: wanted}, self.labels).index
+            found = found[found.index.isin(fits) | (found[name] == "")]
+        colour = {"": GREY} | {name: COLOURS[look % len(COLOURS)] for name, look in names.items()}
+        own = found[self.spec.series].map(colour) if self.spec.series else GREY
+        values = [float(f"{value:.6g}") for value in found["value"]]
+        places = found.assign(value=values, own=own)[["value", "own"]].dropna().drop_duplicates()
+        if places["value"].nunique() == 1:
+            return [(places["value"].iloc[0], GREY)]
+        return list(places.itertuples(index=False, name=None))
 
-    def _bars(self, axis: Axes, inside: Sequence[Cell], names: Mapping[Any, int]) -> None:
+    def _bars(self, axis: Axes, inside: pd.DataFrame, names: Mapping[Any, int]) -> None:
         spec, artifact = self.spec, self.artifact
-        groups = in_order(cell[spec.x] for cell in inside)
+        groups = in_order(inside[spec.x])
         width = 0.8 / max(len(names), 1)
         for position, (name, look) in enumerate(names.items()):
             offset = (position - (len(names) - 1) / 2) * width
-            mine = {groups.index(cell[spec.x]) + offset: cell for cell in self._of(inside, name)}
-            mark_diverged(axis, [x for x, one in mine.items() if math.isinf(one["value"])], width)
-            shown = {x: cell for x, cell in mine.items() if math.isfinite(cell["value"])}
-            if not shown:
+            mine = inside[inside[self.column] == name]
+            mine = mine.assign(at=[groups.index(one) + offset for one in mine[spec.x]])
+            mark_diverged(axis, mine.loc[np.isinf(mine["value"]), "at"], width)
+            shown = mine[np.isfinite(mine["value"])]
+            if shown.empty:
                 continue
-            spread = np.array([cell["std"] for cell in shown.values()], float)
+            spread = shown["std"].to_numpy(float)
             errors = None if not spec.spread or np.all(np.isnan(spread)) else np.nan_to_num(spread)
             bars = axis.bar(
-                list(shown),
-                [cell["value"] for cell in shown.values()],
+                shown["at"],
+                shown["value"],
                 width * 0.92,
                 yerr=errors,
                 capsize=2,
                 color=COLOURS[look % len(COLOURS)],
                 hatch=HATCHES[look % len(HATCHES)],
                 edgecolor="white",
-                label=None if name is None else artifact.title_of(name),
+                label=artifact.title_of(name) if self.named else None,
                 error_kw={"linewidth": 1},
             )
             if spec.numbers:
-                texts = [
-                    number_text(artifact, one[MEASURE], one["value"]) for one in shown.values()
-                ]
+                cells = zip(shown[MEASURE], shown["value"], strict=True)
+                texts = [number_text(artifact, measure, value) for measure, value in cells]
                 axis.bar_label(bars, texts, fontsize=6.5, padding=2)
-            known = {x: cell["paper"] for x, cell in shown.items() if not math.isnan(cell["paper"])}
+            known = shown[shown["paper"].notna()]
             size: Any = {"markersize": max(7.0, 22 * width), "markeredgewidth": 1.6}
-            for x, value in known.items():
-                axis.plot([x], [value], "_", color="black", label=PAPER, **size)
+            if not known.empty:
+                axis.plot(known["at"], known["paper"], "_", color="black", label=PAPER, **size)
         crowded = len(groups) > 4
         wide = 24 if crowded else 40 // max(len(groups), 1)
         texts = [textwrap.fill(artifact.title_of(g), wide, break_long_words=False) for g in groups]
         turned = crowded and max(len(text) for text in texts) > 5
-        look_of: Any = (
-            {"rotation": 30, "ha": "right"} if turned else {"rotation": 0, "ha": "center"}
-        )
-        axis.set_xticks(range(len(groups)), texts, fontsize=7.5, **look_of)
+        turn: Any = {"rotation": 30, "ha": "right"} if turned else {}
+        axis.set_xticks(range(len(groups)), texts, fontsize=7.5, **turn)
         axis.grid(axis="x", visible=False)
-        self._y_axis(axis)
         if spec.x_title or all(isinstance(group, int | float) for group in groups):
             axis.set_xlabel(spec.x_title or artifact.title_of(spec.x))
 
-    def _heatmap(self, axis: Axes, inside: Sequence[Cell], norm: Normalize) -> Any:
+    def _heatmap(self, axis: Axes, inside: pd.DataFrame, norm: Normalize) -> Any:
         spec, title = self.spec, self.artifact.title_of
-        xs, ys = (sorted({cell[name] for cell in inside}) for name in (spec.x, spec.y))
-        grid = np.full((len(ys), len(xs)), np.nan)
-        for cell in inside:
-            value = cell["value"] if math.isfinite(cell["value"]) else np.nan
-            grid[ys.index(cell[spec.y]), xs.index(cell[spec.x])] = value
-        shown = np.ma.masked_invalid(grid)
+        inside = inside.replace({"value": {math.inf: math.nan, -math.inf: math.nan}})
+        keys = [spec.y, spec.x]
+        grid = inside.drop_duplicates(keys, keep="last").pivot(
+            index=spec.y, columns=spec.x, values="value"
+        )
+        shown = np.ma.masked_invalid(grid.to_numpy(float))
         image = axis.imshow(shown, cmap="cividis", aspect="auto", origin="lower", norm=norm)
         axis.grid(visible=False)
-        axis.set_xticks(range(len(xs)), [f"{value:g}" for value in xs])
-        axis.set_yticks(range(len(ys)), [f"{value:g}" for value in ys])
+        axis.set_xticks(range(len(grid.columns)), [f"{value:g}" for value in grid.columns])
+        axis.set_yticks(range(len(grid)), [f"{value:g}" for value in grid.index])
         axis.set_xlabel(spec.x_title or title(spec.x))
         axis.set_ylabel(spec.y_title or title(spec.y))
         centred: Any = {"ha": "center", "va": "center", "fontsize": 6.5}
-        for cell in inside:
-            x, y = xs.index(cell[spec.x]), ys.index(cell[spec.y])
-            if not math.isfinite(cell["value"]):
+        cells = inside[[spec.x, spec.y, "value", BEST]]
+        for at_x, at_y, value, best in cells.itertuples(index=False, name=None):
+            x, y = grid.columns.get_loc(at_x), grid.index.get_loc(at_y)
+            if math.isnan(value):
                 axis.text(x, y, "div.", color="#444444", **centred)
                 continue
-            red, green, blue, _ = image.to_rgba(np.array([cell["value"]]))[0]
+            red, green, blue, _ = image.to_rgba(np.array([value]))[0]
             colour = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.5 else "black"
-            text = re.sub(r"e\+?(-?)0*", r"e\1", f"{cell['value']:.3g}")
+            text = re.sub(r"e\+?(-?)0*", r"e\1", f"{value:.3g}")
             axis.text(x, y, text, color=colour, **centred)
-            if cell[BEST]:
+            if best:
                 frame: Any = {"fill": False, "edgecolor": "#D55E00", "linewidth": 2}
                 box = mpl.patches.Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, **frame)
                 axis.add_patch(box)
@@ -379,21 +343,21 @@ def _looks(drawn: Sequence[_Drawing]) -> dict[tuple[Any, Any], int]:
     """(label, value) -> number of its colour, the same in all figures of an artifact."""
     found: dict[tuple[Any, Any], int] = {}
     for label in dict.fromkeys(one.spec.series for one in drawn):
-        names = [name for one in drawn if one.spec.series == label for name in one.names]
+        mine = [one for one in drawn if one.spec.series == label]
+        names = [one.look_of(name)[1] for one in mine for name in one.names]
         order = dict.fromkeys(names if label is None else in_order(names))
         found |= {(label, name): number for number, name in enumerate(order)}
     return found
 
 
 def _title(artifact: Artifact, scale: Scale, drawn: Sequence[_Drawing]) -> str:
-    cells = [(one.spec, cell) for one in drawn for cell in one.found]
-    runs = sorted({int(cell["n"]) for _, cell in cells})
+    runs = sorted({int(n) for one in drawn for n in one.found["n"]})
     seeds = ""
     if runs and artifact.trains:
         count = "–".join(str(n) for n in dict.fromkeys((runs[0], runs[-1])))
         seeds = f", {count} seed{'s' if runs[-1] > 1 else ''}"
-    banded = (cell for spec, cell in cells if spec.spread and spec.kind != "heatmap")
-    spread = any(not math.isnan(cell["std"]) for cell in banded)
+    banded = [one for one in drawn if one.spec.spread and one.spec.kind != "heatmap"]
+    spread = any(one.found["std"].notna().any() for one in banded)
     reduced = ", reduced size" if scale != "paper" and not artifact.size(scale).full else ""
     wide = min(110, int(12.5 * max(one.size[0] for one in drawn)))
     about = f"{artifact.name}, scale {scale}{reduced}{seeds}{' (± 1 standard deviation)' * spread}"
