@@ -208,13 +208,13 @@ def publish(asked: Question) -> Path:
       ConfigError: the folder cannot be written.
     """
     from dpfl_cli.cli.files import write_output
-    from dpfl_cli.reproduction.bound_figure import curves, curves_csv, draw_bound
+    from dpfl_cli.reproduction.bound_figure import curves, draw_bound
 
     bound, setting = asked.bound, asked.setting
     drawn = curves(bound)
     files = {
         **draw_bound(bound, drawn, setting),
-        "bound.csv": curves_csv(bound, drawn).encode(),
+        "bound.csv": drawn.drop(columns="best").to_csv(index=False).encode(),
     }
     name = content_id({**asdict(bound), "setting": setting})
     folder = outputs_dir() / "calculate" / "scaffnew" / name

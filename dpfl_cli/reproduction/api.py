@@ -1,37 +1,45 @@
 """All that a paper's module, or a file of one's own, imports."""
 
-from dpfl_cli.reproduction.artifact import Artifact as Artifact
-from dpfl_cli.reproduction.artifact import Claim as Claim
-from dpfl_cli.reproduction.artifact import Figure as Figure
-from dpfl_cli.reproduction.artifact import Mark as Mark
-from dpfl_cli.reproduction.artifact import Paper as Paper
-from dpfl_cli.reproduction.artifact import PaperNumbers as PaperNumbers
-from dpfl_cli.reproduction.artifact import Prior as Prior
-from dpfl_cli.reproduction.artifact import Run as Run
-from dpfl_cli.reproduction.artifact import Runs as Runs
-from dpfl_cli.reproduction.artifact import Scale as Scale
-from dpfl_cli.reproduction.artifact import Size as Size
-from dpfl_cli.reproduction.artifact import Table as Table
-from dpfl_cli.reproduction.artifact import claim as claim
-from dpfl_cli.reproduction.artifact import untrained as untrained
-from dpfl_cli.reproduction.measure import Best as Best
-from dpfl_cli.reproduction.measure import Derived as Derived
-from dpfl_cli.reproduction.measure import Fact as Fact
-from dpfl_cli.reproduction.measure import Facts as Facts
-from dpfl_cli.reproduction.measure import Layers as Layers
-from dpfl_cli.reproduction.measure import Metric as Metric
-from dpfl_cli.reproduction.measure import Price as Price
-from dpfl_cli.reproduction.measure import Where as Where
-from dpfl_cli.reproduction.rows import Missing as Missing
-from dpfl_cli.reproduction.rows import Rows as Rows
-from dpfl_cli.reproduction.rows import between as between
-from dpfl_cli.reproduction.rows import grid as grid
-from dpfl_cli.reproduction.verdict import Comparison as Comparison
-from dpfl_cli.reproduction.verdict import Comparisons as Comparisons
-from dpfl_cli.reproduction.verdict import Sample as Sample
-from dpfl_cli.reproduction.verdict import above as above
-from dpfl_cli.reproduction.verdict import below as below
-from dpfl_cli.reproduction.verdict import each_seed as each_seed
-from dpfl_cli.reproduction.verdict import exact as exact
-from dpfl_cli.reproduction.verdict import level as level
-from dpfl_cli.reproduction.verdict import near_paper as near_paper
+from dpfl_cli.reproduction.artifact import (
+    Artifact,
+    Claim,
+    Figure,
+    Mark,
+    Paper,
+    PaperNumbers,
+    Prior,
+    Run,
+    Runs,
+    Scale,
+    Size,
+    Table,
+    claim,
+    untrained,
+)
+from dpfl_cli.reproduction.measure import (
+    Best,
+    Derived,
+    Fact,
+    Facts,
+    Layers,
+    Metric,
+    Price,
+    Where,
+)
+from dpfl_cli.reproduction.rows import (
+    Missing,
+    Rows,
+    between,
+    grid,
+)
+from dpfl_cli.reproduction.verdict import (
+    Comparison,
+    Comparisons,
+    Sample,
+    above,
+    below,
+    each_seed,
+    exact,
+    level,
+    near_paper,
+)

@@ -17,6 +17,7 @@ from dpfl_cli.reproduction.tables import averaged, from_csv
 from dpfl_cli.simulation.store import write_atomically
 
 INDEX = "index.md"
+Files = Mapping[str, str | bytes]  # name -> content
 HOW = "make publish (dpfl reproduce all scale=quick --publish)"
 
 
@@ -38,34 +39,32 @@ def publish_artifacts(outputs: Path, artifacts: Sequence[Artifact], scale: Scale
         source = artifact_folder(outputs, artifact.name, scale)
         try:
             names = files_of(artifact)
-            files: dict[str, str | bytes] = {name: (source / name).read_bytes() for name in names}
+            files: Files = {name: (source / name).read_bytes() for name in names}
         except OSError as error:
             raise StoreError(
                 f"{error.filename}: cannot be read ({error.strerror}); reproduce {artifact.name} "
                 "again"
             ) from error
-        folder = root / artifact.name / scale
-        claims = _claims(source / "claims.json")
-        record(artifact.name, scale, claims)
-        files |= remade(artifact, scale, files)  # whose pages say what was recorded before
-        publish(folder, files)
-        made.append(folder)
+        made.append(_put(root, artifact, scale, files))
     write_atomically(root / INDEX, index_md(root).encode())
     return made
 
 
-def remade(
-    artifact: Artifact, scale: Scale, files: Mapping[str, str | bytes]
-) -> dict[str, str | bytes]:
+def _put(root: Path, artifact: Artifact, scale: Scale, files: Files) -> Path:
+    """One folder, with pages as its CSV files give them today and its findings as recorded."""
+    claims = remade(artifact, scale, files)["claims.json"]
+    record(artifact.name, scale, json.loads(claims)["claims"])
+    folder = root / artifact.name / scale
+    publish(folder, {**files, **remade(artifact, scale, files)})  # which say what is recorded now
+    return folder
+
+
+def remade(artifact: Artifact, scale: Scale, files: Files) -> dict[str, str]:
     """table.md and claims.json as the CSV files give them today."""
-    texts = {name: _text(files[name]) for name in ("table.csv", "series.csv", "manifest.json")}
-    manifest = json.loads(texts["manifest.json"])
-    rows = from_csv(artifact, texts)
+    manifest = json.loads(files["manifest.json"])
+    rows = from_csv(artifact, {name: _text(files[name]) for name in ("table.csv", "series.csv")})
     means, verdicts = averaged(rows), judge(artifact, scale, rows)
-    horizon, gaps = (
-        str(manifest.get("tested_to", "")),
-        [str(one) for one in manifest.get("gaps") or []],
-    )
+    horizon, gaps = manifest["tested_to"], manifest["gaps"]
     return {
         "claims.json": claims_json(artifact, scale, verdicts, horizon, means),
         "table.md": page(artifact, scale, means, rows.labels, verdicts, horizon, gaps),
@@ -134,15 +133,15 @@ def _checked(folder: Path, artifact: Artifact, scale: Scale) -> tuple[int, list[
         )
     if manifest.get("complete") is not True:
         lines.append("not complete: some of its runs failed; reproduce it again")
-    files: dict[str, str | bytes] = {name: (folder / name).read_bytes() for name in wanted}
+    files: Files = {name: (folder / name).read_bytes() for name in wanted}
     again = remade(artifact, scale, files)
     for file, text in again.items():
-        if files[file] != _text(text).encode():
+        if files[file] != text.encode():
             lines.append(
                 f"{file} is not what its CSV files give today; reproduce and publish it again"
             )
     before = recorded().get(artifact.name, {}).get(scale, {})
-    verdicts = json.loads(_text(again["claims.json"]))["claims"]
+    verdicts = json.loads(again["claims.json"])["claims"]
     for one in verdicts:
         was = before.get(one["id"])
         if was is None:
@@ -150,13 +149,6 @@ def _checked(folder: Path, artifact: Artifact, scale: Scale) -> tuple[int, list[
         elif was != one["finding"]:
             lines.append(f"claim {one['id']}: recorded '{was}', found '{one['finding']}'")
     return len(verdicts), lines
-
-
-def _claims(path: Path) -> list[dict[str, Any]]:
-    claims = _read(path).get("claims")
-    if not isinstance(claims, list) or not all(isinstance(one, dict) for one in claims):
-        raise StoreError(f"{path}: damaged (no list of claims); reproduce and publish it again")
-    return claims
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -176,15 +168,7 @@ def republish(root: Path, artifacts: Mapping[str, Artifact]) -> list[Path]:
         name = folder.parent.relative_to(root).as_posix()
         if folder.name not in SCALES or name not in artifacts:
             continue
-        scale = folder.name
-        names = files_of(artifacts[name])
-        files: dict[str, str | bytes] = {one: (folder / one).read_bytes() for one in names}
-        record(
-            name,
-            scale,
-            json.loads(_text(remade(artifacts[name], scale, files)["claims.json"]))["claims"],
-        )
-        publish(folder, {**files, **remade(artifacts[name], scale, files)})
-        made.append(folder)
+        files: Files = {one: (folder / one).read_bytes() for one in files_of(artifacts[name])}
+        made.append(_put(root, artifacts[name], cast(Scale, folder.name), files))
     write_atomically(root / INDEX, index_md(root).encode())
     return made

@@ -8,6 +8,7 @@ import hashlib
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from dpfl_cli.reproduction.rows import Rows, records
 from dpfl_cli.reproduction.tables import averaged, from_csv, to_csv
 from dpfl_cli.simulation.execute import Outcome, execute, execute_alone, find_finished
 from dpfl_cli.simulation.progress import Progress
+from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunRecord, RunStore, json_text
 
 Say = Callable[[str], None]
@@ -44,19 +46,17 @@ class Job:
     requests: Sequence[Request]
     cells: Sequence[Cell]
 
-    @property
-    def run_ids(self) -> list[str]:
-        """The runs to be trained, each once."""
-        return (
-            list(dict.fromkeys(cell.plan.id for cell in self.cells)) if self.artifact.trains else []
-        )
+    @cached_property
+    def plans(self) -> dict[str, Plan]:
+        """The runs to be trained, each once, by id."""
+        return {cell.plan.id: cell.plan for cell in self.cells} if self.artifact.trains else {}
 
     @property
     def horizon(self) -> str:
         """How far it is tested: rounds, training records, clients, seeds."""
-        if not self.artifact.trains or not self.cells:
+        if not self.plans:
             return ""
-        plans = [cell.plan for cell in self.cells]
+        plans = self.plans.values()
         parts = [
             _range([plan.rounds for plan in plans], "round"),
             _range([plan.info.records for plan in plans], "training record"),
@@ -65,14 +65,10 @@ class Job:
         ]
         return ", ".join(parts)
 
-    @property
-    def exclusive_ids(self) -> list[str]:
+    @cached_property
+    def exclusive(self) -> set[str]:
         """Those of them that are run alone and anew, for their times."""
-        return (
-            list(dict.fromkeys(cell.plan.id for cell in self.cells if cell.run.exclusive))
-            if self.artifact.trains
-            else []
-        )
+        return {cell.plan.id for cell in self.cells if cell.run.exclusive} & set(self.plans)
 
 
 def _range(numbers: Sequence[int], what: str) -> str:
@@ -127,36 +123,25 @@ def prepare(artifacts: Sequence[Artifact], scale: Scale) -> list[Job]:
 
 def estimate(jobs: Sequence[Job], store: RunStore, force: bool = False) -> str:
     """How much is to be done, in one line; a run that several artifacts share counts once."""
-    seen: set[str] = set()
+    seen: set[str] = set()  # run for a job before, or finished
     alone: set[str] = set()
     minutes, missing = 0.0, 0
     for job in jobs:
-        ids = job.run_ids
-        timed = set(job.exclusive_ids) - alone
-        new = {
-            run
-            for run in ids
-            if run in timed or (run not in seen and (force or find_finished(run, store) is None))
-        }
+        timed = job.exclusive - alone
+        untimed = set(job.plans) - seen - timed
+        new = timed | {run for run in untimed if force or find_finished(run, store) is None}
         seen |= new
         alone |= timed
         missing += len(new)
-        minutes += job.artifact.size(job.scale).minutes * len(new) / len(ids) if ids else 0.0
-    total = len({run for job in jobs for run in job.run_ids})
+        minutes += job.artifact.size(job.scale).minutes * len(new) / (len(job.plans) or 1)
+    total = len({run for job in jobs for run in job.plans})
     which = f"{len(jobs)} artifact{'s' if len(jobs) != 1 else ''}"
-    cost = (
-        f"about {minutes:.0f} minutes"
-        if minutes >= 1.5
-        else f"about {max(60 * minutes, 1):.0f} seconds"
-    )
-    if not missing:
-        return (
-            f"{which} at scale={jobs[0].scale}: {total} runs, all finished"
-            if total
-            else f"{which}: nothing to train"
-        )
-    anew = f" ({len(alone)} alone and anew, for their times)" if alone else ""
     where = f"{which} at scale={jobs[0].scale}"
+    if not missing:
+        return f"{where}: {total} runs, all finished" if total else f"{which}: nothing to train"
+    seconds = f"{max(60 * minutes, 1):.0f} seconds"
+    cost = f"about {minutes:.0f} minutes" if minutes >= 1.5 else f"about {seconds}"
+    anew = f" ({len(alone)} alone and anew, for their times)" if alone else ""
     return f"{where}: {total} runs, {missing} to do{anew}, {cost} on two cores"
 
 
@@ -211,26 +196,18 @@ def produce(
 def _executed(
     job: Job, store: RunStore, quiet: bool, force: bool, before: Pass
 ) -> dict[str, Outcome]:
-    plans = (
-        list({cell.plan.id: cell.plan for cell in job.cells}.values())
-        if job.artifact.trains
-        else []
-    )
+    plans = list(job.plans.values())
     if not plans:
         return {}
     with Progress(job.artifact.name, sum(plan.rounds for plan in plans), quiet=quiet) as progress:
-        exclusive = set(job.exclusive_ids)
-        alone = [plan for plan in plans if plan.id in exclusive - before.alone]
-        again = [plan for plan in plans if force and plan.id not in before.forced | exclusive]
+        alone = [plan for plan in plans if plan.id in job.exclusive - before.alone]
+        again = [plan for plan in plans if force and plan.id not in before.forced | job.exclusive]
         rest = [plan for plan in plans if plan not in again and plan not in alone]
         outcomes = execute(again, store, progress, force=True) if again else []
-        before.forced.update(plan.id for plan in again)
         outcomes += execute(rest, store, progress) if rest else []
         outcomes += execute_alone(alone, store, progress) if alone else []
-        before.alone.update(plan.id for plan in alone)
-        before.forced.update(
-            plan.id for plan in alone
-        )  # a later artifact's batch would cost it its times
+    before.alone.update(plan.id for plan in alone)
+    before.forced.update(plan.id for plan in (*again, *alone))  # a batch would cost it its times
     return {outcome.plan.id: outcome for outcome in outcomes}
 
 
@@ -319,17 +296,15 @@ def reproduce(
 
 
 def _line(one: Produced) -> str:
-    runs = len(one.job.run_ids)
+    runs = len(one.job.plans)
     parts = [f"{runs} runs ({one.new} new)"] if runs else ["no training"]
     if one.verdicts:
         parts.append(count_verdicts(one.verdicts))
     if one.edges:
         parts.append(f"best at the edge of the grid: {one.edges}")
     if not one.complete:
-        parts.append(
-            f"INCOMPLETE: {one.gaps[0]}"
-            + (f" and {len(one.gaps) - 1} more" if len(one.gaps) > 1 else "")
-        )
+        more = f" and {len(one.gaps) - 1} more" if len(one.gaps) > 1 else ""
+        parts.append(f"INCOMPLETE: {one.gaps[0]}{more}")
     if one.kept:
         parts.append("the complete one from before was kept")
     return f"{one.job.artifact.name}: {'; '.join(parts)}"

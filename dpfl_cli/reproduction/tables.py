@@ -24,14 +24,18 @@ from dpfl_cli.reproduction.numbers import (
     Row,
 )
 from dpfl_cli.reproduction.paper_numbers import beside_paper
-from dpfl_cli.reproduction.rows import FIXED, Rows, records
+from dpfl_cli.reproduction.rows import FIXED, Rows
 
 PAPER = ["paper", "paper_std", "paper_note"]
+NUMBERS = ["seeds", "epsilon", "epsilon_target", "delta", "epsilon_paper", "releases"]
 
 
-def framed(artifact: Artifact, labels: Sequence[str], rows: Sequence[Row]) -> pd.DataFrame:
+def framed(
+    artifact: Artifact, labels: Sequence[str], rows: Sequence[Row] | pd.DataFrame
+) -> pd.DataFrame:
+    """A frame with all columns, and in each what stands for nothing."""
     columns = [*labels, *FIXED, *PAPER, *artifact.show, *PRIVACY]
-    frame = pd.DataFrame(list(rows), columns=columns, dtype=object)
+    frame = pd.DataFrame(rows, columns=columns, dtype=object)
     for name in (*labels, ROUND, RANK, "text", "edge", "note", "paper_note"):
         frame[name] = frame[name].where(frame[name].notna(), "")
     for name in (SEED, "value", "paper", "paper_std"):
@@ -82,7 +86,7 @@ def averaged(rows: Rows) -> pd.DataFrame:
 
 def to_csv(rows: Rows) -> dict[str, str]:
     """table.csv, every seed of every number, and series.csv, every seed of every curve."""
-    frame = rows.frame.drop(columns=["paper", "paper_std", "paper_note"])
+    frame = rows.frame.drop(columns=PAPER)
     series = frame[frame[ROUND] != ""]
     numbers = frame[frame[ROUND] == ""]
     short = [*rows.labels, MEASURE, ROUND, RANK, SEED, "value", "diverged", BEST, "seeds"]
@@ -113,40 +117,19 @@ def from_csv(artifact: Artifact, files: Mapping[str, str]) -> Rows:
             "table.csv: not a table of an artifact; make it again with dpfl reproduce"
         )
     labels = columns[: columns.index(MEASURE)]
-    numbers = {
-        SEED,
-        "value",
-        "seeds",
-        "epsilon",
-        "epsilon_target",
-        "delta",
-        "epsilon_paper",
-        "releases",
-    }
-    whole = pd.concat(parts, ignore_index=True)
-    cells: list[dict[str, Any]] = []
-    for line in records(whole):
-        row: Row = {}
-        for name, text in line.items():
-            if not isinstance(text, str) or (text == "" and name not in labels):
-                continue
-            row[name] = (
-                _label(text)
-                if name in labels or name in (ROUND, RANK)
-                else float(text)
-                if name in numbers
-                else text == "True"
-                if text in ("True", "False")
-                else text
-            )
-        cells.append(row)
-    rows = framed(artifact, labels, cells)
-    return rows_of(artifact, beside_paper(artifact, rows), labels)
+    plain: dict[Any, Any] = {"": None, "True": True, "False": False}
+    frame = pd.concat(parts, ignore_index=True).map(lambda text: plain.get(text, text))
+    for name in (*labels, ROUND, RANK):
+        frame[name] = frame[name].map(_label)
+    for name in NUMBERS:
+        frame[name] = frame[name].astype(float)
+    return rows_of(artifact, beside_paper(artifact, framed(artifact, labels, frame)), labels)
 
 
-def _label(text: str) -> Any:
-    if text in ("True", "False"):
-        return text == "True"
+def _label(text: Any) -> Any:
+    """A label as it was before it was written: a number where the text is one."""
+    if not isinstance(text, str):
+        return text
     for kind in (int, float):
         try:
             return kind(text)
