@@ -49,7 +49,8 @@ def curves(found: ScaffnewBound) -> pd.DataFrame:
 def _curve(
     found: ScaffnewBound, over: str, iterations: Any, probability: Any, best: bool
 ) -> pd.DataFrame:
-    bound = found.bound(*np.broadcast_arrays(iterations, probability), found.step)
+    times, chances = np.broadcast_arrays(iterations, probability)
+    bound = found.bound(times, chances, found.step)
     points = {"over": over, "iterations": iterations, "probability": probability}
     curve = pd.DataFrame({**points, "step": found.step, "bound": bound, "best": best})
     return curve.astype({"iterations": int})
@@ -100,5 +101,5 @@ def _panel(axis: Axes, drawn: pd.DataFrame, over: str, fixed: str, star: str) ->
             color=colour,
             linestyle=style,
             linewidth=2.4 if best else 1.5,
-            label=fixed.format(value) + star * best,
+            label=fixed.format(value) + (star if best else ""),
         )

@@ -118,7 +118,7 @@ class _Drawing:
             if spec.kind == "heatmap":
                 row = matching(self.found, dict(list(panel.items())[:1]), self.labels)
                 image = self._heatmap(
-                    axis, inside, colour_scale(row["value"], "colour" in spec.log)
+                    axis, inside, colour_scale(list(row["value"]), "colour" in spec.log)
                 )
                 if position % self.across == self.across - 1:  # one scale a row of panels
                     bar = canvas.colorbar(image, ax=axes[position // self.across].tolist())
@@ -309,22 +309,20 @@ class _Drawing:
 
     def _heatmap(self, axis: Axes, inside: pd.DataFrame, norm: Normalize) -> Any:
         spec, title = self.spec, self.artifact.title_of
-        inside = inside.replace({"value": {math.inf: math.nan, -math.inf: math.nan}})
-        keys = [spec.y, spec.x]
-        grid = inside.drop_duplicates(keys, keep="last").pivot(
-            index=spec.y, columns=spec.x, values="value"
-        )
-        shown = np.ma.masked_invalid(grid.to_numpy(float))
+        xs, ys = (sorted(inside[name].unique()) for name in (spec.x, spec.y))
+        places = inside[spec.x].map(xs.index), inside[spec.y].map(ys.index)
+        values = inside["value"].where(np.isfinite(inside["value"]))
+        grid = np.full((len(ys), len(xs)), np.nan)
+        grid[places[1], places[0]] = values
+        shown = np.ma.masked_invalid(grid)
         image = axis.imshow(shown, cmap="cividis", aspect="auto", origin="lower", norm=norm)
         axis.grid(visible=False)
-        axis.set_xticks(range(len(grid.columns)), [f"{value:g}" for value in grid.columns])
-        axis.set_yticks(range(len(grid)), [f"{value:g}" for value in grid.index])
+        axis.set_xticks(range(len(xs)), [f"{value:g}" for value in xs])
+        axis.set_yticks(range(len(ys)), [f"{value:g}" for value in ys])
         axis.set_xlabel(spec.x_title or title(spec.x))
         axis.set_ylabel(spec.y_title or title(spec.y))
         centred: Any = {"ha": "center", "va": "center", "fontsize": 6.5}
-        cells = inside[[spec.x, spec.y, "value", BEST]]
-        for at_x, at_y, value, best in cells.itertuples(index=False, name=None):
-            x, y = grid.columns.get_loc(at_x), grid.index.get_loc(at_y)
+        for x, y, value, best in zip(*places, values, inside[BEST], strict=True):
             if math.isnan(value):
                 axis.text(x, y, "div.", color="#444444", **centred)
                 continue

@@ -169,6 +169,6 @@ def republish(root: Path, artifacts: Mapping[str, Artifact]) -> list[Path]:
         if folder.name not in SCALES or name not in artifacts:
             continue
         files: Files = {one: (folder / one).read_bytes() for one in files_of(artifacts[name])}
-        made.append(_put(root, artifacts[name], cast(Scale, folder.name), files))
+        made.append(_put(root, artifacts[name], folder.name, files))
     write_atomically(root / INDEX, index_md(root).encode())
     return made

@@ -123,6 +123,10 @@ class Rows:
         means = frame.groupby(name, sort=False)["value"].mean() if name else frame["value"]
         return [float(means[one]) for one in found] if name else [float(means.mean())]
 
+    def places(self, measure: str, **labels: Any) -> list[Any]:
+        """The values of the one label in which they differ, such as the rounds of a series."""
+        return self._varying(measure, labels)[1]
+
     def choices(self, label: str) -> list[Any]:
         """The values of a label that occur, numbers in order of size."""
         self._known(label)
