@@ -7,10 +7,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpfl_cli.cli.plugins import load_plugins
 from dpfl_cli.cli.start import importing
@@ -19,7 +19,6 @@ from dpfl_cli.config.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from dpfl_cli.simulation.conformance import Kit
-    from dpfl_cli.simulation.run_plan import Plan
 
 EXIT_FAILED = 3
 CHECKED = ("algorithm", "model", "mechanism")  # the groups whose components a guarantee rests on
@@ -31,11 +30,17 @@ CHOICES = {  # how a run is protected, by trust model and unit
     ("secure_aggregation", "client"): ["dp=secure_aggregation"],
     ("secure_aggregation", "record"): ["dp=secure_aggregation", "dp.unit=record"],
 }
-ORDINARY, CONSTANT = "ordinary data", "constant features"
-DATA = {  # records and clients of the synthetic federations that a method is tried on
-    ORDINARY: (24, 6),
-    "one client": (4, 1),
-    "one record a client": (6, 6),
+SMALL = [  # a method is tried on so much, where no data are named
+    "rounds=3",
+    "dataset=synthetic",
+    "dataset.clients=24",
+    "dataset.dimension=5",
+    "partitioner=iid",
+    "partitioner.clients=6",
+]
+DEGENERATE = {  # `dataset.clients` are records here
+    "one client": {"dataset.clients": 4, "partitioner.clients": 1},
+    "one record a client": {"dataset.clients": 6, "partitioner.clients": 6},
 }
 EPILOG = """\
 Marks: clients' values keep their mark. Influence: one client's data (or record) changed and the
@@ -122,31 +127,27 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
         yield Case(component, f"{label} {by}", (*words, *overrides), claimed)
 
 
-def check(case: Case, say: Any = lambda line: None) -> list[dict[str, str]]:
+def check(case: Case, say: Callable[[str], None] = lambda line: None) -> list[dict[str, str]]:
     """The rows of the table for one case."""
     from dpfl_cli.simulation.conformance import CHECKS
 
+    kits = []
     try:
-        (plan,) = _plans(case, ORDINARY)
+        for data, kit in _kits(case):
+            began = time.perf_counter()
+            kit.examine()
+            kits.append(kit)
+            bad = ", ".join(name for name in CHECKS if kit.faults[name])
+            seconds = time.perf_counter() - began
+            say(f"{case.label}, {data}: {f'{bad} FAIL' if bad else 'passed'} ({seconds:.1f} s)")
     except ConfigError as error:
         return [{"of": case.label, "check": "all", "result": "refused", "why": str(error)}]
-    kits = []
-    for data in (*DATA, CONSTANT):
-        if data not in (ORDINARY, CONSTANT) and _chooses_data(case.words):
-            continue
-        began = time.perf_counter()
-        kit = _kit(case, data)
-        kit.examine()
-        kits.append(kit)
-        bad = ", ".join(name for name in CHECKS if kit.faults[name])
-        seconds = time.perf_counter() - began
-        say(f"{case.label}, {data}: {f'{bad} FAIL' if bad else 'passed'} ({seconds:.1f} s)")
-    return [_row(case, plan, kits, name) for name in CHECKS]
+    return [_row(case, kits, name) for name in CHECKS]
 
 
-def _row(case: Case, plan: Plan, kits: Sequence[Kit], check: str) -> dict[str, str]:
+def _row(case: Case, kits: Sequence[Kit], check: str) -> dict[str, str]:
     faults = list(dict.fromkeys(fault for kit in kits for fault in kit.faults[check]))
-    reached, noise = max(kit.reached for kit in kits), kits[0]
+    reached, noise, plan = max(kit.reached for kit in kits), kits[0], kits[0].plans[0]
     notes = {
         "marks": f"{plan.last_round} rounds on {len(kits)} kinds of data",
         "influence": "equal bit by bit beside neighbours",
@@ -162,36 +163,17 @@ def _row(case: Case, plan: Plan, kits: Sequence[Kit], check: str) -> dict[str, s
     return {"of": case.label, "check": check, "result": result, "why": (why or notes[check]) + mode}
 
 
-def _kit(case: Case, data: str) -> Kit:
+def _kits(case: Case) -> Iterator[tuple[str, Kit]]:
+    """The data that a case is tried on, with their checks."""
+    from dpfl_cli.config.compose import compose_config
+    from dpfl_cli.simulation.checks import proof_gap
     from dpfl_cli.simulation.conformance import SEEDS, Kit
     from dpfl_cli.simulation.federations import federation_of
     from dpfl_cli.simulation.neighbours import with_constant_features
-
-    if data == CONSTANT:
-        plans = _plans(case, ORDINARY)
-        return Kit(plans, with_constant_features(federation_of(plans[0])))
-    plans = _plans(case, data, SEEDS if data == ORDINARY else 1)
-    return Kit(plans, federation_of(plans[0]))
-
-
-def _plans(case: Case, data: str, seeds: int = 1) -> list[Plan]:
-    """The plans of a case: as sound, where a plan can tell that its guarantee is proved."""
-    from dpfl_cli.config.compose import compose_config
-    from dpfl_cli.simulation.checks import proof_gap
     from dpfl_cli.simulation.plan import make_plan, make_plans, with_values
 
-    words = ["rounds=3", *case.words]
-    if not _chooses_data(case.words):
-        records, clients = DATA[data]
-        words = [
-            "dataset=synthetic",
-            f"dataset.clients={records}",
-            "dataset.dimension=5",
-            "partitioner=iid",
-            f"partitioner.clients={clients}",
-            *words,
-        ]
-    config = compose_config(words)
+    own = any(word.startswith(("dataset", "partitioner")) for word in case.words)
+    config = compose_config([*(SMALL[:1] if own else SMALL), *case.words])
     claim = with_values(config, {"dp.mode": "paper"})
     plan = make_plan(claim)
     if plan.dp.unit == "record" and plan.dp.relation != "replace_one":
@@ -199,12 +181,15 @@ def _plans(case: Case, data: str, seeds: int = 1) -> list[Plan]:
             f"dp.relation={plan.dp.relation}: neighbours that differ in a record replace it; "
             "write dp.relation=replace_one"
         )
-    chosen = claim if case.claimed or proof_gap(plan) is not None else config
-    return make_plans([with_values(chosen, {"seed": seed}) for seed in range(seeds)])
-
-
-def _chooses_data(words: Sequence[str]) -> bool:
-    return any(word.startswith(("dataset", "partitioner", "participation")) for word in words)
+    if case.claimed or proof_gap(plan) is not None:
+        config = claim
+    plans = make_plans([with_values(config, {"seed": seed}) for seed in range(SEEDS)])
+    federation = federation_of(plans[0])
+    yield "ordinary data", Kit(plans, federation)
+    yield "constant features", Kit(plans[:1], with_constant_features(federation))
+    for data, sizes in {} if own else DEGENERATE.items():
+        plan = make_plan(with_values(config, sizes))
+        yield data, Kit([plan], federation_of(plan))
 
 
 def _components(target: str) -> list[Component]:

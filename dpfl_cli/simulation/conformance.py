@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +25,7 @@ from dpfl_cli.data.federation import Federation
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import is_raw, of_cohort, opened, own_values
 from dpfl_cli.privacy.cohorts import Cohort, among
+from dpfl_cli.privacy.mechanism import Call, Mechanism
 from dpfl_cli.privacy.releases import Release
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.neighbours import Data, held, hostile, with_first, with_records
@@ -73,35 +73,32 @@ class Contribution:
 
 
 class Recorder:
-    """A mechanism that keeps what it is given and, with `replay`, hands the releases of the first
-    run to all of them; what raw values a client keeps of a release are its own.
+    """What a mechanism, whose methods it takes the place of, is given. With `replay` the releases
+    of the first run are handed to all of them; what raw values a client keeps of one are its own.
     """
 
-    def __init__(self, mechanism: Any, replay: bool) -> None:
-        self.mechanism, self._replay = mechanism, replay
+    def __init__(self, mechanism: Mechanism, replay: bool) -> None:
         self.contributions: list[Contribution] = []
         self.made = 0  # releases that noise was drawn for, charged or not
-        inner = mechanism._released
+        self._replay = replay
+        self._relation = mechanism.site.setup.relation
+        self._release, self._draw = mechanism.release, mechanism._released
+        for name, method in (("release", self._recorded), ("_released", self._counted)):
+            setattr(mechanism, name, method)
 
-        def counted(call: Any) -> Release:
-            self.made += 1
-            found: Release = inner(call)
-            return found
+    def _counted(self, call: Call) -> Release:
+        self.made += 1
+        return self._draw(call)
 
-        mechanism._released = counted
-
-    def release(
+    def _recorded(
         self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None
     ) -> Release:
-        found: Release = self.mechanism.release(name, values, rounds, charged)
-        plain = opened(values.values)
-        sensitivity = values.sensitivity(self.mechanism.site.setup.relation)
-        if sensitivity.dim() == 1:
-            sensitivity = sensitivity.unsqueeze(1)
+        found = self._release(name, values, rounds, charged)
+        plain, sensitivity = opened(values.values).clone(), values.sensitivity(self._relation)
+        each = sensitivity if sensitivity.dim() == 2 else sensitivity.unsqueeze(1)
         mask = np.ones(len(plain), bool) if charged is None else charged
-        kept = sensitivity.expand(plain.shape[:2]).clone()
         self.contributions.append(
-            Contribution(name, plain.clone(), kept, mask, values.cohort, found)
+            Contribution(name, plain, each.expand(plain.shape[:2]), mask, values.cohort, found)
         )
         if not self._replay:
             return found
@@ -109,9 +106,6 @@ class Recorder:
         if own is not None and not is_raw(own):
             own = of_cohort(own_values(_firsts(opened(own))), values.cohort)
         return replace(found, received=_firsts(found.received), mean=_firsts(found.mean), own=own)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.mechanism, name)
 
 
 @dataclass
@@ -131,9 +125,7 @@ class Play:
         cls, plans: Sequence[Plan], federations: Sequence[Federation], replay: bool = True
     ) -> Play:
         stack = Stack([Member(plan) for plan in plans], federations=federations)
-        recorder = Recorder(stack.mechanism, replay)
-        stack.mechanism = recorder
-        play = cls(stack, recorder, [stack.state])
+        play = cls(stack, Recorder(stack.mechanism, replay), [stack.state])
         stack.evaluate({})
         for _ in range(plans[0].last_round):
             stack.evaluate(stack.step())

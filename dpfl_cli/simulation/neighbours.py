@@ -56,7 +56,7 @@ def hostile(
     federation: Federation, client: int, own: Data, generator: np.random.Generator
 ) -> Iterator[tuple[str, Data]]:
     """Records to stand in place of `own`, each with what is odd about it: random, sign-flipped,
-    huge, tiny, zero, duplicates of one of another client's.
+    huge, tiny, zero, not finite, duplicates of one of another client's.
     """
     features, targets = own
     train = federation.dataset.train
@@ -75,6 +75,8 @@ def hostile(
         ("huge", most),
         ("tiny", 1e-12),
         ("zero", 0.0),
+        ("infinite", np.inf),
+        ("undefined", np.nan),
     ):
         yield name, (scale * features, targets)
         if np.issubdtype(targets.dtype, np.floating):
