@@ -10,6 +10,8 @@ import difflib
 import re
 import traceback
 from collections.abc import Iterable
+from types import FrameType
+from typing import ClassVar
 
 LONG = re.compile(r"[^\s:/]{300,}")  # what a line cuts, such as a number of a thousand digits
 
@@ -18,10 +20,12 @@ class DpflError(Exception):
     """Base of all errors meant for the user; `str(error)` is one line."""
 
     exit_code = 2
+    raised: ClassVar[int] = 0  # how many there were, caught or not
 
     def __init__(self, message: str) -> None:
         line = " ".join(message.split())
         super().__init__(LONG.sub(lambda word: f"{word[0][:60]}...", line))
+        DpflError.raised += 1
 
 
 class ConfigError(DpflError):
@@ -49,12 +53,30 @@ def place_in_plugin(error: BaseException) -> str:
     """
     if isinstance(error, SyntaxError):
         return f" ({error.filename}:{error.lineno})"
-    places = [
-        f" ({frame.f_code.co_filename}:{line})"
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if str(frame.f_globals.get("__name__")).partition(".")[0] in plugin_modules
-    ]
-    return places[-1] if places else ""
+    known = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    places = [one for one in known if _module(one[0]) in plugin_modules]
+    return _place(*places[-1]) if places else ""
+
+
+def raised_by_dpfl(error: BaseException) -> bool:
+    """Whether the line that raised an error is dpfl's."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return not frames or _module(frames[-1]) == "dpfl_cli"
+
+
+def without_values(error: BaseException) -> str:
+    """What an error of code that sees clients' data may say to others: its type and its place."""
+    known = list(traceback.walk_tb(error.__traceback__))
+    own = [one for one in known if _module(one[0]) in {*plugin_modules, "dpfl_cli"}] or known
+    return type(error).__name__ + (_place(*own[-1]) if own else "")
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
+
+
+def _place(frame: FrameType, line: int) -> str:
+    return f" ({frame.f_code.co_filename}:{line})"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.config.errors import DpflError, PrivacyError, without_values
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.objective import Curvature, Objective
 from dpfl_cli.privacy.batches import Batch, drawn, epoch, records_of
@@ -21,6 +25,7 @@ from dpfl_cli.privacy.client_values import (
     refuse_watchers,
 )
 from dpfl_cli.privacy.cohorts import Cohort
+from dpfl_cli.privacy.method_streams import of_batches
 from dpfl_cli.privacy.record_means import number_mean
 from dpfl_cli.privacy.solves import Constant, Side
 
@@ -32,6 +37,28 @@ RAW_POINT = (
 )
 OWN_MODEL = "its model is a plugin's, and nobody has shown that it clips every record"
 REPEATS = "a batch drawn with replacement may hold a record several times"
+
+
+class _Guarded:
+    """An objective whose errors say where they come from and nothing of the data."""
+
+    __slots__ = ("objective",)
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.objective, name)
+        return partial(self._call, name, found) if callable(found) else found
+
+    @staticmethod
+    def _call(name: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except DpflError:
+            raise
+        except Exception as error:
+            raise PrivacyError(f"{name} of the model failed: {without_values(error)}") from error
 
 
 class ClientSide:
@@ -59,7 +86,7 @@ class ClientSide:
     def __init__(
         self, objective: Objective, unit: str = "record", cohort: Cohort | None = None
     ) -> None:
-        self.__objective = objective
+        self.__objective: Any = _Guarded(objective)
         self.__cohort = cohort
         self.__counts_public = unit == "record"
         self.__checked = False
@@ -117,17 +144,17 @@ class ClientSide:
         held, device = self.__objective.held, self.__objective.batch_device
         if self.__cohort is not None:  # rows of nobody draw records that are not there
             held = np.where(held, held, size)
-        return drawn(streams, stream, numbers, held, size, device, repeats)
+        return drawn(of_batches(streams, stream), stream, numbers, held, size, device, repeats)
 
     def epoch(self, streams: Streams, stream: str, numbers: np.ndarray, size: int) -> list[Batch]:
         """As `batches.epoch`, of the clients' records."""
         held, device = self.__objective.held, self.__objective.batch_device
-        if self.__cohort is not None:
+        if not self.__counts_public:
             raise PrivacyError(
-                "Round.epoch: how many batches there are would tell who takes part; draw each "
-                "with Round.batch, or write participation=full"
+                "Round.epoch: how many batches there are tells how many records clients hold, and "
+                "who takes part; draw each with Round.batch"
             )
-        return epoch(streams, stream, numbers, held, size, device)
+        return epoch(of_batches(streams, stream), stream, numbers, held, size, device)
 
     def initial(self, streams: Streams) -> Tensor:
         """As `Objective.initial`."""
@@ -284,14 +311,15 @@ class ClientSide:
     ) -> Bounded:
         """What a model bounded per record, proved or not."""
         why = None
-        if not type(self.__objective).__module__.startswith("dpfl_cli.models."):
+        if not type(self.__objective.objective).__module__.startswith("dpfl_cli.models."):
             why = OWN_MODEL
         elif any(is_raw(point) for point in points):
             why = RAW_POINT
         elif isinstance(batch, Batch) and batch.law == "repeats":
             why = REPEATS
         of_cohort(values.raw, self.__cohort)
-        return as_computed(values, why, batch if isinstance(batch, Batch) else None)
+        own = batch if isinstance(batch, Batch) else None
+        return as_computed(values, why, own, self.__counts_public)
 
     def __theirs(self, values: Tensor) -> ClientValues:
         """What clients compute."""

@@ -350,14 +350,19 @@ def scaled(values: Bounded, factors: Tensor) -> Bounded:
     )
 
 
-def as_computed(values: Bounded, why_not: str | None, batch: Batch | None) -> Bounded:
+def as_computed(
+    values: Bounded, why_not: str | None, batch: Batch | None, counts_public: bool = True
+) -> Bounded:
     """What a model made of its records by `record_means` or `solves`, whose bounds are claims:
     proved, unless there is a reason why not.
 
     For `models.client_side` only, which knows at which points the model computed, and on which
-    records.
+    records. Where numbers of records are private, so are sensitivities, which are C over them.
     """
     values.check()
+    if not counts_public:
+        unknown = torch.full_like(values.bound, torch.inf)
+        values = replace(values, replace_one=unknown, zero_out=unknown, maker=_MAKER)
     if why_not is None and CLAIM in values.proof:
         proof = values.proof.replace(CLAIM, "")
         return replace(values, proof=proof, proved=True, batch=batch, maker=_MAKER)

@@ -192,7 +192,8 @@ class ClientValues(Unreleased):
         result = func(*args, **kwargs)
         for part in flat((result,)):
             if isinstance(part, Tensor) and part.shape[:2] != own[0]:
-                raise Mixing(f"shape {list(own[0])}+ would turn into {list(part.shape)}")
+                # how many entries there would be may tell of their values
+                raise Mixing(f"{list(own[0])} would not be its first two axes any more")
         return result
 
 
@@ -275,11 +276,13 @@ def refuse_watchers() -> None:
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
         or torch._C._get_tracing_state() is not None
+        or torch.is_inference_mode_enabled()  # in-place changes would not be seen
     ):
         raise PrivacyError(
             "client values under a mode, a hook or a transform of torch (vmap, grad, jacrev, "
-            "functionalize, torch.device as a context, saved-tensor hooks, tracing): their mark "
-            "would be lost; compute with them as they are"
+            "functionalize, inference_mode, torch.device as a context, saved-tensor hooks, "
+            "tracing): their mark would be lost, or a change in place not be seen; compute with "
+            "them as they are"
         )
 
 

@@ -84,7 +84,7 @@ class _Gaussian(Mechanism):
         vectors = raw if call.values.is_vector else raw.unsqueeze(-1)
         scale = std.to(device=vectors.device, dtype=vectors.dtype)
         name = f"noise/{call.spec.name}"
-        noisy = self.site.streams.noisy(name, call.address, vectors, scale, factors)
+        noisy = self._site.streams.noisy(name, call.address, vectors, scale, factors)
         return noisy.reshape(raw.shape)
 
     def _noisy_mean(self, call: Call, std: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ class _Gaussian(Mechanism):
         mean = self._mean(call.values)
         size = mean.shape[-1] if call.values.is_vector else 1
         name = f"noise/{call.spec.name}"
-        drawn = self.site.streams.normal(name, call.address, None, size, mean.dtype, mean.device)
+        drawn = self._site.streams.normal(name, call.address, None, size, mean.dtype, mean.device)
         noise = drawn.reshape(mean.shape)
         return noise.mul_(per_run(std, noise)).add_(mean)
 
@@ -144,7 +144,7 @@ class CentralGaussian(_Gaussian):
         """The noisy mean [R, d] or [R]; a client's echo is its own clipped contribution, which it
         sent to the server.
         """
-        std = per_run(call.parameters, call.largest) * call.largest / self.site.setup.cohort
+        std = per_run(call.parameters, call.largest) * call.largest / self._site.setup.cohort
         mean = self._noisy_mean(call, std)
         return Release(mean, mean, call.values.values, call.values.bound, std)
 
@@ -228,7 +228,7 @@ class SharedGaussian(_Gaussian):
 
         Noise is drawn per client where the method reads the echo, else once for the sum.
         """
-        settings, clients = self.settings[0], self.site.setup.clients  # one choice in a batch
+        settings, clients = self.settings[0], self._site.setup.clients  # one choice in a batch
         multipliers = call.parameters
         if not settings.noise_share and not call.spec.sums_suffice:
             multipliers = multipliers * math.sqrt(clients)  # the ledger's are of messages

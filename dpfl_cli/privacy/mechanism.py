@@ -95,7 +95,7 @@ class Mechanism(ABC):
 
     def __init__(self, settings: Sequence[Any], site: Site) -> None:
         self.settings = list(settings)
-        self.site = site
+        self._site = site
         self._last = np.array([setup.rounds for setup in site.setups])
         self._unread: dict[str, Tensor] = {}  # name -> whether its bounds were good; see `verify`
         self._provenance = Provenance()
@@ -170,9 +170,10 @@ class Mechanism(ABC):
 
     def streams(self) -> MethodStreams:
         """What methods and models may draw from: the site's streams, but for those of its noise."""
-        names = [f"noise/{name}{part}" for name in self.site.specs[0] for part in self.parts]
-        return MethodStreams(self.site.streams, [*names, STREAM])
+        names = [f"noise/{name}{part}" for name in self._site.specs[0] for part in self.parts]
+        return MethodStreams(self._site.streams, [*names, STREAM])
 
+    @torch.no_grad()  # a gradient through a release would have no noise
     def release(
         self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None
     ) -> Release:
@@ -215,22 +216,22 @@ class Mechanism(ABC):
     @property
     def rate(self) -> float:
         """The probability with which a client takes part in a round; 1 where all do."""
-        return self.site.setup.cohort / self.site.setup.clients
+        return self._site.setup.cohort / self._site.setup.clients
 
     @property
     def trust(self) -> Trust:
         """The trust model of the runs it serves."""
-        return self.site.setup.trust
+        return self._site.setup.trust
 
     @property
     def rounds(self) -> tuple[int, ...]:
         """[R] the number of rounds T of every run."""
-        return tuple(setup.rounds for setup in self.site.setups)
+        return tuple(setup.rounds for setup in self._site.setups)
 
     def due(self, name: str, rounds: np.ndarray) -> np.ndarray:
         """[R] booleans: whether a release is to be made in this round, by its public schedule."""
         self._spec(name)
-        numbers = zip(self.site.specs, rounds.tolist(), strict=True)
+        numbers = zip(self._site.specs, rounds.tolist(), strict=True)
         made = [(specs[name].made, number) for specs, number in numbers]
         return np.array([one is None or bool(one[number - 1]) for one, number in made])
 
@@ -249,7 +250,7 @@ class Mechanism(ABC):
 
     def _spec(self, name: str) -> ReleaseSpec:
         """The declaration of a release, of the first run."""
-        spec = self.site.specs[0].get(name)
+        spec = self._site.specs[0].get(name)
         if spec is None:
             raise PrivacyError(
                 f"release '{name}' was not declared: add a ReleaseSpec to the algorithm's releases"
@@ -258,7 +259,7 @@ class Mechanism(ABC):
 
     def _checked(self, name: str, values: Bounded, rounds: np.ndarray) -> ReleaseSpec:
         """The declaration that a release keeps to; a PrivacyError where it does not."""
-        site, spec = self.site, self._spec(name)
+        site, spec = self._site, self._spec(name)
         if type(values) is not Bounded:
             raise PrivacyError(
                 f"release '{name}' got a {type(values).__name__}, not bounded values: clip them "
@@ -319,8 +320,10 @@ class Mechanism(ABC):
                 "in a round that is over: it would repeat its noise; declare it with per_round"
             )
         if self.trust != "none":
-            self._provenance.check(spec, values, rounds, number, self.site.specs, self.site.setups)
-        sensitivity = values.sensitivity(self.site.setup.relation)
+            self._provenance.check(
+                spec, values, rounds, number, self._site.specs, self._site.setups
+            )
+        sensitivity = values.sensitivity(self._site.setup.relation)
         log.charge(rounds, charged, sensitivity, values.shape[-1] if values.is_vector else 1)
         address = rounds * spec.per_round + np.minimum(number, spec.per_round - 1)
         return Call(spec, values, log.noise(rounds), address, sensitivity)
@@ -334,7 +337,7 @@ class Mechanism(ABC):
 
     def _log(self, name: str) -> ReleaseLog:
         """The log of a release, with the noise of every round by its declaration."""
-        logs, site = self.site.ledger.logs, self.site
+        logs, site = self._site.ledger.logs, self._site
         if name not in logs:
             each = list(zip(self.settings, site.specs, site.setups, strict=True))
             entries = [self.entry(one, specs[name], setup) for one, specs, setup in each]

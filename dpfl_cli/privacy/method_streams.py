@@ -28,6 +28,8 @@ class MethodStreams(Streams):
     def __init__(self, streams: Streams, noise: Iterable[str]) -> None:
         self.__streams = streams
         self.__noise = {zlib.crc32(name.encode()) for name in noise}
+        self.__batches: set[int] = set()
+        self.__others: set[int] = set()
 
     def generator(self, run: int, name: str, *key: int) -> np.random.Generator:
         return self.__streams.generator(run, self._free(name), *key)
@@ -44,11 +46,40 @@ class MethodStreams(Streams):
     def subset(self, name: str, *where: Any, **options: Any) -> Tensor:
         return self.__streams.subset(self._free(name), *where, **options)
 
+    def _of_batches(self, name: str) -> Streams:
+        """The streams, for batches from the stream of this name."""
+        self._take(self._named(name), self.__batches, self.__others, name)
+        return self.__streams
+
     def _free(self, name: str) -> str:
-        """The name, unless it is of noise."""
-        if name.split("/", maxsplit=1)[0] == "noise" or zlib.crc32(name.encode()) in self.__noise:
+        """The name, unless it is of noise or of batches."""
+        self._take(self._named(name), self.__others, self.__batches, name)
+        return name
+
+    @staticmethod
+    def _take(key: int, own: set[int], others: set[int], name: str) -> None:
+        own.add(key)
+        if key in others:
+            raise PrivacyError(
+                f"stream '{name}' is of batches, and somebody draws from it besides, who would "
+                "know their records: take another name"
+            )
+
+    def _named(self, name: str) -> int:
+        """The key of a stream."""
+        key = zlib.crc32(name.encode())
+        if name.split("/", maxsplit=1)[0] == "noise" or key in self.__noise:
             raise PrivacyError(
                 f"stream '{name}' has the key of a mechanism's noise, which nobody else draws: "
                 "take another name"
             )
-        return name
+        return key
+
+
+def of_batches(streams: Streams, name: str) -> Streams:
+    """The streams that batches are drawn from; a PrivacyError where they are not the run's own."""
+    if type(streams) is not MethodStreams:
+        raise PrivacyError(
+            "batches are drawn from the run's own streams, which nobody else knows: use Round.batch"
+        )
+    return streams._of_batches(name)

@@ -98,7 +98,7 @@ class PrivUnit(Mechanism):
         """
         name, address, contributions = call.spec.name, call.address, call.values.checked()
         _, clients, size = contributions.shape
-        streams, device, dtype = self.site.streams, contributions.device, contributions.dtype
+        streams, device, dtype = self._site.streams, contributions.device, contributions.dtype
 
         def uniform(part: str) -> Tensor:
             return streams.uniform(f"noise/{name}/{part}", address, clients, 1)[..., 0]
@@ -165,7 +165,7 @@ class PrivUnit(Mechanism):
         """<V, u> by inversion, from two uniform draws [R, M]: in the cap with probability p, else
         in its complement.
         """
-        a = (self.site.setup.dimension - 1) / 2
+        a = (self._site.setup.dimension - 1) / 2
         inside = choice < self._cap["inside"]
         mass = np.where(inside, self._cap["mass"], 1 - self._cap["mass"])
         # (1 + <V, u>) / 2 is Beta(a, a); the tail's probability is inverted from the tail's own

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dpfl_cli.algorithms.local import BatchSettings
@@ -13,7 +13,8 @@ from dpfl_cli.config.schema import DpSettings, ParticipationSettings, RuntimeSet
 from dpfl_cli.models.prox import PenaltySettings
 from dpfl_cli.privacy.conventions import CONVENTIONS
 from dpfl_cli.privacy.nominal import FORMULAS
-from dpfl_cli.simulation.run_plan import Choice, Plan
+from dpfl_cli.privacy.releases import ReleaseSpec
+from dpfl_cli.simulation.run_plan import CHOSEN, Choice, Plan
 
 
 def check_trust(chosen: Mapping[str, Choice], dp: DpSettings, participation: str) -> None:
@@ -35,15 +36,18 @@ def check_trust(chosen: Mapping[str, Choice], dp: DpSettings, participation: str
             f"mechanism={mechanism.name} makes no sense under dp={dp.name} (trust {dp.trust}); "
             f"{_instead('mechanism', lambda target: dp.trust in target.trusts)}"
         )
-    missing = _gap(algorithm, mechanism, dp.trust, participation)
+    _refuse_unproved(algorithm, dp, _gap(chosen, dp.trust, participation))
+    if dp.relation not in mechanism.target.relations:
+        raise ConfigError(
+            f"mechanism={mechanism.name} has no sensitivity under dp.relation={dp.relation}"
+        )
+
+
+def _refuse_unproved(algorithm: Choice, dp: DpSettings, missing: str | None) -> None:
     if dp.mode == "sound" and missing is not None:
         raise ConfigError(
             f"algorithm={algorithm.name} under dp.trust={dp.trust} is not proved with these "
             f"settings ({missing}): dp.mode=sound refuses it, dp.mode=paper runs it"
-        )
-    if dp.relation not in mechanism.target.relations:
-        raise ConfigError(
-            f"mechanism={mechanism.name} has no sensitivity under dp.relation={dp.relation}"
         )
 
 
@@ -64,16 +68,36 @@ def proof_gap(plan: Plan) -> str | None:
     """Why the guarantee of a run's method under its trust model is not proved: all the reasons, or
     None.
     """
-    return _gap(plan.algorithm, plan.mechanism, plan.dp.trust, plan.participation.name)
+    chosen = {group: getattr(plan, group) for group in CHOSEN}
+    return _gap(chosen, plan.dp.trust, plan.participation.name, plan.specs)
 
 
-def _gap(algorithm: Choice, mechanism: Choice, trust: str, participation: str) -> str | None:
+def _gap(
+    chosen: Mapping[str, Choice],
+    trust: str,
+    participation: str,
+    specs: Sequence[ReleaseSpec] = (),
+) -> str | None:
     if trust == "none":
         return None
+    algorithm, mechanism = chosen["algorithm"], chosen["mechanism"]
     target, noise = algorithm.target, mechanism.target
+    whole = noise.whole_noise(mechanism.settings)
     found = [noise.gap(mechanism.settings)]
-    if hasattr(target, "gaps"):
-        whole = noise.whole_noise(mechanism.settings)
+    found += [
+        f"{group}={chosen[group].name} is a plugin's, and nobody has shown that it is right"
+        for group in ("mechanism", "accountant")
+        if chosen[group].component.origin != "dpfl"
+    ]
+    kept = any(spec.echo and (spec.sums_suffice or not whole) for spec in specs)
+    plugin = algorithm.component.origin != "dpfl"
+    if plugin and kept and trust == "secure_aggregation":
+        found.append(
+            "clients know their own messages (echo), and with them their shares of the noise, "
+            "which no release of the sum covers"
+        )
+    # what a plugin inherits was said of another method
+    if "gaps" in vars(target) or (hasattr(target, "gaps") and not plugin):
         found = [*target.gaps(algorithm.settings, trust, whole), *found]
     elif trust not in target.proved:
         found = ["its file gives no proof for this trust model", *found]
@@ -184,7 +208,8 @@ def check_runtime(runtime: RuntimeSettings, dp: DpSettings) -> None:
 
 
 def check_releases(plan: Plan) -> None:
-    """Relation and mechanism know the releases that the method declares."""
+    """Relation, mechanism and proof know the releases that the method declares."""
+    _refuse_unproved(plan.algorithm, plan.dp, proof_gap(plan))
     batches = any(spec.rate is not None or spec.disjoint > 1 for spec in plan.specs)
     if plan.dp.relation == "add_or_remove" and batches:
         raise ConfigError(

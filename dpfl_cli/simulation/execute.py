@@ -227,7 +227,7 @@ def _run(
     except (StoreError, KeyboardInterrupt):
         raise
     except Exception as error:
-        reason = failure_reason(error)
+        reason = failure_reason(error, plans[0].dp.trust != "none")
         for outcome in outcomes:
             del members[outcome.plan.id]
         if len(plans) == 1:

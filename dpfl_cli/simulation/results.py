@@ -17,7 +17,13 @@ import numpy as np
 import torch
 
 import dpfl_cli
-from dpfl_cli.config.errors import DpflError, place_in_plugin
+from dpfl_cli.config.errors import (
+    DpflError,
+    PrivacyError,
+    place_in_plugin,
+    raised_by_dpfl,
+    without_values,
+)
 from dpfl_cli.config.identity import stored_config
 from dpfl_cli.config.paths import COMMAND
 from dpfl_cli.privacy.accountants import price
@@ -309,9 +315,15 @@ def _packed(indices: bytes, offsets: bytes, kind: str) -> bytes:
     return buffer.getvalue()
 
 
-def failure_reason(error: BaseException) -> str:
-    """An exception as one line."""
+def failure_reason(error: BaseException, private: bool) -> str:
+    """An exception as one line; without what a message of code that is not dpfl's may tell of the
+    data, where these are private.
+    """
     text = str(error)
+    if private and not (isinstance(error, DpflError) and raised_by_dpfl(error)):
+        return without_values(error)
+    if not private and isinstance(error, PrivacyError) and error.__cause__ is not None:
+        text += f": {error.__cause__}"
     if not isinstance(error, DpflError):
         text = " ".join(traceback.format_exception_only(error)[-1].split())
     return text + place_in_plugin(error)

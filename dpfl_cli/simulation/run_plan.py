@@ -199,6 +199,10 @@ class Plan:
         chosen = self.algorithm.settings
         if isinstance(chosen, BatchSettings) and chosen.batch_size is not None:
             uses.append("limits the batches")
+        if self.algorithm.component.origin != "dpfl":
+            uses.append("a plugin's method may ask for (Setup.fewest)")
+        if self.dataset.component.origin != "dpfl" or self.dataset.name == "arrays":
+            items.append("what was computed over the records of a data set of yours (scales)")
         if self.dp.unit == "record":
             items.append("numbers of records per client, which count as public and fixed")
         elif uses:  # a client's own number is private where the whole client is

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dpfl_cli.algorithms.base import Diagnostics, Round, State
 from dpfl_cli.config.component import UNLIMITED, Settings
-from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.config.errors import ConfigError, DpflError, PrivacyError
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.data.streams import Streams
@@ -36,6 +36,8 @@ from dpfl_cli.simulation.cohorts import numbered, put_back, taken, view_of
 from dpfl_cli.simulation.federations import federation_of
 from dpfl_cli.simulation.member import Member, Row, own_names, plain
 from dpfl_cli.simulation.run_plan import Choice, Plan
+
+T = TypeVar("T")
 
 
 def stack_key(plan: Plan) -> str:
@@ -206,7 +208,9 @@ class Stack:
         if not fresh:
             return
         began = time.perf_counter()
-        initial = self.algorithm.init(self.clients_view, self.method_streams)
+        initial = self._of_method(
+            lambda: self.algorithm.init(self.clients_view, self.method_streams)
+        )
         self._wait()
         self._computing += time.perf_counter() - began
         self._check(initial)
@@ -244,7 +248,7 @@ class Stack:
         held = (*before.server.values(), *before.clients.values())
         unchanged = versions(held)
         at = Round(view, self.mechanism, self.method_streams, rounds)
-        state, diagnostics = self.algorithm.round(before, at)
+        state, diagnostics = self._of_method(lambda: self.algorithm.round(before, at))
         self._check(state)
         if versions(held) != unchanged:
             raise PrivacyError(
@@ -255,6 +259,17 @@ class Stack:
             view.verify()
             state = State(state.server, put_back(cohort, state.clients, whole.clients))
         return state, diagnostics
+
+    def _of_method(self, compute: Callable[[], T]) -> T:
+        """What a method computes, unless it went on after a refusal, which may tell of the data."""
+        raised = DpflError.raised
+        found = compute()
+        if DpflError.raised != raised:
+            raise PrivacyError(
+                f"{type(self.algorithm).__name__} caught an error of dpfl and went on: what it "
+                "does then may depend on clients' data; let it through"
+            )
+        return found
 
     def _check(self, state: State) -> None:
         for name, value in state.server.items():
@@ -297,6 +312,9 @@ class Stack:
         self.clients_view.verify()
         average = self._average()
         metrics = self.objective.metrics(average)
+        if self.members[0].plan.model.component.origin != "dpfl":  # nobody knows what they look at
+            for _, member in due:
+                member.unreleased = sorted({*member.unreleased, *metrics})
         values = {**metrics, **diagnostics}
         finite = torch.isfinite(average).all(dim=1) & torch.isfinite(self.recent[-1]).all(dim=1)
         table = torch.stack([value.to(torch.float64) for value in (finite, *values.values())])

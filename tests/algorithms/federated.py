@@ -184,7 +184,7 @@ class Play:
         """Plays some more rounds, every run at the same round."""
         for _ in range(rounds):
             number = np.full(self.objective.runs, len(self.states))
-            at = Round(self.objective, self.mechanism, self.streams, number)
+            at = Round(self.objective, self.mechanism, self.mechanism.streams(), number)
             state, diagnostics = self.algorithm.round(self.states[-1], at)
             self.states.append(state)
             found = diagnostics() if callable(diagnostics) else diagnostics
@@ -196,7 +196,7 @@ class Play:
         return torch.stack([state.server["model"] for state in self.states]).numpy()
 
     def ledger(self, run: int = 0) -> dict[str, Any]:
-        return {entry.name: entry for entry in self.mechanism.site.ledger.of_run(run).entries}
+        return {entry.name: entry for entry in self.mechanism._site.ledger.of_run(run).entries}
 
 
 def play(

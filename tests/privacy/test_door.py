@@ -41,7 +41,7 @@ def test_undeclared_releases_are_refused_and_not_charged(build, clipped, name):
     mechanism = build(name, 4, 3)
     with pytest.raises(PrivacyError, match="'control' was not declared"):
         mechanism.release("control", clipped(updates(1, 4, 3)), ROUND)
-    assert mechanism.site.ledger.of_run(0).releases == 0
+    assert mechanism._site.ledger.of_run(0).releases == 0
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def test_only_bounded_values_are_released(build, clipped, name):
     source.mul_(1000)  # what was given to be clipped is what is released
     with pytest.raises(PrivacyError, match="changed in place"):
         mechanism.release("update", changed, ROUND)
-    assert mechanism.site.ledger.of_run(0).releases == 0
+    assert mechanism._site.ledger.of_run(0).releases == 0
 
 
 @pytest.mark.parametrize("name", PRIVATE)
@@ -91,7 +91,7 @@ def test_noise_needs_a_bound(build, clipped, name, bound):
     with pytest.raises(PrivacyError, match=r"set algorithm\.clip_norm") as caught:
         mechanism.release("update", clipped(updates(2, 4, 3), [1.0, bound]), np.array([1, 1]))
     assert "\n" not in str(caught.value)
-    assert mechanism.site.ledger.of_run(0).releases == 0
+    assert mechanism._site.ledger.of_run(0).releases == 0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,8 +107,8 @@ def test_shape_unit_and_size_are_those_declared(build, clipped, name):
         with pytest.raises(PrivacyError, match="serves 1 runs of 4 clients"):
             mechanism.release("update", clipped(wrong), rounds)
     record = build(name, 4, 3)
-    setups = [replace(record.site.setup, unit="record")]
-    record.site = replace(record.site, setups=setups)
+    setups = [replace(record._site.setup, unit="record")]
+    record._site = replace(record._site, setups=setups)
     with pytest.raises(PrivacyError, match="per record, but got a vector per client"):
         record.release("update", clipped(updates(1, 4, 3)), ROUND)
 
@@ -137,7 +137,7 @@ def test_no_noise_is_used_twice(build, clipped, name):
         assert (third != second).all()
     with pytest.raises(PrivacyError, match="a round that is over"):
         mechanism.release("update", clipped(updates(1, 4, 3)), ROUND)
-    assert mechanism.site.ledger.of_run(0).releases == 3
+    assert mechanism._site.ledger.of_run(0).releases == 3
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_release_in_a_round_that_has_none_is_refused(build, clipped, number, m
     mechanism.release("update", clipped(updates(1, 4, 3)), np.array([4]))
     with pytest.raises(PrivacyError, match=message):
         mechanism.release("update", clipped(updates(1, 4, 3)), np.array([number]))
-    assert mechanism.site.ledger.of_run(0).releases == 1
+    assert mechanism._site.ledger.of_run(0).releases == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -160,11 +160,11 @@ def test_a_run_that_is_not_charged_receives_nothing_and_may_release_later(build,
     assert release.received[0].any()
     assert not release.received[1].any()
     assert not release.mean[1].any()
-    assert [mechanism.site.ledger.of_run(run).releases for run in (0, 1)] == [1, 0]
+    assert [mechanism._site.ledger.of_run(run).releases for run in (0, 1)] == [1, 0]
     later = mechanism.release("update", values, np.array([2, 1]), np.array([True, True]))
     alone = build(name, 4, 3, seeds=(6,)).release("update", clipped(updates(2, 4, 3)[1:]), ROUND)
     assert torch.equal(later.received[1:], alone.received)
-    assert [mechanism.site.ledger.of_run(run).releases for run in (0, 1)] == [2, 1]
+    assert [mechanism._site.ledger.of_run(run).releases for run in (0, 1)] == [2, 1]
 
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {
@@ -231,10 +231,10 @@ def test_the_plan_and_the_ledger_are_the_same_entry(build, clipped, name):
         )
     ]
     mechanism = build(name, 4, 3, specs=specs, relation="zero_out")
-    planned = type(mechanism).entry(mechanism.settings[0], specs[0], mechanism.site.setup)
+    planned = type(mechanism).entry(mechanism.settings[0], specs[0], mechanism._site.setup)
     assert (planned.count, planned.sensitivity) == (1, None)
     mechanism.release("update", clipped(updates(1, 4, 3)), ROUND)
-    (written,) = mechanism.site.ledger.of_run(0).entries
+    (written,) = mechanism._site.ledger.of_run(0).entries
     known = {**vars(written), "sensitivity": None}
     assert {**known, "floats": 0} == vars(planned)  # what was sent is counted, not planned
 

@@ -81,7 +81,7 @@ def test_secret_seeds_are_new_in_every_stack() -> None:
     plan = plan_of("dp.noise=secret")
     draws = []
     for _ in range(2):
-        site = Stack([Member(plan)]).mechanism.site
+        site = Stack([Member(plan)]).mechanism._site
         draws.append(site.streams.normal("noise/update", np.array([1]), 8, 4))
     assert (draws[0] != draws[1]).all()
 

@@ -63,7 +63,7 @@ def test_local_noise_has_the_std_that_the_ledger_says(build, clipped, dtype, rel
         std = multiplier * sensitivity * clip_norm
         assert_normal(noise[run], std)
         assert float(release.noise_std[run]) == pytest.approx(std, rel=1e-6)
-        (entry,) = mechanism.site.ledger.of_run(run).entries
+        (entry,) = mechanism._site.ledger.of_run(run).entries
         assert (entry.kind, entry.count, entry.parameter, entry.scope) == (
             "gaussian",
             1,
@@ -98,7 +98,7 @@ def test_central_noise_on_the_mean(build, clipped, dtype, relation, sensitivity)
     assert torch.equal(
         opened(release.echo), opened(values.values)
     )  # its own clipped contribution, without noise
-    (entry,) = mechanism.site.ledger.of_run(0).entries
+    (entry,) = mechanism._site.ledger.of_run(0).entries
     assert (entry.kind, entry.parameter, entry.scope) == ("gaussian", 2.5, "federation")
 
 
@@ -126,7 +126,7 @@ def test_the_central_squared_norm_has_the_papers_noise(build, clipped):
     std = 25 * dimension * clip_norm**2 / clients**2
     assert float(release.noise_std[0]) == pytest.approx(std)
     assert_normal(release.received - opened(values.values).mean(dim=1), std)
-    (entry,) = mechanism.site.ledger.of_run(5).entries
+    (entry,) = mechanism._site.ledger.of_run(5).entries
     assert entry.parameter == pytest.approx(12.5)
     assert 1 / entry.parameter == pytest.approx(0.08)
     assert entry.sensitivity == pytest.approx(clip_norm**2)
@@ -210,7 +210,7 @@ def test_none_is_the_values_themselves_and_says_so(build, clipped):
         mechanism.squared_norms(release), release.received.square().sum(dim=-1)
     )
     assert release.noise_std is None
-    (entry,) = mechanism.site.ledger.of_run(0).entries
+    (entry,) = mechanism._site.ledger.of_run(0).entries
     assert (entry.kind, entry.parameter, entry.sensitivity) == ("nonprivate", None, None)
 
 
@@ -230,8 +230,8 @@ def test_noise_left_for_calibration_cannot_be_used(build, clipped, name):
     ):
         mechanism.release("update", clipped(torch.ones(1, 3, 2)), ROUND)
     with pytest.raises(ConfigError, match="no noise level"):
-        type(mechanism).entry(mechanism.settings[0], ReleaseSpec("update"), mechanism.site.setup)
-    assert mechanism.site.ledger.of_run(0).releases == 0
+        type(mechanism).entry(mechanism.settings[0], ReleaseSpec("update"), mechanism._site.setup)
+    assert mechanism._site.ledger.of_run(0).releases == 0
 
 
 def test_a_trusted_server_hands_out_no_messages(build, clipped):
@@ -255,7 +255,7 @@ def test_shares_add_up_to_the_noise_that_the_ledger_says(
     assert release.received.shape == (1, dimension)
     assert_normal(release.received - opened(values.values).mean(dim=1), std / clients)
     assert float(release.noise_std[0]) == pytest.approx(std / clients)
-    (entry,) = mechanism.site.ledger.of_run(0).entries
+    (entry,) = mechanism._site.ledger.of_run(0).entries
     assert (entry.kind, entry.parameter, entry.scope) == ("gaussian", 2.5, "federation")
     assert entry.sensitivity == pytest.approx(sensitivity * clip_norm)
     if not echo:
@@ -288,7 +288,7 @@ def test_clients_of_different_size_get_noise_of_their_own_under_local_trust(
     release = mechanism.release("update", record_means(1, counts, dimension, 0.5), ROUND)
     for client, count in enumerate(counts):
         assert_normal(release.received[0, client], 0.35 * factor * 0.5 / count)
-    (entry,) = mechanism.site.ledger.of_run(0).entries
+    (entry,) = mechanism._site.ledger.of_run(0).entries
     assert (entry.parameter, entry.unit) == (0.35, "record")
     assert entry.sensitivity == pytest.approx(factor * 0.5)  # of the smallest client
 
@@ -317,7 +317,7 @@ def test_a_matrix_may_be_of_another_size_than_the_model_and_a_vector_may_not(bui
     values = clipped(directions(1, 5, 100), [1.0])
     release = mechanism.release("covariance", values, ROUND)
     assert release.mean.shape == (1, 100)
-    (entry,) = mechanism.site.ledger.of_run(0).entries
+    (entry,) = mechanism._site.ledger.of_run(0).entries
     assert (entry.name, entry.shape, entry.kind) == ("covariance", "matrix", "gaussian")
     with pytest.raises(PrivacyError, match="has 100 coordinates, the model 40"):
         mechanism.release("update", values, ROUND)
@@ -340,7 +340,7 @@ def test_whole_noise_in_every_message(build, clipped, echo, sums_suffice):
     assert float(release.noise_std[0]) == pytest.approx(std / math.sqrt(clients))
     if echo:
         assert_normal(opened(release.echo) - opened(values.values), std)
-    (entry,) = mechanism.site.ledger.of_run(0).entries
+    (entry,) = mechanism._site.ledger.of_run(0).entries
     wanted = (2.5 * 5, "federation") if sums_suffice else (2.5, "client")
     assert (entry.parameter, entry.scope) == (pytest.approx(wanted[0]), wanted[1])
     assert type(mechanism).whole_noise(mechanism.settings[0])
@@ -362,7 +362,7 @@ def test_whole_noise_of_a_scheduled_or_derived_multiplier(build, clipped):
     )  # third factor, z, sensitivity, sqrt(M) of the sum, mean
     norm = mechanism.release("norm", squared_norms(values), np.full(4000, 3))
     assert_normal(norm.received, 3 * 2.5 * 1 * 3 / 9)
-    fading, scalar = mechanism.site.ledger.of_run(7).entries
+    fading, scalar = mechanism._site.ledger.of_run(7).entries
     assert (fading.parameter, fading.scope) == (7.5, "client")
     assert (scalar.parameter, scalar.scope) == (pytest.approx(22.5), "federation")
 

@@ -15,15 +15,17 @@ from federated import Play, grouped_federation, play
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import dpfl_cli as dpfl
 from dpfl_cli.algorithms.api import Round, State, bounded_local_update, clip
-from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
 from dpfl_cli.privacy.bounded import squared_norms
-from dpfl_cli.privacy.client_values import is_raw
+from dpfl_cli.privacy.client_values import is_raw, opened
 from dpfl_cli.privacy.method_streams import MethodStreams
 from dpfl_cli.privacy.record_means import number_mean, record_covariance, record_mean
+from dpfl_cli.simulation.results import failure_reason
 
 SIZES = [6, 8, 7]
 
@@ -278,3 +280,152 @@ def test_what_a_model_hands_over_is_public_or_stays_what_it_was() -> None:
         side.prox(side.gradient(zeros), torch.ones(1))
     with pytest.raises(PrivacyError, match="public functions"):
         side.regulariser_gradient(zeros)
+
+
+# What an hour of plausible code found: gradients through releases, changes that nobody sees,
+# refusals that are caught, numbers behind bounds, streams of batches, inherited words.
+
+
+@pytest.mark.parametrize("of", ["model", "clip norm"])
+def test_no_gradient_goes_through_a_release(of: str) -> None:
+    played = play("fedavg", "central", {"local_steps": 1, "local_lr": 0.1, "clip_norm": 1.0})
+    now, limit = at(played), torch.full((1,), 0.01, dtype=torch.float64)
+    start = now.at_clients(played.states[0].server["model"])
+    gradient, knob = now.objective.gradient(start), torch.ones(1, 1, 5, dtype=torch.float64)
+    (limit if of == "clip norm" else knob.requires_grad_()).requires_grad_()
+    assert not now.release("update", clip(gradient * knob, limit)).mean.requires_grad
+
+
+def test_changes_in_place_are_not_hidden_by_inference_mode() -> None:
+    played = play("fedavg", "central", {"local_steps": 1, "local_lr": 0.1, "clip_norm": 1.0})
+    now, model = at(played), played.states[0].server["model"]
+    with torch.inference_mode(), pytest.raises(PrivacyError, match="inference_mode"):
+        bounded_local_update(now, model, played.algorithm.hyper).values.mul_(100)
+
+
+def test_how_many_values_are_positive_is_no_part_of_a_message() -> None:
+    now = at(record_play())
+    gradient = now.objective.gradient(torch.ones(1, 3, 5, dtype=torch.float64))
+    with pytest.raises(PrivacyError) as refused:
+        torch.where(gradient > 0)
+    assert str(int((opened(gradient) > 0).sum())) not in str(refused.value)
+
+
+class Failing(LinearRegression):
+    """Says a value where it fails."""
+
+    def gradient(self, parameters: Any) -> Any:
+        raise ValueError("of record 4711")
+
+
+def test_a_models_error_carries_no_values_and_is_a_refusal() -> None:
+    known = [grouped_federation(3, SIZES)]
+    side = ClientSide(Failing(LinearRegressionSettings(), known, np.zeros(1, int)), "client")
+    with pytest.raises(PrivacyError, match=r"gradient of the model failed: ValueError") as failed:
+        side.gradient(torch.zeros(1, 3, 5, dtype=torch.float64))
+    assert "4711" not in failure_reason(failed.value, private=True)
+    assert "4711" in failure_reason(failed.value, private=False)
+    assert "4711" not in failure_reason(ValueError("4711"), private=True)
+
+
+def test_bounds_and_epochs_tell_no_numbers_of_records_where_clients_are_protected() -> None:
+    known = [grouped_federation(3, SIZES)]
+    model = LinearRegression(LinearRegressionSettings(), known, np.zeros(1, int))
+    limit = torch.ones(1, dtype=torch.float64)
+    for unit, told in (("client", False), ("record", True)):
+        side = ClientSide(model, unit)
+        bounded = side.clipped_gradient(torch.zeros(1, 3, 5, dtype=torch.float64), limit)
+        assert bool(torch.isfinite(bounded.zero_out).all()) == told
+    streams = MethodStreams(Streams([0]), [])
+    with pytest.raises(PrivacyError, match="how many batches"):
+        ClientSide(model, "client").epoch(streams, "batch", np.array([1]), 2)
+
+
+def test_nobody_else_draws_from_the_streams_of_batches() -> None:
+    now = at(record_play())
+    now.batch(2, now.number)
+    with pytest.raises(PrivacyError, match="is of batches"):
+        now.streams.uniform("batch", now.number, 3, 2)
+    now.streams.uniform("mine", now.number, 3, 2)
+    with pytest.raises(PrivacyError, match="is of batches"):
+        now.batch(2, now.number, stream="mine")
+    with pytest.raises(PrivacyError, match="the run's own streams"):
+        now.objective.batch(Streams([0]), "batch", now.number, 2)
+
+
+PLUGIN = """
+from dpfl_cli.algorithms.api import *
+from dpfl_cli.algorithms.scaffold import Scaffold, ScaffoldSettings
+from dpfl_cli.config.component import component
+from dpfl_cli.privacy.gaussian import CentralGaussian, GaussianSettings
+TRUSTS = ("central", "secure_aggregation")
+
+class MineSettings(LocalSettings):
+    local_steps: int = 1
+    local_lr: Number = 0.1
+    clip_norm: Bound = 1.0
+
+@algorithm("echoing", revision=1, paper="p", unit="client", trusts=TRUSTS, proved=TRUSTS)
+class Echoing:
+    hyper: MineSettings
+
+    @staticmethod
+    def releases(settings, run):
+        return [ReleaseSpec("update", echo=True)]
+
+    def init(self, objective, streams):
+        return start(objective, streams)
+
+    def round(self, state, at):
+        try:
+            bool((at.objective.records > 1))
+        except Exception:
+            return state, {}
+
+@algorithm("heir", revision=1, paper="p", unit="client", trusts=TRUSTS)
+class Heir(Scaffold):
+    hyper: ScaffoldSettings
+
+@component("mechanism", "mine", revision=1, settings=GaussianSettings)
+class Mine(CentralGaussian):
+    "Mine."
+"""
+SMALL = ["dataset.clients=4", "dataset.dimension=3", "rounds=1", "dp=cdp"]
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["algorithm=echoing", "dp=secure_aggregation"], "shares of the noise"),
+        (
+            [
+                "algorithm=heir",
+                "algorithm.local_steps=1",
+                "algorithm.local_lr=0.1",
+                "algorithm.clip_norm=1.0",
+            ],
+            "its file gives no proof",
+        ),
+        (
+            ["algorithm=fedavg", "mechanism=mine", "mechanism.noise_multiplier=1.0"],
+            "mechanism=mine is a plugin's",
+        ),
+    ],
+)
+def test_what_nobody_proved_is_refused(words: list[str], match: str, plugin: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        dpfl.run(*SMALL, *words, plugins=[plugin], quiet=True)
+
+
+def test_a_refusal_that_is_caught_ends_the_run(plugin: str) -> None:
+    (run,) = dpfl.run(*SMALL, "algorithm=echoing", plugins=[plugin], quiet=True)
+    assert run.status == "failed"
+    assert "caught an error of dpfl" in run.result["reason"]
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "outputs"))
+    file = tmp_path / "plausible.py"
+    file.write_text(PLUGIN)
+    return str(file)

@@ -438,7 +438,7 @@ def test_one_dimension_is_refused_before_anything_runs(build, settings):
     with pytest.raises(ConfigError, match="at least 2 model parameters"):
         build("privunit", 3, 1)
     mechanism = build("privunit", 3, 2)
-    setup = replace(mechanism.site.setup, dimension=1)
+    setup = replace(mechanism._site.setup, dimension=1)
     with pytest.raises(ConfigError, match="at least 2 model parameters"):
         type(mechanism).entry(settings("privunit"), ReleaseSpec("update"), setup)
 
@@ -470,7 +470,7 @@ def test_the_ledger_is_charged_the_sum_whatever_the_rule(build, clipped):
     for round_ in (1, 2):
         mechanism.release("update", clipped(torch.ones(4, 4, 6)), np.full(4, round_))
     for run, epsilon in enumerate((6.0, 6.0, 6.0, 0.16)):
-        (entry,) = mechanism.site.ledger.of_run(run).entries
+        (entry,) = mechanism._site.ledger.of_run(run).entries
         assert (entry.kind, entry.count, entry.parameter, entry.scope) == (
             "pure",
             2,

@@ -453,15 +453,15 @@ def test_a_bound_that_is_only_claimed_needs_paper_mode(build, proved):
             assert derived.proved == proved
         for name in ("local_gaussian", "central_gaussian", "shared_gaussian"):
             sound, paper = build(name, 4, 3, unit="record"), build(name, 4, 3, unit="record")
-            paper.site = dataclasses.replace(paper.site, sound=False)
-            assert sound.site.sound  # what is not said to be otherwise
+            paper._site = dataclasses.replace(paper._site, sound=False)
+            assert sound._site.sound  # what is not said to be otherwise
             assert paper.release("update", made, np.array([1])).mean.shape == (1, 3)
             if proved:
                 sound.release("update", made, np.array([1]))
                 continue
             with pytest.raises(PrivacyError, match=r"claimed, not proved.*dp\.mode=paper runs it"):
                 sound.release("update", made, np.array([1]))
-            assert sound.site.ledger.of_run(0).releases == 0
+            assert sound._site.ledger.of_run(0).releases == 0
 
 
 def test_constants_that_do_not_hold_are_refused():

@@ -129,10 +129,8 @@ def test_one_failing_run_does_not_stop_the_others(
     with monkeypatch.context() as patch:
         before_rounds(patch, FedAvg, breaks_in_round(3, seed=1))
         outcomes = execute(plans, store)
-    assert {(one.plan.seed, one.status, one.reason) for one in outcomes} == {
-        (0, "done", None),
-        (1, "failed", "RuntimeError: out of luck"),
-    }
+    told = {one.plan.seed: (one.status, str(one.reason).split(" (")[0]) for one in outcomes}
+    assert told == {0: ("done", "None"), 1: ("failed", "RuntimeError")}  # its message may hold data
     for one in outcomes:
         if one.status == "failed":
             assert [row["round"] for row in one.record.rows] == [0, 1, 2]
@@ -158,7 +156,8 @@ def test_data_that_cannot_be_built_fail_their_run_alone(
     assert {(one.plan.seed, one.status) for one in outcomes} == {(0, "done"), (1, "failed")}
     failed = next(outcome.record for outcome in outcomes if outcome.status == "failed")
     assert failed.result["privacy"]["epsilon"] is None
-    assert "no room" in failed.result["reason"]
+    assert "no room" not in failed.result["reason"]
+    assert failed.result["reason"].startswith("MemoryError (")
 
 
 def test_a_forced_rerun_never_costs_the_result_it_repeats(
