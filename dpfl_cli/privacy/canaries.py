@@ -58,7 +58,7 @@ class Canaries:
 
     def _scored(self, target: type[Mechanism], mechanism: Mechanism, call: Call) -> Release:
         """The release of contributions with the canaries among them."""
-        values, spec, relation = call.values, call.spec, mechanism.site.setup.relation
+        values, spec, relation = call.values, call.spec, mechanism._site.setup.relation
         row, there = self._places(call)
         drawn = values.cohort is not None or values.batch is not None
         inside = values.checked().clone()
@@ -78,7 +78,7 @@ class Canaries:
         if numbers.dim() == 2:
             seen, known, share = numbers[runs, row], others[runs, row], 1.0
         else:
-            share = 1 / mechanism.site.setup.cohort
+            share = 1 / mechanism._site.setup.cohort
             seen, known = numbers, others.sum(dim=1) * share
         rest = seen.double() - known
         rate = 1.0
@@ -93,7 +93,7 @@ class Canaries:
             std = std if std.dim() == 1 else std[runs, row]
             score = _log_density(rest, high * share, std, rate)
             score = score - _log_density(rest, low * share, std, rate)
-        log = mechanism.site.ledger.logs[spec.name]
+        log = mechanism._site.ledger.logs[spec.name]
         charged = torch.from_numpy(log.latest == call.address // spec.per_round)
         self.scores += torch.where(charged, score, 0.0)
         return found

@@ -81,7 +81,7 @@ class Recorder:
         self.contributions: list[Contribution] = []
         self.made = 0  # releases that noise was drawn for, charged or not
         self._replay = replay
-        self._relation = mechanism.site.setup.relation
+        self._relation = mechanism._site.setup.relation
         self._release, self._draw = mechanism.release, mechanism._released
         for name, method in (("release", self._recorded), ("_released", self._counted)):
             setattr(mechanism, name, method)

@@ -84,7 +84,7 @@ def _per_client(monkeypatch):
     monkeypatch.setattr(
         CentralGaussian,
         "_noisy_mean",
-        lambda self, call, std: whole(self, call, std / self.site.setup.clients),
+        lambda self, call, std: whole(self, call, std / self._site.setup.clients),
     )
 
 

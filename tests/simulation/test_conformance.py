@@ -157,7 +157,7 @@ METHOD_FAULTS = {  # what is wrong -> the check that tells, and the code
          "opened(update.values).norm(dim=2).amax(1).clamp(min=1e-3))"}),
     "a release that is not charged": (
         "ledger",
-        {"BEFORE": "spec = at.mechanism.site.specs[0]['update']; extra = at.mechanism._released("
+        {"BEFORE": "spec = at.mechanism._site.specs[0]['update']; extra = at.mechanism._released("
          "Call(spec, update, np.ones(len(model)), 99 + at.number, update.replace_one)).mean"}),
     "a release that is declared and never made": (
         "ledger", {"MORE_RELEASES": ", ReleaseSpec('other')"}),
