@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import pandas as pd
 from pydantic import Field
 
 from dpfl_cli.config.component import Settings, component
@@ -30,6 +29,9 @@ from dpfl_cli.data.loading import Count, Seed, used
 from dpfl_cli.data.sources import digest, kept_until_changed, listing_sha256, locate
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import read_table
+
+if TYPE_CHECKING:
+    import pandas as pd  # slow: imported where the file is read
 
 HELD_OUT = 0.2
 # Columns in the order of the file; a column of words has them in the order of their inputs.
@@ -68,6 +70,8 @@ def read_bank(path: Path) -> pd.DataFrame:
       DataError: absent, unreadable, or not of the format; names the file, and record and column
         where there are any.
     """
+    import pandas as pd
+
     words_of = {**COLUMNS, TARGET: ["no", "yes"]}
     table = read_table(path, list(words_of), others=False)
     return pd.DataFrame(
@@ -131,6 +135,8 @@ def _files(settings: BankSettings) -> dict[str, Path]:
     path = expanded(settings.path) if settings.path else locate("bank")["bank-full.csv"]
     if settings.test != "bank_csv":
         return {"train": path}
+    import pandas as pd
+
     given = settings.test_path
     sample = path.with_name("bank.csv") if given is None else expanded(given)
     if given is None and not sample.exists():

@@ -55,7 +55,7 @@ class _Guarded:
     def _call(name: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
             return method(*args, **kwargs)
-        except DpflError:
+        except (DpflError, MemoryError):
             raise
         except Exception as error:
             raise PrivacyError(f"{name} of the model failed: {without_values(error)}") from error

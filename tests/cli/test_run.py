@@ -305,8 +305,8 @@ def test_info_may_stand_anywhere(words: list[str], capsys: pytest.CaptureFixture
         ("class FedMomentumSettings", "raise SystemExit(0)", "SystemExit: 0", 2),
         ("class FedMomentumSettings", "1 +", "SyntaxError: invalid syntax", 2),
         ("        check_clip_norm(settings, run)", "absent", "NameError: name 'absent'", 2),
-        ("        update = bounded", "1 / 0", "ZeroDivisionError: division by zero", 3),
-        ("        update = bounded", "update.mean", "local variable 'update'", 3),
+        ("        update = bounded", "1 / 0", "ZeroDivisionError (", 3),
+        ("        update = bounded", "update.mean", "UnboundLocalError (", 3),
     ],
 )
 def test_what_a_plugin_does_wrong_is_a_line_with_its_place(

@@ -501,7 +501,7 @@ class Absorbed:
     """
 
     def __init__(self, mechanism: Any) -> None:
-        self._mechanism = mechanism
+        self._mechanism, self.streams = mechanism, mechanism.streams
         self.sums: list[np.ndarray] = []
 
     def release(self, name: str, values: Any, rounds: np.ndarray, charged: Any = None) -> Any:

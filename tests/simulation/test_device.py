@@ -215,7 +215,9 @@ def test_a_wait_would_be_seen(nowhere: None, monkeypatch: pytest.MonkeyPatch) ->
     ]
     monkeypatch.undo()
     monkeypatch.setattr(stack, "pick_device", lambda name: torch.device("meta"))
-    with pytest.raises(RuntimeError):  # conjugate gradients do read, in the first round
+    with pytest.raises(
+        PrivacyError, match="RuntimeError"
+    ):  # conjugate gradients do read, in the first round
         walked([*SOFTMAX, "algorithm=fednew", "dp=cdp"])
 
 

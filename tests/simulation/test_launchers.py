@@ -349,7 +349,7 @@ def test_cores_are_dealt_evenly(cores: int, count: int) -> None:
 def fake_groups(sizes: Sequence[int], rounds: Sequence[int]) -> list[list[Any]]:
     return [
         [
-            SimpleNamespace(rounds=length, clients=3, dimension=2, name=(group, number))
+            SimpleNamespace(rounds=length, rows=3, dimension=2, name=(group, number))
             for number in range(size)
         ]
         for group, (size, length) in enumerate(zip(sizes, rounds, strict=True))
