@@ -8,9 +8,8 @@ Gradients of single records are made by vmap, clipped, added to their client's m
 Every client of every run is computed by one thread, which takes its records in order, as many in a
 pass as keep within `PASS_BYTES` what the backward pass needs: small passes of a small network cost
 more than their arithmetic, and what leaves the cache costs too. So the bits of a result depend
-neither on the number of threads nor on who else is in the batch. Clients and
-runs are not stacked: a pass is arithmetic enough for a core, and vmap over them takes 1.1 to 2.1
-times as long (`make bench`, workload H).
+neither on the number of threads nor on who else is in the batch. Clients and runs are not stacked:
+a pass is work enough for a core; vmap over them takes 1.1 to 2.1 times as long (bench, workload H).
 """
 
 from __future__ import annotations
@@ -89,7 +88,8 @@ class Network(Objective):
         self._pools = Pools(self.device, self.dtype)
 
     def among(self, federations: list[Federation], index: np.ndarray) -> Network:
-        (other := copy.copy(self))._hold(federations, index)
+        other = copy.copy(self)
+        other._hold(federations, index)
         return other  # which shares the network and the data on the device
 
     @property
