@@ -1,4 +1,4 @@
-"""Forty seeded faults: do the tests notice?
+"""Seeded faults: do the tests notice?
 
     python -m tests.faults [--only NAME ...] [--jobs N]
 
@@ -19,23 +19,15 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+
+from tests import plugin_faults, privacy_faults
+from tests.privacy_faults import Fault
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("dpfl_cli", "conf", "tests", "pyproject.toml", "README.md")
 IMPORTED_ONCE = ("dp_accounting", "hypothesis", "numba", "pandas", "scipy.stats", "torch")
-
-
-class Fault(NamedTuple):
-    """`old` in `file` (of dpfl_cli) becomes `new`; `tests` (files of tests) should notice."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: str
 
 
 FAULTS = [
@@ -337,6 +329,8 @@ FAULTS = [
         "return bool(value == wanted)",
         "reproduction/test_reproduce.py::test_a_label_that_is_true_is_not_one",
     ),
+    *privacy_faults.MENDS,
+    *plugin_faults.MENDS,
 ]
 
 

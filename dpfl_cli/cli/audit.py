@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 from typing import TYPE_CHECKING
 
 from dpfl_cli.cli.plugins import add_plugin_option, load_plugins
@@ -35,7 +34,7 @@ relation, calibration and accountant, not what computes the values.
 
 example: dpfl audit algorithm=fedavg dp=cdp dp.epsilon=4 dp.delta=1e-5 rounds=3
 
-Writes audit.json, scores.csv and scores.png into outputs/audits/ID/.
+Kept in outputs/audits/ID/{result.json, scores.csv, scores.png}, and read there the next time.
 Exit codes: 0 no bound of 99.9 % is above the claim, 2 wrong use or config, 3 one is."""
 
 
@@ -64,13 +63,13 @@ def execute(args: argparse.Namespace) -> int:
         from dpfl_cli.cli.files import write_output
         from dpfl_cli.config.compose import compose_config
         from dpfl_cli.config.paths import outputs_dir
-        from dpfl_cli.simulation.audit import SURE, audit
+        from dpfl_cli.simulation.audit import SURE, kept_audit
         from dpfl_cli.simulation.plan import make_plan
         from dpfl_cli.simulation.progress import Progress
     load_plugins(args.plugin)
     plan = make_plan(compose_config(args.overrides))
     with Progress(f"audit {plan.label}", 2 * args.canaries, args.quiet) as progress:
-        found = audit(plan, args.canaries, progress.advance)
+        found, folder = kept_audit(plan, args.canaries, outputs_dir(), progress.advance)
     bounds, sure = found.bounds(args.confidence), found.bounds(SURE)
     low, high = int((~found.sides).sum()), int(found.sides.sum())
     print(
@@ -83,20 +82,12 @@ def execute(args: argparse.Namespace) -> int:
             f"  {NAMES[name]:<34} {bound:7.3f} ({100 * bound / found.claim:3.0f} % of the claim) "
             f"at {args.confidence:.4g}; {sure[name]:7.3f} at {SURE}"
         )
-    folder = outputs_dir() / "audits" / plan.id
-    report = {"run": plan.config, "commands": args.overrides, **found.to_json(args.confidence)}
-    lines = [f"{int(side)},{score!r}" for side, score in _pairs(found)]
-    write_output(folder / "scores.csv", "\n".join(["side,score", *lines, ""]).encode())
-    write_output(folder / "audit.json", json.dumps(report, indent=2).encode())
     write_output(folder / "scores.png", _drawn(found, bounds, plan.label))
-    print(f"written to {folder}")
-    if found.refuted:
+    print(f"kept in {folder}")
+    refuted = max(sure.values()) > found.claim
+    if refuted:
         print(f"REFUTED: a bound of {SURE:.1%} is above the claim: this run is not as private")
-    return REFUTED if found.refuted else 0
-
-
-def _pairs(found: Audit) -> list[tuple[bool, float]]:
-    return list(zip(found.sides.tolist(), found.scores.tolist(), strict=True))
+    return REFUTED if refuted else 0
 
 
 def _drawn(found: Audit, bounds: dict[str, float], title: str) -> bytes:

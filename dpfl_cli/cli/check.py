@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dpfl_cli.simulation.conformance import Kit
 
 EXIT_FAILED = 3
-CHECKED = ("algorithm", "model", "mechanism")  # the groups whose components a guarantee rests on
 CHOICES = {  # how a run is protected, by trust model and unit
     ("local", "client"): ["dp=ldp"],
     ("local", "record"): ["dp=record"],
@@ -47,7 +46,8 @@ Marks: clients' values keep their mark. Influence: one client's data (or record)
 releases held fixed, nothing else may change, bit by bit. Sensitivity: random, sign-flipped, huge,
 tiny, zero and duplicate data and gradient ascent move no release further than declared. Ledger:
 every release is charged, as planned. Noise: its variance is the one that is priced.
-A plugin that passed is remembered by the content of its file; runs of others say "not checked".
+A plugin that passed is remembered by the content of its file and by the settings (but for
+numbers) that it was tried with; runs of others say "not checked".
 Exit codes: 0 passed, 3 failed.
 
 examples: dpfl check my_method.py
@@ -84,19 +84,12 @@ def execute(args: argparse.Namespace) -> int:
     chosen = _components(args.target)
     with importing():
         from dpfl_cli.cli.tables import make_table, wide_console
-        from dpfl_cli.simulation.checked import note_check
-    failed = False
     rows: list[dict[str, str]] = []
     for component in chosen:
-        own: list[dict[str, str]] = []
         for case in cases(component, args.overrides):
-            own += check(case, _say if not args.quiet else lambda line: None)
-        passed = all(row["result"] != "FAIL" for row in own)
-        passed &= any(row["result"] == "pass" for row in own)
-        failed |= not passed
-        rows += own
-        if component.origin != "dpfl":
-            note_check(component, passed, own)
+            rows += check(case, _say if not args.quiet else lambda line: None)
+    results = {row["result"] for row in rows}
+    failed = "FAIL" in results or "pass" not in results
     if rows:
         wide_console().print(make_table(list(rows[0]), [list(row.values()) for row in rows]))
     print(f"{args.target}: {'FAILED' if failed else 'passed'}")
@@ -128,7 +121,8 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
 
 
 def check(case: Case, say: Callable[[str], None] = lambda line: None) -> list[dict[str, str]]:
-    """The rows of the table for one case."""
+    """The rows of the table for one case; those of a plugin's component are noted."""
+    from dpfl_cli.simulation.checked import note_check
     from dpfl_cli.simulation.conformance import CHECKS
 
     kits = []
@@ -142,7 +136,10 @@ def check(case: Case, say: Callable[[str], None] = lambda line: None) -> list[di
             say(f"{case.label}, {data}: {f'{bad} FAIL' if bad else 'passed'} ({seconds:.1f} s)")
     except ConfigError as error:
         return [{"of": case.label, "check": "all", "result": "refused", "why": str(error)}]
-    return [_row(case, kits, name) for name in CHECKS]
+    rows = [_row(case, kits, name) for name in CHECKS]
+    if case.component.origin != "dpfl":
+        note_check(kits[0].plans[0], case.component.group, rows)
+    return rows
 
 
 def _row(case: Case, kits: Sequence[Kit], check: str) -> dict[str, str]:
@@ -194,6 +191,7 @@ def _kits(case: Case) -> Iterator[tuple[str, Kit]]:
 
 def _components(target: str) -> list[Component]:
     """What is to be checked: the components of a file, or one by its name."""
+    from dpfl_cli.simulation.checked import CHECKED
     from dpfl_cli.simulation.plan import load_components
 
     load_plugins([target] if target.endswith(".py") else [])

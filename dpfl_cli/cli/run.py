@@ -177,7 +177,7 @@ def execute_configs(
 
         print(*forecast(plans, store), sep="\n")
         return []
-    distinct = {plan.id: plan.rounds for plan in plans}
+    distinct = {plan.id: plan.last_round for plan in plans}
     title = plans[0].label if len(distinct) == 1 else f"{len(distinct)} runs"
     total, quiet = sum(distinct.values()), bool(os.environ.get(QUIET))
     with Progress(title, total, quiet=quiet) as progress:

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from dpfl_cli.config.component import Settings, component
-from dpfl_cli.config.errors import ConfigError, DataError
+from dpfl_cli.config.errors import ConfigError, DataError, without_values
 from dpfl_cli.config.own_files import OwnFile, content_of, is_code, own_object, read_own
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
 from dpfl_cli.data.loading import fraction_of
@@ -185,8 +185,8 @@ def _of_dataset(path: str, option: str) -> Mapping[str, np.ndarray]:
         arrays = [np.stack([np.asarray(one) for one in column]) for column in columns]
     except Exception as error:
         raise ConfigError(
-            f"{option}={path}: {type(error).__name__}: {error}; it must be a Dataset with a length "
-            "whose items are (features, target) or (features, target, client)"
+            f"{option}={path}: {without_values(error)}; it must be a Dataset with a length whose "
+            "items are (features, target) or (features, target, client); --debug shows more"
         ) from error
     return dict(zip(("features", "targets", "clients"), arrays, strict=False))
 

@@ -49,6 +49,10 @@ class Records:
     def __len__(self) -> int:
         return len(self.targets)
 
+    def blank(self) -> Records:
+        """One record of zeros in their place."""
+        return Records(np.zeros_like(self.features[:1]), np.zeros_like(self.targets[:1]))
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -116,6 +120,16 @@ class Federation:
     @property
     def clients(self) -> int:
         return self.partition.clients
+
+    def blank(self) -> Federation:
+        """The same clients with a record of zeros each: what is computed from it tells nothing of
+        theirs.
+        """
+        known = self.dataset
+        test = None if known.test is None else known.test.blank()
+        data = Dataset(known.info, known.train.blank(), test, truth=known.truth)
+        shared = np.zeros(self.clients, np.int64)
+        return Federation(data, Partition.from_counts(shared, np.ones_like(shared)))
 
     def buckets(self, waste: float = 0.15) -> list[np.ndarray]:
         """Client numbers grouped so that padding each group to its largest client wastes at most

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpfl_cli.config.errors import DpflError, PrivacyError, without_values
+from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.streams import Streams
+from dpfl_cli.models.guarded import Guarded, is_plugins, without_records
 from dpfl_cli.models.objective import Curvature, Objective
 from dpfl_cli.privacy.batches import Batch, drawn, epoch, records_of
 from dpfl_cli.privacy.bounded import Bounded, as_computed
@@ -39,28 +38,6 @@ OWN_MODEL = "its model is a plugin's, and nobody has shown that it clips every r
 REPEATS = "a batch drawn with replacement may hold a record several times"
 
 
-class _Guarded:
-    """An objective whose errors say where they come from and nothing of the data."""
-
-    __slots__ = ("objective",)
-
-    def __init__(self, objective: Objective) -> None:
-        self.objective = objective
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.objective, name)
-        return partial(self._call, name, found) if callable(found) else found
-
-    @staticmethod
-    def _call(name: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(*args, **kwargs)
-        except (DpflError, MemoryError):
-            raise
-        except Exception as error:
-            raise PrivacyError(f"{name} of the model failed: {without_values(error)}") from error
-
-
 class ClientSide:
     """What an algorithm may ask of an objective, whose federations and metrics (both hold private
     data) it must not reach.
@@ -81,12 +58,22 @@ class ClientSide:
       dtype, device: of parameters.
     """
 
-    __slots__ = ("__checked", "__cohort", "__counts_public", "__objective", "__unread")
+    __slots__ = (
+        "__checked",
+        "__cohort",
+        "__common",
+        "__counts_public",
+        "__objective",
+        "__plugin",
+        "__unread",
+    )
 
     def __init__(
         self, objective: Objective, unit: str = "record", cohort: Cohort | None = None
     ) -> None:
-        self.__objective: Any = _Guarded(objective)
+        self.__objective: Any = Guarded(objective)
+        self.__plugin = is_plugins(objective)
+        self.__common: Any = None
         self.__cohort = cohort
         self.__counts_public = unit == "record"
         self.__checked = False
@@ -129,8 +116,12 @@ class ClientSide:
         """[R, M] what a mean over a batch, or over all records, is divided by; the clients' own as
         `records` is.
         """
-        found = self.__objective.divisors(self._batch(batch))
-        return found if self.__counts_public or batch is not None else self.__theirs(found)
+        records = self._batch(batch)
+        if records is not None:
+            size = (self.runs, self.clients)
+            return torch.full(size, records.shape[-1], dtype=self.dtype, device=self.device)
+        found = self.__objective.divisors(None)
+        return found if self.__counts_public else self.__theirs(found)
 
     def batch(
         self,
@@ -158,7 +149,7 @@ class ClientSide:
 
     def initial(self, streams: Streams) -> Tensor:
         """As `Objective.initial`."""
-        found = self.__objective.initial(streams)
+        found = self._without_records().initial(streams)
         self._public("the initial model", found, (self.runs, self.dimension))
         return found
 
@@ -282,16 +273,16 @@ class ClientSide:
             own = self._own("values", values)
             return self.__theirs(self.__objective.precondition(own, matrices))
         self._public("values", values, (self.runs, self.dimension))
-        return self.__objective.precondition(values, matrices)
+        return self._without_records().precondition(values, matrices)
 
     def regulariser_gradient(self, parameters: Tensor) -> Tensor:
         """As `Objective.regulariser_gradient`."""
-        return _as_given(parameters, self.__objective.regulariser_gradient(parameters))
+        return _as_given(parameters, self._without_records().regulariser_gradient(parameters))
 
     def prox(self, values: Tensor, step: Tensor) -> Tensor:
         """As `Objective.prox`."""
         self._public("step", step, (self.runs,))
-        return _as_given(values, self.__objective.prox(values, step))
+        return _as_given(values, self._without_records().prox(values, step))
 
     def verify(self) -> None:
         """Makes up for the check of batches that rounds on a device leave open, so as not to wait
@@ -306,12 +297,22 @@ class ClientSide:
             raise PrivacyError(TWICE)
         self.__unread.clear()
 
+    def _without_records(self) -> Any:
+        """The model, for what it computes for everybody: a plugin's on records of zeros, so that it
+        cannot depend on clients' own.
+        """
+        if not self.__plugin:
+            return self.__objective
+        if self.__common is None:
+            self.__common = Guarded(without_records(self.__objective.objective))
+        return self.__common
+
     def _per_record(
         self, values: Bounded, batch: Batch | Tensor | None, *points: Tensor
     ) -> Bounded:
         """What a model bounded per record, proved or not."""
         why = None
-        if not type(self.__objective.objective).__module__.startswith("dpfl_cli.models."):
+        if self.__plugin:
             why = OWN_MODEL
         elif any(is_raw(point) for point in points):
             why = RAW_POINT

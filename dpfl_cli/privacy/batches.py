@@ -8,7 +8,7 @@ declared.
 
 from __future__ import annotations
 
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -39,7 +39,7 @@ class Batch:
     size: int
     stream: str
     numbers: np.ndarray
-    _records: Tensor
+    __records: Tensor = field(repr=False)
     part: int = 0
     maker: InitVar[object] = None
 
@@ -52,7 +52,7 @@ class Batch:
 
 def records_of(batch: Batch) -> Tensor:
     """[R, M, b] record numbers. For objectives only: who knows them has lost the amplification."""
-    return batch._records
+    return batch._Batch__records  # type: ignore[attr-defined]
 
 
 def drawn(

@@ -14,8 +14,7 @@ would show whether a client was there.)
 from __future__ import annotations
 
 import math
-from dataclasses import InitVar, dataclass
-from functools import cached_property
+from dataclasses import InitVar, dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -77,16 +76,12 @@ class Cohort:
 
     sampling: Sampling
     rounds: np.ndarray
-    _members: np.ndarray
+    __members: np.ndarray = field(repr=False)
     maker: InitVar[object] = None
 
     def __post_init__(self, maker: object) -> None:
         if maker is not _MAKER:
             raise PrivacyError("cohorts are drawn by the engine, which knows their law")
-
-    @cached_property
-    def _there(self) -> Tensor:
-        return torch.from_numpy(self._members != NOBODY)
 
 
 def drawn(streams: Streams, sampling: Sampling, rounds: np.ndarray) -> Cohort:
@@ -110,7 +105,7 @@ def members_of(cohort: Cohort) -> np.ndarray:
     """[R, K] the clients' numbers, ascending, then `NOBODY`. For the engine only: who knows them
     has lost the amplification.
     """
-    return cohort._members
+    return cohort._Cohort__members  # type: ignore[attr-defined]
 
 
 def among(cohort: Cohort | None, values: Tensor) -> Tensor:
@@ -119,5 +114,5 @@ def among(cohort: Cohort | None, values: Tensor) -> Tensor:
     """
     if cohort is None:
         return values
-    there = on_device(cohort._there, values.device)
+    there = on_device(torch.from_numpy(members_of(cohort) != NOBODY), values.device)
     return torch.where(there.reshape(*there.shape, *[1] * (values.dim() - 2)), values, 0.0)

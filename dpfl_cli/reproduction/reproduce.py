@@ -58,7 +58,7 @@ class Job:
             return ""
         plans = self.plans.values()
         parts = [
-            _range([plan.rounds for plan in plans], "round"),
+            _range([plan.last_round for plan in plans], "round"),
             _range([plan.info.records for plan in plans], "training record"),
             _range([plan.clients for plan in plans], "client"),
             _range([self.artifact.size(self.scale).seeds], "seed"),
@@ -199,7 +199,9 @@ def _executed(
     plans = list(job.plans.values())
     if not plans:
         return {}
-    with Progress(job.artifact.name, sum(plan.rounds for plan in plans), quiet=quiet) as progress:
+    with Progress(
+        job.artifact.name, sum(plan.last_round for plan in plans), quiet=quiet
+    ) as progress:
         alone = [plan for plan in plans if plan.id in job.exclusive - before.alone]
         again = [plan for plan in plans if force and plan.id not in before.forced | job.exclusive]
         rest = [plan for plan in plans if plan not in again and plan not in alone]

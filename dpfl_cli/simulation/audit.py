@@ -2,28 +2,36 @@
 
 Only noise, batches and cohorts differ between the runs of an audit; data, partition and public
 schedules are those of the plan. The models that are trained are of no interest: nothing is
-evaluated or stored.
+evaluated. What was found is kept as runs are, in `outputs/audits/<id>/{result.json, scores.csv}`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.identity import content_id, stored_config
 from dpfl_cli.data.streams import Streams, stream_generator
 from dpfl_cli.privacy.accountants import price
 from dpfl_cli.privacy.canaries import Canaries
 from dpfl_cli.simulation.grouping import bytes_per_run, memory_budget
 from dpfl_cli.simulation.member import Member
+from dpfl_cli.simulation.results import origin, privacy_report
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import Stack, noise_device
+from dpfl_cli.simulation.store import RunRecord, RunStore, metrics_csv, sealed
 
+REVISION = 1  # raised when a change moves the scores
 AT_ONCE = 500  # more runs in a stack gain nothing
+CONFIDENCE = 0.95
 SURE = 0.999  # the confidence of a bound that refutes a claim
+SCORES = "scores.csv"
 
 
 @dataclass(frozen=True)
@@ -33,15 +41,15 @@ class Audit:
     Attributes:
       claim: epsilon of the ledger that the runs wrote, by the plan's accountant.
       delta: of the claim, and of the bounds.
-      scores, sides: [2n] of the adversary, and where the canaries were.
       gaussian: whether the scores are known to be Gaussian.
+      scores, sides: [2n] of the adversary, and where the canaries were.
     """
 
     claim: float
     delta: float
+    gaussian: bool
     scores: np.ndarray
     sides: np.ndarray
-    gaussian: bool
 
     def bounds(self, confidence: float) -> dict[str, float]:
         """Lower bounds on epsilon, by name, each with this confidence."""
@@ -54,17 +62,66 @@ class Audit:
         return found
 
     @property
-    def refuted(self) -> bool:
-        """Whether a bound of 99.9 % is above the claim."""
-        return max(self.bounds(SURE).values()) > self.claim
+    def excess(self) -> float:
+        """By how much the largest bound of 99.9 % is above the claim; negative where none is."""
+        return max(self.bounds(SURE).values()) - self.claim
 
-    def to_json(self, confidence: float) -> dict[str, Any]:
-        """Plain values, all but the scores."""
-        values = asdict(self)
-        canaries = {"canaries": [int((~self.sides).sum()), int(self.sides.sum())]}
-        rest = {key: value for key, value in values.items() if key not in ("scores", "sides")}
-        bounds = {f"{level:g}": self.bounds(level) for level in (confidence, SURE)}
-        return {**rest, **canaries, "bounds": bounds, "refuted": self.refuted}
+
+def kept_audit(
+    plan: Plan, canaries: int, outputs: Path, advance: Callable[[int], None] = lambda runs: None
+) -> tuple[Audit, Path]:
+    """The audit of a plan, and its folder; made where the store does not hold it whole.
+
+    Raises: as `audit`.
+    """
+    store = RunStore(outputs, "audits")
+    store.prepare()
+    own = {"audit": {"canaries": canaries, "revision": REVISION}}
+    identity: Mapping[str, Any] = {**plan.identity, **own}
+    run_id = content_id(identity)
+    while True:
+        with store.lock(run_id) as held:
+            if held:
+                store.recover(run_id)
+                record = store.whole(run_id)
+                if record is None:
+                    config = stored_config({**plan.config, **own}, identity)
+                    about = {"id": run_id, "config": config}
+                    record = store.publish(
+                        run_id, _files(plan, audit(plan, canaries, advance), about)
+                    )
+                return _read(record), record.folder
+        time.sleep(1.0)  # another process makes it
+
+
+def _files(plan: Plan, found: Audit, about: Mapping[str, Any]) -> dict[str, bytes]:
+    pairs = zip(found.sides.tolist(), found.scores.tolist(), strict=True)
+    report = {
+        **about,
+        "status": "done",
+        "seed": plan.seed,
+        "data": {"name": plan.info.name, "source": plan.info.source, "sha256": plan.info.sha256},
+        "privacy": privacy_report(plan, plan.ledger()),
+        "metrics": {
+            "claim": found.claim,
+            "gaussian": found.gaussian,
+            "bounds": {str(level): found.bounds(level) for level in (CONFIDENCE, SURE)},
+        },
+        "origin": origin(),
+    }
+    rows = [{"side": int(side), "score": score} for side, score in pairs]
+    return sealed({SCORES: metrics_csv(rows)}, report)
+
+
+def _read(record: RunRecord) -> Audit:
+    rows, found = record.table(SCORES), record.result["metrics"]
+    return Audit(
+        found["claim"],
+        record.result["privacy"]["delta"],
+        found["gaussian"],
+        np.array([row["score"] for row in rows]),
+        np.array([row["side"] == 1 for row in rows]),
+    )
 
 
 class _Stack(Stack):
@@ -93,7 +150,7 @@ def audit(plan: Plan, canaries: int, advance: Callable[[int], None] = lambda run
     sides = draws.random(2 * canaries) < 0.5
     seeds = draws.integers(2**63, size=len(sides)).tolist()
     size = int(np.clip(memory_budget(plan) // bytes_per_run(plan), 1, AT_ONCE))
-    scores, gaussian, claim = [], True, None
+    scores, gaussian = [], True
     for start in range(0, len(seeds), size):
         some = slice(start, start + size)
         put = Canaries(sides[some])
@@ -104,12 +161,13 @@ def audit(plan: Plan, canaries: int, advance: Callable[[int], None] = lambda run
             stack.step(shown=False)
         stack.mechanism.verify()
         stack.collect()
-        stack.members[0].check_ledger()
+        for member in stack.members:
+            member.check_ledger()  # what was released is what the plan's price is of
         scores.append(put.scores.numpy())
         gaussian &= put.gaussian
-        claim = price(stack.members[0].ledger, plan.accountant_object(), plan.dp.delta)
         advance(len(put.scores))
-    if claim is None or claim.epsilon is None:
-        why = "no run was made" if claim is None else claim.reason
-        raise ConfigError(f"accountant={plan.accountant.name}: no epsilon to audit: {why}")
-    return Audit(claim.epsilon, plan.dp.delta, np.concatenate(scores), sides, gaussian)
+    claim = price(plan.ledger(), plan.accountant_object(), plan.dp.delta)
+    if claim.epsilon is None:
+        why = f"no epsilon to audit: {claim.reason}"
+        raise ConfigError(f"accountant={plan.accountant.name}: {why}")
+    return Audit(claim.epsilon, plan.dp.delta, gaussian, np.concatenate(scores), sides)

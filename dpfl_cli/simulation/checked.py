@@ -1,5 +1,5 @@
-"""Which plugins were checked (`dpfl check`): by the content of their files, so that a changed file
-was not.
+"""Which plugins were checked (`dpfl check`), and how: by the content of their files, so that a
+changed file was not, and by the settings that decide which code runs.
 """
 
 from __future__ import annotations
@@ -8,38 +8,72 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dpfl_cli.config.component import Component
+from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.stack import shape_of
 from dpfl_cli.simulation.store import json_text, write_atomically
 
+CHECKED = ("algorithm", "model", "mechanism")  # the groups whose components a guarantee rests on
 
-def note_check(component: Component, passed: bool, rows: list[dict[str, Any]]) -> None:
-    """Records what became of the check of a plugin's component."""
-    path = _file(component)
+
+def note_check(plan: Plan, group: str, rows: list[dict[str, Any]]) -> None:
+    """Records what became of the check of a plugin's component, as this plan uses it."""
+    path = _file(plan, group)
     path.parent.mkdir(parents=True, exist_ok=True)
-    found = {"origin": component.origin, "passed": passed, "checks": rows}
-    write_atomically(path, json_text(found).encode())
+    write_atomically(path, json_text({**_known(plan, group), _way(plan, group): rows}).encode())
+
+
+def passed(rows: list[dict[str, Any]]) -> bool:
+    return all(row["result"] == "pass" for row in rows)
 
 
 def unchecked(plan: Plan) -> str | None:
-    """What is to be said of a run's plugins that never passed their check; None where all did."""
+    """What is to be said of a run's plugins that never passed their check as this run uses them;
+    None where all did.
+    """
     missing = []
-    for group in ("algorithm", "model", "mechanism"):
-        component = getattr(plan, group).component
-        if component.origin == "dpfl":
+    for group in CHECKED:
+        choice = getattr(plan, group)
+        if choice.component.origin == "dpfl":
             continue
-        try:
-            passed = bool(json.loads(_file(component).read_text())["passed"])
-        except (OSError, ValueError, KeyError):
-            missing.append(f"not checked: dpfl check {component.origin}")
-            continue
-        if not passed:
-            missing.append(f"FAILED its check: dpfl check {component.origin}")
+        known, again = _known(plan, group), f"dpfl check {choice.component.origin}"
+        rows = known.get(_way(plan, group))
+        if not known:
+            missing.append(f"not checked: {again}")
+        elif rows is None:
+            settings, fields = shape_of(choice), type(choice.settings).model_fields
+            own = [
+                f"{group}.{name}={settings[name]}"
+                for name, field in fields.items()
+                if settings[name] not in ("number", field.default)
+            ]
+            missing.append(f"not checked with these settings: {' '.join([again, *own])}")
+        elif not passed(rows):
+            missing.append(f"FAILED its check: {again}")
     return "; ".join(dict.fromkeys(missing)) or None
 
 
-def _file(component: Component) -> Path:
-    """Where the check of a component stands: its revision ends in the hash of its file."""
+def _way(plan: Plan, group: str) -> str:
+    """How a plan uses a component: its settings, but for numbers, under which the same code runs;
+    what is protected, and where a method is used, from whom.
+    """
+    trust = plan.dp.trust if group == "algorithm" else None
+    return canonical_json([shape_of(getattr(plan, group)), plan.dp.unit, trust])
+
+
+def _known(plan: Plan, group: str) -> dict[str, Any]:
+    """way -> the rows of its check, of a component's file as it is: its revision ends in the hash
+    of its file.
+    """
+    try:
+        found = json.loads(_file(plan, group).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _file(plan: Plan, group: str) -> Path:
+    component = getattr(plan, group).component
     _, _, digest = str(component.revision).partition("+")
-    return outputs_dir() / "checks" / f"{component.group}-{component.name}-{digest}.json"
+    return outputs_dir() / "checks" / f"{group}-{component.name}-{digest}.json"

@@ -184,7 +184,10 @@ class Kit:
         if plan.dp.unit == "client":  # who has how many records is the client's own
             others.append((np.concatenate([own[0], own[0]]), np.concatenate([own[1], own[1]])))
         try:
-            self._look(self._beside([place(data) for data in others]))
+            neighbours = [place(data) for data in others]
+            beside = self._beside(neighbours)
+            self._look(beside)
+            self._fault("influence", strays(beside, Play.of([plan], neighbours[:1])))
             self._climb(others[-2], place)
             self._noise()
         except Exception as error:
@@ -335,6 +338,22 @@ def leaks(play: Play) -> tuple[list[str], list[str]]:
             if first.get(name) != other.get(name):
                 reached[name] = None
     return list(marks), list(reached)
+
+
+def strays(beside: Play, alone: Play) -> list[str]:
+    """Whether what a run releases first depends on the runs beside it: then a play shows nothing
+    of the others' data.
+
+    Args:
+      beside: a play whose second run holds the data of the only one of `alone`.
+    """
+    # what follows the first depends on what was released
+    pairs = zip(*(play.recorder.contributions[:1] for play in (beside, alone)), strict=True)
+    return [
+        f"the contribution to '{one.name}' depends on the runs beside its own"
+        for one, single in pairs
+        if not torch.equal(opened(one.values[1]), opened(single.values[0]))
+    ]
 
 
 def _files(member: Member) -> dict[str, str]:

@@ -42,7 +42,7 @@ def deal(groups: Sequence[Sequence[Plan]], workers: int) -> list[list[Plan]]:
 
 def _work(plans: Sequence[Plan]) -> int:
     """What plans cost, in a measure for comparing them."""
-    return sum(plan.rounds * plan.rows * max(plan.dimension, 1) for plan in plans)
+    return sum(plan.last_round * plan.rows * max(plan.dimension, 1) for plan in plans)
 
 
 def _cut(group: Sequence[Plan], count: int) -> list[Sequence[Plan]]:

@@ -175,7 +175,7 @@ def look_up(
         store.forget_unfinished(plan.id)  # what a kill right after publishing left behind
         reason = record.result.get("reason")
         outcomes[plan.id] = Outcome(plan, record.status, record, reason, cached=True)
-        progress.advance(plan.rounds)
+        progress.advance(plan.last_round)
     return outcomes, list(missing.values())
 
 
@@ -222,7 +222,7 @@ def _run(
         for member in run_members([*members.values()], checkpoint, advance, stop):
             status = "done" if member.diverged is None else "diverged"
             record = store.publish(member.plan.id, run_files(member, status, member.diverged))
-            progress.advance(member.plan.rounds - member.round)
+            progress.advance(member.plan.last_round - member.round)
             outcomes.append(Outcome(member.plan, status, record, member.diverged))
     except (StoreError, KeyboardInterrupt):
         raise
@@ -250,7 +250,7 @@ def _begin(plan: Plan, store: RunStore, progress: Progress) -> Member:
     except (OSError, ValueError) as error:
         progress.say(f"{path}: {error}; the run starts from its beginning")
         return Member(plan)
-    progress.say(f"{plan.id}: resumed after round {member.round} of {plan.rounds}")
+    progress.say(f"{plan.id}: resumed after round {member.round} of {plan.last_round}")
     progress.advance(member.round)
     return member
 

@@ -45,9 +45,9 @@ def forecast(plans: Sequence[Plan], store: RunStore) -> list[str]:
     each = [
         (plan, known.get(_kind(plan.config)), len(stack)) for stack in together for plan in stack
     ]
-    timed = [plan.rounds * seconds for plan, seconds, _ in each if seconds is not None]
+    timed = [plan.last_round * seconds for plan, seconds, _ in each if seconds is not None]
     strange = [_least_seconds(plan, sharing) for plan, seconds, sharing in each if seconds is None]
-    cost = [f"{sum(plan.rounds for plan in missing)} rounds"]
+    cost = [f"{sum(plan.last_round for plan in missing)} rounds"]
     if timed:
         cost.append(f"about {_duration(sum(timed))} by the times of finished runs like these")
     if strange:
@@ -86,7 +86,7 @@ def _least_seconds(plan: Plan, sharing: int) -> float:
     batch = chosen.batch_size if isinstance(chosen, BatchSettings) else None
     share = plan.setup.cohort / plan.clients
     records = share * (plan.info.records if batch is None else plan.clients * batch)
-    return float(plan.rounds * steps * (ROUND / sharing + 4 * records * plan.dimension / RATE))
+    return float(plan.last_round * steps * (ROUND / sharing + 4 * records * plan.dimension / RATE))
 
 
 def _duration(seconds: float) -> str:

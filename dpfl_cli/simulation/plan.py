@@ -19,7 +19,7 @@ import dpfl_cli.data
 import dpfl_cli.models
 import dpfl_cli.privacy
 from dpfl_cli.config.component import Component, Settings, components, lookup, parse_settings
-from dpfl_cli.config.errors import ConfigError, DpflError, nearest, place_in_plugin
+from dpfl_cli.config.errors import ConfigError, DpflError, nearest, without_values
 from dpfl_cli.config.schema import (
     DpSettings,
     EvaluationSettings,
@@ -85,8 +85,9 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
         own = [f"{group}={found.name} from {found.origin}" for group, found in _of_plugins(config)]
         if not own:
             raise
+        # data were read: what its message says may be of them
         raise ConfigError(
-            f"{', '.join(own)}: {type(error).__name__}: {error}{place_in_plugin(error)}"
+            f"{', '.join(own)}: {without_values(error)}; --debug shows its message"
         ) from error
 
 

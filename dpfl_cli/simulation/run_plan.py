@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from dpfl_cli.algorithms.local import BatchSettings
@@ -18,6 +19,7 @@ from dpfl_cli.config.schema import (
     RuntimeSettings,
 )
 from dpfl_cli.data.federation import DatasetInfo
+from dpfl_cli.data.sources import search_path
 from dpfl_cli.privacy.accountants import TooLargeToPrice
 from dpfl_cli.privacy.cohorts import Sampling
 from dpfl_cli.privacy.ledger import Ledger
@@ -178,6 +180,16 @@ class Plan:
 
         return bisect.bisect_left(range(1, self.rounds + 1), True, key=exceeds)
 
+    @cached_property
+    def data_files(self) -> list[Path]:
+        """Files and folders of data that a plugin's code must not open while it computes; none
+        where all code is dpfl's.
+        """
+        if all(getattr(self, group).component.origin == "dpfl" for group in CHOSEN):
+            return []
+        given = [getattr(self.dataset.settings, name, None) for name in ("path", "test_path")]
+        return [*search_path(), *(Path(one) for one in given if isinstance(one, str))]
+
     def accountant_object(self) -> Any:
         return self.accountant.target(self.accountant.settings)
 
@@ -194,15 +206,21 @@ class Plan:
             if self.sampling is not None:
                 items.append("knowledge of who takes part in which round")
         if self.model.component.origin != "dpfl":
-            items.append("the initial model, regulariser and prox of a plugin's model")
+            items.append(
+                "what a plugin's model keeps from one client to another, or reads from files"
+            )
         uses = ["sets the noise"] if self.dp.calibration == "record_heuristic" else []
         chosen = self.algorithm.settings
         if isinstance(chosen, BatchSettings) and chosen.batch_size is not None:
             uses.append("limits the batches")
         if self.algorithm.component.origin != "dpfl":
             uses.append("a plugin's method may ask for (Setup.fewest)")
-        if self.dataset.component.origin != "dpfl" or self.dataset.name == "arrays":
-            items.append("what was computed over the records of a data set of yours (scales)")
+        foreign = {self.dataset.component.origin, self.partitioner.component.origin} != {"dpfl"}
+        if foreign or self.dataset.name == "arrays":
+            items.append(
+                "what was computed over the records of a data set of yours (scales, classes, "
+                "copies, who holds what)"
+            )
         if self.dp.unit == "record":
             items.append("numbers of records per client, which count as public and fixed")
         elif uses:  # a client's own number is private where the whole client is

@@ -30,6 +30,7 @@ from dpfl_cli.privacy.client_values import (
     versions,
 )
 from dpfl_cli.privacy.cohorts import drawn
+from dpfl_cli.privacy.data_files import closed
 from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Site
 from dpfl_cli.simulation.cohorts import numbered, put_back, taken, view_of
@@ -45,8 +46,8 @@ def stack_key(plan: Plan) -> str:
     differ in seed, rounds and numbers.
     """
     shapes = {
-        "algorithm": _shape(plan.algorithm),
-        "mechanism": _shape(plan.mechanism),
+        "algorithm": shape_of(plan.algorithm),
+        "mechanism": shape_of(plan.mechanism),
         "dp": [plan.dp.trust, plan.dp.unit, plan.dp.relation, plan.dp.mode, plan.dp.noise],
         "data": [plan.identity["dataset"], plan.partitioner.identity(), plan.model.identity()],
         "participation": [plan.participation.name, plan.participation.cohort],
@@ -60,7 +61,7 @@ def stack_key(plan: Plan) -> str:
     return canonical_json(shapes)
 
 
-def _shape(part: Choice) -> dict[str, Any]:
+def shape_of(part: Choice) -> dict[str, Any]:
     """A component and its settings, numbers that may differ left out."""
     values = {
         name: "number" if _is_number(type(part.settings), name, value) else value
@@ -263,7 +264,8 @@ class Stack:
     def _of_method(self, compute: Callable[[], T]) -> T:
         """What a method computes, unless it went on after a refusal, which may tell of the data."""
         raised = DpflError.raised
-        found = compute()
+        with closed(self.members[0].plan.data_files):
+            found = compute()
         if DpflError.raised != raised:
             raise PrivacyError(
                 f"{type(self.algorithm).__name__} caught an error of dpfl and went on: what it "

@@ -84,7 +84,11 @@ class RunRecord:
     @cached_property
     def rows(self) -> list[dict[str, float]]:
         """metrics.csv: one mapping per evaluated round; empty cells are left out."""
-        reader = csv.DictReader(io.StringIO(self._bytes("metrics.csv").decode()))
+        return self.table("metrics.csv")
+
+    def table(self, name: str) -> list[dict[str, float]]:
+        """A file of numbers, one mapping per row; empty cells are left out."""
+        reader = csv.DictReader(io.StringIO(self._bytes(name).decode()))
         return [{key: float(value) for key, value in row.items() if value != ""} for row in reader]
 
     @cached_property
@@ -154,11 +158,11 @@ def _explained(path: Path, what: str, hint: str = "make room, then start again")
 
 
 class RunStore:
-    """The runs under one outputs folder."""
+    """The runs (or audits, which are kept in the same way) under one outputs folder."""
 
-    def __init__(self, outputs: Path) -> None:
+    def __init__(self, outputs: Path, kind: str = "runs") -> None:
         self.outputs = outputs
-        self.runs = outputs / "runs"
+        self.runs = outputs / kind
         self.partial = self.runs / ".partial"
 
     def folder(self, run_id: str) -> Path:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.simulation.engine import run_members
+from dpfl_cli.simulation.execute import execute
+from dpfl_cli.simulation.forecast import forecast
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.results import _priced, privacy_report
 from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.store import RunStore
 
 SMALL = ["dataset.clients=20", "dataset.dimension=4", "rounds=12"]
 CENTRAL = ["dp=cdp", "mechanism.noise_multiplier=2"]
@@ -68,6 +74,18 @@ def test_a_limit_that_is_not_met_changes_nothing() -> None:
     assert kept.rows == free.rows
     assert "stopped" not in privacy_report(kept.plan, kept.ledger)
     assert "max_epsilon" not in free.plan.identity["dp"]
+
+
+def test_progress_and_forecast_are_of_the_rounds_that_are_made(tmp_path: Path) -> None:
+    plan = plan_of("one release a round", "dp.max_epsilon=8")
+    assert 0 < plan.last_round < plan.rounds
+    store = RunStore(tmp_path)
+    store.prepare()
+    assert f"cost: {plan.last_round} rounds" in forecast([plan], store)[-1]
+    for _ in ("run", "found finished"):
+        progress = Progress("", plan.last_round, quiet=True)
+        execute([plan], store, progress)
+        assert progress.done == plan.last_round
 
 
 @pytest.mark.parametrize(

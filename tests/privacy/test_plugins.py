@@ -21,6 +21,7 @@ from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
+from dpfl_cli.privacy import cohorts
 from dpfl_cli.privacy.bounded import squared_norms
 from dpfl_cli.privacy.client_values import is_raw, opened
 from dpfl_cli.privacy.method_streams import MethodStreams
@@ -354,6 +355,7 @@ def test_nobody_else_draws_from_the_streams_of_batches() -> None:
 
 
 PLUGIN = """
+import os
 from dpfl_cli.algorithms.api import *
 from dpfl_cli.algorithms.scaffold import Scaffold, ScaffoldSettings
 from dpfl_cli.config.component import component
@@ -385,6 +387,16 @@ class Echoing:
 @algorithm("heir", revision=1, paper="p", unit="client", trusts=TRUSTS)
 class Heir(Scaffold):
     hyper: ScaffoldSettings
+
+class Reading(Echoing):
+    @staticmethod
+    def releases(settings, run):
+        return [ReleaseSpec("update")]
+
+    def round(self, state, at):
+        np.load(os.environ["OPENED"])
+
+algorithm("reading", revision=1, paper="p", unit="client", trusts=TRUSTS, proved=TRUSTS)(Reading)
 
 @component("mechanism", "mine", revision=1, settings=GaussianSettings)
 class Mine(CentralGaussian):
@@ -423,9 +435,38 @@ def test_a_refusal_that_is_caught_ends_the_run(plugin: str) -> None:
     assert "caught an error of dpfl" in run.result["reason"]
 
 
+@pytest.mark.parametrize("named", ["dataset.path", "DPFL_DATA"])
+def test_a_method_that_opens_the_data_itself_ends_the_run(
+    named: str, plugin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data" / "mine.npz"
+    words = ["algorithm=reading", "dp=cdp", "rounds=1", "dataset.clients=4"]
+    if named == "DPFL_DATA":
+        monkeypatch.setenv("DPFL_DATA", str(data.parent))
+    else:
+        words[-1:] = ["dataset=arrays", f"dataset.path={data}", "partitioner=natural"]
+    (run,) = dpfl.run(*words, plugins=[plugin], quiet=True)
+    assert run.status == "failed"
+    assert "opened by a method while it computes" in run.result["reason"]
+
+
+def test_who_is_in_a_batch_or_a_cohort_is_in_no_attribute_to_be_read() -> None:
+    batch = at(record_play(batch_size=2)).batch(2, np.array([1]))
+    cohort = cohorts.drawn(Streams([0]), cohorts.Sampling("fixed", 3, 9), np.array([1]))
+    for one, names in ((batch, ["_records"]), (cohort, ["_members", "_there"])):
+        assert "[" not in repr(one).replace("array([1])", "")
+        for name in names:
+            with pytest.raises(AttributeError):
+                getattr(one, name)
+
+
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "outputs"))
     file = tmp_path / "plausible.py"
+    data = tmp_path / "data" / "mine.npz"
+    data.parent.mkdir()
+    np.savez(data, features=np.ones((8, 3)), targets=np.arange(8) % 2, clients=np.arange(8) % 4)
+    monkeypatch.setenv("OPENED", str(data))
     file.write_text(PLUGIN)
     return str(file)

@@ -11,7 +11,8 @@ from dpfl_cli.simulation.plan import make_plan
 
 
 @pytest.mark.parametrize(("trust", "gaussian"), [("cdp", True), ("ldp_privunit", False)])
-def test_facts_of_an_audit(monkeypatch, trust, gaussian):
+def test_facts_of_an_audit(monkeypatch, tmp_path, trust, gaussian):
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path))
     monkeypatch.setattr(audits, "CANARIES", 200)
     words = ["algorithm=fedavg", f"dp={trust}", "dp.epsilon=8", "rounds=2", "dataset=synthetic"]
     plan = make_plan(compose_config([*words, "dataset.clients=5", "dataset.dimension=4"]))

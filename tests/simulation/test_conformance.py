@@ -16,7 +16,7 @@ from dpfl_cli.cli.main import main
 from dpfl_cli.cli.plugins import ENVIRONMENT, load_plugins
 from dpfl_cli.config.component import components, lookup
 from dpfl_cli.config.compose import compose_config
-from dpfl_cli.simulation.checked import note_check
+from dpfl_cli.simulation.checked import note_check, passed
 from dpfl_cli.simulation.plan import load_components, make_plan
 from dpfl_cli.simulation.results import privacy_report
 
@@ -211,11 +211,10 @@ MODEL_FAULTS = {
         "def clipped_gradient(self, parameters, clip_norm, batch=None):\n"
         "        mean = self.gradient(parameters)\n"
         "        return record_mean(mean, clip_norm, self.divisors(batch))"),
-    "an initial model of the data": (
+    "clients that meet": (
         "influence",
-        "def initial(self, streams):\n        start = super().initial(streams)\n"
-        "        gradient = self.gradient(start.unsqueeze(1).expand(-1, self.clients, -1))\n"
-        "        return 0.1 * opened(gradient).mean(dim=1)"),
+        "def local_descent(self, *given):\n        found = opened(super().local_descent(*given))\n"
+        "        return found - found.mean(dim=1, keepdim=True)"),
 }  # fmt: skip
 
 
@@ -232,9 +231,9 @@ def failed_checks(source: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     finally:
         component_module._registry[group].pop("faulty", None)
     (noted,) = (folder / "outputs" / "checks").iterdir()
-    found = json.loads(noted.read_text())
-    assert (code == 0) == found["passed"]
-    return {row["check"] for row in found["checks"] if row["result"] != "pass"}
+    rows = [row for way in json.loads(noted.read_text()).values() for row in way]
+    assert (code == 0) == passed(rows)
+    return {row["check"] for row in rows if row["result"] != "pass"}
 
 
 def method(**parts: str) -> str:
@@ -279,15 +278,20 @@ def test_a_guarantee_says_whether_its_method_was_checked(
     monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path))
     file = str(Path(__file__).parents[1] / "cli" / "my_method.py")
     load_plugins([file])
-    words = ["dp=cdp", "dataset.clients=8", "dataset.dimension=4", "rounds=2"]
-    plan = make_plan(compose_config(["algorithm=fedmomentum", *words]))
-    told = f"not checked: dpfl check {file}"
-    assert told in privacy_report(plan, plan.ledger())["guarantee"]
-    for passed, said in ((False, "FAILED its check"), (True, "")):
-        note_check(plan.algorithm.component, passed, [])
-        guarantee = privacy_report(plan, plan.ledger())["guarantee"]
-        assert told not in guarantee
-        assert guarantee.endswith("proved") == passed
-        assert said in guarantee
-    known = make_plan(compose_config(["algorithm=fedavg", *words]))
+    words = ["dataset.clients=8", "dataset.dimension=4", "rounds=2", "algorithm.local_steps=3"]
+
+    def guarantee(*changed: str) -> str:
+        plan = make_plan(compose_config(["algorithm=fedmomentum", "dp=cdp", *words, *changed]))
+        return str(privacy_report(plan, plan.ledger())["guarantee"])
+
+    assert f"not checked: dpfl check {file}" in guarantee()
+    plan = make_plan(compose_config(["algorithm=fedmomentum", "dp=cdp", *words]))
+    for result, said in (("FAIL", "FAILED its check"), ("pass", "proved")):
+        note_check(plan, "algorithm", [{"check": "marks", "result": result}])
+        assert "not checked" not in guarantee("algorithm.local_lr=0.3", "seed=1")
+        assert guarantee().partition("; ")[2].startswith(said) or guarantee().endswith(said)
+    other = f"not checked with these settings: dpfl check {file}"
+    assert f"{other} algorithm.local_steps=4" in guarantee("algorithm.local_steps=4")
+    assert other in guarantee("dp=ldp")
+    known = make_plan(compose_config(["algorithm=fedavg", "dp=cdp", *words]))
     assert "check" not in privacy_report(known, known.ledger())["guarantee"]

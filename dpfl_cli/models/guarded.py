@@ -1,0 +1,46 @@
+"""Objectives of plugins, of which nobody knows what they do with the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dpfl_cli.config.errors import DpflError, PrivacyError, without_values
+from dpfl_cli.models.objective import Objective
+
+
+class Guarded:
+    """An objective whose errors say where they come from and nothing of the data."""
+
+    __slots__ = ("objective",)
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.objective, name)
+        return partial(self._call, name, found) if callable(found) else found
+
+    @staticmethod
+    def _call(name: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except (DpflError, MemoryError):
+            raise
+        except Exception as error:
+            raise PrivacyError(f"{name} of the model failed: {without_values(error)}") from error
+
+
+def is_plugins(objective: Objective) -> bool:
+    return not type(objective).__module__.startswith("dpfl_cli.models.")
+
+
+def without_records(objective: Objective) -> Objective:
+    """The same problem for clients who hold a record of zeros each: what it computes for everybody
+    cannot be of the data.
+    """
+    blank = [objective.federations[0].blank()]
+    return objective.among(blank, np.zeros(objective.runs, np.int64))

@@ -1,0 +1,287 @@
+"""Models and data sets as somebody in a hurry writes them: what they do to a guarantee is harmless,
+refused, or listed beside it; and where clients meet in a model, `dpfl check` finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dpfl_cli as dpfl
+import dpfl_cli.config.component as component_module
+from dpfl_cli.cli.plugins import load_plugins
+from dpfl_cli.config.compose import compose_config
+from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.data.federation import Federation
+from dpfl_cli.data.streams import Streams
+from dpfl_cli.models.client_side import ClientSide
+from dpfl_cli.privacy.client_values import opened
+from dpfl_cli.simulation.conformance import Kit
+from dpfl_cli.simulation.federations import federation_of
+from dpfl_cli.simulation.member import Member
+from dpfl_cli.simulation.neighbours import with_records
+from dpfl_cli.simulation.plan import Plan, make_plan
+from dpfl_cli.simulation.stack import Stack
+
+MODEL = """
+import numpy as np
+import torch
+from dpfl_cli.config.component import component
+from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
+from dpfl_cli.models.objective import Objective
+from dpfl_cli.privacy.client_values import client_values, opened
+from dpfl_cli.privacy.record_means import record_mean
+
+@component("model", "hurried", revision=1, settings=LinearRegressionSettings)
+class Hurried(LinearRegression):
+    local_descent, _descended = Objective.local_descent, Objective._descended
+
+    def pool(self):
+        return self.federations[0].dataset.train
+
+    def own(self, of):
+        "[R, M] a number of every client's targets"
+        found = []
+        for run in self.index:
+            one, pool = self.federations[run].partition, self.federations[run].dataset.train
+            ends = zip(one.offsets[:-1], one.offsets[1:])
+            found.append([float(of(pool.targets[one.indices[a:b]])) for a, b in ends])
+        return torch.tensor(found)
+
+    {BODY}
+"""
+GRADIENT = """def gradient(self, parameters):
+        plain = opened(super().gradient(parameters))
+        {LINE}
+        return client_values(plain)"""
+
+
+def _gradient(line: str) -> str:
+    return GRADIENT.replace("{LINE}", line)
+
+
+# what each computes is of one client's records, whatever it is: clipping bounds it
+APART = {
+    "a loss that is a sum over records": _gradient("plain = plain * self.records.unsqueeze(-1)"),
+    "classes weighted by a client's own targets": _gradient(
+        "plain = plain * self.own(np.mean).unsqueeze(-1)"
+    ),
+    "dropout with seeds of the data": _gradient(
+        "\n        ".join(
+            [
+                "seeds = (1e6 * self.own(np.sum)).nan_to_num(0, 0, 0).long() % 2**31",
+                "for r, m in np.ndindex(*seeds.shape):",
+                "    generator = torch.Generator().manual_seed(int(seeds[r, m]))",
+                "    plain[r, m] *= torch.rand(self.dimension, generator=generator) > 0.5",
+            ]
+        )
+    ),
+    "a client that stops once its gradient is small": _gradient(
+        "plain = torch.where(plain.norm(dim=2, keepdim=True) > 0.1, plain, 0.0)"
+    ),
+    "a private count in place of the number of records": (
+        "def divisors(self, batch):\n        return self.own(lambda targets: (targets > 0).sum())"
+    ),
+}
+# clients meet inside: no epsilon covers it, which is listed, and the check tells
+MEETING = {
+    "running means of batch normalisation": _gradient(
+        "self.running = 0.9 * getattr(self, 'running', 0.0) + plain.mean(dim=1, keepdim=True); "
+        "plain = plain - self.running"
+    ),
+    "class weights from all labels": _gradient("plain = plain * float(self.pool().targets.mean())"),
+    "standardising by all records": _gradient("plain = plain / float(self.pool().features.std())"),
+    "a value of one client kept for the next": _gradient(
+        "kept = getattr(self, 'kept', plain); self.kept = plain; plain = plain + kept.roll(1, 1)"
+    ),
+    "metrics as weights": (
+        "def metrics(self, parameters):\n"
+        "        found = super().metrics(parameters)\n"
+        "        self.weight = found['train_loss'].reshape(-1, 1, 1)\n"
+        "        return found\n\n    "
+        + _gradient("plain = plain * getattr(self, 'weight', torch.ones(1))")
+    ),
+}
+# what goes to everybody: computed on records of zeros, so that it cannot be of the data
+COMMON = {
+    "it begins at the mean of the records": (
+        "def initial(self, streams):\n        start = super().initial(streams)\n"
+        "        return start + float(self.pool().targets.mean())"
+    ),
+    "its regulariser pulls to the targets": (
+        "def regulariser_gradient(self, parameters):\n"
+        "        return parameters - float(self.pool().targets.mean())"
+    ),
+    "its proximal step is of the data's scale": (
+        "def prox(self, values, step):\n"
+        "        return values / (1 + step.reshape(-1, 1) * float(self.pool().features.std()))"
+    ),
+}
+ALL = {**APART, **MEETING, **COMMON}
+SMALL = ["rounds=3", "dataset=synthetic", "dataset.clients=12", "dataset.dimension=5"]
+SMALL += ["partitioner=iid", "partitioner.clients=4", "algorithm.local_steps=2"]
+
+
+@pytest.fixture
+def plan(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plan]:
+    """Of a run with the model of this name."""
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "outputs"))
+    file = tmp_path / f"{tmp_path.name}.py"
+    file.write_text(MODEL.replace("{BODY}", ALL[request.param]))
+    load_plugins([str(file)])
+    yield make_plan(compose_config([*SMALL, "algorithm=fedavg", "dp=cdp", "model=hurried"]))
+    component_module._registry["model"].pop("hurried")
+
+
+def examined(plan: Plan) -> dict[str, list[str]]:
+    kit = Kit([plan], federation_of(plan))
+    kit.examine()
+    return {name: found for name, found in kit.faults.items() if found}
+
+
+@pytest.mark.parametrize("plan", APART, indirect=True)
+def test_what_is_of_one_client_is_bounded_by_clipping(plan: Plan) -> None:
+    assert examined(plan) == {}
+
+
+@pytest.mark.parametrize("plan", MEETING, indirect=True)
+def test_a_model_in_which_clients_meet_is_listed_and_found(plan: Plan) -> None:
+    assert any("keeps from one client to another" in item for item in plan.not_covered())
+    assert "influence" in examined(plan)
+
+
+def of_everybody(plan: Plan, federation: Federation) -> list[torch.Tensor]:
+    objective = plan.model.target(plan.model.settings, [federation], np.array([0]))
+    side = ClientSide(objective, "client")
+    start = side.initial(Streams([0]))
+    own = side.gradient(start.unsqueeze(1).expand(-1, side.clients, -1))
+    step = torch.ones(1, dtype=torch.float64)
+    return [start, side.regulariser_gradient(start), side.prox(start, step), opened(own)]
+
+
+@pytest.mark.parametrize("plan", COMMON, indirect=True)
+def test_what_goes_to_everybody_is_not_of_the_data(plan: Plan) -> None:
+    federation = federation_of(plan)
+    rows = np.full((2, 5), 7.0), np.full(2, 9.0)
+    mine, other = (
+        of_everybody(plan, one) for one in (federation, with_records(federation, 0, rows))
+    )
+    assert all(torch.equal(*pair) for pair in zip(mine[:-1], other[:-1], strict=True))
+    assert not torch.equal(mine[-1], other[-1])
+
+
+@pytest.mark.parametrize("plan", list(APART)[-1:], indirect=True)
+def test_what_batches_are_divided_by_is_their_size(plan: Plan) -> None:
+    federation = federation_of(plan)
+    objective = plan.model.target(plan.model.settings, [federation], np.array([0]))
+    side = ClientSide(objective, "client")
+    batch = torch.zeros(1, 4, 1, dtype=torch.long)
+    assert torch.equal(side.divisors(batch), torch.ones(1, 4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("plan", ALL, indirect=True)
+def test_no_bound_per_record_is_proved(plan: Plan) -> None:
+    words = ["algorithm=fedavg_record", "dp=record", "model=hurried"]
+    own = make_plan(compose_config([*SMALL, *words]))
+    with pytest.raises(PrivacyError, match="its model is a plugin's"):
+        Stack([Member(own)]).step()
+
+
+# Data sets.
+
+DATA = """
+import numpy as np
+from dpfl_cli.config.component import Settings, component
+from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
+
+class Mine(Settings):
+    pass
+
+FEATURES = np.random.default_rng(0).normal(size=(24, 3))
+TARGETS = FEATURES.sum(1)
+
+@component("dataset", "hurried", revision=1, settings=Mine)
+class Hurried:
+    @staticmethod
+    def info(settings):
+        {INFO}
+        return DatasetInfo("hurried", "real", "0" * 64, (3,), None, 24, 4)
+
+    @staticmethod
+    def load(settings, seed):
+        features, targets = FEATURES, TARGETS
+        {LOAD}
+        found = Hurried.info(settings)
+        return Dataset(found, Records(features, targets), None, natural=np.arange(24) % 4)
+
+@component("partitioner", "hurried", revision=1, settings=Mine)
+class Dealt:
+    @staticmethod
+    def clients(settings, info):
+        return 4
+
+    @staticmethod
+    def partition(settings, dataset, seed):
+        order = np.argsort(dataset.train.targets)
+        return Partition.from_lists(np.array_split(order, 4))
+"""
+OVER_RECORDS = {
+    "standardised by private means": "features = (features - features.mean(0)) / features.std(0)",
+    "targets encoded": "features = features * np.where(targets > 0, targets[targets > 0].mean(), 1)"
+    "[:, None]",
+    "copies of the rare": "features[12:], targets[12:] = features[:12], targets[:12]",
+    "outliers dropped": "targets = np.clip(targets, *np.quantile(targets, [0.05, 0.95]))",
+}
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "outputs"))
+    file = tmp_path / f"{tmp_path.name}.py"
+
+    def written(load: str = "pass", info: str = "pass") -> str:
+        file.write_text(DATA.replace("{LOAD}", load).replace("{INFO}", info))
+        return str(file)
+
+    yield written
+    for group in ("dataset", "partitioner"):
+        component_module._registry[group].pop("hurried", None)
+
+
+WORDS = ["algorithm=fedavg", "algorithm.local_steps=1", "algorithm.local_lr=0.1", "dp=cdp"]
+WORDS += ["algorithm.clip_norm=1", "rounds=2"]
+
+
+@pytest.mark.parametrize("load", OVER_RECORDS.values(), ids=OVER_RECORDS)
+def test_what_is_computed_over_records_is_listed(load: str, data: Any) -> None:
+    words = [*WORDS, "dataset=hurried", "partitioner=natural"]
+    (run,) = dpfl.run(*words, plugins=[data(load)], quiet=True)
+    listed = "; ".join(run.result["privacy"]["not_covered"])
+    assert run.status == "done"
+    for item in ("computed over the records of a data set of yours", "features and classes"):
+        assert item in listed
+
+
+def test_who_holds_what_by_the_data_is_listed(data: Any) -> None:
+    load_plugins([data()])
+    words = [*WORDS, "dataset=synthetic", "dataset.clients=12", "partitioner=hurried"]
+    plan = make_plan(compose_config(words))
+    assert any("who holds what" in item for item in plan.not_covered())
+
+
+def test_errors_of_data_say_no_values(data: Any) -> None:
+    words = [*WORDS, "dataset=hurried", "partitioner=natural"]
+    fails = "raise ValueError(f'{TARGETS[0]:.12f}')"
+    (run,) = dpfl.run(*words, plugins=[data(load=fails)], quiet=True)
+    value = f"{np.random.default_rng(0).normal(size=(24, 3))[0].sum():.12f}"
+    assert run.status == "failed"
+    assert "ValueError (" in run.result["reason"]
+    assert value not in str(run.result)
+    with pytest.raises(ConfigError, match=r"ValueError \(.*py:16\); --debug") as refused:
+        dpfl.run(*words, plugins=[data(info=fails)], quiet=True)
+    assert value not in str(refused.value)

@@ -1,0 +1,280 @@
+"""What closes the ways in which a printed epsilon was false, undone one by one; see `tests.faults`.
+
+    python -m tests.faults --only privacy
+
+The numbers are those of the classes of holes: values per record, marks, makers of bounds, batches,
+noise, joint prices, counts, the end of a run, seeds, what errors and guarantees say; "drawn" are
+clients who are drawn for a round. What plausible plugins leaked is in `tests.plugin_faults`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    """`old` in `file` (of dpfl_cli) becomes `new`; `tests` (files of tests) should notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+PLUGINS = "privacy/test_plugins.py"
+MARKS = "privacy/test_client_values.py"
+ENDS = "privacy/test_end_of_a_run.py"
+COHORTS = "simulation/test_participation.py"
+MENDS = [
+    Fault(
+        "privacy 1: a bound per record is proved at any point",
+        "models/client_side.py",
+        "elif any(is_raw(point) for point in points):",
+        "elif False:",
+        PLUGINS,
+    ),
+    Fault(
+        "privacy 1: what clients keep of a share of the sum counts as their own",
+        "privacy/gaussian.py",
+        "echo = own_values(messages) if priced else client_values(messages)",
+        "echo = own_values(messages)",
+        PLUGINS,
+    ),
+    Fault(
+        "privacy 2: modes, hooks and transforms may look on",
+        "privacy/client_values.py",
+        "    if (\n        torch._C._len_torch_function_stack()",
+        "    if False and (\n        torch._C._len_torch_function_stack()",
+        f"{MARKS} {PLUGINS}",
+    ),
+    Fault(
+        "privacy 2: transforms of torch.func lose the mark",
+        "privacy/client_values.py",
+        "        or torch._C._functorch.peek_interpreter_stack() is not None\n",
+        "",
+        MARKS,
+    ),
+    Fault(
+        "privacy 2: hooks on saved tensors see plain numbers",
+        "privacy/client_values.py",
+        "        or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None\n",
+        "",
+        MARKS,
+    ),
+    Fault(
+        "privacy 2: objectives compute under a mode",
+        "models/client_side.py",
+        "        refuse_watchers()\n        wanted = (",
+        "        wanted = (",
+        PLUGINS,
+    ),
+    Fault(
+        "privacy 3: whoever makes a mean of records has proved its bound",
+        "privacy/record_means.py",
+        'bounded(inside, bound, moved + moved, moved, "record", proof + CLAIM, proved=False)',
+        'bounded(inside, bound, moved + moved, moved, "record", proof + CLAIM)',
+        PLUGINS,
+    ),
+    Fault(
+        "privacy 3: a plugin's model vouches for its bounds",
+        "models/client_side.py",
+        "        if self.__plugin:\n            why",
+        "        if False:\n            why",
+        PLUGINS,
+    ),
+    Fault(
+        "privacy 3: a bound that is claimed is released under dp.mode=sound",
+        "privacy/mechanism.py",
+        'if site.sound and self.trust != "none" and not values.proved:',
+        "if False:",
+        f"{PLUGINS} privacy/test_second_order_privacy.py",
+    ),
+    Fault(
+        "privacy 4: rate and disjoint are believed",
+        "privacy/provenance.py",
+        "if spec.rate is not None or spec.disjoint > 1:",
+        "if False:",
+        PLUGINS,
+    ),
+    Fault(
+        "privacy 4: a batch may be released twice",
+        "privacy/provenance.py",
+        "if not fresh.all():",
+        "if False:",
+        PLUGINS,
+    ),
+    Fault(
+        "privacy 4: a batch may be larger than its price says",
+        "privacy/provenance.py",
+        "if batch.size > most * (1 + 1e-9):",
+        "if False:",
+        PLUGINS,
+    ),
+    Fault(
+        "privacy 5: a method draws the mechanism's noise by its name",
+        "privacy/method_streams.py",
+        'if name.split("/", maxsplit=1)[0] == "noise" or key in self.__noise:',
+        "if key in self.__noise:",
+        PLUGINS,
+    ),
+    Fault(
+        "privacy 5: a method draws the mechanism's noise by a name that collides",
+        "privacy/method_streams.py",
+        'if name.split("/", maxsplit=1)[0] == "noise" or key in self.__noise:',
+        'if name.split("/", maxsplit=1)[0] == "noise":',
+        PLUGINS,
+    ),
+    Fault(
+        "privacy 6: joint prices are of any two releases",
+        "privacy/provenance.py",
+        "if known == when and source is not values.source:",
+        "if False:",
+        PLUGINS,
+    ),
+    Fault(
+        "privacy 7: numbers of records are public where clients are protected",
+        "models/client_side.py",
+        "return counts if self.__counts_public else self.__theirs(counts)",
+        "return counts",
+        PLUGINS,
+    ),
+    Fault(
+        "privacy 7: the smallest number of records is used, unlisted",
+        "simulation/run_plan.py",
+        "elif uses:  # a client's own number is private where the whole client is",
+        "elif False:",
+        "privacy/test_nominal.py",
+    ),
+    Fault(
+        "privacy 7: numbers of classes and features are not listed",
+        "simulation/run_plan.py",
+        '            "numbers of clients, features and classes",\n',
+        "",
+        PLUGINS,
+    ),
+    Fault(
+        "privacy 8: a metric that is not finite ends a run",
+        "simulation/stack.py",
+        "        is_finite, *columns = table.cpu().numpy()\n",
+        "        is_finite, *columns = table.cpu().numpy()\n"
+        "        is_finite = np.isfinite([is_finite, *columns]).all(axis=0) & (is_finite > 0)\n",
+        ENDS,
+    ),
+    Fault(
+        "privacy 8: a run that ended early is priced by what it released",
+        "simulation/results.py",
+        "return member.ledger if member.diverged is None else member.plan.ledger()",
+        "return member.ledger",
+        ENDS,
+    ),
+    Fault(
+        "privacy 9: secret noise is of the seed",
+        "simulation/stack.py",
+        'if first.dp.noise == "seeded":',
+        "if True:",
+        ENDS,
+    ),
+    Fault(
+        "privacy 9: nobody says that noise is a function of the seed",
+        "simulation/run_plan.py",
+        'items.append(SEEDED if self.dp.noise == "seeded" else SECRET)',
+        "pass",
+        ENDS,
+    ),
+    Fault(
+        "privacy 9: nobody says that floating-point noise is not covered",
+        "simulation/run_plan.py",
+        'items.append("rounding of floating-point noise (Mironov 2012)")',
+        "pass",
+        ENDS,
+    ),
+    Fault(
+        "privacy 10: a delta of 1/n is not warned of in the guarantee",
+        "simulation/results.py",
+        "if plan.dp.delta * units >= 1:",
+        "if False:",
+        ENDS,
+    ),
+    Fault(
+        "privacy 10: a delta of 1/n is not warned of in tables",
+        "cli/tables.py",
+        'LARGE_DELTA in str(privacy.get("guarantee", ""))',
+        "False",
+        ENDS,
+    ),
+    Fault(
+        "privacy 10: exceptions carry values",
+        "privacy/client_values.py",
+        'raise PrivacyError(f"{cls.what} in {name}: {failed}; check shapes and types") from None',
+        'raise PrivacyError(f"{cls.what} in {name}: {error}") from None',
+        MARKS,
+    ),
+    Fault(
+        "privacy 10: a guarantee names one gap of several",
+        "simulation/checks.py",
+        'return "; ".join(reason for reason in found if reason) or None',
+        "return next((reason for reason in found if reason), None)",
+        ENDS,
+    ),
+    Fault(
+        "privacy drawn: a mean is divided by the number that happened to be drawn",
+        "privacy/mechanism.py",
+        "return among(cohort, own).sum(dim=1) / cohort.sampling.size",
+        "return among(cohort, own).sum(dim=1) / among(cohort, torch.ones_like(own)).sum(dim=1)",
+        COHORTS,
+    ),
+    Fault(
+        "privacy drawn: an empty cohort is not charged",
+        "privacy/mechanism.py",
+        "        log.charge(rounds, charged, sensitivity,",
+        "        if values.cohort is not None:\n"
+        "            there = among(values.cohort, torch.ones(values.shape[:2]))\n"
+        "            charged = charged & there.any(dim=1).numpy()\n"
+        "        log.charge(rounds, charged, sensitivity,",
+        COHORTS,
+    ),
+    Fault(
+        "privacy drawn: values of another round's clients are released",
+        "privacy/provenance.py",
+        "if cohort is None or cohort.sampling != sampling or not mine:",
+        "if cohort is None:",
+        COHORTS,
+    ),
+    Fault(
+        "privacy drawn: the number of those who take part shows in shapes",
+        "privacy/cohorts.py",
+        "    return Cohort(sampling, rounds.copy(), members, maker=_MAKER)",
+        "    most = max(1, int((members != NOBODY).sum(axis=1).max()))\n"
+        "    return Cohort(sampling, rounds.copy(), members[:, :most], maker=_MAKER)",
+        COHORTS,
+    ),
+    Fault(
+        "privacy drawn: a subset of clients is priced at half the sensitivity",
+        "privacy/subsampling.py",
+        "np.log(4.0) + np.log(np.expm1(second))",
+        "np.log(4.0) + np.log(np.expm1(second / 4))",
+        "privacy/test_amplification.py privacy/test_subsampling.py",
+    ),
+    Fault(
+        "privacy drawn: releases of one cohort are amplified apart",
+        "privacy/amplification.py",
+        "            total[number] = total.get(number, 0.0) + z**-2.0\n",
+        "            total[len(total)] = z**-2.0\n",
+        "privacy/test_amplification.py",
+    ),
+    Fault(
+        "privacy drawn: cohorts are drawn under a trust model that sees them",
+        "simulation/checks.py",
+        'if dp.trust in ("local", "secure_aggregation"):',
+        "if False:",
+        COHORTS,
+    ),
+    Fault(
+        "privacy drawn: fixed cohorts of clients that keep a state are proved",
+        "simulation/checks.py",
+        'if participation == "fixed" and getattr(target, "away", None) == "rests":',
+        "if False:",
+        COHORTS,
+    ),
+]
