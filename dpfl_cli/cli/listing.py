@@ -17,6 +17,10 @@ from dpfl_cli.config.options import component_names, option_files, parameters
 
 GROUPS = (*COMPONENT_GROUPS, "scale", "hydra/launcher")
 
+OWN = """\
+one of your own: dpfl new algorithm|model|dataset NAME, then dpfl check FILE.py
+what a run gives away: dpfl audit OVERRIDES   what reproduces: dpfl report"""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("group", nargs="?", choices=GROUPS, metavar="GROUP", help=", ".join(GROUPS))
@@ -36,6 +40,8 @@ def execute(args: argparse.Namespace) -> int:
         width = max(map(len, lines), default=0)
         for name, line in lines.items():
             print(f"  {name:<{width}}  {line}")
+    if not args.group:
+        print(OWN)
     return 0
 
 

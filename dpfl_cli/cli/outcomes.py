@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpfl_cli.cli.tables import collusion_text, make_table, print_results, wide_console
+from dpfl_cli.simulation.store import MODEL
 
 if TYPE_CHECKING:
     from dpfl_cli.simulation.execute import Outcome
@@ -45,13 +46,14 @@ def report_outcomes(outcomes: Sequence[Outcome], quiet: bool) -> int:
 def notes(outcomes: Sequence[Outcome]) -> list[str]:
     """What has to be said beside the numbers."""
     lines = []
+    results = [outcome.record.result for outcome in outcomes]
     cached = sum(outcome.cached for outcome in outcomes)
     if cached:
         which = "This run was" if len(outcomes) == 1 else f"{cached} of {len(outcomes)} runs were"
-        lines.append(
-            f"{which} finished before and not run again (runtime.force=true runs it again)."
-        )
-    results = [outcome.record.result for outcome in outcomes]
+        line = f"{which} finished before and not run again (runtime.force=true runs it again)."
+        if len(outcomes) == 1 and MODEL not in results[0]["files"]:
+            line = f"{line[:-2]} and keeps its model, which grids do not)."
+        lines.append(line)
     stated = results[0]["privacy"].get("epsilon_paper") if len(results) == 1 else None
     if stated is not None and stated["value"] is not None:
         lines.append(

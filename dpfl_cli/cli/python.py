@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
+from pydantic import ConfigDict, ValidationError, validate_call
 
 from dpfl_cli.cli import run as command
 from dpfl_cli.cli.pricing import plan_for_target
@@ -30,8 +32,30 @@ from dpfl_cli.simulation.store import RunRecord as Run
 from dpfl_cli.simulation.store import RunStore
 
 NAMED = ("algorithm", "dp", "dataset")  # of a config, in curves
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
+def _typed(function: Callable[P, T]) -> Callable[P, T]:
+    """The function with arguments that are held against its annotations."""
+    typed = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(function)
+
+    @wraps(function)
+    def called(*args: P.args, **named: P.kwargs) -> T:
+        try:
+            return typed(*args, **named)
+        except ValidationError as error:
+            first = error.errors()[0]
+            given, place = first["input"], first["loc"][0]
+            raise ConfigError(
+                f"{function.__name__}: argument {place} is of type {type(given).__name__}; "
+                f"{first['msg'].lower()}"
+            ) from error
+
+    return called
+
+
+@_typed
 def run(*overrides: str, plugins: Sequence[str] = (), quiet: bool = False) -> list[Run]:
     """Runs a grid, as `dpfl run -m OVERRIDES` does, and returns its runs in the grid's order.
 
@@ -54,6 +78,7 @@ def run(*overrides: str, plugins: Sequence[str] = (), quiet: bool = False) -> li
     return [outcome.record for outcome in command.executed]
 
 
+@_typed
 def runs(where: str | Sequence[str] = (), status: str | None = None) -> pd.DataFrame:
     """The finished runs of the store, oldest first: a row each, with its choices, its last metrics,
     its epsilon and every key of its config.
@@ -67,6 +92,7 @@ def runs(where: str | Sequence[str] = (), status: str | None = None) -> pd.DataF
     return pd.DataFrame([row_of(record) for record in records])
 
 
+@_typed
 def curves(*chosen: Run | str) -> pd.DataFrame:
     """The metrics of runs: a row for every evaluated round, with the run, its algorithm, trust
     model, data set and seed.
@@ -83,11 +109,13 @@ def curves(*chosen: Run | str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+@_typed
 def ledger(run: Run | str) -> pd.DataFrame:
     """What a run released: a row for each entry of its ledger."""
     return pd.DataFrame([asdict(entry) for entry in _found(run).ledger.entries])
 
 
+@_typed
 def model(run: Run | str) -> np.ndarray:
     """[d] a run's final model, flat, in the order of the model's parameters.
 
@@ -98,6 +126,7 @@ def model(run: Run | str) -> np.ndarray:
     return found
 
 
+@_typed
 def account(run: Run | str, delta: float | None = None) -> pd.DataFrame:
     """A run's ledger under every accountant: epsilon, or why there is none.
 
@@ -112,6 +141,7 @@ def account(run: Run | str, delta: float | None = None) -> pd.DataFrame:
     return pd.DataFrame([asdict(one) for one in price_all(record.ledger, delta or own)])
 
 
+@_typed
 def calibrate(*overrides: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     """The noise with which `dpfl run OVERRIDES` meets its dp.epsilon, without running it.
 

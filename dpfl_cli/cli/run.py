@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from dpfl_cli.cli.plugins import ENVIRONMENT, add_plugin_option, listed_plugins, load_plugins
 from dpfl_cli.cli.start import importing
 from dpfl_cli.config.compose import (
@@ -27,7 +29,8 @@ from dpfl_cli.config.compose import (
     register_resolvers,
 )
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.config.paths import conf_dir
+from dpfl_cli.config.identity import content_id
+from dpfl_cli.config.paths import COMMAND, conf_dir, outputs_dir
 
 if TYPE_CHECKING:
     from dpfl_cli.simulation.execute import Outcome
@@ -55,6 +58,7 @@ HYDRA_FLAGS: dict[tuple[str, ...], dict[str, Any]] = {
 }
 # What was run in this call: neither Hydra's launchers nor its main function hand it on.
 executed: list[Outcome] = []
+searched: list[str] = []  # and what a sweeper that searches says of it
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +88,9 @@ def execute(args: argparse.Namespace) -> int:
         return code
     from dpfl_cli.cli.outcomes import report_outcomes  # the first round does not wait for it
 
-    return report_outcomes(executed, bool(os.environ.get(QUIET)))
+    code = report_outcomes(executed, bool(os.environ.get(QUIET)))
+    print(*searched, sep="\n", end="\n" * len(searched))
+    return code
 
 
 def perform(overrides: Sequence[str], flags: Sequence[str], plugins: Sequence[str]) -> int:
@@ -98,6 +104,7 @@ def perform(overrides: Sequence[str], flags: Sequence[str], plugins: Sequence[st
       Hydra's exit code, where it showed something in place of running.
     """
     executed.clear()
+    searched.clear()
     load_plugins(plugins)
     files = (str(Path(name).resolve()) for name in plugins)
     os.environ[ENVIRONMENT] = os.pathsep.join(dict.fromkeys([*listed_plugins(), *files]))
@@ -135,6 +142,7 @@ def _through_hydra(flags: Sequence[str], overrides: Sequence[str]) -> int:
         sys.argv = ["dpfl run", *flags, *overrides, *extra]
         try:
             single()
+            searched.extend(map(_kept, Path(scratch).glob("optimization_results.yaml")))
         except CONFIG_ERRORS as error:
             raise explained(error, overrides) from error
         except SystemExit as stop:
@@ -148,6 +156,19 @@ def _through_hydra(flags: Sequence[str], overrides: Sequence[str]) -> int:
     return 0
 
 
+def _kept(results: Path) -> str:
+    """Keeps what a sweeper that searches, such as Optuna's, has written; a line about it."""
+    from dpfl_cli.cli.files import write_output
+
+    text, command = results.read_text(), os.environ[COMMAND]
+    file = outputs_dir() / "searches" / f"{content_id([command, text])}.yaml"
+    write_output(file, f"# {command}\n{text}".encode())
+    found = yaml.safe_load(text)
+    words = [f"{key}={value}" for key, value in found.get("best_params", {}).items()]
+    best = f": {' '.join(words)} gives {found['best_value']:.5g}" if words else ""
+    return f"Best of the search{best}; {file}"
+
+
 def execute_configs(
     configs: Sequence[dict[str, Any]], backend: Backend | None = None
 ) -> list[Outcome]:
@@ -159,7 +180,6 @@ def execute_configs(
             "-m: the grid is empty; give every key at least one value, as seed=range(3)"
         )
     with importing():
-        from dpfl_cli.config.paths import outputs_dir
         from dpfl_cli.simulation.execute import execute
         from dpfl_cli.simulation.plan import load_components, make_plans
         from dpfl_cli.simulation.progress import Progress

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import cache
@@ -34,7 +35,8 @@ from dpfl_cli.config.errors import ConfigError, DpflError, nearest
 from dpfl_cli.config.paths import conf_dir
 
 VERSION_BASE = "1.3"
-CONFIG_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, RecursionError)
+CONFIG_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, RecursionError, UserWarning)
+warnings.filterwarnings("error", "provider=hydra.searchpath")  # of a folder that is not there
 MOST_RUNS = 10**5  # of a grid
 # of Hydra's own folders, which are off: there is one tree of outputs
 HYDRA_FOLDERS = (
@@ -101,11 +103,19 @@ def check_overrides(words: Sequence[str]) -> None:
         )
         if key in (*GROUPS, "scale") and not is_option:
             raise ConfigError(f"{word}: not an option; `dpfl list {key}` shows them")
-        if len(values) > len(set(map(str, values))):
+        if len(values) > len(set(map(_number, values))):
             raise ConfigError(f"{word}: a value is listed twice")
         runs *= len(values)
         if runs > MOST_RUNS:
             raise ConfigError(f"{word}: makes a grid of more than {MOST_RUNS} runs; split it")
+
+
+def _number(value: Any) -> float | str:
+    """A value of a sweep: 1 and 1.0 are the same, true and 1 are not."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return str(value)
 
 
 def _composed(overrides: Sequence[str], with_hydra: bool = False) -> DictConfig:

@@ -23,11 +23,13 @@ class SparseRecords:
       name: the file, for messages.
       labels: [N] float64, as written.
       features: [N, largest index] float64, a scipy.sparse.csr_matrix.
+      text: the file, uncompressed.
     """
 
     name: str
     labels: np.ndarray
     features: Any
+    text: bytes
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -38,8 +40,10 @@ class SparseRecords:
         return int(self.features.indices.max(initial=-1)) + 1
 
     def error(self, row: int, says: str) -> DataError:
-        """What is wrong with a record."""
-        return DataError(f"{self.name}: record {row + 1}: {says}")
+        """What is wrong with a record; lines that are empty or a comment hold none."""
+        lines = enumerate(self.text.split(b"\n"), 1)
+        numbers = [number for number, line in lines if line.partition(b"#")[0].strip()]
+        return DataError(f"{self.name}: line {numbers[row]}: {says}")
 
     def dense(self, rows: np.ndarray, dimension: int) -> np.ndarray:
         """Features [len(rows), dimension] float64 of the given records, in the given order; a
@@ -77,7 +81,7 @@ def parse_libsvm(data: bytes, name: str) -> SparseRecords:
         raise
     if not len(labels):
         raise DataError(f"{name}: no records in this file of {len(data)} bytes")
-    return SparseRecords(name, labels, features)
+    return SparseRecords(name, labels, features, data)
 
 
 def _parsed(data: bytes) -> tuple[Any, np.ndarray]:

@@ -5,7 +5,6 @@ is done without.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -31,18 +30,22 @@ def built(
         compiler.
     """
     from numba import njit
+    from numba.core.event import Event, Listener, install_listener
 
     program: Any = njit(nogil=True, **options)(source)
     with suppress(RuntimeError):  # no folder to keep it in: the next process compiles it again
         program.enable_caching()
-    line = f"compiling {name}, once on this machine: about {seconds} s"
-    notice = threading.Timer(1.0, logger.info, [line])  # reading it from disk takes less
-    notice.daemon = True
-    notice.start()
-    try:
+
+    class Notice(Listener):
+        def on_start(self, event: Event) -> None:  # not where it is read from disk
+            if event.data["dispatcher"] is program:
+                logger.info("compiling %s, once on this machine: about %d s", name, seconds)
+
+        def on_end(self, event: Event) -> None:
+            pass
+
+    with install_listener("numba:compile", Notice()):
         program.compile(signature)
-    finally:
-        notice.cancel()
     program.disable_compile()
     return program
 

@@ -23,17 +23,20 @@ class Table:
 
     Attributes:
       cells: N rows of stripped text; names of columns are in small letters with single spaces.
+      text: the file, uncompressed.
     """
 
     path: Path
     cells: pd.DataFrame
+    text: str
 
     def __len__(self) -> int:
         return len(self.cells)
 
     def error(self, row: int, says: str) -> DataError:
-        """What is wrong in a row."""
-        return DataError(f"{self.path}: record {row + 1}: {says}")
+        """What is wrong in a row; lines that are empty hold none."""
+        numbers = [number for number, line in enumerate(self.text.split("\n"), 1) if line.strip()]
+        return DataError(f"{self.path}: line {numbers[row + 1]}: {says}")
 
     def numbers(self, name: str) -> np.ndarray:
         """[N] float64 of a column; a DataError names the first cell that is no finite number."""
@@ -89,4 +92,4 @@ def read_table(path: Path, wanted: Sequence[str], others: bool = True) -> Table:
             )
     if len(cells) < 2:
         raise DataError(f"{path}: no records below the first line")
-    return Table(path, cells[1:].set_axis(names, axis=1))
+    return Table(path, cells[1:].set_axis(names, axis=1), text)

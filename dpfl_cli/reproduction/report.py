@@ -24,6 +24,7 @@ from dpfl_cli.reproduction.folder import Made, folders, largest, publish
 from dpfl_cli.reproduction.grid import commands
 from dpfl_cli.reproduction.judge import NOT_RUN, REDUCED, recorded
 from dpfl_cli.reproduction.measure import MEASURE, ROUND
+from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.verdict import FAILS, HOLDS, UNDECIDED
 
 PACKAGE = "dpfl_cli.reproduction"
@@ -34,6 +35,7 @@ GROUPS = {  # of claims, as they are counted; a definition's consequences are no
     "reduced": "The papers' claims, at reduced size",
     "ours": "Our own claims",
 }
+REDUCED_SIZE = " (reduced size)"  # in a page's first line
 POINTS = 80  # rounds of a curve that a plot keeps
 RENDER = MarkdownIt("commonmark", {"html": False}).enable("table").render
 
@@ -59,9 +61,17 @@ class Shown:
         return f"{self.made.artifact}/{self.made.scale}/index.html"
 
     @property
+    def heading(self) -> str:
+        """What the page is called; at a size below the paper's it ends by saying so."""
+        return self.made.page.partition("\n")[0].partition(": ")[2]
+
+    @property
     def title(self) -> str:
-        heading = self.made.page.partition("\n")[0]
-        return heading.partition(": ")[2].removesuffix(" (reduced size)")
+        return self.heading.removesuffix(REDUCED_SIZE)
+
+    @property
+    def reduced(self) -> bool:
+        return self.heading.endswith(REDUCED_SIZE)
 
     @cached_property
     def sections(self) -> dict[str, Markup]:
@@ -113,7 +123,7 @@ class Shown:
 
     @cached_property
     def points(self) -> dict[str, Any]:
-        """Means over seeds of every number and curve, for the page's plot."""
+        """Means over seeds of every number and curve, and the paper's, for the page's plot."""
         title = self.declared.title_of if self.declared else str
         parts = [pd.read_csv(self.made.folder / name) for name in ("table.csv", "series.csv")]
         frame = pd.concat(parts)
@@ -123,9 +133,12 @@ class Shown:
         kept = {*rounds[:: len(rounds) // POINTS + 1], *rounds[-1:]}
         frame = frame[frame[ROUND].isna() | frame[ROUND].isin(kept)]
         keys = [*labels, MEASURE, ROUND]
-        means = frame.groupby(keys, sort=False, dropna=False)["value"].agg(["mean", "std", "count"])
-        rows = [[_plain(value) for value in row] for row in means.reset_index().to_numpy().tolist()]
-        rows = [row for row in rows if row[-3] is not None]
+        cells = frame.groupby(keys, sort=False, dropna=False)["value"]
+        means = cells.agg(["mean", "std", "count"]).reset_index()
+        known = beside_paper(self.declared, means) if self.declared else means.assign(paper=None)
+        columns = [*means.columns, "paper"]
+        rows = [[_plain(value) for value in row] for row in known[columns].to_numpy().tolist()]
+        rows = [row for row in rows if row[len(keys)] is not None]
         words = {str(value) for row in rows for value in row[: len(keys) - 1]} | set(labels)
         titles = {word: shown for word in sorted(words) if (shown := title(word)) != word}
         return {"labels": labels, "rows": rows, "titles": titles}

@@ -162,27 +162,27 @@ def without_month(text: str) -> str:
         ),
         (
             changed(61, lambda line: line.rpartition(";")[0]),
-            "record 60: column 'y': '",
+            "line 61: column 'y': '",
         ),
         (
             changed(9, lambda line: line.replace('"aug"', '"augu"')),
-            "record 8: column 'month': 'augu' is none of jan",
+            "line 9: column 'month': 'augu' is none of jan",
         ),
         (
             changed(5, lambda line: "x" + line),
-            "record 4: column 'age': 'x",
+            "line 5: column 'age': 'x",
         ),
         (
             changed(4, lambda line: "nan" + line[line.index(";") :]),
-            "record 3: column 'age': 'nan' is not a finite number",
+            "line 4: column 'age': 'nan' is not a finite number",
         ),
         (
             changed(4, lambda line: line[line.index(";") :]),
-            "record 3: column 'age': '' is not a finite number",
+            "line 4: column 'age': '' is not a finite number",
         ),
         (
             changed(6, lambda line: line.rpartition(";")[0] + ';"maybe"'),
-            "record 5: column 'y': 'maybe' is none of no, yes",
+            "line 6: column 'y': 'maybe' is none of no, yes",
         ),
     ],
 )

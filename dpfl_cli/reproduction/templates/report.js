@@ -88,7 +88,7 @@ const plot = (root, data) => {
   const names = [...labels, "measure", "round"];
   const points = rows.map((row) => ({
     at: Object.fromEntries(names.map((name, i) => [name, row[i]])),
-    mean: row[names.length], std: row[names.length + 1] ?? 0, n: row[names.length + 2],
+    mean: row[names.length], std: row[names.length + 1] ?? 0, paper: row[names.length + 3],
   }));
   const title = (word) => titles[String(word)] ?? String(word);
   const values = (name, among) => [...new Set(among.map((p) => p.at[name]))]
@@ -111,14 +111,16 @@ const plot = (root, data) => {
   const build = () => {
     while (choices.children.length > 1) choices.lastChild.remove();
     const mine = points.filter((p) => p.at.measure === measure.get());
-    const numeric = names.filter((name) => name !== "measure" && values(name, mine).length > 1
-      && values(name, mine).every((v) => typeof v === "number"));
-    if (!numeric.length) {
-      drawing.replaceChildren(make("p", { class: "faint" }, "Nothing varies along a number here; the tables say it all."));
+    const varied = names.filter((name) => name !== "measure" && values(name, mine).length > 1);
+    const numeric = varied.filter((name) => values(name, mine).every((v) => typeof v === "number"));
+    if (!varied.length) {
+      drawing.replaceChildren(make("p", { class: "faint" }, "Nothing varies here; the tables say it all."));
       return;
     }
-    const x = choose("against", numeric);
+    const x = choose("against", [...numeric, ...varied.filter((name) => !numeric.includes(name))]);
     x.field.value = Math.max(numeric.indexOf("round"), 0);
+    const within = (along) => mine.filter((p) => (numeric.includes(along) ? typeof p.at[along] === "number"
+      : p.at[along] !== null));
     const line = (p, along) => names.filter((name) => !["measure", along].includes(name)
       && values(name, mine).length > 1).map((name) =>
       typeof p.at[name] === "number" ? `${title(name)} ${p.at[name]}` : title(p.at[name] ?? "–")).join(", ");
@@ -127,7 +129,7 @@ const plot = (root, data) => {
       const along = x.get();
       more.forEach((one) => one.field.parentNode.remove());
       more.length = 0;
-      let kept = mine.filter((p) => typeof p.at[along] === "number");
+      let kept = within(along);
       for (const name of names.filter((one) => !["measure", along].includes(one))) {
         const found = values(name, mine);
         if (found.length < 2) continue;
@@ -154,22 +156,25 @@ const plot = (root, data) => {
       const along = x.get();
       const scale = more.find((one) => one.name === "scale").get();
       const base = more.find((one) => one.name === null)?.get() ?? null;
-      let kept = mine.filter((p) => typeof p.at[along] === "number");
-      const reference = new Map(kept.filter((p) => line(p, along) === base).map((p) => [p.at[along], p.mean]));
+      let kept = within(along);
+      const reference = new Map(kept.filter((p) => line(p, along) === base).map((p) => [p.at[along], p]));
       for (const one of more) {
         if (one.name && one.name !== "scale" && one.get() !== null) kept = kept.filter((p) => p.at[one.name] === one.get());
       }
-      const groups = new Map();
+      const groups = new Map(), words = numeric.includes(along) ? null : values(along, kept);
       for (const p of kept) {
-        const by = base === null ? 1 : reference.get(p.at[along]);
-        if (!by) continue;
+        const by = base === null ? { mean: 1, paper: 1 } : reference.get(p.at[along]);
+        if (!by?.mean) continue;
         const key = line(p, along);
         if (!groups.has(key)) groups.set(key, []);
-        groups.get(key).push({ x: p.at[along], y: p.mean / by, e: p.std / Math.abs(by) });
+        const paper = p.paper === null || !by.paper ? null : p.paper / by.paper;
+        const place = words === null ? p.at[along] : words.indexOf(p.at[along]);
+        groups.get(key).push({ x: place, y: p.mean / by.mean, e: p.std / Math.abs(by.mean), paper });
       }
       groups.forEach((list) => list.sort((a, b) => a.x - b.x));
       drawing.replaceChildren(...chart(groups, {
         x: title(along), y: title(measure.get()) + (base === null ? "" : ` relative to ${base}`), log: scale === "log",
+        names: words && words.map(title),
       }));
     };
     x.field.addEventListener("change", refresh);
@@ -197,11 +202,15 @@ const chart = (groups, words) => {
   const all = shown.flatMap(([, list]) => list).filter((p) => !words.log || p.y > 0);
   if (!all.length) return [make("p", { class: "faint" }, "No numbers with these choices.")];
   const xs = all.map((p) => p.x);
-  const spread = all.flatMap((p) => [p.y - p.e, p.y + p.e]).filter((y) => !words.log || y > 0);
+  const spread = all.flatMap((p) => [p.y - p.e, p.y + p.e, p.paper ?? p.y]).filter((y) => !words.log || y > 0);
   const wide = Math.min(...xs) > 0 && Math.max(...xs) / Math.min(...xs) > 50;
-  const ax = axis(Math.min(...xs), Math.max(...xs), wide);
+  const room = (W - LEFT - RIGHT) / (words.names ?? [0]).length;  // of a word below the axis
+  const ax = words.names === null ? axis(Math.min(...xs), Math.max(...xs), wide) : {
+    place: (value) => (value + 0.5) / words.names.length,
+    ticks: words.names.map((name, i) => [(i + 0.5) / words.names.length,
+      name.length > room / 7 ? `${name.slice(0, room / 7 - 1)}…` : name]),
+  };
   const ay = axis(Math.min(...spread), Math.max(...spread), words.log);
-  const px = (x) => LEFT + ax.place(x) * (W - LEFT - RIGHT);
   const py = (y) => H - BOTTOM - ay.place(y) * (H - TOP - BOTTOM);
   const svg = make("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${words.y} against ${words.x}`, "font-size": 13 });
   const text = (x, y, content, more = {}) => svg.append(make("text", { x, y, fill: "#333", ...more }, content));
@@ -219,17 +228,27 @@ const chart = (groups, words) => {
   shown.forEach(([name, whole], number) => {
     const list = whole.filter((p) => !words.log || p.y > 0);
     const stroke = COLOURS[number];
+    const aside = words.names === null ? 0 : (number - (shown.length - 1) / 2) * Math.min(16, room / (shown.length + 1));
+    const px = (x) => LEFT + aside + ax.place(x) * (W - LEFT - RIGHT);
     const low = (p) => (words.log && p.y - p.e <= 0 ? p.y : p.y - p.e);
     const path = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
     const band = [...list.map((p) => [px(p.x), py(p.y + p.e)]), ...[...list].reverse().map((p) => [px(p.x), py(low(p))])];
-    svg.append(make("path", { d: `${path(band)}Z`, fill: stroke, opacity: 0.15 }));
-    svg.append(make("path", { d: path(list.map((p) => [px(p.x), py(p.y)])), fill: "none", stroke, "stroke-width": 2 }));
+    if (words.names === null) {
+      svg.append(make("path", { d: `${path(band)}Z`, fill: stroke, opacity: 0.15 }));
+      svg.append(make("path", { d: path(list.map((p) => [px(p.x), py(p.y)])), fill: "none", stroke, "stroke-width": 2 }));
+    } else list.forEach((p) => svg.append(make("line", { x1: px(p.x), x2: px(p.x), y1: py(p.y + p.e), y2: py(low(p)), stroke, "stroke-width": 2 })));
     if (list.length <= 16) list.forEach((p) => svg.append(make("circle", { cx: px(p.x), cy: py(p.y), r: 3, fill: stroke })));
+    for (const p of list) {  // the paper's number, a diamond
+      if (p.paper === null || (words.log && p.paper <= 0)) continue;
+      const [x, y] = [px(p.x), py(p.paper)];
+      svg.append(make("path", { d: `M${x - 6} ${y}L${x} ${y - 6}L${x + 6} ${y}L${x} ${y + 6}Z`, fill: "#fff", stroke, "stroke-width": 2 }));
+    }
     key.append(make("span", {}, make("i", { style: `border-color:${stroke}` }), name || words.y));
   });
   const left = groups.size - shown.length;
   const said = left > 0 ? [make("p", { class: "faint" }, `${left} more lines are left out: choose.`)] : [];
-  return [svg, key, ...said, make("p", { class: "faint" }, "Lines are means over seeds; bands are one standard deviation.")];
+  const papers = all.some((p) => p.paper !== null) ? " Diamonds are the paper's numbers, for its full setup." : "";
+  return [svg, key, ...said, make("p", { class: "faint" }, `${words.names === null ? "Lines are means over seeds; bands" : "Dots are means over seeds; bars"} are one standard deviation.${papers}`)];
 };
 
 const embedded = document.getElementById("points");
