@@ -4,9 +4,12 @@ is done without.
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 logger = logging.getLogger("dpfl")
@@ -32,6 +35,10 @@ def built(
     from numba import njit
     from numba.core.event import Event, Listener, install_listener
 
+    # numba keeps compiled code by the file of the function; it may be made of those beside it too
+    files = sorted(Path(inspect.getfile(source)).parent.glob("*.py"))
+    made_with = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+    source.__qualname__ = f"{source.__name__}_{made_with}"
     program: Any = njit(nogil=True, **options)(source)
     with suppress(RuntimeError):  # no folder to keep it in: the next process compiles it again
         program.enable_caching()

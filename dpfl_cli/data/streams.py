@@ -13,7 +13,7 @@ their rounds last.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -32,9 +32,6 @@ TILE_VALUES = 1 << 15  # a tile is of several rounds as long as it holds at most
 MAX_TILE_ROUNDS = 64
 # fewer values (a quarter of a millisecond) are drawn sooner than a thread wakes up
 THREAD_VALUES = 1 << 15
-AT_ONCE = 1 << 14  # values that are drawn, and then scaled while a core has them at hand
-
-Finish = Callable[[np.ndarray, Any, Any], None]  # of drawn values [..., d], their runs and clients
 
 
 def stream_generator(seed: int, name: str, *key: int) -> np.random.Generator:
@@ -125,48 +122,6 @@ class Streams:
         """Uniform values in [0, 1), addressed and shaped as in `normal`."""
         return self._drawn(Draw("uniform", name, rounds, clients, size, dtype), device)
 
-    def noisy(
-        self,
-        name: str,
-        rounds: np.ndarray,
-        values: Tensor,
-        std: Tensor,
-        factors: Tensor | None = None,
-    ) -> Tensor:
-        """Values, times factors if there are any, plus Gaussian noise: std times what `normal`
-        draws at this address.
-
-        On a CPU the threads that draw also scale and add, while their numbers are at hand.
-
-        Args:
-          name, rounds: the address, as in `normal`.
-          values: [R, M, d].
-          std: [R] or [R, M] standard deviations, of the values' type.
-          factors: [R, M, 1], of the values' type; NaN where the product is zero whatever the values
-            are. None: 1.
-
-        Returns:
-          [R, M, d]; new memory, the caller's own.
-        """
-        _, clients, size = values.shape
-        scale = std.reshape(len(self.seeds), -1, 1)
-        if values.device.type == "cpu" and self._drawing("cpu") is None:
-            parts = [
-                np.broadcast_to(scale.numpy(), (*values.shape[:2], 1)),
-                values.numpy(),
-                *([] if factors is None else [factors.numpy()]),
-            ]
-
-            def finish(place: np.ndarray, runs: Any, some: Any) -> None:
-                _scale(place, *(part[runs, some] for part in parts))
-
-            wanted = Draw("normal", name, rounds, clients, size, values.dtype)
-            return torch.from_numpy(self._draw(wanted, finish))
-        if factors is not None:
-            values = (values * factors).masked_fill_(factors.isnan(), 0.0)
-        noise = self.normal(name, rounds, clients, size, values.dtype, values.device)
-        return noise.mul_(scale).add_(values)
-
     def subset(
         self,
         name: str,
@@ -227,8 +182,8 @@ class Streams:
         drawn = on_device(self._draw(wanted), device) if own is None else own.drawn(wanted)
         return drawn[:, 0] if wanted.clients is None else drawn
 
-    def _draw(self, wanted: Draw, finish: Finish | None = None) -> np.ndarray:
-        """The draws [R, M, d] of the host; `finish` works on them in place, some at a time."""
+    def _draw(self, wanted: Draw) -> np.ndarray:
+        """The draws [R, M, d] of the host."""
         dtype = np.float32 if wanted.dtype == torch.float32 else np.float64
         clients, size = wanted.clients or 1, wanted.size
         out = np.empty((len(self.seeds), clients, size), dtype)
@@ -239,13 +194,11 @@ class Streams:
         for tile, mine in enumerate(client_tiles(clients)):
             if _depth(mine.stop - mine.start, size) == 1:
                 jobs += [
-                    partial(_fill, wanted, out, runs, mine, (seed, round_, tile), finish)
+                    partial(_fill, wanted, out, runs, mine, (seed, round_, tile))
                     for (seed, round_), runs in shared.items()
                 ]
                 continue
             out[:, mine] = self._tile(wanted, tile, mine.stop - mine.start, dtype)
-            if finish is not None:
-                finish(out[:, mine], slice(None), mine)
         in_threads(jobs, usable_threads() if out.size >= THREAD_VALUES else 1)
         return out
 
@@ -265,7 +218,7 @@ class Streams:
                     values[row] = kept.values[kept.rows[address]]
                 else:
                     place = (*address, tile)
-                    jobs.append(partial(_fill, wanted, values, [row], slice(None), place, None))
+                    jobs.append(partial(_fill, wanted, values, [row], slice(None), place))
             threads = usable_threads() if len(jobs) * values[0].size >= THREAD_VALUES else 1
             in_threads(jobs, threads)
             index = np.array([rows[address] for address in addresses])
@@ -291,36 +244,15 @@ def _fill(
     runs: Sequence[int],
     mine: slice,
     address: tuple[int, int, int],
-    finish: Finish | None,
 ) -> None:
     """Draws into out[run, mine] [clients, ...] for the runs, which share the draw."""
     seed, *key = address
     generator = stream_generator(seed, wanted.name, *key)
     draw = generator.standard_normal if wanted.law == "normal" else generator.random
-    first = out[runs[0]]
-    start, stop, _ = mine.indices(len(first))
-    step = max(1, AT_ONCE // max(1, first[0].size))
-    for begin in range(start, stop, step):
-        clients = slice(begin, min(begin + step, stop))
-        draw(out=first[clients], dtype=out.dtype)
-        for run in runs[1:]:
-            out[run, clients] = first[clients]
-        if finish is not None:
-            for run in runs:
-                finish(out[run, clients], run, clients)
-
-
-def _scale(
-    place: np.ndarray, scale: np.ndarray, values: np.ndarray, factors: np.ndarray | None = None
-) -> None:
-    """place <- values * factors + scale * place, where it holds the draws; a factor of NaN makes
-    the product zero.
-    """
-    np.multiply(place, scale, out=place)
-    if factors is not None:
-        values = values * factors
-        values[np.isnan(factors[..., 0])] = 0.0
-    np.add(place, values, out=place)
+    first = out[runs[0], mine]
+    draw(out=first, dtype=out.dtype)
+    for run in runs[1:]:
+        out[run, mine] = first
 
 
 def _subsets(generator: np.random.Generator, populations: np.ndarray, size: int) -> np.ndarray:

@@ -154,11 +154,9 @@ class ClientSide:
         return found
 
     def gradient(self, parameters: Tensor, batch: Batch | Tensor | None = None) -> ClientValues:
-        """As `Objective.gradient`, or `Objective.minibatch_gradient` of a batch."""
+        """As `Objective.gradient`."""
         own, records = self._own("parameters", parameters), self._batch(batch)
-        if records is None:
-            return self.__theirs(self.__objective.gradient(own))
-        return self.__theirs(self.__objective.minibatch_gradient(own, records))
+        return self.__theirs(self.__objective.gradient(own, records))
 
     def local_descent(
         self,
@@ -168,21 +166,18 @@ class ClientSide:
         drift: Tensor | None = None,
         batches: list[Batch] | Tensor | None = None,
     ) -> ClientValues:
-        """As `Objective.local_descent`, or `Objective.minibatch_descent` over batches, one a step,
-        or [R, M, steps, b].
-        """
+        """As `Objective.local_descent`; batches one a step, or record numbers."""
         self._public("start", start, (self.runs, self.dimension))
         self._public("learning_rate", learning_rate, (self.runs,))
         own = None if drift is None else self._own("drift", drift)
-        if batches is None:
-            return self.__theirs(self.__objective.local_descent(start, learning_rate, steps, own))
         if isinstance(batches, list):
             batches = torch.stack([records_of(batch) for batch in batches], dim=2)
-        records = self._distinct(batches, 4)
-        if records.shape[2] != steps:
-            raise PrivacyError(f"{steps} local steps need as many batches, not {records.shape[2]}")
-        descent = self.__objective.minibatch_descent
-        return self.__theirs(descent(start, learning_rate, records, own))
+        if batches is not None:
+            found = self._distinct(batches, 4).shape[2]
+            if found != steps:
+                raise PrivacyError(f"{steps} local steps need as many batches, not {found}")
+        descent = self.__objective.local_descent
+        return self.__theirs(descent(start, learning_rate, steps, own, batches))
 
     def clipped_gradient(
         self, parameters: Tensor, clip_norm: Tensor, batch: Batch | Tensor | None = None
@@ -318,7 +313,7 @@ class ClientSide:
             why = RAW_POINT
         elif isinstance(batch, Batch) and batch.law == "repeats":
             why = REPEATS
-        of_cohort(values.raw, self.__cohort)
+        of_cohort(values.values, self.__cohort)
         own = batch if isinstance(batch, Batch) else None
         return as_computed(values, why, own, self.__counts_public)
 

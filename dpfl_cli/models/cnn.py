@@ -107,13 +107,13 @@ class CnnObjective(Network):
         found = None if batch is not None else self._at_once(opened(parameters))
         return super().gradient(parameters, batch) if found is None else client_values(found)
 
-    def _descended(
+    def local_descent(
         self,
         start: Tensor,
         learning_rate: Tensor,
         steps: int,
-        drift: Tensor | None,
-        batches: Tensor | None,
+        drift: Tensor | None = None,
+        batches: Tensor | None = None,
     ) -> ClientValues:
         found = None
         if batches is None:
@@ -121,7 +121,7 @@ class CnnObjective(Network):
             rates = learning_rate.to(self.device, self.dtype)
             found = self._at_once(start.unsqueeze(1), rates, steps, shift)
         if found is None:
-            return super()._descended(start, learning_rate, steps, drift, batches)
+            return super().local_descent(start, learning_rate, steps, drift, batches)
         return client_values(found)
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:

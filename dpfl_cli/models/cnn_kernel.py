@@ -20,7 +20,7 @@ from numba.extending import register_jitable
 from dpfl_cli.data.federation import Partition
 from dpfl_cli.data.programs import built
 from dpfl_cli.data.threads import even_parts, in_threads
-from dpfl_cli.models.cnn_layers import LANES, MASKS, compute_layer, key_of
+from dpfl_cli.models.cnn_layers import LANES, MASKS, compute_layer
 from dpfl_cli.models.cnn_shape import DESCENT, EVALUATION, CnnShape
 
 # blocks of 16 records whose images stay transposed between local steps (3 MB for 28x28)
@@ -67,7 +67,7 @@ def add_lanes(rows, sums):  # type: ignore[no-untyped-def]
 
 def _program(shape: CnnShape) -> Any:
     """The loop over clients, steps and blocks of records for one shape, compiled."""
-    key, layers, hidden = key_of(shape), shape.layers, shape.hidden or 0
+    key, layers, hidden = repr(shape), shape.layers, shape.hidden or 0
     d, classes, features, top = shape.dimension, shape.classes, shape.features, len(layers) - 1
     pixels, convolved, between = layers[0].plane, layers[1].bias.stop, prod(shape.first)
     between *= shape.channels[0]

@@ -12,10 +12,8 @@ weights.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -23,7 +21,6 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dpfl_cli.models import cnn_shape, vector_code
 from dpfl_cli.models.cnn_shape import KERNEL, PATCH, CnnShape, Layer
 from dpfl_cli.models.vector_code import Code, Index, Sum
 
@@ -148,18 +145,8 @@ def input_gradient(code: Code, layer: Layer, delta: Any, v: Any, masks: Any, out
             code.store(cell.get(), out, corner + (r * layer.width + s))
 
 
-def key_of(shape: CnnShape) -> str:
-    """The shape as a word: a literal that types every layer, and part of the name in numba's cache.
-
-    That cache looks only at the file of the function it compiles, so the word ends with a digest
-    of those that write the code.
-    """
-    files = __file__, cnn_shape.__file__, vector_code.__file__
-    digest = hashlib.sha256(b"".join(Path(str(file)).read_bytes() for file in files)).hexdigest()
-    return f"{shape!r}  # {digest}"
-
-
 def _shape(key: str) -> CnnShape:
+    """What stands in a word, `repr(shape)`: a literal, for every layer is of a type of its own."""
     shape: CnnShape = eval(key, {"CnnShape": CnnShape})
     return shape
 

@@ -139,9 +139,16 @@ class Dense(Objective):
                 rows[run, some] = generator.uniform(-bound, bound, layer.stop - layer.start)
         return torch.from_numpy(rows).to(self.device, self.dtype)
 
-    def gradient(self, parameters: Tensor) -> ClientValues:
-        """[R, M, d] (1 / n_i) sum_j grad l_ij(v_i) + l2 v_i; 0 for a client without records."""
-        return client_values(self._means(opened(parameters), None, None))
+    def gradient(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
+        """[R, M, d] (1 / n_i) sum_j grad l_ij(v_i) + l2 v_i, over all records or a batch; of all, 0
+        for a client without records.
+        """
+        values = opened(parameters)
+        if batch is None:
+            return client_values(self._means(values, None, None))
+        free = values.new_full((self.runs,), torch.inf)
+        means = self._means(values, free, batch) + self.regulariser_gradient(values)
+        return client_values(means)
 
     def clipped_gradient(
         self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None

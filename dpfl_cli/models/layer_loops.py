@@ -14,13 +14,9 @@ runs.
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
-
 import numpy as np
 from numba import njit
 
-from dpfl_cli.models import vector_code, vectors
 from dpfl_cli.models.vectors import LANES, accumulate, aligned, exp_of_negative, inner, outputs
 
 CROSS_ENTROPY, LOGISTIC, SQUARED = range(3)  # losses
@@ -332,10 +328,3 @@ def solve(  # type: ignore[no-untyped-def]
         for a in range(outs):
             for k in range(p):  # NaN where the right side is not finite
                 out[run, client, a * p + k] = solution[a * width + k] + 0.0 * goal
-
-
-# numba keeps compiled code by the file that a function stands in; these are made of more
-_files = (vectors.__file__, vector_code.__file__)
-_made_with = hashlib.sha256(b"".join(Path(file).read_bytes() for file in _files)).hexdigest()[:12]
-for _function in (compute, solve):
-    _function.__qualname__ = f"{_function.__name__}_{_made_with}"

@@ -18,7 +18,6 @@ References:
 
 from __future__ import annotations
 
-from math import ceil
 from typing import Literal
 
 import torch
@@ -78,31 +77,33 @@ class MobileNet(Network):
                 f"of shape {list(info.feature_shape)} and {info.classes or 'no'} classes; choose "
                 "dataset=mnist or another model"
             )
-        check_groups(settings, info)
-        inputs = 1 if len(info.feature_shape) == 2 else info.feature_shape[0]
-        layers = (
-            version_1(settings, inputs) if settings.version == "v1" else version_2(settings, inputs)
-        )
-        outputs = next(
-            layer.num_channels
-            for layer in reversed(list(layers.modules()))
-            if isinstance(layer, nn.GroupNorm)
-        )
+        image = cls.inputs(torch.zeros(1, *info.feature_shape))
+        make = version_1 if settings.version == "v1" else version_2
+        layers = make(settings, image.shape[1])
+        with torch.no_grad():
+            outputs = layers(image).shape[1]  # where the layers fit the image
         return nn.Sequential(
             layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(outputs, info.classes)
         )
 
-    def inputs(self, features: Tensor) -> Tensor:
+    @staticmethod
+    def inputs(features: Tensor) -> Tensor:
         """[n, channels, height, width]; grey images get their channel."""
         return features.unsqueeze(1) if features.dim() == 3 else features
 
 
 class Normalisation(nn.GroupNorm):
     """Group normalisation, also of one record at one position, which nn.GroupNorm refuses even for
-    groups of many channels.
+    groups of many channels; groups of a single number, which would become zero, are refused.
     """
 
     def forward(self, values: Tensor) -> Tensor:
+        if values[0].numel() == self.num_groups:
+            raise ConfigError(
+                f"model.groups={self.num_groups}: the images shrink to one position, where at this "
+                f"model.width a layer has {self.num_channels} channels and a group would be a "
+                "single number; write model.groups=1"
+            )
         return torch.group_norm(values, self.num_groups, self.weight, self.bias, self.eps)
 
 
@@ -169,29 +170,6 @@ def version_2(settings: MobileNetSettings, inputs: int) -> nn.Sequential:
         convolution(channels, scaled(LAST, max(1.0, settings.width)), 1, 1, groups, nn.ReLU6())
     )
     return nn.Sequential(*layers)
-
-
-def check_groups(settings: MobileNetSettings, info: DatasetInfo) -> None:
-    """Refuses groups of a single number, which normalisation would make zero: of one channel at one
-    position.
-    """
-    size = [ceil(side / settings.first_stride) for side in info.feature_shape[-2:]]
-    channels = scaled(FIRST, settings.width)
-    steps = (
-        SEPARABLE
-        if settings.version == "v1"
-        else [(outputs, stride) for _, outputs, _, stride in INVERTED]
-    )
-    for outputs, stride in steps:
-        size = [ceil(side / stride) for side in size]
-        least = min(channels, scaled(outputs, settings.width))
-        if size == [1, 1] and least == settings.groups:
-            raise ConfigError(
-                f"model.groups={settings.groups}: images of {list(info.feature_shape)} shrink to "
-                f"one position, where at this model.width a layer has {least} channels and a group "
-                "would be a single number; write model.groups=1"
-            )
-        channels = scaled(outputs, settings.width)
 
 
 def scaled(channels: int, width: float) -> int:

@@ -176,9 +176,6 @@ class Network(Objective):
 
         return self._each_client(work, batch, self.dimension)
 
-    def minibatch_gradient(self, parameters: Tensor, batch: Tensor) -> ClientValues:
-        return self.gradient(parameters, batch)
-
     def clipped_gradient(
         self, parameters: Tensor, clip_norm: Tensor, batch: Tensor | None = None
     ) -> Bounded:
@@ -210,13 +207,13 @@ class Network(Objective):
         width = max(1, int(self.held.max())) if batch is None else batch.shape[-1]
         return self._each_client(work, batch, width)
 
-    def _descended(
+    def local_descent(
         self,
         start: Tensor,
         learning_rate: Tensor,
         steps: int,
-        drift: Tensor | None,
-        batches: Tensor | None,
+        drift: Tensor | None = None,
+        batches: Tensor | None = None,
     ) -> ClientValues:
         """As the definition; a thread takes all steps of a client."""
         shift = None if drift is None else opened(drift)

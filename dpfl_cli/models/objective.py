@@ -2,8 +2,8 @@
 
 It alone decides how a thing is computed fast; algorithms say only what is computed. Parameters are
 flat: `[R, d]` global, `[R, M, d]` on clients. Whatever depends on client data comes back as
-`ClientValues`. Plain `gradient` is the definition; structured objectives override `_descended` with
-an equal but faster computation, tested against the definition.
+`ClientValues`. `gradient` is the definition; structured objectives override `local_descent` with an
+equal but faster computation, tested against the definition.
 """
 
 from __future__ import annotations
@@ -123,11 +123,13 @@ class Objective(ABC):
         """[R, d] initial global parameters (stream "init")."""
 
     @abstractmethod
-    def gradient(self, parameters: Tensor) -> ClientValues:
-        """[R, M, d] full-batch gradient of every client's mean loss f_i at its own parameters [R,
-        M, d].
+    def gradient(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
+        """[R, M, d] gradient of every client's f_i at its own parameters [R, M, d]; 0 for a client
+        without records.
 
-        A client without records has gradient 0.
+        Args:
+          batch: [R, M, b] distinct numbers of the client's records, whose mean loss stands for that
+            of all in f_i; models that provide "clipped_gradient" take one.
         """
 
     @abstractmethod
@@ -304,28 +306,13 @@ class Objective(ABC):
         """
         return values
 
-    def minibatch_gradient(self, parameters: Tensor, batch: Tensor) -> ClientValues:
-        """[R, M, d] gradient at [R, M, d] of the mean loss of a batch [R, M, b] of every client's
-        records (its distinct numbers).
-
-        For models that provide "clipped_gradient"; those that have a cheaper way override this one.
-        """
-        free = torch.full((self.runs,), torch.inf, dtype=torch.float64, device=parameters.device)
-        mean = opened(self.clipped_gradient(parameters, free, batch).values)
-        return client_values(mean + self.regulariser_gradient(opened(parameters)))
-
-    def minibatch_descent(
-        self, start: Tensor, learning_rate: Tensor, batches: Tensor, drift: Tensor | None = None
-    ) -> ClientValues:
-        """As `local_descent`, where step j looks at the records `batches[:, :, j]` of every client.
-
-        Args:
-          batches: [R, M, steps, b] record numbers, distinct within a step.
-        """
-        return self._descended(start, learning_rate, batches.shape[2], drift, batches)
-
     def local_descent(
-        self, start: Tensor, learning_rate: Tensor, steps: int, drift: Tensor | None = None
+        self,
+        start: Tensor,
+        learning_rate: Tensor,
+        steps: int,
+        drift: Tensor | None = None,
+        batches: Tensor | None = None,
     ) -> ClientValues:
         """v - w after `steps` local steps v <- v - lr (grad f_i(v) + drift_i), from v = w.
 
@@ -334,21 +321,12 @@ class Objective(ABC):
           learning_rate: [R].
           steps: number of local steps.
           drift: [R, M, d] constant added to every gradient (control variates), or None.
+          batches: [R, M, steps, b] record numbers, distinct within a step: step j takes the
+            gradient of `batches[:, :, j]`. None: of all records.
 
         Returns:
           [R, M, d] raw local updates, not clipped.
         """
-        return self._descended(start, learning_rate, steps, drift, None)
-
-    def _descended(
-        self,
-        start: Tensor,
-        learning_rate: Tensor,
-        steps: int,
-        drift: Tensor | None,
-        batches: Tensor | None,
-    ) -> ClientValues:
-        """Step by step, as the definition says."""
         begin = start.unsqueeze(1).expand(self.runs, self.clients, self.dimension)
         rate = learning_rate.to(start.dtype).reshape(-1, 1, 1)
         parameters = begin.clone()
@@ -358,10 +336,7 @@ class Objective(ABC):
             else opened(drift)
         )
         for step in range(steps):
-            slope = (
-                self.gradient(parameters)
-                if batches is None
-                else self.minibatch_gradient(parameters, batches[:, :, step])
-            )
+            batch = None if batches is None else batches[:, :, step]
+            slope = self.gradient(parameters, batch)
             parameters = parameters - rate * (opened(slope) + shift)
         return client_values(parameters - begin)

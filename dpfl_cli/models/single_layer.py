@@ -90,18 +90,18 @@ class SingleLayer(Dense):
             return self._computed(kernel, values, drawn, l2=self.l2)
         return self._computed(kernel, values, drawn, limits=limit)
 
-    def _descended(
+    def local_descent(
         self,
         start: Tensor,
         learning_rate: Tensor,
         steps: int,
-        drift: Tensor | None,
-        batches: Tensor | None,
+        drift: Tensor | None = None,
+        batches: Tensor | None = None,
     ) -> ClientValues:
         """As the definition, a client's whole run at once."""
         kernel = self._kernel
         if kernel is None or not steps:
-            return super()._descended(start, learning_rate, steps, drift, batches)
+            return super().local_descent(start, learning_rate, steps, drift, batches)
         everywhere = start.unsqueeze(1).expand(-1, self.clients, -1)
         shift = None if drift is None else opened(drift)
         numbers = {"rates": learning_rate, "l2": self.l2}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import InitVar, dataclass, field, replace
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -43,12 +42,8 @@ _BITS = {torch.float64: torch.int64, torch.float32: torch.int32}
 class Bounded:
     """One bounded contribution per client.
 
-    What clipping gives is kept as the vectors that it was given and one factor per client, so that
-    a mechanism that goes over the vectors anyway multiplies on the way (`factored`); the products
-    are made when somebody asks for `values`.
-
     Attributes:
-      raw: [R, M, d] vectors or [R, M] non-negative scalars, before any factors.
+      values: [R, M, d] vectors or [R, M] non-negative scalars.
       bound: [R], the largest norm (vectors) or value (scalars); infinite where nothing was clipped.
       replace_one: [R], or [R, M] where clients differ: how far one privacy unit can move a
         contribution (L2) when it is replaced.
@@ -57,8 +52,6 @@ class Bounded:
       proof: the line that says why the bound holds.
       repaired: [R] number of contributions that were not finite and were replaced by zero; a
         diagnostic.
-      factors: [R, M, 1] which the vectors are to be multiplied by, of their type; NaN where a
-        vector counts as zero. None: 1.
       quantity: what they are of the contributions that were clipped: "" themselves, or their
         "squared_norms".
       proved: whether the bound is proved, or only claimed; a mechanism refuses the latter under
@@ -67,53 +60,41 @@ class Bounded:
       batch: the records that they are of, as they were drawn; None: all, or nobody knows.
     """
 
-    raw: ClientValues
+    values: ClientValues
     bound: Tensor
     replace_one: Tensor
     zero_out: Tensor
     unit: Unit
     proof: str
     repaired: Diagnostic
-    factors: ClientValues | None = None
     quantity: Literal["", "squared_norms"] = ""
     proved: bool = True
     source: object = None
     batch: Batch | None = None
     maker: InitVar[object] = None  # not a field, so that dataclasses.replace cannot copy it
-    _versions: dict[str, tuple[int, ...]] = field(init=False, repr=False, compare=False)
+    _versions: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self, maker: object) -> None:
         if maker is not _MAKER:
             raise PrivacyError(
                 "bounded values are made by clipping only: use clip(values, clip_norm)"
             )
-        object.__setattr__(self, "_versions", {"parts": self._current_versions()})
-
-    @cached_property
-    def values(self) -> ClientValues:
-        """[R, M, d] or [R, M], the contributions."""
-        if self.factors is None:
-            return self.raw
-        self.check()
-        products = client_values(_products(opened(self.raw), opened(self.factors)))
-        found = of_cohort(products, self.cohort)
-        self._versions["values"] = versions((found,))
-        return found
+        object.__setattr__(self, "_versions", self._current_versions())
 
     @property
     def cohort(self) -> Cohort | None:
         """Those whose contributions they are; None where all clients take part."""
-        found: Cohort | None = self.raw.cohort
+        found: Cohort | None = self.values.cohort
         return found
 
     @property
     def shape(self) -> torch.Size:
         """Of the values."""
-        return self.raw.shape
+        return self.values.shape
 
     @property
     def is_vector(self) -> bool:
-        return self.raw.dim() == 3
+        return self.values.dim() == 3
 
     def sensitivity(self, relation: Relation) -> Tensor:
         """L2 sensitivity of one contribution under a neighbouring relation: [R], or [R, M] where
@@ -127,10 +108,7 @@ class Bounded:
         Seen by torch's version counters (tensors made in inference mode have none and are not
         checked).
         """
-        made = self._versions.get("values")
-        if self._versions["parts"] != self._current_versions() or (
-            made is not None and made != versions((self.values,))
-        ):
+        if self._versions != self._current_versions():
             raise PrivacyError(
                 "bounded values were changed in place after clipping: clip the changed values "
                 "instead"
@@ -141,27 +119,13 @@ class Bounded:
         self.check()
         return opened(self.values)
 
-    def factored(self) -> tuple[Tensor, Tensor | None]:
-        """The plain values as `raw` and `factors`, for a mechanism that multiplies on its way,
-        after `check`.
-        """
-        self.check()
-        return opened(self.raw), None if self.factors is None else opened(self.factors)
-
     def norms(self) -> ClientValues:
         """[R, M] float64 L2 norms of the vectors, which may pass C by rounding."""
         self.check()
-        if self.factors is None or "values" in self.__dict__:
-            return own_norms(self.values)
-        raw, factors = self.factored()
-        assert factors is not None
-        zero = factors.squeeze(-1).isnan()
-        norms = client_values(vector_norms(raw * factors).masked_fill_(zero, 0.0))
-        return of_cohort(norms, self.cohort)
+        return own_norms(self.values)
 
     def _current_versions(self) -> tuple[int, ...]:
-        parts = (self.raw, self.bound, self.replace_one, self.zero_out, self.factors)
-        return versions([part for part in parts if part is not None])
+        return versions((self.values, self.bound, self.replace_one, self.zero_out))
 
 
 def bounded(
@@ -173,7 +137,6 @@ def bounded(
     proof: str,
     *,
     repaired: Tensor | None = None,
-    factors: Tensor | None = None,
     quantity: Literal["", "squared_norms"] = "",
     proved: bool = True,
     source: object = None,
@@ -184,14 +147,13 @@ def bounded(
     in, as the attributes of `Bounded`).
     """
     return Bounded(
-        raw=of_cohort(client_values(values), cohort),
+        values=of_cohort(client_values(values), cohort),
         bound=bound,
         replace_one=replace_one,
         zero_out=zero_out,
         unit=unit,
         proof=proof,
         repaired=diagnostic(torch.zeros_like(bound) if repaired is None else repaired),
-        factors=None if factors is None else client_values(factors),
         quantity=quantity,
         proved=proved,
         source=object() if source is None else source,
@@ -231,8 +193,7 @@ def clip(values: Tensor, clip_norm: Tensor) -> Bounded:
     Without a bound (C infinite) there is nothing to keep: a diverged run shows as what it is.
 
     Args:
-      values: [R, M, d] client values; kept, not copied, so that no release takes them once they are
-        changed in place.
+      values: [R, M, d] client values; what becomes of them afterwards changes nothing.
       clip_norm: [R], C; infinite to leave the values as they are. Public: settings, or a function
         of past releases.
     """
@@ -275,18 +236,18 @@ def _clipped(values: Tensor, inside: Tensor, lengths: Tensor, bound: Tensor, pro
     norms, limit = lengths.unsqueeze(-1), bound.reshape(-1, 1, 1)
     finite = norms <= math.sqrt(torch.finfo(inside.dtype).max)  # false for NaN
     scale = torch.where(norms > limit, limit / norms, torch.ones_like(norms)).to(inside.dtype)
-    # what is not finite counts as zero, whatever its product with the scale is
-    factors = scale.masked_fill_(~(finite | torch.isinf(limit)), torch.nan)
-    repaired = (~finite).sum(dim=(1, 2))
+    clipped, bits = inside * scale, _BITS[inside.dtype]
+    # what is not finite counts as zero; masked_fill_ would do the same in five times the time
+    kept = torch.where(finite | torch.isinf(limit), -1, 0).to(bits)
+    clipped.view(bits).bitwise_and_(kept)
     return bounded(
-        inside,
+        clipped,
         bound,
         2 * bound,
         bound,
         "client",
         proof,
-        repaired=repaired,
-        factors=factors,
+        repaired=(~finite).sum(dim=(1, 2)),
         cohort=getattr(values, "cohort", None),
     )
 
@@ -374,12 +335,3 @@ def per_run(numbers: Tensor | np.ndarray, like: Tensor, dtype: torch.dtype | Non
     """[R] or [R, M] numbers, shaped and typed to multiply values [R, ...] or [R, M, ...]."""
     moved = on_device(numbers, like.device, like.dtype if dtype is None else dtype)
     return moved.reshape(*moved.shape, *[1] * (like.dim() - moved.dim()))
-
-
-def _products(raw: Tensor, factors: Tensor) -> Tensor:
-    """[R, M, d] raw times factors [R, M, 1], zero where these are NaN."""
-    products = raw * factors
-    bits = _BITS[products.dtype]
-    # masked_fill_ would do the same in five times the time
-    products.view(bits).bitwise_and_(torch.where(factors.isnan(), 0, -1).to(bits))
-    return products

@@ -80,21 +80,18 @@ class _Gaussian(Mechanism):
 
     def _messages(self, call: Call, std: Tensor) -> Tensor:
         """Every client's contribution [R, M, d] or [R, M] plus N(0, std^2); std [R] or [R, M]."""
-        raw, factors = call.values.factored()
-        vectors = raw if call.values.is_vector else raw.unsqueeze(-1)
-        scale = std.to(device=vectors.device, dtype=vectors.dtype)
-        name = f"noise/{call.spec.name}"
-        noisy = self._site.streams.noisy(name, call.address, vectors, scale, factors)
-        return noisy.reshape(raw.shape)
+        return self._noisy(call, call.values.checked(), std)
 
     def _noisy_mean(self, call: Call, std: Tensor) -> Tensor:
         """[R, d] or [R] the mean over clients plus N(0, std^2), std [R]: one draw per run."""
-        mean = self._mean(call.values)
-        size = mean.shape[-1] if call.values.is_vector else 1
-        name = f"noise/{call.spec.name}"
-        drawn = self._site.streams.normal(name, call.address, None, size, mean.dtype, mean.device)
-        noise = drawn.reshape(mean.shape)
-        return noise.mul_(per_run(std, noise)).add_(mean)
+        return self._noisy(call, self._mean(call.values), std)
+
+    def _noisy(self, call: Call, values: Tensor, std: Tensor) -> Tensor:
+        vectors = values if call.values.is_vector else values.unsqueeze(-1)
+        clients = vectors.shape[1] if vectors.dim() == 3 else None
+        name, kind = f"noise/{call.spec.name}", (vectors.dtype, vectors.device)
+        noise = self._site.streams.normal(name, call.address, clients, vectors.shape[-1], *kind)
+        return noise.mul_(per_run(std, noise)).add_(vectors).reshape(values.shape)
 
 
 @component("mechanism", "local_gaussian", revision=1, settings=GaussianSettings)

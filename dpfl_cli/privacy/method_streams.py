@@ -40,9 +40,6 @@ class MethodStreams(Streams):
     def uniform(self, name: str, *where: Any, **options: Any) -> Tensor:
         return self.__streams.uniform(self._free(name), *where, **options)
 
-    def noisy(self, name: str, *where: Any, **options: Any) -> Tensor:
-        return self.__streams.noisy(self._free(name), *where, **options)
-
     def subset(self, name: str, *where: Any, **options: Any) -> Tensor:
         return self.__streams.subset(self._free(name), *where, **options)
 

@@ -63,18 +63,6 @@ class Cap:
     inside: float
     scale: float
 
-    @property
-    def mean_squared_error(self) -> float:
-        """E ||z - u||^2 = 1 / m^2 - 1."""
-        return self.scale**-2 - 1
-
-    @property
-    def exact_epsilon(self) -> float:
-        """The log of the largest ratio of V's densities: e0 + ln((1 - mass) / mass), at most e0 +
-        e1.
-        """
-        return self.epsilon_cap + math.log1p(-self.mass) - math.log(self.mass)
-
 
 @dataclass(frozen=True)
 class Grid:
@@ -108,17 +96,6 @@ def budgets(settings: PrivUnitSettings) -> tuple[float, float, float]:
 def spent_epsilon(settings: PrivUnitSettings) -> float:
     """e0 + e1 + e2, what one release is charged."""
     return sum(budgets(settings)) if settings.epsilon is None else settings.epsilon
-
-
-def exact_epsilon(settings: PrivUnitSettings, dimension: int) -> float:
-    """The smallest epsilon for which one release in d dimensions is epsilon-DP; at most
-    `spent_epsilon`.
-
-    The ratio of densities is largest for two inputs whose caps do not coincide and whose norms are
-    0 and C; both parts can be read from c = s z, so the two losses add. With the paper's rule and 2
-    + 2 + 2 it is 5.5859 at d = 100.
-    """
-    return cap_of(settings, dimension).exact_epsilon + budgets(settings)[2]
 
 
 def cap_of(settings: PrivUnitSettings, dimension: int) -> Cap:

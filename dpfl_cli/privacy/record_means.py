@@ -100,7 +100,7 @@ def mean_clipped(mean: Bounded, clip_norm: Tensor, records: Tensor) -> Bounded:
       clip_norm: [R], C.
       records: [M] or [R, M], m.
     """
-    own, bound = mean.checked(), clip_norm.to(mean.raw.dtype)
+    own, bound = mean.checked(), clip_norm.to(mean.values.dtype)
     claimed = (bound.unsqueeze(-1) / records.to(bound.dtype)).expand(own.shape[:2])
     proof = "mean clipped as a whole, sensitivity as if records were clipped (claimed)"
     values = to_ball(own, bound.reshape(-1, 1, 1))

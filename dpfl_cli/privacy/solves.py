@@ -118,7 +118,7 @@ def joined_side(
             "(C1 <= C2)"
         )
         own = _demanded(own, (gradient_clip <= side_clip).reshape(-1, 1, 1), refusal)
-    other = opened(auxiliary).to(gradient.raw.dtype)
+    other = opened(auxiliary).to(gradient.values.dtype)
     length = vector_norms(other).unsqueeze(-1)
     usable = length <= math.sqrt(torch.finfo(own.dtype).max) / 2  # false for NaN
     other, length = torch.where(usable, other, 0.0), torch.where(usable, length, 0.0).to(own.dtype)

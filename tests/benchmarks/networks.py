@@ -138,7 +138,7 @@ def drawn(objective: Network, problem: Problem) -> Tensor:
 
 def engine(objective: Network, at: Tensor, batch: Tensor) -> Tensor:
     """[R, M, d]."""
-    return opened(objective.minibatch_gradient(at, batch))
+    return opened(objective.gradient(at, batch))
 
 
 def gathered(objective: Network, batch: Tensor) -> tuple[Tensor, Tensor]:

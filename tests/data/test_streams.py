@@ -86,54 +86,31 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     )
 
 
+@pytest.mark.parametrize("law", ["normal", "uniform"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("seeds", [[4], [1, 2], [3, 1, 3, 1, 7, 3, 2]], ids=["1", "2", "7"])
 @pytest.mark.parametrize(
     ("clients", "size"), [(1, 1), (1, 40_000), (3, 1), (20, 22), (256, 130), (300, 9), (515, 200)]
 )
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_noise_on_scaled_values_is_their_product_plus_noise(
+def test_draws_are_those_of_every_run_alone_on_any_number_of_threads(
+    law: str,
     dtype: torch.dtype,
     seeds: list[int],
     clients: int,
     size: int,
-    number: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With products and sums rounded one by one, bit by bit, on any number of threads, runs of
-    equal seeds sharing draws.
-    """
-    monkeypatch.setattr(module, "THREAD_VALUES", 0)
-    monkeypatch.setattr(module, "usable_threads", lambda: number)
-    generator = torch.Generator().manual_seed(size)
-    values = torch.randn(len(seeds), clients, size, generator=generator, dtype=torch.float64)
-    values[:, :: max(1, clients // 3), size // 2] = torch.tensor(
-        np.resize([np.nan, np.inf, -np.inf], len(seeds))
-    )[:, None]
-    values, counts = values.to(dtype), values.isfinite().all(dim=-1, keepdim=True)
-    factors = torch.rand(len(seeds), clients, 1, generator=generator, dtype=dtype)
-    factors[:, 1::4] = 1.0
-    factors[~counts] = torch.nan
+    """Runs of equal seeds in the same round share draws."""
     rounds = np.arange(len(seeds)) % 3
-    per_run = torch.linspace(0.1, 30.0, len(seeds), dtype=dtype)
-    per_client = torch.rand(len(seeds), clients, generator=generator, dtype=dtype)
-    for std in (per_run, per_client):
-        noise = Streams(seeds).normal("noise/x", rounds, clients, size, dtype) * std.reshape(
-            len(seeds), -1, 1
-        )
-        expected = noise + torch.where(counts, values * factors, 0.0)
-        before = values.clone(), factors.clone()
-        assert same_bits(Streams(seeds).noisy("noise/x", rounds, values, std, factors), expected)
-        strided = values.transpose(0, 1).contiguous().transpose(0, 1)
-        assert same_bits(Streams(seeds).noisy("noise/x", rounds, strided, std, factors), expected)
-        shared = values[:1].expand(len(seeds), -1, -1)  # one memory for all runs
-        theirs = torch.where(counts[:1], factors, torch.nan)
-        wanted = noise + torch.where(theirs.isnan(), 0.0, shared * theirs)
-        assert same_bits(Streams(seeds).noisy("noise/x", rounds, shared, std, theirs), wanted)
-        assert same_bits(values, before[0])
-        assert same_bits(factors, before[1])
-        known = torch.where(counts, values, 0.0)
-        assert same_bits(Streams(seeds).noisy("noise/x", rounds, known, std), noise + known)
+    alone = [
+        getattr(Streams([seed]), law)("noise/x", rounds[run : run + 1], clients, size, dtype)
+        for run, seed in enumerate(seeds)
+    ]
+    monkeypatch.setattr(module, "THREAD_VALUES", 0)
+    for number in (1, 2, 3):
+        monkeypatch.setattr(module, "usable_threads", lambda number=number: number)
+        found = getattr(Streams(seeds), law)("noise/x", rounds, clients, size, dtype)
+        assert same_bits(found, torch.cat(alone))
 
 
 def test_streams_that_take_over_draw_what_they_would_alone() -> None:

@@ -46,7 +46,7 @@ def everything(objective: SecondOrder, runs: slice) -> dict[str, Tensor]:
         "norms": objective.squared_gradient_norms(at),
         "batch norms": objective.squared_gradient_norms(at, batches[:, :, 1]),
         "descent": objective.local_descent(start, rate, 4, shift),
-        "batch descent": objective.minibatch_descent(start, rate, batches, shift),
+        "batch descent": objective.local_descent(start, rate, batches.shape[2], shift, batches),
         "solve": objective.damped_solve(at, shift, 0.5 + bound, "hessian", bound),
         "covariance": objective.damped_solve(at, shift, 0.5 + bound, "covariance", bound),
         **objective.metrics(start),

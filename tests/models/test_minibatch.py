@@ -163,7 +163,7 @@ def test_a_networks_local_run_is_that_of_the_loop(kind, dtype, tolerance, drifti
             )
         close(found[run, client], values - start[run], tolerance)
     assert torch.equal(
-        found, opened(Objective._descended(objective, start, rates, steps, marked, batches))
+        found, opened(Objective.local_descent(objective, start, rates, steps, marked, batches))
     )
 
 
@@ -174,12 +174,12 @@ def test_a_batch_of_all_records_gives_the_full_gradient(
     objective = network_of(kind, [4, 4], [0, 1], torch.float64)
     at, batch = points(objective), torch.arange(4).expand(2, 2, 4)
     full = opened(objective.gradient(client_values(at)))
-    close(opened(objective.minibatch_gradient(client_values(at), batch)), full, 1e-10)
+    close(opened(objective.gradient(client_values(at), batch)), full, 1e-10)
     monkeypatch.setattr(network, "PASS_RECORDS", 3)  # a batch in several passes
     objective = network_of(kind, [4, 4], [0, 1], torch.float64)
     at = points(objective)
     full = opened(objective.gradient(client_values(at)))
-    close(opened(objective.minibatch_gradient(client_values(at), batch)), full, 1e-10)
+    close(opened(objective.gradient(client_values(at), batch)), full, 1e-10)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -190,10 +190,10 @@ def test_bits_depend_neither_on_company_nor_on_threads(kind: type[Network]) -> N
 
     def both(runs: list[int]) -> list[Tensor]:
         some = kind(objective.settings, objective.federations, objective.index[runs])
-        slope = some.minibatch_gradient(client_values(at[runs]), batches[runs][:, :, 0])
+        slope = some.gradient(client_values(at[runs]), batches[runs][:, :, 0])
         return [
             opened(slope),
-            opened(some.minibatch_descent(at[runs][:, 0], rates[runs], batches[runs])),
+            opened(some.local_descent(at[runs][:, 0], rates[runs], 2, None, batches[runs])),
         ]
 
     together = both(list(range(7)))
@@ -217,9 +217,7 @@ def test_numbers_of_nobodys_records_count_as_zero() -> None:
     objective = network_of(Cnn5x5, [3, 0, 5], [0])
     at = points(objective)
     found = opened(
-        objective.minibatch_gradient(
-            client_values(at), torch.tensor([[[0, 2, 3], [0, 1, 2], [-1, 4, 7]]])
-        )
+        objective.gradient(client_values(at), torch.tensor([[[0, 2, 3], [0, 1, 2], [-1, 4, 7]]]))
     )
     close(found[0, 0], slow_gradient(objective, 0, 0, at[0, 0], [0, 2]) * 2 / 3, 1e-4)
     assert (found[0, 1] == 0).all()
@@ -238,14 +236,14 @@ def test_after_an_interrupt_the_next_call_is_right() -> None:
     whole = network_of(Cnn5x5, UNEQUAL, [0, 1])
     objective = Interrupted(whole.settings, whole.federations, whole.index)
     at, batch = client_values(points(objective)), drawn(objective)
-    wanted = opened(objective.minibatch_gradient(at, batch))
+    wanted = opened(objective.gradient(at, batch))
     before = torch.get_num_threads()
     objective.broken = True
     with pytest.raises(KeyboardInterrupt):
-        objective.minibatch_gradient(at, batch)
+        objective.gradient(at, batch)
     assert torch.get_num_threads() == before
     objective.broken = False
-    assert torch.equal(opened(objective.minibatch_gradient(at, batch)), wanted)
+    assert torch.equal(opened(objective.gradient(at, batch)), wanted)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -255,10 +253,10 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # OpenMP's own threads do not outlive a fork
     try:
-        wanted = opened(objective.minibatch_gradient(at, batch))
+        wanted = opened(objective.gradient(at, batch))
         child = os.fork()
         if child == 0:
-            same = torch.equal(opened(objective.minibatch_gradient(at, batch)), wanted)
+            same = torch.equal(opened(objective.gradient(at, batch)), wanted)
             os._exit(0 if same else 1)
         assert os.waitpid(child, 0)[1] == 0
     finally:
@@ -360,5 +358,5 @@ def test_minibatches_of_other_models_have_the_regulariser_and_no_bound(
 def test_a_batch_of_all_records_of_other_models_gives_the_full_gradient(case) -> None:
     objective, _ = case([4, 4, 4], [0, 1])
     at = client_values(points(objective) + 0.5)
-    found = opened(objective.minibatch_gradient(at, torch.arange(4).expand(2, 3, 4)))
+    found = opened(objective.gradient(at, torch.arange(4).expand(2, 3, 4)))
     torch.testing.assert_close(found, opened(objective.gradient(at)), rtol=1e-10, atol=1e-12)

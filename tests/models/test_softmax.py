@@ -16,7 +16,6 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.models import records, softmax
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.dense import DTYPES
-from dpfl_cli.models.objective import Objective
 from dpfl_cli.models.softmax import SoftmaxRegression, SoftmaxSettings
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
@@ -394,7 +393,6 @@ def test_algorithms_reach_it_through_the_client_side() -> None:
         values, torch.ones(2), torch.zeros(2, 2, 1, dtype=torch.int64)
     ).is_vector
     assert isinstance(view.damped_solve(values, values, torch.ones(2)), ClientValues)
-    assert type(objective).local_descent is Objective.local_descent
 
 
 def test_settings_and_data_that_do_not_fit_are_refused() -> None:

@@ -315,7 +315,7 @@ def test_how_many_values_are_positive_is_no_part_of_a_message() -> None:
 class Failing(LinearRegression):
     """Says a value where it fails."""
 
-    def gradient(self, parameters: Any) -> Any:
+    def gradient(self, parameters: Any, batch: Any = None) -> Any:
         raise ValueError("of record 4711")
 
 
