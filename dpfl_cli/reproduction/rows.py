@@ -79,10 +79,13 @@ class Rows:
         return Sample(values, _words(measure, labels), measure, scale, not noisy, paper, std)
 
     def beside(self, **labels: Any) -> Rows:
-        """In a derived measure: the rows of another combination, which differs in these labels."""
+        """In a derived measure: the rows of another combination, which differs in these labels
+        (None: has any value of it).
+        """
         if self.whole is None:
             raise ConfigError("rows.beside is for derived measures; write rows.where")
-        return self.whole.where(**{**self.place, **labels})
+        wanted = {**self.place, **labels}
+        return self.whole.where(**{name: one for name, one in wanted.items() if one is not None})
 
     def value(self, measure: str, **labels: Any) -> float:
         """The mean over seeds of one cell."""

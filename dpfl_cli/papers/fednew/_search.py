@@ -156,7 +156,9 @@ BROAD: Tasks = {
     "quick": {f"{task}_small": (preset, HALF_WIDE | HUNDRED) for task, preset in IMAGES.items()},
     "paper": {task: (preset, WIDE) for task, preset in IMAGES.items()},
 }
-DIFFERING: Tasks = {  # clients that differ
+FIVE_HUNDRED = {"partitioner.clients": 500, "partitioner.shards_per_client": 2}
+MANY_SYNTHETIC = {"dataset.clients": 500, "dp.delta": 5.0e-06}
+DIFFERING: Tasks = {  # clients that differ: 500 (section 6.1), and few with a class each (6.3)
     "smoke": {
         "tiny": (
             "synthetic",
@@ -164,16 +166,38 @@ DIFFERING: Tasks = {  # clients that differ
         )
     },
     "quick": {
+        "femnist_500_small": ("federated_emnist", SMALL_FEMNIST | FIVE_HUNDRED),
         "femnist_small": ("federated_emnist", SMALL_FEMNIST),
         "synthetic_small": (
             "synthetic",
             {"dataset.clients": 50, "dataset.records_per_client": 200, "dp.delta": 1.25e-04},
         ),
     },
-    "paper": {"femnist": ("federated_emnist", {}), "synthetic": ("synthetic", {})},
+    "paper": {
+        "femnist_500": ("federated_emnist", FIVE_HUNDRED),
+        "femnist": ("federated_emnist", {}),
+        "synthetic_500": ("synthetic", MANY_SYNTHETIC),
+        "synthetic": ("synthetic", {}),
+    },
 }
-SYNTHETIC = ("synthetic", "synthetic_small")
-FEDERATED = ("femnist", "femnist_small")
+OF_IMAGES: Tasks = {  # a client of 500 is protected: 12 images each at quick
+    "smoke": TINY,
+    "quick": {"fmnist_small": ("fashion_mnist", SMALL)},
+    "paper": {task: (preset, {}) for task, preset in IMAGES.items()},
+}
+OF_WIDE_IMAGES: Tasks = {
+    "smoke": TINY,
+    "quick": {"fmnist_small": ("fashion_mnist", HALF_WIDE)},
+    "paper": BROAD["paper"],
+}
+OF_ALL: Tasks = {
+    "smoke": {"adult": ("adult", FEW_ADULTS | {"partitioner.clients": 10})},
+    "quick": {"adult": ("adult", {}), **OF_IMAGES["quick"]},
+    "paper": NARROW["paper"],
+}
+SYNTHETIC = ("synthetic", "synthetic_small", "synthetic_500")
+FEDERATED_500, FEDERATED_47 = ("femnist_500", "femnist_500_small"), ("femnist", "femnist_small")
+FEDERATED = (*FEDERATED_500, *FEDERATED_47)
 LEFT_OUT = {  # where clients differ, DP-FedNew is for the synthetic ones, DP-FedNew-FC for EMNIST's
     **dict.fromkeys(("FN", "FN_off"), FEDERATED),
     **dict.fromkeys(("FN_FC", "FN_FC_off"), SYNTHETIC),
@@ -198,6 +222,8 @@ def run(
 
 
 ACCURACY = Metric("accuracy", "last", title="test accuracy after the last round")
+SELECTION = Metric("accuracy", title="test accuracy, mean of the last 20 rounds")
+CHOSEN = "highest mean test accuracy over the last 20 rounds, tuned on test data as in the paper"
 
 # --- artifacts --------------------------------------------------------------------------------
 
@@ -241,16 +267,13 @@ def compared(
     curves = kind == "Figure"
     grids = {method: tuple(next(iter(points(method, "quick", "")))) for method in methods}
     measures = {
-        "selection": Metric("accuracy", title="test accuracy, mean of the last 20 rounds"),
+        "selection": SELECTION,
         "accuracy": ACCURACY,
     }
     if "Scaf" in methods:
         measures["spent"] = SPENT
     if curves:
         measures["curve"] = Metric("accuracy", "series", where={"best": True})
-    chosen = (
-        "highest mean test accuracy over the last 20 rounds, tuned on test data as in the paper"
-    )
     return Artifact(
         paper=PAPER,
         id=f"{'fig' if curves else 'table'}{number}",
@@ -263,7 +286,7 @@ def compared(
         runs=runs,
         measures=measures,
         show={"origin": "source"},
-        best=[Best(tuple(dict.fromkeys(sum(grids.values(), ()))), "selection", note=chosen)],
+        best=[Best(tuple(dict.fromkeys(sum(grids.values(), ()))), "selection", note=CHOSEN)],
         titles=TITLES,
         tables=list(_tables(side, grids, curves)),
         figures=[over_rounds(side) if curves else OVER_CLIENTS],

@@ -4,10 +4,10 @@ to 6.4, J).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from functools import partial
 
-from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, WHOLE
+from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, TITLES, WHOLE
 from dpfl_cli.papers.fednew._claims import (
     SLOW,
     acc,
@@ -21,27 +21,24 @@ from dpfl_cli.papers.fednew._claims import (
 from dpfl_cli.papers.fednew._search import (
     COVARIANCE,
     DIFFERING,
-    FEDERATED,
-    FEW_ADULTS,
+    FEDERATED_47,
     FIRST_ORDER,
-    HALF_WIDE,
+    OF_ALL,
+    OF_IMAGES,
+    OF_WIDE_IMAGES,
     SCAFFOLD,
     SHARE,
-    SMALL,
     SYNTHETIC,
-    TINY,
     WARM,
     WHOLE_SHARE,
-    WIDE,
     Methods,
-    Place,
     Point,
-    Values,
+    Tasks,
     compared,
     on,
     product,
 )
-from dpfl_cli.papers.fednew.record_level import DIFFERING_NOTES, TESTED
+from dpfl_cli.papers.fednew.record_level import DIFFERING_NOTES, READINGS, TESTED, TWO_READINGS
 from dpfl_cli.reproduction.api import Artifact, Claim, Comparisons, Rows, Scale, below, claim
 
 USER = {"dp.unit": "client", "dp.relation": "zero_out"}
@@ -83,11 +80,6 @@ def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
         yield from product(alpha=(0.1,), rho=(1.0,) if smoke else (0.01, 0.1, 1.0), clip=clips)
 
 
-def alone(preset: str, values: Mapping[Scale, Values]) -> Callable[[Scale], list[Place]]:
-    """One data set, which is no label."""
-    return lambda scale: [({}, preset, values[scale])]
-
-
 at_user_level = partial(compared, points=points, level=USER_LEVEL)
 
 # --- Figure 3: Adult --------------------------------------------------------------------------
@@ -100,20 +92,20 @@ FIGURE_3 = "section 6.2, Figure 3"
 fig3 = at_user_level(
     "Figure 3",
     ("FN", "FN_off", *FIRST_ORDER),
-    alone("adult", {"smoke": FEW_ADULTS | {"partitioner.clients": 10}, "quick": {}, "paper": {}}),
+    on(OF_ALL),
     (
         "10 clients with 40 records each and 2 rounds",
-        "all records and 70 rounds; a scaled-down search, 3 epsilons",
+        "Adult whole, and 500 clients with 12 images of Fashion-MNIST each, delta 1 / 6000; 70 "
+        "rounds, a scaled-down search, 3 epsilons",
         "6 epsilons; a scaled-down search",
     ),
-    (3, 115),
-    side=(),
-    title="Test accuracy over rounds on Adult, user level, 500 clients",
+    (5, 400),
+    title="Test accuracy over rounds, narrow features, user level, 500 clients",
     shows=(
-        "DP-FedNew beside DP-FedGD and DP-SCAFFOLD where a whole client is protected, on Adult "
-        "dealt at random to 500 clients, each method with the best point of its grid for every "
-        "epsilon. Beside the paper's DP-FedNew, whose guarantee is not proved, stands the one "
-        "without duals, whose guarantee is."
+        "DP-FedNew beside DP-FedGD and DP-SCAFFOLD where a whole client is protected, on Adult and "
+        "on 64 features of images, dealt at random to 500 clients, each method with the best point "
+        "of its grid for every epsilon. Beside the paper's DP-FedNew, whose guarantee is not "
+        "proved, stands the one without duals, whose guarantee is."
     ),
     claims=[
         Claim(
@@ -176,9 +168,10 @@ fig3 = at_user_level(
     ],
     notes=[
         GUARANTEES,
-        "Adult only; the paper's panels of image features are the data of fig7 and fig8.",
         ADULT,
-        "The smallest clip norm is 0.03: nothing smaller is in the grid.",
+        FEATURES,
+        "The smallest clip norm is 0.03 on Adult and 0.1 on images: nothing smaller is in the "
+        "grid.",
         OURS,
     ],
 )
@@ -186,8 +179,13 @@ fig3 = at_user_level(
 # --- Figure 6: clients that differ ------------------------------------------------------------
 
 DIFFERENT = ("FN", "FN_off", "FN_FC", "FN_FC_off", *FIRST_ORDER)
-ON_SYNTHETIC, ON_EMNIST = "on Synthetic(5, 5)", "on EMNIST with one class a client"
-PAIRS = (("FN", SYNTHETIC), ("FN_FC", FEDERATED))
+PAIRS = (  # whose data, where, the method that the paper has there
+    ("synthetic", SYNTHETIC, "on Synthetic(5, 5)", "FN"),
+    *(
+        (f"femnist{end}", tasks, f"on EMNIST with {clients}", "FN_FC")
+        for end, tasks, clients in READINGS
+    ),
+)
 
 
 @claim(
@@ -199,9 +197,30 @@ def noise(rows: Rows) -> Comparisons:
     """on EMNIST with 47 clients no method is right on more than a tenth of the test images after 70
     rounds, at no epsilon
     """
-    for cell in cells(rows, only=FEDERATED):
+    for cell in cells(rows, only=FEDERATED_47):
         for method in DIFFERENT[2:]:
             yield below(acc(rows, method, **cell), 10)
+
+
+def on_data(name: str, tasks: Sequence[str], where: str, method: str) -> list[Claim]:
+    """What the paper says of both data, on one of them."""
+    place = "section 6.3, Figure 6"
+    return [
+        Claim(
+            f"scaffold_{name}",
+            f"{where} DP-SCAFFOLD is less accurate than {TITLES[method]} at every epsilon below 10",
+            place,
+            ahead(method, "Scaf", high=10, only=tasks),
+            note=WHOLE,
+        ),
+        Claim(
+            f"fedgd_slow_{name}",
+            f"{where} DP-FedGD is slower, behind {TITLES[method]} in rounds 5 to 20 at every "
+            "epsilon",
+            place,
+            early(method, "FGD", low=0, only=tasks),
+        ),
+    ]
 
 
 fig6 = at_user_level(
@@ -209,7 +228,7 @@ fig6 = at_user_level(
     DIFFERENT,
     on(DIFFERING),
     DIFFERING_NOTES,
-    (2, 370),
+    (5, 900),
     epsilons={"smoke": (1.0,), "quick": (1.0, 3.0, 10.0), "paper": (1.0, 2.0, 3.0, 10.0)},
     title="Test accuracy over rounds, user level, clients that differ (EMNIST: MNIST and "
     "Fashion-MNIST stand in)",
@@ -220,43 +239,29 @@ fig6 = at_user_level(
         "epsilon 1 the noise of a round is longer than what 50 clients can send together."
     ),
     claims=[
-        *(
-            Claim(
-                f"scaffold_{name}",
-                f"{where} DP-SCAFFOLD is less accurate than {title} at every epsilon below 10",
-                "section 6.3, Figure 6",
-                ahead(method, "Scaf", high=10, only=tasks),
-                note=WHOLE,
-            )
-            for name, where, title, (method, tasks) in (
-                ("synthetic", ON_SYNTHETIC, "DP-FedNew", PAIRS[0]),
-                ("femnist", ON_EMNIST, "DP-FedNew-FC", PAIRS[1]),
-            )
-        ),
-        Claim(
-            "fedgd_slow",
-            "DP-FedGD is slower, behind DP-FedNew (on EMNIST DP-FedNew-FC) in rounds 5 to 20 at "
-            "every epsilon",
-            "section 6.3, Figure 6",
-            all_of(*(early(method, "FGD", low=0, only=tasks) for method, tasks in PAIRS)),
-        ),
+        *(one for pair in PAIRS for one in on_data(*pair)),
         Claim(
             "dual",
             "without duals DP-FedNew and DP-FedNew-FC lose less than one point at every epsilon",
             "ours",
-            all_of(*(ahead(f"{method}_off", method, by=-1, only=tasks) for method, tasks in PAIRS)),
+            all_of(
+                *(
+                    ahead(f"{method}_off", method, by=-1, only=tasks)
+                    for _, tasks, _, method in PAIRS
+                )
+            ),
             "holds",
         ),
         Claim(
             "dual_synthetic",
-            f"{ON_SYNTHETIC} DP-FedNew without duals is the more accurate one, at every epsilon",
+            "on Synthetic(5, 5) DP-FedNew without duals is the more accurate one, at every epsilon",
             "ours",
             ahead("FN_off", "FN", only=SYNTHETIC),
             note="a client's dual keeps its shares of the noise",
         ),
         noise,
     ],
-    notes=[GUARANTEES, CLIENTS_DIFFER, TESTED, OURS],
+    notes=[GUARANTEES, TWO_READINGS, CLIENTS_DIFFER, TESTED, OURS],
 )
 
 # --- Figures 7 and 8: beside DP-FedFC, which sends the covariance of the features -------------
@@ -268,31 +273,29 @@ def beside_fedfc(
     features: str,
     width: str,
     minutes: tuple[float, float],
-    quick: Values,
-    paper: Values,
+    data: Tasks,
 ) -> Artifact:
     place, without = f"section 6.4, {figure}", f"{method}_off"
     second = "DP-FedNew (on wide features DP-FedNew-FC)"
     return at_user_level(
         figure,
         (method, without, "FFC"),
-        alone("fashion_mnist", {"smoke": TINY["tiny"][1], "quick": quick, "paper": paper}),
+        on(data),
         (
             "20 clients with 10 images of principal components of pixels each and 2 rounds",
-            "500 clients with 12 images each, 1000 test images, delta 1 / 6000, 70 rounds; a "
-            "scaled-down search, 3 epsilons; of wide features 512 principal components",
+            "Fashion-MNIST alone, 500 clients with 12 images each, 1000 test images, delta 1 / "
+            "6000, 70 rounds; a scaled-down search, 3 epsilons; of wide features 512 principal "
+            "components",
             "6 epsilons; a scaled-down search",
         ),
         minutes,
-        side=(),
-        title=f"Test accuracy over rounds on Fashion-MNIST's {width} features, user level, 500 "
-        "clients",
+        title=f"Test accuracy over rounds, {width} features, user level, 500 clients",
         shows=(
             f"{second}, which sends a model a round, beside DP-FedFC, which first spends a release "
             "on the covariance of the features, where a whole client is protected: one layer over "
-            f"{features} of Fashion-MNIST, dealt at random to 500 clients, each method with the "
-            "best point of its grid for every epsilon. Beside the paper's method, whose guarantee "
-            "is not proved, stands the one without duals, whose guarantee is."
+            f"{features} of images, dealt at random to 500 clients, each method with the best "
+            "point of its grid for every epsilon. Beside the paper's method, whose guarantee is "
+            "not proved, stands the one without duals, whose guarantee is."
         ),
         claims=[
             Claim(
@@ -332,20 +335,18 @@ def beside_fedfc(
         ],
         notes=[
             GUARANTEES,
-            "Fashion-MNIST only; the paper has CIFAR-10 and EMNIST too.",
             FEATURES,
             OURS,
         ],
     )
 
 
-fig7 = beside_fedfc("Figure 7", "FN", "64 features", "narrow", (1, 70), SMALL, {})
+fig7 = beside_fedfc("Figure 7", "FN", "64 features", "narrow", (1, 210), OF_IMAGES)
 fig8 = beside_fedfc(
     "Figure 8",
     "FN_FC",
     "1280 features (512 principal components at scale=quick)",
     "wide",
-    (3, 700),
-    HALF_WIDE,
-    WIDE,
+    (3, 2100),
+    OF_WIDE_IMAGES,
 )
