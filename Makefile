@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup run test lint format typecheck check bench reproduce-all publish golden clean
+.PHONY: help setup run test lint format typecheck check bench reproduce-all reproduce-paper publish golden clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,12 @@ bench: setup  ## speed, as ratios measured side by side in one run
 
 reproduce-all: setup  ## every table and figure there is, at scale=quick, and their index
 	$(BIN)/dpfl reproduce all scale=quick
+
+# One unit of at most 90 minutes after another, the shortest first; stopped and started again it goes on where it was. Then all
+# finished runs as one file, which `dpfl runs import` takes.
+reproduce-paper: setup  ## the same at the papers' sizes, in a night: what takes 90 minutes at most, published, and its runs as one archive
+	$(BIN)/dpfl reproduce all scale=paper --at-most 90 --publish; status=$$?; \
+	$(BIN)/dpfl runs export --archive outputs/runs.tar.xz && exit $$status
 
 publish: setup  ## the same, copied to outputs/published, which is committed
 	$(BIN)/dpfl reproduce all scale=quick --publish

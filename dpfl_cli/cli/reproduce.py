@@ -10,12 +10,18 @@ import os
 import shlex
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpfl_cli.cli.plugins import add_plugin_option, load_plugins
 from dpfl_cli.cli.start import importing
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.paths import COMMAND, outputs_dir
+
+if TYPE_CHECKING:
+    from dpfl_cli.reproduction.artifact import Artifact, Scale
+    from dpfl_cli.reproduction.reproduce import Produced
 
 EXIT_INCOMPLETE = 3
 EXIT_MISMATCH = 3
@@ -41,6 +47,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     }
     for flag, what in flags.items():
         parser.add_argument(flag, action="store_true", help=what)
+    parser.add_argument(
+        "--at-most",
+        type=float,
+        metavar="MINUTES",
+        help="leave out artifacts that take longer on two cores, and say which; the others in the "
+        "order of their time",
+    )
     parser.add_argument(
         "--check-published",
         nargs="?",
@@ -68,6 +81,8 @@ def execute(args: argparse.Namespace) -> int:
     load_plugins(args.plugin)
     scale = check_scale(word)
     artifacts = select(names)
+    if args.at_most is not None:
+        artifacts = _short(artifacts, scale, args.at_most)
     own = [artifact.path for artifact in artifacts if artifact.paper is None]
     if args.publish and own:
         raise ConfigError(f"{own[0]}: --publish is for artifacts of a paper that comes with dpfl")
@@ -88,17 +103,17 @@ def execute(args: argparse.Namespace) -> int:
         if not args.quiet:
             print(line, file=sys.stderr, flush=True)
 
-    made = reproduce(artifacts, scale, outputs, say, quiet=args.quiet, force=args.force)
+    def after(one: Produced) -> None:
+        print(one.folder, flush=True)
+        if args.publish and one.complete:
+            for folder in publish_artifacts(outputs, [one.job.artifact], scale):
+                print(folder, flush=True)
+
+    made = reproduce(artifacts, scale, outputs, say, args.quiet, args.force, after)
     incomplete = [one for one in made if not one.complete]
     for one in incomplete:
         for gap in one.gaps:
             print(f"dpfl: {one.job.artifact.name}: {gap}", file=sys.stderr)
-    for one in made:
-        print(one.folder)
-    if args.publish:
-        whole = [one.job.artifact for one in made if one.complete]
-        for folder in publish_artifacts(outputs, whole, scale):
-            print(folder)
     known = {**papers(), **{one.name: one for one in artifacts}}
     print(write_report(outputs, known, os.environ.get(COMMAND, "dpfl reproduce")))
     return EXIT_INCOMPLETE if incomplete else 0
@@ -126,6 +141,23 @@ def _split(words: list[str]) -> tuple[list[str], str]:
             "(dpfl reproduce --list)"
         )
     return names, scale or "quick"
+
+
+def _short(artifacts: Sequence[Artifact], scale: Scale, minutes: float) -> list[Artifact]:
+    """Those that take at most so many minutes on two cores, the shortest first.
+
+    Raises:
+      ConfigError: all take longer.
+    """
+    cost = {one.name: one.size(scale).minutes if one.trains else 0.0 for one in artifacts}
+    left_out = [one.name for one in artifacts if cost[one.name] > minutes]
+    for name in left_out:
+        print(f"left out: {name} takes about {cost[name]:g} minutes", file=sys.stderr)
+    if len(left_out) == len(artifacts):
+        raise ConfigError(f"--at-most {minutes:g}: every one of these artifacts takes longer")
+    return sorted(
+        (one for one in artifacts if one.name not in left_out), key=lambda one: cost[one.name]
+    )
 
 
 def _list() -> int:

@@ -11,6 +11,7 @@ from dpfl_cli.reproduction.artifact import (
     Run,
     Runs,
     Scale,
+    Search,
     Size,
     Table,
     claim,

@@ -71,14 +71,42 @@ class Size:
       seeds: 0, 1, ...; fixed before any result.
       minutes: on two cores, of what is not done yet.
       note: what is smaller than in the paper, in words.
-      full: this is the paper's size, or size plays no part in it (accounting, formulas). Otherwise
-        a verdict of a scale below paper is "at reduced size".
+      full: this is the paper's size, or size plays no part in it (accounting, formulas); by default
+        at scale=paper. Otherwise verdicts are "at reduced size".
     """
 
     seeds: int
     minutes: float
     note: str = ""
-    full: bool = False
+    full: bool | None = None
+
+
+SEARCH_SEEDS = (1000, 1001)  # of a search's two stages; the seeds of a size are 0, 1, ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """At scale=paper the cells of a grid (of the labels that a `Best` is over) are found in stages:
+    all of them at reduced size with one seed, the best few at full size with another, and the best
+    of these with the seeds of the size. What is in no grid, or in a grid of one cell, has all seeds
+    at once.
+
+    Attributes:
+      reduced: config values that make a run cheap.
+      note: what these are, in words.
+      keep: how many cells of a grid go on to full size.
+      where: only grids with these labels are searched; all cells of others have all seeds.
+      whole: labels of grids that are run at full size as a whole, to see what the stages miss;
+        chosen beforehand.
+      always: labels of cells that have all seeds whatever is found, because claims ask for them.
+    """
+
+    reduced: Callable[[Run], Mapping[str, Any]]
+    note: str
+    keep: int = 3
+    where: Where = field(default_factory=dict)
+    whole: Sequence[Where] = ()
+    always: Sequence[Where] = ()
 
 
 def untrained(note: str = "nothing is trained", minutes: float = 0.01) -> dict[Scale, Size]:
@@ -253,6 +281,8 @@ class Artifact:
       shows: what a reader sees in it, in a few sentences.
       source: where in the paper it stands, such as "Table 4; settings of Table 2".
       runs: its runs at a scale, in the order of its rows.
+      search: how the cells that `best` chooses are found at scale=paper; by running all of them if
+        not given.
       show: more columns of table.csv: name -> a fact of the plan.
       titles: how labels, their values and measures are written for readers.
       claims: if not given, those above it in its file, below the artifact before.
@@ -270,6 +300,7 @@ class Artifact:
     runs: Callable[[Scale], Iterable[Run]]
     measures: Mapping[str, Measure]
     best: Sequence[Best] = ()
+    search: Search | None = None
     show: Mapping[str, str] = field(default_factory=dict)
     titles: Mapping[str, str] = field(default_factory=dict)
     numbers: PaperNumbers | None = None
@@ -300,6 +331,15 @@ class Artifact:
                 f"artifact {self.name}: no scale {scale}; it has {', '.join(self.sizes)}"
             )
         return self.sizes[scale]
+
+    def full(self, scale: Scale) -> bool:
+        """Whether a scale is the paper's size."""
+        given = self.size(scale).full
+        return scale == "paper" if given is None else given
+
+    def searched(self, scale: Scale) -> Search | None:
+        """The search at a scale, if there is one."""
+        return self.search if scale == "paper" else None
 
     @cached_property
     def choices(self) -> dict[str, list[Any]]:

@@ -356,7 +356,7 @@ def _title(artifact: Artifact, scale: Scale, drawn: Sequence[_Drawing]) -> str:
         seeds = f", {count} seed{'s' if runs[-1] > 1 else ''}"
     banded = [one for one in drawn if one.spec.spread and one.spec.kind != "heatmap"]
     spread = any(one.found["std"].notna().any() for one in banded)
-    reduced = ", reduced size" if scale != "paper" and not artifact.size(scale).full else ""
+    reduced = "" if artifact.full(scale) else ", reduced size"
     wide = min(110, int(12.5 * max(one.size[0] for one in drawn)))
     about = f"{artifact.name}, scale {scale}{reduced}{seeds}{' (± 1 standard deviation)' * spread}"
     return "\n".join(textwrap.fill(text, wide) for text in (artifact.title, about))

@@ -14,14 +14,16 @@ from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.simulation.store import write_atomically
 
 PAGES = ("table.csv", "series.csv", "table.md", "claims.json", "manifest.json")
+SEARCH = "search.csv"
 FIGURES = ("figure.png", "figure.pdf")
 CLAIM_KEYS = {"id", "text", "source", "ours", "invariant", "prior", "finding", "state", "reason"}
 CLAIM_KEYS |= {"note", "comparisons"}
 
 
-def files_of(artifact: Artifact) -> tuple[str, ...]:
+def files_of(artifact: Artifact, scale: Scale) -> tuple[str, ...]:
     """The files of an artifact's folder."""
-    return PAGES + (FIGURES if artifact.figures else ())
+    figures = FIGURES if artifact.figures else ()
+    return PAGES + figures + ((SEARCH,) if artifact.searched(scale) else ())
 
 
 def artifact_folder(outputs: Path, name: str, scale: str) -> Path:

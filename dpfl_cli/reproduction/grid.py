@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import pandas as pd
+
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, DpflError
-from dpfl_cli.reproduction.artifact import Artifact, Run, Scale
-from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED
+from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact, Run, Scale
+from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED, Best, Where
+from dpfl_cli.reproduction.rows import Place, matching, places
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.run_plan import Plan
 
@@ -47,12 +50,12 @@ def composed(overrides: tuple[str, ...]) -> dict[str, Any]:
 
 
 def requests(artifact: Artifact, scale: Scale) -> list[Request]:
-    """The runs that an artifact asks for at a scale, in its order, each with every seed.
+    """The runs that an artifact asks for at a scale, in its order, each with every seed; the cells
+    of a `Search` at reduced size with its first seed.
 
     Raises:
       ConfigError: no runs at all, a label with a reserved name, or two runs with the same labels.
     """
-    seeds = range(artifact.size(scale).seeds if artifact.trains else 1)
     runs = list(artifact.runs(scale))
     if not runs:
         raise ConfigError(f"artifact {artifact.name}: no runs at scale={scale}")
@@ -69,7 +72,37 @@ def requests(artifact: Artifact, scale: Scale) -> list[Request]:
                 f"artifact {artifact.name}: two different runs ({_words(run)}); "
                 "tell them apart by a label"
             )
-    return [Request(run, seed) for run in runs for seed in seeds]
+    seeds = range(artifact.size(scale).seeds if artifact.trains else 1)
+    search = artifact.searched(scale)
+    inside = _in_grids(artifact.best, search.where, runs) if search else [False] * len(runs)
+    found: list[Request] = []
+    for run, searched in zip(runs, inside, strict=True):
+        if search and searched:
+            cheap = replace(run, values={**run.values, **search.reduced(run)})
+            found.append(Request(cheap, SEARCH_SEEDS[0]))
+        else:
+            found += [Request(run, seed) for seed in seeds]
+    return found
+
+
+def labelled(runs: Sequence[Run]) -> pd.DataFrame:
+    """The labels of runs, a row each; "" where a run has not got one."""
+    frame = pd.DataFrame([dict(run.labels) for run in runs], dtype=object)
+    return frame.where(frame.notna(), "")
+
+
+def _in_grids(rules: Sequence[Best], where: Where, runs: Sequence[Run]) -> list[bool]:
+    """Whether a run has these labels and is in a grid of several cells."""
+    frame, inside = labelled(runs), set[Place]()
+    labels = [str(name) for name in frame]
+    for rule in rules:
+        mine = matching(matching(frame, where, labels), rule.where, labels)
+        beside = [name for name in labels if name not in rule.over]
+        grids: dict[Place, set[Place]] = {}
+        for grid, cell in zip(places(mine, beside), places(mine, labels), strict=True):
+            grids.setdefault(grid, set()).add(cell)
+        inside |= {cell for cells in grids.values() if len(cells) > 1 for cell in cells}
+    return [place in inside for place in places(frame, labels)]
 
 
 def cells(artifact: Artifact, scale: Scale) -> list[Cell]:
@@ -78,7 +111,12 @@ def cells(artifact: Artifact, scale: Scale) -> list[Cell]:
     Raises:
       ConfigError, DataError: with the artifact's name and the labels of the run in front.
     """
-    return [Cell(one.run, one.seed, _plan(artifact, one)) for one in requests(artifact, scale)]
+    return planned(artifact, requests(artifact, scale))
+
+
+def planned(artifact: Artifact, asked: Iterable[Request]) -> list[Cell]:
+    """A cell of every request."""
+    return [Cell(one.run, one.seed, _plan(artifact, one)) for one in asked]
 
 
 def _plan(artifact: Artifact, request: Request) -> Plan:
@@ -93,17 +131,29 @@ def _words(run: Run) -> str:
 
 
 def commands(artifact: Artifact, scale: Scale) -> Iterator[str]:
-    """The `dpfl run` lines that an artifact's runs amount to, one a run, all its seeds in it."""
-    count = artifact.size(scale).seeds if artifact.trains else 1
-    yield from dict.fromkeys(_command(run, count) for run in artifact.runs(scale))
+    """The `dpfl run` lines that an artifact's runs amount to, one a run, all its seeds in it; of a
+    search those of its first stage, and in words what follows.
+    """
+    lines: dict[str, list[int]] = {}
+    for one in requests(artifact, scale):
+        lines.setdefault(_words_of_command(one.run), []).append(one.seed)
+    for words, seeds in lines.items():
+        count = len(set(seeds))
+        many = f"-m {words} 'seed=range({count})'" if count > 1 else f"{words} seed={seeds[0]}"
+        yield f"dpfl run {many}"
+    if search := artifact.searched(scale):
+        low, high = SEARCH_SEEDS
+        yield (
+            f"# Then, without what makes runs with seed={low} small ({search.note}): the best "
+            f"{search.keep} cells of each grid with seed={high}, and the best of these with seeds "
+            f"0 to {artifact.size(scale).seeds - 1}."
+        )
 
 
-def _command(run: Run, seeds: int) -> str:
+def _words_of_command(run: Run) -> str:
     words = [one for one in run.overrides if one.split("=")[0] not in run.values]
     words += [f"{key}={_text(value)}" for key, value in run.values.items()]
-    quoted = [f"'{word}'" if set(word) & set("[]{}(), *") else word for word in words]
-    many = ["-m", *quoted, f"'seed=range({seeds})'"] if seeds > 1 else [*quoted, "seed=0"]
-    return " ".join(["dpfl run", *many])
+    return " ".join(f"'{word}'" if set(word) & set("[]{}(), *") else word for word in words)
 
 
 def _text(value: Any) -> str:

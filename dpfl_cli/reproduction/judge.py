@@ -90,7 +90,7 @@ def judge(artifact: Artifact, scale: Scale, rows: Rows) -> list[Verdict]:
                 f"artifact {artifact.name}: claim {claim.id}: {type(error).__name__}: {error}"
             ) from error
     variances = pooled(one for many in made.values() if not isinstance(many, str) for one in many)
-    full = scale == "paper" or artifact.size(scale).full
+    full = artifact.full(scale)
     before = recorded().get(artifact.name, {}).get(scale, {})
     found = []
     for claim in artifact.claims:

@@ -15,6 +15,7 @@ from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
 from dpfl_cli.reproduction.measure import MEASURE, RANK, ROUND, Derived
 from dpfl_cli.reproduction.numbers import rounded_up
 from dpfl_cli.reproduction.rows import in_order, matching, records
+from dpfl_cli.reproduction.search_page import search_section
 from dpfl_cli.reproduction.verdict import TOLD_APART
 
 DASH = "–"
@@ -36,15 +37,17 @@ def page(
     verdicts: Sequence[Verdict],
     horizon: str,
     gaps: Sequence[str],
+    search: str = "",
 ) -> str:
     """table.md.
 
     Args:
       rows: averaged over seeds.
       horizon: rounds, records and seeds that it was run to.
+      search: search.csv, where cells were searched in stages.
     """
     size = artifact.size(scale)
-    reduced = scale != "paper" and not size.full
+    reduced = not artifact.full(scale)
     title = f"# {artifact.name}: {artifact.title}" + (" (reduced size)" if reduced else "")
     source = f"{artifact.paper.citation}: {artifact.source}" if artifact.paper else artifact.source
     parts = [title, artifact.shows]
@@ -53,7 +56,8 @@ def page(
     facts = ". ".join(one for one in (note, horizon) if one)
     parts += [f"Scale `{scale}`: {facts}."] if facts else []
     if reduced and artifact.numbers is not None:
-        parts += ["The paper's numbers beside ours are for its full setup (`scale=paper`)."]
+        where = "" if scale == "paper" else " (`scale=paper`)"
+        parts += [f"The paper's numbers beside ours are for its full setup{where}."]
     parts += ["**Incomplete**: " + "; ".join(gaps)] if gaps else []
     for spec in artifact.tables:
         parts += [f"**{spec.caption}**"] if spec.caption else []
@@ -66,6 +70,9 @@ def page(
         parts += spec.notes
     parts += ["![figure](figure.png)"] if artifact.figures else []
     parts += ["\n".join(f"- {note}" for note in artifact.notes)] if artifact.notes else []
+    if search:
+        edges = edges_text(artifact, chosen_rows(rows), labels)
+        parts += ["## The search", *search_section(artifact, scale, search, edges)]
     line = numbers_line(rows)
     parts += (
         ["## Numbers beside the paper's", f"{line}.", numbers_table(artifact, rows, labels)]
@@ -174,6 +181,11 @@ def edges_text(artifact: Artifact, cells: Sequence[Cell], names: Sequence[str]) 
         + (f" in {count} cells" if count > 1 else "")
         for edge, count in counts.items()
     )
+
+
+def chosen_rows(rows: pd.DataFrame) -> list[Cell]:
+    """The rows that say what was chosen."""
+    return records(rows[rows[MEASURE].str.startswith("best.")])
 
 
 def heading(artifact: Artifact, name: str, value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from dpfl_cli.config.errors import DpflError, StoreError
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
-from dpfl_cli.reproduction.folder import artifact_folder, files_of, publish
+from dpfl_cli.reproduction.folder import SEARCH, artifact_folder, files_of, publish
 from dpfl_cli.reproduction.judge import claims_json, judge, record, recorded
 from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.report import index_md
@@ -38,7 +38,7 @@ def publish_artifacts(outputs: Path, artifacts: Sequence[Artifact], scale: Scale
     for artifact in artifacts:
         source = artifact_folder(outputs, artifact.name, scale)
         try:
-            names = files_of(artifact)
+            names = files_of(artifact, scale)
             files: Files = {name: (source / name).read_bytes() for name in names}
         except OSError as error:
             raise StoreError(
@@ -64,10 +64,10 @@ def remade(artifact: Artifact, scale: Scale, files: Files) -> dict[str, str]:
     manifest = json.loads(files["manifest.json"])
     rows = from_csv(artifact, {name: _text(files[name]) for name in ("table.csv", "series.csv")})
     means, verdicts = averaged(rows), judge(artifact, scale, rows)
-    horizon, gaps = manifest["tested_to"], manifest["gaps"]
+    horizon, gaps, search = manifest["tested_to"], manifest["gaps"], _text(files.get(SEARCH, ""))
     return {
         "claims.json": claims_json(artifact, scale, verdicts, horizon, means),
-        "table.md": page(artifact, scale, means, rows.labels, verdicts, horizon, gaps),
+        "table.md": page(artifact, scale, means, rows.labels, verdicts, horizon, gaps, search),
     }
 
 
@@ -120,7 +120,7 @@ def check_published(
 
 def _checked(folder: Path, artifact: Artifact, scale: Scale) -> tuple[int, list[str]]:
     """The number of verdicts of one folder, and what is wrong with it."""
-    present, wanted = {path.name for path in folder.iterdir()}, set(files_of(artifact))
+    present, wanted = {path.name for path in folder.iterdir()}, set(files_of(artifact, scale))
     if present != wanted:
         return 0, [
             f"missing or unknown files: {', '.join(sorted(present ^ wanted))}; publish it again"
@@ -168,7 +168,8 @@ def republish(root: Path, artifacts: Mapping[str, Artifact]) -> list[Path]:
         name = folder.parent.relative_to(root).as_posix()
         if folder.name not in SCALES or name not in artifacts:
             continue
-        files: Files = {one: (folder / one).read_bytes() for one in files_of(artifacts[name])}
+        names = files_of(artifacts[name], folder.name)
+        files: Files = {one: (folder / one).read_bytes() for one in names}
         made.append(_put(root, artifacts[name], folder.name, files))
     write_atomically(root / INDEX, index_md(root).encode())
     return made

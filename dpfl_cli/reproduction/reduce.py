@@ -35,7 +35,7 @@ from dpfl_cli.reproduction.numbers import (
     row_of,
 )
 from dpfl_cli.reproduction.paper_numbers import beside_paper
-from dpfl_cli.reproduction.rows import FIXED, Missing, Rows, matching
+from dpfl_cli.reproduction.rows import FIXED, Missing, Rows, matching, places
 from dpfl_cli.reproduction.tables import framed, rows_of
 from dpfl_cli.simulation.store import RunRecord
 
@@ -43,14 +43,45 @@ Which = Callable[[Mapping[str, Any]], bool]
 
 
 def rows_of_runs(
-    artifact: Artifact, cells: Sequence[Cell], records: Mapping[str, RunRecord]
+    artifact: Artifact,
+    cells: Sequence[Cell],
+    records: Mapping[str, RunRecord],
+    searched: pd.DataFrame | None = None,
 ) -> Rows:
     """Rows of an artifact of runs and plans.
 
     Args:
       records: run id -> record, of the runs that ended (done or diverged).
+      searched: the rows by which a search chooses among its cells, all of which it has; what these
+        runs say of them has no part in it.
     """
-    groups = [
+    groups = _groups(cells, records)
+
+    def reduced(names: Iterable[str], which: Which) -> list[Row]:
+        return [
+            row for one in groups if which(one.labels) for row in numbers_of(artifact, one, names)
+        ]
+
+    labels = list(dict.fromkeys(name for one in groups for name in one.labels))
+    if searched is not None:
+        labels = [str(name) for name in searched.columns[: searched.columns.get_loc(MEASURE)]]
+    return _finished(artifact, reduced, labels, searched)
+
+
+def measured(
+    artifact: Artifact,
+    cells: Sequence[Cell],
+    records: Mapping[str, RunRecord],
+    names: Iterable[str],
+    labels: Sequence[str],
+) -> pd.DataFrame:
+    """The rows of some measures of runs alone, with nothing chosen."""
+    found = [row for one in _groups(cells, records) for row in numbers_of(artifact, one, names)]
+    return framed(artifact, labels, found)
+
+
+def _groups(cells: Sequence[Cell], records: Mapping[str, RunRecord]) -> list[Group]:
+    return [
         Group(
             dict(members[0].run.labels),
             members[0].plan,
@@ -60,23 +91,12 @@ def rows_of_runs(
         for members in _grouped(cells)
     ]
 
-    def reduced(names: Iterable[str], which: Which) -> list[Row]:
-        return [
-            row for one in groups if which(one.labels) for row in numbers_of(artifact, one, names)
-        ]
-
-    return _finished(artifact, reduced, _labels(artifact, groups))
-
 
 def _grouped(cells: Sequence[Cell]) -> list[list[Cell]]:
     found: dict[tuple[Any, ...], list[Cell]] = {}
     for cell in cells:
         found.setdefault(tuple(sorted(cell.run.labels.items())), []).append(cell)
     return [sorted(members, key=lambda cell: cell.seed) for members in found.values()]
-
-
-def _labels(artifact: Artifact, groups: Sequence[Group]) -> list[str]:
-    return list(dict.fromkeys(name for one in groups for name in one.labels))
 
 
 def rows_of_layers(artifact: Artifact, asked: Sequence[Request]) -> Rows:
@@ -101,7 +121,10 @@ def rows_of_layers(artifact: Artifact, asked: Sequence[Request]) -> Rows:
 
 
 def _finished(
-    artifact: Artifact, reduced: Callable[[Iterable[str], Which], list[Row]], labels: list[str]
+    artifact: Artifact,
+    reduced: Callable[[Iterable[str], Which], list[Row]],
+    labels: Sequence[str],
+    searched: pd.DataFrame | None = None,
 ) -> Rows:
     """All rows: those that cells are chosen by, those of chosen cells, those derived from
     others.
@@ -111,7 +134,8 @@ def _finished(
     first = [name for name, one in known.items() if not one.of_chosen]
     late = [name for name, one in known.items() if one.of_chosen]
     rows = framed(artifact, labels, reduced(first, lambda _: True))
-    choices = [chosen(artifact, rule, rows, labels) for rule in artifact.best]
+    ground = rows if searched is None else _replaced(rows, searched, labels)
+    choices = [chosen(artifact, rule, ground, labels) for rule in artifact.best]
     if late:
         cells = {key for one in choices for key in one.cells}
 
@@ -139,6 +163,13 @@ def _finished(
             if made:
                 rows = pd.concat([rows, framed(artifact, labels, made)], ignore_index=True)
     return rows_of(artifact, beside_paper(artifact, rows), labels)
+
+
+def _replaced(rows: pd.DataFrame, searched: pd.DataFrame, labels: Sequence[str]) -> pd.DataFrame:
+    """The rows, those of searched cells replaced by those of the search."""
+    cells = set(places(searched, labels))
+    others = rows[[place not in cells for place in places(rows, labels)]]
+    return pd.concat([others, searched], ignore_index=True)
 
 
 def _derived(name: str, measure: Derived, rows: Rows) -> list[Row]:

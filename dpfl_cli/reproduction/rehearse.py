@@ -21,6 +21,7 @@ from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.measure import Derived, Metric, Where
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rows import PSEUDO, check_values
+from dpfl_cli.reproduction.search import Found
 from dpfl_cli.reproduction.tables import averaged
 from dpfl_cli.simulation.execute import execute, find_finished
 from dpfl_cli.simulation.plan import make_plan, with_values
@@ -31,8 +32,13 @@ SHOWN = 200  # rounds of a made-up curve
 TRIED = 3  # rounds of a trial run
 
 
-def rehearse(artifact: Artifact, scale: Scale, cells: Sequence[Cell]) -> None:
+def rehearse(
+    artifact: Artifact, scale: Scale, cells: Sequence[Cell], found: Found | None = None
+) -> None:
     """Makes the artifact's rows, page, figure and verdicts from numbers that mean nothing.
+
+    Args:
+      found: of a search among made-up numbers.
 
     Raises:
       ConfigError: something is mistyped, in one line with the nearest right name.
@@ -40,12 +46,12 @@ def rehearse(artifact: Artifact, scale: Scale, cells: Sequence[Cell]) -> None:
     check_names(artifact)
     if not artifact.trains:
         return  # what is made from plans alone is made at once
-    records = {cell.plan.id: _record(artifact, cell.plan) for cell in cells}
+    records = {cell.plan.id: made_up(artifact, cell.plan) for cell in cells}
     try:
-        rows = rows_of_runs(artifact, cells, records)
+        rows = rows_of_runs(artifact, cells, records, found.rows if found else None)
         means = averaged(rows)
         verdicts = judge(artifact, scale, rows)
-        page(artifact, scale, means, rows.labels, verdicts, "", [])
+        page(artifact, scale, means, rows.labels, verdicts, "", [], found.table if found else "")
         if artifact.figures:
             canvas_of(artifact, scale, means, rows.labels)
     except DpflError as error:
@@ -158,7 +164,7 @@ def check_names(artifact: Artifact) -> None:
         raise ConfigError(f"artifact {artifact.name}: two claims are called {twice}; rename one")
 
 
-def _record(artifact: Artifact, plan: Plan) -> RunRecord:
+def made_up(artifact: Artifact, plan: Plan) -> RunRecord:
     """A run that was not made: every metric that the artifact asks for, at evaluated rounds."""
     draws = np.random.default_rng(zlib.crc32(plan.id.encode()))
     asked = [one for one in artifact.measures.values() if isinstance(one, Metric)]

@@ -7,8 +7,9 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,14 @@ import dpfl_cli
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.reproduction.figure import draw
-from dpfl_cli.reproduction.folder import artifact_folder, publish, read_folder
+from dpfl_cli.reproduction.folder import SEARCH, artifact_folder, publish, read_folder
 from dpfl_cli.reproduction.grid import Cell, Request, cells, requests
 from dpfl_cli.reproduction.judge import Verdict, claims_json, count_verdicts, judge
-from dpfl_cli.reproduction.layout import edges_text, page
-from dpfl_cli.reproduction.measure import MEASURE
+from dpfl_cli.reproduction.layout import chosen_rows, edges_text, page
 from dpfl_cli.reproduction.reduce import rows_of_layers, rows_of_runs
-from dpfl_cli.reproduction.rehearse import check_metrics, rehearse
-from dpfl_cli.reproduction.rows import Rows, records
+from dpfl_cli.reproduction.rehearse import check_metrics, made_up, rehearse
+from dpfl_cli.reproduction.rows import Rows
+from dpfl_cli.reproduction.search import Found, search
 from dpfl_cli.reproduction.tables import averaged, from_csv, to_csv
 from dpfl_cli.simulation.execute import Outcome, execute, execute_alone, find_finished
 from dpfl_cli.simulation.progress import Progress
@@ -39,24 +40,37 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Job:
-    """An artifact at a scale, with everything that it needs, validated."""
+    """An artifact at a scale, with everything that it needs, validated.
+
+    Attributes:
+      cells: what its rows are made of.
+      found: of its search; before that is made, one of as many runs, among made-up numbers where
+        runs are not finished.
+    """
 
     artifact: Artifact
     scale: Scale
     requests: Sequence[Request]
     cells: Sequence[Cell]
+    found: Found | None = None
+
+    @property
+    def stages(self) -> Sequence[Sequence[Cell]]:
+        """The runs of a search, before `cells`."""
+        return self.found.stages if self.found else ()
 
     @cached_property
     def plans(self) -> dict[str, Plan]:
         """The runs to be trained, each once, by id."""
-        return {cell.plan.id: cell.plan for cell in self.cells} if self.artifact.trains else {}
+        every = chain(*self.stages, self.cells) if self.artifact.trains else ()
+        return {cell.plan.id: cell.plan for cell in every}
 
     @property
     def horizon(self) -> str:
         """How far it is tested: rounds, training records, clients, seeds."""
         if not self.plans:
             return ""
-        plans = self.plans.values()
+        plans = [cell.plan for cell in self.cells]
         parts = [
             _range([plan.last_round for plan in plans], "round"),
             _range([plan.info.records for plan in plans], "training record"),
@@ -107,18 +121,35 @@ def check_scale(scale: str) -> Scale:
     return scale
 
 
-def prepare(artifacts: Sequence[Artifact], scale: Scale) -> list[Job]:
-    """Plans every run of every artifact, before anything runs.
+def prepare(artifacts: Sequence[Artifact], scale: Scale, store: RunStore) -> list[Job]:
+    """Plans every run of every artifact that is known of, before anything runs.
 
     Raises:
       ConfigError, DataError: the first run that cannot be made, with its artifact.
     """
     jobs = []
     for artifact in artifacts:
-        planned = [] if artifact.counts_layers else cells(artifact, scale)
-        rehearse(artifact, scale, planned)
-        jobs.append(Job(artifact, scale, requests(artifact, scale), planned))
+        found, planned = None, list[Cell]()
+        if artifact.searched(scale):
+            found = _foreseen(artifact, scale, store)
+            planned = list(found.cells)
+        elif not artifact.counts_layers:
+            planned = cells(artifact, scale)
+        rehearse(artifact, scale, planned, found)
+        jobs.append(Job(artifact, scale, requests(artifact, scale), planned, found))
     return jobs
+
+
+def _foreseen(artifact: Artifact, scale: Scale, store: RunStore) -> Found:
+    """What a search comes to by the runs that are finished, and made-up numbers for the others."""
+
+    def ended(cells: Sequence[Cell]) -> dict[str, RunRecord]:
+        return {
+            cell.plan.id: find_finished(cell.plan.id, store) or made_up(artifact, cell.plan)
+            for cell in cells
+        }
+
+    return search(artifact, scale, ended)
 
 
 def estimate(jobs: Sequence[Job], store: RunStore, force: bool = False) -> str:
@@ -133,7 +164,9 @@ def estimate(jobs: Sequence[Job], store: RunStore, force: bool = False) -> str:
         seen |= new
         alone |= timed
         missing += len(new)
-        minutes += job.artifact.size(job.scale).minutes * len(new) / (len(job.plans) or 1)
+        work = {run: plan.rounds * plan.info.records for run, plan in job.plans.items()}
+        share = sum(work[run] for run in new) / (sum(work.values()) or 1)
+        minutes += job.artifact.size(job.scale).minutes * share
     total = len({run for job in jobs for run in job.plans})
     which = f"{len(jobs)} artifact{'s' if len(jobs) != 1 else ''}"
     where = f"{which} at scale={jobs[0].scale}"
@@ -158,16 +191,26 @@ class Pass:
 def produce(
     job: Job, store: RunStore, quiet: bool = False, force: bool = False, before: Pass | None = None
 ) -> Produced:
-    """Runs what an artifact misses, and its exclusive runs anew, and writes its folder.
+    """Runs what an artifact misses, stage by stage where it searches, and its exclusive runs anew,
+    and writes its folder.
 
     Args:
       force: run again even what is finished.
       before: what this pass has run again already, which is added to.
     """
     artifact = job.artifact
-    outcomes = _executed(job, store, quiet, force, before or Pass())
-    ended = {run: outcome.record for run, outcome in outcomes.items() if outcome.status != "failed"}
-    tables = to_csv(_rows(job, ended))
+    outcomes: dict[str, Outcome] = {}
+    this = before or Pass()
+
+    def ended(cells: Sequence[Cell]) -> dict[str, RunRecord]:
+        made = _executed(replace(job, cells=cells, found=None), store, quiet, force, this)
+        outcomes.update(made)
+        return {run: one.record for run, one in made.items() if one.status != "failed"}
+
+    if job.found:
+        found = search(artifact, job.scale, ended)
+        job = replace(job, cells=found.cells, found=found)
+    tables = to_csv(_rows(job, ended(job.cells)))
     rows = from_csv(artifact, tables)  # so that page and verdicts are what the files give
     gaps = [
         f"run {run} ({outcome.plan.label}) failed: {outcome.reason}"
@@ -177,18 +220,18 @@ def produce(
     means, verdicts = averaged(rows), judge(artifact, job.scale, rows)
     folder = artifact_folder(store.outputs, artifact.name, job.scale)
     new = sum(not outcome.cached for outcome in outcomes.values())
-    chosen = records(means[means[MEASURE].str.startswith("best.")])
-    edges = edges_text(artifact, chosen, rows.labels)
+    edges = edges_text(artifact, chosen_rows(means), rows.labels)
     if gaps and read_folder(folder).complete:
         return Produced(job, folder, verdicts, gaps, new, edges, kept=True)
-    horizon = job.horizon
+    horizon, text = job.horizon, job.found.table if job.found else ""
     files: dict[str, str | bytes] = {
         **tables,
-        "table.md": page(artifact, job.scale, means, rows.labels, verdicts, horizon, gaps),
+        "table.md": page(artifact, job.scale, means, rows.labels, verdicts, horizon, gaps, text),
         **draw(artifact, job.scale, means, rows.labels),
         "claims.json": claims_json(artifact, job.scale, verdicts, horizon, means),
         "manifest.json": json_text(_manifest(job, outcomes, gaps, edges)),
     }
+    files |= {SEARCH: text} if text else {}
     publish(folder, files)
     return Produced(job, folder, verdicts, gaps, new, edges)
 
@@ -216,7 +259,7 @@ def _executed(
 def _rows(job: Job, ended: Mapping[str, RunRecord]) -> Rows:
     if job.artifact.counts_layers:
         return rows_of_layers(job.artifact, job.requests)
-    return rows_of_runs(job.artifact, job.cells, ended)
+    return rows_of_runs(job.artifact, job.cells, ended, job.found.rows if job.found else None)
 
 
 def _manifest(
@@ -231,7 +274,7 @@ def _manifest(
             "status": outcomes[cell.plan.id].status,
         }
         | ({"exclusive": True} if cell.run.exclusive else {})
-        for cell in job.cells
+        for cell in chain(*job.stages, job.cells)
         if cell.plan.id in outcomes
     ]
     return {
@@ -259,13 +302,22 @@ def dry_run(
     artifacts: Sequence[Artifact], scale: Scale, outputs: Path, force: bool = False
 ) -> list[str]:
     """What a pass would run, an artifact a line, and what all of it costs."""
-    jobs, store = prepare(artifacts, scale), RunStore(outputs)
+    store = RunStore(outputs)
+    jobs = prepare(artifacts, scale, store)
     lines = [
-        f"{job.artifact.name}: {job.horizon or 'nothing is trained'}; "
+        f"{job.artifact.name}: {job.horizon or 'nothing is trained'}; {_stages(job)}"
         f"{estimate([job], store, force)}"
         for job in jobs
     ]
     return [*lines, *([f"in all: {estimate(jobs, store, force)}"] if len(jobs) > 1 else [])]
+
+
+def _stages(job: Job) -> str:
+    """The sizes of a search's stages."""
+    if not job.found:
+        return ""
+    reduced, full = job.found.stages
+    return f"a search of {len(reduced)} runs at reduced size, {len(full)} at full size; "
 
 
 def reproduce(
@@ -275,15 +327,19 @@ def reproduce(
     say: Say,
     quiet: bool = False,
     force: bool = False,
+    after: Callable[[Produced], None] = lambda one: None,
 ) -> list[Produced]:
     """Makes all artifacts, each written as soon as its runs are there.
+
+    Args:
+      after: called with each as soon as it is written.
 
     Raises:
       ConfigError, DataError: before anything runs.
       StoreError: the outputs cannot be written.
     """
-    jobs = prepare(artifacts, scale)
     store = RunStore(outputs)
+    jobs = prepare(artifacts, scale, store)
     store.prepare()
     for job in jobs:
         check_metrics(job.artifact, job.cells, store)
@@ -294,6 +350,7 @@ def reproduce(
         one = produce(job, store, quiet, force, before)
         made.append(one)
         say(f"[{number}/{len(jobs)}] {_line(one)}")
+        after(one)
     return made
 
 

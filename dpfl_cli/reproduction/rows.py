@@ -17,6 +17,7 @@ from dpfl_cli.reproduction.verdict import Sample
 # Columns of every frame beside the labels.
 FIXED = [MEASURE, ROUND, RANK, SEED, "value", "text", "diverged", "seeds", BEST, "edge", "note"]
 PSEUDO = (BEST, MEASURE, RANK, ROUND)  # columns that are asked for like labels
+Place = tuple[Any, ...]  # the values of some labels, in their order
 MANY = list | tuple | set | range | Mapping  # several values of a label, or the names of a mapping
 
 
@@ -207,6 +208,11 @@ def matching(frame: pd.DataFrame, where: Where, labels: Iterable[str]) -> pd.Dat
         many = list(wanted) if isinstance(wanted, MANY) else [wanted]
         frame = frame.loc[[any(_same(value, one) for one in many) for value in column]]
     return frame
+
+
+def places(rows: pd.DataFrame, labels: Iterable[str]) -> list[Place]:
+    """The values of labels, row by row."""
+    return [tuple(row) for row in rows[list(labels)].to_numpy(dtype=object)]
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -120,14 +120,14 @@ def from_csv(artifact: Artifact, files: Mapping[str, str]) -> Rows:
     plain: dict[Any, Any] = {"": None, "True": True, "False": False}
     frame = pd.concat(parts, ignore_index=True).map(lambda text: plain.get(text, text))
     for name in (*labels, ROUND, RANK):
-        values = [_label(text) for text in frame[name]]
+        values = [label_of(text) for text in frame[name]]
         frame[name] = pd.Series(values, dtype=object)  # a whole number stays one
     for name in NUMBERS:
         frame[name] = frame[name].astype(float)
     return rows_of(artifact, beside_paper(artifact, framed(artifact, labels, frame)), labels)
 
 
-def _label(text: Any) -> Any:
+def label_of(text: Any) -> Any:
     """A label as it was before it was written: a number where the text is one."""
     if not isinstance(text, str):
         return text

@@ -71,17 +71,20 @@ def on_mnist(
     return Run(labels, [*setup, *overrides], {**chosen, **values})
 
 
+SMALLER: dict[Scale, dict[str, float]] = {
+    "smoke": {
+        "rounds": 2,
+        "partitioner.clients": 20,
+        "partitioner.records_per_client": 5,
+        "dataset.test_records": 200,
+    },
+    "quick": {"rounds": 25, "partitioner.records_per_client": 12, "dataset.test_records": 2000},
+    "paper": {},
+}
+
+
 def runs(scale: Scale) -> Runs:
-    values = {
-        "smoke": {
-            "rounds": 2,
-            "partitioner.clients": 20,
-            "partitioner.records_per_client": 5,
-            "dataset.test_records": 200,
-        },
-        "quick": {"rounds": 25, "partitioner.records_per_client": 12, "dataset.test_records": 2000},
-        "paper": {},
-    }[scale]
+    values = SMALLER[scale]
 
     def run(trust: str, method: str, setting: str, pair: tuple[float, float]) -> Run:
         labels = {"dp": trust, "method": method, "setting": setting}

@@ -7,6 +7,7 @@ last 20 rounds (section 6.1). Its grids (Table 7) are lost: those here are this 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from dpfl_cli.reproduction.api import (
     Run,
     Runs,
     Scale,
+    Search,
     Size,
     Table,
 )
@@ -74,6 +76,7 @@ EPSILONS: Mapping[Scale, Sequence[float]] = {  # of tables
     "paper": (0.1, 0.3, 0.5, 0.7, 1.0, 2.0, 3.0, 8.0, 10.0),
 }
 OF_CURVES = {**EPSILONS, "paper": (0.1, 0.5, 1.0, 2.0, 3.0, 10.0)}
+OF_WIDE = {**EPSILONS, "paper": (0.1, 0.5, 2.0, 8.0, 10.0)}  # a layer over all features
 ADULT_POINTS = ((0.1, 0.1, 0.1), (0.1, 0.1, 1.0), (0.1, 1.0, 0.1), (0.1, 1.0, 1.0))
 IMAGE_POINTS = (
     (0.1, 1.0, 0.1),
@@ -83,7 +86,12 @@ IMAGE_POINTS = (
     (0.01, 0.1, 0.01),
     (0.01, 0.01, 0.01),
 )
-Search = Callable[[str, Scale, str], Iterable[Point]]  # of a method, a scale and a preset
+# Where both DP-FedGD's largest step and DP-FedNew's smallest damping and penalty were the best at
+# quick, both grids go on at scale=paper, beyond Table 7.
+WIDER_STEPS = (300.0, 1000.0)
+WIDER_POINTS = ((0.01, 0.01, 0.001), (0.003, 0.003, 0.01), (0.001, 0.001, 0.001))
+WIDER_ADULT_POINTS = ((0.1, 10.0, 0.1), (0.1, 1.0, 0.01))
+Points = Callable[[str, Scale, str], Iterable[Point]]  # of a method, a scale and a preset
 
 
 def product(**values: Iterable[Any]) -> Iterator[Point]:
@@ -100,13 +108,16 @@ def search(
     Args:
       steps: server steps of DP-FedGD and DP-FedFC.
     """
-    smoke = scale == "smoke"
+    smoke, adult = scale == "smoke", preset == "adult"
     steps = (1.0, 3.0) if smoke else steps
     if method in ("FN", "FN_FC"):
-        for alpha, rho, bound in ADULT_POINTS if preset == "adult" else IMAGE_POINTS:
+        points = [*(ADULT_POINTS if adult else IMAGE_POINTS)]
+        if scale == "paper":
+            points += WIDER_ADULT_POINTS if adult else WIDER_POINTS
+        for alpha, rho, bound in points:
             yield {"alpha": alpha, "rho": rho, "bound": bound}
     elif method == "FGD":
-        yield from product(eta=steps)
+        yield from product(eta=(*steps, *WIDER_STEPS) if scale == "paper" and not adult else steps)
     elif method == "FFC":
         gammas = (0.1,) if smoke else (0.1, 1.0)
         yield from product(eta=steps, gamma=gammas, feature_clip=(1.0,), gradient_clip=(1.0,))
@@ -225,6 +236,54 @@ ACCURACY = Metric("accuracy", "last", title="test accuracy after the last round"
 SELECTION = Metric("accuracy", title="test accuracy, mean of the last 20 rounds")
 CHOSEN = "highest mean test accuracy over the last 20 rounds, tuned on test data as in the paper"
 
+# --- the search at scale=paper ----------------------------------------------------------------
+
+FEWER: Mapping[str, Values] = {  # a third of the training records of a preset
+    "adult": {"dataset.records": 10850},
+    "cifar10": {"dataset.train_records": 16300},
+    "fashion_mnist": {"dataset.train_records": 19600},
+    "emnist": {"dataset.train_records": 19600},
+    "federated_emnist": {"dataset.train_records": 30080},
+    "synthetic": {"dataset.records_per_client": 165},
+}
+HALF = {"rounds": 35, "evaluation.final_window": 10}
+
+
+def reduced(run: Run) -> Values:
+    """Half of the rounds and a third of the records, at an epsilon with which the noise of a round
+    is about that of the full size: it goes with the root of the rounds, and at record level with
+    one over a client's records.
+    """
+    fewer = 1 if run.values.get("dp.unit") == "client" else 3
+    epsilon = run.values["dp.epsilon"] * fewer / math.sqrt(2)
+    return {**HALF, **FEWER[run.overrides[0].rpartition("/")[2]], "dp.epsilon": epsilon}
+
+
+def staged(
+    methods: Sequence[str], places: Iterable[Place], epsilons: Sequence[float], clips: bool
+) -> Search:
+    """The search of `compared`: two whole grids as a check, of the first and the last but one
+    method in the first place of each at the middle epsilon; always DP-FedGD with step size 1.
+
+    Args:
+      clips: a grid has clip norms.
+    """
+    first = [place for place, _, _ in places]
+    middle = epsilons[len(epsilons) // 2]
+    whole = []
+    for method in (methods[0], next(one for one in reversed(methods) if one not in SCAFFOLD)):
+        here = (one for one in first if one.get("task") not in LEFT_OUT.get(method, ()))
+        whole.append({"method": method, **next(here), "eps": middle})
+    slow = {"method": "FGD", "eta": 1.0} | ({"clip": 1.0} if clips else {})
+    return Search(
+        reduced=reduced,
+        note="35 of 70 rounds and a third of the training records, with the noise a round of the "
+        "full size",
+        whole=whole,
+        always=[slow] if "FGD" in methods else [],
+    )
+
+
 # --- artifacts --------------------------------------------------------------------------------
 
 
@@ -235,10 +294,10 @@ def compared(
     notes_of_sizes: Sequence[str],
     minutes: tuple[float, float],
     *,
-    seeds: int = 1,
+    seeds: tuple[int, int] = (1, 5),
     side: Sequence[str] = ("task",),
     epsilons: Mapping[Scale, Sequence[float]] = OF_CURVES,
-    points: Search = search,
+    points: Points = search,
     level: Methods = RECORD_LEVEL,
     **own: Any,
 ) -> Artifact:
@@ -248,7 +307,7 @@ def compared(
       places: where the search is made at a scale.
       notes_of_sizes: what is smaller than in the paper, at every scale.
       minutes: at quick and paper.
-      seeds: at quick.
+      seeds: at quick and paper.
       side: labels of the places.
       points, level: of a method's grid, and what it is, at record level or user level.
     """
@@ -266,6 +325,7 @@ def compared(
     kind, number = source.split()
     curves = kind == "Figure"
     grids = {method: tuple(next(iter(points(method, "quick", "")))) for method in methods}
+    over = tuple(dict.fromkeys(label for grid in grids.values() for label in grid))
     measures = {
         "selection": SELECTION,
         "accuracy": ACCURACY,
@@ -280,13 +340,14 @@ def compared(
         source=source,
         sizes={
             "smoke": Size(1, 0.5, notes_of_sizes[0]),
-            "quick": Size(seeds, minutes[0], notes_of_sizes[1]),
-            "paper": Size(5, minutes[1], notes_of_sizes[2]),
+            "quick": Size(seeds[0], minutes[0], notes_of_sizes[1]),
+            "paper": Size(seeds[1], minutes[1], notes_of_sizes[2]),
         },
         runs=runs,
         measures=measures,
         show={"origin": "source"},
-        best=[Best(tuple(dict.fromkeys(sum(grids.values(), ()))), "selection", note=CHOSEN)],
+        best=[Best(over, "selection", note=CHOSEN)],
+        search=staged(methods, places("paper"), epsilons["paper"], "clip" in over),
         titles=TITLES,
         tables=list(_tables(side, grids, curves)),
         figures=[over_rounds(side) if curves else OVER_CLIENTS],

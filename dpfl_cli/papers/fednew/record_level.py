@@ -21,6 +21,7 @@ from dpfl_cli.papers.fednew._search import (
     FEDERATED_500,
     FIRST_ORDER,
     NARROW,
+    OF_WIDE,
     SYNTHETIC,
     compared,
     on,
@@ -31,13 +32,13 @@ NARROW_NOTES = (
     "20 clients with 10 images each and 2 rounds",
     "Adult with 500 clients and all records; 6000 images with 100 clients; grids, epsilons and "
     "runs (the first seed) of tables 4 and 8",
-    "6 epsilons, 500 clients and all records; a scaled-down search",
+    "6 epsilons, 500 clients and all records; a staged search",
 )
 BROAD_NOTES = (
     NARROW_NOTES[0],
     "6000 images with 512 principal components of their features, 100 clients; grids, epsilons and "
     "runs of tables 9 to 11",
-    NARROW_NOTES[2],
+    "5 epsilons, 500 clients and all records, three seeds; a staged search",
 )
 
 # --- Figures 1 and 5: data dealt at random ----------------------------------------------------
@@ -102,6 +103,8 @@ fig5 = compared(
     on(BROAD),
     BROAD_NOTES,
     (1.6, 1050),
+    seeds=(1, 3),
+    epsilons=OF_WIDE,
     title="Test accuracy against rounds, record level, wide features",
     shows=(
         "DP-FedNew-FC, DP-FedGD and DP-SCAFFOLD round by round on the wide features of images, "
@@ -133,7 +136,7 @@ DIFFERING_NOTES = (
     "9400 images on 500 clients (18 or 19 each) and on 47 (200 each), and 50 synthetic clients "
     "with 160 records each; a scaled-down search, 3 epsilons",
     "90,240 images on 500 clients and on 47 (1920 each), and 500 and 100 synthetic clients with "
-    "400 records each; a scaled-down search",
+    "400 records each; a staged search",
 )
 
 
@@ -250,6 +253,8 @@ fig10 = compared(
     on(BROAD),
     BROAD_NOTES,
     (1.8, 1070),
+    seeds=(1, 3),
+    epsilons=OF_WIDE,
     title="Test accuracy of DP-FedNew-FC and DP-FedFC against rounds, record level, wide features",
     shows=(
         "DP-FedNew-FC and DP-FedFC round by round on the wide features of images, dealt at random, "

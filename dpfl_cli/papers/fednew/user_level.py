@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, TITLES, WHOLE
 from dpfl_cli.papers.fednew._claims import (
@@ -25,6 +26,7 @@ from dpfl_cli.papers.fednew._search import (
     FIRST_ORDER,
     OF_ALL,
     OF_IMAGES,
+    OF_WIDE,
     OF_WIDE_IMAGES,
     SCAFFOLD,
     SHARE,
@@ -64,10 +66,11 @@ GUARANTEES = (
 
 def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
     """The points of a method's grid at user level that are searched."""
-    smoke = scale == "smoke"
-    clips = (0.03, 0.1, 1.0) if preset == "adult" and not smoke else (0.1, 1.0)
+    smoke, wider = scale == "smoke", scale == "paper"  # where ends were the best at quick
+    clips = (0.03, 0.1, 1.0) if (preset == "adult" and not smoke) or wider else (0.1, 1.0)
     if method == "FGD":
-        yield from product(eta=(1.0, 3.0) if smoke else (0.3, 1.0, 3.0, 10.0), clip=clips)
+        steps = [1.0, 3.0] if smoke else [0.3, 1.0, 3.0, 10.0]
+        yield from product(eta=[*steps, 30.0] if wider else steps, clip=clips)
     elif method == "FFC":
         steps = (1.0,) if smoke else (0.3, 1.0, 3.0)
         yield from product(eta=steps, gamma=(0.1, 1.0), feature_clip=(1.0,), clip=clips)
@@ -78,6 +81,8 @@ def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
             yield {"steps": 5, "length": long, "clip": clip}
     else:
         yield from product(alpha=(0.1,), rho=(1.0,) if smoke else (0.01, 0.1, 1.0), clip=clips)
+        if wider:
+            yield from product(alpha=(0.01,), rho=(0.01,), clip=clips)
 
 
 at_user_level = partial(compared, points=points, level=USER_LEVEL)
@@ -97,7 +102,7 @@ fig3 = at_user_level(
         "10 clients with 40 records each and 2 rounds",
         "Adult whole, and 500 clients with 12 images of Fashion-MNIST each, delta 1 / 6000; 70 "
         "rounds, a scaled-down search, 3 epsilons",
-        "6 epsilons; a scaled-down search",
+        "6 epsilons; a staged search",
     ),
     (5, 400),
     title="Test accuracy over rounds, narrow features, user level, 500 clients",
@@ -274,6 +279,8 @@ def beside_fedfc(
     width: str,
     minutes: tuple[float, float],
     data: Tasks,
+    of_paper: str = "6 epsilons; a staged search",
+    **own: Any,
 ) -> Artifact:
     place, without = f"section 6.4, {figure}", f"{method}_off"
     second = "DP-FedNew (on wide features DP-FedNew-FC)"
@@ -286,9 +293,10 @@ def beside_fedfc(
             "Fashion-MNIST alone, 500 clients with 12 images each, 1000 test images, delta 1 / "
             "6000, 70 rounds; a scaled-down search, 3 epsilons; of wide features 512 principal "
             "components",
-            "6 epsilons; a scaled-down search",
+            of_paper,
         ),
         minutes,
+        **own,
         title=f"Test accuracy over rounds, {width} features, user level, 500 clients",
         shows=(
             f"{second}, which sends a model a round, beside DP-FedFC, which first spends a release "
@@ -349,4 +357,7 @@ fig8 = beside_fedfc(
     "wide",
     (3, 2100),
     OF_WIDE_IMAGES,
+    "4 epsilons, three seeds; a staged search",
+    seeds=(1, 3),
+    epsilons=OF_WIDE,
 )

@@ -41,43 +41,53 @@ TINY_VOLUMES = (
     "dataset.train_records=[2,2,2]",
     "dataset.test_records=[1,1,1]",
 )
-SMALL: Mapping[Scale, Mapping[str, Sequence[str]]] = {  # networks and data of the small sizes
-    "quick": {
+QUICK_TASKS: Mapping[str, Sequence[str]] = {
+    "cifar10": (
+        "model=cnn_cifar_small",
+        "model.channels=[8,16]",
+        "dataset.test_records=1000",
+        "model.train_loss_records=100",
+        "algorithm.batch_size=8",
+    ),
+    "femnist": (
+        "model.channels=[8,16]",
+        "model.hidden=null",
+        "dataset.test_records=200",
+        "model.train_loss_records=100",
+        "algorithm.batch_size=8",
+    ),
+    "reddit": (
+        "model.embedding=32",
+        "model.hidden=32",
+        "dataset.vocabulary=200",
+        "dataset.test_records=400",
+        "model.train_loss_records=100",
+        "algorithm.batch_size=8",
+    ),
+    "ixi": (
+        "dataset.shape=[16,20,16]",
+        "dataset.test_records=[8,5,3]",
+        "model.train_loss_records=4",
+        "algorithm.batch_size=1",
+    ),
+    "messidor": (
+        "model=vgg11_small",
+        "dataset.side=64",
+        "dataset.test_records=40",
+        "model.train_loss_records=20",
+        "algorithm.batch_size=4",
+    ),
+}
+SMALL: Mapping[Scale, Mapping[str, Sequence[str]]] = {  # networks and data: all sizes are small
+    "quick": QUICK_TASKS,
+    "paper": {
+        **QUICK_TASKS,
         "cifar10": (
             "model=cnn_cifar_small",
-            "model.channels=[8,16]",
-            "dataset.test_records=1000",
             "model.train_loss_records=100",
-            "algorithm.batch_size=8",
+            "algorithm.batch_size=32",
         ),
-        "femnist": (
-            "model.channels=[8,16]",
-            "model.hidden=null",
-            "dataset.test_records=200",
-            "model.train_loss_records=100",
-            "algorithm.batch_size=8",
-        ),
-        "reddit": (
-            "model.embedding=32",
-            "model.hidden=32",
-            "dataset.vocabulary=200",
-            "dataset.test_records=400",
-            "model.train_loss_records=100",
-            "algorithm.batch_size=8",
-        ),
-        "ixi": (
-            "dataset.shape=[16,20,16]",
-            "dataset.test_records=[8,5,3]",
-            "model.train_loss_records=4",
-            "algorithm.batch_size=1",
-        ),
-        "messidor": (
-            "model=vgg11_small",
-            "dataset.side=64",
-            "dataset.test_records=40",
-            "model.train_loss_records=20",
-            "algorithm.batch_size=4",
-        ),
+        "messidor": (*QUICK_TASKS["messidor"], "model.init=kaiming"),
     },
     "smoke": {
         "cifar10": (
@@ -127,10 +137,9 @@ def on_task(scale: Scale, labels: Mapping[str, Any], iterations: int) -> Run:
         "rounds": iterations,
         "evaluation.every": iterations,
         "algorithm.local_steps": min(labels["tau"], iterations),
+        "algorithm.local_lr": LR[task],
     }
-    if scale in SMALL:
-        overrides += SMALL[scale][task]
-        values["algorithm.local_lr"] = LR[task]
+    overrides += SMALL[scale][task]
     if epsilon == NONE:
         return Run(labels, [*overrides, "dp=none"], values)
     values |= {"dp.v": V[task], "dp.epsilon": epsilon}

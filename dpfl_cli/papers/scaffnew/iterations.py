@@ -9,7 +9,6 @@ from typing import Any
 from dpfl_cli.papers.scaffnew import PAPER
 from dpfl_cli.papers.scaffnew._tasks import (
     EPSILONS,
-    ITERATIONS,
     METHODS,
     NONE,
     NOTES,
@@ -41,7 +40,7 @@ from dpfl_cli.reproduction.api import (
 SHARES: dict[Scale, Sequence[float]] = {  # of the usual number of iterations
     "smoke": (1, 2),
     "quick": (0.25, 0.5, 1, 2),
-    "paper": (0.1, 0.2, 0.5, 1, 1.5, 2),
+    "paper": (0.5, 1, 2),
 }
 # the best local steps of scaffnew/fig5 at C = 10 and scale=quick, at epsilon 0.5, 3.3 and none
 BEST = {
@@ -59,17 +58,18 @@ BEST = {
 
 
 def _local_steps(scale: Scale, task: str, method: str, eps: Any) -> int:
-    """Of the best ones; at scale=paper as many communications as at quick."""
+    """Of the best ones; at scale=paper about as many communications as at quick."""
     if scale == "smoke":
         return 1
     low, high, none = BEST[task, method]
     best = none if eps == NONE else low if float(eps) <= 1 else high
-    return best if scale == "quick" else grid("paper", task)[grid("quick", task).index(best) + 1]
+    here, quick = grid(scale, task), grid("quick", task)
+    return here[quick.index(best) - len(quick)] if best > 1 else 1
 
 
 def _runs(scale: Scale, tasks: Sequence[str]) -> Runs:
     for task, method, eps in product(tasks, METHODS, TARGETS[scale]):
-        usual = ITERATIONS[task] if scale == "paper" else grid(scale, task)[-1]
+        usual = grid(scale, task)[-1]
         tau = _local_steps(scale, task, method, eps)
         for share in SHARES[scale]:
             labels = {"task": task, "method": method, "eps": eps, "T": round(share * usual)}
@@ -149,7 +149,7 @@ def _figure(number: int, tasks: Sequence[str], title: str, minutes: Sequence[flo
         sizes={
             "smoke": Size(1, smoke, "2 and 4 iterations of tiny networks, to see that it works"),
             "quick": Size(1, quick, "the networks and settings of scaffnew/fig5"),
-            "paper": Size(5, paper, "the paper's networks and learning rates"),
+            "paper": Size(3, paper, "networks and settings of scaffnew/fig5", full=False),
         },
         runs=lambda scale: _runs(scale, tasks),
         measures={

@@ -1,0 +1,101 @@
+"""A staged search: the stages of an artifact's `Search`, each a set of ordinary runs, chosen by its
+`Best` rules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact, Scale
+from dpfl_cli.reproduction.choose import chosen
+from dpfl_cli.reproduction.grid import Cell, Request, cells, labelled, planned
+from dpfl_cli.reproduction.measure import MEASURE, Where
+from dpfl_cli.reproduction.reduce import measured
+from dpfl_cli.reproduction.rows import Place, matching, places
+from dpfl_cli.simulation.store import RunRecord
+
+REDUCED, FULL, WHOLE = "reduced", "full", "whole"  # stages of search.csv
+Ended = Callable[[Sequence[Cell]], Mapping[str, RunRecord]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came to.
+
+    Attributes:
+      stages: the runs at reduced size, and those at full size with one seed.
+      cells: what the artifact's rows are made of; no seed of theirs had a part in a choice.
+      rows: every cell of the search with the value at full size, or none where it was dropped.
+      table: search.csv: the stage of a run, its labels, the value that it is chosen by, and whether
+        it was kept; runs of whole grids that were no candidates are a stage of their own.
+    """
+
+    stages: tuple[Sequence[Cell], Sequence[Cell]]
+    cells: Sequence[Cell]
+    rows: pd.DataFrame
+    table: str
+
+
+def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
+    """Goes through the stages; the numbers of their runs do not depend on what is found, where as
+    many cells end as are kept.
+
+    Args:
+      ended: run id -> record of those of these runs that end (done or diverged), made or found.
+
+    Raises:
+      ConfigError: there is nothing to choose, or it names cells that there are not.
+    """
+    declared = artifact.searched(scale)
+    reduced = [cell for cell in cells(artifact, scale) if cell.seed == SEARCH_SEEDS[0]]
+    if declared is None or not reduced:
+        raise ConfigError(f"artifact {artifact.name}: search: no grid of several cells in best")
+    runs = list(artifact.runs(scale))
+    frame = labelled(runs)
+    labels = [str(name) for name in frame]
+    by_place = dict(zip(places(frame, labels), runs, strict=True))
+    names = list(dict.fromkeys(rule.by for rule in artifact.best))
+
+    def named(what: str, wheres: Sequence[Where]) -> set[Place]:
+        found = [set(places(matching(frame, where, labels), labels)) for where in wheres]
+        if not all(found):
+            raise ConfigError(f"artifact {artifact.name}: search: {what}: no run has these labels")
+        return {place for one in found for place in one}
+
+    def best(rows: pd.DataFrame, keep: int = 0) -> set[Place]:
+        rules = [replace(rule, top=keep or rule.top) for rule in artifact.best]
+        return {place for rule in rules for place in chosen(artifact, rule, rows, labels).cells}
+
+    checked, always = named("whole", declared.whole), named("always", declared.always)
+    rough = measured(artifact, reduced, ended(reduced), names, labels)
+    searched = set(places(rough, labels))
+    kept = best(rough, declared.keep)
+    again = [run for place, run in by_place.items() if place in kept | checked & searched]
+    full = planned(artifact, [Request(run, SEARCH_SEEDS[1]) for run in again])
+    exact = measured(artifact, full, ended(full), names, labels)
+    candidate = [place in kept for place in places(exact, labels)]
+    dropped = [place not in kept for place in places(rough, labels)]
+    # with those that were dropped, so that the ends of a grid are known
+    rows = pd.concat([exact[candidate], rough[dropped].assign(value=math.nan)], ignore_index=True)
+    winners = best(rows)
+    last = [
+        Request(run, seed)
+        for place, run in by_place.items()
+        if place not in searched or place in winners | always
+        for seed in range(artifact.size(scale).seeds)
+    ]
+    went_on = {REDUCED: kept, FULL: winners, WHOLE: set[Place]()}
+    stages = [FULL if one else WHOLE for one in candidate]
+    table = pd.concat([rough.assign(stage=REDUCED), exact.assign(stage=stages)])
+    each = zip(places(table, labels), table["stage"], strict=True)
+    table["kept"] = [place in went_on[stage] for place, stage in each]
+    by_rule = [
+        matching(table[table[MEASURE] == rule.by], rule.where, labels) for rule in artifact.best
+    ]
+    text = pd.concat(by_rule)[["stage", *labels, "value", "kept"]].to_csv(index=False)
+    return Found((reduced, full), planned(artifact, last), rows, text)
