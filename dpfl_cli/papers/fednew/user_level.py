@@ -69,8 +69,9 @@ def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
     smoke, wider = scale == "smoke", scale == "paper"  # where ends were the best at quick
     clips = (0.03, 0.1, 1.0) if (preset == "adult" and not smoke) or wider else (0.1, 1.0)
     if method == "FGD":
-        steps = [1.0, 3.0] if smoke else [0.3, 1.0, 3.0, 10.0]
-        yield from product(eta=[*steps, 30.0] if wider else steps, clip=clips)
+        server_steps = [1.0, 3.0] if smoke else [0.3, 1.0, 3.0, 10.0]
+        server_steps += [30.0] if wider else []
+        yield from product(eta=server_steps, clip=clips)
     elif method == "FFC":
         steps = (1.0,) if smoke else (0.3, 1.0, 3.0)
         yield from product(eta=steps, gamma=(0.1, 1.0), feature_clip=(1.0,), clip=clips)
