@@ -78,7 +78,8 @@ def requests(artifact: Artifact, scale: Scale) -> list[Request]:
     found: list[Request] = []
     for run, searched in zip(runs, inside, strict=True):
         if search and searched:
-            cheap = replace(run, values={**run.values, **search.reduced(run)})
+            values = {**run.values, **search.reduced(run)}
+            cheap = replace(run, values=values, exclusive=False)
             found.append(Request(cheap, SEARCH_SEEDS[0]))
         else:
             found += [Request(run, seed) for seed in seeds]

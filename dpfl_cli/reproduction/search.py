@@ -76,7 +76,8 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
     searched = set(places(rough, labels))
     kept = best(rough, declared.keep)
     again = [run for place, run in by_place.items() if place in kept | checked & searched]
-    full = planned(artifact, [Request(run, SEARCH_SEEDS[1]) for run in again])
+    asked = [Request(replace(run, exclusive=False), SEARCH_SEEDS[1]) for run in again]
+    full = planned(artifact, asked)
     exact = measured(artifact, full, ended(full), names, labels)
     candidate = [place in kept for place in places(exact, labels)]
     dropped = [place not in kept for place in places(rough, labels)]

@@ -16,9 +16,11 @@ from dpfl_cli.papers.fednew._search import (
     SELECTION,
     Point,
     Values,
+    on,
     run,
     search,
     settings,
+    staged,
 )
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -206,6 +208,7 @@ fig4 = Artifact(
     },
     show={"origin": "source"},
     best=[Best(["point"], "selection", note=CHOSEN)],
+    search=staged(METHODS, on(NARROW)("paper"), OF_CURVES["paper"]),
     titles={**TITLES, "point": "point of the grid", "best.point": "best point"},
     tables=[
         by_round("Computing time after so many rounds, DP-FedNew's of all rounds = 1", "share"),
