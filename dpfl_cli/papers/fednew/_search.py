@@ -326,7 +326,7 @@ def compared(
     grids = {method: tuple(next(iter(points(method, "quick", "")))) for method in methods}
     over = tuple(dict.fromkeys(label for grid in grids.values() for label in grid))
     ones = {label: 1.0 for label in ("eta", "clip") if label in grids.get("FGD", ())}
-    slow = {"method": "FGD", **ones} if ones else {}  # claims ask for it
+    slow: list[Point] = [{"method": "FGD", **ones}] if ones else []  # claims ask for it
     measures = {
         "selection": SELECTION,
         "accuracy": ACCURACY,
@@ -348,7 +348,7 @@ def compared(
         measures=measures,
         show={"origin": "source"},
         best=[Best(over, "selection", note=CHOSEN)],
-        search=staged(methods, places("paper"), epsilons["paper"], [slow] if slow else []),
+        search=staged(methods, places("paper"), epsilons["paper"], slow),
         titles=TITLES,
         tables=list(_tables(side, grids, curves)),
         figures=[over_rounds(side) if curves else OVER_CLIENTS],
