@@ -325,8 +325,8 @@ def compared(
     curves = kind == "Figure"
     grids = {method: tuple(next(iter(points(method, "quick", "")))) for method in methods}
     over = tuple(dict.fromkeys(label for grid in grids.values() for label in grid))
-    ones = {label: 1.0 for label in ("eta", "clip") if label in grids.get("FGD", ())}
-    slow: list[Point] = [{"method": "FGD", **ones}] if ones else []  # claims ask for it
+    steps_of_1 = [label for label in grids.get("FGD", ()) if label in ("eta", "clip")]
+    slow: list[Point] = [{"method": "FGD"} | dict.fromkeys(steps_of_1, 1.0)] if steps_of_1 else []
     measures = {
         "selection": SELECTION,
         "accuracy": ACCURACY,
