@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -118,3 +119,25 @@ def _edge(name: str, winner: Row, found: Sequence[Row]) -> str:
     ends = ("smaller", "larger") if len(values) == 2 else ("smallest", "largest")
     which = ends[0] if value == min(values) else ends[1] if value == max(values) else ""
     return f"{name}={value:g} ({which} of {len(values)})" if which else ""
+
+
+def chosen_rows(rows: pd.DataFrame) -> list[Row]:
+    """The rows that say what was chosen."""
+    return records(rows[rows[MEASURE].str.startswith("best.")])
+
+
+def edges_text(artifact: Artifact, cells: Sequence[Row], names: Sequence[str]) -> str:
+    """Where chosen cells lie on the edge of their grid, each place once, with in how many cells."""
+    names = [name for name in names if name != MEASURE]
+    places = {
+        (edge, *(cell.get(name, "") for name in names)): edge
+        for cell in cells
+        if cell["edge"]
+        for edge in cell["edge"].split("; ")
+    }
+    counts = Counter(places.values())
+    return ", ".join(
+        f"{artifact.title_of(edge.partition('=')[0])} {edge.partition('=')[2]}"
+        + (f" in {count} cells" if count > 1 else "")
+        for edge, count in counts.items()
+    )

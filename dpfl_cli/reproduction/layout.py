@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from dpfl_cli.reproduction.artifact import Artifact, Scale, Table
+from dpfl_cli.reproduction.choose import edges_text
 from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
 from dpfl_cli.reproduction.measure import MEASURE, RANK, ROUND, Derived
 from dpfl_cli.reproduction.numbers import rounded_up
@@ -70,9 +70,7 @@ def page(
         parts += spec.notes
     parts += ["![figure](figure.png)"] if artifact.figures else []
     parts += ["\n".join(f"- {note}" for note in artifact.notes)] if artifact.notes else []
-    if search:
-        edges = edges_text(artifact, chosen_rows(rows), labels)
-        parts += ["## The search", *search_section(artifact, scale, search, edges)]
+    parts += ["## The search", *search_section(artifact, scale, search, rows)] if search else []
     line = numbers_line(rows)
     parts += (
         ["## Numbers beside the paper's", f"{line}.", numbers_table(artifact, rows, labels)]
@@ -164,28 +162,6 @@ def _combinations(found: Sequence[Cell], names: Sequence[str]) -> list[tuple[Any
         for value in in_order(cell.get(first, "") for cell in found)
         for rest in _combinations([cell for cell in found if cell.get(first, "") == value], others)
     ]
-
-
-def edges_text(artifact: Artifact, cells: Sequence[Cell], names: Sequence[str]) -> str:
-    """Where chosen cells lie on the edge of their grid, each place once, with in how many cells."""
-    names = [name for name in names if name != MEASURE]
-    places = {
-        (edge, *(cell.get(name, "") for name in names)): edge
-        for cell in cells
-        if cell["edge"]
-        for edge in cell["edge"].split("; ")
-    }
-    counts = Counter(places.values())
-    return ", ".join(
-        f"{artifact.title_of(edge.partition('=')[0])} {edge.partition('=')[2]}"
-        + (f" in {count} cells" if count > 1 else "")
-        for edge, count in counts.items()
-    )
-
-
-def chosen_rows(rows: pd.DataFrame) -> list[Cell]:
-    """The rows that say what was chosen."""
-    return records(rows[rows[MEASURE].str.startswith("best.")])
 
 
 def heading(artifact: Artifact, name: str, value: Any) -> str:

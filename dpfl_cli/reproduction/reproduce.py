@@ -20,11 +20,12 @@ import torch
 import dpfl_cli
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
+from dpfl_cli.reproduction.choose import chosen_rows, edges_text
 from dpfl_cli.reproduction.figure import draw
 from dpfl_cli.reproduction.folder import SEARCH, artifact_folder, publish, read_folder
 from dpfl_cli.reproduction.grid import Cell, Request, cells, requests
 from dpfl_cli.reproduction.judge import Verdict, claims_json, count_verdicts, judge
-from dpfl_cli.reproduction.layout import chosen_rows, edges_text, page
+from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.reduce import rows_of_layers, rows_of_runs
 from dpfl_cli.reproduction.rehearse import check_metrics, made_up, rehearse
 from dpfl_cli.reproduction.rows import Rows

@@ -10,18 +10,19 @@ from statistics import median
 import pandas as pd
 
 from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact, Scale
+from dpfl_cli.reproduction.choose import chosen_rows, edges_text
 from dpfl_cli.reproduction.measure import Best
 from dpfl_cli.reproduction.rows import matching
 from dpfl_cli.reproduction.search import FULL, REDUCED, WHOLE
 from dpfl_cli.reproduction.tables import label_of
 
 
-def search_section(artifact: Artifact, scale: Scale, text: str, edges: str) -> list[str]:
+def search_section(artifact: Artifact, scale: Scale, text: str, rows: pd.DataFrame) -> list[str]:
     """Paragraphs: sizes of the stages, how close they were, and what they could have missed.
 
     Args:
       text: search.csv.
-      edges: where chosen cells lie on the edge of their grid.
+      rows: the artifact's, which say where chosen cells lie on the edge of their grid.
     """
     search = artifact.searched(scale)
     if search is None:
@@ -49,6 +50,7 @@ def search_section(artifact: Artifact, scale: Scale, text: str, edges: str) -> l
         parts += _closeness(artifact, rule, found)
         lines = [one.checked(beside) for one in found if one.is_checked]
         parts += ["\n".join(f"- {line}" for line in lines)] if lines else []
+    edges = edges_text(artifact, chosen_rows(rows), labels)
     parts += [f"Winners at the end of their grid: {edges}."] if edges else []
     return parts
 

@@ -7,13 +7,13 @@ from collections import defaultdict
 import pytest
 
 from dpfl_cli.papers import declared
-from dpfl_cli.papers.fednew import clients, record_level, user_level
+from dpfl_cli.papers.fednew import clients, clients_wide, record_level, user_level
 from dpfl_cli.papers.fednew._claims import crossing
 from dpfl_cli.papers.fednew._search import WIDER_POINTS, WIDER_STEPS
 from dpfl_cli.papers.fednew.setting import GRIDS
 from dpfl_cli.reproduction.api import Artifact, Scale
 
-RECORD_LEVEL = declared(clients) + declared(record_level)
+RECORD_LEVEL = declared(clients) + declared(clients_wide) + declared(record_level)
 USER_LEVEL = declared(user_level)
 WIDER: dict[str, tuple[float, ...]] = defaultdict(  # where the ends of the grids were the best
     tuple,

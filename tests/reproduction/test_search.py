@@ -25,6 +25,7 @@ from dpfl_cli.reproduction.rehearse import made_up
 from dpfl_cli.reproduction.reproduce import Produced, dry_run, reproduce
 from dpfl_cli.reproduction.search import search
 from dpfl_cli.reproduction.search_page import search_section
+from dpfl_cli.reproduction.tables import averaged
 from dpfl_cli.simulation.store import RunRecord
 from tests.reproduction.small import ONE, SIZES
 
@@ -112,13 +113,13 @@ def test_the_choice_is_made_stage_by_stage_and_by_the_seeds_of_the_search_alone(
     assert rows.value("distance", **ALWAYS) == 0.1
     edges = set(rows.where(measure="best.clip").frame["edge"])
     assert edges == {"clip=1 (largest of 3)"}  # of the whole grid
-    page = " ".join(search_section(STAGED, "paper", found.table, "clip 1"))
+    page = " ".join(search_section(STAGED, "paper", found.table, averaged(rows)))
     assert "6 at reduced size (2 of 3 rounds) with seed 1000" in page
     assert "the best 2 of each grid, 4 in all, at full size with seed 1001" in page
     assert "ahead of the first that was dropped by 1 in the median of 2 grids, 1 at least" in page
     assert "the best at reduced size in 0 of 2 grids, the last of those kept in 2" in page
     assert "DP-FedAvg: another of the 3 is better by 1 (clip norm C 0.1)." in page
-    assert "Winners at the end of their grid: clip 1." in page
+    assert "Winners at the end of their grid: clip norm C 1 (largest of 3) in 2 cells." in page
 
 
 def test_grids_outside_where_have_all_seeds_and_are_chosen_by_them() -> None:
@@ -139,7 +140,9 @@ def test_grids_outside_where_have_all_seeds_and_are_chosen_by_them() -> None:
 
 def test_a_whole_grid_that_finds_the_same_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(VALUES, 0.1, (3.0, 9.0, 0.1))
-    page = search_section(STAGED, "paper", search(STAGED, "paper", measured_by_hand).table, "")
+    found = search(STAGED, "paper", measured_by_hand)
+    rows = rows_of_runs(STAGED, found.cells, measured_by_hand(found.cells), found.rows)
+    page = search_section(STAGED, "paper", found.table, averaged(rows))
     assert "- DP-FedAvg: the best of all 3 is the one that was found." in page
 
 

@@ -1,5 +1,5 @@
-"""Tables 4, 5 and 8 to 11: accuracy at record level against the number of clients (sections 6.4,
-G), on narrow and wide features of images, on clients that differ and on Adult.
+"""Tables 4, 5 and 8: accuracy at record level against the number of clients (sections 6.4, G), on
+narrow features of images, on clients that differ and on Adult.
 """
 
 from __future__ import annotations
@@ -15,27 +15,21 @@ from dpfl_cli.papers.fednew._claims import (
     acc,
     ahead,
     all_of,
-    beats,
     cells,
-    close,
     everywhere,
-    gap,
     level_with,
 )
+from dpfl_cli.papers.fednew._compared import compared
 from dpfl_cli.papers.fednew._search import (
     EPSILONS,
     FEW_ADULTS,
     FIRST_ORDER,
-    HALF_WIDE,
-    OF_WIDE,
     PIXELS,
     SERVER_STEPS,
     SMALL,
     SMALL_FEMNIST,
-    WIDE,
     Place,
     Values,
-    compared,
     search,
 )
 from dpfl_cli.reproduction.api import (
@@ -43,7 +37,6 @@ from dpfl_cli.reproduction.api import (
     Claim,
     Comparisons,
     PaperNumbers,
-    Prior,
     Rows,
     Scale,
     claim,
@@ -308,102 +301,4 @@ table8 = by_clients(
         near,
     ],
     notes=[ADULT, OURS],
-)
-
-# --- Tables 9 to 11: wide features ------------------------------------------------------------
-
-
-def wide(
-    number: int, data: str, preset: str, fewest: int, minutes: float, more: str, *own: Claim
-) -> Artifact:
-    """A table of one layer over the wide features of some images."""
-    steps = (
-        "in the paper's own Tables 10 and 11 by 3.1 points or more; it does not give DP-FedGD's "
-        "steps"
-    )
-    table = f"Table {number}"
-    return on_images(
-        number,
-        ONE,
-        preset,
-        {"smoke": PIXELS, "quick": HALF_WIDE, "paper": WIDE},
-        (2.2, minutes),
-        (fewest, 100, 500),
-        "all records and rounds, three seeds; 5 of 9 epsilons and 3 numbers of clients; a staged "
-        "search",
-        " with 512 principal components",
-        seeds=(1, 3),
-        epsilons=OF_WIDE,
-        printed=number > 9,
-        title=f"Test accuracy on {data}, wide features, after the last round, record level",
-        shows=(
-            "DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on one layer over the wide "
-            f"features of {data}, dealt at random to {fewest} to 500 clients, each with the best "
-            f"point of its grid. {more}"
-        ),
-        claims=[*everywhere(table, ONE), *gap(f"{table}, Figure 5", steps), *own],
-    )
-
-
-def a_sixteenth(table: str, prior: Prior, note: str) -> Claim:
-    def judge(rows: Rows) -> Comparisons:
-        for count in rows.choices("clients"):
-            ours = acc(rows, "FN_FC", eps=0.5, clients=count)
-            yield beats(ours, acc(rows, "FGD", eps=8.0, clients=count), by=-1)
-
-    text = "DP-FedNew-FC at epsilon 0.5 is within one point of DP-FedGD at epsilon 8, or ahead"
-    return Claim("a_sixteenth", text, f"section 6.2, {table}", judge, prior, note=note)
-
-
-@claim("Table 10", "holds", note="in the paper's own table they are within 0.8 points")
-def level_low(rows: Rows) -> Comparisons:
-    """at epsilon 0.1 DP-FedNew-FC, DP-FedFC and DP-FedGD are within 2 points of each other"""
-    for cell in cells(rows, high=0.2):
-        yield from close([acc(rows, method, **cell) for method in ONE[:3]], within=2)
-
-
-table9 = wide(
-    9,
-    "CIFAR-10",
-    "cifar10",
-    20,
-    1500,
-    "The paper's numbers are lost; what it says of them is tested.",
-)
-table10 = wide(
-    10,
-    "Fashion-MNIST",
-    "fashion_mnist",
-    20,
-    1800,
-    "The paper calls DP-FedNew-FC as accurate at epsilon 0.5 as DP-FedGD at 8 (section 6.2).",
-    Claim(
-        "switch",
-        "from epsilon 2 on DP-FedFC is the best, beside DP-FedNew-FC, DP-FedGD and DP-SCAFFOLD",
-        "section 6.4, Table 10",
-        fedfc_is_best(2.0, "FN_FC", "FGD", "Scaf"),
-        "holds",
-    ),
-    level_low,
-    a_sixteenth(
-        "Table 10", "fails", "its own table has 78.0 and 80.0, and reaches 80 at about epsilon 2"
-    ),
-)
-table11 = wide(
-    11,
-    "EMNIST's digits (MNIST stands in)",
-    "emnist",
-    50,
-    7000,
-    "The paper calls DP-FedNew-FC comparable to DP-FedFC; its own numbers have DP-FedFC ahead in "
-    "every cell.",
-    Claim(
-        "fedfc",
-        "DP-FedNew-FC is comparable to DP-FedFC: within half a point everywhere",
-        "Table 11, caption",
-        level_with("FN_FC", "FFC", 0.5),
-        "fails",
-        note="in the paper's own table DP-FedFC is the best in every cell, by 0.9 to 2.7 points",
-    ),
-    a_sixteenth("Table 11", "holds", "in the paper's own table it is, 89.7 to 91.2 against 89.5"),
 )

@@ -14,6 +14,7 @@ from dpfl_cli.papers.fednew._claims import (
     level_with,
     reaches,
 )
+from dpfl_cli.papers.fednew._compared import compared
 from dpfl_cli.papers.fednew._search import (
     BROAD,
     DIFFERING,
@@ -23,7 +24,6 @@ from dpfl_cli.papers.fednew._search import (
     NARROW,
     OF_WIDE,
     SYNTHETIC,
-    compared,
     on,
 )
 from dpfl_cli.reproduction.api import Claim

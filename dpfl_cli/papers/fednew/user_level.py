@@ -19,6 +19,7 @@ from dpfl_cli.papers.fednew._claims import (
     level_with,
     reaches,
 )
+from dpfl_cli.papers.fednew._compared import compared
 from dpfl_cli.papers.fednew._search import (
     COVARIANCE,
     DIFFERING,
@@ -36,7 +37,6 @@ from dpfl_cli.papers.fednew._search import (
     Methods,
     Point,
     Tasks,
-    compared,
     on,
     product,
 )

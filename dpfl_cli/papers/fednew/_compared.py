@@ -1,0 +1,188 @@
+"""Artifacts that compare DP-FedNew's methods, each at the best point of its grid."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from dpfl_cli.papers.fednew import PAPER, TITLES
+from dpfl_cli.papers.fednew._search import (
+    ACCURACY,
+    CHOSEN,
+    LEFT_OUT,
+    OF_CURVES,
+    RECORD_LEVEL,
+    SCAFFOLD,
+    SELECTION,
+    SMOKE,
+    Methods,
+    Place,
+    Point,
+    Points,
+    Values,
+    run,
+    search,
+    staged,
+)
+from dpfl_cli.reproduction.api import (
+    Artifact,
+    Best,
+    Figure,
+    Metric,
+    Runs,
+    Scale,
+    Size,
+    Table,
+)
+
+
+def compared(
+    source: str,
+    methods: Sequence[str],
+    places: Callable[[Scale], Iterable[Place]],
+    notes_of_sizes: Sequence[str],
+    minutes: tuple[float, float],
+    *,
+    seeds: tuple[int, int] = (1, 5),
+    side: Sequence[str] = ("task",),
+    epsilons: Mapping[Scale, Sequence[float]] = OF_CURVES,
+    points: Points = search,
+    level: Methods = RECORD_LEVEL,
+    **own: Any,
+) -> Artifact:
+    """A table or figure of methods, each at the best point of its grid; a figure has curves too.
+
+    Args:
+      places: where the search is made at a scale.
+      notes_of_sizes: what is smaller than in the paper, at every scale.
+      minutes: at quick and paper.
+      seeds: at quick and paper.
+      side: labels of the places.
+      points, level: of a method's grid, and what it is, at record level or user level.
+    """
+
+    def runs(scale: Scale) -> Runs:
+        few = SMOKE if scale == "smoke" else {}
+        for method, (place, preset, values) in itertools.product(methods, places(scale)):
+            if place.get("task") in LEFT_OUT.get(method, ()):
+                continue
+            for eps in epsilons[scale]:
+                for point in points(method, scale, preset):
+                    labels = {"method": method, **place, "eps": eps, **point}
+                    yield run(preset, labels, {**values, **few}, level)
+
+    kind, number = source.split()
+    curves = kind == "Figure"
+    grids = {method: tuple(next(iter(points(method, "quick", "")))) for method in methods}
+    over = tuple(dict.fromkeys(label for grid in grids.values() for label in grid))
+    steps_of_1 = [label for label in grids.get("FGD", ()) if label in ("eta", "clip")]
+    slow: list[Point] = [{"method": "FGD"} | dict.fromkeys(steps_of_1, 1.0)] if steps_of_1 else []
+    measures = {
+        "selection": SELECTION,
+        "accuracy": ACCURACY,
+    }
+    if "Scaf" in methods:
+        measures["spent"] = SPENT
+    if curves:
+        measures["curve"] = Metric("accuracy", "series", where={"best": True})
+    return Artifact(
+        paper=PAPER,
+        id=f"{'fig' if curves else 'table'}{number}",
+        source=source,
+        sizes={
+            "smoke": Size(1, 0.5, notes_of_sizes[0]),
+            "quick": Size(seeds[0], minutes[0], notes_of_sizes[1]),
+            "paper": Size(seeds[1], minutes[1], notes_of_sizes[2]),
+        },
+        runs=runs,
+        measures=measures,
+        show={"origin": "source"},
+        best=[Best(over, "selection", note=CHOSEN)],
+        search=staged(methods, places("paper"), epsilons["paper"], slow),
+        titles=TITLES,
+        tables=list(_tables(side, grids, curves)),
+        figures=[over_rounds(side) if curves else OVER_CLIENTS],
+        **own,
+    )
+
+
+SPENT = Metric(
+    "privacy.epsilon",
+    summary="max",
+    decimals=4,
+    title="epsilon spent",
+    where={"method": SCAFFOLD, "best": True},
+)
+OVER_CLIENTS = Figure(
+    "lines",
+    x="clients",
+    measures="accuracy",
+    series="method",
+    panels="eps",
+    where={"best": True, "eps": [0.1, 1.0, 10.0]},
+    share_y=True,
+    x_title="number of clients",
+    y_title="test accuracy after the last round (%)",
+)
+
+
+def over_rounds(side: Sequence[str]) -> Figure:
+    return Figure(
+        "lines",
+        x="round",
+        measures="curve",
+        series="method",
+        panels=[*side, "eps"],
+        share_y=not side,
+        y_title="test accuracy (%)",
+    )
+
+
+def _tables(
+    side: Sequence[str], grids: Mapping[str, Sequence[str]], curves: bool
+) -> Iterator[Table]:
+    """With the labels of places and the method down the side, over epsilon."""
+
+    def over_epsilon(caption: str, cells: Sequence[str], where: Values, note: str = "") -> Table:
+        notes = [note] if note else []
+        rows = [*side, "method"]
+        return Table(caption, rows=rows, columns="eps", cells=cells, where=where, notes=notes)
+
+    accuracy, with_scaffold = "est accuracy (%) after the last round", "Scaf" in grids
+    yield over_epsilon(
+        f"T{accuracy}, best point of each grid",
+        ["accuracy"],
+        {"best": True},
+        "DP-SCAFFOLD: every client adds the whole noise of the target epsilon, as the paper's "
+        "curves need; what that spends stands in the next table."
+        if with_scaffold
+        else "",
+    )
+    if with_scaffold:
+        yield over_epsilon(
+            f"DP-SCAFFOLD's best points: t{accuracy}, and the epsilon that they spend",
+            ["accuracy", "spent"],
+            {"method": SCAFFOLD, "best": True},
+        )
+    for grid in dict.fromkeys(grids.values()):
+        mine = [method for method in grids if grids[method] == grid]
+        whose, what = (", ".join(TITLES[name] for name in names) for names in (mine, grid))
+        cells = [f"best.{label}" for label in grid]
+        yield over_epsilon(f"What was the best, {what}: {whose}", cells, {"method": mine})
+    if "FGD" in grids:
+        yield Table(
+            f"DP-FedGD at every server step: t{accuracy}",
+            rows=[*side, *(label for label in grids["FGD"] if label != "eta"), "eta"],
+            columns="eps",
+            cells="accuracy",
+            where={"method": "FGD"},
+        )
+    if curves:
+        yield Table(
+            "Test accuracy (%) on the way, best point of each grid",
+            rows=[*side, "eps", "method"],
+            columns="round",
+            cells="curve",
+            where={"round": [5, 10, 15, 20, 30, 50, 70]},
+        )
