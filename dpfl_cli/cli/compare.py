@@ -43,6 +43,7 @@ def plot_comparison(
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     from dpfl_cli.reproduction.look import COLOURS, STYLE, STYLES
 
@@ -75,6 +76,7 @@ def plot_comparison(
         if min(one.min() for one in drawn) * LOG_FROM < max(one.max() for one in drawn):
             axis.set_yscale("log")
         axis.set_xlabel("round")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set_ylabel(f"{name} (%)" if name == "accuracy" else words)
         figure.legend(loc="outside lower left")
         deltas = ", ".join(sorted({f"{one.result['privacy']['delta']:g}" for one in records}))
@@ -125,7 +127,8 @@ def _epsilon(records: Sequence[RunRecord]) -> str:
     found = {f"{one['epsilon']:.3g}" for one in reports if one["epsilon"] is not None}
     if not found:
         return "not private"
-    return f"ε = {' to '.join(sorted(found, key=float))}{' claimed' * is_claimed(reports[0])}"
+    values = "\u00a0to\u00a0".join(sorted(found, key=float))  # no line ends within
+    return f"ε\u00a0=\u00a0{values}{' claimed' * is_claimed(reports[0])}"
 
 
 def _labels(settings: Sequence[Mapping[str, Any]]) -> list[list[str]]:

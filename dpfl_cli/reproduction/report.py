@@ -217,9 +217,13 @@ def write_report(outputs: Path, artifacts: Mapping[str, Artifact], command: str)
     damaged = [one.folder for one in found if one.damage]
     papers = _by_paper(front)
     cited = {one.paper.key: one.paper for one in artifacts.values() if one.paper is not None}
+    declared = Counter(one.paper.key for one in artifacts.values() if one.paper is not None)
+    missing = sorted(artifacts.keys() - {one.artifact for one in found})
     shared = {"papers": papers, "cited": cited, "command": command, "top": ""}
     files: dict[str, str | bytes] = {
-        "index.html": _template("index.html.j2")(shown=front, damaged=damaged, **shared),
+        "index.html": _template("index.html.j2")(
+            shown=front, damaged=damaged, declared=declared, missing=missing, **shared
+        ),
         "claims.html": _template("claims.html.j2")(shown=front, **shared),
     }
     for name, mine in papers.items():

@@ -173,7 +173,7 @@ const plot = (root, data) => {
       }
       groups.forEach((list) => list.sort((a, b) => a.x - b.x));
       drawing.replaceChildren(...chart(groups, {
-        x: title(along), y: title(measure.get()) + (base === null ? "" : ` relative to ${base}`), log: scale === "log",
+        x: title(along), y: title(measure.get()) + (base === null ? "" : ", relative"), log: scale === "log",
         names: words && words.map(title),
       }));
     };
