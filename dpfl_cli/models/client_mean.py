@@ -12,8 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from torch import Tensor
 
-from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.federation import DatasetInfo, Federation
+from dpfl_cli.data.federation import Federation
 from dpfl_cli.models.network import Network, NetworkSettings
 
 
@@ -91,19 +90,3 @@ def own_clients(federation: Federation) -> np.ndarray | None:
         owners, np.repeat(first, partition.counts)
     )
     return first if own else None
-
-
-def image_classes(model: str, info: DatasetInfo, smallest: int) -> tuple[int, int, int, int]:
-    """channels, height, width and classes of a dataset of images; a ConfigError where it is none,
-    or they are too small.
-    """
-    shape = info.feature_shape if len(info.feature_shape) == 3 else (1, *info.feature_shape)
-    if len(shape) != 3 or info.classes is None or info.target_shape or min(shape[1:]) < smallest:
-        kind = "no classes" if info.classes is None else f"{info.classes} classes"
-        raise ConfigError(
-            f"model={model}: needs images [channels, height, width] or [height, width] of at least "
-            f"{smallest}x{smallest} with classes, but dataset={info.name} has records of shape "
-            f"{list(info.feature_shape)} and {kind}; choose another model"
-        )
-    channels, height, width = shape
-    return channels, height, width, info.classes

@@ -23,13 +23,16 @@ from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.federation import DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.programs import built_or_none
 from dpfl_cli.models.cnn_shape import DESCENT, EVALUATION, GRADIENT, CnnShape
+from dpfl_cli.models.images import Images, image_classes
 from dpfl_cli.models.network import Network
+from dpfl_cli.models.objective import misfit
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
 if TYPE_CHECKING:
     from dpfl_cli.models.cnn_kernel import CnnKernel
 
 STACKED_RECORDS = 1 << 16  # records of the clients that a GPU computes at once
+SMALLEST = 13  # side of an image, of which two convolutions and poolings leave something
 EVALUATED = 256  # test records that the kernel takes as one client
 
 
@@ -43,27 +46,16 @@ class CnnSettings(Settings):
 
 def shape_of(settings: CnnSettings, info: DatasetInfo) -> CnnShape:
     """The network's shape on a dataset; a ConfigError where the two do not fit."""
-    if len(info.feature_shape) != 2 or info.classes is None:
-        kind = "no classes" if info.classes is None else f"{info.classes} classes"
-        raise ConfigError(
-            f"model: a cnn needs grey images [height, width] with classes, but dataset {info.name} "
-            f"has records of shape {list(info.feature_shape)} and {kind}; choose dataset=mnist or "
-            "another model"
-        )
-    height, width = info.feature_shape
+    channels, height, width, classes = image_classes("cnn", info, SMALLEST)
+    if channels > 1:
+        raise misfit("cnn", "grey images", info, "dataset=mnist")
     a, b = settings.channels
     relu = settings.activation == "relu"
-    shape = CnnShape(height, width, (a, b), settings.hidden, info.classes, relu)
-    if min(shape.second) < 1:
-        raise ConfigError(
-            "model: a cnn with two 4x4 convolutions and poolings needs images of at least 13x13, "
-            f"but dataset {info.name} has {height}x{width}; choose dataset=mnist or another model"
-        )
-    return shape
+    return CnnShape(height, width, (a, b), settings.hidden, classes, relu)
 
 
 @component("model", "cnn", revision=2, settings=CnnSettings)
-class CnnObjective(Network):
+class CnnObjective(Images, Network):
     """Two 4x4 convolutions with max-pooling, then one or two fully connected layers;
     cross-entropy.
     """
@@ -93,10 +85,6 @@ class CnnObjective(Network):
         for one in shape.layers[2:]:
             layers += [nn.Linear(one.inputs, one.outputs), *([nn.ReLU()] if one.relu else [])]
         return nn.Sequential(*layers)
-
-    def inputs(self, features: Tensor) -> Tensor:
-        """[n, 1, height, width]."""
-        return features.unsqueeze(1)
 
     @classmethod
     def workspace(cls, settings: CnnSettings, info: DatasetInfo, clients: int) -> int:

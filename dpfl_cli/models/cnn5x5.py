@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from dpfl_cli.config.component import component
 from dpfl_cli.data.federation import DatasetInfo
-from dpfl_cli.models.client_mean import ClientMeanNetwork, ClientMeanSettings, image_classes
+from dpfl_cli.models.client_mean import ClientMeanNetwork, ClientMeanSettings
+from dpfl_cli.models.images import Images, image_classes
 
 Width = Annotated[int, Field(ge=1)]
 
@@ -28,7 +29,7 @@ class Cnn5x5Settings(ClientMeanSettings):
 
 
 @component("model", "cnn5x5", revision=2, settings=Cnn5x5Settings)
-class Cnn5x5(ClientMeanNetwork):
+class Cnn5x5(Images, ClientMeanNetwork):
     """Two 5x5 convolutions (padding 2) with ReLU and 2x2 max-pooling, fully connected layers,
     cross-entropy.
     """
@@ -45,7 +46,3 @@ class Cnn5x5(ClientMeanNetwork):
         if settings.hidden is not None:
             layers += [nn.Linear(values, settings.hidden), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(settings.hidden or values, classes))
-
-    def inputs(self, features: Tensor) -> Tensor:
-        """[n, channels, height, width]; grey images have one channel."""
-        return features if features.ndim == 4 else features.unsqueeze(1)

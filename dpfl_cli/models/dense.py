@@ -27,11 +27,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.losses import Loss
-from dpfl_cli.models.objective import Objective
+from dpfl_cli.models.objective import Objective, misfit
 from dpfl_cli.models.passes import Activation, Layer, Passes
 from dpfl_cli.models.records import (
     CPU_BLOCK,
@@ -292,8 +291,5 @@ class Dense(Objective):
 def classes_of(model: str, info: DatasetInfo) -> int:
     """c; a ConfigError where a dataset has no classes."""
     if info.classes is None:
-        raise ConfigError(
-            f"model={model}: needs records with classes, but dataset={info.name} has real "
-            "targets; choose dataset=mnist or another model"
-        )
+        raise misfit(model, "records with classes", info, "dataset=mnist")
     return info.classes

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
@@ -23,21 +21,22 @@ SHARED_WORK = 1 << 21  # products and sums from which on several threads pay
 PART_WORK = 1 << 19  # and of which a thread takes at least as many at once
 
 
-@dataclass(frozen=True)
-class Layout:
-    """One federation's records as the kernel reads them.
+class Layout(NamedTuple):
+    """One federation's records as the kernel reads them: what every call begins with.
 
     Attributes:
-      loss, scale, outs: one of `LOSSES`, the factor of a squared one, and the number c of outputs.
+      loss, scale, outs: the place in `LOSSES`, the factor of a squared one, and the number c of
+        outputs.
       vectors: [V, width, 8] float64 with one record to a lane and every client beginning a vector,
         or none; its width is that of rows, filled up to a multiple of 8.
       places: [M] int64 each client's first vector.
       rows, targets, norms: [N, q] features, [N] float64 y or classes, [N] float64 ||x||, infinite
         for a record that is not finite.
       firsts, counts: [M] int64 row of each client's first record, and number of its records.
+      block: how many vectors of records are computed together.
     """
 
-    loss: str
+    loss: int
     scale: float
     outs: int
     vectors: np.ndarray
@@ -47,6 +46,7 @@ class Layout:
     norms: np.ndarray
     firsts: np.ndarray
     counts: np.ndarray
+    block: int
 
     @classmethod
     def of(
@@ -62,19 +62,12 @@ class Layout:
         if total:
             numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
             lanes = np.repeat(places, counts) * LANES + numbers
-            records = rows[np.repeat(firsts, counts) + numbers]
-            vectors[lanes // LANES, : rows.shape[1], lanes % LANES] = records
-        return cls(loss, scale, outs, vectors, places, rows, targets, norms, firsts, counts)
-
-    @property
-    def fixed(self) -> tuple[Any, ...]:
-        """What every call begins with."""
-        size = NEAREST if self.outs == 1 else NEAR
-        block = max(1, min(BLOCK, size // (64 * self.vectors.shape[1])) // LANES) * LANES
-        return (
-            LOSSES.index(self.loss), self.scale, self.outs, self.vectors, self.places, self.rows,
-            self.targets, self.norms, self.firsts, self.counts, block,
-        )  # fmt: skip
+            own = rows[np.repeat(firsts, counts) + numbers]
+            vectors[lanes // LANES, : rows.shape[1], lanes % LANES] = own
+        size = NEAREST if outs == 1 else NEAR
+        block = max(1, min(BLOCK, size // (64 * width)) // LANES) * LANES
+        records = (rows, targets, norms, firsts, counts)
+        return cls(LOSSES.index(loss), scale, outs, vectors, places, *records, block)
 
 
 class LayerKernel:
@@ -107,10 +100,8 @@ class LayerKernel:
         options: Any = {"error_model": "numpy", "fastmath": {"contract"}}
         name = "the kernel of linear layers"
         self._compute = built(loops.compute, name, 10, compute, **options)
-        self._solve_program: Callable[[], Any] = partial(
-            built, loops.solve, f"{name}, for second-order methods,", 5, solve, **options
-        )
-        self._solve: Any = None
+        name += ", for second-order methods,"
+        self._solve = cache(lambda: built(loops.solve, name, 5, solve, **options))
 
     def compute(
         self,
@@ -170,10 +161,8 @@ class LayerKernel:
           damping, limits: [R] gamma and the bounds of the records' Hessians.
           tolerance: of the residual, relative to the right side.
         """
-        if self._solve is None:
-            self._solve = self._solve_program()
         self._share(
-            self._solve, threads, SHARED_WORK, layout, runs,
+            self._solve(), threads, SHARED_WORK, layout, runs,
             runs, parameters, right, damping, limits, tolerance, out,
         )  # fmt: skip
 
@@ -182,7 +171,7 @@ class LayerKernel:
         program: Any, threads: int, work: int, layout: Layout, runs: np.ndarray, *given: Any
     ) -> None:
         jobs = len(runs) * len(layout.counts)
-        call = partial(program, *layout.fixed, *given)
+        call = partial(program, *layout, *given)
         if threads == 1 or work < SHARED_WORK:
             call(0, jobs)
             return

@@ -11,9 +11,9 @@ from pydantic import Field
 from torch import Tensor
 
 from dpfl_cli.config.component import Settings, component
-from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Records
 from dpfl_cli.models.losses import Loss, Squared
+from dpfl_cli.models.objective import misfit
 from dpfl_cli.models.passes import Layer
 from dpfl_cli.models.second_order import SecondOrder
 
@@ -42,11 +42,8 @@ class LinearRegression(SecondOrder):
     def layers_for(cls, settings: LinearRegressionSettings, info: DatasetInfo) -> list[Layer]:
         """d is the length of a record's feature vector."""
         if info.classes is not None or len(info.feature_shape) != 1 or info.target_shape:
-            raise ConfigError(
-                f"model=linear_regression: needs feature vectors with real targets, but "
-                f"dataset={info.name} has features of shape {list(info.feature_shape)} and "
-                f"{info.classes or 'no'} classes; choose dataset=synthetic or another model"
-            )
+            needs = "feature vectors with real targets"
+            raise misfit("linear_regression", needs, info, "dataset=synthetic")
         return [Layer(info.feature_shape[0], 1, bias=False)]
 
     @classmethod

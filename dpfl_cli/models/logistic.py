@@ -31,6 +31,7 @@ from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Records
 from dpfl_cli.models.losses import Logistic, Loss
+from dpfl_cli.models.objective import misfit
 from dpfl_cli.models.optimum import LogisticProblem, minimiser, smoothness
 from dpfl_cli.models.passes import Layer
 from dpfl_cli.models.prox import PenaltySettings, penalty_of
@@ -87,11 +88,8 @@ class LogisticRegression(SecondOrder):
     def layers_for(cls, settings: LogisticSettings, info: DatasetInfo) -> list[Layer]:
         """d is the length of a record's feature vector."""
         if info.classes != 2 or len(info.feature_shape) != 1:
-            raise ConfigError(
-                f"model=logistic: needs feature vectors with two classes, but dataset={info.name} "
-                f"has features of shape {list(info.feature_shape)} and {info.classes or 'no'} "
-                "classes; choose dataset=ijcnn1 or another model"
-            )
+            needs = "feature vectors with two classes"
+            raise misfit("logistic", needs, info, "dataset=ijcnn1")
         return [Layer(info.feature_shape[0], 1, bias=False)]
 
     @classmethod

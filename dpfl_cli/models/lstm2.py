@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpfl_cli.config.component import component
-from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.leaf_reddit import IGNORED, UNK
 from dpfl_cli.models.client_mean import ClientMeanNetwork, ClientMeanSettings
+from dpfl_cli.models.objective import misfit
 
 LAYERS = 2
 Width = Annotated[int, Field(ge=1)]
@@ -72,11 +72,8 @@ class Lstm2(ClientMeanNetwork):
     def network(cls, settings: Lstm2Settings, info: DatasetInfo) -> nn.Module:
         vocabulary = info.details.get("vocabulary")
         if vocabulary is None:
-            raise ConfigError(
-                "model=lstm2: needs sequences of tokens of a vocabulary, but "
-                f"dataset={info.name} has none; choose dataset=reddit or reddit_synth, or another "
-                "model"
-            )
+            needs = "sequences of tokens of a vocabulary"
+            raise misfit("lstm2", needs, info, "dataset=reddit, reddit_synth,")
         return nn.Sequential(
             nn.Embedding(vocabulary, settings.embedding),
             PlainLstm(settings.embedding, settings.hidden, LAYERS, batch_first=True),

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo
+from dpfl_cli.models.images import Images, image_classes
 from dpfl_cli.models.network import Network, NetworkSettings
 
 UNIT = 8  # numbers of channels are multiples of it
@@ -63,7 +64,7 @@ class MobileNetSettings(NetworkSettings):
 
 
 @component("model", "mobilenet", revision=2, settings=MobileNetSettings)
-class MobileNet(Network):
+class MobileNet(Images, Network):
     """MobileNet, version 2 or 1, with group normalisation and cross-entropy; on images, grey or in
     colour.
     """
@@ -71,25 +72,13 @@ class MobileNet(Network):
     @classmethod
     def network(cls, settings: MobileNetSettings, info: DatasetInfo) -> nn.Module:
         """The network for images [height, width] or [channels, height, width] with classes."""
-        if info.classes is None or info.target_shape or len(info.feature_shape) not in (2, 3):
-            raise ConfigError(
-                f"model=mobilenet: needs images with classes, but dataset={info.name} has records "
-                f"of shape {list(info.feature_shape)} and {info.classes or 'no'} classes; choose "
-                "dataset=mnist or another model"
-            )
-        image = cls.inputs(torch.zeros(1, *info.feature_shape))
-        make = version_1 if settings.version == "v1" else version_2
-        layers = make(settings, image.shape[1])
-        with torch.no_grad():
-            outputs = layers(image).shape[1]  # where the layers fit the image
+        channels, height, width, classes = image_classes("mobilenet", info, 1)
+        layers = (version_1 if settings.version == "v1" else version_2)(settings, channels)
+        with torch.no_grad():  # where the layers fit the images
+            outputs = layers(torch.zeros(1, channels, height, width)).shape[1]
         return nn.Sequential(
-            layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(outputs, info.classes)
+            layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(outputs, classes)
         )
-
-    @staticmethod
-    def inputs(features: Tensor) -> Tensor:
-        """[n, channels, height, width]; grey images get their channel."""
-        return features.unsqueeze(1) if features.dim() == 3 else features
 
 
 class Normalisation(nn.GroupNorm):

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.quantiles import QUANTILES, gradient_quantiles
@@ -23,6 +24,15 @@ from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from dpfl_cli.privacy.solves import Constant, Side, joined_side, solved_mean
 
 Curvature = Literal["hessian", "covariance"]
+
+
+def misfit(model: str, needs: str, info: DatasetInfo, choose: str) -> ConfigError:
+    """What is said where a model and a dataset do not fit."""
+    kind = "no classes" if info.classes is None else f"{info.classes} classes"
+    return ConfigError(
+        f"model={model}: needs {needs}, but dataset={info.name} has records of shape "
+        f"{list(info.feature_shape)} and {kind}; choose {choose} or another model"
+    )
 
 
 class Objective(ABC):

@@ -17,6 +17,7 @@ from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.client_mean import ClientMeanNetwork, ClientMeanSettings
+from dpfl_cli.models.objective import misfit
 
 EPSILON = 1e-9  # of the loss's denominator
 Width = Annotated[int, Field(ge=1)]
@@ -116,11 +117,8 @@ class Unet3d(ClientMeanNetwork):
             or info.feature_shape[0] != 1
             or min(info.feature_shape[1:]) < 4
         ):
-            raise ConfigError(
-                "model=unet3d: needs volumes [1, x, y, z] of at least 4x4x4 with labels for all "
-                f"voxels, but dataset={info.name} has records of shape {list(info.feature_shape)}; "
-                "choose dataset=fed_ixi or ixi_synth, or another model"
-            )
+            needs = "volumes [1, x, y, z] of at least 4x4x4 with labels for all voxels"
+            raise misfit("unet3d", needs, info, "dataset=fed_ixi, ixi_synth,")
         if (2 * settings.channels) % settings.groups:
             raise ConfigError(
                 f"model.groups={settings.groups}: does not divide {2 * settings.channels}, twice "

@@ -18,11 +18,12 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from dpfl_cli.config.component import component
 from dpfl_cli.data.federation import DatasetInfo
-from dpfl_cli.models.client_mean import ClientMeanNetwork, ClientMeanSettings, image_classes
+from dpfl_cli.models.client_mean import ClientMeanNetwork, ClientMeanSettings
+from dpfl_cli.models.images import Images, image_classes
 
 LAYERS = (
     (1,),
@@ -43,7 +44,7 @@ class Vgg11Settings(ClientMeanSettings):
 
 
 @component("model", "vgg11", revision=2, settings=Vgg11Settings)
-class Vgg11(ClientMeanNetwork):
+class Vgg11(Images, ClientMeanNetwork):
     """Eight 3x3 convolutions with ReLU and five max-poolings, fully connected layers,
     cross-entropy.
     """
@@ -77,10 +78,6 @@ class Vgg11(ClientMeanNetwork):
         return np.concatenate(
             [kaiming(tuple(one.shape), generator).ravel() for one in self.module.parameters()]
         )
-
-    def inputs(self, features: Tensor) -> Tensor:
-        """[n, channels, height, width]; grey images have one channel."""
-        return features if features.ndim == 4 else features.unsqueeze(1)
 
 
 def kaiming(shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:

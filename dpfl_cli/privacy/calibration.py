@@ -14,6 +14,7 @@ from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.privacy.accountants import Accountant, TooLargeToPrice, check_delta
 from dpfl_cli.privacy.ledger import Ledger
 
+LOWEST, HIGHEST = 1e-12, 1e15  # the parameters considered
 _MOST_STEPS = 300  # bisection alone needs about 60
 
 
@@ -24,8 +25,6 @@ def calibrate(
     ledger_of: Callable[[float], Ledger],
     *,
     increasing: bool = False,
-    lower: float = 1e-12,
-    upper: float = 1e15,
 ) -> float:
     """The parameter at which the ledger's epsilon meets the target from below.
 
@@ -36,7 +35,6 @@ def calibrate(
       ledger_of: the planned ledger at a parameter: noise multiplier (epsilon falls as it grows), or
         epsilon per release of a pure mechanism (`increasing`).
       increasing: whether epsilon grows with the parameter.
-      lower, upper: the parameters considered.
 
     Returns:
       A parameter with target (1 - tolerance) <= epsilon <= target, tolerance as the accountant
@@ -52,11 +50,9 @@ def calibrate(
             f"dp.epsilon={target_epsilon:g}: must be a positive number; for no privacy use dp=none"
         )
     check_delta(delta)
-    if not 0 < lower < upper:
-        raise ConfigError(f"calibration needs 0 < lower < upper, got {lower:g} and {upper:g}")
 
     def parameter(noise: float) -> float:
-        return min(max(1 / noise if increasing else noise, lower), upper)
+        return min(max(1 / noise if increasing else noise, LOWEST), HIGHEST)
 
     def epsilon_at(noise: float) -> float:
         try:
@@ -64,7 +60,7 @@ def calibrate(
         except TooLargeToPrice:
             return math.inf
 
-    least, most = (1 / upper, 1 / lower) if increasing else (lower, upper)
+    least, most = (1 / HIGHEST, 1 / LOWEST) if increasing else (LOWEST, HIGHEST)
     noise = min(max(1.0, least), most)
     ledger = ledger_of(parameter(noise))
     refuse_hopeless(ledger, accountant)

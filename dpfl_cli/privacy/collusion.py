@@ -12,11 +12,10 @@ noise, whoever colludes.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 from dpfl_cli.privacy.accountants import Accountant, price
-from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
+from dpfl_cli.privacy.ledger import Ledger
 
 WHOLE = (
     "changes nothing: every message carries the whole noise, and it is the messages that are priced"
@@ -37,8 +36,7 @@ def against(ledger: Ledger, clients: int, colluding: int) -> Ledger:
     left = math.sqrt((clients - colluding) / clients)
     return Ledger(
         tuple(
-            _scaled(entry, left) if entry.scope == "federation" else entry
-            for entry in ledger.entries
+            entry.scaled(left) if entry.scope == "federation" else entry for entry in ledger.entries
         )
     )
 
@@ -70,26 +68,13 @@ def collusion(
     return found
 
 
-def _scaled(entry: LedgerEntry, factor: float) -> LedgerEntry:
-    if isinstance(entry.parameter, tuple):
-        return replace(entry, parameter=tuple((factor * entry.parameters()).tolist()))
-    return entry if entry.parameter is None else replace(entry, parameter=factor * entry.parameter)
-
-
 def _composed(ledger: Ledger) -> Ledger:
     """The same with noise that changes over time as one release each, where no accountant looks at
-    rounds.
-
-    Gaussian releases with multipliers z_t compose to exactly one with 1 / z^2 = sum 1 / z_t^2
-    (Dong, Roth and Su 2022, Corollary 3.3), in Rényi divergence too, and pricing one is quick.
-    Releases of a group may be priced round by round and stay.
+    rounds: releases of a group may be priced round by round and stay.
     """
-    entries = []
-    for entry in ledger.entries:
-        if isinstance(entry.parameter, tuple) and entry.kind == "gaussian" and not entry.group:
-            entries.append(
-                replace(entry, count=1, parameter=float((entry.parameters() ** -2.0).sum() ** -0.5))
-            )
-        else:
-            entries.append(entry)
-    return Ledger(tuple(entries))
+    return Ledger(
+        tuple(
+            entry.composed() if entry.kind == "gaussian" and not entry.group else entry
+            for entry in ledger.entries
+        )
+    )

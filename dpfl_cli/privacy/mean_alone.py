@@ -14,8 +14,7 @@ def mean_alone(ledger: Ledger, clients: int) -> Ledger | None:
 
     The mean of M messages with noise N(0, std^2) each has noise N(0, std^2 / M), and one client
     moves it by sensitivity / M: one Gaussian release of the federation, of multiplier z sqrt(M).
-      Noise that changes over time is written as the one release to
-    which its releases compose, 1 / z^2 = sum 1 / z_t^2 (Dong, Roth and Su 2022, Corollary 3.3).
+    Noise that changes over time is written as the one release to which its releases compose.
 
     It is defined for Gaussian vectors of whole clients, which send one contribution each.
     """
@@ -28,11 +27,6 @@ def mean_alone(ledger: Ledger, clients: int) -> Ledger | None:
             or entry.unit != "client"
         ):
             return None
-        count, z = entry.count, entry.parameter
-        if isinstance(z, tuple):
-            count, z = 1, float((entry.parameters() ** -2.0).sum() ** -0.5)
-        assert z is not None
-        entries.append(
-            replace(entry, count=count, parameter=z * math.sqrt(clients), scope="federation")
-        )
+        mean = entry.composed().scaled(math.sqrt(clients))
+        entries.append(replace(mean, scope="federation"))
     return Ledger(tuple(entries))

@@ -11,7 +11,6 @@ import importlib.util
 import logging
 import os
 import signal
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +19,7 @@ from pydantic import Field
 
 from dpfl_cli.config.component import parse_settings
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.simulation.signals import handled
 from dpfl_cli.simulation.workers import Assignment, Backend, Entry, Future
 
 IDLE = 5  # seconds after which a process without work ends by itself, should its parent be gone
@@ -38,7 +38,7 @@ class Joblib(Backend):
             ProcessPoolExecutor(max_workers=1, timeout=IDLE) for _ in assignments
         ]  # one each: a death takes no other along
         try:
-            with _interrupts_ignored():
+            with handled(signal.SIG_IGN, signal.SIGINT):  # the parent tells its workers to stop
                 futures = [
                     pool.submit(entry, one) for pool, one in zip(pools, assignments, strict=True)
                 ]
@@ -136,7 +136,7 @@ class Submitit(Backend):
                 slurm_additional_parameters=self.slurm,
                 **{name: value for name, value in chosen.items() if value is not None},
             )
-        with _interrupts_ignored():
+        with handled(signal.SIG_IGN, signal.SIGINT):  # the parent tells its workers to stop
             jobs = executor.map_array(entry, assignments)
         try:
             yield jobs
@@ -163,18 +163,3 @@ def make_backend(name: str, options: Mapping[str, Any]) -> Backend:
         )
     backend: Backend = parse_settings(kind, dict(options), "hydra.launcher")
     return backend
-
-
-@contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Processes started inside ignore Ctrl-C, which the terminal sends to all of them: the parent
-    tells its workers to stop.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -21,6 +21,7 @@ from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.relay import POLL
 from dpfl_cli.simulation.results import failure_reason, run_files
 from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.signals import handled
 from dpfl_cli.simulation.stack import Stack
 from dpfl_cli.simulation.store import RunRecord, RunStore
 
@@ -282,9 +283,6 @@ def deferred_interrupt(progress: Progress) -> Iterator[Callable[[], bool]]:
     one stops at once.
     """
     stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop.is_set
-        return
 
     def handler(number: int, frame: object) -> None:
         if stop.is_set():
@@ -292,8 +290,5 @@ def deferred_interrupt(progress: Progress) -> Iterator[Callable[[], bool]]:
         stop.set()
         progress.say("interrupted: saving a checkpoint after this round (again to stop at once)")
 
-    before = signal.signal(signal.SIGINT, handler)
-    try:
+    with handled(handler, signal.SIGINT):
         yield stop.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)

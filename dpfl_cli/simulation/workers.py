@@ -36,6 +36,7 @@ from dpfl_cli.config.paths import COMMAND
 from dpfl_cli.simulation.dealing import cores_of_this_process, deal, share_of_cores
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.relay import POLL, Inbox, Outbox
+from dpfl_cli.simulation.signals import handled
 
 if TYPE_CHECKING:
     from dpfl_cli.simulation.execute import Outcome
@@ -307,12 +308,6 @@ def _stop_asked(own: Assignment) -> Iterator[Callable[[], bool]]:
     (its time is nearly up).
     """
     signalled = threading.Event()
-    main = threading.current_thread() is threading.main_thread()
-    before = {
-        number: signal.signal(number, lambda *_: signalled.set())
-        for number in (signal.SIGINT, signal.SIGUSR2)
-        if main
-    }
     looked = 0.0
     file = Path(own.folder) / STOP
 
@@ -328,11 +323,8 @@ def _stop_asked(own: Assignment) -> Iterator[Callable[[], bool]]:
                 signalled.set()
         return signalled.is_set()
 
-    try:
+    with handled(lambda *_: signalled.set(), signal.SIGINT, signal.SIGUSR2):
         yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _alive(process: int) -> bool:

@@ -320,7 +320,7 @@ def test_settings_are_checked() -> None:
 @pytest.mark.parametrize(
     ("shape", "classes", "message"),
     [
-        ((100,), 10, "grey images"),
+        ((100,), 10, "needs images"),
         ((28, 28), None, "no classes"),
         ((12, 28), 10, "at least 13x13"),
         ((3, 32, 32), 10, "grey"),

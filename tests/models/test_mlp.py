@@ -454,7 +454,7 @@ def test_settings_are_checked(key: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("shape", "classes", "side", "message"),
     [
-        ((100,), None, 1, "dataset=toy has real targets"),
+        ((100,), None, 1, "dataset=toy has .* and no classes"),
         (
             (100,),
             10,

@@ -158,7 +158,7 @@ def test_wrong_settings_are_refused(values: dict, says: str) -> None:
     "info", [info_of((30,)), info_of(classes=None), info_of((28, 28), target_shape=(28, 28))]
 )
 def test_data_that_are_no_images_with_classes_are_refused(info: DatasetInfo) -> None:
-    with pytest.raises(ConfigError, match="model=mobilenet: needs images with classes"):
+    with pytest.raises(ConfigError, match="model=mobilenet: needs images"):
         MobileNet.dimension_of(settings_of(), info)
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.privacy import calibration
 from dpfl_cli.privacy.accountants import accountant
 from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
@@ -220,11 +221,14 @@ class TestRefusals:
                 lambda noise: Ledger((entry(noise, 10), entry(3.0, 1, "pure", name="fixed"))),
             )
 
-    def test_bounds_on_the_noise(self):
+    def test_bounds_on_the_noise(self, monkeypatch):
+        monkeypatch.setattr(calibration, "HIGHEST", 5.0)
         with pytest.raises(PrivacyError, match="no noise reaches"):
-            calibrate(1.0, 1e-5, accountant("gdp"), releases(50), upper=5.0)
+            calibrate(1.0, 1e-5, accountant("gdp"), releases(50))
+        monkeypatch.setattr(calibration, "HIGHEST", 100.0)
+        monkeypatch.setattr(calibration, "LOWEST", 50.0)
         with pytest.raises(PrivacyError, match="met with any noise"):
-            calibrate(1.0, 1e-5, accountant("gdp"), releases(1), lower=50.0, upper=100.0)
+            calibrate(1.0, 1e-5, accountant("gdp"), releases(1))
 
     def test_noise_that_does_nothing(self):
         with pytest.raises(PrivacyError, match="nothing to calibrate"):
