@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+settings.register_profile("same", derandomize=True, deadline=None, database=None)
+settings.load_profile("same")  # the same examples every time, wherever they are run
 
 
 @pytest.fixture(autouse=True)
@@ -21,3 +26,30 @@ def _own_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def small() -> list[str]:
     """Overrides of a run that takes milliseconds."""
     return ["dataset.clients=12", "dataset.dimension=5", "rounds=6"]
+
+
+@pytest.fixture
+def own_components(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Components that a test registers are forgotten after it, as if it had had a process of its
+    own.
+    """
+    from hydra.core.config_store import ConfigStore
+
+    from dpfl_cli.config import component
+    from dpfl_cli.config.compose import options_changed
+    from dpfl_cli.config.errors import plugin_modules
+    from dpfl_cli.simulation.plan import load_components
+
+    load_components()
+    for group, known in component._registry.items():
+        monkeypatch.setitem(component._registry, group, dict(known))
+    offered = ConfigStore.instance()
+    copied = {name: {**one} if isinstance(one, dict) else one for name, one in offered.repo.items()}
+    monkeypatch.setattr(offered, "repo", copied)
+    monkeypatch.setenv("DPFL_PLUGINS", "")  # a run adds its own
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in plugin_modules:
+            del sys.modules[name]
+    options_changed()

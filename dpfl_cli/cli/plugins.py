@@ -104,6 +104,9 @@ def _offer() -> None:
     from hydra.core.config_store import ConfigStore
     from pydantic_core import PydanticUndefined
 
+    from dpfl_cli.config.compose import options_changed
+
+    options_changed()
     for group in GROUPS:
         for name, found in components(group).items():
             if found.origin == "dpfl":

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import deepcopy
-from functools import cache
+from functools import cache, lru_cache
 from itertools import compress, islice
 from typing import Any
 
@@ -38,6 +39,7 @@ VERSION_BASE = "1.3"
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, RecursionError, UserWarning)
 warnings.filterwarnings("error", "provider=hydra.searchpath")  # of a folder that is not there
 MOST_RUNS = 10**5  # of a grid
+MOST_KEPT = 512  # configs and words that are kept for the next ones like them
 # of Hydra's own folders, which are off: there is one tree of outputs
 HYDRA_FOLDERS = (
     "hydra.run.dir",
@@ -70,13 +72,12 @@ def check_overrides(words: Sequence[str]) -> None:
       ConfigError: an empty value or sweep step, no option of a group, a group's name changed
         without its options, a value listed twice, too large a grid, a folder of Hydra's.
     """
-    parser = OverridesParser.create()
     runs = 1
     for word in words:
         if word.startswith("-"):  # from Python; the command line knows its flags
             raise ConfigError(f"{word}: not an override; write key=value")
         try:
-            (override,) = parser.parse_overrides([word])
+            override = _parsed(word)
             key, value = override.key_or_group, override.value()
             sweep = isinstance(value, ChoiceSweep | RangeSweep)
             iterator = override.sweep_string_iterator() if sweep else iter([value])
@@ -134,9 +135,19 @@ def compose_config(overrides: Sequence[str]) -> dict[str, Any]:
     """
     check_overrides(overrides)
     try:
-        return plain(_composed(overrides))
+        return _resolved(_with_values(overrides, _merged))
     except CONFIG_ERRORS as error:
         raise explained(error, overrides) from error
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _merged(*words: str) -> DictConfig:
+    return _own(_composed(words))
+
+
+def options_changed() -> None:
+    """Options of groups are no longer what they were: configs are composed of them anew."""
+    _merged.cache_clear()
 
 
 def compose_jobs(
@@ -144,9 +155,6 @@ def compose_jobs(
 ) -> list[dict[str, Any]]:
     """The resolved configs of a sweep's jobs, as plain values: what `loader.load_sweep_config`
     makes of each.
-
-    It takes Hydra a tenth of a second to merge the options that a job chooses. Jobs with the same
-    choices share that; the other values are set afterwards, which is when Hydra sets them too.
 
     Args:
       sweep: the config of the command.
@@ -156,38 +164,52 @@ def compose_jobs(
       HydraException, OmegaConfBaseException, ConfigError: of the first job that cannot be composed,
         as Hydra says it.
     """
-    parser = OverridesParser.create(config_loader=loader)
-    parse = cache(lambda word: parser.parse_overrides([word])[0])
-    is_group = cache(lambda key: bool(loader.get_group_options(key)))
-    merged = cache(lambda *words: _own(loader.load_sweep_config(sweep, list(words))))
 
-    def composed(words: Sequence[str]) -> DictConfig:
-        overrides = [parse(word) for word in words]
-        if not all(_is_plain(override) for override in overrides):
-            return _own(loader.load_sweep_config(sweep, list(words)))
-        chosen = [is_group(override.key_or_group) for override in overrides]
-        config = deepcopy(merged(*compress(words, chosen)))
-        for override, group in zip(overrides, chosen, strict=True):
-            if not group:
-                OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
-        return config
+    @lru_cache(maxsize=MOST_KEPT)
+    def merged(*words: str) -> DictConfig:
+        return _own(loader.load_sweep_config(sweep, list(words)))
 
-    configs = []
-    for words in jobs:
-        try:
-            config = composed(words)
-        except OmegaConfBaseException:  # Hydra has words for what is wrong
-            config = _own(loader.load_sweep_config(sweep, list(words)))
-        configs.append(_resolved(config))
-    return configs
+    return [_resolved(_with_values(words, merged)) for words in jobs]
+
+
+def _with_values(words: Sequence[str], merged: Callable[..., DictConfig]) -> DictConfig:
+    """What Hydra makes of some overrides.
+
+    It takes Hydra a tenth of a second to merge the options that they choose. Those with the same
+    choices share that; the other values are set afterwards, which is when Hydra sets them too.
+
+    Args:
+      merged: Hydra's own config of overrides, kept for the next ones with the same choices.
+    """
+    overrides = [_parsed(word) for word in words]
+    choices = [_is_group(override.key_or_group) for override in overrides]
+    if all(group or _is_plain(one) for group, one in zip(choices, overrides, strict=True)):
+        config = deepcopy(merged(*compress(words, choices)))
+        with suppress(OmegaConfBaseException):  # Hydra has words for what is wrong
+            for override, group in zip(overrides, choices, strict=True):
+                if not group:
+                    OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+            return config
+    return merged(*words)
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _parsed(word: str) -> Override:
+    return OverridesParser.create().parse_overrides([word])[0]
+
+
+@cache
+def _is_group(key: str) -> bool:
+    return (conf_dir() / key).is_dir()
 
 
 def _is_plain(override: Override) -> bool:
-    """Whether it chooses an option or sets a value, in whatever order it comes: adds and deletes
-    nothing, and merges nothing.
+    """Whether it sets one value, in whatever order it comes: adds and deletes nothing, and merges
+    nothing.
     """
     change = override.type == OverrideType.CHANGE and override.package is None
-    return change and not override.is_hydra_override() and not isinstance(override.value(), dict)
+    single = not override.is_sweep_override() and not isinstance(override.value(), dict)
+    return change and single and not override.is_hydra_override()
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

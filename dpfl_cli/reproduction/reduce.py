@@ -179,7 +179,9 @@ def _derived(name: str, measure: Derived, rows: Rows) -> list[Row]:
     within = rows.where(**measure.where) if measure.where else rows
     made = []
     wholes = {float(one.frame[SEED].max()): one for one in rows.by_seed()}
-    for key in within.frame[list(measure.per)].drop_duplicates().itertuples(index=False, name=None):
+    # without labels, pandas drops no duplicates: one combination, not one of every row
+    combinations = within.frame[list(measure.per)].drop_duplicates()
+    for key in dict.fromkeys(combinations.itertuples(index=False, name=None)):
         if "" in key:
             continue
         labels = dict(zip(measure.per, key, strict=True))

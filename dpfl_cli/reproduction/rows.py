@@ -161,7 +161,8 @@ class Rows:
         if found.empty:
             raise Missing(f"no number for {_words(measure, labels)}")
         names = [*self.labels, ROUND, RANK]
-        varied = [name for name in names if name in found and found[name].nunique(dropna=False) > 1]
+        several = [name for name in names if name in found] if len(found) > 1 else []
+        varied = [name for name in several if found[name].nunique(dropna=False) > 1]
         if varied:
             raise ConfigError(
                 f"{_words(measure, labels)}: several; say which {' and '.join(varied)}"
@@ -206,7 +207,9 @@ def matching(frame: pd.DataFrame, where: Where, labels: Iterable[str]) -> pd.Dat
             frame = frame[inside]
             continue
         many = list(wanted) if isinstance(wanted, MANY) else [wanted]
-        frame = frame.loc[[any(_same(value, one) for one in many) for value in column]]
+        hit = column.isin(many).to_numpy(copy=True)  # true is 1 to it
+        hit[hit] = [any(_same(value, one) for one in many) for value in column[hit]]
+        frame = frame[hit]
     return frame
 
 

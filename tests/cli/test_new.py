@@ -10,29 +10,30 @@ from pathlib import Path
 import pytest
 
 from dpfl_cli.cli.main import main
+from dpfl_cli.cli.new import TRY
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.parametrize("kind", ["algorithm", "model", "dataset"])
 def test_what_is_written_passes_its_own_test(
-    kind: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    name = f"my_{kind}"
-    assert main(["new", kind, name]) == 0
-    assert capsys.readouterr().out.splitlines()[:2] == [f"{name}.py", f"test_{name}.py"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"test_{name}.py"]
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    for kind in TRY:
+        name = f"my_{kind}"
+        assert main(["new", kind, name]) == 0
+        assert capsys.readouterr().out.splitlines()[:2] == [f"{name}.py", f"test_{name}.py"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert main(["new", kind, name]) == 2
-    assert "is there already" in capsys.readouterr().err
+    for kind in TRY:
+        assert main(["new", kind, f"my_{kind}"]) == 2
+        assert "is there already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from dpfl_cli.config.compose import (
     VERSION_BASE,
     compose_config,
     compose_jobs,
+    options_changed,
     plain,
     register_resolvers,
 )
@@ -99,6 +100,7 @@ def test_a_key_that_is_twice_in_a_file_is_refused(tmp_path, monkeypatch) -> None
     with (tmp_path / "conf" / "scale" / "smoke.yaml").open("a") as file:
         file.write("rounds: 4\n")
     monkeypatch.setattr("dpfl_cli.config.compose.conf_dir", lambda: tmp_path / "conf")
+    options_changed()
     assert "found duplicate key rounds" in refused("scale=smoke")
 
 

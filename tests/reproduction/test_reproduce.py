@@ -5,11 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +24,7 @@ from dpfl_cli.reproduction.api import (
     Best,
     Claim,
     Comparison,
+    Derived,
     Figure,
     Metric,
     PaperNumbers,
@@ -45,7 +43,7 @@ from dpfl_cli.reproduction.reproduce import reproduce
 from dpfl_cli.reproduction.rows import matching
 from dpfl_cli.reproduction.tables import averaged, from_csv, rows_of, to_csv
 from dpfl_cli.simulation.store import RunStore
-from tests.reproduction.requests import FILE, digest
+from tests.reproduction.requests import FILE, digest, planned
 from tests.reproduction.small import BASE, DEMO, ONE, runs
 
 LOCK = json.loads(FILE.read_text())
@@ -245,6 +243,17 @@ def test_metrics_that_nothing_reports_are_empty_cells(outputs: Path) -> None:
     assert rows_of_runs(artifact, planned, records).frame.empty  # type: ignore[arg-type]
 
 
+def test_a_derived_measure_without_labels_is_one_number_a_seed(outputs: Path) -> None:
+    best = Derived(lambda rows: rows.value("distance", method="fedexp", clip=0.3))
+    artifact = changed(measures={**ONE.measures, "only": best})
+    store, planned = RunStore(outputs), cells(ONE, "quick")
+    records = {cell.plan.id: store.find(cell.plan.id) for cell in planned}
+    rows = rows_of_runs(artifact, planned, records)  # type: ignore[arg-type]
+    wanted = rows("distance", method="fedexp", clip=0.3).values
+    assert rows("only").values.to_dict() == wanted.to_dict()
+    assert len(rows("only").values) == 3
+
+
 def test_labels_tell_runs_apart() -> None:
     def twice(scale: str) -> Iterator[Run]:
         for clip in (0.1, 0.3):
@@ -328,27 +337,19 @@ def test_claims_are_those_above_their_artifact(tmp_path: Path) -> None:
     assert found == {"mine": ["one", "two"], "other": ["three"], "none": []}
 
 
-def test_a_file_of_ones_own_with_a_method_of_ones_own(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("own_components")
+def test_a_file_of_ones_own_with_a_method_of_ones_own(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "outputs"))
     path = tmp_path / "mine.py"
     path.write_text(MINE.replace("CELL", "distance").replace("fedavg", "fedmomentum"))
     plugin = str(Path(__file__).parents[1] / "cli/my_method.py")
-
-    def reproduce(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(  # a process of its own: a plugin's components stay registered
-            [sys.executable, "-m", "dpfl_cli.cli.main", "reproduce", str(path), *words],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "DPFL_OUTPUTS": str(tmp_path / "outputs")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    without = reproduce("--dry-run")
-    assert without.returncode == 2
-    assert "one of your own needs --plugin FILE" in without.stderr
-    lines = reproduce("--commands", "--plugin", plugin).stdout
-    assert f"dpfl run --plugin {plugin} -m" in lines
-    made = reproduce("--plugin", plugin)
-    assert made.returncode == 0, made.stderr
+    assert main(["reproduce", str(path), "--dry-run"]) == 2
+    assert "one of your own needs --plugin FILE" in capsys.readouterr().err
+    assert main(["reproduce", str(path), "--commands", "--plugin", plugin]) == 0
+    assert f"dpfl run --plugin {plugin} -m" in capsys.readouterr().out
+    assert main(["reproduce", str(path), "--plugin", plugin]) == 0
     page = (tmp_path / "outputs/artifacts/local/mine/quick/table.md").read_text()
     assert "| fedmomentum |" in page
 
@@ -444,11 +445,11 @@ def test_every_artifact_can_be_made(name: str) -> None:
     assert artifact.source
     for scale in ("smoke", "quick"):
         try:
-            planned = [] if artifact.counts_layers else cells(artifact, scale)
+            found = planned(artifact, scale)
         except DataError as error:
             pytest.skip(str(error))
-        rehearse(artifact, scale, planned)
-        assert digest(artifact, scale) == LOCK[name][scale]
+        rehearse(artifact, scale, found)
+        assert digest(artifact, scale, found) == LOCK[name][scale]
 
 
 @pytest.mark.parametrize("name", ["fedexp/fig1"])
