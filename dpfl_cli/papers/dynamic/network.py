@@ -111,7 +111,7 @@ fig3 = Artifact(
             "images averaged to 14 x 14 pixels, 32 hidden units, 150, 300 and 360 rounds in place "
             "of 500, 1000, 1200",
         ),
-        "paper": Size(3, 80, "the network 784-200-10, d = 159,010"),
+        "paper": Size(3, 85, "the network 784-200-10, d = 159,010"),
     },
     runs=runs,
     measures={

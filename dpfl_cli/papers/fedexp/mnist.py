@@ -251,7 +251,7 @@ table4 = Artifact(
         "quick": Size(
             2, 3, "1000 clients with 12 images each, 25 rounds, the first 2000 test images"
         ),
-        "paper": Size(5, 84, "1000 clients with 60 images each, 50 rounds, all test images"),
+        "paper": Size(5, 60, "1000 clients with 60 images each, 50 rounds, all test images"),
     },
     runs=runs,
     measures={"accuracy": Metric("accuracy")},

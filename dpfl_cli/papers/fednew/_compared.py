@@ -57,7 +57,7 @@ def compared(
       places: where the search is made at a scale.
       notes_of_sizes: what is smaller than in the paper, at every scale.
       minutes: at quick and paper.
-      seeds: at quick and paper.
+      seeds: at quick and paper; where these are three, two cells of a grid go on to full size.
       side: labels of the places.
       points, level: of a method's grid, and what it is, at record level or user level.
     """
@@ -99,7 +99,7 @@ def compared(
         measures=measures,
         show={"origin": "source"},
         best=[Best(over, "selection", note=CHOSEN)],
-        search=staged(methods, places("paper"), epsilons["paper"], slow),
+        search=staged(methods, places("paper"), epsilons["paper"], slow, 3 if seeds[1] > 3 else 2),
         titles=TITLES,
         tables=list(_tables(side, grids, curves)),
         figures=[over_rounds(side) if curves else OVER_CLIENTS],

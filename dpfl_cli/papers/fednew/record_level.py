@@ -22,6 +22,7 @@ from dpfl_cli.papers.fednew._search import (
     FEDERATED_500,
     FIRST_ORDER,
     NARROW,
+    OF_DIFFERING,
     OF_WIDE,
     SYNTHETIC,
     on,
@@ -38,7 +39,7 @@ BROAD_NOTES = (
     NARROW_NOTES[0],
     "6000 images with 512 principal components of their features, 100 clients; grids, epsilons and "
     "runs of tables 9 to 11",
-    "5 epsilons, 500 clients and all records, three seeds; a staged search",
+    "4 epsilons, 500 clients and all records, three seeds; a staged search",
 )
 
 # --- Figures 1 and 5: data dealt at random ----------------------------------------------------
@@ -88,7 +89,7 @@ fig1 = compared(
     ("FN", *FIRST_ORDER),
     on(NARROW),
     NARROW_NOTES,
-    (0.9, 210),
+    (0.9, 18),
     title="Test accuracy against rounds, record level, narrow features",
     shows=(
         "DP-FedNew, DP-FedGD and DP-SCAFFOLD round by round on Adult and on 64 features of images, "
@@ -102,7 +103,7 @@ fig5 = compared(
     ("FN_FC", *FIRST_ORDER),
     on(BROAD),
     BROAD_NOTES,
-    (1.6, 1050),
+    (1.6, 80),
     seeds=(1, 3),
     epsilons=OF_WIDE,
     title="Test accuracy against rounds, record level, wide features",
@@ -136,7 +137,7 @@ DIFFERING_NOTES = (
     "9400 images on 500 clients (18 or 19 each) and on 47 (200 each), and 50 synthetic clients "
     "with 160 records each; a scaled-down search, 3 epsilons",
     "90,240 images on 500 clients and on 47 (1920 each), and 500 and 100 synthetic clients with "
-    "400 records each; a staged search",
+    "400 records each, three seeds; a staged search",
 )
 
 
@@ -174,7 +175,9 @@ fig2 = compared(
     ("FN", "FN_FC", *FIRST_ORDER),
     on(DIFFERING),
     DIFFERING_NOTES,
-    (2.5, 200),
+    (2.5, 45),
+    seeds=(1, 3),
+    epsilons=OF_DIFFERING,
     title="Test accuracy against rounds, record level, clients that differ",
     shows=(
         "On federated EMNIST each of 500 clients holds one class or two, and every one of 47 "
@@ -224,7 +227,7 @@ fig9 = compared(
     ("FN", "FFC"),
     on(NARROW),
     NARROW_NOTES,
-    (0.9, 150),
+    (0.9, 10),
     title="Test accuracy of DP-FedNew and DP-FedFC against rounds, record level, narrow features",
     shows=(
         "DP-FedNew and DP-FedFC round by round on Adult and on 64 features of images, dealt at "
@@ -252,7 +255,7 @@ fig10 = compared(
     ("FN_FC", "FFC"),
     on(BROAD),
     BROAD_NOTES,
-    (1.8, 1070),
+    (1.8, 45),
     seeds=(1, 3),
     epsilons=OF_WIDE,
     title="Test accuracy of DP-FedNew-FC and DP-FedFC against rounds, record level, wide features",

@@ -105,7 +105,7 @@ fig3 = at_user_level(
         "rounds, a scaled-down search, 3 epsilons",
         "6 epsilons; a staged search",
     ),
-    (5, 400),
+    (5, 25),
     title="Test accuracy over rounds, narrow features, user level, 500 clients",
     shows=(
         "DP-FedNew beside DP-FedGD and DP-SCAFFOLD where a whole client is protected, on Adult and "
@@ -234,8 +234,9 @@ fig6 = at_user_level(
     DIFFERENT,
     on(DIFFERING),
     DIFFERING_NOTES,
-    (5, 900),
-    epsilons={"smoke": (1.0,), "quick": (1.0, 3.0, 10.0), "paper": (1.0, 2.0, 3.0, 10.0)},
+    (5, 45),
+    seeds=(1, 3),
+    epsilons={"smoke": (1.0,), "quick": (1.0, 3.0, 10.0), "paper": (1.0, 3.0, 10.0)},
     title="Test accuracy over rounds, user level, clients that differ (EMNIST: MNIST and "
     "Fashion-MNIST stand in)",
     shows=(
@@ -350,15 +351,15 @@ def beside_fedfc(
     )
 
 
-fig7 = beside_fedfc("Figure 7", "FN", "64 features", "narrow", (1, 210), OF_IMAGES)
+fig7 = beside_fedfc("Figure 7", "FN", "64 features", "narrow", (1, 12), OF_IMAGES)
 fig8 = beside_fedfc(
     "Figure 8",
     "FN_FC",
     "1280 features (512 principal components at scale=quick)",
     "wide",
-    (3, 2100),
+    (3, 45),
     OF_WIDE_IMAGES,
-    "4 epsilons, three seeds; a staged search",
+    "2 epsilons, three seeds; a staged search",
     seeds=(1, 3),
-    epsilons=OF_WIDE,
+    epsilons={**OF_WIDE, "paper": (0.5, 10.0)},
 )

@@ -85,7 +85,7 @@ SMALL: Mapping[Scale, Mapping[str, Sequence[str]]] = {  # networks and data: all
         "cifar10": (
             "model=cnn_cifar_small",
             "model.train_loss_records=100",
-            "algorithm.batch_size=32",
+            "algorithm.batch_size=16",
         ),
         "messidor": (*QUICK_TASKS["messidor"], "model.init=kaiming"),
     },

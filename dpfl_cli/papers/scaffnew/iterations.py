@@ -198,5 +198,5 @@ def _figure(number: int, tasks: Sequence[str], title: str, minutes: Sequence[flo
     )
 
 
-fig3 = _figure(3, TASKS[:1], "CIFAR-10", (0.1, 1, 10500))
-fig10 = _figure(10, TASKS[1:], "the other data sets", (0.3, 3, 28000))
+fig3 = _figure(3, TASKS[:1], "CIFAR-10", (0.1, 1, 12))
+fig10 = _figure(10, TASKS[1:], "the other data sets", (0.3, 3, 15))

@@ -59,7 +59,7 @@ extra_nominal = Artifact(
     sizes={
         "smoke": Size(1, 0.2, "2 iterations of tiny networks, to see that it works"),
         "quick": Size(1, 2, "the networks and settings of scaffnew/fig5"),
-        "paper": Size(3, 30, "the networks and settings of scaffnew/fig5", full=False),
+        "paper": Size(3, 25, "the networks and settings of scaffnew/fig5", full=False),
     },
     runs=runs,
     measures={
