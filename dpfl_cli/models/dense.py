@@ -110,11 +110,11 @@ class Dense(Objective):
 
     @classmethod
     def workspace(cls, settings: Any, info: DatasetInfo, clients: int) -> int:
-        """The rows of its records, as many as a federation may have, and the block of pairs that is
-        worked on.
+        """The rows of its records, as many as a federation may have. (The block of pairs that is
+        worked on is one for all runs.)
         """
         width = cls.layers_for(settings, info)[0].width
-        return cls.dtype_of(settings).itemsize * info.records * width + CPU_BLOCK
+        return cls.dtype_of(settings).itemsize * info.records * width
 
     @property
     def l2(self) -> Tensor:
