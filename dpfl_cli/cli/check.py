@@ -5,9 +5,9 @@ guarantee says? Attacks on it as it runs, under every trust model that it is def
 from __future__ import annotations
 
 import argparse
-import sys
+import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dpfl_cli.simulation.conformance import Kit
 
 EXIT_FAILED = 3
+LOG = logging.getLogger("dpfl")
 CHOICES = {  # how a run is protected, by trust model and unit
     ("local", "client"): ["dp=ldp"],
     ("local", "record"): ["dp=record"],
@@ -87,7 +88,7 @@ def execute(args: argparse.Namespace) -> int:
     rows: list[dict[str, str]] = []
     for component in chosen:
         for case in cases(component, args.overrides):
-            rows += check(case, _say if not args.quiet else lambda line: None)
+            rows += check(case)
     results = {row["result"] for row in rows}
     failed = "FAIL" in results or "pass" not in results
     if rows:
@@ -120,7 +121,7 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
         yield Case(component, f"{label} {by}", (*words, *overrides), claimed)
 
 
-def check(case: Case, say: Callable[[str], None] = lambda line: None) -> list[dict[str, str]]:
+def check(case: Case) -> list[dict[str, str]]:
     """The rows of the table for one case; those of a plugin's component are noted."""
     from dpfl_cli.simulation.checked import note_check
     from dpfl_cli.simulation.conformance import CHECKS
@@ -132,8 +133,9 @@ def check(case: Case, say: Callable[[str], None] = lambda line: None) -> list[di
             kit.examine()
             kits.append(kit)
             bad = ", ".join(name for name in CHECKS if kit.faults[name])
+            result = f"{bad} FAIL" if bad else "passed"
             seconds = time.perf_counter() - began
-            say(f"{case.label}, {data}: {f'{bad} FAIL' if bad else 'passed'} ({seconds:.1f} s)")
+            LOG.info("%s, %s: %s (%.1f s)", case.label, data, result, seconds)
     except ConfigError as error:
         return [{"of": case.label, "check": "all", "result": "refused", "why": str(error)}]
     rows = [_row(case, kits, name) for name in CHECKS]
@@ -208,7 +210,3 @@ def _components(target: str) -> list[Component]:
     if not found:
         raise ConfigError(f"check {target}: {nearest(target, [one.name for one in known])}")
     return found[:1] if not target.endswith(".py") else found
-
-
-def _say(line: str) -> None:
-    print(f"dpfl: {line}", file=sys.stderr, flush=True)

@@ -136,6 +136,10 @@ def _print_facts(found: Component, option: str | None) -> None:
             for line in _releases(found, option, trust):
                 print(f"  {trust}: {line}")
     print(f"component: {found.name}, revision {found.revision}, from {found.origin}")
+    if found.group == "algorithm":
+        checked = found.name if found.origin == "dpfl" else found.origin
+        print(f"attacks on it: dpfl check {checked}")
+        print(f"what its runs give away: dpfl audit algorithm={option or found.name} dp=...")
     if found.group == "algorithm" and found.name in CALCULATORS:
         print(f"in closed form: dpfl calculate {found.name}")
 

@@ -14,7 +14,8 @@ from dpfl_cli.privacy.amplification import poisson_epsilon
 from dpfl_cli.privacy.kinds import by_kind
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 
-# whole ones, at which the divergence of clients that are drawn is a finite sum
+# whole ones, at which the divergence of clients that are drawn is a finite sum; at others the
+# library sums a series that it gives up at some orders, and that takes seconds
 ORDERS = (*range(2, 64), *(2**power for power in range(6, 15)))
 
 

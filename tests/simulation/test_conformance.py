@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import dpfl_cli.config.component as component_module
-from dpfl_cli.cli.check import Case, cases, check
+from dpfl_cli.cli.check import SMALL, Case, cases, check
 from dpfl_cli.cli.main import main
 from dpfl_cli.cli.plugins import ENVIRONMENT, load_plugins
 from dpfl_cli.config.component import components, lookup
@@ -68,9 +68,18 @@ BUILT_IN = [
     for name, variants in METHODS.items()
     for words in variants
     for case in cases(lookup("algorithm", name), words)
-] + [
-    pytest.param("fedavg", case, id="privunit")
-    for case in cases(lookup("algorithm", "fedavg"), ["dp=ldp_privunit"])
+]
+PRIVUNIT = ["dp=ldp_privunit"]
+COHORTS = ["dp=cdp", "participation.cohort=3", *SMALL[1:]]
+MORE = [  # ways in which some of them are run besides
+    *((name, PRIVUNIT) for name in ("fedavg", "fedexp", "scaffold", "scaffnew", "fednew")),
+    *((name, [*COHORTS, "participation=poisson"]) for name in ("fedavg", "fedexp", "scaffold")),
+    *((name, [*COHORTS, "participation=fixed"]) for name in ("fedavg", "fedexp")),
+]
+BUILT_IN += [
+    pytest.param(name, case, id=f"{name} {words[0]} {words[-1]}")
+    for name, words in MORE
+    for case in cases(lookup("algorithm", name), words)
 ]
 
 

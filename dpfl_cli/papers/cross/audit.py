@@ -134,10 +134,20 @@ audit = Artifact(
             "gaussian_share",
             series="target",
             panels="under",
-            where={"under": ["ldp", "cdp", "secure_aggregation", "record"]},
+            where={"under": list(CLAIMED)},
             share_y=True,
             y_title="bound, % of the claim",
-        )
+            title="Clients, at claims of epsilon 1, 4 and 8",
+        ),
+        Figure(
+            "bars",
+            "method",
+            "gaussian_share",
+            series="target",
+            where={"under": "record"},
+            y_title="bound, % of the claim",
+            title="Records, at claims of epsilon 1, 4 and 8",
+        ),
     ],
     notes=[
         "Methods that release the same number of quantities of one name under one trust model have "
