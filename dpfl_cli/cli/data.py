@@ -13,12 +13,13 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
+from dpfl_cli.data.fetching import FetchProgress
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-    from dpfl_cli.data.fetching import FetchProgress
     from dpfl_cli.data.sources import Status
 
 LINE_EVERY = 10.0  # seconds between lines of a long download where there is no terminal
@@ -216,10 +217,8 @@ def _fetch(names: list[str], quiet: bool) -> None:
 @contextmanager
 def _progress(quiet: bool) -> Iterator[FetchProgress]:
     """Nothing when quiet, bars on a terminal, plain lines elsewhere."""
-    from dpfl_cli.data.fetching import Silent
-
     if quiet:
-        yield Silent()
+        yield FetchProgress()
     elif not sys.stdout.isatty():
         yield Lines()
     else:
@@ -236,7 +235,7 @@ def _progress(quiet: bool) -> Iterator[FetchProgress]:
             yield Bars(bars)
 
 
-class Lines:
+class Lines(FetchProgress):
     """Plain lines: every note, and for a long download one line every so many seconds."""
 
     def __init__(self) -> None:
@@ -253,7 +252,7 @@ class Lines:
         print(line, flush=True)
 
 
-class Bars:
+class Bars(FetchProgress):
     """One bar a file, and notes above the bars."""
 
     def __init__(self, bars: RichProgress) -> None:

@@ -14,7 +14,6 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.catalogue import (
@@ -51,26 +50,14 @@ _CLIENTS = {
 _PACKED = (".tgz", ".tar.gz", ".whl", ".zip", ".deb")
 
 
-class FetchProgress(Protocol):
-    """Who watches a fetch."""
+class FetchProgress:
+    """Who watches; this one does nothing."""
 
     def advanced(self, what: str, done: int, total: int | None) -> None:
         """`done` of `total` bytes of `what` have arrived; total None: not known."""
-        ...
 
     def note(self, line: str) -> None:
         """A source is tried, a file is rejected."""
-        ...
-
-
-class Silent:
-    """Nobody watches."""
-
-    def advanced(self, what: str, done: int, total: int | None) -> None:
-        pass
-
-    def note(self, line: str) -> None:
-        pass
 
 
 class _SourceFailed(Exception):
@@ -89,7 +76,7 @@ def fetch(dataset: str, progress: FetchProgress | None = None) -> dict[str, Path
         (names all tried).
     """
     entry = catalogue_entry(dataset)
-    watcher: FetchProgress = progress or Silent()
+    watcher = progress or FetchProgress()
     folder = cache_dir() / entry.folder
     missing = _wanted(entry, folder, watcher)
     tried: list[str] = []
@@ -110,7 +97,7 @@ def fetch(dataset: str, progress: FetchProgress | None = None) -> dict[str, Path
                 f"{folder}: cannot be written ({error.strerror}); set DPFL_CACHE to a folder "
                 "that can be"
             ) from error
-        missing = _wanted(entry, folder, Silent())
+        missing = _wanted(entry, folder, FetchProgress())
     if missing:
         raise DataError(
             f"{dataset}: no source gave a good {', '.join(file.name for file in missing)}; tried "

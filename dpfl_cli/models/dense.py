@@ -29,7 +29,7 @@ from torch.nn.functional import pad
 
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models.losses import Loss
+from dpfl_cli.models.losses import CrossEntropy, Loss
 from dpfl_cli.models.objective import Objective, misfit
 from dpfl_cli.models.passes import Activation, Layer, Passes
 from dpfl_cli.models.records import (
@@ -54,13 +54,14 @@ class Dense(Objective):
     f_i is the mean loss of client i's records, + l2 / 2 ||w||^2.
 
     Attributes:
-      layers, loss: of the network.
+      layers, loss: of the network; most have cross-entropy.
       activation: sigma.
       ones: how many of a layer's inputs are always 1 and count as no input of initial values.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"clipped_gradient", "squared_gradient_norms"})
     unreleased_metrics: ClassVar[frozenset[str]] = frozenset({"train_loss"})
+    loss: Loss = CrossEntropy()
     activation: Activation = "relu"
     ones = 0
 
@@ -74,7 +75,7 @@ class Dense(Objective):
         super().__init__(settings, federations, index, device)
         self.dtype = self.dtype_of(settings)
         self.layers = self.layers_for(settings, federations[0].dataset.info)
-        self.dimension, self.loss = self.layers[-1].stop, self.loss_of(settings)
+        self.dimension = self.layers[-1].stop
         self._pool = Pool(federations, index, self._rows, self.encoded)
         self._passes = Passes(self.layers, self.activation, self.loss)
 
@@ -82,11 +83,6 @@ class Dense(Objective):
     @abstractmethod
     def layers_for(cls, settings: Any, info: DatasetInfo) -> list[Layer]:
         """The layers; a ConfigError where model and dataset do not fit."""
-
-    @classmethod
-    @abstractmethod
-    def loss_of(cls, settings: Any) -> Loss:
-        """The loss of a record."""
 
     @abstractmethod
     def inputs(self, records: Records, numbers: np.ndarray) -> Tensor:

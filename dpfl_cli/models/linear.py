@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.data.federation import DatasetInfo, Records
-from dpfl_cli.models.losses import Loss, Squared
+from dpfl_cli.models.losses import Squared
 from dpfl_cli.models.objective import misfit
 from dpfl_cli.models.passes import Layer
 from dpfl_cli.models.second_order import SecondOrder
@@ -46,9 +46,9 @@ class LinearRegression(SecondOrder):
             raise misfit("linear_regression", needs, info, "dataset=synthetic")
         return [Layer(info.feature_shape[0], 1, bias=False)]
 
-    @classmethod
-    def loss_of(cls, settings: Any) -> Loss:
-        return Squared(settings.loss_factor)
+    @property
+    def loss(self) -> Squared:  # type: ignore[override]
+        return Squared(self.settings.loss_factor)
 
     @property
     def l2(self) -> Tensor:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from torch import Tensor
 from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Records
-from dpfl_cli.models.losses import Logistic, Loss
+from dpfl_cli.models.losses import Logistic
 from dpfl_cli.models.objective import misfit
 from dpfl_cli.models.optimum import LogisticProblem, minimiser, smoothness
 from dpfl_cli.models.passes import Layer
@@ -71,6 +71,7 @@ class LogisticRegression(SecondOrder):
     """
 
     dtype = torch.float64
+    loss = Logistic()
     unreleased_metrics: ClassVar[frozenset[str]] = frozenset(
         {"train_loss", "squared_error", "suboptimality"}
     )
@@ -91,10 +92,6 @@ class LogisticRegression(SecondOrder):
             needs = "feature vectors with two classes"
             raise misfit("logistic", needs, info, "dataset=ijcnn1")
         return [Layer(info.feature_shape[0], 1, bias=False)]
-
-    @classmethod
-    def loss_of(cls, settings: Any) -> Loss:
-        return Logistic()
 
     def inputs(self, records: Records, numbers: np.ndarray) -> Tensor:
         return torch.from_numpy(records.features[numbers]).to(self.device, self.dtype)

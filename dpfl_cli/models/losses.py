@@ -1,45 +1,22 @@
 """Losses l(z, t) of a record's outputs z and its target t, with their derivatives.
 
-Records are the last axis, outputs the one before it.
+Records are the last axis, outputs the one before it. With outputs z [..., c, n] and targets [B, n]
+of records, every loss has
+
+- values [..., n];
+- slopes [..., c, n], dl/dz, which may be written over z;
+- right [..., n], booleans: whether z stands for the class t;
+- bends [..., 1, n], d^2 l / dz^2 >= 0 of a loss of one output, which does not depend on t;
+- a name, by which compiled code calls it, and a scale, a factor, which is 1 where it has none.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
-
-
-class Loss(Protocol):
-    """A loss.
-
-    Attributes:
-      name: what compiled code calls it.
-      scale: a factor, where it has one.
-    """
-
-    name: ClassVar[str]
-
-    @property
-    def scale(self) -> float: ...
-
-    def values(self, z: Tensor, targets: Tensor) -> Tensor:
-        """[..., n] losses of outputs [..., c, n] and targets [B, n]."""
-        ...
-
-    def slopes(self, z: Tensor, targets: Tensor) -> Tensor:
-        """[..., c, n] dl/dz; may be written over z."""
-        ...
-
-    def right(self, z: Tensor, targets: Tensor) -> Tensor:
-        """[..., n] of booleans: whether z stands for the class t."""
-        ...
-
-    def bends(self, z: Tensor) -> Tensor:
-        """[..., 1, n] d^2 l / dz^2 >= 0 of a loss of one output, which does not depend on t."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -110,6 +87,9 @@ class Squared:
 
     def bends(self, z: Tensor) -> Tensor:
         return torch.full_like(z, 2 * self.scale)
+
+
+Loss = CrossEntropy | Logistic | Squared
 
 
 def probabilities(z: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ sigmoid, on MNIST).
 from __future__ import annotations
 
 from math import prod
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Records
 from dpfl_cli.models.dense import Dense, classes_of
-from dpfl_cli.models.losses import CrossEntropy, Loss
 from dpfl_cli.models.passes import Activation, Layer, layers_of
 from dpfl_cli.models.prox import PenaltySettings, penalty_of
 
@@ -59,10 +58,6 @@ class Mlp(Dense):
                 "model.average_pool=1"
             )
         return layers_of([prod(shape) // side ** (2 * (side > 1)), *settings.hidden, classes])
-
-    @classmethod
-    def loss_of(cls, settings: Any) -> Loss:
-        return CrossEntropy()
 
     def inputs(self, records: Records, numbers: np.ndarray) -> Tensor:
         """Pooled, and flat."""

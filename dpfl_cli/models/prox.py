@@ -1,8 +1,9 @@
 """Non-smooth parts g of a problem min_x (1/M) sum_i f_i(x) + g(x), by their values and proximal
 operators.
 
-Every g has a domain outside of which it is infinite (an indicator); `value` is meant on the domain,
-`prox` always lands in it.
+Every g: R^d -> R is convex and has a domain outside of which it is infinite (an indicator). Of
+points [..., d], `value` [...] is meant on the domain; `prox`, argmin_u g(u) + ||u - v||^2 / (2
+step) with a positive step that broadcasts against them, always lands in it.
 
 References:
   Parikh, Boyd, "Proximal Algorithms", 2014, sections 2 and 6.
@@ -15,27 +16,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from dpfl_cli.config.component import Settings
-
-
-class Penalty(Protocol):
-    """g: R^d -> R, convex."""
-
-    def value(self, x: Tensor) -> Tensor:
-        """[...] g at points [..., d] of its domain."""
-        ...
-
-    def prox(self, v: Tensor, step: Tensor) -> Tensor:
-        """argmin_u g(u) + ||u - v||^2 / (2 step) at points [..., d]; `step` is positive and
-        broadcasts against them.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -73,6 +60,9 @@ class Ball:
         """The projection onto the ball."""
         norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
         return v * torch.clamp(self.radius / norm, max=1.0)
+
+
+Penalty = L1Box | Ball
 
 
 class PenaltySettings(Settings):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from math import prod, sqrt
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from dpfl_cli.config.component import Settings, component
 from dpfl_cli.data.federation import DatasetInfo, Records
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.models.dense import DTYPES, classes_of
-from dpfl_cli.models.losses import CrossEntropy, Loss
 from dpfl_cli.models.passes import Layer
 from dpfl_cli.models.second_order import SecondOrder
 
@@ -59,10 +58,6 @@ class SoftmaxRegression(SecondOrder):
         classes = classes_of("softmax_regression", info)
         inputs = settings.frozen_width or prod(info.feature_shape)
         return [Layer(inputs + settings.bias, classes, bias=False)]
-
-    @classmethod
-    def loss_of(cls, settings: Any) -> Loss:
-        return CrossEntropy()
 
     @property
     def ones(self) -> int:  # type: ignore[override]

@@ -775,7 +775,7 @@ def test_an_archive_that_holds_too_much_or_is_encrypted_is_no_source(form, tmp_p
     with pytest.raises(fetching._SourceFailed, match="more than 999 bytes unpacked"):
         fetching._unpack(packed, tmp_path / "again")
     with pytest.raises(fetching._SourceFailed, match="more than 999 bytes"):
-        fetching._Bar("file", fetching.Silent()).update(1000)
+        fetching._Bar("file", fetching.FetchProgress()).update(1000)
     if form == "zip":
         monkeypatch.setattr(fetching, "LARGEST", 1000)
         content = bytearray(packed.read_bytes())

@@ -316,7 +316,7 @@ def test_settings_and_data_that_do_not_fit_are_refused() -> None:
         parse_settings(found.settings, {"lossfactor": 0.5}, "model")
     assert LinearRegression.dimension_of(LinearRegressionSettings(), make_info()) == D
     with pytest.raises(
-        ConfigError, match=r"dataset=test has features of shape \[1, 28, 28\] and 10 classes"
+        ConfigError, match=r"dataset=test has records of shape \[1, 28, 28\] and 10 classes"
     ):
         LinearRegression.dimension_of(
             LinearRegressionSettings(), make_info(feature_shape=(1, 28, 28), classes=10)
