@@ -115,7 +115,8 @@ def execute(args: argparse.Namespace) -> int:
         for gap in one.gaps:
             print(f"dpfl: {one.job.artifact.name}: {gap}", file=sys.stderr)
     known = {**papers(), **{one.name: one for one in artifacts}}
-    print(write_report(outputs, known, os.environ.get(COMMAND, "dpfl reproduce")))
+    command = os.environ.get(COMMAND, "dpfl reproduce")
+    print(write_report(outputs, known, command, [one.name for one in artifacts]))
     return EXIT_INCOMPLETE if incomplete else 0
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 logger = logging.getLogger("dpfl")
 Built = TypeVar("Built")
+fallbacks: list[str] = []  # what this process does without, and why: of a result's environment
 
 
 def built(
@@ -68,5 +69,6 @@ def built_or_none(make: Callable[[], Built], name: str, instead: str) -> Built |
         return make()
     except Exception as error:  # whatever a compiler may raise: another way computes the same
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        logger.warning("%s cannot be compiled here (%s); %s", name, reason, instead)
+        fallbacks.append(f"{name} cannot be compiled here ({reason}); {instead}")
+        logger.warning(fallbacks[-1])
         return None

@@ -6,10 +6,12 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from dpfl_cli.config.errors import StoreError
+from dpfl_cli.data.threads import in_threads
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.simulation.store import write_atomically
 
@@ -47,10 +49,13 @@ def publish(folder: Path, files: Mapping[str, str | bytes]) -> None:
             old.rename(folder)
         shutil.rmtree(staging, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+        writes = []
         for name, content in files.items():
             path = staging / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, content.encode() if isinstance(content, str) else content)
+            payload = content.encode() if isinstance(content, str) else content
+            writes.append(partial(write_atomically, path, payload))
+        in_threads(writes, 8)  # most of the time is waiting for the disk
         if folder.exists():
             folder.rename(old)
         staging.rename(folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files as resources
@@ -101,6 +101,10 @@ class Shown:
             return None
         return self.declared.size(self.made.scale).minutes if self.declared.trains else 0.0
 
+    @property
+    def has_figure(self) -> bool:
+        return (self.made.folder / "figure.png").exists()
+
     @cached_property
     def commands(self) -> list[str]:
         """The `dpfl run` lines that its runs amount to."""
@@ -195,13 +199,20 @@ def _by_paper(shown: Sequence[Shown]) -> dict[str, list[Shown]]:
     return {name: [one for one in shown if one.made.paper == name] for name in papers}
 
 
-def write_report(outputs: Path, artifacts: Mapping[str, Artifact], command: str) -> Path:
+def write_report(
+    outputs: Path,
+    artifacts: Mapping[str, Artifact],
+    command: str,
+    changed: Container[str] | None = None,
+) -> Path:
     """Writes outputs/report anew, from outputs/artifacts and, for what is not there, from
     outputs/published; returns its front page.
 
     Args:
       artifacts: declarations, for titles, commands and cost.
       command: what made it.
+      changed: the artifacts whose pages are made; those of others stay where they are there. None
+        for all.
 
     Raises:
       StoreError: there is nothing to show, or the site cannot be written.
@@ -228,14 +239,20 @@ def write_report(outputs: Path, artifacts: Mapping[str, Artifact], command: str)
     }
     for name, mine in papers.items():
         files[f"{name}.html"] = _template("paper.html.j2")(name=name, shown=mine, **shared)
-    artifact_page = _template("artifact.html.j2")
+    artifact_page, old = _template("artifact.html.j2"), outputs / "report"
+    if not all((old / f"{name}.html").exists() for name in papers):
+        changed = None  # every page leads to every paper
     for one in pages:
+        if changed is not None and one.made.artifact not in changed and (old / one.url).exists():
+            kept = (old / one.url).parent
+            files |= {str(path.relative_to(old)): path.read_bytes() for path in kept.iterdir()}
+            continue
         files |= {f"{Path(one.url).parent}/{name}": text for name, text in one.files.items()}
         files[one.url] = artifact_page(one=one, **{**shared, "top": "../../../"})
     for name in ASSETS:
         files[name] = (resources(PACKAGE) / "templates" / name).read_bytes()
-    publish(outputs / "report", files)
-    return outputs / "report/index.html"
+    publish(old, files)
+    return old / "index.html"
 
 
 def _shown(made: Made, declared: Artifact | None, whole: Sequence[Made]) -> Shown:

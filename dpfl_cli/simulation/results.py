@@ -26,6 +26,7 @@ from dpfl_cli.config.errors import (
 )
 from dpfl_cli.config.identity import stored_config
 from dpfl_cli.config.paths import COMMAND
+from dpfl_cli.data.programs import fallbacks
 from dpfl_cli.privacy.accountants import price
 from dpfl_cli.privacy.cohorts import Sampling
 from dpfl_cli.privacy.collusion import collusion
@@ -258,6 +259,7 @@ def environment(plan: Plan) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "noise": "host" if noise_device(plan.runtime.noise, device) is None else "device",
         "threads": torch.get_num_threads(),
+        **({"fallbacks": fallbacks} if fallbacks else {}),
     }
 
 

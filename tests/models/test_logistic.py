@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data import programs
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models import layer_kernel, optimum, single_layer
@@ -453,15 +454,20 @@ def test_a_kernel_that_cannot_be_built_is_said_once(
     points = points_of(objective)
     wanted = opened(objective.gradient(points))
     monkeypatch.setattr(layer_kernel, "LayerKernel", broken)
+    monkeypatch.setattr(programs, "fallbacks", [])
     single_layer.compiled_kernel.cache_clear()
     try:
         with caplog.at_level(logging.WARNING, logger="dpfl"):
             for _ in range(2):
                 close(objective.gradient(points), wanted)
-        assert [record.message for record in caplog.records] == [
-            "the kernel of linear layers cannot be compiled here (RuntimeError: no compiler); "
-            "using torch, which is slower"
-        ]
+        assert (
+            [record.message for record in caplog.records]
+            == programs.fallbacks
+            == [
+                "the kernel of linear layers cannot be compiled here (RuntimeError: no compiler); "
+                "using torch, which is slower"
+            ]
+        )
     finally:
         single_layer.compiled_kernel.cache_clear()
 

@@ -90,6 +90,17 @@ def test_what_was_made_here_is_shown_before_what_is_published(
     assert "PUBLISHED" in page.read_text()
 
 
+def test_pages_of_what_did_not_change_stay(site: Path) -> None:
+    page = site / "demo/one/quick/index.html"
+    page.write_text("AS IT WAS")
+    links = sorted(path.name for path in page.parent.iterdir())
+    write_report(site.parent, KNOWN, "dpfl reproduce", ["demo/two"])
+    assert page.read_text() == "AS IT WAS"
+    assert sorted(path.name for path in page.parent.iterdir()) == links
+    write_report(site.parent, KNOWN, "dpfl reproduce", ["demo/one"])
+    assert "DP-FedEXP" in page.read_text()
+
+
 def test_a_damaged_folder_is_told(site: Path) -> None:
     (site.parent / "artifacts/demo/one/quick/claims.json").write_text("{")
     write_report(site.parent, KNOWN, "dpfl report")
