@@ -47,14 +47,12 @@ HYDRA_FLAGS: dict[tuple[str, ...], dict[str, Any]] = {
     ("--resolve",): SWITCH,
     ("--run", "-r"): SWITCH,
     ("--multirun", "-m"): SWITCH,
-    ("--shell-completion", "-sc"): SWITCH,
     ("--cfg", "-c"): {"choices": ("job", "hydra", "all")},
     ("--info", "-i"): {"nargs": "?", "const": "all"},
     ("--package", "-p"): {},
     ("--config-path", "-cp"): {},
     ("--config-name", "-cn"): {},
     ("--config-dir", "-cd"): {},
-    ("--experimental-rerun",): {},
 }
 # What was run in this call: neither Hydra's launchers nor its main function hand it on.
 executed: list[Outcome] = []
@@ -79,6 +77,9 @@ def execute(args: argparse.Namespace) -> int:
         args.overrides.append(vars(args)["--info"])
         setattr(args, "--info", "all")
     given = {flags[0]: getattr(args, flags[0]) for flags in HYDRA_FLAGS}
+    for flag in ("--package", "--resolve"):
+        if given[flag] is not None and given["--cfg"] is None:
+            raise ConfigError(f"run: {flag} is for what --cfg shows; add --cfg job")
     # flags first: Hydra's parser does not take them mixed
     flags = [
         word for flag, value in given.items() if value is not None for word in (flag, value) if word
@@ -146,7 +147,7 @@ def _through_hydra(flags: Sequence[str], overrides: Sequence[str]) -> int:
         except CONFIG_ERRORS as error:
             raise explained(error, overrides) from error
         except SystemExit as stop:
-            return int(stop.code or 0)
+            return ConfigError.exit_code if stop.code else 0
         finally:
             sys.argv = saved
             root.setLevel(level)  # --info has Hydra show everything that anyone logs from then on

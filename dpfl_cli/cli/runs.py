@@ -109,6 +109,9 @@ def execute(args: argparse.Namespace) -> int:
     from dpfl_cli.simulation.store import RunStore
 
     store = RunStore(outputs_dir())
+    archive = getattr(args, "archive", None)
+    if archive and not archive.name.endswith(".tar.xz"):
+        raise ConfigError(f"{archive}: an archive is a tar.xz; name it so, as runs.tar.xz")
     if args.action == "prune":
         _prune(store, args)
         return 0
@@ -123,8 +126,8 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     if args.action == "verify":
         return _verify(records)
-    if args.action == "export" and args.archive:
-        _archive(records, args.archive)
+    if archive:
+        _archive(records, archive)
         return 0
     if args.action == "export":
         _export(records, load(store, (), read) if args.runs else loaded, args.output)

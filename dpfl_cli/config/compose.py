@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import cache, lru_cache
 from itertools import compress, islice
+from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -36,8 +36,7 @@ from dpfl_cli.config.errors import ConfigError, DpflError, nearest
 from dpfl_cli.config.paths import conf_dir
 
 VERSION_BASE = "1.3"
-CONFIG_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, RecursionError, UserWarning)
-warnings.filterwarnings("error", "provider=hydra.searchpath")  # of a folder that is not there
+CONFIG_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, RecursionError)
 MOST_RUNS = 10**5  # of a grid
 MOST_KEPT = 512  # configs and words that are kept for the next ones like them
 # of Hydra's own folders, which are off: there is one tree of outputs
@@ -95,6 +94,10 @@ def check_overrides(words: Sequence[str]) -> None:
         group, _, option = key.partition(".")
         if any(f"{folder}.".startswith(f"{key}.") for folder in HYDRA_FOLDERS):
             raise ConfigError(f"{word}: results go to one tree; set DPFL_OUTPUTS to its folder")
+        folders = value if key == "hydra.searchpath" and isinstance(value, list) else []
+        for folder in map(str, folders):
+            if not (folder.startswith("pkg://") or Path(folder.removeprefix("file://")).is_dir()):
+                raise ConfigError(f"{word}: no folder {folder}; write file://PATH or pkg://PACKAGE")
         if option == "name" and group in GROUPS:
             raise ConfigError(f"{word}: choose an option with its settings, as {group}=NAME")
         if "" in values:

@@ -195,7 +195,7 @@ class RunStore:
                     self.recover(path.parent.name)
         found = [self.find(path.name) for path in self.runs.iterdir() if _is_id(path.name)]
         present = [record for record in found if record is not None]
-        return sorted(present, key=lambda record: (record.folder.stat().st_mtime_ns, record.id))
+        return sorted(present, key=lambda record: (record.folder.lstat().st_mtime_ns, record.id))
 
     def match(self, text: str) -> RunRecord:
         """The run that an id, a unique beginning of one, or a path to its folder means."""

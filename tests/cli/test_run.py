@@ -187,6 +187,11 @@ def test_the_collector_is_left_as_it_was(enabled: bool) -> None:
         (["run", "-m", "hydra.sweeper.max_batch_size=0"], "whole number of at least 1"),
         (["run", "-m", "seed=range(400)", "rounds=range(1,400)"], "split it"),
         (["run", f"rounds={10**12}"], "less than or equal to"),
+        (["run", "-m", "algorithm.clip_norm=1,1.0"], "a value is listed twice"),
+        (["run", "hydra.searchpath=[file:///nope]"], "no folder file:///nope"),
+        (["run", "--resolve"], "add --cfg job"),
+        (["run", "--cfg", "job", "--package", "foo"], "package 'foo' not found"),
+        (["runs", "export", "--archive", "runs.zip"], "name it so, as runs.tar.xz"),
         (["runs", "list", "--where", "seed==1"], "write KEY=VALUE"),
         (["runs", "prune", "--unfinished", "--where", "seed=0"], "drop the choice of runs"),
         (["runs", "export", "--output", "a.csv", "--archive", "b"], "not allowed with"),
@@ -710,6 +715,11 @@ def test_a_damaged_run_is_named_and_left_out(
     (damaged / name).write_text(content)
     assert dpfl(capsys, "runs", "prune", damaged.name, "--yes")[0] == 0
     assert not damaged.exists()
+    damaged.symlink_to("nowhere")
+    code, out, _ = dpfl(capsys, "runs", "list")
+    assert code == 0
+    assert f"{damaged.name} damaged: " in out
+    assert whole.name in out
 
 
 def test_prune_of_what_is_unfinished_takes_nothing_else(
