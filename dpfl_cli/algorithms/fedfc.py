@@ -52,10 +52,6 @@ from dpfl_cli.algorithms.second_moment import (
 )
 
 
-class FedFCSettings(SecondMomentSettings):
-    """Settings of `fedfc`."""
-
-
 @algorithm(
     "fedfc",
     revision=1,
@@ -69,10 +65,10 @@ class FedFC:
     and averaged.
     """
 
-    hyper: FedFCSettings
+    hyper: SecondMomentSettings
 
     @staticmethod
-    def releases(settings: FedFCSettings, run: Setup) -> list[ReleaseSpec]:
+    def releases(settings: SecondMomentSettings, run: Setup) -> list[ReleaseSpec]:
         gradient = f"preconditioned client gradient {CLIPPED}"
         return releases(settings, run, gradient, f"client covariance of features {CLIPPED}")
 

@@ -48,10 +48,6 @@ from dpfl_cli.algorithms.second_moment import (
 )
 
 
-class FedFCRecordSettings(SecondMomentSettings):
-    """Settings of `fedfc_record`."""
-
-
 @algorithm(
     "fedfc_record",
     revision=1,
@@ -65,10 +61,10 @@ class FedFCRecord:
     features.
     """
 
-    hyper: FedFCRecordSettings
+    hyper: SecondMomentSettings
 
     @staticmethod
-    def releases(settings: FedFCRecordSettings, run: Setup) -> list[ReleaseSpec]:
+    def releases(settings: SecondMomentSettings, run: Setup) -> list[ReleaseSpec]:
         divided = " / m" if settings.cov_norm == "mean" else ""
         note = (
             f"covariance of features clipped to C: sensitivity sqrt(2) C^2{divided} (replace_one), "

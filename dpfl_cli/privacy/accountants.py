@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpfl_cli.config.component import Settings, components, lookup, parse_settings
+from dpfl_cli.config.component import components, lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.privacy.amplification import of_rounds
 from dpfl_cli.privacy.kinds import KINDS
@@ -30,10 +30,6 @@ class TooLargeToPrice(PrivacyError):
     """A ledger whose epsilon (or the grid that it needs) is above what an accountant works at; more
     noise would help.
     """
-
-
-class NoSettings(Settings):
-    """A component without settings."""
 
 
 class Accountant(ABC):

@@ -24,10 +24,6 @@ from dpfl_cli.privacy.mechanism import Call, Mechanism, needs_noise
 from dpfl_cli.privacy.releases import Release, ReleaseSpec, Setup
 
 
-class NoNoiseSettings(Settings):
-    """Nothing to set."""
-
-
 class GaussianSettings(Settings):
     """Settings of a Gaussian mechanism.
 
@@ -38,7 +34,7 @@ class GaussianSettings(Settings):
     noise_multiplier: float | None = Field(gt=0, allow_inf_nan=False)
 
 
-@component("mechanism", "none", revision=1, settings=NoNoiseSettings)
+@component("mechanism", "none", revision=1, settings=Settings)
 class NoNoise(Mechanism):
     """No mechanism: the server sees every contribution as it is; epsilon is infinite."""
 

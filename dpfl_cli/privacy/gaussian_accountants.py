@@ -10,8 +10,8 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from dpfl_cli.config.component import component
-from dpfl_cli.privacy.accountants import Accountant, NoSettings
+from dpfl_cli.config.component import Settings, component
+from dpfl_cli.privacy.accountants import Accountant
 from dpfl_cli.privacy.kinds import Gaussian
 from dpfl_cli.privacy.ledger import LedgerEntry
 
@@ -79,7 +79,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
             below = middle
 
 
-@component("accountant", "gdp", revision=1, settings=NoSettings)
+@component("accountant", "gdp", revision=1, settings=Settings)
 class GdpAccountant(Accountant):
     """Exact composition of Gaussian releases (Gaussian DP): no slack, Gaussian noise only.
 
@@ -133,7 +133,7 @@ def joint_squared_mu(vector: np.ndarray, scalar: np.ndarray) -> np.ndarray:
     return np.maximum(vector**-2.0, np.where(ratio > 2, inner, 0.0))
 
 
-@component("accountant", "joint_gaussian", revision=1, settings=NoSettings)
+@component("accountant", "joint_gaussian", revision=1, settings=Settings)
 class JointGaussianAccountant(GdpAccountant):
     """Exact Gaussian composition that prices a mean and its mean squared norm by their joint
     sensitivity.

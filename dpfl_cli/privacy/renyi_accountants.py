@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from dpfl_cli.config.component import Settings, component
-from dpfl_cli.privacy.accountants import Accountant, NoSettings
+from dpfl_cli.privacy.accountants import Accountant
 from dpfl_cli.privacy.amplification import poisson_epsilon
 from dpfl_cli.privacy.kinds import by_kind
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
@@ -91,7 +91,7 @@ def _smallest_over_orders(epsilon_of: Callable[[np.ndarray], np.ndarray]) -> flo
     return best
 
 
-@component("accountant", "zcdp", revision=1, settings=NoSettings)
+@component("accountant", "zcdp", revision=1, settings=Settings)
 class ZcdpAccountant(Accountant):
     """Zero-concentrated DP: epsilon = rho + 2 sqrt(rho ln(1/delta)); simple and loose.
 
@@ -107,7 +107,7 @@ class ZcdpAccountant(Accountant):
         return float(rho + 2 * math.sqrt(rho * -math.log(delta)))
 
 
-@component("accountant", "pure", revision=1, settings=NoSettings)
+@component("accountant", "pure", revision=1, settings=Settings)
 class PureAccountant(Accountant):
     """Sum of pure epsilons: epsilon-DP whatever delta is; pure mechanisms only.
 

@@ -30,7 +30,7 @@ from dpfl_cli.algorithms import (
     scaffold_record,
 )
 from dpfl_cli.algorithms.base import Round, State
-from dpfl_cli.config.component import lookup, parse_settings
+from dpfl_cli.config.component import Settings, lookup, parse_settings
 from dpfl_cli.data.federation import Dataset, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.data.synthetic import Synthetic, SyntheticSettings
@@ -43,7 +43,6 @@ from dpfl_cli.privacy.gaussian import (
     GaussianSettings,
     LocalGaussian,
     NoNoise,
-    NoNoiseSettings,
     SharedGaussian,
     SharedSettings,
 )
@@ -84,7 +83,7 @@ MECHANISMS: dict[str, Any] = {
     "secure_aggregation": SharedGaussian,
 }
 SETTINGS: dict[str, Any] = {
-    "none": NoNoiseSettings,
+    "none": Settings,
     "local": GaussianSettings,
     "central": GaussianSettings,
     "secure_aggregation": SharedSettings,
