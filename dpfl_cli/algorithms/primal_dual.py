@@ -141,8 +141,9 @@ class PrimalDual:
         apart = message - mean
         local = objective.prox(message - gamma * apart, hyper.step / workers)
         centre = local.mean(dim=1)
-        # of messages only: it costs nothing
-        spread = (local - centre.unsqueeze(1)).square().sum(dim=-1).mean(dim=-1)
         model = centre if hyper.report == "local" else mean.squeeze(1)
         server = {"model": model, "local": local, "dual": dual + apart}
-        return State(server, {}), {"consensus": spread}
+        # of messages only: it costs nothing
+        return State(server, {}), lambda: {
+            "consensus": (local - centre.unsqueeze(1)).square().sum(dim=-1).mean(dim=-1)
+        }

@@ -47,13 +47,13 @@ class _Kept:
     """The tiles of all runs of some rounds, kept while these last.
 
     Attributes:
-      epochs: [R] which multiple of the tile's rounds each run is in.
+      epochs: R of them, which multiple of the tile's rounds each run is in.
       rows: (seed, epoch) -> its row of values.
       values: [n, rounds, clients, size]; runs that share seed and epoch share a row.
       index: [R] the row of values of every run.
     """
 
-    epochs: np.ndarray
+    epochs: list[int]
     rows: dict[tuple[int, int], int]
     values: np.ndarray
     index: np.ndarray
@@ -80,7 +80,7 @@ class Streams:
         """
         self._kept = before._kept
         for kept in self._kept.values():
-            kept.epochs = np.empty(0)  # which row is whose is found anew
+            kept.epochs = []  # which row is whose is found anew
 
     def generator(self, run: int, name: str, *key: int) -> np.random.Generator:
         """A fresh generator at the start of stream `name`, `key`, of run number `run` in the
@@ -205,11 +205,12 @@ class Streams:
     def _tile(self, wanted: Draw, tile: int, clients: int, dtype: type[np.floating]) -> np.ndarray:
         """[R, clients, d] draws of a tile of several rounds; tiles are kept while these last."""
         depth = _depth(clients, wanted.size)
-        epochs, within = np.divmod(wanted.rounds, depth)
+        multiples, within = np.divmod(wanted.rounds, depth)
+        epochs: list[int] = multiples.tolist()
         key = wanted.law, wanted.name, tile, clients, wanted.size, dtype
         kept = self._kept.get(key)
-        if kept is None or not np.array_equal(kept.epochs, epochs):
-            addresses = list(zip(self.seeds, epochs.tolist(), strict=True))
+        if kept is None or kept.epochs != epochs:
+            addresses = list(zip(self.seeds, epochs, strict=True))
             rows = {address: row for row, address in enumerate(dict.fromkeys(addresses))}
             values = np.empty((len(rows), depth, clients, wanted.size), dtype)
             jobs = []

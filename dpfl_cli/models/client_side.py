@@ -65,6 +65,7 @@ class ClientSide:
         "__counts_public",
         "__objective",
         "__plugin",
+        "__sizes",
         "__unread",
     )
 
@@ -74,6 +75,7 @@ class ClientSide:
         self.__objective: Any = Guarded(objective)
         self.__plugin = is_plugins(objective)
         self.__common: Any = None
+        self.__sizes = objective.runs, objective.clients, objective.dimension
         self.__cohort = cohort
         self.__counts_public = unit == "record"
         self.__checked = False
@@ -82,15 +84,15 @@ class ClientSide:
 
     @property
     def runs(self) -> int:
-        return self.__objective.runs
+        return self.__sizes[0]
 
     @property
     def clients(self) -> int:
-        return self.__objective.clients
+        return self.__sizes[1]
 
     @property
     def dimension(self) -> int:
-        return self.__objective.dimension
+        return self.__sizes[2]
 
     @property
     def features(self) -> int:
@@ -352,10 +354,9 @@ class ClientSide:
         values to another.
         """
         refuse_watchers()
-        wanted = (self.runs, self.clients, self.dimension)
-        if tuple(values.shape) != wanted:
+        if tuple(values.shape) != self.__sizes:
             raise PrivacyError(
-                f"{name} of clients is [runs, clients, d] = {list(wanted)}, not "
+                f"{name} of clients is [runs, clients, d] = {list(self.__sizes)}, not "
                 f"{list(values.shape)}"
             )
         return own_values(values)

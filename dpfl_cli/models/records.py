@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -147,17 +148,17 @@ class Block:
         """
         for start in range(0, self.weights.shape[-1], size):
             some = slice(start, start + size)
-            missing = -self.features[:, some].shape[1] % ALIGNMENT
-            kept = (self.targets, self.squared_norms, self.weights)
-            targets, squared_norms, weights = (pad(one[:, some], (0, missing)) for one in kept)
-            features = pad(self.features[:, some], (0, 0, 0, missing))
-            yield replace(
-                self,
-                features=features,
-                targets=targets,
-                squared_norms=squared_norms,
-                weights=weights,
-            )
+            kept = {
+                "features": self.features[:, some].mT,
+                "targets": self.targets[:, some],
+                "squared_norms": self.squared_norms[:, some],
+                "weights": self.weights[:, some],
+            }
+            missing = -kept["weights"].shape[1] % ALIGNMENT
+            if missing:  # padding copies even where nothing is to be added
+                kept = {name: pad(part, (0, missing)) for name, part in kept.items()}
+            kept["features"] = kept["features"].mT
+            yield replace(self, **kept)
 
 
 @dataclass(frozen=True)
@@ -261,14 +262,24 @@ class Pool:
 
     def together(self, pair_bytes: Callable[[int], int]) -> Iterator[Block]:
         """All records, as if client 0 held those of all its federation's clients; their weights
-        remain their shares of their own client's mean.
+        remain their shares of their own client's mean. Federations of one run and of equal size
+        come side by side, as the pairs of a minibatch.
         """
-        segments = []
-        for number in range(len(self.counts)):
-            rows = self.rows(number)
-            if rows.stop > rows.start:
-                height = rows.stop - rows.start
-                segments.append(_Segment(number, np.zeros(1, np.int64), rows.start, height))
+        places = [self.rows(number) for number in range(len(self.counts))]
+        heights = [rows.stop - rows.start for rows in places]
+        alone = np.array_equal(self.index, np.arange(len(places)))
+        if alone and heights[0] and len(set(heights)) == 1:
+            size = max(1, self._budget // pair_bytes(heights[0]))
+            for first in range(0, len(places), size):
+                some = slice(first, min(first + size, len(places)))
+                rows = slice(places[first].start, places[some.stop - 1].stop)
+                yield self._block(rows, heights[0], None, some)
+            return
+        segments = [
+            _Segment(number, np.zeros(1, np.int64), rows.start, height)
+            for number, (rows, height) in enumerate(zip(places, heights, strict=True))
+            if height
+        ]
         yield from self._full(segments, pair_bytes)
 
     def rows(self, federation: int) -> slice:
@@ -279,36 +290,37 @@ class Pool:
     def _full(
         self, segments: Sequence[_Segment], pair_bytes: Callable[[int], int]
     ) -> Iterator[Block]:
-        budget = CPU_BLOCK if self.device.type == "cpu" else DEVICE_BLOCK
         for number, segment in enumerate(segments):
             runs, height = self.runs(segment.federation), segment.height
             each = pair_bytes(height)
-            several = max(1, min(len(runs), budget // each))
-            size = max(1, budget // (each * several))
+            several = max(1, min(len(runs), self._budget // each))
+            size = max(1, self._budget // (each * several))
             for begin in range(0, len(segment.clients), size):
                 clients = segment.clients[begin : begin + size]
                 start = segment.start + begin * height
                 rows = slice(start, start + len(clients) * height)
-                shape, where = (-1, height), _index(clients, self.device)
+                where = _index(clients, self.device)
                 for first in range(0, len(runs), several):
                     some = runs[first : first + several]
-                    yield Block(
-                        self.features[rows].unflatten(0, shape),
-                        self.targets[rows].view(shape),
-                        self.squared_norms[rows].view(shape),
-                        self.weights[rows].view(shape),
-                        _index(some, self.device),
-                        where,
-                        some.tolist(),
-                        (number, begin),
+                    key = number, begin
+                    yield self._block(
+                        rows, height, _index(some, self.device), where, some.tolist(), key
                     )
+
+    def _block(self, rows: slice, height: int, *whose: Any) -> Block:
+        """Rows of the pool as a block, `height` of them to a pair."""
+        parts = self.features, self.targets, self.squared_norms, self.weights
+        return Block(*(part[rows].unflatten(0, (-1, height)) for part in parts), *whose)
+
+    @property
+    def _budget(self) -> int:
+        return CPU_BLOCK if self.device.type == "cpu" else DEVICE_BLOCK
 
     def _gathered(self, batch: Tensor, pair_bytes: Callable[[int], int]) -> Iterator[Block]:
         records, pairs = batch.shape[-1], batch.shape[0] * batch.shape[1]
         own = (batch >= 0).logical_and_(batch < self._counts)
         rows = torch.where(own, self._first + batch, 0).view(-1)
-        budget = CPU_BLOCK if self.device.type == "cpu" else DEVICE_BLOCK
-        size = max(1, budget // pair_bytes(records))
+        size = max(1, self._budget // pair_bytes(records))
         for start in range(0, pairs, size):
             some = rows[start * records : (start + size) * records]
             parts = (self.features, self.targets, self.squared_norms)

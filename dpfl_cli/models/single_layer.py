@@ -66,7 +66,7 @@ class SingleLayer(Dense):
         """[R, M, d] what the kernel computes of the clients' records at [R, M, d]; `numbers` are
         [R].
         """
-        result = torch.zeros_like(values, memory_format=torch.contiguous_format)
+        result = torch.empty_like(values, memory_format=torch.contiguous_format)
         for runs, layout in self._layouts:
             kernel.compute(
                 layout,

@@ -58,6 +58,7 @@ class Bounded:
         dp.mode=sound.
       source: what tells these contributions from all others; what is derived of them shares it.
       batch: the records that they are of, as they were drawn; None: all, or nobody knows.
+      shape: of the vectors or scalars.
     """
 
     values: ClientValues
@@ -71,6 +72,7 @@ class Bounded:
     proved: bool = True
     source: object = None
     batch: Batch | None = None
+    shape: tuple[int, ...] = ()
     maker: InitVar[object] = None  # not a field, so that dataclasses.replace cannot copy it
     _versions: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
@@ -88,13 +90,8 @@ class Bounded:
         return found
 
     @property
-    def shape(self) -> torch.Size:
-        """Of the values."""
-        return self.values.shape
-
-    @property
     def is_vector(self) -> bool:
-        return self.values.dim() == 3
+        return len(self.shape) == 3
 
     def sensitivity(self, relation: Relation) -> Tensor:
         """L2 sensitivity of one contribution under a neighbouring relation: [R], or [R, M] where
@@ -158,6 +155,7 @@ def bounded(
         proved=proved,
         source=object() if source is None else source,
         batch=batch,
+        shape=values.shape,
         maker=_MAKER,
     )
 

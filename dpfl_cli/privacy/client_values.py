@@ -226,8 +226,8 @@ class Diagnostic(Unreleased):
         return func(*args, **kwargs)
 
 
-def client_values(values: Tensor) -> ClientValues:
-    """Marks [R, M, ...] values as belonging to clients."""
+def client_values(values: Tensor, kind: type[ClientValues] = ClientValues) -> ClientValues:
+    """Marks [R, M, ...] values as belonging to clients; marked ones stay what they are."""
     if isinstance(values, ClientValues):
         return values
     if isinstance(values, Unreleased):
@@ -239,15 +239,14 @@ def client_values(values: Tensor) -> ClientValues:
         raise PrivacyError(
             f"client values need the axes [runs, clients, ...], not the shape {list(values.shape)}"
         )
-    return values.as_subclass(ClientValues)
+    return values.as_subclass(kind)
 
 
 def own_values(values: Tensor) -> ClientValues:
     """Marks public values [R, M, ...], or a client's released messages, as its own; what is raw
     stays raw.
     """
-    marked = client_values(values)
-    return marked if marked is values else values.as_subclass(OwnValues)
+    return client_values(values, OwnValues)
 
 
 def of_cohort(values: V, cohort: Any) -> V:

@@ -361,7 +361,8 @@ class Mechanism(ABC):
         Read on the host where that costs nothing, else when metrics are read (`verify`): noise in
         proportion to an infinite bound drowns the values, so that nothing leaks until then.
         """
-        good = (torch.isfinite(bound) & (bound > 0)).all()
+        least, most = bound.aminmax()  # NaN where one is
+        good = (least > 0) & (most < torch.inf)
         if bound.device.type == "cpu":
             _demand(name, good)
         else:

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--repeats", type=int, default=5, help="samples of everything, of which the median counts"
     )
-    parser.add_argument("--markdown", action="store_true", help="print the README's table too")
+    parser.add_argument("--markdown", action="store_true", help="print a table for a page too")
     args = parser.parse_args(arguments)
     wanted = args.only.split(",")
     if unknown := set(wanted) - set(keys):
@@ -161,20 +161,19 @@ def table(rows: Sequence[Row], repeats: int) -> Table:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The README's table."""
-    lines = [
-        "| workload | ms a round | times the loop | times vmap | GFLOP/s | of the peak |",
-        "|---|---|---|---|---|---|",
-    ]
+    """All rows, for a page of documentation."""
+    names = ("ms a round", "times the loop", "times vmap", "of noise", "GFLOP/s", "of the peak")
+    lines = [f"| workload | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
     for row in rows:
         values = (
             row["ratio_to_loop"],
             row["ratio_to_vmap"],
+            row["times_noise"],
             row["gflops"],
             row["fraction_of_peak"],
         )
-        cells = [row["title"], number(row["seconds_per_round"], 1e3), *map(number, values)]
-        lines.append("| " + " | ".join(cells) + " |")
+        title, time = f"{row['workload']}. {row['title']}", number(row["seconds_per_round"], 1e3)
+        lines.append("| " + " | ".join([title, time, *map(number, values)]) + " |")
     return "\n".join(lines)
 
 
