@@ -17,7 +17,7 @@ of per-record gradients of a layer).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from math import sqrt
 from typing import Any, ClassVar
@@ -170,7 +170,7 @@ class Dense(Objective):
         is one, `accuracy` in percent and `test_loss` (mean loss), each [R]; and
         `gradient_quantiles`, where settings ask for them.
         """
-        loss = self._scores(self._pool, parameters)[:, 0]
+        (loss,) = self._scores(self._pool, parameters, self.loss.values)
         found = {"train_loss": loss, **self.asked_quantiles(parameters)}
         return found | self._test_scores(parameters)
 
@@ -178,7 +178,7 @@ class Dense(Objective):
         """`accuracy` and `test_loss` at models [R, d], where there is a test split."""
         if self._tests is None:
             return {}
-        loss, right = self._scores(self._tests, models).unbind(-1)
+        loss, right = self._scores(self._tests, models, self.loss.values, self.loss.right)
         return {"accuracy": 100.0 * right, "test_loss": loss}
 
     @cached_property
@@ -244,21 +244,20 @@ class Dense(Objective):
             block.put(result, pad(squared, (0, width - squared.shape[-1])))
         return result
 
-    def _scores(self, pool: Pool, models: Tensor) -> Tensor:
-        """[R, 2] means over a pool's clients of their records' mean loss, and of the part of them
-        that is classified rightly, at models [R, d]; a client without records has 0.
+    def _scores(self, pool: Pool, models: Tensor, *scores: Callable[..., Tensor]) -> list[Tensor]:
+        """[R] each, means over a pool's clients of their records' mean scores (functions of outputs
+        and targets, as of the loss) at models [R, d]; a client without records has 0.
         """
-        result = models.new_zeros(len(models), 1, 2)
+        result = models.new_zeros(len(models), 1, len(scores))
         for block in pool.together(self._pair_bytes):
             self._passes.load(block.of(models.unsqueeze(1)))
             sums = result.new_zeros(())
             for part in block.parts(PART):
                 z = self._passes.forward(part.features)
-                each = self.loss.values(z, part.targets), self.loss.right(z, part.targets)
-                shares = [(one * part.weights).sum(dim=-1) for one in each]
+                shares = [(one(z, part.targets) * part.weights).sum(dim=-1) for one in scores]
                 sums = sums + torch.stack(shares, dim=-1)
             block.put(result, sums)
-        return result[:, 0] / pool.counts.shape[1]
+        return list((result[:, 0] / pool.counts.shape[1]).unbind(-1))
 
     def _blocks(self, batch: Tensor | None) -> Iterator[Block]:
         return self._pool.blocks(batch, self._pair_bytes)

@@ -71,7 +71,7 @@ class LinearRegression(SecondOrder):
         ask for them `objective`, (1/M) sum_i f_i, which is loss_factor times that, and
         `gradient_quantiles`.
         """
-        objective = self._scores(self._pool, parameters)[:, 0]
+        (objective,) = self._scores(self._pool, parameters, self.loss.values)
         found = {"train_loss": objective / self.settings.loss_factor}
         if self.settings.objective:
             found["objective"] = objective

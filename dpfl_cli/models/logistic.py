@@ -153,7 +153,8 @@ class LogisticRegression(SecondOrder):
 
     def _objective(self, model: Tensor) -> Tensor:
         """[R] F at models [R, d]."""
-        smooth = self._scores(self._pool, model)[:, 0] + self.l2 / 2 * model.square().sum(dim=-1)
+        (loss,) = self._scores(self._pool, model, self.loss.values)
+        smooth = loss + self.l2 / 2 * model.square().sum(dim=-1)
         return smooth + penalty_of(self.settings).value(model)
 
     @cached_property

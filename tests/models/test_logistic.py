@@ -300,7 +300,11 @@ def test_any_margin_is_stable(path: str) -> None:
         opened(objective.gradient(torch.from_numpy(margins).reshape(1, -1, 1))).flatten().tolist()
     )
     losses = [
-        float(objective._scores(objective._pool, torch.tensor([[margin]]).double())[0, 0])
+        float(
+            objective._scores(
+                objective._pool, torch.tensor([[margin]]).double(), objective.loss.values
+            )[0]
+        )
         for margin in margins
     ]
     for number, (margin, value) in enumerate(zip(margins.tolist(), found, strict=True)):
