@@ -148,16 +148,14 @@ class Block:
         """
         for start in range(0, self.weights.shape[-1], size):
             some = slice(start, start + size)
-            kept = {
-                "features": self.features[:, some].mT,
-                "targets": self.targets[:, some],
-                "squared_norms": self.squared_norms[:, some],
-                "weights": self.weights[:, some],
-            }
+            names = ("features", "targets", "squared_norms", "weights")
+            kept: dict[str, Any] = {name: getattr(self, name)[:, some] for name in names}
             missing = -kept["weights"].shape[1] % ALIGNMENT
             if missing:  # padding copies even where nothing is to be added
-                kept = {name: pad(part, (0, missing)) for name, part in kept.items()}
-            kept["features"] = kept["features"].mT
+                kept = {
+                    name: pad(part, (*(0, 0) * (part.dim() - 2), 0, missing))
+                    for name, part in kept.items()
+                }
             yield replace(self, **kept)
 
 
