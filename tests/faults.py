@@ -26,7 +26,7 @@ from tests import plugin_faults, privacy_faults
 from tests.privacy_faults import Fault
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("dpfl_cli", "conf", "tests", "pyproject.toml", "README.md")
+COPIED = ("dpfl_cli", "conf", "docs", "tests", "pyproject.toml", "README.md")
 IMPORTED_ONCE = ("dp_accounting", "hypothesis", "numba", "pandas", "scipy.stats", "torch")
 
 

@@ -53,6 +53,7 @@ def test_the_package_works_from_any_folder(installed: Path, tmp_path: Path) -> N
     assert len(list((installed / "dpfl_cli" / "reproduction" / "templates").iterdir())) >= 8
     environment = {key: value for key, value in os.environ.items() if key != "DPFL_OUTPUTS"}
     environment |= {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    environment["NUMBA_DISABLE_JIT"] = "1"  # nothing is compiled anew for a folder of a few seconds
     where = "import dpfl_cli.config.paths as p; print(p.conf_dir())"
     shown = subprocess.run(
         [sys.executable, "-c", where],

@@ -187,10 +187,22 @@ def check_equals_loops(plans: list[Plan]) -> None:
         assert member.ledger.releases == plan.ledger().releases == sum(coins)
 
 
-@pytest.mark.parametrize("trust", list(DP))
-@pytest.mark.parametrize("control", ["sent", "clipped", "apart", "none"])
-@pytest.mark.parametrize("schedule", ["deterministic", "bernoulli"])
-@pytest.mark.parametrize("final_release", [False, True])
+BY_COINS, BY_STEPS = ("bernoulli", False), ("deterministic", True)
+
+
+@pytest.mark.parametrize(
+    ("trust", "control", "schedule", "final_release"),
+    [
+        *(
+            (trust, control, *how)
+            for trust in DP
+            for control in ("sent", "clipped", "apart", "none")
+            for how in (BY_COINS, BY_STEPS)
+        ),
+        ("local", "sent", "bernoulli", True),
+        ("central", "clipped", "deterministic", False),
+    ],
+)
 def test_equals_its_lines(trust: str, control: str, schedule: str, final_release: bool) -> None:
     words = [
         *words_of(trust, control),
@@ -200,9 +212,14 @@ def test_equals_its_lines(trust: str, control: str, schedule: str, final_release
     check_equals_loops(plans_of(*words, variants=VARIANTS))
 
 
-@pytest.mark.parametrize("trust", list(DP))
-@pytest.mark.parametrize("control", ["sent", "none"])
-@pytest.mark.parametrize("size", [1, 2, N])
+@pytest.mark.parametrize(
+    ("trust", "control", "size"),
+    [
+        *((trust, control, 2) for trust in DP for control in ("sent", "none")),
+        ("local", "sent", 1),
+        ("central", "none", N),
+    ],
+)
 def test_equals_its_lines_with_minibatches(trust: str, control: str, size: int) -> None:
     words = [
         *words_of(trust, control),

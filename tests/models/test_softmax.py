@@ -98,11 +98,10 @@ def points(objective: SoftmaxRegression, seed: int = 0) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=generator).to(objective.dtype)
 
 
-@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES.keys())
 @pytest.mark.parametrize(
-    "counts",
-    [COUNTS, [4], [1], [1, 1, 1]],
-    ids=["unequal", "one client", "one record", "one record each"],
+    ("counts", "index"),
+    [(COUNTS, [0]), (COUNTS, [1, 0]), ([1], [0, 0]), ([4], [1, 0]), ([1, 1, 1], INDICES["R=7"])],
+    ids=["unequal alone", "unequal", "one record", "one client", "one record each"],
 )
 @pytest.mark.parametrize(
     ("classes", "bias", "precision"),
