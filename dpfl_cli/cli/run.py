@@ -189,8 +189,9 @@ def execute_configs(
 
         load_components()
     for config in configs:
-        if config["runtime"]["keep_model"] is None:
-            config["runtime"]["keep_model"] = len(configs) == 1
+        runtime = config["runtime"]
+        if isinstance(runtime, dict) and runtime.get("keep_model") is None:
+            runtime["keep_model"] = len(configs) == 1
     plans = make_plans(configs)
     store = RunStore(outputs_dir())
     if os.environ.get(DRY):

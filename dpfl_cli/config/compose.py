@@ -91,6 +91,8 @@ def check_overrides(words: Sequence[str]) -> None:
         except YAMLError as error:
             if twice := re.search("duplicate key.*", str(error)):
                 raise ConfigError(f"{word}: {twice[0]}") from error
+        if not key or (key == "experiment" and value is None):
+            raise ConfigError(f"{word}: not an override; write key=value")
         group, _, option = key.partition(".")
         if any(f"{folder}.".startswith(f"{key}.") for folder in HYDRA_FOLDERS):
             raise ConfigError(f"{word}: results go to one tree; set DPFL_OUTPUTS to its folder")
