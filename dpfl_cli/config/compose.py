@@ -36,7 +36,7 @@ from dpfl_cli.config.errors import ConfigError, DpflError, nearest
 from dpfl_cli.config.paths import conf_dir
 
 VERSION_BASE = "1.3"
-CONFIG_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, RecursionError)
+CONFIG_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, RecursionError, UnicodeError)
 MOST_RUNS = 10**5  # of a grid
 MOST_KEPT = 512  # configs and words that are kept for the next ones like them
 # of Hydra's own folders, which are off: there is one tree of outputs
@@ -256,6 +256,8 @@ def explained(error: Exception, overrides: Sequence[str]) -> DpflError:
         )
     if isinstance(error, RecursionError):
         return ConfigError("a config file holds itself (an anchor in its own value) or is too deep")
+    if isinstance(error, UnicodeError):
+        return ConfigError(f"a config file is no text in UTF-8 ({error})")
     message = str(error).strip()
     first = (message.splitlines() or [type(error).__name__])[0]
     unknown = re.search(r"Could not (?:override|find match for|delete)\w*[^']*'([^']+)'", message)

@@ -257,7 +257,8 @@ def _partition(path: str | None, records: int) -> Partition:
             made = Partition.from_counts(order[len(owners) - counts.sum() :], counts)
             size = len(owners)
         else:
-            made = Partition(found["indices"].astype(np.int64), found["offsets"].astype(np.int64))
+            parts = (np.atleast_1d(found[name]) for name in ("indices", "offsets"))
+            made = Partition(*(part.astype(np.int64, casting="same_kind") for part in parts))
             size = records
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(
