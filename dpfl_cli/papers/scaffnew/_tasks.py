@@ -12,6 +12,7 @@ from dpfl_cli.reproduction.api import Comparisons, Missing, Rows, Run, Scale, ea
 
 METHODS = {"ScaffNew": "algorithm=scaffnew", "FedAvg": "algorithm=fedavg_scheduled"}
 EPSILONS = (0.5, 1.0, 2.0, 3.3)  # nominal
+OF_NETWORKS = (0.5, 3.3)  # those of them that networks are run with
 NONE = "none"  # the label of runs without noise
 ITERATIONS = {"cifar10": 10000, "femnist": 10000, "reddit": 10000, "ixi": 400, "messidor": 500}
 TASKS = tuple(ITERATIONS)

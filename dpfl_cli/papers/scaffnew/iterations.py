@@ -8,10 +8,10 @@ from typing import Any
 
 from dpfl_cli.papers.scaffnew import PAPER
 from dpfl_cli.papers.scaffnew._tasks import (
-    EPSILONS,
     METHODS,
     NONE,
     NOTES,
+    OF_NETWORKS,
     QUICK,
     TASK_TITLES,
     TASKS,
@@ -155,7 +155,7 @@ def _figure(number: int, tasks: Sequence[str], title: str, minutes: Sequence[flo
         measures={
             "error": ERROR,
             "loss": Metric("train_loss", "last", decimals=3, title="train loss"),
-            "honest": Price(title="epsilon of the ledger", where={"eps": EPSILONS}),
+            "honest": Price(title="epsilon of the ledger", where={"eps": OF_NETWORKS}),
         },
         best=[Best(["T", "tau"], "error", note="lowest test error")],
         titles={**TASK_TITLES, "best.tau": "local steps"},

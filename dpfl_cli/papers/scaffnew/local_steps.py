@@ -9,11 +9,11 @@ from typing import Any
 from dpfl_cli.papers.scaffnew import PAPER
 from dpfl_cli.papers.scaffnew._tasks import (
     CLIP_NORMS,
-    EPSILONS,
     IMAGES_AND_TEXT,
     METHODS,
     NONE,
     NOTES,
+    OF_NETWORKS,
     QUICK,
     TASK_TITLES,
     TASKS,
@@ -46,8 +46,8 @@ STEPS = {"ixi": (1, 5, 20), "messidor": (1, 5, 20)}
 PAPER_STEPS = {"cifar10": (1, 5, 20, 50, 125, 250, 500), "messidor": (1, 5, 25, 100)}
 TARGETS: dict[Scale, Sequence[float | str]] = {
     "smoke": (3.3, NONE),
-    "quick": (0.5, 3.3, NONE),
-    "paper": (0.5, 3.3, NONE),
+    "quick": (*OF_NETWORKS, NONE),
+    "paper": (*OF_NETWORKS, NONE),
 }
 
 
@@ -144,7 +144,7 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str = "") -> list[Cl
 # --- Figures 2, 4 and 6 to 9: error against local steps -------------------------------------------
 
 ERROR = Metric("test_error", "last")
-HONEST = Price(title="epsilon of the ledger", where={"eps": EPSILONS, "best": True})
+HONEST = Price(title="epsilon of the ledger", where={"eps": OF_NETWORKS, "best": True})
 LOWEST = Best("tau", "error", note="lowest test error")
 
 
@@ -218,7 +218,7 @@ def _figure(
                 "last",
                 decimals=2,
                 title="share of updates clipped",
-                where={"eps": EPSILONS},
+                where={"eps": OF_NETWORKS},
             ),
             "honest": HONEST,
         },
