@@ -252,8 +252,8 @@ MENDS = [
     Fault(
         "privacy drawn: a subset of clients is priced at half the sensitivity",
         "privacy/subsampling.py",
-        "np.log(4.0) + np.log(np.expm1(second))",
-        "np.log(4.0) + np.log(np.expm1(second / 4))",
+        "    if rate == 1:\n        return own\n",
+        "    if rate == 1:\n        return own\n    noise_multiplier *= 2\n",
         "privacy/test_amplification.py::test_a_fixed_cohort_has_the_sensitivity_of_replacing",
     ),
     Fault(

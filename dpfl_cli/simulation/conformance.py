@@ -125,11 +125,11 @@ class Play:
         cls, plans: Sequence[Plan], federations: Sequence[Federation], replay: bool = True
     ) -> Play:
         stack = Stack([Member(plan) for plan in plans], federations=federations)
-        play = cls(stack, Recorder(stack.mechanism, replay), [stack.state])
+        play = cls(stack, Recorder(stack.mechanism, replay), [_kept(stack.state)])
         stack.evaluate({})
         for _ in range(plans[0].last_round):
             stack.evaluate(stack.step())
-            play.states.append(stack.state)
+            play.states.append(_kept(stack.state))
         stack.collect()
         return play
 
@@ -354,6 +354,11 @@ def strays(beside: Play, alone: Play) -> list[str]:
         for one, single in pairs
         if not torch.equal(opened(one.values[1]), opened(single.values[0]))
     ]
+
+
+def _kept(state: State) -> State:
+    """A state as it is now: those of clients who are drawn are written in place."""
+    return State(state.server, {name: value.clone() for name, value in state.clients.items()})
 
 
 def _files(member: Member) -> dict[str, str]:
