@@ -48,7 +48,7 @@ def search_section(artifact: Artifact, scale: Scale, text: str, rows: pd.DataFra
         grids = mine.groupby(beside or (lambda row: 0), sort=False)
         found = [_Grid(artifact, rule, one) for _, one in grids]
         parts += _closeness(artifact, rule, found)
-        lines = [one.checked(beside) for one in found if one.is_checked]
+        lines = [one.remark(beside) for one in found if one.is_checked]
         parts += ["\n".join(f"- {line}" for line in lines)] if lines else []
     edges = edges_text(artifact, chosen_rows(rows), labels)
     parts += [f"Winners at the end of their grid: {edges}."] if edges else []
@@ -108,7 +108,7 @@ class _Grid:
         keys = [tuple(row) for row in self.rough[list(self.over)].to_numpy()]
         return 1 + keys.index(tuple(self.full.iloc[0][list(self.over)]))
 
-    def checked(self, beside: Sequence[str]) -> str:
+    def remark(self, beside: Sequence[str]) -> str:
         """What the whole grid at full size says of the winner."""
         first = self.full.iloc[0] if len(self.full) else self.whole.iloc[0]
         where = ", ".join(self.artifact.title_of(first[one]) for one in beside if first[one] != "")
