@@ -53,7 +53,7 @@ class Found:
             kit.examine()
             self.faults += [fault for faults in kit.faults.values() for fault in faults]
             self.reached = max(self.reached, kit.reached)
-            self.noise += [kit.variance] if kit.draws else []
+        self.noise += [kits[0].variance] if kits[0].draws else []  # the one with many seeds
 
 
 def main() -> int:
