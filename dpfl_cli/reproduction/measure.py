@@ -127,7 +127,7 @@ class Fact(Measure):
         look-up: lambda fact: 2 * fact("clients") * fact("dimension").
     """
 
-    value: str | Callable[[Facts], float]
+    value: str | Callable[[Facts], float | str]
 
 
 @dataclass(frozen=True)

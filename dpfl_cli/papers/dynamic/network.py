@@ -5,9 +5,11 @@ from __future__ import annotations
 from dpfl_cli.papers.dynamic import PAPER
 from dpfl_cli.reproduction.api import (
     Artifact,
+    Best,
     Comparisons,
     Figure,
     Metric,
+    PaperNumbers,
     Rows,
     Run,
     Runs,
@@ -52,41 +54,43 @@ def runs(scale: Scale) -> Runs:
                     )
 
 
-@claim("appendix A.4, Figure 3", "holds")
+CHOSEN = {"best": True}  # the clip norm
+BY_LOSS = "at the clip norm of the lower train loss, which no test record has chosen"
+
+
+@claim("appendix A.4, Figure 3", "holds", note=BY_LOSS)
 def c8_more(rows: Rows) -> Comparisons:
-    """1000 rounds end at least 2 points above 500, under both budgets (clip norm 4)"""
+    """1000 rounds end at least 2 points above 500, under both budgets"""
     for budget in BUDGETS:
-        few, more = rows.each("final", clip_norm=4.0, budget=budget, T=("T500", "T1000"))
+        few, more = rows.each("final", **CHOSEN, budget=budget, T=("T500", "T1000"))
         yield above(more, few, by=2)
 
 
-def _flat(rows: Rows, clip_norm: float) -> Comparisons:
+def _flat(rows: Rows, **cell: float) -> Comparisons:
     for budget in BUDGETS:
-        rounds = ("T1000", "T1200")
-        few, more = rows.each("final", clip_norm=clip_norm, budget=budget, T=rounds)
+        few, more = rows.each("final", **cell, budget=budget, T=("T1000", "T1200"))
         yield level(more, few, within=3)
 
 
-@claim("appendix A.4, Figure 3")
+@claim("appendix A.4, Figure 3", note=BY_LOSS)
 def c8_flat(rows: Rows) -> Comparisons:
-    """1200 rounds end within 3 points of 1000, under both budgets (clip norm 4)"""
-    yield from _flat(rows, 4.0)
+    """1200 rounds end within 3 points of 1000, under both budgets"""
+    yield from _flat(rows, **CHOSEN)
 
 
 @claim("appendix A.4, Figure 3")
 def c8_flat_clip_1(rows: Rows) -> Comparisons:
     """so they do with clip norm 1"""
-    yield from _flat(rows, 1.0)
+    yield from _flat(rows, clip_norm=1.0)
 
 
 @claim(
     "appendix A.4, in words",
-    note="the clip norm was chosen by test accuracy; at scale=quick it is a smaller network on "
-    "smaller images",
+    note=f"{BY_LOSS}; at scale=quick it is a smaller network on smaller images",
 )
 def c8_level(rows: Rows) -> Comparisons:
-    """with 1000 rounds it reaches about 70 % (within 5 points) under both budgets (clip norm 4)"""
-    for final in rows.each("final", clip_norm=4.0, budget=BUDGETS, T="T1000"):
+    """with 1000 rounds it reaches about 70 % (within 5 points) under both budgets"""
+    for final in rows.each("final", **CHOSEN, budget=BUDGETS, T="T1000"):
         yield level(final, 70, within=5)
 
 
@@ -117,7 +121,9 @@ fig3 = Artifact(
     measures={
         "accuracy": Metric("accuracy", "series", decimals=1),
         "final": Metric("accuracy", "last", title="final test accuracy"),
+        "loss": Metric("train_loss", "last", better="lower", title="final train loss"),
     },
+    best=[Best("clip_norm", "loss", note="lowest train loss, a private number")],
     show={"rounds": "rounds"},
     titles={
         "T": "number of rounds",
@@ -135,13 +141,27 @@ fig3 = Artifact(
             "T",
             "final",
             notes="the paper gives numbers in words only: about 70 % with 1000 and 1200 rounds",
-        )
+        ),
+        Table(
+            "Final train loss, by which the clip norm is chosen",
+            ["clip_norm", "budget"],
+            "T",
+            "loss",
+        ),
     ],
+    numbers=PaperNumbers(
+        measures={"test_accuracy_pct_final_approx": "final"},
+        columns={"T": "row"},
+        names={"T1000": "T=1000", "T1200": "T=1200"},
+        where={"best": True},
+    ),
     figures=[Figure("lines", "round", "accuracy", series="T", panels=["clip_norm", "budget"])],
     notes=[
         "Ours, for the paper gives no step size, clip norm or pace of the schedule: the step is "
-        "1.25, for from 4/3 on the workers' copies drift apart whatever the data; the pace follows "
-        "the rule of the number of rounds (gamma mu_f T = 3 for the middle one); the clip norm is "
-        "1, and 4, which was chosen after looking at test accuracy."
+        "1.25, five times what Theorem 4.5 allows (gamma at most 1/4), for from 4/3 on the "
+        "workers' copies drift apart whatever the data; the pace follows the rule of the number of "
+        "rounds (gamma mu_f T = 3 for the middle one); the clip norm is 1 or 4, which were tried "
+        "after looking at test accuracy; which of them a claim has is chosen by the train loss. "
+        "The network starts as the framework draws it; pixels are in [0, 1]."
     ],
 )
