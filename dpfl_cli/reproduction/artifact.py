@@ -30,12 +30,18 @@ SCALES: tuple[Scale, ...] = ("smoke", "quick", "paper")  # in order of size
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper, as it is cited."""
+    """A paper, as it is cited.
+
+    Attributes:
+      looks: label -> its value -> the number of its colour and line style, the same on every page;
+        other values take those that are left, in the order of the page.
+    """
 
     key: str
     authors: str
     title: str
     where: str
+    looks: Mapping[str, Mapping[Any, int]] = field(default_factory=dict, hash=False)
 
     @property
     def citation(self) -> str:

@@ -24,6 +24,7 @@ from dpfl_cli.reproduction.look import (
     COLOURS,
     GREY,
     HATCHES,
+    LETTERS,
     MARKED,
     MARKERS,
     NARROWEST,
@@ -58,7 +59,7 @@ def canvas_of(
 ) -> Canvas:
     """The figures of an artifact, below one another, before they are laid out and saved."""
     drawn = [_Drawing(artifact, spec, rows, labels) for spec in artifact.figures]
-    looks = _looks(drawn)
+    looks = _looks(drawn, artifact.paper.looks if artifact.paper else {})
     width, heights = max(one.size[0] for one in drawn), [one.size[1] for one in drawn]
     canvas = Canvas(figsize=(width, sum(heights)), layout="constrained")
     parts = [canvas]
@@ -114,7 +115,8 @@ class _Drawing:
         for position, (axis, key) in enumerate(zip(axes.flat, self.keys, strict=False)):
             panel = dict(zip(spec.panels, key, strict=True))
             inside = matching(self.found, panel, self.labels)
-            axis.set_title(", ".join(heading(artifact, *pair) for pair in panel.items()))
+            words = ", ".join(heading(artifact, *pair) for pair in panel.items())
+            axis.set_title(textwrap.fill(words, int(LETTERS * self.size[0] / self.across)))
             if spec.kind == "heatmap":
                 row = matching(self.found, dict(list(panel.items())[:1]), self.labels)
                 image = self._heatmap(
@@ -337,14 +339,21 @@ class _Drawing:
         return image
 
 
-def _looks(drawn: Sequence[_Drawing]) -> dict[tuple[Any, Any], int]:
-    """(label, value) -> number of its colour, the same in all figures of an artifact."""
+def _looks(
+    drawn: Sequence[_Drawing], fixed: Mapping[str, Mapping[Any, int]]
+) -> dict[tuple[Any, Any], int]:
+    """(label, value) -> number of its colour, the same in all figures of an artifact, and of a
+    paper where it says so.
+    """
     found: dict[tuple[Any, Any], int] = {}
     for label in dict.fromkeys(one.spec.series for one in drawn):
         mine = [one for one in drawn if one.spec.series == label]
         names = [one.look_of(name)[1] for one in mine for name in one.names]
         order = dict.fromkeys(names if label is None else in_order(names))
-        found |= {(label, name): number for number, name in enumerate(order)}
+        known = fixed.get(label, {}) if label else {}
+        taken = {known[name] for name in order if name in known}
+        free = (number for number in itertools.count() if number not in taken)
+        found |= {(label, name): known[name] if name in known else next(free) for name in order}
     return found
 
 
@@ -357,6 +366,6 @@ def _title(artifact: Artifact, scale: Scale, drawn: Sequence[_Drawing]) -> str:
     banded = [one for one in drawn if one.spec.spread and one.spec.kind != "heatmap"]
     spread = any(one.found["std"].notna().any() for one in banded)
     reduced = "" if artifact.full(scale) else ", reduced size"
-    wide = min(110, int(12.5 * max(one.size[0] for one in drawn)))
+    wide = min(110, int(LETTERS * max(one.size[0] for one in drawn)))
     about = f"{artifact.name}, scale {scale}{reduced}{seeds}{' (± 1 standard deviation)' * spread}"
     return "\n".join(textwrap.fill(text, wide) for text in (artifact.title, about))

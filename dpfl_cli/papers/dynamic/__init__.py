@@ -12,6 +12,9 @@ PAPER = Paper(
     title="Dynamic Privacy Allocation for Locally Differentially Private Federated Learning with "
     "Composite Objectives",
     where="2023, arXiv:2308.01139",
+    looks={
+        "method": {"dynamic": 0, "proposed": 0, "static": 1, "ISRL": 2, "FedAvg": 3, "SCAFFOLD": 4}
+    },
 )
 IJCNN1 = "+experiment=dynamic/ijcnn1"
 SMALL = {"dataset.records": 200, "partitioner.clients": 4}  # at smoke

@@ -10,6 +10,18 @@ PAPER = Paper(
         "Using Second Order Information"
     ),
     where="PoPETs 2025(1), 584–612",
+    looks={
+        "method": {
+            "FN": 0,
+            "FN_FC": 1,
+            "FGD": 2,
+            "Scaf": 3,
+            "Scaf_share": 4,
+            "FN_off": 5,
+            "FN_FC_off": 6,
+            "FFC": 7,
+        }
+    },
 )
 
 # --- titles and notes of several pages ---------------------------------------------------------
@@ -70,6 +82,9 @@ OURS = (
     "Ours, for the paper does not say or its text is lost: the grids, of which each search takes a "
     "few points (table7), so that the best often is the first or last of them; models start at "
     "zero and have no bias; DP-FedFC's covariance is a mean over records with eigenvalues of at "
-    "least gamma, and all its releases have one noise multiplier."
+    "least gamma, and all its releases have one noise multiplier. Printed otherwise: equation 4.3 "
+    "gives the mean of what n clients send noise of variance C^2 sigma^2, which is that of their "
+    "sum (the mean has C^2 sigma^2 / n^2); Algorithm 2 adds the noise to what line 12 is about to "
+    "define (here: to the bounded direction, and nothing is clipped there)."
 )
 WHOLE = "every client adds the whole noise, which secure aggregation does not need"
