@@ -467,6 +467,7 @@ def test_papers_numbers_are_read() -> None:
         for one in papers.artifacts().values()
         if isinstance(one.numbers, PaperNumbers) and one.paper is not None
     }
+    assert {(one.parent.name, one.name) for one in NUMBERS.glob("*/*.csv")} == set(declared)
     for (paper, file), table in declared.items():
         assert _paper_numbers(NUMBERS / paper / file, table)
     assert DEMO.citation == "Nobody, “A demonstration”, 2026"
