@@ -24,15 +24,20 @@ algorithms), and tests attack the mechanisms besides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.separation import PUBLIC, RULES, Mixing, flat, parts
+
+if TYPE_CHECKING:
+    from torch.utils.flop_counter import FlopCounterMode
 
 _READ_OUT = """
 item tolist numpy equal allclose is_nonzero storage untyped_storage _typed_storage data_ptr
@@ -265,13 +270,31 @@ def is_raw(values: Tensor) -> bool:
     return isinstance(values, Unreleased) and not isinstance(values, OwnValues)
 
 
+_counters: ContextVar[int] = ContextVar("counters", default=0)  # modes of `count_operations`
+
+
+@contextmanager
+def count_operations() -> Iterator[FlopCounterMode]:
+    """Counts the operations of torch's products: the one mode under which client values go on, for
+    it looks at shapes alone.
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        token = _counters.set(1)
+        try:
+            yield counter
+        finally:
+            _counters.reset(token)
+
+
 def refuse_watchers() -> None:
     """Refuses to go on where torch's functions are watched or transformed: what looks on would see
     the plain numbers inside marked tensors, and what comes out of a transform has lost its mark.
     """
     if (
         torch._C._len_torch_function_stack()
-        or torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_dispatch_stack() > _counters.get()
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
         or torch._C._get_tracing_state() is not None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dpfl_cli.config.errors import ConfigError, StoreError, nearest
+from dpfl_cli.privacy.client_values import count_operations
 from dpfl_cli.simulation.engine import run_members
 from dpfl_cli.simulation.grouping import stacks
 from dpfl_cli.simulation.member import Member
@@ -137,18 +138,16 @@ def execute_alone(plans: Sequence[Plan], store: RunStore, progress: Progress) ->
     return outcomes
 
 
-def _flops_per_round(plan: Plan) -> float:
+def _flops_per_round(plan: Plan) -> float | None:
     """Operations of a run's first two rounds (or one) over their number, without compiled kernels
-    and elementwise functions.
+    and elementwise functions; None where nothing else is.
     """
-    from torch.utils.flop_counter import FlopCounterMode
-
     rounds = min(plan.rounds, 2)
     stack = Stack([Member(plan)])
-    with FlopCounterMode(display=False) as counter:
+    with count_operations() as counter:
         for _ in range(rounds):
             stack.step()
-    return counter.get_total_flops() / rounds
+    return counter.get_total_flops() / rounds or None
 
 
 def look_up(

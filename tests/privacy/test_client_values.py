@@ -8,9 +8,17 @@ import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from dpfl_cli.config.errors import PrivacyError
-from dpfl_cli.privacy.client_values import ClientValues, client_values, is_raw, opened, own_values
+from dpfl_cli.privacy.client_values import (
+    ClientValues,
+    client_values,
+    count_operations,
+    is_raw,
+    opened,
+    own_values,
+)
 
 PLAIN = torch.arange(24.0).reshape(2, 3, 4) - 11
 
@@ -246,3 +254,14 @@ def test_own_values_stay_own_until_they_meet_raw_ones():
     with pytest.raises(PrivacyError, match="written into own ones"):
         own.add_(raw)
     assert not is_raw(PLAIN)
+
+
+def test_operations_are_counted_beside_client_values_and_nothing_else_may_look_on():
+    with count_operations() as counter:
+        assert is_raw(values() * 2.0)
+        torch.eye(3) @ torch.eye(3)
+        with pytest.raises(PrivacyError, match="under a mode"), _Dispatching():
+            values() * 2.0
+    assert counter.get_total_flops() == 2 * 3**3
+    with pytest.raises(PrivacyError, match="under a mode"), FlopCounterMode(display=False):
+        values() * 2.0
