@@ -39,7 +39,7 @@ from dpfl_cli.privacy.record_means import record_mean
 
 @component("model", "hurried", revision=1, settings=LinearRegressionSettings)
 class Hurried(LinearRegression):
-    local_descent, _descended = Objective.local_descent, Objective._descended
+    local_descent = Objective.local_descent
 
     def pool(self):
         return self.federations[0].dataset.train
@@ -55,8 +55,8 @@ class Hurried(LinearRegression):
 
     {BODY}
 """
-GRADIENT = """def gradient(self, parameters):
-        plain = opened(super().gradient(parameters))
+GRADIENT = """def gradient(self, parameters, batch=None):
+        plain = opened(super().gradient(parameters, batch))
         {LINE}
         return client_values(plain)"""
 
