@@ -62,30 +62,12 @@ def test_a_slice_of_a_batch_is_the_run_alone(
 ) -> None:
     drawn: list[torch.Tensor] = []
     normal = Streams.normal
-    noisy = Streams.noisy
-
-    def added(
-        self: Streams,
-        stream: str,
-        rounds: np.ndarray,
-        values: torch.Tensor,
-        std: torch.Tensor,
-        factors: torch.Tensor | None,
-    ) -> torch.Tensor:
-        noise = self.normal(stream, rounds, *values.shape[1:], values.dtype)  # is written down
-        found = noisy(self, stream, rounds, values, std, factors)
-        wanted = (values if factors is None else values * factors) + std.reshape(
-            *std.shape, *[1] * (3 - std.dim())
-        ) * noise
-        np.testing.assert_allclose(opened(found), wanted, rtol=1e-12, atol=1e-13)
-        return found
 
     monkeypatch.setattr(
         Streams,
         "normal",
         lambda *args, **kw: drawn.append(normal(*args, **kw)) or drawn[-1].clone(),
     )
-    monkeypatch.setattr(Streams, "noisy", added)
     seeds = [5, 6, 5, 7]
     together = play(name, trust, settings, seeds=seeds).go(3)
     batch, drawn[:] = list(drawn), []

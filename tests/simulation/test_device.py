@@ -293,16 +293,10 @@ def test_draws_of_a_device_have_their_law() -> None:
 
 def test_streams_leave_to_a_device_what_is_asked_for_on_it() -> None:
     drawing, host = Streams([5, 6, 5], noise="cpu"), Streams([5, 6, 5])
-    values, std = torch.randn(3, 4, 6, dtype=torch.float64), torch.rand(3, 4, dtype=torch.float64)
     noise = drawing.normal("n", ROUNDS, 4, 6)
     assert torch.equal(noise[0], noise[2])
     assert not torch.equal(noise, host.normal("n", ROUNDS, 4, 6))
     assert drawing.normal("n", ROUNDS, None, 6).shape == (3, 6)
-    factors = torch.rand(3, 4, 1, dtype=torch.float64)
-    factors[1, 2] = torch.nan
-    values[1, 2] = torch.inf
-    expected = (values * factors).nan_to_num(0.0, 0.0, 0.0) + std.unsqueeze(-1) * noise
-    torch.testing.assert_close(drawing.noisy("n", ROUNDS, values, std, factors), expected)
     elsewhere = Streams([5, 6, 5])
     elsewhere._device = type("Elsewhere", (), {"device": torch.device("meta")})()  # type: ignore[assignment]
     assert torch.equal(elsewhere.normal("n", ROUNDS, 4, 6), host.normal("n", ROUNDS, 4, 6))

@@ -329,7 +329,7 @@ def test_cores_are_dealt_evenly(cores: int, count: int) -> None:
 def fake_groups(sizes: Sequence[int], rounds: Sequence[int]) -> list[list[Any]]:
     return [
         [
-            SimpleNamespace(rounds=length, rows=3, dimension=2, name=(group, number))
+            SimpleNamespace(last_round=length, rows=3, dimension=2, name=(group, number))
             for number in range(size)
         ]
         for group, (size, length) in enumerate(zip(sizes, rounds, strict=True))
@@ -349,8 +349,8 @@ def test_every_run_is_dealt_once_and_everybody_has_work(data: st.DataObject) -> 
     assert sorted(plan.name for part in dealt for plan in part) == sorted(
         plan.name for group in groups for plan in group
     )
-    loads = [sum(plan.rounds for plan in part) for part in dealt]
-    longest = max(plan.rounds for group in groups for plan in group)
+    loads = [sum(plan.last_round for plan in part) for part in dealt]
+    longest = max(plan.last_round for group in groups for plan in group)
     assert max(loads) <= max(dealing.IMBALANCE * sum(loads) / count, min(loads) + longest)
 
 
