@@ -17,7 +17,7 @@ LOSSES = ("cross_entropy", "logistic", "squared")
 BLOCK = 64  # vectors of records at most that are computed together
 NEAREST, NEAR = 24 << 10, 5 << 18  # bytes of them, for one output and for several
 KEPT = 64 << 20  # bytes of records that are kept as vectors; others are laid out anew every time
-SHARED_WORK = 3 << 19  # products and sums, a quarter of a millisecond, from which on threads pay
+SHARED_WORK = 1 << 21  # products and sums from which on several threads pay
 PART_WORK = 1 << 19  # and of which a thread takes at least as many at once
 
 
@@ -162,7 +162,7 @@ class LayerKernel:
           tolerance: of the residual, relative to the right side.
         """
         self._share(
-            self._solve(), threads, 4 * PART_WORK, layout, runs,
+            self._solve(), threads, SHARED_WORK, layout, runs,
             runs, parameters, right, damping, limits, tolerance, out,
         )  # fmt: skip
 
