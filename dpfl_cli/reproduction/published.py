@@ -159,17 +159,3 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise StoreError(f"{path}: damaged (not a mapping); reproduce and publish it again")
     return values
-
-
-def republish(root: Path, artifacts: Mapping[str, Artifact]) -> list[Path]:
-    """Makes every published page anew from its CSV files, after claims or pages changed."""
-    made = []
-    for folder in sorted(root.glob("*/*/*")):
-        name = folder.parent.relative_to(root).as_posix()
-        if folder.name not in SCALES or name not in artifacts:
-            continue
-        names = files_of(artifacts[name], folder.name)
-        files: Files = {one: (folder / one).read_bytes() for one in names}
-        made.append(_put(root, artifacts[name], folder.name, files))
-    write_atomically(root / INDEX, index_md(root).encode())
-    return made
