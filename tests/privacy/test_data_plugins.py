@@ -20,6 +20,10 @@ from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
+from dpfl_cli.models.cnn import CnnObjective
+from dpfl_cli.models.network import Network
+from dpfl_cli.models.objective import Objective
+from dpfl_cli.models.softmax import SoftmaxRegression
 from dpfl_cli.privacy.client_values import opened
 from dpfl_cli.simulation.conformance import Kit
 from dpfl_cli.simulation.federations import federation_of
@@ -33,14 +37,11 @@ import numpy as np
 import torch
 from dpfl_cli.config.component import component
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
-from dpfl_cli.models.objective import Objective
 from dpfl_cli.privacy.client_values import client_values, opened
 from dpfl_cli.privacy.record_means import record_mean
 
 @component("model", "hurried", revision=1, settings=LinearRegressionSettings)
 class Hurried(LinearRegression):
-    local_descent = Objective.local_descent
-
     def pool(self):
         return self.federations[0].dataset.train
 
@@ -153,6 +154,16 @@ def test_what_is_of_one_client_is_bounded_by_clipping(plan: Plan) -> None:
 def test_a_model_in_which_clients_meet_is_listed_and_found(plan: Plan) -> None:
     assert any("keeps from one client to another" in item for item in plan.not_covered())
     assert "influence" in examined(plan)
+
+
+@pytest.mark.parametrize("model", [SoftmaxRegression, CnnObjective, Network])
+def test_a_gradient_of_ones_own_is_that_of_local_steps(model: type[Objective]) -> None:
+    says = {"gradient": lambda self, parameters, batch=None: parameters}
+    own: Any = type("Own", (model,), says)
+    mixed: Any = type("Mixed", (type("Mixin", (), says), model), {})
+    faster: Any = type("Faster", (own,), {"local_descent": model.local_descent})
+    assert own.local_descent is mixed.local_descent is Objective.local_descent
+    assert faster.local_descent is model.local_descent is not Objective.local_descent
 
 
 def of_everybody(plan: Plan, federation: Federation) -> list[torch.Tensor]:
