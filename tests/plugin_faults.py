@@ -139,8 +139,8 @@ MENDS = [
     Fault(
         "privacy plugin: local steps do not ask a model's own gradient",
         "models/objective.py",
-        "                cls.local_descent = Objective.local_descent  # type: ignore[method-assign]\n",
-        "",
+        '            if "gradient" in vars(parent):\n',
+        "            if False:\n",
         "privacy/test_data_plugins.py::test_a_model_in_which_clients_meet_is_listed_and_found",
     ),
 ]

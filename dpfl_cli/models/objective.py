@@ -73,8 +73,8 @@ class Objective(ABC):
     unreleased_metrics: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A class that says anew what a gradient is takes steps by it: a faster `local_descent` that
-        it inherits is of another gradient.
+        """A class that says anew what a gradient is takes steps by it: the faster `local_descent`
+        that it inherits is of another gradient.
         """
         super().__init_subclass__(**options)
         for parent in cls.__mro__:
