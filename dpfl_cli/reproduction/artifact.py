@@ -216,6 +216,7 @@ class Figure:
 
 
 Prior = Literal["holds", "fails", "open"]
+Judge = Callable[[Rows], Comparisons]
 # What a source cites, for "ours" aside it says where in the paper the claim stands.
 CITED = re.compile(
     r"\b(section|appendix|figure|table|caption|equation|theorem|proposition|lemma|corollary|"
@@ -237,15 +238,18 @@ class Claim:
         was.
       invariant: it follows from a definition and can only fail by a mistake; counted apart.
       note: what the verdict depends on.
+      readings: other choices that could have been made for the verdict, in words ("with a margin of
+        50 %") -> the comparisons under them. What is found then stands beside the verdict.
     """
 
     id: str
     text: str
     source: str
-    judge: Callable[[Rows], Comparisons]
+    judge: Judge
     prior: Prior = "open"
     invariant: bool = False
     note: str = ""
+    readings: Mapping[str, Judge] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not self.ours and not CITED.search(self.source):
@@ -260,17 +264,17 @@ class Claim:
 
 
 def claim(
-    source: str, prior: Prior = "open", *, id: str = "", invariant: bool = False, note: str = ""
-) -> Callable[[Callable[[Rows], Comparisons]], Claim]:
+    source: str, prior: Prior = "open", *, id: str = "", **more: Any
+) -> Callable[[Judge], Claim]:
     """Decorator: a generator of comparisons as a claim; its docstring is the claim, its name the
-    id.
+    id; `more` are fields of `Claim`.
     """
 
-    def made(judge: Callable[[Rows], Comparisons]) -> Claim:
+    def made(judge: Judge) -> Claim:
         text = " ".join((judge.__doc__ or "").split())
         if not text:
             raise ConfigError(f"claim {judge.__name__}: no docstring; it is what the claim says")
-        return Claim(id or judge.__name__, text, source, judge, prior, invariant, note)
+        return Claim(id or judge.__name__, text, source, judge, prior, **more)
 
     return made
 

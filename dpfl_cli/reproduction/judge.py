@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.reproduction.artifact import Artifact, Claim, Scale
+from dpfl_cli.reproduction.artifact import Artifact, Claim, Judge, Scale
 from dpfl_cli.reproduction.rows import Missing, Rows
 from dpfl_cli.reproduction.verdict import (
     FAILS,
@@ -22,6 +22,7 @@ from dpfl_cli.reproduction.verdict import (
     UNDECIDED,
     Comparison,
     Judged,
+    Variances,
     judged,
     pooled,
 )
@@ -43,6 +44,7 @@ class Verdict:
       reason: what keeps it undecided.
       recorded: what was found when the artifact was last published at this scale: a lock against
         regressions, no more than that; "" where nothing was.
+      readings: what is found under other choices, in words -> finding.
     """
 
     claim: Claim
@@ -51,6 +53,7 @@ class Verdict:
     comparisons: Sequence[Judged] = ()
     reason: str = ""
     recorded: str = ""
+    readings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -72,23 +75,15 @@ class Verdict:
             "reason": self.reason,
             "note": claim.note,
             "comparisons": [one.to_json() for one in self.comparisons],
-        }
+        } | ({"readings": dict(self.readings)} if self.readings else {})
 
 
 def judge(artifact: Artifact, scale: Scale, rows: Rows) -> list[Verdict]:
     """The verdict on every claim; variances are pooled over all of them."""
-    made: dict[str, list[Comparison] | str] = {}
-    for claim in artifact.claims:
-        try:
-            made[claim.id] = list(claim.judge(rows)) or f"{NOT_RUN}: it has nothing to compare"
-        except Missing as missing:
-            made[claim.id] = str(missing)
-        except ConfigError as error:
-            raise ConfigError(f"artifact {artifact.name}: claim {claim.id}: {error}") from None
-        except Exception as error:  # a claim is code of a paper's module, or of a user's
-            raise ConfigError(
-                f"artifact {artifact.name}: claim {claim.id}: {type(error).__name__}: {error}"
-            ) from error
+    made = {
+        claim.id: _compared(f"artifact {artifact.name}: claim {claim.id}", claim.judge, rows)
+        for claim in artifact.claims
+    }
     variances = pooled(one for many in made.values() if not isinstance(many, str) for one in many)
     full = artifact.full(scale)
     before = recorded().get(artifact.name, {}).get(scale, {})
@@ -96,15 +91,37 @@ def judge(artifact: Artifact, scale: Scale, rows: Rows) -> list[Verdict]:
     for claim in artifact.claims:
         many = made[claim.id]
         known = before.get(claim.id, "")
+        where = f"artifact {artifact.name}: claim {claim.id}"
+        others = {
+            under: _finding(_compared(f"{where}, {under}", other, rows), variances)
+            for under, other in claim.readings.items()
+        }
         if isinstance(many, str):
-            found.append(Verdict(claim, NOT_RUN, NOT_RUN if full else REDUCED, (), many, known))
+            state = NOT_RUN if full else REDUCED
+            found.append(Verdict(claim, NOT_RUN, state, (), many, known, others))
             continue
         finding, each = judged(many, variances)
         reasons = [one.reason for one in each if one.finding == UNDECIDED and one.reason]
         reason = reasons[0] if finding == UNDECIDED and reasons else ""
         state = finding if full else REDUCED
-        found.append(Verdict(claim, finding, state, each, reason, known))
+        found.append(Verdict(claim, finding, state, each, reason, known, others))
     return found
+
+
+def _compared(where: str, judge: Judge, rows: Rows) -> list[Comparison] | str:
+    """The comparisons, or why there are none."""
+    try:
+        return list(judge(rows)) or f"{NOT_RUN}: it has nothing to compare"
+    except Missing as missing:
+        return str(missing)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    except Exception as error:  # a claim is code of a paper's module, or of a user's
+        raise ConfigError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def _finding(many: list[Comparison] | str, variances: Variances) -> str:
+    return NOT_RUN if isinstance(many, str) else judged(many, variances)[0]
 
 
 @cache

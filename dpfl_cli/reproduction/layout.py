@@ -80,6 +80,7 @@ def page(
     for heading, ours in (("## The paper's claims", False), ("## Our claims", True)):
         mine = [one for one in verdicts if one.claim.ours == ours]
         parts += [heading, claims_table(mine)] if mine else []
+    parts += readings_section(verdicts)
     if any(each.freedom for one in verdicts for each in one.comparisons):
         parts += [POOLING]
     if verdicts and reduced:
@@ -277,6 +278,14 @@ def claims_table(verdicts: Sequence[Verdict]) -> str:
         "difference with its 95 % interval",
     ]
     return markdown(columns, lines)
+
+
+def readings_section(verdicts: Sequence[Verdict]) -> list[str]:
+    """What is found of claims under other choices than those that they are judged by."""
+    columns = ["claim", "as judged above", "under another choice", "is found"]
+    others = [(one, under) for one in verdicts for under in one.readings]
+    lines = [[one.claim.id, one.finding, under, one.readings[under]] for one, under in others]
+    return ["## What the verdicts depend on", markdown(columns, lines)] if lines else []
 
 
 def _interval(shown: Mapping[str, Any]) -> str:

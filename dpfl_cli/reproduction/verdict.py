@@ -132,6 +132,7 @@ class Comparison:
 
 
 Comparisons = Iterator[Comparison]
+Variances = dict[tuple[str, ...], tuple[float, int]]  # of one seed's difference, with its freedom
 
 
 def above(left: Sample, right: Sample | float, *, by: float = 0.0) -> Comparison:
@@ -238,7 +239,7 @@ def _plain(value: float) -> float | str:
     return float(f"{value:.6g}") if math.isfinite(value) else str(value)
 
 
-def pooled(comparisons: Iterable[Comparison]) -> dict[tuple[str, ...], tuple[float, int]]:
+def pooled(comparisons: Iterable[Comparison]) -> Variances:
     """Group -> variance of one seed's difference, and its degrees of freedom; only of groups whose
     spreads are not told apart (Bartlett's test at `TOLD_APART`).
     """
@@ -272,9 +273,7 @@ def _bartlett(variances: np.ndarray, freedoms: np.ndarray, pooled: float) -> flo
     return float(chdtrc(extra, ratio / correction))
 
 
-def judged(
-    comparisons: Sequence[Comparison], variances: dict[tuple[str, ...], tuple[float, int]]
-) -> tuple[Finding, list[Judged]]:
+def judged(comparisons: Sequence[Comparison], variances: Variances) -> tuple[Finding, list[Judged]]:
     """The finding on a claim, and on each of its comparisons."""
     found = [_judged(one, variances) for one in comparisons]
     if all(one.finding == HOLDS for one in found):
@@ -284,7 +283,7 @@ def judged(
     return UNDECIDED, found
 
 
-def _judged(one: Comparison, variances: dict[tuple[str, ...], tuple[float, int]]) -> Judged:
+def _judged(one: Comparison, variances: Variances) -> Judged:
     if one.kind == "exact":
         true = one.truths[0]
         return Judged(one, HOLDS if true else FAILS, against=1.0 if true else 0.0)

@@ -8,6 +8,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from dpfl_cli.reproduction.api import (
 )
 from dpfl_cli.reproduction.grid import cells, commands, requests
 from dpfl_cli.reproduction.judge import judge, numbers_line
+from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.published import check_published, publish_artifacts
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rehearse import rehearse
@@ -182,11 +184,29 @@ def test_what_is_mistyped_is_found_before_anything_runs(change: dict, words: str
         rehearse(artifact, "smoke", cells(artifact, "smoke"))
 
 
-def asks(**labels: Any) -> Claim:
-    def judge(rows: Rows) -> Iterator[Comparison]:
-        yield above(rows("distance", **labels), 0.0)
+def asked(rows: Rows, more_than: float = 0.0, **labels: Any) -> Iterator[Comparison]:
+    yield above(rows("distance", **labels), more_than)
 
-    return Claim("asks", "it asks", "ours", judge)
+
+def asks(readings: dict[str, Any] | None = None, **labels: Any) -> Claim:
+    return Claim("asks", "it asks", "ours", partial(asked, **labels), readings=readings or {})
+
+
+def test_what_is_found_under_other_readings_stands_beside_the_verdict(rows: Rows) -> None:
+    labels = {"method": "fedexp", "clip": 0.1}
+    readings = {
+        "more than a million": partial(asked, more_than=1e6, **labels),
+        "another clip norm": partial(asked, method="fedexp", clip=1.0),
+    }
+    alone, claim = changed(claims=[asks(**labels)]), changed(claims=[asks(readings, **labels)])
+    (plain,), (verdict,) = judge(alone, "quick", rows), judge(claim, "quick", rows)
+    found = {"more than a million": "fails", "another clip norm": "holds"}
+    assert verdict.to_json() == plain.to_json() | {"readings": found}  # the rest does not depend
+    shown = page(claim, "quick", averaged(rows), rows.labels, [verdict], "", [])
+    assert "| asks | holds | more than a million | fails |" in shown
+    artifact = changed(claims=[asks({"mistyped": partial(asked, method="fedexpp")}, **labels)])
+    with pytest.raises(ConfigError, match="claim asks, mistyped: no method 'fedexpp'"):
+        rehearse(artifact, "smoke", cells(artifact, "smoke"))
 
 
 @pytest.mark.parametrize(

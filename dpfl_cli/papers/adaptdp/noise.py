@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from dpfl_cli.papers.adaptdp import (
@@ -161,9 +162,11 @@ def vacuous(rows: Rows) -> Comparisons:
         yield exact(small == expected, said)
 
 
-def _follows(rows: Rows, task: str, levels: Sequence[int] = LEVELS) -> Comparisons:
+def _follows(
+    rows: Rows, task: str, levels: Sequence[int] = LEVELS, within: float = 0.15
+) -> Comparisons:
     for sigma in rows.each("sigma", source="calibrated", task=task, level=levels):
-        yield level(sigma / sigma.printed, 1, within=0.15)
+        yield level(sigma / sigma.printed, 1, within=within)
 
 
 @claim("Table 1", "holds")
@@ -175,9 +178,19 @@ def follows(rows: Rows) -> Comparisons:
     yield from _follows(rows, "T3", (1, 3))
 
 
-@claim("Table 1", "fails")
+@claim(
+    "Table 1",
+    "fails",
+    note="the radius's batch size and details of the calibration are not printed, so that the "
+    "authors' computation may differ from ours within their formulas",
+    readings={
+        "within 25 %": partial(_follows, task="T2", within=0.25),
+        "level 2 alone": partial(_follows, task="T2", levels=(2,)),
+        "level 3 alone, whose epsilon is below 20": partial(_follows, task="T2", levels=(3,)),
+    },
+)
 def follows_T2(rows: Rows) -> Comparisons:  # noqa: N802
-    """it does so on Bank Marketing"""
+    """the printed sigma_p of AdaptDP follows from DP-FedAvg's within 15 % on Bank Marketing"""
     yield from _follows(rows, "T2")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import permutations, product
 from typing import Any
 
@@ -76,28 +77,49 @@ def runs(scale: Scale) -> Runs:
             )
 
 
-def _at(rows: Rows, method: Any, rounds: Any = None, **labels: Any) -> list[Sample]:
+def _at(
+    rows: Rows, method: Any, rounds: Any = None, measure: str = "optimality", **labels: Any
+) -> list[Sample]:
     """Cells of every method and, if not given, every T."""
     rounds = rows.choices("T") if rounds is None else rounds
-    labels = labels or {"tuned": "fixed"}
-    return rows.each("optimality", split="sorted", method=method, T=rounds, **labels)
+    labels = {"split": "sorted", **(labels or {"tuned": "fixed"})}
+    return rows.each(measure, method=method, T=rounds, **labels)
 
 
 def _lowest(cells: Sequence[Sample]) -> Sample:
     return min(cells, key=lambda one: one.mean)
 
 
-def _flat(cells: Sequence[Sample]) -> Comparisons:
-    """The largest is at most 1.5 times the smallest."""
+def _flat(cells: Sequence[Sample], most: float = 1.5) -> Comparisons:
+    """The largest is at most `most` times the smallest."""
     for one, other in permutations(cells, 2):
-        yield below(one, 1.5 * other)
+        yield below(one, most * other)
 
 
-@claim("section 5.1, Figure 1", "holds")
+IN_FILE_ORDER = {"tuned": "fixed", "split": "order"}
+
+
+def _stable(
+    rows: Rows, first: int = 3000, most: float = 1.5, labels: Mapping[str, Any] = ONE_STEP
+) -> Comparisons:
+    many = [rounds for rounds in rows.choices("T") if rounds >= first]
+    yield from _flat(_at(rows, "dynamic", many, **labels), most)
+
+
+@claim(
+    "section 5.1, Figure 1",
+    "holds",
+    readings={
+        "largest at most twice the smallest": partial(_stable, most=2.0),
+        "from T = 4000 on": partial(_stable, first=4000),
+        "records in file order": partial(_stable, labels=IN_FILE_ORDER),
+        "the best step for every T, from x0 = 0": partial(_stable, labels=BEST_STEP),
+    },
+)
 def c1(rows: Rows) -> Comparisons:
-    """with the dynamic schedule the final optimality does not depend on T once T is at least 3000
-    (largest at most 1.5 times smallest)"""
-    yield from _flat(_at(rows, "dynamic", [T for T in rows.choices("T") if T >= 3000]))
+    """with the dynamic schedule the final optimality stabilises, it does not depend on T once T is
+    at least 3000 (largest at most 1.5 times smallest)"""
+    yield from _stable(rows)
 
 
 @claim(
@@ -135,18 +157,37 @@ def c4(rows: Rows) -> Comparisons:
         yield below(*_at(rows, ("dynamic", method), 8000))
 
 
+def _ordered(
+    rows: Rows, measure: str = "optimality", labels: Mapping[str, Any] = ONE_STEP
+) -> Comparisons:
+    for rounds in rows.choices("T"):
+        isrl, fedavg, scaffold = _at(rows, STATIC, rounds, measure, **labels)
+        yield above(isrl, fedavg)
+        yield above(fedavg, scaffold)
+
+
+def _ordered_on_average(rows: Rows) -> Comparisons:
+    means = [rows.mean("optimality", method=method, **ONE_STEP) for method in STATIC]
+    yield above(means[0], means[1])
+    yield above(means[1], means[2])
+
+
 @claim(
     "section 5.1, Figure 1",
     "fails",
-    note="under equal accounting the three are the same method to first order in the step size; "
-    "the order depends on calibration",
+    note="the paper says so of its figure, whose T it does not single out; with the same noise for "
+    "every gradient and the same step of the mean the three are the same method to first order in "
+    "the step size, so that the order depends on how each is calibrated and tuned",
+    readings={
+        "on average over T": _ordered_on_average,
+        "records in file order": partial(_ordered, labels=IN_FILE_ORDER),
+        "the best step for every T, from x0 = 0": partial(_ordered, labels=BEST_STEP),
+        "by the squared error of the mean": partial(_ordered, measure="error"),
+    },
 )
 def c5(rows: Rows) -> Comparisons:
-    """ISRL-DP is worse than DP-FedAvg and DP-FedAvg worse than DP-SCAFFOLD, at every T"""
-    for rounds in rows.choices("T"):
-        isrl, fedavg, scaffold = _at(rows, STATIC, rounds)
-        yield above(isrl, fedavg)
-        yield above(fedavg, scaffold)
+    """DP-FedAvg ends better than ISRL-DP, and DP-SCAFFOLD better than DP-FedAvg, at every T"""
+    yield from _ordered(rows)
 
 
 @claim("ours", "holds")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from dpfl_cli.papers.fedexp import COMPARED, LOCAL, METHODS, PAPER, TITLES
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -82,13 +84,30 @@ def c1_joint(rows: Rows) -> Comparisons:
         yield level(*rows.each("joint", row=setting, method=COMPARED), within=1e-6)
 
 
-@claim("section 5, Table 1", "fails", note="they are those of 49")
-def rounds(rows: Rows) -> Comparisons:
-    """the printed central epsilons are those of all 50 rounds"""
+def _of_49(rows: Rows) -> Comparisons:
+    for stated in rows.each("paper_convention", row=CENTRAL, method=COMPARED):
+        yield near_paper(stated, within=1e-3)
+
+
+def _printed_epsilons(rows: Rows, within: float) -> Comparisons:
     cells = {"row": CENTRAL, "method": COMPARED}
     pairs = zip(rows.each("epsilon", **cells), rows.each("paper_convention", **cells), strict=True)
     for epsilon, stated in pairs:
-        yield level(epsilon, stated.printed, within=1e-3)
+        yield level(epsilon, stated.printed, within=within)
+
+
+@claim(
+    "section 5, Table 1",
+    "fails",
+    note="the paper runs T = 50 rounds and does not say how many its table composes",
+    readings={
+        "49 of the 50 rounds": _of_49,
+        "within 0.25": partial(_printed_epsilons, within=0.25),
+    },
+)
+def rounds(rows: Rows) -> Comparisons:
+    """the printed central epsilons are those of all 50 rounds"""
+    yield from _printed_epsilons(rows, 1e-3)
 
 
 @claim("ours", "holds", note="the numbers are from an independent computation")
