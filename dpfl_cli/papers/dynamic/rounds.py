@@ -41,8 +41,8 @@ METHODS = {
 STATIC = ("ISRL", "FedAvg", "SCAFFOLD")
 STEPS = (0.0005, 0.00125, 0.0025, 0.005, 0.0125, 0.05)  # how far the mean moves
 WORKERS = 20
-ONE_STEP = {"tuned": "fixed", "split": "sorted"}
-BEST_STEP = {"tuned": "per_T", "best": True}
+ONE_STEP: Mapping[str, Any] = {"tuned": "fixed", "split": "sorted"}
+BEST_STEP: Mapping[str, Any] = {"tuned": "per_T", "best": True}
 
 
 def _step(method: str, step: float, local_steps: int) -> dict[str, float]:
@@ -96,7 +96,7 @@ def _flat(cells: Sequence[Sample], most: float = 1.5) -> Comparisons:
         yield below(one, most * other)
 
 
-IN_FILE_ORDER = {"tuned": "fixed", "split": "order"}
+IN_FILE_ORDER: Mapping[str, Any] = {"tuned": "fixed", "split": "order"}
 
 
 def _stable(
