@@ -149,11 +149,9 @@ class Streams:
         """
         held = np.broadcast_to(populations, (len(self.seeds), clients))
         if held.size and held.min() < size:
-            client = int(held.argmin()) % clients
-            raise ConfigError(
-                f"{name}: cannot draw {size} records without replacement from client {client}, "
-                f"which holds {held.min()}; take at most that many, or deal the clients more "
-                "records"
+            raise ConfigError(  # which client, and how many it holds, may be private
+                f"{name}: cannot draw {size} records without replacement: a client holds fewer; "
+                "take fewer, or deal the clients more records"
             )
         drawing = self._drawing(device)
         if drawing is not None:

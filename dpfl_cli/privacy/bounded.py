@@ -69,7 +69,7 @@ class Bounded:
     proof: str
     repaired: Diagnostic
     quantity: Literal["", "squared_norms"] = ""
-    proved: bool = True
+    proved: bool = False
     source: object = None
     batch: Batch | None = None
     shape: tuple[int, ...] = ()
@@ -135,13 +135,12 @@ def bounded(
     *,
     repaired: Tensor | None = None,
     quantity: Literal["", "squared_norms"] = "",
-    proved: bool = True,
     source: object = None,
     batch: Batch | None = None,
     cohort: Cohort | None = None,
 ) -> Bounded:
     """The one constructor of bounded values, for the functions that enforce a bound (plain tensors
-    in, as the attributes of `Bounded`).
+    in, as the attributes of `Bounded`). The bound is a claim: what proves one is in this file.
     """
     return Bounded(
         values=of_cohort(client_values(values), cohort),
@@ -152,12 +151,17 @@ def bounded(
         proof=proof,
         repaired=diagnostic(torch.zeros_like(bound) if repaired is None else repaired),
         quantity=quantity,
-        proved=proved,
+        proved=False,
         source=object() if source is None else source,
         batch=batch,
         shape=values.shape,
         maker=_MAKER,
     )
+
+
+def _proved(values: Bounded, proved: bool = True) -> Bounded:
+    """Bounded values whose bound was enforced here, or is that of others that were proved."""
+    return replace(values, proved=proved, maker=_MAKER)
 
 
 def public(what: str, *numbers: Tensor) -> None:
@@ -238,7 +242,7 @@ def _clipped(values: Tensor, inside: Tensor, lengths: Tensor, bound: Tensor, pro
     # what is not finite counts as zero; masked_fill_ would do the same in five times the time
     kept = torch.where(finite | torch.isinf(limit), -1, 0).to(bits)
     clipped.view(bits).bitwise_and_(kept)
-    return bounded(
+    found = bounded(
         clipped,
         bound,
         2 * bound,
@@ -248,6 +252,7 @@ def _clipped(values: Tensor, inside: Tensor, lengths: Tensor, bound: Tensor, pro
         repaired=(~finite).sum(dim=(1, 2)),
         cohort=getattr(values, "cohort", None),
     )
+    return _proved(found)
 
 
 def squared_norms(vectors: Bounded) -> Bounded:
@@ -262,7 +267,7 @@ def squared_norms(vectors: Bounded) -> Bounded:
     # a clipped vector's norm may pass C by rounding; the number may not pass C^2
     values = torch.minimum(vectors.checked().square().sum(dim=-1), bound.unsqueeze(-1))
     proof = "squared norm of a vector clipped to C: a number in [0, C^2]"
-    return bounded(
+    found = bounded(
         values,
         bound,
         bound,
@@ -270,11 +275,11 @@ def squared_norms(vectors: Bounded) -> Bounded:
         vectors.unit,
         proof,
         quantity="squared_norms",
-        proved=vectors.proved,
         source=vectors.source,
         batch=vectors.batch,
         cohort=vectors.cohort,
     )
+    return _proved(found, vectors.proved)
 
 
 def scaled(values: Bounded, factors: Tensor) -> Bounded:
@@ -295,7 +300,7 @@ def scaled(values: Bounded, factors: Tensor) -> Bounded:
         (one if one.dim() == 2 else one.unsqueeze(-1)) * sizes
         for one in (values.replace_one, values.zero_out)
     )
-    return bounded(
+    found = bounded(
         inside * (numbers.unsqueeze(-1) if values.is_vector else numbers),
         values.bound * sizes.amax(dim=1),
         replaced,
@@ -303,10 +308,10 @@ def scaled(values: Bounded, factors: Tensor) -> Bounded:
         values.unit,
         f"{values.proof}; times public numbers",
         repaired=opened(values.repaired),
-        proved=values.proved,
         batch=values.batch,
         cohort=values.cohort,
     )
+    return _proved(found, values.proved)
 
 
 def as_computed(

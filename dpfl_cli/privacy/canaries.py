@@ -145,7 +145,6 @@ def _with(values: Bounded, inside: Tensor) -> Bounded:
         values.proof,
         repaired=opened(values.repaired),
         quantity=values.quantity,
-        proved=values.proved,
         source=values.source,
         batch=values.batch,
         cohort=values.cohort,

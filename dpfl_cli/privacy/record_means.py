@@ -34,7 +34,7 @@ def record_mean(values: Tensor, clip_norm: Tensor, records: Tensor) -> Bounded:
     inside, bound = contributions(values, clip_norm, "record means")
     moved = _share(bound, records, inside)
     proof = "mean over m records of vectors clipped to C: 2C / m under replace_one, C / m otherwise"
-    return bounded(inside, bound, moved + moved, moved, "record", proof + CLAIM, proved=False)
+    return bounded(inside, bound, moved + moved, moved, "record", proof + CLAIM)
 
 
 def record_covariance(values: Tensor, clip_norm: Tensor, records: Tensor) -> Bounded:
@@ -58,7 +58,7 @@ def record_covariance(values: Tensor, clip_norm: Tensor, records: Tensor) -> Bou
         "otherwise"
     )
     far = math.sqrt(2.0) * moved
-    return bounded(inside, limit, far, moved, "record", proof + CLAIM, proved=False)
+    return bounded(inside, limit, far, moved, "record", proof + CLAIM)
 
 
 def number_mean(values: Tensor, limit: Tensor, records: Tensor, factor: float = 1.0) -> Bounded:
@@ -85,7 +85,7 @@ def number_mean(values: Tensor, limit: Tensor, records: Tensor, factor: float = 
     moved = factor * _share(bound, records, inside)
     mean = torch.minimum(numbers.sum(dim=-1) / records.to(inside.dtype), bound.unsqueeze(-1))
     proof = "mean over m records of numbers clipped to [0, B]: B / m"
-    return bounded(mean, bound, moved, moved, "record", proof + CLAIM, proved=False)
+    return bounded(mean, bound, moved, moved, "record", proof + CLAIM)
 
 
 def mean_clipped(mean: Bounded, clip_norm: Tensor, records: Tensor) -> Bounded:
@@ -104,9 +104,7 @@ def mean_clipped(mean: Bounded, clip_norm: Tensor, records: Tensor) -> Bounded:
     claimed = (bound.unsqueeze(-1) / records.to(bound.dtype)).expand(own.shape[:2])
     proof = "mean clipped as a whole, sensitivity as if records were clipped (claimed)"
     values = to_ball(own, bound.reshape(-1, 1, 1))
-    return bounded(
-        values, bound, 2 * claimed, claimed, "record", proof, proved=False, batch=mean.batch
-    )
+    return bounded(values, bound, 2 * claimed, claimed, "record", proof, batch=mean.batch)
 
 
 def _share(limit: Tensor, records: Tensor, inside: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ def along(place: int, keyword: str = "dim", grows: int = 0) -> Rule:
             raise Mixing("call it on the client values themselves")
         dim = args[0].dim() + grows
         _axes(args[place] if len(args) > place else kwargs.get(keyword), dim)
-        elementwise((args[0], *(part for part in args[1:] if id(part) in marks)), {}, marks)
+        elementwise(args, kwargs, marks)  # a wider tensor beside them would move their axes
 
     return rule
 

@@ -197,5 +197,4 @@ def solved_mean(
         left_out.to(kind),
         "record",
         f"damped solve of clipped records, right side by {how}, constant {constant}{claim}",
-        proved=False,
     )

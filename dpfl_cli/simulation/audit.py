@@ -22,6 +22,7 @@ from dpfl_cli.privacy.accountants import price
 from dpfl_cli.privacy.canaries import Canaries
 from dpfl_cli.simulation.grouping import bytes_per_run, memory_budget
 from dpfl_cli.simulation.member import Member
+from dpfl_cli.simulation.memory import keep_freed_memory
 from dpfl_cli.simulation.results import origin, privacy_report
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import Stack, noise_device
@@ -146,6 +147,7 @@ def audit(plan: Plan, canaries: int, advance: Callable[[int], None] = lambda run
     """
     if plan.dp.trust == "none":
         raise ConfigError("dp=none: nothing is private; choose a trust model to audit (dp=cdp)")
+    keep_freed_memory()
     draws = stream_generator(plan.seed, "audit")
     sides = draws.random(2 * canaries) < 0.5
     seeds = draws.integers(2**63, size=len(sides)).tolist()

@@ -149,6 +149,11 @@ def check_participation(
             f"participation.cohort={'null' if size is None else f'{size:g}'}: there are {clients} "
             f"clients; give a {kind}number of at most that many"
         )
+    if dp.unit == "record":
+        raise ConfigError(
+            f"{says}: drawing clients is priced where whole clients are protected, not under "
+            "dp.unit=record; write participation=full"
+        )
     if getattr(algorithm.target, "away", None) is None:
         raise ConfigError(
             f"algorithm={algorithm.name} does not say what becomes of clients that are away "

@@ -262,7 +262,7 @@ def test_more_draws_where_the_first_hold_too_few_records(monkeypatch: pytest.Mon
 
 def test_a_subset_larger_than_its_population_is_refused_in_one_line() -> None:
     with pytest.raises(
-        ConfigError, match="cannot draw 5 records without replacement from client 1, which holds 4"
+        ConfigError, match="cannot draw 5 records without replacement: a client holds fewer"
     ) as error:
         Streams([0]).subset("batch", np.array([1]), 3, np.array([9, 4, 9]), 5)
     assert "\n" not in str(error.value)

@@ -414,6 +414,9 @@ MIXERS = {
     "scatter": lambda v: v.scatter(1, torch.zeros(4, 4, 4, dtype=torch.long), v),
     "renormed": lambda v: v.renorm(2, 2, 1.0),
     "fourier": lambda v: torch.fft.fft(v, dim=1),
+    "beside a wider tensor": lambda v: torch.nn.functional.cosine_similarity(
+        v, torch.ones(4, 4, 1, 4).double(), dim=2
+    ),
 }
 
 

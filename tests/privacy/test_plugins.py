@@ -22,7 +22,7 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
 from dpfl_cli.privacy import cohorts
-from dpfl_cli.privacy.bounded import squared_norms
+from dpfl_cli.privacy.bounded import bounded, squared_norms
 from dpfl_cli.privacy.client_values import is_raw, opened
 from dpfl_cli.privacy.method_streams import MethodStreams
 from dpfl_cli.privacy.record_means import number_mean, record_covariance, record_mean
@@ -92,7 +92,13 @@ def test_what_a_client_keeps_of_a_message_is_its_own_where_messages_are_priced(
 # Only clipping, projection and bounded solves of dpfl's models make a bound.
 
 
-@pytest.mark.parametrize("maker", [record_mean, record_covariance, number_mean])
+def clipped_by_hand(values: Any, limit: Any, _: Any) -> Any:
+    """With the constructor that clipping itself uses."""
+    sizes = limit.unsqueeze(-1).expand(values.shape[:2])
+    return bounded(opened(values), limit, 2 * sizes, sizes, "record", "clipped by hand")
+
+
+@pytest.mark.parametrize("maker", [record_mean, record_covariance, number_mean, clipped_by_hand])
 def test_a_bound_that_somebody_states_is_a_claim(maker: Any) -> None:
     played = record_play()
     now, one = at(played), torch.ones(1, dtype=torch.float64)
