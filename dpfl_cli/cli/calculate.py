@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfl_cli.cli.pricing import add_run_arguments, plan_for_target
 from dpfl_cli.cli.scaffnew import Question, publish, show
-from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from dpfl_cli.algorithms.scaffnew_bound import MessageNoise
@@ -81,6 +81,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.method is None and args.plugin:
+        raise ConfigError(f"calculate: no METHOD; {nearest('', CALCULATORS)}")
     if args.method is None:
         for name, summary in CALCULATORS.items():
             print(f"{name}  {summary}")

@@ -42,6 +42,8 @@ def execute(args: argparse.Namespace) -> int:
         f"({plan.accountant.name}, per {dp.unit}, {dp.relation}), "
         f"{report['releases']} releases over {plan.rounds} rounds; tuning not included"
     )
+    if "stopped" in report:
+        print(f"  the run ends {report['stopped']}; dp.epsilon={dp.epsilon:g} sets its noise")
     if "participation" in report:
         print(f"  participation: {report['participation']}")
     if "calibration" in report:

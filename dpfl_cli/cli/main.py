@@ -9,15 +9,14 @@ import io
 import logging
 import os
 import re
-import shlex
 import sys
 import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
 from dpfl_cli import __version__
-from dpfl_cli.config.errors import ConfigError, DpflError, nearest, place_in_plugin
-from dpfl_cli.config.paths import COMMAND
+from dpfl_cli.config.errors import ConfigError, DpflError, nearest, place_in_plugin, shortened
+from dpfl_cli.config.paths import note_command
 
 # name -> one line. Modules (of the same name, but for those in MODULES) are imported when their
 # command is called, so that `dpfl --help` is quick.
@@ -71,8 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # of a terminal without our signs
     _show_log(quiet="--quiet" in words)
-    os.environ[COMMAND] = shlex.join(["dpfl", *words])
     try:
+        note_command(words)
         os.getcwd()
         return _dispatch(words)
     except BrokenPipeError:
@@ -95,7 +94,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
         return f"interrupted; {advice}", EXIT_INTERRUPTED
     if isinstance(error, OSError):
         place = error.filename or "the working folder"
-        return f"{place}: {error.strerror or error}", ConfigError.exit_code
+        return f"{shortened(str(place))}: {error.strerror or error}", ConfigError.exit_code
     text = " ".join(str(error).split()) or "no message"
     if isinstance(error, MemoryError):
         return f"not enough memory ({text}); make the run smaller", ConfigError.exit_code

@@ -32,8 +32,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Writes NAME.py and test_NAME.py into the working folder; nothing is overwritten."""
     name: str = args.name
-    if not re.fullmatch("[a-z][a-z0-9_]*", name):
-        raise ConfigError(f"new: {name}: write small letters, digits and _, as my_{args.kind}")
+    if not re.fullmatch("(?!test_)[a-z][a-z0-9_]*", name):
+        raise ConfigError(
+            f"new: {name}: write small letters, digits and _, as my_{args.kind}; test_ is for tests"
+        )
     taken = name in component_names(args.kind) or find_spec(name) is not None
     if taken or iskeyword(name):
         raise ConfigError(f"new: {name}: means something else already; choose another name")

@@ -8,7 +8,6 @@ line that the command line prints.
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import wraps
@@ -24,7 +23,7 @@ from dpfl_cli.cli.selection import load, narrowed, row_of
 from dpfl_cli.cli.varying import settings_of
 from dpfl_cli.config.errors import ConfigError as ConfigError
 from dpfl_cli.config.errors import DpflError as DpflError
-from dpfl_cli.config.paths import COMMAND, outputs_dir
+from dpfl_cli.config.paths import note_command, outputs_dir
 from dpfl_cli.privacy.accountants import price_all
 from dpfl_cli.simulation.plan import load_components
 from dpfl_cli.simulation.results import privacy_report
@@ -73,7 +72,7 @@ def run(*overrides: str, plugins: Sequence[str] = (), quiet: bool = False) -> li
     >>> runs = run("dp=cdp", "rounds=2", "seed=range(3)")  # doctest: +SKIP
     """
     os.environ[command.QUIET], os.environ[command.DRY] = "1" if quiet else "", ""
-    os.environ[COMMAND] = shlex.join(["dpfl", "run", "-m", *overrides])
+    note_command(["run", "-m", *overrides])
     command.perform(overrides, ("--multirun",), plugins)
     return [outcome.record for outcome in command.executed]
 

@@ -65,6 +65,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.words and (args.list or args.check_published is not None):
+        raise ConfigError(
+            f"{args.words[0]}: --list and --check-published are of all that there is; drop it"
+        )
     if args.list:
         return _list()
     if args.check_published is not None:
@@ -122,13 +126,14 @@ def execute(args: argparse.Namespace) -> int:
 
 def _split(words: list[str]) -> tuple[list[str], str]:
     """Artifact names and the scale."""
-    scale, names = "", []
+    scale: str | None = None
+    names = []
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
             names.append(word)
         elif key == "scale":
-            if scale:
+            if scale is not None:
                 raise ConfigError(
                     f"{word}: scale={scale} was given already; one pass has one scale"
                 )
@@ -141,7 +146,7 @@ def _split(words: list[str]) -> tuple[list[str], str]:
             "reproduce what? Give an artifact, a paper or all, as dpfl reproduce fedexp/fig1 "
             "(dpfl reproduce --list)"
         )
-    return names, scale or "quick"
+    return names, "quick" if scale is None else scale
 
 
 def _short(artifacts: Sequence[Artifact], scale: Scale, minutes: float) -> list[Artifact]:

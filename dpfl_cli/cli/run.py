@@ -30,6 +30,7 @@ from dpfl_cli.config.compose import (
 )
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.identity import content_id
+from dpfl_cli.config.own_files import check_configs_below
 from dpfl_cli.config.paths import COMMAND, conf_dir, outputs_dir
 
 if TYPE_CHECKING:
@@ -77,6 +78,9 @@ def execute(args: argparse.Namespace) -> int:
         args.overrides.append(vars(args)["--info"])
         setattr(args, "--info", "all")
     given = {flags[0]: getattr(args, flags[0]) for flags in HYDRA_FLAGS}
+    for flag in ("--config-dir", "--config-path"):
+        if given[flag]:
+            check_configs_below(Path(given[flag]))
     for flag in ("--package", "--resolve"):
         if given[flag] is not None and given["--cfg"] is None:
             raise ConfigError(f"run: {flag} is for what --cfg shows; add --cfg job")

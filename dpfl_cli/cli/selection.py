@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 import sys
@@ -98,8 +99,12 @@ def narrowed(
             )
         key, sign, wanted = found.groups()
         check("--where", key)
-        if sign[0] in "<>" and _number(wanted) is None:
-            raise ConfigError(f"--where {condition}: {wanted} is not a number")
+        if sign[0] in "<>":
+            values = [row[key] for _, row in rows if row.get(key) is not None]
+            if math.isnan(_number(wanted) or 0.0) or _number(wanted) is None:
+                raise ConfigError(f"--where {condition}: {wanted} is not a number")
+            if values and all(_number(value) is None for value in values):
+                raise ConfigError(f"--where {condition}: {key} is no number; compare it by = or !=")
         rows = [(record, row) for record, row in rows if _meets(row.get(key), sign, wanted)]
     if sort is not None:
         key = sort.removeprefix("-")

@@ -33,6 +33,7 @@ from yaml import YAMLError
 
 from dpfl_cli.config.component import GROUPS
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest
+from dpfl_cli.config.own_files import check_configs_below
 from dpfl_cli.config.paths import conf_dir
 
 VERSION_BASE = "1.3"
@@ -98,8 +99,10 @@ def check_overrides(words: Sequence[str]) -> None:
             raise ConfigError(f"{word}: results go to one tree; set DPFL_OUTPUTS to its folder")
         folders = value if key == "hydra.searchpath" and isinstance(value, list) else []
         for folder in map(str, folders):
-            if not (folder.startswith("pkg://") or Path(folder.removeprefix("file://")).is_dir()):
+            path = Path(folder.removeprefix("file://"))
+            if not (folder.startswith("pkg://") or path.is_dir()):
                 raise ConfigError(f"{word}: no folder {folder}; write file://PATH or pkg://PACKAGE")
+            check_configs_below(path)
         if option == "name" and group in GROUPS:
             raise ConfigError(f"{word}: choose an option with its settings, as {group}=NAME")
         if "" in values:

@@ -13,7 +13,12 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import ClassVar
 
-LONG = re.compile(r"[^\s:/]{300,}")  # what a line cuts, such as a number of a thousand digits
+LONG = re.compile(r"[^\s/]{299,}[^\s/:]")  # what a line cuts, such as a number of a thousand digits
+
+
+def shortened(line: str) -> str:
+    """The line with its endless words cut."""
+    return LONG.sub(lambda word: f"{word[0][:60]}...", line)
 
 
 class DpflError(Exception):
@@ -23,8 +28,7 @@ class DpflError(Exception):
     raised: ClassVar[int] = 0  # how many there were, caught or not
 
     def __init__(self, message: str) -> None:
-        line = " ".join(message.split())
-        super().__init__(LONG.sub(lambda word: f"{word[0][:60]}...", line))
+        super().__init__(shortened(" ".join(message.split())))
         DpflError.raised += 1
 
 

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from dpfl_cli.config.errors import ConfigError
 
 COMMAND = "DPFL_COMMAND"  # of the environment: the command line, which results keep
+
+
+def note_command(words: Sequence[str]) -> None:
+    """Keeps a command line, for the results that it leads to.
+
+    Raises:
+      ConfigError: a word that no file can hold as text: a null character, bytes outside UTF-8.
+    """
+    for word in words:
+        if re.search("[\0\ud800-\udfff]", word):
+            raise ConfigError(f"{word!r}: not text; write it in UTF-8")
+    os.environ[COMMAND] = shlex.join(["dpfl", *words])
 
 
 def conf_dir() -> Path:
@@ -31,4 +46,4 @@ def expanded(text: str) -> Path:
 
 def outputs_dir() -> Path:
     """The outputs tree: `DPFL_OUTPUTS`, or `outputs` in the working directory."""
-    return Path(os.environ.get("DPFL_OUTPUTS") or "outputs")
+    return expanded(os.environ.get("DPFL_OUTPUTS") or "outputs")

@@ -205,8 +205,8 @@ def _loaded(settings: ArraysSettings, stamps: tuple[str, ...]) -> Dataset:
     labels = None if pool.targets.dtype.kind == "f" else np.unique(pool.targets)
     if labels is not None and len(labels) < 2:
         raise DataError(
-            f"dataset.path={settings.path}: every target is {labels[0]}; classes need two labels, "
-            "and regression floats"
+            f"dataset.path={settings.path}: all targets are equal; classes need two labels, and "
+            "regression floats"
         )
     names = None if pool.clients is None else np.unique(pool.clients, return_inverse=True)
     info = DatasetInfo(
@@ -237,9 +237,8 @@ def _encoded(targets: np.ndarray, labels: np.ndarray | None, option: str) -> np.
         if targets.dtype.kind in "US":
             raise DataError(f"{option}: targets are texts, and those of dataset.path numbers")
         return targets.astype(np.float64)
-    strange = targets[~np.isin(targets, labels)]
-    if len(strange):
-        raise DataError(f"{option}: label {strange[0]} is none of those in dataset.path")
+    if not np.isin(targets, labels).all():
+        raise DataError(f"{option}: a label is none of those in dataset.path")
     return np.searchsorted(labels, targets).astype(np.int64)
 
 
@@ -253,6 +252,11 @@ def _partition(path: str | None, records: int) -> Partition:
         if isinstance(found, np.ndarray):
             owners = found.astype(np.int64, casting="same_kind")
             order = np.argsort(owners, kind="stable")
+            if owners.max(initial=0) > len(owners):
+                raise DataError(
+                    f"{where}: a client's number is above that of the {len(owners)} records; "
+                    "number clients 0, 1, ..."
+                )
             counts = np.bincount(owners[owners >= 0])
             made = Partition.from_counts(order[len(owners) - counts.sum() :], counts)
             size = len(owners)

@@ -146,12 +146,8 @@ def _files(settings: BankSettings) -> dict[str, Path]:
             "it, as dataset.test_path=FILE"
         )
     known, test = (pd.MultiIndex.from_frame(read_bank(one)) for one in (path, sample))
-    strange = ~test.isin(known)  # no checksum of the sample is published: this is known of it
-    if strange.any():
-        raise DataError(
-            f"{sample}: record {strange.argmax() + 1}: a record that is none of {path}, of which "
-            "the sample is a part"
-        )
+    if not test.isin(known).all():  # no checksum of the sample is published: this is known of it
+        raise DataError(f"{sample}: has records that are none of {path}; it is no part of that")
     return {"train": path, "test": sample}
 
 

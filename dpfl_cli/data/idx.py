@@ -53,10 +53,7 @@ def idx_labels(name: str, part: Part, classes: int) -> np.ndarray:
     path = idx_file(name, part, "labels")
     labels = read_idx(path)
     if labels.ndim != 1 or labels.max(initial=0) >= classes:
-        raise DataError(
-            f"{path}: shape {list(labels.shape)}, largest {labels.max(initial=0)}: not labels "
-            f"0..{classes - 1}"
-        )
+        raise DataError(f"{path}: shape {list(labels.shape)}: not a row of labels 0..{classes - 1}")
     return labels.astype(np.int64)
 
 

@@ -73,10 +73,10 @@ def parse_libsvm(data: bytes, name: str) -> SparseRecords:
         for number, line in enumerate(data.split(b"\n"), 1):  # slow, to name the line
             try:
                 _parsed(line)
-            except (ValueError, OverflowError) as error:
+            except (ValueError, OverflowError) as error:  # whose text has the record's values
                 raise DataError(
                     f"{name}: line {number}: not `label index:value ...` with ascending indices "
-                    f"from 1 and finite numbers ({str(error)[:80]})"
+                    "from 1 and finite numbers"
                 ) from error
         raise
     if not len(labels):

@@ -260,15 +260,11 @@ def label_values(records: SparseRecords) -> np.ndarray:
     broken = np.flatnonzero(records.labels % 1)
     if len(broken):
         raise records.error(
-            broken[0],
-            f"label {records.labels[broken[0]]:g} is not a whole number; dpfl reads labels as "
-            "classes",
+            broken[0], "the label is not a whole number; dpfl reads labels as classes"
         )
     values = np.unique(records.labels)
     if len(values) < 2:
-        raise DataError(
-            f"{records.name}: every label is {values[0]:g}; classes need at least two labels"
-        )
+        raise DataError(f"{records.name}: all labels are equal; classes need at least two labels")
     return values
 
 
@@ -294,11 +290,7 @@ def _records(files: LibsvmFiles, options: LibsvmOptions) -> tuple[Records, Recor
         targets = np.searchsorted(values, labels).clip(max=len(values) - 1)
         strange = np.flatnonzero(values[targets] != labels)
         if len(strange):
-            raise records.error(
-                rows[strange[0]],
-                f"label {labels[strange[0]]:g} is none of those in {pool.name}: "
-                f"{', '.join(f'{value:g}' for value in values)}",
-            )
+            raise records.error(rows[strange[0]], f"the label is none of those in {pool.name}")
         features = records.dense(rows, files.dimension)
         scaled = unit_rows(features) if options.normalise else features
         return Records(scaled, targets.astype(np.int64))

@@ -150,7 +150,7 @@ def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     if whole != content or not len(labels) or labels.max() >= CLASSES:
         raise DataError(
             f"{path}: not CIFAR-10's binary version: {len(content)} bytes in records of {RECORD}, "
-            f"largest label {labels.max(initial=0)}"
+            f"labels 0..{CLASSES - 1}"
         )
     return records[:, 1:].reshape(-1, *Cifar10.shape), labels
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:  # half a second, which a run does not wait for
 
 @dataclass(frozen=True)
 class Table:
-    """The cells of a file below the first line, which names the columns.
+    """The cells of a file below the first line, which names the columns. Errors say where a cell
+    is, not what is in it: records may be private.
 
     Attributes:
       cells: N rows of stripped text; names of columns are in small letters with single spaces.
@@ -43,7 +44,7 @@ class Table:
         import pandas as pd
 
         values = pd.to_numeric(self.cells[name], errors="coerce").to_numpy(np.float64)
-        return self._good(name, values, np.isfinite(values), "is not a finite number")
+        return self._good(name, values, np.isfinite(values), "is no finite number")
 
     def places(self, name: str, words: Sequence[str]) -> np.ndarray:
         """[N] int64 places of a column's cells among the words; a DataError names the first that
@@ -56,8 +57,7 @@ class Table:
 
     def _good(self, name: str, values: np.ndarray, good: np.ndarray, says: str) -> np.ndarray:
         if not good.all():
-            row = int(good.argmin())
-            raise self.error(row, f"column '{name}': '{self.cells[name].iloc[row]}' {says}")
+            raise self.error(int(good.argmin()), f"column '{name}' {says}")
         return values
 
 

@@ -120,7 +120,13 @@ def test_conditions_compare_numbers_and_lists_have_an_order(
     assert where("dp.convention=null", "epsilon>100") == []
     found = [run["distance"] for run in listed(capsys, "--sort=-distance")]
     assert found == sorted(found, reverse=True)
-    for wrong in (["--where", "accuracy>80"], ["--where", "rounds>x"], ["--sort", "accuracy"]):
+    for wrong in (
+        ["--where", "accuracy>80"],
+        ["--where", "rounds>x"],
+        ["--where", "rounds>nan"],
+        ["--where", "algorithm>3"],
+        ["--sort", "accuracy"],
+    ):
         assert main(["runs", "list", *wrong]) == 2
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,12 @@ def test_the_collector_is_left_as_it_was(enabled: bool) -> None:
         (["new", "algorithm", "fedavg"], "choose another name"),
         (["new", "model", "numpy"], "choose another name"),
         (["account", "f" * 5000], "f...: no run"),
+        (["run", "seed=\0"], "not text; write it in UTF-8"),
+        (["run", "dataset.path=\udce9.npz"], "not text; write it in UTF-8"),
+        (["reproduce", "fedexp/table1", "scale="], "scale=: no such scale"),
+        (["reproduce", "--list", "fedexp"], "fedexp: --list and --check-published are of all"),
+        (["calculate", "--plugin", "mine.py"], "no METHOD"),
+        (["new", "model", "test_mine"], "test_ is for tests"),
     ],
 )
 def test_wrong_use_is_one_line_and_runs_nothing(
@@ -357,6 +364,25 @@ def test_places_that_are_not_there_are_one_line(
             ["run", "--config-dir", ".", "algorithm=own"],
             "holds itself",
         ),
+        (
+            "algorithm/own.yaml",
+            "name: fedavg\na: &a [1,1,1,1,1,1,1,1,1]\n"
+            + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefgh")),
+            ["run", "hydra.searchpath=[file://.]", "algorithm=own"],
+            "more than 10000 values, with what aliases repeat",
+        ),
+        (
+            "algorithm/own.yaml",
+            f"name: fedavg\nlocal_lr: {'9' * 5000}",
+            ["run", "--config-dir", ".", "algorithm=own"],
+            "own.yaml: a number of 5000 digits",
+        ),
+        (
+            "algorithm/own.yaml",
+            f"name: {'[' * 3000}",
+            ["run", "--config-dir", ".", "algorithm=own"],
+            "deeper than 50 levels",
+        ),
     ],
 )
 def test_files_of_ones_own_that_cannot_be_read_through_are_one_line(
@@ -374,6 +400,15 @@ def test_files_of_ones_own_that_cannot_be_read_through_are_one_line(
     code, _, err = dpfl(capsys, *words)
     assert (code, err.count("\n")) == (2, 1)
     assert says in err
+
+
+def test_calibrating_says_where_the_largest_epsilon_ends_the_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["dp=cdp", "dp.epsilon=3", "dp.max_epsilon=1", "rounds=20", *SMALL[:2]]
+    code, out, _ = dpfl(capsys, "calibrate", *words)
+    assert code == 0
+    assert re.search(r"the run ends before round \d+ of 20, .* above dp.max_epsilon=1;", out)
 
 
 def test_flags_may_stand_anywhere(capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,7 +125,7 @@ def test_any_bytes_are_refused_with_the_name_or_are_whole_records(content, recor
         (b"", "0 bytes in records of 3073"),
         (bytes(RECORD - 1), "3072 bytes in records"),
         (bytes(RECORD + 1), "3074 bytes in records"),
-        (bytes(RECORD) + b"\x0a" + bytes(RECORD - 1), "largest label 10"),
+        (bytes(RECORD) + b"\x0a" + bytes(RECORD - 1), "labels 0..9"),
     ],
 )
 def test_a_file_that_is_no_batch_is_named(small, content, says):

@@ -122,7 +122,10 @@ def test_the_checksum_follows_the_content_and_decoding_is_kept(femnist, monkeypa
     ("change", "said"),
     [
         (lambda content: content.pop("users"), "users: Field required"),
-        (lambda content: content["num_samples"].__setitem__(0, 7), "num_samples says 7"),
+        (
+            lambda content: content["num_samples"].__setitem__(0, 7),
+            "another number of records",
+        ),
         (lambda content: content["user_data"].pop("w2"), "not of the same users"),
         (lambda content: content["user_data"]["w1"]["y"].pop(), "one length"),
         (
