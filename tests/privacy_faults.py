@@ -249,6 +249,13 @@ MENDS = [
         f"{COHORTS}::test_values_of_another_rounds_clients_are_not_released",
     ),
     Fault(
+        "privacy drawn: what `init` computed of all clients meets a cohort",
+        "privacy/client_values.py",
+        "    if theirs is not cohort and (theirs is not None or is_raw(values)):",
+        "    if theirs is not cohort and theirs is not None:",
+        f"{COHORTS}::test_what_init_computes_of_all_clients_meets_no_cohort",
+    ),
+    Fault(
         "privacy drawn: the number of those who take part shows in shapes",
         "privacy/cohorts.py",
         "    return Cohort(sampling, rounds.copy(), members, maker=_MAKER)",

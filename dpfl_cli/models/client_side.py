@@ -17,6 +17,7 @@ from dpfl_cli.privacy.bounded import Bounded, as_computed
 from dpfl_cli.privacy.client_values import (
     ClientValues,
     Unreleased,
+    check_cohort,
     client_values,
     is_raw,
     of_cohort,
@@ -359,6 +360,7 @@ class ClientSide:
                 f"{name} of clients is [runs, clients, d] = {list(self.__sizes)}, not "
                 f"{list(values.shape)}"
             )
+        check_cohort(values, self.__cohort, name)
         return own_values(values)
 
     def _public(self, name: str, values: Tensor, wanted: tuple[int, ...]) -> None:

@@ -101,10 +101,10 @@ class Unreleased(Tensor):
                 )
         kinds: set[Any] = {type(value) for value in bare.values()}
         kind = kinds.pop() if len(kinds) == 1 else ClientValues
-        cohorts = {id(one.cohort): one.cohort for one in bare.values() if one.cohort is not None}
-        if len(cohorts) > 1:
-            raise PrivacyError(f"{cls.what} of two rounds' cohorts meet in {name}: {KEPT_STATE}")
-        cohort = next(iter(cohorts.values()), None)
+        cohort = next((one.cohort for one in bare.values() if one.cohort is not None), None)
+        if cohort is not None:
+            for one in bare.values():
+                check_cohort(one, cohort, name)
         if in_place and type(bare[id(args[0])]) is not kind:
             raise PrivacyError(f"client values written into own ones by {name}: use a new tensor")
         try:
@@ -263,6 +263,15 @@ def of_cohort(values: V, cohort: Any) -> V:
             if isinstance(part, Unreleased):
                 part.cohort = cohort
     return values
+
+
+def check_cohort(values: Tensor, cohort: Any, where: str) -> None:
+    """Refuses values whose rows are of other clients than those of a round's cohort (None: of all
+    clients): of another round, or of all, as `init` computes them.
+    """
+    theirs = getattr(values, "cohort", None)
+    if theirs is not cohort and (theirs is not None or is_raw(values)):
+        raise PrivacyError(f"client values of two rounds' cohorts meet in {where}: {KEPT_STATE}")
 
 
 def is_raw(values: Tensor) -> bool:

@@ -17,7 +17,14 @@ from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.objective import Objective
-from dpfl_cli.privacy.client_values import client_values, is_raw, of_cohort, opened, own_values
+from dpfl_cli.privacy.client_values import (
+    check_cohort,
+    client_values,
+    is_raw,
+    of_cohort,
+    opened,
+    own_values,
+)
 from dpfl_cli.privacy.cohorts import Cohort, members_of
 
 
@@ -74,6 +81,7 @@ def put_back(
         )
     found: dict[str, Tensor] = {}
     for name, value in states.items():
+        check_cohort(new[name], cohort, f"the state '{name}'")
         whole = opened(value)
         places = [on_device(part, whole.device) for part in (runs, members[runs, rows], rows)]
         whole[places[0], places[1]] = opened(new[name])[places[0], places[2]]

@@ -18,7 +18,7 @@ from dpfl_cli.config.identity import content_id, identity_of, stored_config
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy import cohorts
 from dpfl_cli.privacy.bounded import clip
-from dpfl_cli.privacy.client_values import is_raw, opened
+from dpfl_cli.privacy.client_values import is_raw, opened, own_values
 from dpfl_cli.privacy.cohorts import Sampling, drawn, members_of
 from dpfl_cli.simulation.federations import federation_of
 from dpfl_cli.simulation.member import Member
@@ -241,6 +241,42 @@ def test_values_of_another_rounds_clients_are_not_released(monkeypatch: Any) -> 
     monkeypatch.setattr(Stack, "_of_method", lambda _, compute: compute())  # refusals are caught
     monkeypatch.setattr(FedAvg, "round", stale)
     finish([plan_of(*LAWS["poisson"], "rounds=2")])
+
+
+@pytest.mark.parametrize("use", ["added", "parameters", "drift", "state"])
+def test_what_init_computes_of_all_clients_meets_no_cohort(monkeypatch: Any, use: str) -> None:
+    """Its row j is client j's, a cohort's is of the j-th that was drawn: with as many rows as there
+    are clients, one client's data would enter another's update.
+    """
+    kept: list[Any] = []
+
+    def init(self: FedAvg, objective: Any, streams: Any) -> State:
+        model = objective.initial(streams)
+        start = model.unsqueeze(1).expand(-1, objective.clients, -1)
+        kept.append(objective.gradient(start))
+        return State({"model": model}, {"memory": own_values(start.clone())})
+
+    def mixed(self: FedAvg, state: State, at: Round) -> Any:
+        model, other = state.server["model"], kept[0]
+        update, memory = at.objective.gradient(at.at_clients(model)), state.clients["memory"]
+        if use == "added":
+            update = update + other
+        elif use == "parameters":
+            update = at.objective.gradient(other)
+        elif use == "drift":
+            update = at.objective.local_descent(model, self.hyper.local_lr, 2, other)
+        else:
+            memory = other
+        mean = at.release("update", clip(update, self.hyper.clip_norm)).mean
+        return State({"model": model + mean}, {"memory": memory}), {}
+
+    monkeypatch.setattr(FedAvg, "away", "rests")
+    monkeypatch.setattr(FedAvg, "init", init)
+    monkeypatch.setattr(FedAvg, "round", mixed)
+    plan = plan_of(*LAWS["poisson"], "dataset.clients=6", "participation.cohort=3", "rounds=1")
+    assert Sampling("poisson", 3, 6).rows == 6
+    with pytest.raises(PrivacyError, match="two rounds' cohorts meet"):
+        finish([plan])
 
 
 def test_a_method_that_says_it_keeps_nothing_keeps_nothing(monkeypatch: Any) -> None:
