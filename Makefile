@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup run test lint format typecheck check bench reproduce-all reproduce-paper publish golden clean
+.PHONY: help setup run test lint format typecheck check bench reproduce-all reproduce-paper archive publish golden clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,10 +44,18 @@ reproduce-all: setup  ## every table and figure there is, at scale=quick, and th
 	$(BIN)/dpfl reproduce all scale=quick
 
 # One unit of at most 90 minutes after another, the shortest first; stopped and started again it goes on where it was. Then all
-# finished runs as one file, which `dpfl runs import` takes.
-reproduce-paper: setup  ## the same at the papers' sizes, in a night: what takes 90 minutes at most, published, and its runs as one archive
+# their runs as archives, which `dpfl runs import` takes.
+reproduce-paper: setup  ## the same at the papers' sizes, in a night: what takes 90 minutes at most, published, and its runs as archives
 	$(BIN)/dpfl reproduce all scale=paper --at-most 90 --publish; status=$$?; \
-	$(BIN)/dpfl runs export --archive outputs/runs.tar.xz && exit $$status
+	$(MAKE) archive && exit $$status
+
+# One file for each, made once: delete it to have it made anew.
+ARCHIVED = $(shell grep -ls '"seed"' outputs/published/*/*/paper/manifest.json)
+archive: setup  ## the runs of what is published at the papers' sizes, into outputs/archive, which is committed
+	$(MAKE) $(ARCHIVED:outputs/published/%/paper/manifest.json=outputs/archive/%.tar.xz)
+
+outputs/archive/%.tar.xz: | outputs/published/%/paper/manifest.json
+	$(BIN)/dpfl runs export $| --archive $@
 
 publish: setup  ## the same, copied to outputs/published, which is committed
 	$(BIN)/dpfl reproduce all scale=quick --publish

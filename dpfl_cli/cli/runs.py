@@ -31,7 +31,7 @@ ACTIONS = {  # name -> (what it does, what it needs of a run)
     ),
     "table": ("a metric over two kinds of keys, averaged over seeds", ("rows",)),
     "export": ("all evaluated rounds of the runs in one file, or the runs themselves", ("rows",)),
-    "import": ("take the runs of an archive; finished runs are never replaced", ()),
+    "import": ("take the runs of archives; finished runs are never replaced", ()),
     "verify": ("check every file of the runs against its hash; exit code 3 if one differs", ()),
     "prune": ("delete runs, and what interrupted runs left behind", ()),
 }
@@ -54,13 +54,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for name, (summary, _) in ACTIONS.items():
         action = actions.add_parser(name, help=summary, description=summary)
         if name == "import":
-            action.add_argument("file", type=Path, metavar="FILE", help="of export --archive")
+            action.add_argument(
+                "files", type=Path, nargs="+", metavar="FILE", help="of export --archive"
+            )
             continue
         action.add_argument(
             "runs",
             nargs="*",
             metavar="RUN",
-            help="ids, beginnings of ids, or folders; none means all",
+            help="ids, beginnings of ids, folders, or an artifact's manifest.json for all of its "
+            "runs; none means all",
         )
         action.add_argument(
             "--where",
@@ -116,8 +119,8 @@ def execute(args: argparse.Namespace) -> int:
         _prune(store, args)
         return 0
     if args.action == "import":
-        return _import(store, args.file)
-    read = ACTIONS[args.action][1]
+        return max(_import(store, file) for file in args.files)
+    read = ("result",) if archive else ACTIONS[args.action][1]
     loaded = load(store, args.runs, read, listed=args.action == "list")
     records = narrowed(loaded, args.where, args.status, getattr(args, "sort", None))
     if not records:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfl_cli.cli.varying import settings_of, text_of
@@ -16,6 +18,7 @@ from dpfl_cli.config.identity import flat
 if TYPE_CHECKING:
     from dpfl_cli.simulation.store import RunRecord, RunStore
 
+MANIFEST = "manifest.json"  # of an artifact
 STATUSES = ("done", "diverged", "failed")
 COMPARED = {
     "=": operator.eq,
@@ -55,7 +58,8 @@ def load(
       StoreError: nothing fits a name, or a named run is damaged.
     """
     records = []
-    for record in [store.match(name) for name in names] if names else store.all():
+    named = dict.fromkeys(one for name in names for one in _runs_of(name))
+    for record in [store.match(name) for name in named] if names else store.all():
         try:
             for name in read:
                 getattr(record, name)
@@ -69,6 +73,18 @@ def load(
         else:
             records.append(record)
     return records
+
+
+def _runs_of(name: str) -> list[str]:
+    """The runs of an artifact, if it is one's manifest.json; else the name of a run."""
+    path = Path(name)
+    if path.name != MANIFEST:
+        return [name]
+    try:
+        runs = json.loads(path.read_text())["runs"]
+        return list(dict.fromkeys(run["id"] for run in runs))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{path}: no artifact's {MANIFEST} ({error})") from error
 
 
 def narrowed(

@@ -88,7 +88,7 @@ class RunRecord:
 
     def table(self, name: str) -> list[dict[str, float]]:
         """A file of numbers, one mapping per row; empty cells are left out."""
-        reader = csv.DictReader(io.StringIO(self._bytes(name).decode()))
+        reader = csv.DictReader(io.StringIO(self.content(name).decode()))
         return [{key: float(value) for key, value in row.items() if value != ""} for row in reader]
 
     @cached_property
@@ -121,7 +121,7 @@ class RunRecord:
                 f"{self.id}: its model was not kept; runtime.force=true runtime.keep_model=true "
                 "runs it again and keeps it"
             )
-        with np.load(io.BytesIO(self._bytes(MODEL)), allow_pickle=False) as file:
+        with np.load(io.BytesIO(self.content(MODEL)), allow_pickle=False) as file:
             return file["model"]
 
     def series(self, metric: str) -> dict[int, float]:
@@ -131,9 +131,14 @@ class RunRecord:
     def check(self) -> None:
         """Refuses a run of which any file is not what was published."""
         for name in self.result["files"]:
-            self._bytes(name)
+            self.content(name)
 
-    def _bytes(self, name: str) -> bytes:
+    def content(self, name: str) -> bytes:
+        """A file as it was published.
+
+        Raises:
+          StoreError: it cannot be read, or was changed.
+        """
         path = self.folder / name
         with _explained(path, "cannot be read", AGAIN):
             content = path.read_bytes()
@@ -143,7 +148,7 @@ class RunRecord:
 
     def _json(self, name: str) -> Any:
         try:
-            return json.loads(self._bytes(name))
+            return json.loads(self.content(name))
         except (ValueError, RecursionError) as error:
             raise StoreError(f"{self.folder / name}: damaged ({error}); {AGAIN}") from error
 
@@ -200,6 +205,8 @@ class RunStore:
     def match(self, text: str) -> RunRecord:
         """The run that an id, a unique beginning of one, or a path to its folder means."""
         name = Path(text).name if "/" in text else text
+        if _is_id(name) and (found := self.find(name)):
+            return found
         candidates = [record for record in self.all() if record.id.startswith(name)] if name else []
         if len(candidates) != 1:
             what = "no run" if not candidates else f"{len(candidates)} runs"

@@ -143,6 +143,26 @@ def test_again_is_for_nothing_and_gives_the_same_bytes(outputs: Path) -> None:
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
+def test_an_archive_gives_the_same_table_without_training(
+    outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    made, file = outputs / "artifacts/demo/one/quick", str(tmp_path / "one.tar.xz")
+    monkeypatch.setenv("DPFL_OUTPUTS", str(outputs))
+    manifest = str(made / "manifest.json")
+    assert main(["runs", "export", manifest, manifest, "--archive", file]) == 0
+    ids = {one["id"] for one in json.loads((made / "manifest.json").read_text())["runs"]}
+    assert capsys.readouterr().out == f"{len(ids)} runs in {file}\n"
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "elsewhere"))
+    assert main(["runs", "import", file, file]) == 0
+    (again,) = reproduce([ONE], "quick", tmp_path / "elsewhere", SILENT, quiet=True)
+    assert again.new == 0
+    for name in ("table.csv", "series.csv", "claims.json", "manifest.json"):
+        assert (again.folder / name).read_bytes() == (made / name).read_bytes()
+    (tmp_path / "manifest.json").write_text("[]")
+    assert main(["runs", "list", str(tmp_path / "manifest.json")]) == 2
+    assert "no artifact's manifest.json" in capsys.readouterr().err
+
+
 def test_numbers_beside_the_papers(rows: Rows) -> None:
     frame = averaged(rows)
     cell = (frame["measure"] == "distance") & (frame["method"] == "fedexp")
