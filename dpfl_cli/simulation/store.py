@@ -134,11 +134,7 @@ class RunRecord:
             self.content(name)
 
     def content(self, name: str) -> bytes:
-        """A file as it was published.
-
-        Raises:
-          StoreError: it cannot be read, or was changed.
-        """
+        """A file; a StoreError where it is not what was published."""
         path = self.folder / name
         with _explained(path, "cannot be read", AGAIN):
             content = path.read_bytes()
