@@ -135,6 +135,8 @@ def _dispatch(words: list[str]) -> int:
     try:
         return int(module.execute(args))
     except SystemExit as stop:  # of a user's own code: no command of ours has one
+        if isinstance(stop.__context__, BrokenPipeError):  # but for what prints tables
+            raise stop.__context__ from None
         place = place_in_plugin(stop)
         raise ConfigError(f"SystemExit: {stop}; leave it out of your code{place}") from stop
 

@@ -309,7 +309,9 @@ class RunStore:
         """Deletes a finished run and what is left of an unfinished one."""
         folder = self.folder(run_id)
         grave = self.partial / f"{run_id}.removed"
-        if folder.exists():
+        if folder.is_symlink():  # what it leads to is not of this store
+            folder.unlink()
+        elif folder.exists():
             folder.rename(grave)
         shutil.rmtree(grave, ignore_errors=True)
         shutil.rmtree(self.partial / run_id, ignore_errors=True)

@@ -758,6 +758,25 @@ def test_a_damaged_run_is_named_and_left_out(
     assert code == 0
     assert f"{damaged.name} damaged: " in out
     assert whole.name in out
+    assert dpfl(capsys, "runs", "prune", damaged.name, "--yes")[0] == 0
+    assert not damaged.is_symlink()
+
+
+def test_a_reader_that_leaves_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dpfl(capsys, "run", "-m", "seed=range(60)", "--quiet", *SMALL)[0] == 0
+    call = "from dpfl_cli.cli.main import main; import sys; sys.exit(main(['runs', 'list']))"
+    environment = {**os.environ, "COLUMNS": "4000"}  # more than a pipe holds
+    with subprocess.Popen(
+        [sys.executable, "-c", call],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as lister:
+        assert lister.stdout is not None
+        assert lister.stderr is not None
+        lister.stdout.close()
+        assert (lister.stderr.read(), lister.wait()) == ("", 0)
 
 
 def test_prune_of_what_is_unfinished_takes_nothing_else(
