@@ -307,8 +307,7 @@ class RunStore:
 
     def remove(self, run_id: str) -> None:
         """Deletes a finished run and what is left of an unfinished one."""
-        folder = self.folder(run_id)
-        grave = self.partial / f"{run_id}.removed"
+        folder, grave = self.folder(run_id), self.partial / f"{run_id}.removed"
         if folder.is_symlink():  # what it leads to is not of this store
             folder.unlink()
         elif folder.exists():
