@@ -176,6 +176,13 @@ MENDS = [
         f"{ENDS}::test_a_run_that_ends_by_what_it_released_is_priced_as_it_was_planned",
     ),
     Fault(
+        "privacy 8: a curvature that is not finite ends a run",
+        "models/curvature.py",
+        "usable = torch.isfinite(matrix).all(dim=(-2, -1))",
+        "usable = torch.ones(matrix.shape[:-2], dtype=torch.bool)",
+        "models/test_second_order.py::test_a_curvature_that_is_not_finite_ends_no_run",
+    ),
+    Fault(
         "privacy 9: secret noise is of the seed",
         "simulation/stack.py",
         'if first.dp.noise == "seeded":',

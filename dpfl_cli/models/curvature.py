@@ -120,7 +120,7 @@ def covariance_product(features: Tensor, shares: Tensor) -> Callable[[Tensor], T
 
 def largest_eigenvalue(apply: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
     """[S, B] the largest eigenvalue of a positive semidefinite A of every pair, from below, by
-    `LANCZOS_STEPS` steps of Lanczos.
+    `LANCZOS_STEPS` steps of Lanczos; NaN where A is not finite.
 
     The largest eigenvalue of the tridiagonal matrix is the largest Rayleigh quotient in the Krylov
     space of the first vector, which is the same for every pair; that rounding makes later vectors
@@ -146,7 +146,9 @@ def largest_eigenvalue(apply: Callable[[Tensor], Tensor], like: Tensor) -> Tenso
     matrix = torch.diag_embed(torch.stack(diagonal, dim=-1))
     if len(beside) > 1:  # eigvalsh reads the lower half
         matrix += torch.diag_embed(torch.stack(beside[:-1], dim=-1), -1)
-    return torch.linalg.eigvalsh(matrix)[..., -1]
+    usable = torch.isfinite(matrix).all(dim=(-2, -1))  # it would raise, and end a run by its data
+    values = torch.linalg.eigvalsh(torch.where(usable[..., None, None], matrix, 0.0))
+    return torch.where(usable, values[..., -1], torch.nan)
 
 
 def conjugate_gradients(

@@ -203,3 +203,12 @@ def test_lanczos_finds_the_largest_of_many_eigenvalues() -> None:
     found = float(largest_eigenvalue(lambda v: v @ matrix, like))
     assert found <= 1 + 1e-12
     assert found == pytest.approx(1.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_curvature_that_is_not_finite_ends_no_run(value: float) -> None:
+    like = torch.ones(2, 1, 1, 6, dtype=torch.float64)
+    scale = torch.tensor([2.0, value], dtype=torch.float64).reshape(2, 1, 1, 1)
+    good, bad = largest_eigenvalue(lambda v: v * scale, like).flatten().tolist()
+    assert good == pytest.approx(2.0)
+    assert np.isnan(bad)
