@@ -102,6 +102,11 @@ class Shown:
         return self.declared.size(self.made.scale).minutes if self.declared.trains else 0.0
 
     @property
+    def hours(self) -> float | None:
+        """What its runs took, where that is known."""
+        return self.made.manifest.get("hours")
+
+    @property
     def has_figure(self) -> bool:
         return (self.made.folder / "figure.png").exists()
 

@@ -287,6 +287,7 @@ def _manifest(
         "declaration_sha256": hashlib.sha256(job.artifact.path.read_bytes()).hexdigest(),
         "runs_of": job.artifact.runs_of or job.artifact.name,
         "tested_to": job.horizon,
+        **({"hours": _hours(outcomes)} if outcomes else {}),
         "data": sorted({f"{cell.plan.info.name} ({cell.plan.info.source})" for cell in job.cells}),
         "versions": {
             "dpfl": dpfl_cli.__version__,
@@ -297,6 +298,12 @@ def _manifest(
         },
         "runs": runs,
     }
+
+
+def _hours(outcomes: Mapping[str, Outcome]) -> float:
+    """What the runs took when they were made, each its share of what ran at once."""
+    timings = (one.record.result.get("timing", {}) for one in outcomes.values())
+    return round(sum(timing.get("seconds", 0.0) for timing in timings) / 3600, 3)
 
 
 def dry_run(

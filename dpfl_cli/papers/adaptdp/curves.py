@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from dpfl_cli.papers.adaptdp import (
@@ -50,11 +51,20 @@ def curves(scale: Scale) -> Runs:
             yield run
 
 
-@claim("Figure 1 (a)", "holds")
+def _lower(rows: Rows, share: float = 0.5) -> Comparisons:
+    ours, theirs = rows.each("last", **ON_T1, method=BOTH)
+    yield below(ours, share * theirs)
+
+
+@claim(
+    "Figure 1 (a)",
+    "holds",
+    note="the paper says lower; half is ours",
+    readings={"below it": partial(_lower, share=1), "below 60 %": partial(_lower, share=0.6)},
+)
 def lower(rows: Rows) -> Comparisons:
     """on T1 AdaptDP ends below half of DP-FedAvg's loss"""
-    ours, theirs = rows.each("last", **ON_T1, method=BOTH)
-    yield below(ours, 0.5 * theirs)
+    yield from _lower(rows)
 
 
 @claim("ours", "holds")
