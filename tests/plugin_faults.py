@@ -143,4 +143,25 @@ MENDS = [
         "            if False:\n",
         "privacy/test_data_plugins.py::test_a_model_in_which_clients_meet_is_listed_and_found",
     ),
+    Fault(
+        "privacy plugin: a method keeps clients' values from run to run",
+        "simulation/stack.py",
+        "            refuse_kept(type(self.algorithm))\n",
+        "            pass\n",
+        f"{PLUGINS}::test_what_would_stay_from_run_to_run_is_refused",
+    ),
+    Fault(
+        "privacy plugin: a method keeps clients' values in a default of its functions",
+        "simulation/kept.py",
+        'getattr(value, "__defaults__", ()) or ()',
+        "()",
+        f"{PLUGINS}::test_what_would_stay_from_run_to_run_is_refused",
+    ),
+    Fault(
+        "privacy plugin: of a network's outputs only the first is compared",
+        "models/own_module.py",
+        "    if not torch.allclose(together, apart,",
+        "    if not torch.allclose(together[:1], apart[:1],",
+        "models/test_own_module.py::test_what_does_not_fit_is_refused_in_one_line",
+    ),
 ]

@@ -125,7 +125,7 @@ def _checked(path: str | None, content: str, shape: tuple[int, ...], classes: in
     before = _memory(module)
     try:
         with torch.no_grad():
-            together, alone = module(records), module(records[:1])
+            together, alone = module(records), [module(one.unsqueeze(0)) for one in records]
 
         def loss(own: dict[str, Tensor], one: Tensor) -> Tensor:
             output: Tensor = functional_call(module, own, (one.unsqueeze(0),))
@@ -140,7 +140,8 @@ def _checked(path: str | None, content: str, shape: tuple[int, ...], classes: in
     if not isinstance(together, Tensor) or together.shape not in wanted:
         gives = list(together.shape) if isinstance(together, Tensor) else type(together).__name__
         raise ConfigError(f"{where}: gives {gives} for 3 records, not {list(wanted[0])}")
-    if not torch.allclose(together[:1], alone, rtol=1e-3, atol=1e-5, equal_nan=True):
+    apart = torch.stack(alone).reshape(together.shape)
+    if not torch.allclose(together, apart, rtol=1e-3, atol=1e-5, equal_nan=True):
         raise ConfigError(f"{where}: a record's output depends on the other records of its batch")
     after = _memory(module)
     if len(before) != len(after) or any(

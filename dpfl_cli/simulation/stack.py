@@ -35,6 +35,7 @@ from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Site
 from dpfl_cli.simulation.cohorts import numbered, put_back, taken, view_of
 from dpfl_cli.simulation.federations import federation_of
+from dpfl_cli.simulation.kept import refuse_kept
 from dpfl_cli.simulation.member import Member, Row, own_names, plain
 from dpfl_cli.simulation.run_plan import Choice, Plan
 
@@ -262,7 +263,9 @@ class Stack:
         return state, diagnostics
 
     def _of_method(self, compute: Callable[[], T]) -> T:
-        """What a method computes, unless it went on after a refusal, which may tell of the data."""
+        """What a method computes, unless it went on after a refusal, which may tell of the data, or
+        keeps what is clients' from run to run.
+        """
         raised = DpflError.raised
         with closed(self.members[0].plan.data_files):
             found = compute()
@@ -271,6 +274,8 @@ class Stack:
                 f"{type(self.algorithm).__name__} caught an error of dpfl and went on: what it "
                 "does then may depend on clients' data; let it through"
             )
+        if self.members[0].plan.algorithm.component.origin != "dpfl":
+            refuse_kept(type(self.algorithm))
         return found
 
     def _check(self, state: State) -> None:

@@ -42,6 +42,10 @@ class Meets(Base):
     def forward(self, x):
         return self.layer(x - x.mean(0))
 
+class Follows(Base):
+    def forward(self, x):
+        return self.layer(x.cumsum(0))  # the first record's output is its own
+
 class Remembers(Base):
     def forward(self, x):
         self.last = x.detach().sum()
@@ -147,6 +151,7 @@ def test_it_begins_as_its_layers_draw_by_the_runs_seed(path: str) -> None:
     ("name", "says"),
     [
         (":Meets", "depends on the other records"),
+        (":Follows", "depends on the other records"),
         (":Remembers", "keeps something"),
         (":Counts", "keeps something"),
         (":Running", "mutate a captured Tensor"),

@@ -408,6 +408,51 @@ algorithm("reading", revision=1, paper="p", unit="client", trusts=TRUSTS, proved
 class Mine(CentralGaussian):
     "Mine."
 """
+KEEPING = """
+from dpfl_cli.algorithms.api import *
+CACHE, TABLE = [], {}
+
+class Store:
+    pass
+
+STORE = Store()
+
+class KeepingSettings(LocalSettings):
+    local_steps: int = 1
+    local_lr: Number = 0.1
+    clip_norm: Bound = 1.0
+
+TRUSTS = ["central"]
+
+@algorithm("keeps_PLACE", revision=1, paper="p", unit="client", trusts=TRUSTS, proved=TRUSTS)
+class Keeping:
+    hyper: KeepingSettings
+
+    @staticmethod
+    def releases(settings, run):
+        return [ReleaseSpec("update")]
+
+    def init(self, objective, streams):
+        return start(objective, streams)
+
+    def round(self, state, at):
+        model = state.server["model"]
+        update = bounded_local_update(at, model, self.hyper)
+        places = {
+            "list": lambda: CACHE.append(update.values),
+            "dict": lambda: TABLE.update(last=(at.objective,)),
+            "global": lambda: globals().update(LAST=update),
+            "class": lambda: setattr(Keeping, "last", update.values),
+            "object": lambda: setattr(STORE, "last", [update.values]),
+            "default": lambda: self.remember(update.values),
+            "nowhere": lambda: setattr(self, "last", update.values),
+        }
+        places["PLACE"]()
+        return State({"model": model + at.release("update", update).mean}, {}), {}
+
+    def remember(self, values, seen=[]):
+        seen.append(values)
+"""
 SMALL = ["dataset.clients=4", "dataset.dimension=3", "rounds=1", "dp=cdp"]
 
 
@@ -439,6 +484,21 @@ def test_a_refusal_that_is_caught_ends_the_run(plugin: str) -> None:
     (run,) = dpfl.run(*SMALL, "algorithm=echoing", plugins=[plugin], quiet=True)
     assert run.status == "failed"
     assert "caught an error of dpfl" in run.result["reason"]
+
+
+@pytest.mark.parametrize(
+    "where", ["list", "dict", "global", "class", "object", "default", "nowhere"]
+)
+def test_what_would_stay_from_run_to_run_is_refused(where: str, plugin: str) -> None:
+    """A later run's releases would be of the earlier run's clients, whom its ledger does not pay;
+    what a method object holds ends with its run.
+    """
+    own = Path(plugin).with_name("keeping.py")
+    own.write_text(KEEPING.replace("PLACE", where))
+    (run,) = dpfl.run(*SMALL, f"algorithm=keeps_{where}", plugins=[str(own)], quiet=True)
+    assert run.status == ("done" if where == "nowhere" else "failed")
+    if where != "nowhere":
+        assert "would stay from run to run" in run.result["reason"]
 
 
 @pytest.mark.parametrize("named", ["dataset.path", "DPFL_DATA"])
