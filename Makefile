@@ -22,7 +22,7 @@ run: setup  ## the main job: DP-FedEXP and DP-FedAvg at epsilon 8, with a truste
 	$(BIN)/dpfl run -m algorithm=fedexp,fedavg dp=cdp,ldp dp.epsilon=8 "seed=range(3)"
 
 test: setup  ## all tests
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: setup  ## ruff: lint and format check
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -13,11 +14,20 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("same", derandomize=True, deadline=None, database=None)
 settings.load_profile("same")  # the same examples every time, wherever they are run
+NUMBERS = itertools.count()
 
 
 @pytest.fixture(autouse=True)
-def _own_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "outputs"))
+def _own_outputs(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if "tmp_path" in request.fixturenames:
+        folder: Path = request.getfixturevalue("tmp_path")
+    else:  # most tests write nothing: no folder is made for them
+        folder = tmp_path_factory.getbasetemp() / "others" / str(next(NUMBERS))
+    monkeypatch.setenv("DPFL_OUTPUTS", str(folder / "outputs"))
     monkeypatch.delenv("DPFL_QUIET", raising=False)
     monkeypatch.delenv("DPFL_PLUGINS", raising=False)
 

@@ -10,11 +10,11 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.apart import perform
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -22,20 +22,11 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *DO
 RUNNING = [page for page in PAGES if re.search("^```(python|sh)$", page.read_text(), re.MULTILINE)]
 
 
-def perform(code: str, folder: Path) -> None:
-    """Runs Python code in a process of its own, in a folder."""
-    (folder / "shown.py").write_text(code)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+def read(code: str, folder: Path) -> None:
+    """Runs the code of a page in a process of its own, in a folder."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("DPFL_OUTPUTS", None)
-    done = subprocess.run(
-        [sys.executable, "shown.py"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    perform(code, folder, environment)
 
 
 @pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.stem)
@@ -49,7 +40,7 @@ def test_what_a_guide_shows_runs(page: Path, tmp_path: Path) -> None:
             parts.append(code)
         else:
             parts += [command(line) for line in code.splitlines()]
-    perform("\n".join(parts), tmp_path)
+    read("\n".join(parts), tmp_path)
 
 
 def command(line: str) -> str:
@@ -60,6 +51,12 @@ def command(line: str) -> str:
     return f"assert main({[name, *words, *short]!r}) == 0, {line!r}"
 
 
+def test_the_method_that_a_guide_shows_is_the_one_that_tests_run() -> None:
+    guide = (ROOT / "docs" / "own-algorithm.md").read_text()
+    (shown,) = re.findall("^class FedMomentumSettings.*?(?=^```$)", guide, re.DOTALL | re.MULTILINE)
+    assert shown in (ROOT / "tests" / "cli" / "my_method.py").read_text()
+
+
 def test_links_lead_somewhere_and_pages_stay_short() -> None:
     for page in PAGES:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
@@ -67,10 +64,26 @@ def test_links_lead_somewhere_and_pages_stay_short() -> None:
     assert len(PAGES[0].read_text().splitlines()) <= 200
 
 
+def test_the_ways_through_the_files_name_what_they_have() -> None:
+    """A line of a table: a file of the package, and what is defined there or is a file itself."""
+    package, said = ROOT / "dpfl_cli", (ROOT / "docs" / "architecture.md").read_text()
+    lines = re.findall(r"^\| `([\w/]+\.py)` \| (.*) \|$", said, re.MULTILINE)
+    assert len(lines) > 30
+    for file, what in lines:
+        source = (package / file).read_text()
+        for named in re.findall("`([^`]+)`", what):
+            if "/" in named:
+                assert (package / named).exists() or (ROOT / named).exists(), named
+                continue
+            for part in named.split("."):
+                defined = rf"^ *((def|class) {part}\b|{part}: )"
+                assert re.search(defined, source, re.MULTILINE), f"{file}: {named}"
+
+
 def test_the_notebook_runs(tmp_path: Path) -> None:
     """Its cells, in order, in one process; what IPython shows of a cell's last line is not."""
     notebook = json.loads((ROOT / "docs" / "first_steps.ipynb").read_text())
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] for cell in cells)
-    perform("\n".join("".join(cell["source"]) for cell in cells), tmp_path)
+    read("\n".join("".join(cell["source"]) for cell in cells), tmp_path)
     assert len(list((tmp_path / "outputs" / "runs").glob("*/model.npz"))) == 1

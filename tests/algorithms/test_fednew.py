@@ -178,12 +178,16 @@ def joined(g: np.ndarray, b: np.ndarray, how: str) -> np.ndarray:
     return g + (-s + np.sqrt(max(0.0, s**2 + C2**2 - g @ g))) / np.linalg.norm(b) * b
 
 
-@pytest.mark.parametrize(
-    ("trust", "whole"), [*((trust, False) for trust in TRUSTS), ("secure_aggregation", True)]
-)
-@pytest.mark.parametrize("dual", ["off", "paper"])
-@pytest.mark.parametrize("how", ["project", "clip_auxiliary", "xi"])
-@pytest.mark.parametrize("kind", ["tight", "paper", "xi_safe"])
+SENT = [*((trust, False) for trust in TRUSTS), ("secure_aggregation", True)]
+RECORD_CASES = [  # all but the dual, which is there in every other one
+    (*sent, ("off", "paper")[number % 2], how, kind)
+    for number, (sent, how, kind) in enumerate(
+        itertools.product(SENT, ["project", "clip_auxiliary", "xi"], ["tight", "paper", "xi_safe"])
+    )
+]
+
+
+@pytest.mark.parametrize(("trust", "whole", "dual", "how", "kind"), RECORD_CASES)
 def test_fednew_record_equals_its_lines(
     trust: str, whole: bool, dual: str, how: str, kind: str
 ) -> None:

@@ -1,5 +1,5 @@
-"""A user's own components, as the README shows them: an algorithm, a model and a data set in one
-file.
+"""A user's own components in one file: the algorithm that the README's guide shows, a model and a
+data set.
 """
 
 from __future__ import annotations

@@ -43,6 +43,17 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPFL_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.fixture
+def drawn() -> None:
+    """For a test whose plots are drawn, which takes longer than all else; see `_undrawn`."""
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr("dpfl_cli.reproduction.bound_figure.draw_bound", lambda *given: {})
+
+
 def calculate(
     capsys: pytest.CaptureFixture[str], *words: str, **changes: str | None
 ) -> tuple[int, str, str]:
@@ -74,6 +85,7 @@ def cell(out: str, symbol: str) -> str:
     return found.group(1)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_numbers_give_the_closed_forms_a_plot_and_its_curves(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -178,11 +190,11 @@ def test_what_is_nominal_says_so_over_its_plot(
 ) -> None:
     titles: list[str] = []
 
-    def drawn(bound: object, curves: object, setting: str) -> dict[str, bytes]:
+    def titled(bound: object, curves: object, setting: str) -> dict[str, bytes]:
         titles.append(setting)
         return {}
 
-    monkeypatch.setattr("dpfl_cli.reproduction.bound_figure.draw_bound", drawn)
+    monkeypatch.setattr("dpfl_cli.reproduction.bound_figure.draw_bound", titled)
     run = ["scaffnew", *RUN, "dp.epsilon=2"]
     calculate(capsys, "scaffnew", v="2")
     calculate(capsys, "scaffnew", v="3")
@@ -204,6 +216,7 @@ def test_without_messages_or_noise_there_is_no_epsilon(capsys: pytest.CaptureFix
     assert "worth" not in calculate(capsys, "scaffnew", *RUN, "dp=none")[1]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_too_much_noise_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = calculate(capsys, "scaffnew", clip_norm="5")
     assert code == 0
@@ -226,6 +239,7 @@ def test_too_much_noise_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> 
         ("1", "1", 1.5, "infinite"),  # mu = L: one iteration is at the optimum but for the noise
     ],
 )
+@pytest.mark.usefixtures("drawn")
 def test_no_iteration_is_best_where_one_is_worse(
     mu: str, psi0: str, cost: float, argument: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,6 +259,7 @@ def test_no_iteration_is_best_where_one_is_worse(
     assert "B(1)" not in better
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_run_is_asked_for_its_own_problem(capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "scaffnew",

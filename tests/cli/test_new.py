@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from dpfl_cli.cli.main import main
 from dpfl_cli.cli.new import TRY
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.apart import perform
 
 
 def test_what_is_written_passes_its_own_test(
@@ -23,14 +20,8 @@ def test_what_is_written_passes_its_own_test(
         name = f"my_{kind}"
         assert main(["new", kind, name]) == 0
         assert capsys.readouterr().out.splitlines()[:2] == [f"{name}.py", f"test_{name}.py"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "."]
+    perform(f"import pytest; raise SystemExit(pytest.main({options}))", tmp_path, {**os.environ})
     for kind in TRY:
         assert main(["new", kind, f"my_{kind}"]) == 2
         assert "is there already" in capsys.readouterr().err

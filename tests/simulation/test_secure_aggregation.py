@@ -84,7 +84,9 @@ def test_every_method_that_shares_noise_is_among_them() -> None:
 
 
 def reachable(root: Any) -> Iterator[tuple[str, Any]]:
-    """Every object that attributes, containers, closures and views lead to, with the way to it."""
+    """Every object that attributes, containers, closures and views lead to, with the way to it; not
+    what the module of a function has besides, which leads to every module there is.
+    """
     queue, seen = [("", root)], set()
     while queue:
         way, one = queue.pop()
@@ -107,8 +109,11 @@ def reachable(root: Any) -> Iterator[tuple[str, Any]]:
         elif isinstance(one, FunctionType | MethodType | CellType) or not type(
             one
         ).__module__.startswith(("torch", "numpy", "builtins")):
+            module = getattr(one, "__globals__", None)
             queue += [
-                (f"{way} -> {type(other).__name__}", other) for other in gc.get_referents(one)
+                (f"{way} -> {type(other).__name__}", other)
+                for other in gc.get_referents(one)
+                if other is not module
             ]
 
 
