@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError, nearest
@@ -196,21 +197,21 @@ def check_values(where: Where, known: Mapping[str, Sequence[Any]]) -> None:
 def matching(frame: pd.DataFrame, where: Where, labels: Iterable[str]) -> pd.DataFrame:
     """The rows with these labels; a ConfigError names a label that there is not."""
     known = [*labels, *PSEUDO]
+    hit = np.ones(len(frame), bool)
     for name, wanted in where.items():
         if name not in known:
             raise ConfigError(f"no label '{name}'; {nearest(name, known)}")
         if name not in frame:
             return frame.iloc[:0]
-        column = frame[name]
+        column = frame[name][hit]
         if isinstance(wanted, Between):
-            inside = [_is_number(one) and wanted.low <= one <= wanted.high for one in column]
-            frame = frame[inside]
+            hit[hit] = [_is_number(one) and wanted.low <= one <= wanted.high for one in column]
             continue
         many = list(wanted) if isinstance(wanted, MANY) else [wanted]
-        hit = column.isin(many).to_numpy(copy=True)  # true is 1 to it
-        hit[hit] = [any(_same(value, one) for one in many) for value in column[hit]]
-        frame = frame[hit]
-    return frame
+        inside = column.isin(many).to_numpy(copy=True)  # true is 1 to it
+        inside[inside] = [any(_same(value, one) for one in many) for value in column[inside]]
+        hit[hit] = inside
+    return frame[hit] if where else frame
 
 
 def places(rows: pd.DataFrame, labels: Iterable[str]) -> list[Place]:

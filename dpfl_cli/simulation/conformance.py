@@ -113,7 +113,7 @@ class Play:
     """R runs of a plan side by side, to their end.
 
     Attributes:
-      states: of every round that is evaluated, round 0 first.
+      states: of every round, round 0 first; none where rounds are not shown, which takes longer.
     """
 
     stack: Stack
@@ -126,18 +126,13 @@ class Play:
         plans: Sequence[Plan],
         federations: Sequence[Federation],
         replay: bool = True,
-        evaluated: bool = True,
+        shown: bool = True,
     ) -> Play:
-        """Plays them. Where only contributions matter, the rounds need not be evaluated, which
-        takes longer than they do.
-        """
         stack = Stack([Member(plan) for plan in plans], federations=federations)
-        play = cls(stack, Recorder(stack.mechanism, replay), [_kept(stack.state)])
-        if evaluated:
-            stack.evaluate({})
-        for _ in range(plans[0].last_round):
-            diagnostics = stack.step(evaluated)
-            if evaluated:
+        play = cls(stack, Recorder(stack.mechanism, replay), [])
+        for number in range(plans[0].last_round + 1):
+            diagnostics = stack.step(shown) if number else {}
+            if shown:
                 stack.evaluate(diagnostics)
                 play.states.append(_kept(stack.state))
         stack.collect()
@@ -197,8 +192,7 @@ class Kit:
             neighbours = [place(data) for data in others]
             beside = self._beside(neighbours)
             self._look(beside)
-            alone = Play.of([plan], neighbours[:1], evaluated=False)
-            self._fault("influence", strays(beside, alone))
+            self._fault("influence", strays(beside, Play.of([plan], neighbours[:1])))
             self._climb(others[-2], place)
             self._noise()
         except Exception as error:
@@ -211,9 +205,9 @@ class Kit:
             return (features, targets), partial(with_records, self.federation, CLIENT)
         return (features[:1], targets[:1]), partial(with_first, self.federation, CLIENT)
 
-    def _beside(self, others: Sequence[Federation], evaluated: bool = True) -> Play:
+    def _beside(self, others: Sequence[Federation], shown: bool = True) -> Play:
         federations = [self.federation, *others, self.federation]
-        return Play.of([self.plans[0]] * len(federations), federations, evaluated=evaluated)
+        return Play.of([self.plans[0]] * len(federations), federations, shown=shown)
 
     def _look(self, play: Play) -> None:
         """Notes what a play shows of marks, influence, sensitivity, ledger and noise."""
@@ -259,8 +253,7 @@ class Kit:
             width = 0.01 * (np.abs(point).mean() + 1e-3)
             ways = generator.standard_normal((DIRECTIONS, len(point)))
             tried = [place(data(point + width * way)) for way in [np.zeros_like(point), *ways]]
-            play = self._beside(tried, evaluated=False)
-            _, here, *there = self._measure(play)[:-1].numpy()
+            _, here, *there = self._measure(self._beside(tried, shown=False))[:-1].numpy()
             slope = (np.array(there) - here) @ ways
             point = point + np.linalg.norm(point) * slope / (np.linalg.norm(slope) or 1.0)
 
@@ -268,8 +261,7 @@ class Kit:
         """Chi-square tests of the noise that was added, over what the ledger priced: as it is,
         and summed over releases and clients, which finds noise that is used again.
         """
-        federations = [self.federation] * len(self.plans)
-        play = Play.of(self.plans, federations, replay=False, evaluated=False)
+        play = Play.of(self.plans, [self.federation] * len(self.plans), replay=False, shown=False)
         total = 0.0
         for name, draws in priced_noise(play).items():
             total += float(draws.square().sum())
