@@ -24,7 +24,7 @@ from dpfl_cli.cli.main import main
 from dpfl_cli.simulation import execute, plan
 
 IMPORTED = (outcomes, runs, execute)  # once, by the process that the killed ones come of
-GRID = ["run", "-m", "algorithm=fedexp,fedavg,scaffold", "dp=cdp", "seed=0,1", "rounds=1500"]
+GRID = ["run", "-m", "algorithm=fedexp,fedavg,scaffold", "dp=cdp", "seed=0,1", "rounds=300"]
 GRID += ["dataset.clients=200", "dataset.dimension=20", "evaluation.every=5", "--quiet"]
 GRID += ["runtime.checkpoint_every=0.05"]
 SAME = ("config.yaml", "metrics.csv", "ledger.json", "partition.npz")  # result.json has times
@@ -85,8 +85,8 @@ def trial(number: int) -> int:
                 f"grid {grids}: exit {code}, left over: {left}: {Path('said').read_text()[-300:]}"
             )
         shutil.rmtree("killed")
-    print(f"{kills} kills of {grids} grids; finished runs at a kill: {dict(sorted(there.items()))}")
-    print(f"{wrong} not as they should be")
+        print(f"{kills} kills of {grids} grids: {wrong} not as they should be", flush=True)
+    print(f"finished runs at a kill: {dict(sorted(there.items()))}")
     return 1 if wrong else 0
 
 
