@@ -65,7 +65,7 @@ KEYS = {  # label -> the config key that it sets
 }
 EPSILONS: Mapping[Scale, Sequence[float]] = {  # of tables
     "smoke": (1.0,),
-    "quick": (0.1, 1.0, 10.0),
+    "quick": (0.1, 10.0),
     "paper": (0.1, 0.3, 0.5, 0.7, 1.0, 2.0, 3.0, 8.0, 10.0),
 }
 OF_CURVES = {**EPSILONS, "paper": (0.1, 0.5, 1.0, 2.0, 3.0, 10.0)}

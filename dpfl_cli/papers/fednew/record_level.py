@@ -135,7 +135,7 @@ TESTED = (
 _DIFFERING = (
     "10 clients with 20 records each and 2 rounds",
     "9400 images on 500 clients (18 or 19 each) and on 47 (200 each), and 50 synthetic clients "
-    "with 160 records each; a scaled-down search, 3 epsilons",
+    "with 160 records each; a scaled-down search, 2 epsilons",
     "90,240 images on 500 clients and on 47 (1920 each), and 500 and 100 synthetic clients with "
     "400 records each; {}; three seeds where other figures have five; a staged search",
 )
