@@ -242,7 +242,7 @@ table2 = Artifact(
         "smoke": Size(1, 0.3, "2 rounds of 2 steps, to see that it works"),
         "quick": Size(
             3,
-            2.5,
+            2,
             "T1 as in the paper; T2 10 rounds of one epoch; T3 and T4 100 rounds, 3000 "
             "training and 10,000 test images",
         ),

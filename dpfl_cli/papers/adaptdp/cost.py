@@ -173,7 +173,7 @@ table6 = Artifact(
     source="Table 6; its times are of another machine and program",
     sizes={
         "smoke": Size(1, 0.1, "400 images and 16 units, to see that it works"),
-        "quick": Size(8, 0.6, "3000 images, 8 runs of each"),
+        "quick": Size(8, 0.4, "3000 images, 8 runs of each"),
         "paper": Size(10, 1, "3000 images, 10 runs of each"),
     },
     runs=timed,

@@ -263,7 +263,7 @@ fig2 = Artifact(
     source="Figure 2",
     sizes={
         "smoke": Size(1, 0.1, "2 rounds of 2 steps, to see that it works"),
-        "quick": Size(3, 0.5, "T1 as in the paper, T3 100 rounds"),
+        "quick": Size(3, 0.3, "T1 as in the paper, T3 100 rounds"),
         "paper": Size(5, 4, "T1 150 rounds, T3 1000"),
     },
     runs=radii,

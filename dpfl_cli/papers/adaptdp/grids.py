@@ -221,7 +221,7 @@ table3 = Artifact(
         "smoke": Size(1, 0.3, "a few pairs with 2 local steps, as a trial"),
         "quick": Size(
             3,
-            2.5,
+            1.5,
             "T1 as in the paper, with 3 seeds; the others at level 3 only: T2 4 rounds, T3 "
             "and T4 30",
         ),

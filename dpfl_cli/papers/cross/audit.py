@@ -105,8 +105,8 @@ audit = Artifact(
     source="dpfl audit; 20 clients of 4 records, 3 rounds, the synthetic problem in 10 dimensions",
     sizes={
         "smoke": Size(1, 1, "one method and trust model", full=True),
-        "quick": Size(1, 15, full=True),
-        "paper": Size(1, 15, full=True),
+        "quick": Size(1, 9, full=True),
+        "paper": Size(1, 9, full=True),
     },
     runs=runs,
     measures={

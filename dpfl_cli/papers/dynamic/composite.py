@@ -88,7 +88,7 @@ fig2 = Artifact(
         "smoke": Size(
             1, 0.2, "1000 rounds of 4 workers with 100 records each, one seed, to see that it works"
         ),
-        "quick": Size(3, 1, "20 workers with 561 records each", full=True),
+        "quick": Size(3, 0.3, "20 workers with 561 records each", full=True),
         "paper": Size(20, 10, "20 workers with 561 records each"),
     },
     runs=runs,

@@ -111,7 +111,7 @@ fig3 = Artifact(
         ),
         "quick": Size(
             1,
-            3,
+            1.6,
             "images averaged to 14 x 14 pixels, 32 hidden units, 150, 300 and 360 rounds in place "
             "of 500, 1000, 1200",
         ),

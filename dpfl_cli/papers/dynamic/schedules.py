@@ -144,7 +144,7 @@ ablation_schedule = Artifact(
         "smoke": Size(
             1, 0.2, "1000 rounds of 4 workers with 50 records each, one seed, to see that it works"
         ),
-        "quick": Size(5, 0.7, "20 workers with 100 records each", full=True),
+        "quick": Size(5, 0.3, "20 workers with 100 records each", full=True),
         "paper": Size(20, 3, "20 workers with 100 records each"),
     },
     runs=runs,

@@ -167,7 +167,7 @@ table2 = Artifact(
         "smoke": Size(
             1, 0.1, "synthetic only, 2 x 2 pairs, 100 clients and 3 rounds, to see that it works"
         ),
-        "quick": Size(1, 2, "synthetic only, all 25 pairs"),
+        "quick": Size(1, 0.5, "synthetic only, all 25 pairs"),
         "paper": Size(
             5, 60, "all 25 pairs, with all seeds on the synthetic problem, on MNIST in stages"
         ),

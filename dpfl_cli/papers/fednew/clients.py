@@ -159,7 +159,7 @@ table4 = on_images(
     BOTH,
     "fashion_mnist",
     {"smoke": PIXELS, "quick": SMALL, "paper": {}},
-    (2.0, 45),
+    (1.0, 45),
     seeds=(2, 5),
     printed=False,
     title="Test accuracy on Fashion-MNIST, narrow features, after the last round, record level",
@@ -201,7 +201,7 @@ table5 = by_clients(
         "all records and rounds, three seeds; 5 of 9 epsilons and 3 of 5 numbers of clients; a "
         "staged search",
     ),
-    (2.4, 65),
+    (1.6, 65),
     seeds=(1, 3),
     epsilons=OF_DIFFERING,
     title="Test accuracy on federated EMNIST (MNIST and Fashion-MNIST stand in) after the last "

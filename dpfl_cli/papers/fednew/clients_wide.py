@@ -44,7 +44,7 @@ def wide(
         ONE,
         preset,
         {"smoke": PIXELS, "quick": HALF_WIDE, "paper": WIDE},
-        (2.2, minutes),
+        (2.0, minutes),
         (fewest, 500),
         "all records and rounds, three seeds; 4 of 9 epsilons and 2 of 5 numbers of clients; a "
         "staged search",

@@ -89,7 +89,7 @@ fig1 = compared(
     ("FN", *FIRST_ORDER),
     on(NARROW),
     NARROW_NOTES,
-    (0.9, 18),
+    (0.7, 18),
     title="Test accuracy against rounds, record level, narrow features",
     shows=(
         "DP-FedNew, DP-FedGD and DP-SCAFFOLD round by round on Adult and on 64 features of images, "
@@ -103,7 +103,7 @@ fig5 = compared(
     ("FN_FC", *FIRST_ORDER),
     on(BROAD),
     BROAD_NOTES,
-    (1.6, 80),
+    (2.5, 80),
     seeds=(1, 3),
     epsilons=OF_WIDE,
     title="Test accuracy against rounds, record level, wide features",
@@ -180,7 +180,7 @@ fig2 = compared(
     ("FN", "FN_FC", *FIRST_ORDER),
     on(DIFFERING),
     differing("epsilon 0.1, 0.5, 1, 3 and 10, the paper's without 2"),
-    (2.5, 45),
+    (3.3, 45),
     seeds=(1, 3),
     epsilons=OF_DIFFERING,
     title="Test accuracy against rounds, record level, clients that differ",
@@ -232,7 +232,7 @@ fig9 = compared(
     ("FN", "FFC"),
     on(NARROW),
     NARROW_NOTES,
-    (0.9, 10),
+    (0.5, 10),
     title="Test accuracy of DP-FedNew and DP-FedFC against rounds, record level, narrow features",
     shows=(
         "DP-FedNew and DP-FedFC round by round on Adult and on 64 features of images, dealt at "

@@ -113,7 +113,7 @@ fig3 = at_user_level(
         "rounds, a scaled-down search, 2 epsilons",
         "6 epsilons; a staged search",
     ),
-    (5, 25),
+    (1.8, 25),
     title="Test accuracy over rounds, narrow features, user level, 500 clients",
     shows=(
         "DP-FedNew beside DP-FedGD and DP-SCAFFOLD where a whole client is protected, on Adult and "
@@ -242,7 +242,7 @@ fig6 = at_user_level(
     DIFFERENT,
     on(DIFFERING),
     differing("epsilon 1, 3 and 10, of the paper's from 1 on all but 2"),
-    (5, 45),
+    (3.3, 45),
     seeds=(1, 3),
     epsilons={"smoke": (1.0,), "quick": (1.0, 10.0), "paper": (1.0, 3.0, 10.0)},
     title="Test accuracy over rounds, user level, clients that differ (EMNIST: MNIST and "
@@ -359,13 +359,13 @@ def beside_fedfc(
     )
 
 
-fig7 = beside_fedfc("Figure 7", "FN", "64 features", "narrow", (1, 12), OF_IMAGES)
+fig7 = beside_fedfc("Figure 7", "FN", "64 features", "narrow", (0.2, 12), OF_IMAGES)
 fig8 = beside_fedfc(
     "Figure 8",
     "FN_FC",
     "1280 features (512 principal components at scale=quick)",
     "wide",
-    (3, 45),
+    (2.4, 45),
     OF_WIDE_IMAGES,
     "2 epsilons, three seeds; a staged search",
     seeds=(1, 3),

@@ -109,7 +109,7 @@ fig11 = Artifact(
         "smoke": Size(1, 0.2, "2 communications of a tiny network, to see that it works"),
         "quick": Size(
             1,
-            0.8,
+            0.9,
             "volumes of 16 x 20 x 16, 15 communications of 5 local steps with learning rate 0.5",
         ),
         "paper": Size(3, 3, "reduced, as at quick with three seeds", full=False),

@@ -230,5 +230,5 @@ def _figure(number: int, tasks: Sequence[str], title: str, minutes: Sequence[flo
     )
 
 
-fig3 = _figure(3, TASKS[:1], "CIFAR-10", (0.1, 1, 24))
+fig3 = _figure(3, TASKS[:1], "CIFAR-10", (0.1, 0.5, 24))
 fig10 = _figure(10, TASKS[1:], "the other data sets", (0.3, 3, 29))

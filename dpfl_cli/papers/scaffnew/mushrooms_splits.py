@@ -56,7 +56,7 @@ fig12_splits = Artifact(
     source="beside Figure 12; the splits, condition numbers, clip norm and v are ours",
     sizes={
         "smoke": SMOKE,
-        "quick": Size(2, 3, "all 8,124 records, 480 iterations"),
+        "quick": Size(2, 1.7, "all 8,124 records, 480 iterations"),
         "paper": Size(20, 60, "all 8,124 records, 480 iterations"),
     },
     runs=runs,

@@ -160,7 +160,7 @@ scaling = Artifact(
     source="ours, beside Figure 5 and Observation 4; the data and v are ours",
     sizes={
         "smoke": Size(1, 0.2, "500 records, 60 iterations, one seed, to see that it works"),
-        "quick": Size(2, 3, "all 8,124 records, 480 iterations"),
+        "quick": Size(2, 1.5, "all 8,124 records, 480 iterations"),
         "paper": Size(10, 40, "all 8,124 records, 480 iterations"),
     },
     runs=runs,
