@@ -26,6 +26,7 @@ PLUGINS = "privacy/test_plugins.py"
 MARKS = "privacy/test_client_values.py"
 ENDS = "privacy/test_end_of_a_run.py"
 COHORTS = "simulation/test_participation.py"
+CHECKS = "simulation/test_conformance.py"
 MENDS = [
     Fault(
         "privacy 1: a bound per record is proved at any point",
@@ -138,6 +139,20 @@ MENDS = [
         "if known == when and source is not values.source:",
         "if False:",
         f"{PLUGINS}::test_releases_of_a_group_are_of_the_same_contributions",
+    ),
+    Fault(
+        "privacy 6: of a group's releases in a round only the last is compared",
+        "privacy/provenance.py",
+        "key, when = (spec.group, number.tobytes()), rounds.tobytes()",
+        'key, when = (spec.group, b""), rounds.tobytes() + number.tobytes()',
+        f"{PLUGINS}::test_several_releases_of_a_group_in_a_round_are_told_apart",
+    ),
+    Fault(
+        "privacy 6: releases of a group are made in rounds of their own",
+        "simulation/checks.py",
+        "if (times[0] != times[1]).any():",
+        "if False:",
+        f"{PLUGINS}::test_releases_of_a_group_are_made_together",
     ),
     Fault(
         "privacy 7: numbers of records are public where clients are protected",
@@ -297,5 +312,26 @@ MENDS = [
         'if participation == "fixed" and getattr(target, "away", None) == "rests":',
         "if False:",
         f"{COHORTS}::test_what_makes_no_sense_is_refused",
+    ),
+    Fault(
+        "privacy drawn: nobody asks whether the clients of a cohort meet",
+        "simulation/conformance.py",
+        "if not _same(among(one.cohort, one.values), True, one.cohort):",
+        "if one.cohort is None and not _same(one.values, True):",
+        f"{CHECKS}::test_clients_of_a_cohort_do_not_meet_unnoticed",
+    ),
+    Fault(
+        "privacy drawn: a check changes the data of a client who never takes part",
+        "cli/check.py",
+        "if not (members_of(cohorts) == CLIENT).any():",
+        "if False:",
+        f"{CHECKS}::test_a_client_who_never_takes_part_shows_nothing",
+    ),
+    Fault(
+        "privacy drawn: a check of all clients counts for cohorts",
+        "simulation/checked.py",
+        'if group == "algorithm" and plan.sampling is not None:',
+        "if False:",
+        f"{CHECKS}::test_a_guarantee_says_whether_its_method_was_checked",
     ),
 ]

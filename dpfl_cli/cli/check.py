@@ -164,15 +164,23 @@ def _row(case: Case, kits: Sequence[Kit], check: str) -> dict[str, str]:
 
 def _kits(case: Case) -> Iterator[tuple[str, Kit]]:
     """The data that a case is tried on, with their checks."""
+    import numpy as np
+
     from dpfl_cli.config.compose import compose_config
+    from dpfl_cli.data.streams import Streams
+    from dpfl_cli.privacy.cohorts import drawn, members_of
     from dpfl_cli.simulation.checks import proof_gap
-    from dpfl_cli.simulation.conformance import SEEDS, Kit
+    from dpfl_cli.simulation.conformance import CLIENT, SEEDS, Kit
     from dpfl_cli.simulation.federations import federation_of
     from dpfl_cli.simulation.neighbours import with_constant_features
     from dpfl_cli.simulation.plan import make_plan, make_plans, with_values
 
     own = any(word.startswith(("dataset", "partitioner")) for word in case.words)
-    config = compose_config([*(SMALL[:1] if own else SMALL), *case.words])
+    small = SMALL[:1] if own else SMALL
+    if not own and {"participation=poisson", "participation=fixed"} & set(case.words):
+        small = [*small, "participation.cohort=3"]
+    config = compose_config([*small, *case.words])
+    config = with_values(config, {"dp.noise": "seeded"})  # runs are compared draw by draw
     claim = with_values(config, {"dp.mode": "paper"})
     plan = make_plan(claim)
     if plan.dp.unit == "record" and plan.dp.relation != "replace_one":
@@ -180,13 +188,26 @@ def _kits(case: Case) -> Iterator[tuple[str, Kit]]:
             f"dp.relation={plan.dp.relation}: neighbours that differ in a record replace it; "
             "write dp.relation=replace_one"
         )
+    if plan.sampling is not None:
+        numbers = np.arange(1, plan.last_round + 1)
+        cohorts = drawn(Streams([plan.seed] * len(numbers)), plan.sampling, numbers)
+        if not (members_of(cohorts) == CLIENT).any():
+            raise ConfigError(
+                f"participation.cohort={plan.sampling.size:g}: client {CLIENT}, whose data are "
+                f"changed, takes part in none of {len(numbers)} rounds; write a larger cohort, or "
+                "more rounds"
+            )
     if case.claimed or proof_gap(plan) is not None:
         config = claim
     plans = make_plans([with_values(config, {"seed": seed}) for seed in range(SEEDS)])
     federation = federation_of(plans[0])
     yield "ordinary data", Kit(plans, federation)
     yield "constant features", Kit(plans[:1], with_constant_features(federation))
+    sampling = plan.sampling
     for data, sizes in {} if own else DEGENERATE.items():
+        if sampling is not None:
+            most = min(sampling.size, sizes["partitioner.clients"])
+            config = with_values(config, {"participation.cohort": most})
         plan = make_plan(with_values(config, sizes))
         yield data, Kit([plan], federation_of(plan))
 

@@ -192,7 +192,7 @@ class Mechanism(ABC):
         """
         refuse_watchers()
         spec = self._checked(name, values, rounds)
-        mask = np.ones(len(self.settings), bool) if charged is None else charged
+        mask = np.ones(len(self.settings), bool) if charged is None else np.asarray(charged, bool)
         found = self._released(self._charge(spec, values, rounds, mask))
         if found.own is not None:
             of_cohort(found.own, values.cohort)

@@ -16,7 +16,8 @@ class Provenance:
     """What a mechanism remembers of the contributions it released."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, tuple[bytes, object]] = {}  # group -> when, of which contributions
+        # group, number in the round -> the rounds, of which contributions
+        self._groups: dict[tuple[str, bytes], tuple[bytes, object]] = {}
         # stream -> the last batch that was released: its address and part
         self._used: dict[str, tuple[np.ndarray, int]] = {}
 
@@ -38,7 +39,7 @@ class Provenance:
         """
         self._check_cohort(spec, values, rounds, setups[0].sampling)
         if spec.group:
-            self._check_source(spec, values, rounds.tobytes() + number.tobytes())
+            self._check_source(spec, values, rounds, number)
         if spec.rate is not None or spec.disjoint > 1:
             rates = [own[spec.name].rate or 1.0 for own in specs]
             most = min(rate * setup.fewest() for rate, setup in zip(rates, setups, strict=True))
@@ -59,15 +60,20 @@ class Provenance:
                 "round: compute it from what the clients of this round hold"
             )
 
-    def _check_source(self, spec: ReleaseSpec, values: Bounded, when: bytes) -> None:
-        """Releases of one group are of the same contributions."""
-        known, source = self._groups.get(spec.group, (b"", None))
+    def _check_source(
+        self, spec: ReleaseSpec, values: Bounded, rounds: np.ndarray, number: np.ndarray
+    ) -> None:
+        """Releases of one group that have the same number in a round are of the same
+        contributions.
+        """
+        key, when = (spec.group, number.tobytes()), rounds.tobytes()
+        known, source = self._groups.get(key, (b"", None))
         if known == when and source is not values.source:
             raise PrivacyError(
                 f"release '{spec.name}' is declared to be of the contributions of its group "
                 f"'{spec.group}', with which it is priced jointly, but it is of others"
             )
-        self._groups[spec.group] = when, values.source
+        self._groups[key] = when, values.source
 
     def _check_batch(
         self, spec: ReleaseSpec, values: Bounded, number: np.ndarray, most: float

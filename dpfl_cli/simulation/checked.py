@@ -48,6 +48,8 @@ def unchecked(plan: Plan) -> str | None:
                 for name, field in fields.items()
                 if settings[name] not in ("number", field.default)
             ]
+            if plan.sampling is not None:
+                own.append(f"participation={plan.participation.name}")
             missing.append(f"not checked with these settings: {' '.join([again, *own])}")
         elif not passed(rows):
             missing.append(f"FAILED its check: {again}")
@@ -56,10 +58,13 @@ def unchecked(plan: Plan) -> str | None:
 
 def _way(plan: Plan, group: str) -> str:
     """How a plan uses a component: its settings, but for numbers, under which the same code runs;
-    what is protected, and where a method is used, from whom.
+    what is protected, and where a method is used, from whom, and whether clients are drawn.
     """
-    trust = plan.dp.trust if group == "algorithm" else None
-    return canonical_json([shape_of(getattr(plan, group)), plan.dp.unit, trust])
+    way: list[Any] = [shape_of(getattr(plan, group)), plan.dp.unit]
+    way.append(plan.dp.trust if group == "algorithm" else None)
+    if group == "algorithm" and plan.sampling is not None:
+        way.append(plan.participation.name)
+    return canonical_json(way)
 
 
 def _known(plan: Plan, group: str) -> dict[str, Any]:

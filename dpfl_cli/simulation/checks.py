@@ -222,6 +222,16 @@ def check_releases(plan: Plan) -> None:
             "place, so that batches have the sensitivity of replacing; write "
             "dp.relation=replace_one or zero_out"
         )
+    groups: dict[str, ReleaseSpec] = {}
+    for spec in plan.specs:
+        first = groups.setdefault(spec.group or spec.name, spec)
+        times = [one.occurs(plan.rounds) * one.per_round for one in (first, spec)]
+        if (times[0] != times[1]).any():
+            raise ConfigError(
+                f"algorithm={plan.algorithm.name}: releases '{first.name}' and '{spec.name}' of "
+                f"group '{spec.group}' are priced jointly, round by round, but are not made "
+                "together; give both the same made and per_round, or no group"
+            )
     known = plan.mechanism.target.shapes
     unknown = [(spec.shape, spec.name) for spec in plan.specs if spec.shape not in known]
     if unknown:

@@ -24,7 +24,7 @@ from dpfl_cli.config.errors import DpflError, place_in_plugin
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import is_raw, of_cohort, opened, own_values
-from dpfl_cli.privacy.cohorts import Cohort, among
+from dpfl_cli.privacy.cohorts import Cohort, among, members_of
 from dpfl_cli.privacy.mechanism import Call, Mechanism
 from dpfl_cli.privacy.releases import Release
 from dpfl_cli.simulation.member import Member
@@ -333,15 +333,14 @@ def leaks(play: Play) -> tuple[list[str], list[str]]:
             elif not _same(value, apart=True):
                 reached[f"client state '{name}' of another client or run"] = None
     for one in play.recorder.contributions:
-        if one.cohort is None and not _same(one.values, apart=True):
+        if not _same(among(one.cohort, one.values), True, one.cohort):
             reached[f"the contribution to '{one.name}' of another client or run"] = None
         if not _same(one.sensitivity):
             reached[f"the sensitivity of '{one.name}'"] = None
     first, *others = (_files(member) for member in play.stack.members)
     for other in others:
-        for name in first.keys() | other.keys():
-            if first.get(name) != other.get(name):
-                reached[name] = None
+        names = first.keys() | other.keys()
+        reached |= dict.fromkeys(name for name in names if first.get(name) != other.get(name))
     return list(marks), list(reached)
 
 
@@ -388,13 +387,14 @@ def _firsts(values: Tensor) -> Tensor:
     return values[:1].expand_as(values).clone()
 
 
-def _same(values: Tensor, apart: bool = False) -> bool:
-    """Whether all runs have the first one's values, bit by bit (apart from the changed client's:
-    those of the runs between the first and the last).
+def _same(values: Tensor, apart: bool = False, cohort: Cohort | None = None) -> bool:
+    """Whether all runs, who have one cohort, have the first one's values, bit by bit (apart from
+    the changed client's: those of the runs between the first and the last).
     """
     plain = torch.nan_to_num(opened(values), nan=1e300 if values.dtype == torch.float64 else 1e30)
     if apart and len(plain) > 2:
         others = plain[1:-1].clone()
-        others[:, CLIENT] = plain[:1, CLIENT]
+        own = CLIENT if cohort is None else torch.from_numpy(members_of(cohort)[0] == CLIENT)
+        others[:, own] = plain[:1, own]
         plain = torch.cat([plain[:1], others, plain[-1:]])
     return torch.equal(plain, _firsts(plain))

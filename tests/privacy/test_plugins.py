@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,15 +19,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dpfl_cli as dpfl
 from dpfl_cli.algorithms.api import Round, State, bounded_local_update, clip
+from dpfl_cli.algorithms.fedexp import FedExp
+from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
 from dpfl_cli.privacy import cohorts
 from dpfl_cli.privacy.bounded import bounded, squared_norms
-from dpfl_cli.privacy.client_values import is_raw, opened
+from dpfl_cli.privacy.client_values import client_values, is_raw, opened
 from dpfl_cli.privacy.method_streams import MethodStreams
+from dpfl_cli.privacy.provenance import Provenance
 from dpfl_cli.privacy.record_means import number_mean, record_covariance, record_mean
+from dpfl_cli.privacy.releases import ReleaseSpec
+from dpfl_cli.simulation.checks import check_releases
+from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.results import failure_reason
 
 SIZES = [6, 8, 7]
@@ -210,6 +218,39 @@ def test_releases_of_a_group_are_of_the_same_contributions() -> None:
     with pytest.raises(PrivacyError, match="of the contributions of its group"):
         now.release("squared_norm", squared_norms(other))
     now.release("squared_norm", squared_norms(update))
+
+
+def test_several_releases_of_a_group_in_a_round_are_told_apart() -> None:
+    """All vectors first, then the norms of others."""
+    one, rounds, provenance = torch.ones(1).double(), np.array([1]), Provenance()
+    specs = [ReleaseSpec("update", per_round=2, group="g")]
+    specs += [ReleaseSpec("norm", "scalar", 2, "g", "squared_norms")]
+    vectors = [clip(client_values(torch.ones(1, 3, 5).double()), one) for _ in range(3)]
+
+    def released(spec: ReleaseSpec, values: Any, number: int) -> None:
+        setups: Any = [SimpleNamespace(sampling=None)]
+        provenance.check(spec, values, rounds, np.array([number]), [], setups)
+
+    for number in (0, 1):
+        released(specs[0], vectors[number], number)
+    with pytest.raises(PrivacyError, match="of the contributions of its group"):
+        released(specs[1], squared_norms(vectors[2]), 0)
+    for number in (0, 1):
+        released(specs[1], squared_norms(vectors[number]), number)
+
+
+@pytest.mark.parametrize(
+    "other", [{"made": np.array([True, False])}, {"per_round": 2}], ids=["made", "per_round"]
+)
+def test_releases_of_a_group_are_made_together(other: Any, monkeypatch: Any) -> None:
+    """Updates in odd rounds and norms in even ones are as many, and nothing of one another."""
+    plan = make_plan(compose_config([*SMALL, "algorithm=fedexp", "rounds=2"]))
+    check_releases(plan)
+    vector, scalar = plan.specs
+    apart = [dataclasses.replace(vector, **other), scalar]
+    monkeypatch.setattr(FedExp, "releases", staticmethod(lambda settings, run: apart))
+    with pytest.raises(ConfigError, match="but are not made together"):
+        make_plan(compose_config([*SMALL, "algorithm=fedexp", "rounds=2"]))
 
 
 # Numbers of records are a client's own where the client is what is protected.

@@ -227,7 +227,9 @@ MODEL_FAULTS = {
 }  # fmt: skip
 
 
-def failed_checks(source: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def failed_checks(
+    source: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str
+) -> set[str]:
     """The checks that `dpfl check` says a file fails."""
     monkeypatch.setenv("DPFL_OUTPUTS", str(folder / "outputs"))
     monkeypatch.delenv(ENVIRONMENT, raising=False)
@@ -236,7 +238,7 @@ def failed_checks(source: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     declared = re.search(r'component\("(\w+)"', source)
     group = declared[1] if declared else "algorithm"
     try:
-        code = main(["check", str(path), "--quiet"])
+        code = main(["check", str(path), *words, "--quiet"])
     finally:
         component_module._registry[group].pop("faulty", None)
     (noted,) = (folder / "outputs" / "checks").iterdir()
@@ -259,6 +261,41 @@ def test_a_faulty_method_is_told_by_the_right_check(
 ) -> None:
     check_, parts = METHOD_FAULTS[what]
     assert check_ in failed_checks(method(**parts), tmp_path, monkeypatch)
+
+
+MEETING = {"BEFORE": "own = opened(update.values); other = own + 0.1 * own.sum(1, keepdim=True); "
+           "update = clip(of_cohort(client_values(other), update.cohort), "
+           "torch.ones(len(model)).double())"}  # fmt: skip
+
+
+def drawn_method(**parts: str) -> str:
+    """For rounds in which clients are drawn."""
+    given = "from dpfl_cli.privacy.client_values import client_values, of_cohort\n"
+    return given + method(**parts).replace('unit="client"', 'unit="client", away="stateless"')
+
+
+def test_clients_of_a_cohort_do_not_meet_unnoticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["participation=poisson"]
+    assert "influence" in failed_checks(drawn_method(**MEETING), tmp_path, monkeypatch, *words)
+
+
+@pytest.mark.parametrize("law", ["poisson", "fixed"])
+def test_an_honest_method_passes_where_clients_are_drawn(
+    law: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [f"participation={law}", "dp.noise=secret"]
+    own = drawn_method(BEFORE=f"law = {law!r}")  # a file is loaded once
+    assert failed_checks(own, tmp_path, monkeypatch, *words) == set()
+
+
+def test_a_client_who_never_takes_part_shows_nothing() -> None:
+    words = [*COHORTS[:2], "participation=poisson", "dataset=synthetic", "dataset.clients=5000"]
+    (case,) = cases(lookup("algorithm", "fedavg"), words)
+    (row,) = check(case)
+    assert row["result"] == "refused"
+    assert "takes part in none of 3 rounds" in row["why"]
 
 
 @pytest.mark.parametrize("what", MECHANISM_FAULTS)
@@ -302,5 +339,8 @@ def test_a_guarantee_says_whether_its_method_was_checked(
     other = f"not checked with these settings: dpfl check {file}"
     assert f"{other} algorithm.local_steps=4" in guarantee("algorithm.local_steps=4")
     assert other in guarantee("dp=ldp")
+    drawn = ["participation=poisson", "participation.cohort=3"]
+    monkeypatch.setattr(lookup("algorithm", "fedmomentum").target, "away", "stateless")
+    assert f"{other} {FEW} participation=poisson" in guarantee(*drawn)
     known = make_plan(compose_config(["algorithm=fedavg", "dp=cdp", *words]))
     assert "check" not in privacy_report(known, known.ledger())["guarantee"]
