@@ -43,7 +43,7 @@ class L1Box:
     def prox(self, v: Tensor, step: Tensor) -> Tensor:
         """sign(v_j) min(max(|v_j| - step omega, 0), alpha): the threshold first, then the box."""
         if not self.weight:
-            return v.clamp(-self.bound, self.bound)
+            return v if self.bound == inf else v.clamp(-self.bound, self.bound)
         return (v.abs() - step * self.weight).clamp(0.0, self.bound) * v.sign()
 
 

@@ -8,6 +8,7 @@ run's round and its number within the round.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -245,7 +246,7 @@ class Mechanism(ABC):
           PrivacyError: a bound bounds nothing.
         """
         for name, good in self._unread.items():
-            _demand(name, good)
+            _demand(name, bool(good))
         self._unread.clear()
 
     def _spec(self, name: str) -> ReleaseSpec:
@@ -362,15 +363,15 @@ class Mechanism(ABC):
         proportion to an infinite bound drowns the values, so that nothing leaks until then.
         """
         least, most = bound.aminmax()  # NaN where one is
-        good = (least > 0) & (most < torch.inf)
         if bound.device.type == "cpu":
-            _demand(name, good)
-        else:
-            self._unread[name] = self._unread[name] & good if name in self._unread else good
+            _demand(name, least.item() > 0.0 and most.item() < math.inf)
+            return
+        good = (least > 0) & (most < torch.inf)
+        self._unread[name] = self._unread[name] & good if name in self._unread else good
 
 
-def _demand(name: str, good: Tensor) -> None:
-    if not bool(good):
+def _demand(name: str, good: bool) -> None:
+    if not good:
         raise PrivacyError(
             f"release '{name}' needs clipped values: set algorithm.clip_norm to a positive, finite "
             "number"

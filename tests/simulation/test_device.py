@@ -119,6 +119,7 @@ CLASSES = [*ALPHA_BETA, "dataset.classes=3", "rounds=4"]
 TWO_CLASSES = [*ALPHA_BETA, "dataset.classes=2", "rounds=4"]
 LOGISTIC, SOFTMAX = [*TWO_CLASSES, "model=logistic"], [*CLASSES, "model=softmax"]
 MLP = [*CLASSES, "model=mlp", "model.hidden=[4]", "model.average_pool=1"]
+STEADY = ["algorithm.schedule=static", "algorithm.strong_convexity=null"]  # of no convex loss
 ONE_STEP = ["dp.unit=record", "hints.local_steps=1"]
 TRUSTS = {
     "client": {
@@ -144,7 +145,7 @@ METHODS: dict[str, tuple[str, list[list[str]]]] = {
     "fedfc": ("client", [SOFTMAX, LOGISTIC]),
     "fedgd": ("client", [SOFTMAX]),
     "fedavg_record": ("record", [SOFTMAX, LOGISTIC, MLP]),
-    "primal_dual": ("record", [LOGISTIC, MLP]),
+    "primal_dual": ("record", [LOGISTIC, [*MLP, *STEADY]]),
     "isrl_dp": ("record", [LOGISTIC, SOFTMAX]),
     "adaptdp": ("record", [LOGISTIC, SOFTMAX]),
     "scaffold_record": ("record", [LOGISTIC]),
