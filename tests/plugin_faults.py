@@ -67,6 +67,13 @@ MENDS = [
         f"{PLUGINS}::test_nobody_else_draws_from_the_streams_of_batches",
     ),
     Fault(
+        "privacy plugin: batches of two names are the same records",
+        "privacy/method_streams.py",
+        "        if known != name:\n",
+        "        if False:\n",
+        f"{PLUGINS}::test_batches_of_names_that_collide_are_no_fresh_ones",
+    ),
+    Fault(
         "privacy plugin: what a method inherits is its proof",
         "simulation/checks.py",
         'if "gaps" in vars(target) or (hasattr(target, "gaps") and not plugin):',

@@ -28,8 +28,8 @@ class MethodStreams(Streams):
     def __init__(self, streams: Streams, noise: Iterable[str]) -> None:
         self.__streams = streams
         self.__noise = {zlib.crc32(name.encode()) for name in noise}
-        self.__batches: set[int] = set()
-        self.__others: set[int] = set()
+        self.__batches: dict[int, str] = {}  # key -> the name that it was first asked for by
+        self.__others: dict[int, str] = {}
 
     def generator(self, run: int, name: str, *key: int) -> np.random.Generator:
         return self.__streams.generator(run, self._free(name), *key)
@@ -54,8 +54,12 @@ class MethodStreams(Streams):
         return name
 
     @staticmethod
-    def _take(key: int, own: set[int], others: set[int], name: str) -> None:
-        own.add(key)
+    def _take(key: int, own: dict[int, str], others: dict[int, str], name: str) -> None:
+        known = own.setdefault(key, name)
+        if known != name:
+            raise PrivacyError(
+                f"streams '{known}' and '{name}' have one key, and would be one: take another name"
+            )
         if key in others:
             raise PrivacyError(
                 f"stream '{name}' is of batches, and somebody draws from it besides, who would "

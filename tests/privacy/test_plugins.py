@@ -401,6 +401,15 @@ def test_nobody_else_draws_from_the_streams_of_batches() -> None:
         now.objective.batch(Streams([0]), "batch", now.number, 2)
 
 
+def test_batches_of_names_that_collide_are_no_fresh_ones() -> None:
+    """crc32("plumless") == crc32("buckeroo"): two streams would give the same records."""
+    now = at(record_play(batch_size=2))
+    now.batch(2, now.number, stream="plumless")
+    now.batch(2, now.number, stream="plumless")
+    with pytest.raises(PrivacyError, match="have one key"):
+        now.batch(2, now.number, stream="buckeroo")
+
+
 PLUGIN = """
 import os
 from dpfl_cli.algorithms.api import *
