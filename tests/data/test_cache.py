@@ -15,7 +15,9 @@ from dpfl_cli.data.cache import cached
 def test_what_is_kept_is_not_made_twice_but_where_a_bit_is_flipped(
     place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("dpfl"), "propagate", True)
+    logger = logging.getLogger("dpfl")
+    monkeypatch.setattr(logger, "propagate", True)
+    monkeypatch.setattr(logger, "handlers", [])  # whatever ran before, a line is caught once
     made: list[int] = []
 
     def make() -> dict[str, np.ndarray]:

@@ -105,7 +105,8 @@ def test_standardising_uses_the_published_constants(small, monkeypatch, tmp_path
 )
 def test_files_that_do_not_belong_together_are_refused(small, wrong):
     small({**image_files(), **wrong})
-    with pytest.raises(DataError, match=r"not (the images of \d+ labels, 28x28|labels 0\.\.9)$"):
+    says = r"not (the images of \d+ labels, 28x28|a row of labels 0\.\.9)$"
+    with pytest.raises(DataError, match=says):
         Mnist.load(ImageSettings(), 0)
 
 

@@ -162,7 +162,7 @@ def test_files_that_are_no_split_are_named(data, publish, kind):
         ),
         (images, b"PK" + good[images][2:], "not a whole idx file"),
         (images, good[images][:8] + good[images][8:12][::-1] + good[images][12:], "not a whole"),
-        (labels, good[labels][:-1] + bytes([classes]), f"not labels 0..{classes - 1}"),
+        (labels, good[labels][:-1] + bytes([classes]), f"not a row of labels 0..{classes - 1}"),
         (labels, b"\0\0\x09" + good[labels][3:], "not a whole idx file"),
     ]
     for name, content, says in wrong:
