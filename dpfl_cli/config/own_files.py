@@ -111,19 +111,20 @@ def import_own(path: str, option: str) -> ModuleType:
     Raises:
       ConfigError: it cannot be read or imported.
     """
-    revision = hashlib.sha256(read_own(path, option)).hexdigest()[:HASH_DIGITS]
+    content = read_own(path, option)
+    revision = hashlib.sha256(content).hexdigest()[:HASH_DIGITS]
     file = expanded(path)
     name = f"dpfl_plugin_{file.stem}_{revision}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
+    if spec is None:
         raise ConfigError(f"{option}{path}: not a Python file")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     plugin_modules.add(name)
     try:
         with registering_from(str(Path(path)), revision):
-            spec.loader.exec_module(module)
+            perform(content, file, module)
     except BaseException as error:
         del sys.modules[name]
         if isinstance(error, ConfigError | KeyboardInterrupt):
@@ -131,6 +132,13 @@ def import_own(path: str, option: str) -> ModuleType:
         text = f"{type(error).__name__}: {error}{place_in_plugin(error)}"
         raise ConfigError(f"{option}{path}: {text}") from error
     return module
+
+
+def perform(content: bytes, file: Path, module: ModuleType) -> None:
+    """Runs the code of a file in a module: the bytes given, never bytecode that Python kept of it,
+    which may be that of another file of the same size and second.
+    """
+    exec(compile(content, str(file), "exec"), vars(module))
 
 
 def own_object(given: str | None, option: str, example: str) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.own_files import perform
 from dpfl_cli.reproduction.artifact import Artifact
 
 
@@ -45,11 +46,11 @@ def own(path: Path) -> list[Artifact]:
       ConfigError: the file cannot be read, fails, or declares none.
     """
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    if not path.is_file() or spec is None or spec.loader is None:
+    if not path.is_file() or spec is None:
         raise ConfigError(f"{path}: no such Python file")
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        perform(path.read_bytes(), path, module)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     except Exception as error:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from pathlib import Path
 
 import pytest
 from pydantic import Field
 
 from dpfl_cli.config.component import Settings
 from dpfl_cli.config.compose import compose_config
+from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.identity import content_id, identity_of, stored_config
+from dpfl_cli.config.own_files import import_own
+from dpfl_cli.papers import own
 from dpfl_cli.simulation.plan import make_plan, with_values
 from tests.defaults import FILE, REQUIRED, current, problems
 from tests.identities import renamed
@@ -71,3 +77,21 @@ def test_ids_of_runs_of_a_new_identity_map_one_to_one() -> None:
     changes = [{}, {"seed": 1}, {"algorithm.half": True}, {"algorithm.batch_size": 1}]
     plans = [make_plan(with_values(base, change)) for change in changes]
     assert len(renamed([*plans, *plans])) == len({plan.id for plan in plans}) == len(changes)
+
+
+@pytest.mark.parametrize("code", ["VALUE = {}\n", "raise ValueError({})\n"])
+def test_the_code_that_runs_is_the_content_that_counts(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the bytecode that Python kept of a file of this size and second."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "own.py"
+    for value in (1, 2):
+        file.write_text(code.format(value))
+        os.utime(file, (10**9, 10**9))
+        if code.startswith("VALUE"):
+            module = import_own(str(file), "model.path=")
+            assert value == module.VALUE
+        else:
+            with pytest.raises(ConfigError, match=f"ValueError: {value}"):
+                own(file)
