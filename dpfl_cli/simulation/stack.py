@@ -209,6 +209,7 @@ class Stack:
         fresh = [run for run, member in enumerate(self.members) if member.state is None]
         if not fresh:
             return
+        self._refuse_kept()
         began = time.perf_counter()
         initial = self._of_method(
             lambda: self.algorithm.init(self.clients_view, self.method_streams)
@@ -263,9 +264,7 @@ class Stack:
         return state, diagnostics
 
     def _of_method(self, compute: Callable[[], T]) -> T:
-        """What a method computes, unless it went on after a refusal, which may tell of the data, or
-        keeps what is clients' from run to run.
-        """
+        """What a method computes, unless it went on after a refusal, which may tell of the data."""
         raised = DpflError.raised
         with closed(self.members[0].plan.data_files):
             found = compute()
@@ -274,9 +273,14 @@ class Stack:
                 f"{type(self.algorithm).__name__} caught an error of dpfl and went on: what it "
                 "does then may depend on clients' data; let it through"
             )
+        return found
+
+    def _refuse_kept(self) -> None:
+        """Asked before round 0 and when metrics are read, as what is kept is of use to later runs
+        alone: it looks through the whole file of the method.
+        """
         if self.members[0].plan.algorithm.component.origin != "dpfl":
             refuse_kept(type(self.algorithm))
-        return found
 
     def _check(self, state: State) -> None:
         for name, value in state.server.items():
@@ -317,6 +321,7 @@ class Stack:
             return
         self.mechanism.verify()
         self.clients_view.verify()
+        self._refuse_kept()
         average = self._average()
         metrics = self.objective.metrics(average)
         if self.members[0].plan.model.component.origin != "dpfl":  # nobody knows what they look at
