@@ -8,7 +8,7 @@ CPUs a compiled kernel computes what looks at records (`layer_kernel`); stacked 
 from __future__ import annotations
 
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dpfl_cli.data.programs import built_or_none
 from dpfl_cli.models.dense import Dense
+from dpfl_cli.models.losses import Loss
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
 if TYPE_CHECKING:
@@ -38,7 +39,12 @@ class SingleLayer(Dense):
 
     @property
     def _kernel(self) -> LayerKernel | None:
-        return compiled_kernel(self.dtype) if self.device.type == "cpu" else None
+        """None for a class with a loss or a regulariser of its own, which the kernel does not
+        know.
+        """
+        regular = type(self).regulariser_gradient is Dense.regulariser_gradient
+        known = regular and type(self.loss) in get_args(Loss)
+        return compiled_kernel(self.dtype) if known and self.device.type == "cpu" else None
 
     @cached_property
     def _layouts(self) -> list[tuple[np.ndarray, Layout]]:

@@ -16,6 +16,7 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.models import records, softmax
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.dense import DTYPES
+from dpfl_cli.models.losses import CrossEntropy
 from dpfl_cli.models.softmax import SoftmaxRegression, SoftmaxSettings
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
@@ -376,6 +377,32 @@ def test_local_descent_and_the_regulariser() -> None:
         values = values - 0.1 * (opened(data) + objective.regulariser_gradient(values))
     update = opened(objective.local_descent(start, rate, 3))
     torch.testing.assert_close(update, values - start.unsqueeze(1), rtol=1e-10, atol=1e-12)
+
+
+def test_a_regulariser_or_loss_of_ones_own_is_what_steps_are_taken_by() -> None:
+    class Drawn(SoftmaxRegression):
+        def regulariser_gradient(self, parameters: Tensor) -> Tensor:
+            return 0.3 * (parameters - 1.0)
+
+    class Doubled(CrossEntropy):
+        def slopes(self, z: Tensor, targets: Tensor) -> Tensor:
+            return 2.0 * super().slopes(z, targets)
+
+    class Heavy(SoftmaxRegression):
+        loss = Doubled()
+
+    plain = make_objective([4, 3], [0], precision="float64")
+    made = (plain.settings, plain.federations, plain.index)
+    start = points(plain)[:, 0]
+    values, rate = points(plain)[:, :1].repeat(1, 2, 1), torch.tensor([0.1], dtype=torch.float64)
+    slope = opened(plain.gradient(client_values(values)))
+    for own, expected in (
+        (Drawn(*made), slope + 0.3 * (values - 1.0)),
+        (Heavy(*made), 2.0 * slope),
+    ):
+        torch.testing.assert_close(opened(own.gradient(client_values(values))), expected)
+        moved = opened(own.local_descent(start, rate, 1))
+        torch.testing.assert_close(moved, -0.1 * expected)
 
 
 def test_algorithms_reach_it_through_the_client_side() -> None:
