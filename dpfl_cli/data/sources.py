@@ -17,6 +17,7 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -38,6 +39,7 @@ _OPENERS: dict[bytes, Callable[[Path], io.BufferedIOBase]] = {
     b"\xfd7zXZ\x00": lzma.LZMAFile,
 }
 Read = TypeVar("Read")
+Version = tuple[Path, int, int]  # a file as it is: its path, size and time of change
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,9 @@ class Digest:
     size: int
     md5: str
     sha256: str
+
+
+_digests: dict[Version, Digest] = {}
 
 
 @dataclass(frozen=True)
@@ -109,11 +114,13 @@ def read_uncompressed(path: Path) -> bytes:
     try:
         with open_uncompressed(path) as stream:
             content = stream.read()
-        known = _remembered(path)
+        version = _as_it_is(path)
     except DAMAGED as error:
         raise DataError(f"{path}: {damage(error)}") from error
+    known = _remembered(version)
     if known is not None and known.sha256 != hashlib.sha256(content).hexdigest():
-        _memo(path).unlink(missing_ok=True)
+        del _digests[version]
+        _memo(version).unlink(missing_ok=True)
         raise DataError(f"{path}: damaged since it was verified: its checksum is another")
     return content
 
@@ -148,33 +155,38 @@ def compute_digest(path: Path, most: float = math.inf) -> Digest:
     return Digest(size, md5.hexdigest(), sha256.hexdigest())
 
 
-def _memo(path: Path) -> Path:
-    """Where a file's digest is remembered, by path, size and time of change."""
+def _as_it_is(path: Path) -> Version:
     stat = path.stat()
-    address = f"{path.resolve()}\n{stat.st_size}\n{stat.st_mtime_ns}".encode()
+    return path.absolute(), stat.st_size, stat.st_mtime_ns
+
+
+def _memo(version: Version) -> Path:
+    """Where a digest is remembered from one process to the next."""
+    path, size, changed = version
+    address = f"{path.resolve()}\n{size}\n{changed}".encode()
     return cache_dir() / "digests" / f"{hashlib.sha256(address).hexdigest()[:32]}.json"
 
 
-def _remembered(path: Path) -> Digest | None:
-    memo = _memo(path)
-    try:
-        return Digest(**json.loads(memo.read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
+def _remembered(version: Version) -> Digest | None:
+    if version not in _digests:
+        with suppress(OSError, ValueError, TypeError):
+            _digests[version] = Digest(**json.loads(_memo(version).read_text()))
+    return _digests.get(version)
 
 
 def digest(path: Path) -> Digest:
-    """The file's digest, remembered in the cache folder; content that is read later is compared
-    with it (`read_uncompressed`).
+    """The file's digest, remembered in the process and in the cache folder; content that is read
+    later is compared with it (`read_uncompressed`).
     """
     try:
-        memo, found = _memo(path), _remembered(path)
+        version = _as_it_is(path)
     except OSError as error:
         raise DataError(f"{path}: {damage(error)}") from error
+    found = _remembered(version)
     if found is None:
-        found = compute_digest(path)
+        found = _digests[version] = compute_digest(path)
         text = json.dumps(asdict(found))
-        write_atomically(memo, lambda temporary: temporary.write_text(text))
+        write_atomically(_memo(version), lambda temporary: temporary.write_text(text))
     return found
 
 

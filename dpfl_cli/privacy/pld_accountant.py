@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -94,7 +95,10 @@ class PldAccountant(Accountant):
         """Epsilon of one release a round of clients drawn by a Poisson law."""
         from dp_accounting import NeighboringRelation, pld
 
-        bound = RdpAccountant(RdpSettings())._epsilon([entry], delta)
+        all_of_them = replace(entry, law="full", rate=None, rounds=None)
+        bound = GdpAccountant(self.settings)._epsilon([all_of_them], delta)
+        if bound > self.largest_epsilon:  # drawing them may help
+            bound = RdpAccountant(RdpSettings())._epsilon([entry], delta)
         z = entry.parameters()
         width = float(0.5 * z.min() ** -2.0 + 10 / z.min())  # of a round's losses, ten deviations
         interval = self.settings.interval or width / self.points_of_round

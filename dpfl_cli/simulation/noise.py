@@ -7,7 +7,9 @@ nominal `privacy.nominal` says.
 
 from __future__ import annotations
 
+import hashlib
 import math
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
@@ -35,6 +37,7 @@ from dpfl_cli.simulation.run_plan import Plan
 
 PROVED = {"zcdp": "zcdp", "analytic": "gdp"}  # the accountants that are these closed forms
 OPTIONS = ("calibration", "v", "releases")
+_calibrated: dict[bytes, float] = {}  # noise multipliers by `_depends_on`, for a grid
 
 
 def check_calibration(dp: DpSettings) -> None:
@@ -134,13 +137,16 @@ def with_noise(plan: Plan) -> Plan:
         if plan.dp.calibration in FORMULAS:
             noise = _by_formula(plan, probe, own)
         else:
-            noise = calibrate(
+            key = _depends_on(counted)
+            noise = _calibrated.get(key) or calibrate(
                 target,
                 plan.dp.delta,
                 _calibrating(plan, own, probe),
                 lambda noise: ledger_of(mechanism.target.as_calibrated(settings_of(noise))),
                 increasing=increasing,
             )
+            if key:
+                _calibrated[key] = noise
     except PrivacyError as error:
         raise ConfigError(f"{plan.label}: {error}") from error  # one of a grid
     noise = towards_more_noise(noise, increasing)
@@ -153,6 +159,21 @@ def with_noise(plan: Plan) -> Plan:
             f"{field}={noise:g}, which it takes ({error}); choose another target"
         ) from error
     return replace(plan, mechanism=replace(mechanism, settings=settings))
+
+
+def _depends_on(counted: Plan) -> bytes:
+    """What the calibrated noise of a plan is a function of, for `_calibrated`; empty where that is
+    not known: releases with noise by a function made on the spot, a plugin's mechanism.
+    """
+    chosen = counted.mechanism, counted.accountant
+    if any(choice.component.origin != "dpfl" for choice in chosen):
+        return b""
+    size = counted.rounds, counted.clients, counted.dimension
+    try:
+        all_of_it = pickle.dumps((counted.dp, counted.participation, chosen, counted.specs, size))
+    except (pickle.PicklingError, AttributeError):
+        return b""
+    return hashlib.sha256(all_of_it).digest()
 
 
 def _as_counted(plan: Plan) -> Plan:
