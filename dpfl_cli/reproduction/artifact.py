@@ -58,12 +58,14 @@ class Run:
         list of them is composed once, so that what varies in a large grid belongs into `values`.
       values: config keys that are set after composing: {"algorithm.local_lr": 0.1}.
       exclusive: the run is for its times: alone, one after another, anew for every artifact.
+      seeds: its own, in place of the scale's; fixed before any result.
     """
 
     labels: Mapping[str, Any]
     overrides: Sequence[str]
     values: Mapping[str, Any] = field(default_factory=dict)
     exclusive: bool = False
+    seeds: Sequence[int] = ()
 
 
 Runs = Iterator[Run]
@@ -74,7 +76,7 @@ class Size:
     """How much of it a scale is.
 
     Attributes:
-      seeds: 0, 1, ...; fixed before any result.
+      seeds: how many, 0, 1, ...; fixed before any result.
       minutes: on two cores, of what is not done yet.
       note: what is smaller than in the paper, in words.
       full: this is the paper's size, or size plays no part in it (accounting, formulas); by default
@@ -105,6 +107,8 @@ class Search:
       whole: labels of grids that are run at full size as a whole, to see what the stages miss;
         chosen beforehand.
       always: labels of cells that have all seeds whatever is found, because claims ask for them.
+      finalists: all that were kept have all seeds, not the best of them alone, because claims
+        choose among them anew with every seed.
     """
 
     reduced: Callable[[Run], Mapping[str, Any]]
@@ -113,6 +117,7 @@ class Search:
     where: Where = field(default_factory=dict)
     whole: Sequence[Where] = ()
     always: Sequence[Where] = ()
+    finalists: bool = False
 
 
 def untrained(note: str = "nothing is trained", minutes: float = 0.01) -> dict[Scale, Size]:
@@ -346,6 +351,12 @@ class Artifact:
         """Whether a scale is the paper's size."""
         given = self.size(scale).full
         return scale == "paper" if given is None else given
+
+    def seeds(self, scale: Scale, run: Run) -> Sequence[int]:
+        """The seeds of a run at a scale; one where nothing is trained."""
+        if not self.trains:
+            return range(1)
+        return run.seeds or range(self.size(scale).seeds)
 
     def searched(self, scale: Scale) -> Search | None:
         """The search at a scale, if there is one."""

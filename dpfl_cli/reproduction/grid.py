@@ -72,7 +72,6 @@ def requests(artifact: Artifact, scale: Scale) -> list[Request]:
                 f"artifact {artifact.name}: two different runs ({_words(run)}); "
                 "tell them apart by a label"
             )
-    seeds = range(artifact.size(scale).seeds if artifact.trains else 1)
     search = artifact.searched(scale)
     inside = _in_grids(artifact.best, search.where, runs) if search else [False] * len(runs)
     found: list[Request] = []
@@ -82,7 +81,7 @@ def requests(artifact: Artifact, scale: Scale) -> list[Request]:
             cheap = replace(run, values=values, exclusive=False)
             found.append(Request(cheap, SEARCH_SEEDS[0]))
         else:
-            found += [Request(run, seed) for seed in seeds]
+            found += [Request(run, seed) for seed in artifact.seeds(scale, run)]
     return found
 
 
@@ -139,8 +138,9 @@ def commands(artifact: Artifact, scale: Scale) -> Iterator[str]:
     for one in requests(artifact, scale):
         lines.setdefault(_words_of_command(one.run), []).append(one.seed)
     for words, seeds in lines.items():
-        count = len(set(seeds))
-        many = f"-m {words} 'seed=range({count})'" if count > 1 else f"{words} seed={seeds[0]}"
+        first, end = min(seeds), max(seeds) + 1
+        ends = f"{first},{end}" if first else f"{end}"
+        many = f"-m {words} 'seed=range({ends})'" if end - first > 1 else f"{words} seed={first}"
         yield f"dpfl run {many}"
     if search := artifact.searched(scale):
         low, high = SEARCH_SEEDS

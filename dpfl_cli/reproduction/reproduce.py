@@ -72,11 +72,12 @@ class Job:
         if not self.plans:
             return ""
         plans = [cell.plan for cell in self.cells]
+        runs = [cell.run for cell in self.cells]
         parts = [
             _range([plan.last_round for plan in plans], "round"),
             _range([plan.info.records for plan in plans], "training record"),
             _range([plan.clients for plan in plans], "client"),
-            _range([self.artifact.size(self.scale).seeds], "seed"),
+            _range([len(self.artifact.seeds(self.scale, run)) for run in runs], "seed"),
         ]
         return ", ".join(parts)
 

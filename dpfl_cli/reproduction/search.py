@@ -84,11 +84,12 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
     # with those that were dropped, so that the ends of a grid are known
     rows = pd.concat([exact[candidate], rough[dropped].assign(value=math.nan)], ignore_index=True)
     winners = best(rows)
+    lasting = winners | always | (kept if declared.finalists else set())
     last = [
         Request(run, seed)
         for place, run in by_place.items()
-        if place not in searched or place in winners | always
-        for seed in range(artifact.size(scale).seeds)
+        if place not in searched or place in lasting
+        for seed in artifact.seeds(scale, run)
     ]
     went_on = {REDUCED: kept, FULL: winners, WHOLE: set[Place]()}
     stages = [FULL if one else WHOLE for one in candidate]

@@ -41,7 +41,7 @@ from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.published import check_published, publish_artifacts
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rehearse import rehearse
-from dpfl_cli.reproduction.reproduce import reproduce
+from dpfl_cli.reproduction.reproduce import prepare, reproduce
 from dpfl_cli.reproduction.rows import matching
 from dpfl_cli.reproduction.tables import averaged, from_csv, rows_of, to_csv
 from dpfl_cli.simulation.store import RunStore
@@ -309,6 +309,23 @@ def test_commands_are_dpfl_run_lines() -> None:
         "dpfl run -m dataset=synthetic dp=ldp rounds=3 algorithm.local_steps=2 algorithm=fedexp "
         "dataset.clients=20 dataset.dimension=5 algorithm.clip_norm=0.1 'seed=range(3)'"
     )
+
+
+def test_runs_may_have_seeds_of_their_own(tmp_path: Path) -> None:
+    """In place of the scale's: what is asked for, printed, and said of how far it is tested."""
+
+    def with_own(scale: Scale) -> Iterator[Run]:
+        first, *others = runs(scale)
+        yield dataclasses.replace(first, seeds=range(100, 104))
+        yield from others
+
+    artifact = changed(runs=with_own)
+    asked = [(one.run.labels["clip"], one.seed) for one in requests(artifact, "quick")[:7]]
+    assert asked == [(0.1, seed) for seed in range(100, 104)] + [(0.3, seed) for seed in range(3)]
+    lines = list(commands(artifact, "quick"))
+    assert [line.partition(" 'seed=")[2] for line in lines[:2]] == ["range(100,104)'", "range(3)'"]
+    (job,) = prepare([artifact], "quick", RunStore(tmp_path))
+    assert job.horizon.endswith("3 to 4 seeds")
 
 
 MINE = """

@@ -122,6 +122,19 @@ def test_the_choice_is_made_stage_by_stage_and_by_the_seeds_of_the_search_alone(
     assert "Winners at the end of their grid: clip norm C 1 (largest of 3) in 2 cells." in page
 
 
+def test_all_that_were_kept_may_have_all_seeds() -> None:
+    """They and what claims ask for; the choice is the search's all the same."""
+    artifact = dataclasses.replace(ONE, search=dataclasses.replace(SEARCH, finalists=True))
+    found = search(artifact, "paper", measured_by_hand)
+    last = [(*cell.run.labels.values(), cell.seed) for cell in found.cells]
+    wanted = [("fedexp", 0.3), ("fedexp", 1.0), *(("fedavg", clip) for clip in VALUES)]
+    assert last == [(*cell, seed) for cell in wanted for seed in range(5)]
+    rows = rows_of_runs(artifact, found.cells, measured_by_hand(found.cells), found.rows)
+    assert rows.value("best.clip", method="fedavg") == 1.0
+    page = " ".join(search_section(artifact, "paper", found.table, averaged(rows)))
+    assert "all of these with seeds 0 to 4" in page
+
+
 def test_grids_outside_where_have_all_seeds_and_are_chosen_by_them() -> None:
     """The best of DP-FedEXP by the final seeds is 0.1."""
     part = dataclasses.replace(SEARCH, where={"method": "fedavg"}, always=[])

@@ -21,6 +21,7 @@ from dpfl_cli.reproduction.api import (
     Comparisons,
     Figure,
     Metric,
+    Missing,
     PaperNumbers,
     Rows,
     Runs,
@@ -71,17 +72,17 @@ PRINTED = {
 GUESSED = {("ldp_privunit", "FedAvg"), ("ldp_privunit", "SCAFFOLD"), ("cdp", "FedAvg")}
 
 
-def _chosen(rows: Rows, trust: str, method: str) -> tuple[float, float]:
-    """The pair with the lowest training loss of one seed, on the synthetic problem."""
-    cells = rows.where(measure="loss", dataset="synthetic", dp=trust, method=method).frame
-    best = cells.sort_values("value").iloc[0]
+def _chosen(rows: Rows, trust: str, method: str, dataset: str = "synthetic") -> tuple[float, float]:
+    """The best pair of one seed: of the lowest training loss on the synthetic problem, of the
+    highest test accuracy on MNIST, where the pairs are those that the search kept and the paper's.
+    """
+    synthetic = dataset == "synthetic"
+    measure = "loss" if synthetic else "accuracy"
+    cells = rows.where(measure=measure, dataset=dataset, dp=trust, method=method).frame
+    if cells.empty:
+        raise Missing(f"no number for {measure}(dataset={dataset}, dp={trust}, method={method})")
+    best = cells.sort_values("value", ascending=synthetic).iloc[0]
     return best["local_lr"], best["clip_norm"]
-
-
-def _searched(rows: Rows, trust: str, method: str) -> tuple[float, float]:
-    """The pair that the search chose on MNIST, once for all seeds."""
-    cell = {"dataset": "MNIST", "dp": trust, "method": method}
-    return rows.value("best.local_lr", **cell), rows.value("best.clip_norm", **cell)
 
 
 def _pair(dataset: str, trust: str, method: str) -> Claim:
@@ -91,14 +92,21 @@ def _pair(dataset: str, trust: str, method: str) -> Claim:
     where = "the synthetic problem" if synthetic else "MNIST"
     note = "neighbouring pairs are close"
     if not synthetic:
-        note += "; one search in stages, chosen on test data as in the paper: one choice in all"
+        note += (
+            "; with every seed the best on test data, as in the paper, of the pairs that the "
+            "search kept and the paper's. Earlier the claim took the search's one choice for all "
+            "seeds, which no number of seeds could decide"
+        )
     elif (trust, method) in GUESSED:
         note += "; which of the printed numbers belong here is a guess"
 
     def judge(rows: Rows) -> Comparisons:
-        choose, many = (_chosen, rows.by_seed()) if synthetic else (_searched, iter([rows]))
         found = f"best pair(dp={trust}, method={method}) = {pair}"
-        yield each_seed(many, lambda one: choose(one, trust, method) == pair, found)
+
+        def is_best(one: Rows) -> bool:
+            return _chosen(one, trust, method, dataset) == pair
+
+        yield each_seed(rows.by_seed(), is_best, found)
 
     text = f"the search finds the paper's pair for {TITLES[method]} under {WORDS[trust]} on {where}"
     return Claim(name, text, "appendix G.1, Table 2", judge, note=note)
@@ -169,7 +177,10 @@ table2 = Artifact(
         ),
         "quick": Size(1, 0.5, "synthetic only, all 25 pairs"),
         "paper": Size(
-            5, 60, "all 25 pairs, with all seeds on the synthetic problem, on MNIST in stages"
+            5,
+            100,
+            "all 25 pairs, with all seeds on the synthetic problem; on MNIST in stages, where the "
+            "pairs that were kept and the paper's have all seeds",
         ),
     },
     runs=runs,
@@ -194,11 +205,17 @@ table2 = Artifact(
         ),
     ],
     search=Search(
-        where={"dataset": "MNIST"},  # claims choose anew with every seed of the synthetic problem
+        where={"dataset": "MNIST"},
         reduced=lambda run: SMALLER["quick"],
         note="25 of 50 rounds and 12 of 60 images a client, 2000 test images",
         keep=2,
         whole=[{"dataset": "MNIST", "dp": "ldp", "method": method} for method in COMPARED],
+        always=[
+            {**cell, "local_lr": pair[0], "clip_norm": pair[1]}
+            for cell in grid(dataset="MNIST", dp=TRUSTS, method=METHODS)
+            for pair in [PAIRS[cell["dp"]][cell["method"]]]
+        ],
+        finalists=True,
     ),
     titles={
         **{name: title for name, title in TITLES.items() if name not in METHODS},
@@ -218,6 +235,14 @@ table2 = Artifact(
             ["dataset", "dp"],
             "method",
             ["best.local_lr", "best.clip_norm"],
+        ),
+        Table(
+            "Test accuracy (%) on MNIST of the pairs that the claims choose among: those that the "
+            "search kept, and the paper's",
+            ["dp", "local_lr", "clip_norm"],
+            "method",
+            "accuracy",
+            where={"dataset": "MNIST"},
         ),
         Table(
             "Training loss at the best pair, synthetic",
