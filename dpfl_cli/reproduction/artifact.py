@@ -57,7 +57,7 @@ class Run:
       overrides: what `dpfl run` takes: "dataset=mnist", "+experiment=fedexp/mnist". Every distinct
         list of them is composed once, so that what varies in a large grid belongs into `values`.
       values: config keys that are set after composing: {"algorithm.local_lr": 0.1}.
-      exclusive: the run is for its times: alone, one after another, anew for every artifact.
+      exclusive: it is for its times: alone, one after another, anew for every artifact.
       seeds: its own, in place of the scale's; fixed before any result.
     """
 
@@ -79,8 +79,8 @@ class Size:
       seeds: how many, 0, 1, ...; fixed before any result.
       minutes: on two cores, of what is not done yet.
       note: what is smaller than in the paper, in words.
-      full: this is the paper's size, or size plays no part in it (accounting, formulas); by default
-        at scale=paper. Otherwise verdicts are "at reduced size".
+      full: this is the paper's size, or size plays no part; by default at scale=paper. Otherwise
+        verdicts are "at reduced size".
     """
 
     seeds: int
@@ -104,11 +104,9 @@ class Search:
       note: what these are, in words.
       keep: how many cells of a grid go on to full size.
       where: only grids with these labels are searched; all cells of others have all seeds.
-      whole: labels of grids that are run at full size as a whole, to see what the stages miss;
-        chosen beforehand.
+      whole: labels of grids run at full size as a whole, to see what is missed; chosen beforehand.
       always: labels of cells that have all seeds whatever is found, because claims ask for them.
-      finalists: all that were kept have all seeds, not the best of them alone, because claims
-        choose among them anew with every seed.
+      finalists: all that were kept have all seeds: claims choose among them with every seed.
     """
 
     reduced: Callable[[Run], Mapping[str, Any]]
@@ -136,8 +134,7 @@ class PaperNumbers:
       columns: our label -> the CSV's column; values are compared by their titles.
       names: our value -> the CSV's word, where that is not its title.
       note: CSV column with a remark on each number.
-      factor: what the CSV's values are multiplied by, such as 100 for shares that we give in
-        percent.
+      factor: what the CSV's values are multiplied by, such as 100 for shares given in percent.
       where: only our rows with these labels get numbers.
     """
 
@@ -243,8 +240,8 @@ class Claim:
         was.
       invariant: it follows from a definition and can only fail by a mistake; counted apart.
       note: what the verdict depends on.
-      readings: other choices that could have been made for the verdict, in words ("with a margin of
-        50 %") -> the comparisons under them. What is found then stands beside the verdict.
+      readings: other choices for the verdict, in words ("with a margin of 50 %") -> the comparisons
+        under them. What is found then stands beside the verdict.
     """
 
     id: str
@@ -302,7 +299,7 @@ class Artifact:
       titles: how labels, their values and measures are written for readers.
       claims: if not given, those above it in its file, below the artifact before.
       input_shape, classes: of the models whose `Layers` are counted.
-      runs_of: another artifact's name, where the runs are that one's and cost nothing more.
+      runs_of: another artifact's name, where the runs are that one's.
       notes: own choices that the paper does not give, and what else a reader has to know.
     """
 
@@ -354,9 +351,7 @@ class Artifact:
 
     def seeds(self, scale: Scale, run: Run) -> Sequence[int]:
         """The seeds of a run at a scale; one where nothing is trained."""
-        if not self.trains:
-            return range(1)
-        return run.seeds or range(self.size(scale).seeds)
+        return (run.seeds or range(self.size(scale).seeds)) if self.trains else range(1)
 
     def searched(self, scale: Scale) -> Search | None:
         """The search at a scale, if there is one."""
@@ -399,8 +394,7 @@ def _claims_above(module: Mapping[str, Any]) -> list[Claim]:
     """The claims, and lists of them, that a module has defined since its last artifact."""
     found: list[Claim] = []
     for value in module.values():
-        if isinstance(value, Artifact):
-            found = []
         many = value if isinstance(value, list) else [value]
+        found = [] if isinstance(value, Artifact) else found
         found += [one for one in many if isinstance(one, Claim)]
     return found
