@@ -39,6 +39,7 @@ from dpfl_cli.reproduction.verdict import (
     Sample,
     above,
     below,
+    best_by_others,
     each_seed,
     exact,
     level,

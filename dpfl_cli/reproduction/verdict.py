@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -156,6 +156,19 @@ def level(left: Sample, right: Sample | float, *, within: float) -> Comparison:
     return _compared(
         "level", left, right, within, f"{left.text} = {_text(right)} within {within:g}"
     )
+
+
+def best_by_others(found: Sequence[Sample], text: str, *, highest: bool = False) -> Sample:
+    """The lowest of several samples, or the highest, where every seed's choice is made by the mean
+    over the other seeds: none judges a choice that it had a part in.
+    """
+    table = pd.concat([one.values for one in found], axis=1, keys=range(len(found)), join="inner")
+    values = {}
+    for seed in table.index:
+        means = (table.drop(index=seed) if len(table) > 1 else table).mean().to_numpy()
+        choice = np.argmax(means) if highest else np.argmin(means)
+        values[seed] = found[int(choice)].values[seed]
+    return replace(found[0], values=pd.Series(values), text=text, paper=None, paper_std=None)
 
 
 def near_paper(left: Sample, within: float | None = None) -> Comparison:

@@ -9,7 +9,7 @@ import pytest
 from dpfl_cli.papers import declared
 from dpfl_cli.papers.fednew import clients, clients_wide, record_level, user_level
 from dpfl_cli.papers.fednew._claims import crossing
-from dpfl_cli.papers.fednew._search import WIDER_POINTS, WIDER_STEPS
+from dpfl_cli.papers.fednew._search import WIDER_LOCAL_POINTS, WIDER_POINTS, WIDER_STEPS
 from dpfl_cli.papers.fednew.setting import GRIDS
 from dpfl_cli.reproduction.api import Artifact, Scale
 
@@ -17,8 +17,9 @@ RECORD_LEVEL = declared(clients) + declared(clients_wide) + declared(record_leve
 USER_LEVEL = declared(user_level)
 WIDER: dict[str, tuple[float, ...]] = defaultdict(  # where the ends of the grids were the best
     tuple,
-    eta=(*WIDER_STEPS, 30.0),
+    eta=(*WIDER_STEPS, 10.0, 30.0),
     clip=(0.03,),
+    length=tuple(length for _, length in WIDER_LOCAL_POINTS),
     **{name: sum(WIDER_POINTS, ()) for name in ("alpha", "rho", "bound")},
 )
 PARAMETERS = {"gamma": "alpha", "gradient_clip": "clip"}  # label -> its name in Table 7

@@ -23,6 +23,7 @@ from dpfl_cli.reproduction.verdict import (
     Sample,
     above,
     below,
+    best_by_others,
     each_seed,
     exact,
     judged,
@@ -67,6 +68,22 @@ def test_nothing_to_find_is_rarely_found(k: int) -> None:
     three_sigma = 3 * math.sqrt(0.025 * 0.975 / 600)
     assert found.count(FAILS) / 600 <= 0.025 + three_sigma
     assert found.count(HOLDS) / 600 <= 0.025**k + three_sigma
+
+
+def test_the_best_of_many_is_no_better_for_having_been_chosen() -> None:
+    random, found = np.random.default_rng(1), 0
+    for _ in range(600):
+        *cells, end = (sample(random.normal(0, 1, 5)) for _ in range(6))
+        found += finding(below(best_by_others(cells, "best"), end)) == HOLDS
+    assert found / 600 < 0.05
+
+
+@pytest.mark.parametrize("highest", [False, True])
+def test_no_seed_has_a_part_in_its_own_choice(highest: bool) -> None:
+    sign = -1 if highest else 1
+    cells = [sample([0 * sign, 5 * sign, 5 * sign]), sample([3 * sign, 4 * sign, 4 * sign])]
+    found = best_by_others(cells, "best", highest=highest).values
+    assert list(found * sign) == [3, 5, 5]  # by means 5 and 4; 2.5 and 3.5; 2.5 and 3.5
 
 
 def test_every_comparison_has_to_hold() -> None:

@@ -84,9 +84,13 @@ IMAGE_POINTS = (
 NEVER_BEST = (0.1, 0.1, 0.1)  # on images, wherever the whole grid was run at quick, which leaves it
 # Where both DP-FedGD's largest step and DP-FedNew's smallest damping and penalty were the best at
 # quick, both grids go on at scale=paper, beyond Table 7.
-WIDER_STEPS = (300.0, 1000.0)
+SMALLER_STEP, WIDER_STEPS = (0.1,), (300.0, 1000.0)
 WIDER_POINTS = ((0.01, 0.01, 0.001), (0.003, 0.003, 0.01), (0.001, 0.001, 0.001))
 WIDER_ADULT_POINTS = ((0.1, 10.0, 0.1), (0.1, 1.0, 0.01))
+STEPS_UP_TO = f"up to {SERVER_STEPS[-1]:g}, and at scale=paper up to {WIDER_STEPS[-1]:g} on images"
+GAMMAS, WIDER_GAMMA = (0.1, 1.0), 0.01
+LOCAL_POINTS = ((1, 1.0), (1, 2.0), (5, 2.0))  # local steps, and their number times their size
+WIDER_LOCAL_POINTS = ((1, 0.5), (5, 4.0))
 Points = Callable[[str, Scale, str], Iterable[Point]]  # of a method, a scale and a preset
 
 
@@ -104,23 +108,26 @@ def search(
     Args:
       steps: server steps of DP-FedGD and DP-FedFC.
     """
-    smoke, adult = scale == "smoke", preset == "adult"
+    smoke, adult, wider = scale == "smoke", preset == "adult", scale == "paper"
     steps = (1.0, 3.0) if smoke else steps
+    if wider and not adult:
+        steps = (*SMALLER_STEP, *steps, *WIDER_STEPS)
     if method in ("FN", "FN_FC"):
         points = [*(ADULT_POINTS if adult else IMAGE_POINTS)]
-        if scale == "paper":
+        if wider:
             points += WIDER_ADULT_POINTS if adult else WIDER_POINTS
         elif scale == "quick" and not adult:
             points.remove(NEVER_BEST)
         for alpha, rho, bound in points:
             yield {"alpha": alpha, "rho": rho, "bound": bound}
     elif method == "FGD":
-        yield from product(eta=(*steps, *WIDER_STEPS) if scale == "paper" and not adult else steps)
+        yield from product(eta=steps)
     elif method == "FFC":
-        gammas = (0.1,) if smoke else (0.1, 1.0)
-        yield from product(eta=steps, gamma=gammas, feature_clip=(1.0,), gradient_clip=(1.0,))
+        gammas = GAMMAS[:1] if smoke else (WIDER_GAMMA, *GAMMAS) if wider else GAMMAS
+        last = steps[:-1] if wider and not adult else steps
+        yield from product(eta=last, gamma=gammas, feature_clip=(1.0,), gradient_clip=(1.0,))
     else:
-        for count, length in ((1, 1.0), (1, 2.0), (5, 2.0)):
+        for count, length in (*LOCAL_POINTS, *(WIDER_LOCAL_POINTS if wider else ())):
             yield {"steps": count, "length": length}
 
 

@@ -13,6 +13,7 @@ from dpfl_cli.papers.scaffnew._tasks import (
     IMAGES_AND_TEXT,
     METHODS,
     NOTES,
+    OF_SHAPE,
     QUICK,
     TASK_TITLES,
     TASKS,
@@ -118,6 +119,7 @@ def _grows(task: str) -> Iterator[Claim]:
             method=METHODS,
         ),
         "holds",
+        note=OF_SHAPE,
     )
     yield Claim(
         f"c6_error_{task}",
@@ -147,7 +149,7 @@ def _line(method: str, better: str, worse: str, words: str) -> Claim:
         "section 3.1, Observation 4, Figure 5",
         judge,
         "holds",
-        note="three points and two coefficients: one degree of freedom",
+        note=f"three points and two coefficients: one degree of freedom; {OF_SHAPE}",
     )
 
 
@@ -210,8 +212,8 @@ fig5 = Artifact(
             cells=[f"{group}_{fit}" for group in GROUPS for fit in ("line", "root")],
             notes=[
                 "Three points and two coefficients leave one degree of freedom: these R^2 prove "
-                "nothing. Means are over two epsilons at quick, four at paper; at quick the best "
-                "numbers of group 2 are those of noise."
+                "nothing. Means are over nominal epsilon 0.5 and 3.3, of the paper's four; at "
+                "quick the best numbers of group 2 are those of noise."
             ],
         ),
         Table(
@@ -266,8 +268,8 @@ fig5 = Artifact(
         *NOTES,
         *QUICK,
         "The paper finds, by R^2 of intra-group means over four epsilons, best local steps of "
-        "DP-ScaffNew linear in C and of DP-FedAvg linear in the root of C; an earlier page fitted "
-        "every data set of group 1 by itself. What clipping never shortens depends on C and "
-        "epsilon through C / epsilon alone; scaffnew/scaling shows that on mushrooms.",
+        "DP-ScaffNew linear in C and of DP-FedAvg linear in the root of C. What clipping never "
+        "shortens depends on C and epsilon through C / epsilon alone; scaffnew/scaling shows that "
+        "on mushrooms.",
     ],
 )

@@ -112,7 +112,7 @@ fig11 = Artifact(
             0.9,
             "volumes of 16 x 20 x 16, 15 communications of 5 local steps with learning rate 0.5",
         ),
-        "paper": Size(3, 3, "reduced, as at quick with three seeds", full=False),
+        "paper": Size(5, 5, "reduced, as at quick with five seeds", full=False),
     },
     runs=runs,
     measures={

@@ -12,10 +12,12 @@ from dpfl_cli.papers.scaffnew._tasks import (
     NONE,
     NOTES,
     OF_NETWORKS,
+    OF_SHAPE,
     QUICK,
     TASK_TITLES,
     TASKS,
     WORDS,
+    WRONG_IF_CONSTANT,
     best_of,
     each_cell,
     on_task,
@@ -30,6 +32,7 @@ from dpfl_cli.reproduction.api import (
     Derived,
     Figure,
     Metric,
+    Missing,
     Price,
     Rows,
     Run,
@@ -38,6 +41,9 @@ from dpfl_cli.reproduction.api import (
     Search,
     Size,
     Table,
+    above,
+    below,
+    best_by_others,
 )
 
 SHARES: dict[Scale, Sequence[float]] = {  # of the usual number of iterations
@@ -45,6 +51,9 @@ SHARES: dict[Scale, Sequence[float]] = {  # of the usual number of iterations
     "quick": (0.25, 0.5, 1, 2),
     "paper": (0.5, 1, 2),
 }
+SHORT = (
+    240  # where T ends here or before, what happens at large T is not judged; the paper's is 20,000
+)
 # at quick the best local steps of scaffnew/fig5 at C = 10, at epsilon 0.5, 3.3 and none
 BEST = {
     ("cifar10", "ScaffNew"): (120, 60, 30),
@@ -92,11 +101,29 @@ def _runs(scale: Scale, tasks: Sequence[str]) -> Runs:
             yield on_task(scale, {**labels, "tau": tau}, round(share * usual))
 
 
-def _claims(task: str) -> Iterator[Claim]:
+def _claims(task: str, seeds: int) -> Iterator[Claim]:
+    """What Observations 2 and 3 say of a data set.
+
+    Args:
+      seeds: at scale=paper.
+    """
+
+    def learned(rows: Rows) -> None:
+        """Whether without noise both methods do better than a constant answer, at some T."""
+        constant = WRONG_IF_CONSTANT.get(task, 100.0)
+        for method in METHODS:
+            lowest = min(rows.values("error", task=task, eps=NONE, method=method))
+            if lowest >= constant:
+                raise Missing(
+                    f"without noise DP-{method} learns nothing: it errs as who always answers the "
+                    f"larger class ({lowest:g} %)"
+                )
+
     def best(rows: Rows, eps: float | str, **cell: Any) -> float:
         return best_of(rows, "T", "error", task=task, **{**cell, "eps": eps})
 
     def grows(rows: Rows) -> Comparisons:
+        learned(rows)
         targets = targets_of(rows)
 
         def test(one: Rows, cell: dict[str, Any]) -> bool:
@@ -109,36 +136,43 @@ def _claims(task: str) -> Iterator[Claim]:
         def test(one: Rows, cell: dict[str, Any]) -> bool:
             return best(one, **cell) <= best(one, NONE, method=cell["method"])
 
+        learned(rows)
         targets = targets_of(rows)
         yield from each_cell(
             rows, "best T <= that without noise", test, method=METHODS, eps=targets
         )
 
     def worse(rows: Rows) -> Comparisons:
-        def rises(one: Rows, cell: dict[str, Any]) -> bool:
-            errors = one.values("error", task=task, eps=NONE, **cell)
-            return errors[-1] > min(errors) + 2
-
-        def stays(one: Rows, cell: dict[str, Any]) -> bool:
-            return not rises(one, cell)
-
-        yield from each_cell(rows, "error at the largest T > best + 2", rises, method="ScaffNew")
-        yield from each_cell(rows, "error at the largest T <= best + 2", stays, method="FedAvg")
+        learned(rows)
+        for method in METHODS:
+            cell = {"task": task, "eps": NONE, "method": method}
+            times = rows.places("error", **cell)
+            if times[-1] <= SHORT:
+                raise Missing(f"T ends at {times[-1]}; above {SHORT} it would be judged")
+            found = [rows("error", T=time, **cell) for time in times]
+            lowest = best_by_others(found, f"DP-{method}'s best error over T")
+            if method == "ScaffNew":
+                yield above(found[-1], lowest, by=2)
+            else:
+                yield below(found[-1] - lowest, 2)
 
     def of(name: str, text: str, number: int, judge: Any, note: str = "") -> Claim:
         source = f"section 3.1, Observation {number}"
         return Claim(f"{name}_{task}", f"on {WORDS[task]}{text}", source, judge, "holds", note=note)
 
-    yield of("c3", " the best number of iterations does not grow as epsilon falls", 3, grows)
-    yield of("c3_less", " it is smaller than without noise, or the same, at every epsilon", 3, less)
+    note = OF_SHAPE if seeds < 5 else ""
+    text = " the best number of iterations does not grow as epsilon falls"
+    yield of("c3", text, 3, grows, note)
+    text = " it is smaller than without noise, or the same, at every epsilon"
+    yield of("c3_less", text, 3, less, note)
     yield of(
         "c5",
         ", without noise, DP-ScaffNew's error at the largest T is more than 2 points above its "
         "best over T, and DP-FedAvg's is not",
         2,
         worse,
-        "exploratory; 2 points are ours. At quick T ends at 240 or less of the paper's 20,000: "
-        "what happens at large T is not seen there",
+        "exploratory; 2 points are ours. Not judged where T ends at 240 or less of the paper's "
+        "20,000; for every seed the best T is that of the lowest mean error of the other seeds",
     )
 
 
@@ -149,9 +183,15 @@ def _over_iterations(caption: str, cell: str, *tau: str) -> Table:
     return Table(caption, rows=["task", "method", "eps", *tau], columns="T", cells=cell)
 
 
-def _figure(number: int, tasks: Sequence[str], title: str, minutes: Sequence[float]) -> Artifact:
+def _figure(
+    number: int, tasks: Sequence[str], title: str, minutes: Sequence[float], seeds: int
+) -> Artifact:
     panels = ["task", "method"] if len(tasks) > 1 else ["method"]
     smoke, quick, paper = minutes
+    drawn = {"error": "test error (%)"}
+    if len(tasks) == 1:  # of several data sets the train loss is in the table alone
+        drawn["loss"] = "train loss"
+    usual = grid("paper", tasks[0])[-1]
     return Artifact(
         paper=PAPER,
         id=f"fig{number}",
@@ -169,7 +209,7 @@ def _figure(number: int, tasks: Sequence[str], title: str, minutes: Sequence[flo
         sizes={
             "smoke": Size(1, smoke, "2 and 4 iterations of tiny networks, to see that it works"),
             "quick": Size(1, quick, "the networks and settings of scaffnew/fig5"),
-            "paper": Size(3, paper, "networks and settings of scaffnew/fig5", full=False),
+            "paper": Size(seeds, paper, "networks and settings of scaffnew/fig5", full=False),
         },
         runs=lambda scale: _runs(scale, tasks),
         measures={
@@ -188,8 +228,13 @@ def _figure(number: int, tasks: Sequence[str], title: str, minutes: Sequence[flo
         best=[Best(["tau"], "error", note="lowest test error")],
         search=Search(
             reduced=_at_usual_iterations,
-            note="the usual T, so that one number of local steps is the best for every T",
+            note="the usual T, so that one number of local steps is taken for every T, as in the "
+            "paper's figure",
             keep=1,
+            whole=[
+                {"task": tasks[0], "method": method, "eps": eps, "T": usual}
+                for method, eps in zip(METHODS, OF_NETWORKS, strict=True)
+            ],
         ),
         titles={**TASK_TITLES, "best.tau": "local steps"},
         tables=[
@@ -214,13 +259,12 @@ def _figure(number: int, tasks: Sequence[str], title: str, minutes: Sequence[flo
                 measures=measure,
                 series="eps",
                 panels=panels,
-                log=["y"] if measure == "loss" and len(tasks) > 1 else [],
                 x_title="local iterations T",
                 y_title=y_title,
             )
-            for measure, y_title in (("error", "test error (%)"), ("loss", "train loss"))
+            for measure, y_title in drawn.items()
         ],
-        claims=[claim for task in tasks for claim in _claims(task)],
+        claims=[claim for task in tasks for claim in _claims(task, seeds)],
         notes=[
             *NOTES,
             *QUICK,
@@ -230,5 +274,5 @@ def _figure(number: int, tasks: Sequence[str], title: str, minutes: Sequence[flo
     )
 
 
-fig3 = _figure(3, TASKS[:1], "CIFAR-10", (0.1, 0.5, 24))
-fig10 = _figure(10, TASKS[1:], "the other data sets", (0.3, 3, 29))
+fig3 = _figure(3, TASKS[:1], "CIFAR-10", (0.1, 0.5, 42), seeds=5)
+fig10 = _figure(10, TASKS[1:], "the other data sets", (0.3, 3, 30), seeds=3)

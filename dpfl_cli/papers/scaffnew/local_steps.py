@@ -8,16 +8,19 @@ from typing import Any
 
 from dpfl_cli.papers.scaffnew import PAPER
 from dpfl_cli.papers.scaffnew._tasks import (
+    BY_OTHERS,
     CLIP_NORMS,
     IMAGES_AND_TEXT,
     METHODS,
     NONE,
     NOTES,
     OF_NETWORKS,
+    OF_SHAPE,
     QUICK,
     TASK_TITLES,
     TASKS,
     WORDS,
+    WRONG_IF_CONSTANT,
     best_of,
     each_cell,
     on_task,
@@ -38,7 +41,10 @@ from dpfl_cli.reproduction.api import (
     Size,
     Table,
     below,
+    best_by_others,
+    claim,
 )
+from dpfl_cli.reproduction.api import grid as combinations
 
 # the paper tries all divisors of T; here those with 1, 2, 4, 8, 24 and 120 communications, and a
 # few where there are few iterations
@@ -71,14 +77,18 @@ def over_steps(
             yield on_task(scale, labels, steps[-1])
 
 
-# --- claims, judged on every seed's own best number ----------------------------------------------
+# --- claims --------------------------------------------------------------------------------------
 
 
-def _inside(rows: Rows, cell: dict[str, Any]) -> bool:
-    errors = rows.values("error", **cell)
-    if len(errors) < 3:
+def _inside(rows: Rows, cell: dict[str, Any]) -> Comparisons:
+    """The best number between 1 and T is below both ends."""
+    first, *inner, last = (rows("error", tau=tau, **cell) for tau in rows.places("error", **cell))
+    if not inner:
         raise Missing("no number of local steps between 1 and T")
-    return min(errors[1:-1]) < min(errors[0], errors[-1])
+    words = ", ".join(f"{name}={value}" for name, value in cell.items())
+    best = best_by_others(inner, f"best error between 1 and T ({words})")
+    yield below(best, first)
+    yield below(best, last)
 
 
 def _falls(rows: Rows, cell: dict[str, Any]) -> bool:
@@ -93,8 +103,11 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str = "") -> list[Cl
     both: dict[str, Any] = {"task": task, "method": METHODS, "C": clip_norms}
 
     def interior(low: float, high: float) -> Any:
-        text = "the best local steps beat 1 and T"
-        return lambda rows: each_cell(rows, text, _inside, **both, eps=targets_of(rows, low, high))
+        def judge(rows: Rows) -> Comparisons:
+            for cell in combinations(**both, eps=targets_of(rows, low, high)):
+                yield from _inside(rows, cell)
+
+        return judge
 
     def rises(rows: Rows) -> Comparisons:
         yield from each_cell(rows, "best local steps do not rise with epsilon", _falls, **both)
@@ -108,11 +121,12 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str = "") -> list[Cl
     return [
         Claim(
             f"c1{suffix}",
-            f"{where}, for nominal epsilon at most 1 (0.5 at quick), both methods have a best "
-            "number of local steps that beats both 1 and T",
+            f"{where}, for nominal epsilon at most 1 (here 0.5), both methods have a best number "
+            "of local steps that beats both 1 and T",
             first,
             interior(0, 1),
             "holds",
+            note=BY_OTHERS,
         ),
         Claim(
             f"c1_any{suffix}",
@@ -120,6 +134,7 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str = "") -> list[Cl
             first,
             interior(3.3, 3.3),
             "holds",
+            note=BY_OTHERS,
         ),
         Claim(
             f"c2{suffix}",
@@ -128,6 +143,7 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str = "") -> list[Cl
             third,
             rises,
             "holds",
+            note=OF_SHAPE,
         ),
         Claim(
             f"c4{suffix}",
@@ -198,6 +214,7 @@ def _figure(
     minutes: tuple[float, float, float],
     tasks: Sequence[str],
     clip_norm: float | None = None,
+    ours: Sequence[Claim] = (),
 ) -> Artifact:
     """Of several data sets at one clip norm, or of one at all of its."""
     clip_norms = CLIP_NORMS[tasks[0]] if clip_norm is None else (clip_norm,)
@@ -240,7 +257,8 @@ def _figure(
             one
             for task in tasks
             for one in _claims(task, clip_norms, f"_{task}" if clip_norm else "")
-        ],
+        ]
+        + [*ours],
         notes=[*NOTES, *QUICK],
     )
 
@@ -284,10 +302,24 @@ fig8 = _figure(
     (0.2, 1, 8),
     ["ixi"],
 )
+
+
+@claim("ours")
+def learns(rows: Rows) -> Comparisons:
+    """without noise both methods, at their best local steps, err less than one who always answers
+    the larger class, which is wrong on 45 % of the test images
+    """
+    for found in rows.each(
+        "error", method=METHODS, C=CLIP_NORMS["messidor"][0], eps=NONE, best=True
+    ):
+        yield below(found, WRONG_IF_CONSTANT["messidor"])
+
+
 fig9 = _figure(
     9,
     " at three clip norms, Messidor stand-in",
     "The share of the larger class is what a network gets that has learned nothing.",
     (0.2, 0.6, 12),
     ["messidor"],
+    ours=[learns],
 )
