@@ -217,7 +217,7 @@ def _components(target: str) -> list[Component]:
     from dpfl_cli.simulation.checked import CHECKED
     from dpfl_cli.simulation.plan import load_components
 
-    load_plugins([target] if target.endswith(".py") else [])
+    load_plugins([target] if target.endswith(".py") else [], may_be_empty=True)
     load_components()
     known = [one for group in CHECKED for one in components(group).values()]
     own = str(Path(target))

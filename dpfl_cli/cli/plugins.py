@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import ModuleType
 
 from dpfl_cli.config.component import GROUPS, components, registering_from
 from dpfl_cli.config.errors import ConfigError, place_in_plugin, plugin_modules
@@ -41,11 +42,12 @@ def listed_plugins() -> list[str]:
     return [name for name in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if name]
 
 
-def load_plugins(files: Sequence[str]) -> None:
+def load_plugins(files: Sequence[str], may_be_empty: bool = False) -> None:
     """Imports plugins and makes their components options of Hydra's groups.
 
     Raises:
-      ConfigError: a file is absent or cannot be imported.
+      ConfigError: a file is absent, cannot be imported, or (unless it `may_be_empty`) registers no
+        component.
     """
     chosen = list(dict.fromkeys([*listed_plugins(), *files]))
     entries = entry_points(group="dpfl.plugins")
@@ -55,10 +57,22 @@ def load_plugins(files: Sequence[str]) -> None:
 
     load_components()  # first: what a plugin imports from dpfl is dpfl's, not the plugin's
     for name in chosen:
-        import_own(name, "--plugin ")
+        module = import_own(name, "--plugin ")
+        if not (may_be_empty or _registered(module)):
+            raise ConfigError(
+                f"--plugin {name}: registers nothing; put @component over a class, as what `dpfl "
+                f"new` writes does (a network needs none: model=torch model.path={name}:NAME)"
+            )
     for entry in entries:
         _load_entry(entry)
     _offer()
+
+
+def _registered(module: ModuleType) -> bool:
+    """Whether there are components of this file's content."""
+    revision = "+" + module.__name__.rpartition("_")[2]
+    found = [one for group in GROUPS for one in components(group).values()]
+    return any(str(one.revision).endswith(revision) for one in found)
 
 
 def _load_entry(entry: EntryPoint) -> None:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import wraps
+from operator import attrgetter
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -87,7 +88,8 @@ def runs(where: str | Sequence[str] = (), status: str | None = None) -> pd.DataF
       status: only "done", "diverged" or "failed" ones.
     """
     conditions = [where] if isinstance(where, str) else where
-    records = narrowed(load(RunStore(outputs_dir()), (), ("result",)), conditions, status)
+    found = load(RunStore(outputs_dir()).all(), attrgetter("result"))
+    records = narrowed(found, conditions, status)
     return pd.DataFrame([row_of(record) for record in records])
 
 

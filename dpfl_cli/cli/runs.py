@@ -10,11 +10,12 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+from operator import attrgetter, methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpfl_cli.cli.selection import STATUSES, load, narrowed, row_of
-from dpfl_cli.cli.varying import differences, text_of
+from dpfl_cli.cli.selection import STATUSES, chosen, load, narrowed, row_of
+from dpfl_cli.cli.varying import cell_of, differences, text_of
 from dpfl_cli.config.errors import ConfigError, StoreError
 from dpfl_cli.config.identity import ID_DIGITS
 from dpfl_cli.config.paths import outputs_dir
@@ -22,18 +23,19 @@ from dpfl_cli.config.paths import outputs_dir
 if TYPE_CHECKING:
     from dpfl_cli.simulation.store import RunRecord, RunStore
 
-ACTIONS = {  # name -> (what it does, what it needs of a run)
-    "list": ("finished runs, oldest first", ("result",)),
-    "show": ("everything about some runs, as JSON", ("ledger",)),
+RESULT, ROWS, LEDGER = map(attrgetter, ("result", "rows", "ledger"))
+ACTIONS = {  # name -> (what it does, what it reads of a run first)
+    "list": ("finished runs, the newest last", RESULT),
+    "show": ("everything about some runs, as JSON", LEDGER),
     "compare": (
         "runs side by side: what differs, metrics, epsilon, and a plot of their curves",
-        ("rows",),
+        ROWS,
     ),
-    "table": ("a metric over two kinds of keys, averaged over seeds", ("rows",)),
-    "export": ("all evaluated rounds of the runs in one file, or the runs themselves", ("rows",)),
-    "import": ("take the runs of archives; finished runs are never replaced", ()),
-    "verify": ("check every file of the runs against its hash; exit code 3 if one differs", ()),
-    "prune": ("delete runs, and what interrupted runs left behind", ()),
+    "table": ("a metric over two kinds of keys, averaged over seeds", ROWS),
+    "export": ("all evaluated rounds of the runs in one file, or the runs themselves", ROWS),
+    "import": ("take the runs of archives; finished runs are never replaced", None),
+    "verify": ("check every file of the runs against its hash; exit code 3 if one differs", None),
+    "prune": ("delete runs, and what interrupted runs left behind", None),
 }
 ABOUT = (  # of an epsilon, in an export
     "epsilon_target",
@@ -46,6 +48,7 @@ ABOUT = (  # of an epsilon, in an export
 )
 NOT_CONFIG = ("run", "epsilon", "delta", "status")  # of a row
 FORMS = ("latex", "markdown", "csv")
+LISTED = 100  # runs that a list shows unless it is asked for all
 EXIT_DAMAGED = 3
 
 
@@ -75,7 +78,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--status", choices=STATUSES, help="only runs with this status")
         if name == "list":
             action.add_argument("--sort", metavar="KEY", help="in its order; --sort=-KEY: reversed")
-            action.add_argument("--json", action="store_true", help="every key of every run")
+            lengths = action.add_mutually_exclusive_group()
+            lengths.add_argument("--all", action="store_true", help=f"also more than {LISTED} runs")
+            lengths.add_argument("--json", action="store_true", help="every key of every run")
         if name == "table":
             for flag in ("--rows", "--cols"):
                 action.add_argument(
@@ -95,7 +100,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
             )
             if name == "export":
                 files.add_argument(
-                    "--archive", type=Path, metavar="FILE", help="whole finished runs, as a tar.xz"
+                    "--archive",
+                    type=Path,
+                    metavar="FILE",
+                    help="whole finished runs, as a tar.xz; exit code 3: without damaged ones",
                 )
         if name in ("compare", "table"):
             action.add_argument("--metric", help="the metric (default: the first)")
@@ -120,36 +128,63 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     if args.action == "import":
         return max(_import(store, file) for file in args.files)
-    read = ("result",) if archive else ACTIONS[args.action][1]
-    loaded = load(store, args.runs, read, listed=args.action == "list")
-    records = narrowed(loaded, args.where, args.status, getattr(args, "sort", None))
+    found = chosen(store, args.runs)
+    if args.action == "list":
+        _list(found, args)
+        return 0
+    reads = methodcaller("check") if archive else ACTIONS[args.action][1]
+    loaded = load(found, reads, named=bool(args.runs)) if reads else found
+    records = narrowed(loaded, args.where, args.status)
     if not records:
-        asked = args.where or args.status
-        print(f"no runs in {store.runs}{' match' if asked else '; make one with: dpfl run'}")
-        return 0
-    if args.action == "verify":
+        _say_none(args)
+    elif args.action == "verify":
         return _verify(records)
-    if archive:
+    elif archive:
         _archive(records, archive)
-        return 0
-    if args.action == "export":
-        _export(records, load(store, (), read) if args.runs else loaded, args.output)
-        return 0
-    actions = {"list": _list, "show": _show, "compare": _compare, "table": _pivot}
-    actions[args.action](records, args)
-    return 0
+    elif args.action == "export":
+        _export(records, load(store.all(), ROWS) if args.runs else loaded, args.output)
+    else:
+        actions = {"show": _show, "compare": _compare, "table": _pivot}
+        actions[args.action](records, args)
+    return EXIT_DAMAGED if archive and len(loaded) < len(found) else 0
 
 
 # --- the actions ----------------------------------------------------------------------------------
 
 
-def _list(records: Sequence[RunRecord], args: argparse.Namespace) -> None:
+def _say_none(args: argparse.Namespace) -> None:
+    asked = args.where or args.status
+    print(f"no runs in {outputs_dir()}{' match' if asked else '; make one with: dpfl run'}")
+
+
+def _list(found: Sequence[RunRecord], args: argparse.Namespace) -> None:
+    """Reads no more runs than are shown, unless what they hold decides which these are."""
     from dpfl_cli.cli.tables import print_results, wide_console
 
+    content_decides = args.all or args.json or args.where or args.status or args.sort
+    if content_decides:
+        records = load(found, RESULT, named=bool(args.runs), listed=not args.json)
+        records = narrowed(records, args.where, args.status, args.sort)
+        count = len(records)
+    else:
+        records = load(found[-LISTED:], RESULT, named=bool(args.runs), listed=True)
+        count = len(found)
     if args.json:
         print(json.dumps([row_of(record) for record in records], indent=2))
         return
-    print_results(wide_console(), [(record.config, record.result) for record in records])
+    if not records:
+        _say_none(args)
+        return
+    cut = count > LISTED and not args.all
+    if cut:
+        records = records[:LISTED] if args.sort else records[-LISTED:]
+    runs = [(record.config, record.result) for record in records]
+    print_results(wide_console(), runs, means=not cut)  # a mean over some seeds would mislead
+    if cut:
+        print(
+            f"the {'first' if args.sort else 'newest'} {LISTED} of {count} runs; the others: "
+            "--where KEY=VALUE, --sort KEY, --json, or --all (with means over seeds)"
+        )
 
 
 def _show(records: Sequence[RunRecord], args: argparse.Namespace) -> None:
@@ -256,14 +291,14 @@ def _payload(rows: Sequence[dict[str, Any]], kind: str) -> bytes:
         return json.dumps(rows, indent=2).encode()
     if kind == ".csv":
         out = io.StringIO()
-        lines = [rows[0], *([_text(value) for value in row.values()] for row in rows)]
+        lines = [rows[0], *([cell_of(value) for value in row.values()] for row in rows)]
         csv.writer(out, lineterminator="\n").writerows(lines)
         return out.getvalue().encode()
     import pandas as pd  # slow: not for a file of text
 
     frame = pd.DataFrame(rows, dtype=object)
     mixed = [key for key in rows[0] if any(isinstance(row[key], str | list) for row in rows)]
-    frame[mixed] = frame[mixed].map(_text)  # a column of a file has one type
+    frame[mixed] = frame[mixed].map(cell_of)  # a column of a file has one type
     sink = io.BytesIO()
     try:
         frame.infer_objects().to_parquet(sink, engine="pyarrow", index=False)
@@ -274,26 +309,23 @@ def _payload(rows: Sequence[dict[str, Any]], kind: str) -> bytes:
     return sink.getvalue()
 
 
-def _text(value: Any) -> str:
-    return "" if value is None else text_of(value)
-
-
 def _prune(store: RunStore, args: argparse.Namespace) -> None:
     unfinished = []
-    chosen = args.runs or args.where or args.status
-    if args.unfinished and chosen:
+    asked = args.runs or args.where or args.status
+    if args.unfinished and asked:
         raise ConfigError("prune: --unfinished means all interrupted runs; drop the choice of runs")
     if args.unfinished and store.partial.is_symlink():
         raise ConfigError(f"{store.partial}: a link; prune deletes nothing outside {store.runs}")
     if args.unfinished and store.partial.is_dir():  # others there are folders of running workers
         names = (path.name for path in store.partial.iterdir() if path.is_dir())
         unfinished = [name for name in names if re.fullmatch(f"[0-9a-f]{{{ID_DIGITS}}}", name)]
-    # a damaged run can be deleted by name
-    read = ("result",) if args.where or args.status else ()
     records = []
-    if not args.unfinished:
-        records = narrowed(load(store, args.runs, read), args.where, args.status)
-    if records and not chosen:
+    if not args.unfinished:  # a damaged run can be deleted by name
+        found = chosen(store, args.runs)
+        if args.where or args.status:
+            found = load(found, RESULT, named=bool(args.runs))
+        records = narrowed(found, args.where, args.status)
+    if records and not asked:
         raise ConfigError(
             "prune: name runs, or narrow them with --where, --status or --unfinished "
             "(all: --where engine=1)"

@@ -7,7 +7,7 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,25 +46,36 @@ def row_of(record: RunRecord) -> dict[str, Any]:
     }
 
 
+def chosen(store: RunStore, names: Sequence[str]) -> list[RunRecord]:
+    """The runs with these names, or all of the store, oldest first; none of their files is read.
+
+    Raises:
+      StoreError: nothing fits a name.
+    """
+    named = dict.fromkeys(one for name in names for one in _runs_of(name))
+    return [store.match(name) for name in named] if names else store.all()
+
+
 def load(
-    store: RunStore, names: Sequence[str], read: Sequence[str], listed: bool = False
+    found: Iterable[RunRecord],
+    needs: Callable[[RunRecord], object],
+    named: bool = False,
+    listed: bool = False,
 ) -> list[RunRecord]:
-    """The runs with these names, or all, each with the files that `read` names read.
+    """The runs of which the files that `needs` reads are whole.
 
     A damaged run is left out with a line on standard error, or on standard output where it is
     `listed`; one that was asked for by name is an error.
 
     Raises:
-      StoreError: nothing fits a name, or a named run is damaged.
+      StoreError: a named run is damaged.
     """
     records = []
-    named = dict.fromkeys(one for name in names for one in _runs_of(name))
-    for record in [store.match(name) for name in named] if names else store.all():
+    for record in found:
         try:
-            for name in read:
-                getattr(record, name)
+            needs(record)
         except StoreError as error:
-            if names:
+            if named:
                 raise
             if listed:
                 print(f"{record.id} damaged: {error}")

@@ -14,10 +14,10 @@ from rich.table import Table
 
 from dpfl_cli.cli.varying import (
     CHOICES,
+    cell_of,
     repetitions,
     settings_of,
     short_names,
-    text_of,
     varying,
 )
 from dpfl_cli.privacy.nominal import NOMINAL_SIGN
@@ -110,16 +110,19 @@ def collusion_text(collusion: str | list[dict[str, Any]], clients: int) -> str:
 # --- runs -----------------------------------------------------------------------------------------
 
 
-def print_results(console: Console, runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+def print_results(
+    console: Console, runs: Sequence[tuple[dict[str, Any], dict[str, Any]]], means: bool = True
+) -> None:
     """Prints a table of runs from their (config, result), and below it what holds for all of them.
 
-    Means over seeds follow where there are any. Where the console is too narrow for a line a run,
-    columns whose cells are all equal go below the table; then only one metric is shown, and the
-    swept keys fold.
+    Means over seeds follow where there are any, unless `means` is False. Where the console is too
+    narrow for a line a run, columns whose cells are all equal go below the table; then only one
+    metric is shown, and the swept keys fold.
     """
-    rows, means = _rows(runs)
+    rows, averages = _rows(runs)
     reports = [result["privacy"] for _, result in runs]
-    common = dict.fromkeys([*_print_rows(console, rows), *_print_rows(console, means)])
+    tables = [rows, averages] if means else [rows]
+    common = dict.fromkeys(line for table in tables for line in _print_rows(console, table))
     for line in (
         *([", ".join(common)] if common else []),
         _caption(reports),
@@ -149,7 +152,7 @@ def _rows(runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> tuple[list[R
                 "algorithm": chosen["algorithm"],
                 "dp": chosen["dp"],
                 "dataset": chosen["dataset"] + standin,
-                **{names[key]: text_of(column[number]) for key, column in swept.items()},
+                **{names[key]: cell_of(column[number]) for key, column in swept.items()},
                 "seed": str(result["seed"]),
                 **{name: _number(last[number].get(name)) for name in metrics},
                 "epsilon": epsilon_text(result["privacy"]),
@@ -222,10 +225,11 @@ def _lines(rows: Sequence[Row]) -> list[str]:
 
 def _folded(row: Row) -> Row:
     """All swept keys in one column, and no metric but the first."""
-    swept = [f"{name}={cell}" for name, cell in row.items() if name not in KNOWN]
+    swept = {name: cell for name, cell in row.items() if name not in KNOWN}
     further = [name for name in SHOWN if name in row][1:]
     kept = {name: cell for name, cell in row.items() if name in KNOWN and name not in further}
-    return {**kept, "settings": " ".join(swept)} if swept else row
+    settings = " ".join(f"{name}={cell}" for name, cell in swept.items() if cell)
+    return {**kept, "settings": settings} if swept else row
 
 
 def _table(rows: Sequence[Row]) -> Table:

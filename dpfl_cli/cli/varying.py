@@ -115,6 +115,11 @@ def text_of(value: Any) -> str:
     return str(value)
 
 
+def cell_of(value: Any) -> str:
+    """A config value in a table; empty where a run has none, as of another method's option."""
+    return "" if value is None else text_of(value)
+
+
 def differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Every key in which configs differ, the seed too, with the value of each."""
     flats = [flat(config) for config in configs]

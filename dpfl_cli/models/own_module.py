@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from functools import lru_cache
 
 import numpy as np
@@ -118,20 +119,28 @@ def _checked(path: str | None, content: str, shape: tuple[int, ...], classes: in
             f"{where}: batch normalisation lets the records of a batch meet, and is not private; "
             "write GroupNorm or LayerNorm"
         )
+    for one in module.modules():
+        if isinstance(one, nn.RNNBase | nn.RNNCellBase):
+            raise ConfigError(
+                f"{where}: nn.{type(one).__name__}: recurrent layers of PyTorch give no gradients "
+                "of single records; write its steps with nn.Linear (convolutions, GroupNorm, "
+                "LayerNorm and nn.MultiheadAttention are taken too)"
+            )
     parameters = trainable(module)
     if not parameters:
         raise ConfigError(f"{where}: has no parameter to train")
     records = torch.rand(3, *shape, generator=torch.Generator().manual_seed(SEED))
     before = _memory(module)
+
+    def loss(own: dict[str, Tensor], one: Tensor) -> Tensor:
+        output: Tensor = functional_call(module, own, (one.unsqueeze(0),))
+        return functional.log_softmax(output, -1).sum() if classes else output.sum()
+
     try:
-        with torch.no_grad():
-            together, alone = module(records), [module(one.unsqueeze(0)) for one in records]
-
-        def loss(own: dict[str, Tensor], one: Tensor) -> Tensor:
-            output: Tensor = functional_call(module, own, (one.unsqueeze(0),))
-            return functional.log_softmax(output, -1).sum() if classes else output.sum()
-
-        vmap(grad(loss), in_dims=(None, 0))({**parameters}, records)
+        with warnings.catch_warnings(action="ignore"):  # a refusal is one line
+            with torch.no_grad():
+                together, alone = module(records), [module(one.unsqueeze(0)) for one in records]
+            vmap(grad(loss), in_dims=(None, 0))({**parameters}, records)
     except Exception as error:
         raise ConfigError(
             f"{where}: {type(error).__name__} on records of shape {list(shape)}: {error}"

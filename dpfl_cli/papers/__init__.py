@@ -53,12 +53,12 @@ def own(path: Path) -> list[Artifact]:
         perform(path.read_bytes(), path, module)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{path}: {type(error).__name__}: {error}") from error
     found = [one for one in declared(module) if one.paper is None]
     if not found:
         raise ConfigError(
-            f"{path}: declares no Artifact (with paper=None); see dpfl_cli.reproduction.api"
+            f"{path}: declares no Artifact with paper=None; docs/reproduce.md shows one"
         )
     return found
 

@@ -105,8 +105,7 @@ def grid(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, object]]:
-    out = dpfl(capsys, "runs", "list", "--json", *words)
-    return [] if out.startswith("no runs") else json.loads(out)
+    return json.loads(dpfl(capsys, "runs", "list", "--json", *words))
 
 
 def test_conditions_compare_numbers_and_lists_have_an_order(
@@ -129,6 +128,52 @@ def test_conditions_compare_numbers_and_lists_have_an_order(
         ["--sort", "accuracy"],
     ):
         assert main(["runs", "list", *wrong]) == 2
+
+
+def test_a_list_shows_the_newest_runs_says_of_the_others_and_reads_none_of_them(
+    grid: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpfl_cli.cli.runs.LISTED", 3)
+    stored = [record.id for record in RunStore(outputs_dir()).all()]
+
+    def shown(*words: str) -> tuple[list[str], list[str]]:
+        lines = dpfl(capsys, "runs", "list", *words).splitlines()
+        return [line.split()[0] for line in lines if line[:12] in grid], lines
+
+    found, lines = shown()
+    assert found == stored[-3:]
+    assert lines[-1].startswith("the newest 3 of 8 runs; the others: --where KEY=VALUE, --sort KEY")
+    assert "±" not in "".join(lines)  # of some of the seeds
+    by_distance = [run["run"] for run in listed(capsys, "--sort=-distance")]
+    assert len(by_distance) == 8
+    found, lines = shown("--sort=-distance")
+    assert found == by_distance[:3]
+    assert lines[-1].startswith("the first 3 of 8 runs; ")
+    found, lines = shown("--where", "dp.epsilon=2", "--where", "algorithm=fedgd")
+    assert len(found) == 2
+    assert "newest" not in lines[-1]
+    found, lines = shown("--all")
+    assert found == stored
+    assert "newest" not in lines[-1]
+    assert "±" in "".join(lines)
+
+    (outputs_dir() / "runs" / stored[0] / "result.json").write_text("{")
+    assert stored[0] not in "".join(shown()[1])
+    assert f"{stored[0]} damaged: " in "".join(shown("--all")[1])
+    assert [run["run"] for run in listed(capsys)] == stored[1:]  # JSON all the same
+
+
+def test_a_setting_that_a_run_lacks_is_not_in_its_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    dpfl(capsys, "run", "-m", "algorithm=fednew", "dp=cdp", "algorithm.damping=1,2", *SMALL)
+    dpfl(capsys, "run", "-m", "algorithm=scaffold", "dp=cdp", "algorithm.local_lr=0.1,0.2", *SMALL)
+    console = Console(width=80, file=io.StringIO(), highlight=False)
+    print_results(console, [(one.config, one.result) for one in RunStore(outputs_dir()).all()])
+    text = console.file.getvalue()
+    assert "settings" in text
+    assert "local_lr=0.2" in text
+    assert "null" not in text
 
 
 def test_tables_show_every_swept_key_and_means_at_any_width(

@@ -816,6 +816,26 @@ def test_an_archive_is_taken_by_another_store(
     assert "not an archive" in err
 
 
+def test_an_archive_of_a_store_leaves_damaged_runs_out_and_says_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = dpfl(capsys, "run", "-m", "seed=0,1,2", "--quiet", *SMALL)[1]
+    damaged, *whole = map(Path, out.splitlines())
+    (damaged / "ledger.json").write_text("[]")
+    file = tmp_path / "runs.tar.xz"
+    code, out, err = dpfl(capsys, "runs", "export", "--archive", str(file))
+    assert (code, out) == (3, f"2 runs in {file}\n")
+    assert err.startswith(f"dpfl: left out: {damaged / 'ledger.json'}: was changed")
+    assert len(err.splitlines()) == 1
+    none = tmp_path / "none.tar.xz"
+    for expected, *words in ((2, damaged.name), (3, "--where", "seed=0")):
+        assert dpfl(capsys, "runs", "export", *words, "--archive", str(none))[0] == expected
+    assert not none.exists()
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "elsewhere"))
+    code, out, _ = dpfl(capsys, "runs", "import", str(file))
+    assert (code, set(out.splitlines())) == (0, {f"{one.name} taken" for one in whole})
+
+
 def test_a_run_imports_nothing_slow_that_it_does_not_use() -> None:
     slow = "{'pandas', 'matplotlib', 'sklearn', 'nibabel', 'dp_accounting', 'scipy.stats'}"
     code = (
@@ -987,6 +1007,7 @@ METHOD = '@algorithm("own", revision=1, paper="", unit="client")\nclass Own:\n  
     [
         (METHOD + "hyper: LocalSettings", [], "class Own lacks releases, init, round"),
         (METHOD + "pass", [], "class Own lacks its settings"),
+        ("class Own: pass", [], "own.py: registers nothing; put @component over a class"),
         (
             '@component("model", "own", revision=1, settings=Settings)\nclass Own(Network): pass',
             [],

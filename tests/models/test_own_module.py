@@ -18,6 +18,8 @@ from dpfl_cli.models.own_module import OwnModule, OwnModuleSettings
 from dpfl_cli.privacy.client_values import opened
 
 FILE = """
+import warnings
+
 import torch
 from torch import nn
 
@@ -58,6 +60,7 @@ class Counts(Base):
 
 class Running(Base):
     def forward(self, x):
+        warnings.warn("slow")
         self.mean.mul_(0.9)
         return self.layer(x)
 
@@ -68,6 +71,15 @@ class Normalised(Base):
 
     def forward(self, x):
         return self.norm(self.layer(x))
+
+class Recurrent(Base):
+    def __init__(self, layer=nn.LSTM):
+        super().__init__()
+        self.steps = nn.Sequential(layer(5, 3))
+
+class Cell(Recurrent):
+    def __init__(self):
+        super().__init__(nn.GRUCell)
 
 class Wide(nn.Linear):
     def __init__(self):
@@ -156,22 +168,28 @@ def test_it_begins_as_its_layers_draw_by_the_runs_seed(path: str) -> None:
         (":Counts", "keeps something"),
         (":Running", "mutate a captured Tensor"),
         (":Normalised", "write GroupNorm"),
+        (":Recurrent", "nn.LSTM: recurrent layers .* write its steps with nn.Linear"),
+        (":Cell", "nn.GRUCell: recurrent layers"),
         (":Wide", r"gives \[3, 7\] for 3 records, not \[3, 3\]"),
         (":Narrow", r"on records of shape \[5\]"),
         (":Asks", "without arguments but shape and classes"),
         (":frozen", "no parameter to train"),
         (":seven", "must be a module"),
         (":Base", "NotImplementedError"),
-        (":Nett", "did you mean Net"),
+        (":Nett", "no Nett there; did you mean Net"),
+        (":functional", "choose from: .*, ready"),
         ("", "write FILE.py:NAME"),
         (None, "model.path: missing"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_line(path: str, name: str | None, says: str) -> None:
+def test_what_does_not_fit_is_refused_in_one_line(
+    path: str, name: str | None, says: str, recwarn: pytest.WarningsRecorder
+) -> None:
     settings = OwnModuleSettings(path=None if name is None else path + name)
     with pytest.raises(ConfigError, match=says) as caught:
         OwnModule.dimension_of(settings, info(3))
     assert "\n" not in str(caught.value)
+    assert not recwarn.list
 
 
 def test_the_identity_has_the_content_and_the_name(path: str) -> None:
