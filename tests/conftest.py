@@ -11,10 +11,19 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from dpfl_cli.cli.start import importing
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("same", derandomize=True, deadline=None, database=None)
 settings.load_profile("same")  # the same examples every time, wherever they are run
 NUMBERS = itertools.count()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported and collected stays: nobody looks for garbage among it, then or later."""
+    with importing():
+        return (yield)
 
 
 @pytest.fixture(autouse=True)

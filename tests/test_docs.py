@@ -44,10 +44,12 @@ def test_what_a_guide_shows_runs(page: Path, tmp_path: Path) -> None:
 
 
 def command(line: str) -> str:
-    """Python that runs a command of a guide; runs take two rounds."""
+    """Python that runs a command of a guide; runs take two rounds, so said that all runs of a grid
+    share the composition of their options.
+    """
     program, name, *words = shlex.split(line, comments=True)
     assert program == "dpfl"
-    short = ["++rounds=2"] if name == "run" else []
+    short = ["rounds=2"] if name == "run" else []
     return f"assert main({[name, *words, *short]!r}) == 0, {line!r}"
 
 

@@ -174,24 +174,15 @@ def test_the_largest_eigenvalue_of_softmax_curvature(
     )
     values, bound = points(objective), torch.tensor([0.4, 1.0, 3.0], dtype=torch.float64)
     found = opened(objective.largest_curvature(values, kind, bound)).double()
-    basis = torch.eye(objective.dimension, dtype=values.dtype)
-    for run in range(len(index)):
-        for client in range(len(counts)):
-            columns = []  # of (H + I)^-1, whose smallest eigenvalue is 1 / (1 + lambda_max)
-            for unit in basis:
-                right = torch.zeros_like(values)
-                right[run, client] = unit
-                one = torch.ones(len(index), dtype=torch.float64)
-                columns.append(
-                    opened(objective.damped_solve(values, right, one, kind, bound))[
-                        run, client
-                    ].double()
-                )
-            smallest = torch.linalg.eigvalsh(torch.stack(columns))[0]
-            tolerance = 1e-6 if precision == "float64" else 1e-4
-            assert float(found[run, client]) == pytest.approx(
-                float(1 / smallest - 1), rel=tolerance, abs=tolerance
-            )
+    one = torch.ones(len(index), dtype=torch.float64)
+    columns = [  # [R, M, d] of every (H + I)^-1, whose smallest eigenvalue is 1 / (1 + lambda_max)
+        opened(objective.damped_solve(values, unit.expand_as(values), one, kind, bound)).double()
+        for unit in torch.eye(objective.dimension, dtype=values.dtype)
+    ]
+    smallest = torch.linalg.eigvalsh(torch.stack(columns, dim=-1))[..., 0]
+    tolerance = 1e-6 if precision == "float64" else 1e-4
+    expected = pytest.approx((1 / smallest - 1).numpy(), rel=tolerance, abs=tolerance)
+    assert found.numpy() == expected
 
 
 def test_lanczos_finds_the_largest_of_many_eigenvalues() -> None:

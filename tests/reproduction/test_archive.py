@@ -7,6 +7,7 @@ scipy (each comparison by its own spread, where the pages may pool those of like
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import tarfile
@@ -138,6 +139,7 @@ STATIC = ("ISRL", "FedAvg", "SCAFFOLD")
 ROUNDS = range(1000, 9000, 1000)
 
 
+@functools.cache
 def dynamic_cells() -> Cells:
     """Relative squared error of the mean and, of the proposed method, the distance of copies."""
 
