@@ -150,7 +150,15 @@ class Shown:
         rows = [row for row in rows if row[len(keys)] is not None]
         words = {str(value) for row in rows for value in row[: len(keys) - 1]} | set(labels)
         titles = {word: shown for word in sorted(words) if (shown := title(word)) != word}
-        return {"labels": labels, "rows": rows, "titles": titles}
+        return {"labels": labels, "rows": rows, "titles": titles, "log": self._logarithmic()}
+
+    def _logarithmic(self) -> list[str]:
+        """The measures that the first figure of each draws on a logarithmic scale."""
+        first: dict[str, bool] = {}
+        for figure in self.declared.figures if self.declared else ():
+            for measure in figure.measures:
+                first.setdefault(measure, bool({"y", "colour"} & set(figure.log)))
+        return [measure for measure, log in first.items() if log]
 
 
 def _group(claim: Mapping[str, Any]) -> str:

@@ -17,7 +17,17 @@ from dpfl_cli.reproduction.reproduce import reproduce
 from tests.reproduction.small import ONE
 
 EVIL = "<script>alert(1)</script>"
-HOSTILE = dataclasses.replace(ONE, title=f"Title {EVIL}", notes=[EVIL, "[x](javascript:alert(1))"])
+CURVES, BARS, _ = ONE.figures
+HOSTILE = dataclasses.replace(
+    ONE,
+    title=f"Title {EVIL}",
+    notes=[EVIL, "[x](javascript:alert(1))"],
+    figures=[  # a logarithmic curve, and a distance that is so in its second figure only
+        dataclasses.replace(CURVES, log=["y"]),
+        BARS,
+        dataclasses.replace(BARS, log=["y"]),
+    ],
+)
 KNOWN = {"demo/one": HOSTILE}
 
 
@@ -53,6 +63,7 @@ def test_a_page_has_all_that_there_is(site: Path) -> None:
     assert {"table.csv", "series.csv", "claims.json", "figure.pdf", "commands.txt"} <= links
     assert all((site / "demo/one/quick" / name).is_file() for name in links)
     (data,) = re.findall(r'id="points">(.*?)</script>', page, flags=re.DOTALL)
+    assert json.loads(data)["log"] == ["curve"]
     rows = json.loads(data)["rows"]
     assert ["fedexp", 0.1, "distance"] in [row[:3] for row in rows]
     # seeds, and no number of a paper

@@ -84,7 +84,7 @@ const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B8860B", "#56B4E9
 const W = 760, H = 400, LEFT = 70, RIGHT = 12, TOP = 10, BOTTOM = 44;
 
 const plot = (root, data) => {
-  const { labels, rows, titles } = data;
+  const { labels, rows, titles, log } = data;
   const names = [...labels, "measure", "round"];
   const points = rows.map((row) => ({
     at: Object.fromEntries(names.map((name, i) => [name, row[i]])),
@@ -148,6 +148,7 @@ const plot = (root, data) => {
         one.field.addEventListener("change", draw);
       }
       const scale = choose("y axis", ["linear", "log"]);
+      scale.field.value = Number(log.includes(measure.get()));  // as in the figure
       more.push({ ...scale, name: "scale" });
       scale.field.addEventListener("change", draw);
       draw();
