@@ -218,7 +218,8 @@ fig4 = Artifact(
             rows=["task", "eps", "method"],
             columns="measure",
             cells=["accuracy", "ratio", "total", "operations", "floats", "best.point"],
-            notes="operations are those of torch's products, counted in two rounds beforehand",
+            notes="operations are those of torch's products, counted in two rounds beforehand; – "
+            "where a method computes in compiled kernels alone, whose operations are not counted",
         ),
     ],
     figures=[
