@@ -19,7 +19,7 @@ from dpfl_cli.simulation.run_plan import CHOSEN, Choice, Plan
 # revision of one value of an option, and revisions that were raised with the new identity.
 RECORD = ("batch_size", "sampling", "clipping")
 NETWORK = ("watched_client", "train_loss_records")
-IMAGES = ("subset", "subset_seed", "pixels")
+IMAGES = ("subset", "subset_seed", "held_out", "pixels")
 LATER: dict[str, tuple[str, ...]] = {
     "dp": ("calibration", "v", "releases"),
     "fedavg": ("batch_size",),

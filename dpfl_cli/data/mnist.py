@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from dpfl_cli.config.component import component, lookup
-from dpfl_cli.config.errors import DataError
+from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.idx import SIDE, Part, idx_file, idx_images, idx_labels
 from dpfl_cli.data.loading import UsedSettings, ranks, used
@@ -28,13 +28,15 @@ PARTS: dict[Part, str] = {"train": "train_records", "test": "test_records"}
 
 
 class ImageSettings(UsedSettings):
-    """Which records are used (of a subset, None is all; tests are the first ones of the file), and
-    the scale of the pixels.
+    """Which records are used (of a subset, None is all; tests are the first ones), whether models
+    are tested on the last `held_out` training records, which no client then has, in place of the
+    test file, and the scale of the pixels.
     """
 
     standardise: bool = False
     subset: Literal["first", "random", "stratified"] = "first"
     subset_seed: int = Field(default=0, ge=0)
+    held_out: int = Field(default=0, ge=0)
     pixels: Literal["unit", "raw"] = "unit"
 
     @model_validator(mode="after")
@@ -65,6 +67,16 @@ class Images:
         return digest(idx_file(cls.name, part, "labels")).size - 8
 
     @classmethod
+    def sizes(cls, settings: ImageSettings) -> dict[Part, int]:
+        """Number of records to train and to test with, whatever is used of them."""
+        train, held = cls.size("train"), settings.held_out
+        if held >= train:
+            raise ConfigError(
+                f"dataset.held_out={held}: {cls.name} has {train} training records; write less"
+            )
+        return {"train": train - held, "test": held or cls.size("test")}
+
+    @classmethod
     def read(cls, part: Part) -> tuple[np.ndarray, np.ndarray]:
         """Images [N, *shape] uint8 and labels [N] int64; a DataError names a file that does not
         hold such.
@@ -85,8 +97,8 @@ class Images:
         """
         sha256 = content_sha256(locate(cls.name))
         records, _ = (
-            used(cls.name, field, getattr(settings, field), cls.size(part))
-            for part, field in PARTS.items()
+            used(cls.name, PARTS[part], getattr(settings, PARTS[part]), there)
+            for part, there in cls.sizes(settings).items()
         )
         return DatasetInfo(cls.name, "real", sha256, cls.shape, CLASSES, records, clients=None)
 
@@ -162,7 +174,11 @@ def _records(name: str, sha256: str, settings: ImageSettings) -> tuple[Records, 
     data = lookup("dataset", name).target
 
     def made(part: Part) -> Records:
-        images, labels = data.read(part)
+        images, labels = data.read("train" if settings.held_out else part)
+        if settings.held_out:
+            left = len(labels) - settings.held_out
+            own = slice(left) if part == "train" else slice(left, None)
+            images, labels = images[own], labels[own]
         wanted: int | None = getattr(settings, PARTS[part])
         chosen: slice | np.ndarray = slice(wanted)
         if part == "train" and settings.subset != "first" and wanted is not None:

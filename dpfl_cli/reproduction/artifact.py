@@ -94,15 +94,14 @@ SEARCH_SEEDS = (1000, 1001)  # of a search's two stages; the seeds of a size are
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """At scale=paper the cells of a grid (of the labels that a `Best` is over) are found in stages:
+    """At its scales the cells of a grid (of the labels that a `Best` is over) are found in stages:
     all of them at reduced size with one seed, the best few at full size with another, and the best
-    of these with the seeds of the size. What is in no grid, or in a grid of one cell, has all seeds
-    at once.
+    of these with the seeds of the size. What is in no grid of several cells has all seeds at once.
 
     Attributes:
       reduced: config values that make a run cheap.
       note: what these are, in words.
-      keep: how many cells of a grid go on to full size.
+      keep: how many cells of a grid go on to full size; a single one has all seeds at once.
       where: only grids with these labels are searched; all cells of others have all seeds.
       whole: labels of grids run at full size as a whole, to see what is missed; chosen beforehand.
       always: labels of cells that have all seeds whatever is found, because claims ask for them.
@@ -112,6 +111,7 @@ class Search:
     reduced: Callable[[Run], Mapping[str, Any]]
     note: str
     keep: int = 3
+    scales: Sequence[Scale] = ("paper",)
     where: Where = field(default_factory=dict)
     whole: Sequence[Where] = ()
     always: Sequence[Where] = ()
@@ -293,7 +293,7 @@ class Artifact:
       shows: what a reader sees in it, in a few sentences.
       source: where in the paper it stands, such as "Table 4; settings of Table 2".
       runs: its runs at a scale, in the order of its rows.
-      search: how the cells that `best` chooses are found at scale=paper; by running all of them if
+      search: how the cells that `best` chooses are found, at its scales; by running all of them if
         not given.
       show: more columns of table.csv: name -> a fact of the plan.
       titles: how labels, their values and measures are written for readers.
@@ -355,7 +355,7 @@ class Artifact:
 
     def searched(self, scale: Scale) -> Search | None:
         """The search at a scale, if there is one."""
-        return self.search if scale == "paper" else None
+        return self.search if self.search and scale in self.search.scales else None
 
     @cached_property
     def choices(self) -> dict[str, list[Any]]:

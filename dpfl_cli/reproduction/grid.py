@@ -144,10 +144,14 @@ def commands(artifact: Artifact, scale: Scale) -> Iterator[str]:
         yield f"dpfl run {many}"
     if search := artifact.searched(scale):
         low, high = SEARCH_SEEDS
+        best = "the best cell of each grid"
+        if search.keep > 1:
+            best = (
+                f"the best {search.keep} cells of each grid with seed={high}, and the best of these"
+            )
         yield (
-            f"# Then, without what makes runs with seed={low} small ({search.note}): the best "
-            f"{search.keep} cells of each grid with seed={high}, and the best of these with seeds "
-            f"0 to {artifact.size(scale).seeds - 1}."
+            f"# Then, without what makes runs with seed={low} small ({search.note}): {best} with "
+            f"seeds 0 to {artifact.size(scale).seeds - 1}."
         )
 
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files as resources
 from pathlib import Path
@@ -50,11 +50,13 @@ class Shown:
       made: its folder.
       declared: None for one of a file of one's own that is not at hand, or that has changed since.
       scales: at which it is there.
+      before: the same at the largest scale below, where that is asked for.
     """
 
     made: Made
     declared: Artifact | None
     scales: Sequence[str]
+    before: Shown | None = None
 
     @property
     def url(self) -> str:
@@ -94,6 +96,23 @@ class Shown:
     @property
     def counts(self) -> Counts:
         return counted(self.claims)
+
+    @property
+    def tried(self) -> str:
+        """Its paper's claims: how many hold / fail / are undecided, in brackets at reduced size."""
+        counts = self.counts["reduced" if self.reduced else "paper"]
+        text = " / ".join(str(counts[finding]) for finding in (HOLDS, FAILS, UNDECIDED))
+        return f"({text})" if self.reduced else text
+
+    @property
+    def changes(self) -> list[tuple[Mapping[str, Any], str, str]]:
+        """Claims of which `before` found otherwise: each with that finding, and what decides it."""
+        earlier = {one["id"]: one for one in self.before.claims} if self.before else {}
+        return [
+            (one, known["finding"], _why(known["comparisons"], one))
+            for one in self.claims
+            if (known := earlier.get(one["id"])) and known["finding"] != one["finding"]
+        ]
 
     @property
     def minutes(self) -> float | None:
@@ -167,6 +186,27 @@ def _group(claim: Mapping[str, Any]) -> str:
     return "ours" if claim["ours"] else "reduced" if claim["state"] == REDUCED else "paper"
 
 
+def _why(before: Iterable[Mapping[str, Any]], claim: Mapping[str, Any]) -> str:
+    """A comparison at both sizes: the first that is found otherwise now, one with the claim's new
+    finding before others; or the first that does not hold.
+    """
+    known = {one["text"]: one for one in before}
+    mine = claim["comparisons"]
+    changed = [one for one in mine if known.get(one["text"], {}).get("finding") != one["finding"]]
+    decisive = [one for one in changed if one["finding"] == claim["finding"]]
+    for one in (*decisive, *changed, *(one for one in mine if one["finding"] != HOLDS)):
+        earlier = _interval(known[one["text"]]) if one["text"] in known else "not compared"
+        return f"`{one['text']}`: {earlier}; then {_interval(one)}"
+    return str(claim["reason"])
+
+
+def _interval(one: Mapping[str, Any]) -> str:
+    seeds = f"{one['seeds']} seeds" if one["seeds"] else "exact"
+    if one.get("low") is None:
+        return f"{one.get('reason', one['finding'])} ({seeds})"
+    return f"{one['difference']:.3g} [{one['low']:.3g}, {one['high']:.3g}] ({seeds})"
+
+
 def _plain(value: Any) -> Any:
     if not isinstance(value, float):
         return value
@@ -202,7 +242,11 @@ def _template(name: str) -> Callable[..., str]:
 def index_md(root: Path) -> str:
     """The overview of a folder of artifacts in markdown: totals, and a line for each artifact."""
     found = largest(folders(root))
-    shown = [Shown(one, None, [one.scale]) for one in found if not one.damage]
+    every = [Shown(one, None, [one.scale]) for one in folders(root) if not one.damage]
+    below = {one.made.artifact: one for one in every if one.made not in found}
+    shown = [
+        replace(one, before=below.get(one.made.artifact)) for one in every if one.made in found
+    ]
     damaged = [one for one in found if one.damage]
     return _template("index.md.j2")(shown=shown, damaged=damaged, papers=_by_paper(shown))
 

@@ -75,14 +75,16 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
     rough = measured(artifact, reduced, ended(reduced), names, labels)
     searched = set(places(rough, labels))
     kept = best(rough, declared.keep)
-    again = [run for place, run in by_place.items() if place in kept | checked & searched]
+    compared = kept if declared.keep > 1 else set[Place]()  # one that is kept has won
+    again = [run for place, run in by_place.items() if place in compared | checked & searched]
     asked = [Request(replace(run, exclusive=False), SEARCH_SEEDS[1]) for run in again]
     full = planned(artifact, asked)
     exact = measured(artifact, full, ended(full), names, labels)
     candidate = [place in kept for place in places(exact, labels)]
     dropped = [place not in kept for place in places(rough, labels)]
     # with those that were dropped, so that the ends of a grid are known
-    rows = pd.concat([exact[candidate], rough[dropped].assign(value=math.nan)], ignore_index=True)
+    final = exact[candidate] if compared else rough[[not one for one in dropped]]
+    rows = pd.concat([final, rough[dropped].assign(value=math.nan)], ignore_index=True)
     winners = best(rows)
     lasting = winners | always | (kept if declared.finalists else set())
     last = [

@@ -34,12 +34,16 @@ def search_section(artifact: Artifact, scale: Scale, text: str, rows: pd.DataFra
     frame["kept"] = frame["kept"] == "True"
     sizes = frame["stage"].value_counts()
     low, high = SEARCH_SEEDS
-    lasting = "all of these" if search.finalists else "the best of these"
+    last, best = artifact.size(scale).seeds - 1, "the best of each grid"
+    if search.keep > 1:
+        best = (
+            f"the best {search.keep} of each grid, {sizes.get(FULL, 0)} in all, at full size with "
+            f"seed {high}; {'all' if search.finalists else 'the best'} of these"
+        )
     parts = [
         f"The cells of grids were found in stages: {sizes[REDUCED]} at reduced size ({search.note})"
-        f" with seed {low}; the best {search.keep} of each grid, {sizes.get(FULL, 0)} in all, at "
-        f"full size with seed {high}; {lasting} with seeds 0 to "
-        f"{artifact.size(scale).seeds - 1}, which no choice has seen. What is in no grid, and what "
+        f" with seed {low}; {best} with {'seeds 0 to' if last else 'seed'} {last}, which no choice "
+        "has seen. What is in no grid, and what "
         "claims ask for, has all seeds. Every value is in search.csv; tables show what has all "
         "seeds."
     ]

@@ -24,7 +24,7 @@ from small_files import (
 )
 
 from dpfl_cli.config.component import lookup, parse_settings
-from dpfl_cli.config.errors import DataError
+from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.data import mnist
 from dpfl_cli.data.catalogue import CATALOGUE
@@ -78,6 +78,19 @@ def test_the_first_records_are_taken(small):
     np.testing.assert_array_equal(part.train.features, whole.train.features[:5])
     np.testing.assert_array_equal(part.train.targets, whole.train.targets[:5])
     np.testing.assert_array_equal(part.test.features, whole.test.features[:3])
+
+
+def test_held_out_records_are_the_last_that_trained_and_no_test_record_is_seen(small):
+    whole, settings = Mnist.load(ImageSettings(), 0), ImageSettings(held_out=12, test_records=10)
+    part = Mnist.load(settings, 0)
+    assert Mnist.info(settings).records == len(part.train) == 28
+    np.testing.assert_array_equal(part.train.features, whole.train.features[:28])
+    np.testing.assert_array_equal(part.test.features, whole.train.features[28:38])
+    np.testing.assert_array_equal(part.test.targets, whole.train.targets[28:38])
+    with pytest.raises(ConfigError, match="train_records=29: mnist has 28 of them"):
+        Mnist.info(ImageSettings(held_out=12, train_records=29))
+    with pytest.raises(ConfigError, match="held_out=40: mnist has 40 training records; write less"):
+        Mnist.info(ImageSettings(held_out=40))
 
 
 @pytest.mark.parametrize(

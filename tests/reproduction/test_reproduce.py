@@ -41,6 +41,7 @@ from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.published import check_published, publish_artifacts
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rehearse import rehearse
+from dpfl_cli.reproduction.report import index_md
 from dpfl_cli.reproduction.reproduce import prepare, reproduce
 from dpfl_cli.reproduction.rows import matching
 from dpfl_cli.reproduction.tables import averaged, from_csv, rows_of, to_csv
@@ -476,6 +477,25 @@ def test_a_changed_finding_is_told(published: Path) -> None:
     judging.recorded()["demo/one"]["quick"]["spends"] = "fails"
     _, lines, _ = check_published(published, {"demo/one": ONE})
     assert any("recorded 'fails', found 'holds'" in line for line in lines)
+
+
+def test_the_index_says_what_a_larger_size_changed(published: Path) -> None:
+    small, large = published / "demo/one/quick", published / "demo/one/paper"
+    shutil.copytree(small, large)
+    content = json.loads((small / "claims.json").read_text())
+    claim = next(one for one in content["claims"] if one["finding"] == "holds")
+    after = {"text": "gap", "finding": "fails", "seeds": 9, "difference": -2.0, "low": -3.0}
+    before = {"text": "gap", "finding": "holds", "seeds": 4, "difference": 1.0, "low": 0.5}
+    for folder, one in ((small, {**before, "high": 1.5}), (large, {**after, "high": -1.0})):
+        claim |= {"finding": one["finding"], "comparisons": [{**one, "text": "same"}, one]}
+        claim["comparisons"][0] |= {"finding": "holds"}
+        (folder / "claims.json").write_text(json.dumps(content))
+    index = index_md(published)
+    why = "`gap`: 1 [0.5, 1.5] (4 seeds); then -2 [-3, -1] (9 seeds)"
+    assert f"| demo/one | {claim['id']} | holds | fails | {why} |" in index
+    assert index.count("| demo/one |") == 1
+    shutil.rmtree(large)
+    assert "| demo/one |" not in index_md(published)
 
 
 def test_what_is_missing_is_told(published: Path, tmp_path: Path) -> None:

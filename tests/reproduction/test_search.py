@@ -213,6 +213,23 @@ def test_a_kill_between_stages_loses_nothing(
     assert f" {made.new} to do" in price or killed == 1  # a made-up winner may be the extra cell
 
 
+def test_one_that_is_kept_has_won_at_reduced_size_and_at_its_scales_alone() -> None:
+    """0.3 is the best of the first stage, and neither the second nor the final seeds are asked."""
+    alone = dataclasses.replace(SEARCH, keep=1, whole=(), scales=("quick",))
+    artifact = dataclasses.replace(STAGED, search=alone)
+    assert artifact.searched("paper") is None
+    found = search(artifact, "quick", measured_by_hand)
+    assert [len(stage) for stage in found.stages] == [6, 0]
+    last = {(*cell.run.labels.values(),) for cell in found.cells}
+    assert last == {("fedexp", 0.3), ("fedavg", 0.3), ("fedavg", 0.1)}
+    assert {cell.seed for cell in found.cells} == set(range(artifact.size("quick").seeds))
+    rows = rows_of_runs(artifact, found.cells, measured_by_hand(found.cells), found.rows)
+    assert rows.value("best.clip", method="fedavg") == 0.3
+    page = " ".join(search_section(artifact, "quick", found.table, averaged(rows)))
+    assert "with seed 1000; the best of each grid with seeds 0 to" in page
+    assert "best cell of each grid with seeds 0 to" in list(commands(artifact, "quick"))[-1]
+
+
 def test_the_price_is_known_beforehand(outputs: Path, tmp_path: Path) -> None:
     stages = "a search of 6 runs at reduced size, 5 at full size; "
     (line,) = dry_run([STAGED], "paper", tmp_path)

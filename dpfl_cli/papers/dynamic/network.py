@@ -14,6 +14,7 @@ from dpfl_cli.reproduction.api import (
     Run,
     Runs,
     Scale,
+    Search,
     Size,
     Table,
     above,
@@ -55,10 +56,11 @@ def runs(scale: Scale) -> Runs:
 
 
 CHOSEN = {"best": True}  # the clip norm
-BY_LOSS = "at the clip norm of the lower train loss, which no test record has chosen"
+HELD_OUT = 10_000  # training records, which leave the clients theirs
+ON_HELD_OUT = "at the clip norm that does better on held-out records; no test record has chosen it"
 
 
-@claim("appendix A.4, Figure 3", "holds", note=BY_LOSS)
+@claim("appendix A.4, Figure 3", "holds", note=ON_HELD_OUT)
 def c8_more(rows: Rows) -> Comparisons:
     """1000 rounds end at least 2 points above 500, under both budgets"""
     for budget in BUDGETS:
@@ -72,7 +74,7 @@ def _flat(rows: Rows, **cell: float) -> Comparisons:
         yield level(more, few, within=3)
 
 
-@claim("appendix A.4, Figure 3", note=BY_LOSS)
+@claim("appendix A.4, Figure 3", note=ON_HELD_OUT)
 def c8_flat(rows: Rows) -> Comparisons:
     """1200 rounds end within 3 points of 1000, under both budgets"""
     yield from _flat(rows, **CHOSEN)
@@ -86,7 +88,7 @@ def c8_flat_clip_1(rows: Rows) -> Comparisons:
 
 @claim(
     "appendix A.4, in words",
-    note=f"{BY_LOSS}; at scale=quick it is a smaller network on smaller images",
+    note=f"{ON_HELD_OUT}; at scale=quick it is a smaller network on smaller images",
 )
 def c8_level(rows: Rows) -> Comparisons:
     """with 1000 rounds it reaches about 70 % (within 5 points) under both budgets"""
@@ -111,11 +113,11 @@ fig3 = Artifact(
         ),
         "quick": Size(
             1,
-            1.6,
+            3,
             "images averaged to 14 x 14 pixels, 32 hidden units, 150, 300 and 360 rounds in place "
             "of 500, 1000, 1200",
         ),
-        "paper": Size(3, 85, "the network 784-200-10, d = 159,010"),
+        "paper": Size(3, 86, "the network 784-200-10, d = 159,010"),
     },
     runs=runs,
     measures={
@@ -123,7 +125,19 @@ fig3 = Artifact(
         "final": Metric("accuracy", "last", title="final test accuracy"),
         "loss": Metric("train_loss", "last", better="lower", title="final train loss"),
     },
-    best=[Best("clip_norm", "loss", note="lowest train loss, a private number")],
+    best=[Best("clip_norm", "final", note="best on records held out of training")],
+    search=Search(
+        reduced=lambda run: {
+            "dataset.held_out": HELD_OUT,
+            "rounds": FEWER[run.labels["T"]],
+            "algorithm.strong_convexity": 0.08,
+        },
+        note=f"150, 300 or 360 rounds; tested on {HELD_OUT:,} training records that no client has, "
+        "not on the test records",
+        keep=1,
+        scales=("quick", "paper"),
+        always=[{"clip_norm": 1.0, "T": ["T1000", "T1200"]}],
+    ),
     show={"rounds": "rounds"},
     titles={
         "T": "number of rounds",
@@ -143,7 +157,7 @@ fig3 = Artifact(
             notes="the paper gives numbers in words only: about 70 % with 1000 and 1200 rounds",
         ),
         Table(
-            "Final train loss, by which the clip norm is chosen",
+            "Final train loss",
             ["clip_norm", "budget"],
             "T",
             "loss",
@@ -161,7 +175,7 @@ fig3 = Artifact(
         "1.25, five times what Theorem 4.5 allows (gamma at most 1/4), for from 4/3 on the "
         "workers' copies drift apart whatever the data; the pace follows the rule of the number of "
         "rounds (gamma mu_f T = 3 for the middle one); the clip norm is 1 or 4, which were tried "
-        "after looking at test accuracy; which of them a claim has is chosen by the train loss. "
-        "The network starts as the framework draws it; pixels are in [0, 1]."
+        "after looking at test accuracy; which of them a claim has is chosen on training records "
+        "that are held out. The network starts as the framework draws it; pixels are in [0, 1]."
     ],
 )
