@@ -25,6 +25,7 @@ from torch import Tensor
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.device_draws import DeviceDraws, Draw
 from dpfl_cli.data.devices import on_device
+from dpfl_cli.data.normals import fill_normal
 from dpfl_cli.data.threads import in_threads, usable_threads
 
 CLIENT_TILE = 256  # clients per tile
@@ -247,9 +248,11 @@ def _fill(
     """Draws into out[run, mine] [clients, ...] for the runs, which share the draw."""
     seed, *key = address
     generator = stream_generator(seed, wanted.name, *key)
-    draw = generator.standard_normal if wanted.law == "normal" else generator.random
     first = out[runs[0], mine]
-    draw(out=first, dtype=out.dtype)
+    if wanted.law == "normal":
+        fill_normal(generator, first)
+    else:
+        generator.random(out=first, dtype=out.dtype)
     for run in runs[1:]:
         out[run, mine] = first
 

@@ -15,13 +15,12 @@ inverts; the forms are this file's own).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil, inf, log, log1p, sqrt
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.models.records import one_thread, product, shared_product
@@ -34,7 +33,6 @@ UNDERFLOW = {dtype: 1e4 * torch.finfo(dtype).tiny for dtype in TOLERANCE}
 ROUNDING = {dtype: 1e3 * torch.finfo(dtype).eps for dtype in TOLERANCE}
 PRECONDITIONED = 512  # rows of one product with a preconditioner
 LANCZOS_STEPS = 16
-NEAR = 2 << 20  # bytes of rows that a core reads twice in a row; the second time from its own cache
 
 
 def hessian_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
@@ -343,35 +341,27 @@ def covariance_inverse(features: Tensor, roots: Tensor, damping: float | Tensor)
 
 
 def covariance_solve(
-    features: Tensor,
-    roots: Tensor,
-    inverse: Tensor,
-    right: Tensor,
-    damping: float | Tensor,
-    out: Tensor,
-) -> None:
+    features: Tensor, roots: Sequence[Tensor], inverses: Sequence[Tensor], right: Tensor,
+    damping: Tensor,
+) -> Tensor:  # fmt: skip
     """(K + damping I)^-1 for every class; by Woodbury, (g - X_w^T (damping I + X_w X_w^T)^-1 X_w g)
     / damping, where n < q.
 
-    What a core works on, it has at hand until the result is written: so few clients at a time that
-    it reads their rows twice in a row.
-
     Args:
-      features, roots, damping: as for `covariance_inverse`, whose result is `inverse`.
-      right: [B, c, p], p <= q; of any type, as is `out`.
-      out: [B, c, p], the first p of q numbers; the others of `right` are zeros.
+      features: as for `covariance_inverse`.
+      roots, inverses: of each of the S runs, its arguments and results.
+      right: [S, B, c, q]; overwritten.
+      damping: [S, 1, 1, 1].
+
+    Returns:
+      [S, B, c, q].
     """
-    woodbury, missing = features.shape[1] < features.shape[2], features.shape[2] - right.shape[2]
-    weights, threads, some = roots.unsqueeze(1), torch.get_num_threads(), len(features)
-    if woodbury and features.device.type == "cpu":
-        some = max(threads, threads * NEAR // max(features[:1].nbytes, 1))
-    for part in (slice(start, start + some) for start in range(0, len(features), max(some, 1))):
-        solved = functional.pad(right[part].to(features.dtype), (0, missing))  # a copy
-        if woodbury:
-            inside = product(
-                product(solved, features[part].mT).mul_(weights[part]), inverse[part]
-            ).mul_(weights[part])
-            product(inside, features[part], solved, add=-1.0).div_(damping)
-        else:
-            solved = product(solved, inverse[part])
-        out[part] = solved[..., : out.shape[2]]
+    woodbury = features.shape[1] < features.shape[2]
+    for own, weights, inverse in zip(right, roots, inverses, strict=True):
+        if not woodbury:
+            own.copy_(product(own, inverse))
+            continue
+        inside = product(own, features.mT).mul_(weights.unsqueeze(1))
+        inside = product(inside, inverse).mul_(weights.unsqueeze(1))
+        product(inside, features, own, add=-1.0)
+    return right.div_(damping) if woodbury else right

@@ -17,7 +17,15 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from dpfl_cli.models.vectors import LANES, accumulate, aligned, exp_of_negative, inner, outputs
+from dpfl_cli.models.vectors import (
+    LANES,
+    accumulate,
+    aligned,
+    exp_of_negative,
+    inner,
+    outputs,
+    transposed,
+)
 
 CROSS_ENTROPY, LOGISTIC, SQUARED = range(3)  # losses
 ROUNDING = 1e3 * np.finfo(np.float64).eps  # see `curvature.clippable_norms`
@@ -31,15 +39,20 @@ def _lay_out(rows, first, count, batch, begin, size, features):  # type: ignore[
     """features[i, k, lane] = the client's record begin + 8 i + lane, or the one that a batch names;
     zeros for a number that is none of the client's `count`, from row `first` on.
     """
-    for j in range((size + LANES - 1) // LANES * LANES):
-        number = begin + j
-        if len(batch):
-            number = batch[number] if j < size else -1
-        if j < size and 0 <= number < count:
-            for k in range(rows.shape[1]):
-                features[j // LANES, k, j % LANES] = rows[first + number, k]
-        else:
-            features[j // LANES, :, j % LANES] = 0.0
+    tiles, own = rows.shape[1] // LANES, np.empty(LANES, np.int64)
+    for i in range((size + LANES - 1) // LANES):
+        for lane in range(LANES):
+            j = i * LANES + lane
+            number = begin + j
+            if len(batch):
+                number = batch[number] if j < size else -1
+            own[lane] = first + number if j < size and 0 <= number < count else -1
+        transposed(rows, np.maximum(own, 0), tiles, features, i)
+        for lane in range(LANES):
+            for k in range(tiles * LANES, rows.shape[1]):
+                features[i, k, lane] = rows[own[lane], k]
+            if own[lane] < 0:
+                features[i, :, lane] = 0.0
 
 
 @njit(inline="always")

@@ -83,7 +83,9 @@ class SecondOrder(SingleLayer):
         """
         values, sides = opened(parameters), opened(right)
         shifts, limits = damping.to(self.device, self._solver_dtype), self._limits(clip_norm)
-        result = sides / damping.to(self.device, sides.dtype).reshape(-1, 1, 1)
+        result = torch.empty_like(sides, memory_format=torch.contiguous_format)
+        if not self.held.all():  # the others' is written below
+            torch.div(sides, damping.to(self.device, sides.dtype).reshape(-1, 1, 1), out=result)
         kernel = self._kernel if self.outputs > 1 and self._solver == "cg" else None
         if kernel is not None and curvature == "hessian":
             for runs, layout in self._layouts:
@@ -101,7 +103,8 @@ class SecondOrder(SingleLayer):
             return client_values(result)
         layer = self.layers[0]
         keys = self._numbers("damping", damping), self._numbers("clip", clip_norm)
-        for block in self._pool.blocks(None, self._solve_bytes):
+        pair_bytes = self._solve_bytes if curvature == "hessian" else self._covariance_bytes
+        for block in self._pool.blocks(None, pair_bytes):
             side = layer.matrix(block.of(sides)).to(self._solver_dtype)
             features = block.features.to(side.dtype)
             chances, shares = self._curved(block, values, features, limits, curvature)
@@ -205,7 +208,7 @@ class SecondOrder(SingleLayer):
         Args:
           keys: [R] damping and bounds that factors are kept by; None: they are used once.
         """
-        solved = torch.empty_like(side)
+        factors = []
         for place, run in enumerate(block.numbers):
             key = None if keys is None else (block.key, keys[0][run], keys[1][run])
             factor = self._factors.get(key)
@@ -215,8 +218,10 @@ class SecondOrder(SingleLayer):
                 kept = sum(part.nbytes for parts in self._factors.values() for part in parts)
                 if key is not None and kept + sum(part.nbytes for part in factor) <= KEPT_FACTORS:
                     self._factors[key] = factor
-            covariance_solve(features, *factor, side[place], shifts[run], solved[place])
-        return solved
+            factors.append(factor)
+        roots, inverses = zip(*factors, strict=True)
+        damping = shifts[block.runs].reshape(-1, 1, 1, 1)
+        return covariance_solve(features, roots, inverses, side, damping)
 
     def _steps(self, damping: Tensor, limits: Tensor) -> int | None:
         """How many steps conjugate gradients take on a device; None on a CPU, where they ask.
@@ -249,6 +254,11 @@ class SecondOrder(SingleLayer):
         if self._solver == "cholesky":
             held += 3 * wide**2 + records * wide
         return self._solver_dtype.itemsize * held
+
+    def _covariance_bytes(self, records: int) -> int:
+        """As `_solve_bytes`, with a covariance; of rows, which runs share, half."""
+        wide, size = self.outputs * self.width, min(records, self.width)
+        return self._solver_dtype.itemsize * (records * self.width // 2 + 4 * wide + size**2)
 
     def _covariance(self, limits: Tensor) -> Tensor:
         """[R, M, p (p + 1) / 2] means of x x^T, each clipped to a Frobenius norm [R]."""

@@ -65,6 +65,25 @@ def _lane_sums(code: Code, vectors: list[Any]) -> Any:
 
 
 @_code
+def transposed(code, rows, numbers, tiles, features, vector):  # type: ignore[no-untyped-def]
+    """features[vector, k, lane] = rows[numbers[lane], k] for k < 8 tiles; rows of either type."""
+    kind = ir.VectorType(rows[0].type.pointee, LANES)
+    into = code.row(features, vector)
+    own = [code.row(rows, code.whole(numbers, lane)) for lane in range(LANES)]
+    with code.loop(tiles) as tile:
+        found = [code.load(row, tile, kind) for row in own]
+        for apart in (4, 2, 1):  # halves of squares change places, then their quarters
+            for i in (i for i in range(LANES) if not i & apart):
+                a, b = found[i], found[i + apart]
+                upper = [k if not k & apart else LANES + k - apart for k in range(LANES)]
+                found[i] = code.shuffled(a, b, upper)
+                found[i + apart] = code.shuffled(a, b, [k + apart for k in upper])
+        for k, records in enumerate(found):
+            wide = records if kind == code.vector else code.builder.fpext(records, code.vector)
+            code.store(wide, into, tile * LANES + k)
+
+
+@_code
 def outputs(  # type: ignore[no-untyped-def]
     code, features, first, vectors, width, weights, columns, z
 ):

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data import normals, programs
 from dpfl_cli.data import streams as module
 from dpfl_cli.data import threads as shared
 from dpfl_cli.data.streams import (
@@ -171,6 +172,29 @@ def test_a_forked_process_makes_its_own_threads(threads: None) -> None:
     assert queue.get(timeout=30) == expected
     process.join(timeout=30)
     assert process.exitcode == 0
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_the_compiled_loop_draws_what_numpy_draws(
+    kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fresh(seed: int) -> np.random.Generator:
+        return np.random.Generator(np.random.SFC64(seed))
+
+    found = np.empty(1_000_003, kind)  # a few hundred of them in the tail
+    assert normals._compiled(kind is np.float32) is not None
+    normals.fill_normal(fresh(1), found)
+    np.testing.assert_array_equal(found, fresh(1).standard_normal(found.size, kind))
+
+    def wrong(single: bool) -> normals.Draw:
+        return lambda generator, out: out.fill(0.0)
+
+    monkeypatch.setattr(normals, "_built", wrong)  # a numpy that draws otherwise goes on drawing
+    monkeypatch.setattr(normals, "_compiled", normals._compiled.__wrapped__)
+    monkeypatch.setattr(programs, "fallbacks", [])
+    normals.fill_normal(fresh(2), found)
+    np.testing.assert_array_equal(found, fresh(2).standard_normal(found.size, kind))
+    assert "this numpy draws others" in programs.fallbacks[0]
 
 
 @pytest.mark.parametrize(("population", "size"), [(6, 1), (6, 2), (7, 6), (5, 5), (40, 3)])
