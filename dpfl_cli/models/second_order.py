@@ -219,9 +219,9 @@ class SecondOrder(SingleLayer):
                 if key is not None and kept + sum(part.nbytes for part in factor) <= KEPT_FACTORS:
                     self._factors[key] = factor
             factors.append(factor)
-        roots, inverses = zip(*factors, strict=True)
+        own_roots, inverses = [one for one, _ in factors], [one for _, one in factors]
         damping = shifts[block.runs].reshape(-1, 1, 1, 1)
-        return covariance_solve(features, roots, inverses, side, damping)
+        return covariance_solve(features, own_roots, inverses, side, damping)
 
     def _steps(self, damping: Tensor, limits: Tensor) -> int | None:
         """How many steps conjugate gradients take on a device; None on a CPU, where they ask.
