@@ -204,7 +204,9 @@ def _interval(one: Mapping[str, Any]) -> str:
     seeds = f"{one['seeds']} seeds" if one["seeds"] else "exact"
     if one.get("low") is None:
         return f"{one.get('reason', one['finding'])} ({seeds})"
-    return f"{one['difference']:.3g} [{one['low']:.3g}, {one['high']:.3g}] ({seeds})"
+    # what is not finite is a word in JSON
+    middle, low, high = (f"{float(one[name]):.3g}" for name in ("difference", "low", "high"))
+    return f"{middle} [{low}, {high}] ({seeds})"
 
 
 def _plain(value: Any) -> Any:

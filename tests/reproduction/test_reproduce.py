@@ -484,14 +484,14 @@ def test_the_index_says_what_a_larger_size_changed(published: Path) -> None:
     shutil.copytree(small, large)
     content = json.loads((small / "claims.json").read_text())
     claim = next(one for one in content["claims"] if one["finding"] == "holds")
-    after = {"text": "gap", "finding": "fails", "seeds": 9, "difference": -2.0, "low": -3.0}
+    after = {"text": "gap", "finding": "fails", "seeds": 9, "difference": -2.0, "low": "-inf"}
     before = {"text": "gap", "finding": "holds", "seeds": 4, "difference": 1.0, "low": 0.5}
     for folder, one in ((small, {**before, "high": 1.5}), (large, {**after, "high": -1.0})):
         claim |= {"finding": one["finding"], "comparisons": [{**one, "text": "same"}, one]}
         claim["comparisons"][0] |= {"finding": "holds"}
         (folder / "claims.json").write_text(json.dumps(content))
     index = index_md(published)
-    why = "`gap`: 1 [0.5, 1.5] (4 seeds); then -2 [-3, -1] (9 seeds)"
+    why = "`gap`: 1 [0.5, 1.5] (4 seeds); then -2 [-inf, -1] (9 seeds)"
     assert f"| demo/one | {claim['id']} | holds | fails | {why} |" in index
     assert index.count("| demo/one |") == 1
     shutil.rmtree(large)
