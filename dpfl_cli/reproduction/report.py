@@ -206,7 +206,7 @@ def _interval(one: Mapping[str, Any]) -> str:
         return f"{one.get('reason', one['finding'])} ({seeds})"
     # what is not finite is a word in JSON
     middle, low, high = (f"{float(one[name]):.3g}" for name in ("difference", "low", "high"))
-    return f"{middle} [{low}, {high}] ({seeds})"
+    return f"{middle} ({seeds})" if low == "nan" else f"{middle} [{low}, {high}] ({seeds})"
 
 
 def _plain(value: Any) -> Any:
