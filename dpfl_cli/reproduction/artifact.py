@@ -128,14 +128,14 @@ class PaperNumbers:
     """Where the paper's numbers are.
 
     Attributes:
-      file: CSV in reproduction/paper_numbers/<paper>/, with columns metric, value and perhaps std;
-        <id>.csv if not given.
+      file: CSV in paper_numbers/<paper>/ with columns metric, value, perhaps std; else <id>.csv.
       measures: the CSV's word in column `metric` -> our measure, or several that have other rows.
       columns: our label -> the CSV's column; values are compared by their titles.
       names: our value -> the CSV's word, where that is not its title.
       note: CSV column with a remark on each number.
       factor: what the CSV's values are multiplied by, such as 100 for shares given in percent.
       where: only our rows with these labels get numbers.
+      runs: over how many runs its spreads are; 0 where it does not say.
     """
 
     file: str = ""
@@ -145,6 +145,7 @@ class PaperNumbers:
     note: str | None = None
     factor: float = 1.0
     where: Where = field(default_factory=dict)
+    runs: int = 0
 
 
 # --- pages ------------------------------------------------------------------------------------
@@ -293,8 +294,7 @@ class Artifact:
       shows: what a reader sees in it, in a few sentences.
       source: where in the paper it stands, such as "Table 4; settings of Table 2".
       runs: its runs at a scale, in the order of its rows.
-      search: how the cells that `best` chooses are found, at its scales; by running all of them if
-        not given.
+      search: how the cells that `best` chooses are found, at its scales; else all are run.
       show: more columns of table.csv: name -> a fact of the plan.
       titles: how labels, their values and measures are written for readers.
       claims: if not given, those above it in its file, below the artifact before.

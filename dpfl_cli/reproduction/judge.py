@@ -15,10 +15,10 @@ import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import Artifact, Claim, Judge, Scale
+from dpfl_cli.reproduction.measure import MEASURE
 from dpfl_cli.reproduction.rows import Missing, Rows
 from dpfl_cli.reproduction.verdict import (
     FAILS,
-    HOLDS,
     UNDECIDED,
     Comparison,
     Judged,
@@ -30,7 +30,6 @@ from dpfl_cli.simulation.store import json_text
 
 NOT_RUN = "not run at this size"
 REDUCED = "at reduced size"
-STATES = (HOLDS, FAILS, UNDECIDED, REDUCED)
 RECORDED = Path(__file__).resolve().parent / "recorded.json"
 
 
@@ -101,9 +100,8 @@ def judge(artifact: Artifact, scale: Scale, rows: Rows) -> list[Verdict]:
             found.append(Verdict(claim, NOT_RUN, state, (), many, known, others))
             continue
         finding, each = judged(many, variances)
-        reasons = [one.reason for one in each if one.finding == UNDECIDED and one.reason]
-        reason = reasons[0] if finding == UNDECIDED and reasons else ""
         state = finding if full else REDUCED
+        reason = _reason(each) if finding == UNDECIDED else ""
         found.append(Verdict(claim, finding, state, each, reason, known, others))
     return found
 
@@ -118,6 +116,14 @@ def _compared(where: str, judge: Judge, rows: Rows) -> list[Comparison] | str:
         raise ConfigError(f"{where}: {error}") from None
     except Exception as error:  # a claim is code of a paper's module, or of a user's
         raise ConfigError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def _reason(each: Sequence[Judged]) -> str:
+    """What keeps a claim undecided."""
+    failing = sum(one.finding == FAILS for one in each)
+    if failing:
+        return f"{failing} of {len(each)} fails taken alone, not at 5 % over all {len(each)} (Holm)"
+    return next((one.reason for one in each if one.finding == UNDECIDED and one.reason), "")
 
 
 def _finding(many: list[Comparison] | str, variances: Variances) -> str:
@@ -146,7 +152,7 @@ def claims_json(
             "artifact": artifact.name,
             "scale": scale,
             "tested_to": horizon,
-            "numbers": numbers_line(rows),
+            "numbers": numbers_line(artifact, rows) if artifact.full(scale) else "",
             "claims": [verdict.to_json() for verdict in verdicts],
         }
     )
@@ -172,28 +178,41 @@ def count_verdicts(verdicts: Sequence[Verdict]) -> str:
 # --- numbers beside the paper's ---------------------------------------------------------------
 
 
-def beside(rows: pd.DataFrame) -> pd.DataFrame:
-    """The averaged rows that have a paper's number, with the `difference`, how large it is
-    `relative` to the paper's, and in `errors` (standard errors, theirs and ours).
+def beside(artifact: Artifact, rows: pd.DataFrame) -> pd.DataFrame:
+    """The averaged rows that have a paper's number, but for times, which are another machine's:
+    their `ratio` to it where both are above 0, the `difference`, and where the paper prints a
+    spread the difference in `errors` (standard errors, theirs and ours; theirs is the spread itself
+    where the number of its runs is not known).
     """
+    times = [name for name, one in artifact.measures.items() if one.unit == "s"]
     known = rows[rows["paper"].notna() & rows["value"].map(math.isfinite)]
+    known = known[~known[MEASURE].isin(times)]
     gap = known["value"] - known["paper"]
+    runs = artifact.numbers.runs if artifact.numbers else 0
     ours = (known["std"].astype(float) ** 2 / known["n"].clip(lower=1)).fillna(0)
-    error = (ours + known["paper_std"].fillna(0) ** 2) ** 0.5
+    error = (ours + known["paper_std"] ** 2 / max(runs, 1)) ** 0.5
+    positive = (known["value"] > 0) & (known["paper"] > 0)
     return known.assign(
-        difference=gap, relative=gap / known["paper"].abs(), errors=gap / error.where(error > 0)
+        difference=gap,
+        ratio=(known["value"] / known["paper"]).where(positive),
+        errors=gap / error.where(error > 0),
     )
 
 
-def numbers_line(rows: pd.DataFrame) -> str:
-    """In how many cells we are within the paper's printed spread, and the median difference."""
-    found = beside(rows)
+def numbers_line(artifact: Artifact, rows: pd.DataFrame) -> str:
+    """In how many cells we are within the paper's printed spread, and how far apart in the
+    median.
+    """
+    found = beside(artifact, rows)
     if found.empty:
         return ""
     spread = found[found["paper_std"].notna()]
     within = int((spread["difference"].abs() <= spread["paper_std"]).sum())
-    near = int((found["relative"].abs() <= 0.05).sum())
+    near = int((found["difference"].abs() <= 0.05 * found["paper"].abs()).sum())
     parts = [f"{within} of {len(spread)} cells within the paper's spread"] if len(spread) else []
     parts.append(f"{near} of {len(found)} within 5 % of its number")
-    middle = float(found["relative"].median())
-    return "; ".join(parts) + f"; median difference {100 * middle:+.1f} %"
+    factor = math.exp(found["ratio"].dropna().map(math.log).abs().median())
+    if math.isfinite(factor):
+        apart = f"{100 * (factor - 1):.1f} %" if factor < 2 else f"a factor of {factor:.2g}"
+        parts.append(f"in the median {apart} apart")
+    return "; ".join(parts)

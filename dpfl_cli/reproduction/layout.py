@@ -20,6 +20,7 @@ from dpfl_cli.reproduction.verdict import TOLD_APART
 
 DASH = "–"
 LARGE = 1e6  # from here on a number with decimals has four significant digits and an exponent
+FAR = 10  # a factor from which on a ratio says more than a difference in percent
 EDGE = " (edge)"  # beside a chosen cell on the edge of its grid
 POOLING = (
     "An interval's variance is pooled over the comparisons of one measure where Bartlett's test "
@@ -71,7 +72,7 @@ def page(
     parts += ["![figure](figure.png)"] if artifact.figures else []
     parts += ["\n".join(f"- {note}" for note in artifact.notes)] if artifact.notes else []
     parts += ["## The search", *search_section(artifact, scale, search, rows)] if search else []
-    line = numbers_line(rows)
+    line = "" if reduced else numbers_line(artifact, rows)
     parts += (
         ["## Numbers beside the paper's", f"{line}.", numbers_table(artifact, rows, labels)]
         if line
@@ -242,18 +243,28 @@ def _difference(artifact: Artifact, cells: Sequence[Cell]) -> str:
 
 
 def numbers_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str]) -> str:
-    """Every cell that has a paper's number: the difference, relative and in standard errors."""
-    lines = []
-    for cell in records(beside(rows)):
+    """Every cell that has a paper's number: the difference, or from a factor of 10 on the ratio;
+    in standard errors where the paper prints a spread.
+    """
+    lines, found = [], beside(artifact, rows)
+    for cell in records(found):
         values = (cell[name] for name in (*labels, RANK, ROUND) if cell[name] != "")
         which = ", ".join(artifact.title_of(value) for value in values)
         errors = DASH if math.isnan(cell["errors"]) else f"{cell['errors']:+.1f}"
         measure = cell[MEASURE]
         ours, paper = (number_text(artifact, measure, cell[name]) for name in ("value", "paper"))
-        relative = f"{100 * cell['relative']:+.1f} %" if cell["paper"] else DASH
+        relative = (
+            f"{100 * cell['difference'] / abs(cell['paper']):+.1f} %" if cell["paper"] else DASH
+        )
+        far = cell["ratio"] >= FAR or cell["ratio"] <= 1 / FAR
+        relative = f"x {cell['ratio']:.2g}" if far else relative
         lines.append([which, artifact.title_of(measure), ours, paper, relative, errors])
-    columns = ["cell", "measure", "ours", "paper", "difference", "in standard errors"]
-    return markdown(columns, lines)
+    columns = ["cell", "measure", "ours", "paper", "difference"]
+    if found["paper_std"].isna().all():
+        return markdown(columns, [line[:-1] for line in lines])
+    runs = artifact.numbers.runs if artifact.numbers else 0
+    over = f"over {runs} runs" if runs else "as it is, for it does not say over how many runs"
+    return markdown([*columns, f"in standard errors (the paper's spread {over})"], lines)
 
 
 def claims_table(verdicts: Sequence[Verdict]) -> str:
@@ -269,15 +280,8 @@ def claims_table(verdicts: Sequence[Verdict]) -> str:
         numbers += [f"{more} more in claims.json"] if more > 0 else []
         verdict = f"{one.text}{moved}"
         lines.append([named, said, claim.source, verdict, claim.prior, "; ".join(numbers)])
-    columns = [
-        "claim",
-        "what it says",
-        "source",
-        "verdict",
-        "predicted",
-        "difference with its 95 % interval",
-    ]
-    return markdown(columns, lines)
+    columns = ["claim", "what it says", "source", "verdict", "predicted"]
+    return markdown([*columns, "difference with its 95 % interval"], lines)
 
 
 def readings_section(verdicts: Sequence[Verdict]) -> list[str]:

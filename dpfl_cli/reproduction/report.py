@@ -35,6 +35,13 @@ GROUPS = {  # of claims, as they are counted; a definition's consequences are no
     "reduced": "The papers' claims, at reduced size",
     "ours": "Our own claims",
 }
+BUDGET = {  # hours that scale=paper may take on two cores
+    "adaptdp": "2 without table5",
+    "dynamic": "2",
+    "fedexp": "2",
+    "fednew": "8",
+    "scaffnew": "2.5 for mushrooms",
+}
 REDUCED_SIZE = " (reduced size)"  # in a page's first line
 POINTS = 80  # rounds of a curve that a plot keeps
 RENDER = MarkdownIt("commonmark", {"html": False}).enable("table").render
@@ -124,6 +131,12 @@ class Shown:
     def hours(self) -> float | None:
         """What its runs took, where that is known."""
         return self.made.manifest.get("hours")
+
+    @property
+    def at_edge(self) -> int:
+        """How many chosen points lie at the end of what was searched."""
+        found = re.findall(r"of \d+\)(?: in (\d+) cells)?", self.made.manifest.get("edges", ""))
+        return sum(int(cells or 1) for cells in found)
 
     @property
     def has_figure(self) -> bool:
@@ -237,7 +250,7 @@ def _template(name: str) -> Callable[..., str]:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.globals.update(groups=GROUPS, findings=FINDINGS, totals=totals)
+    templates.globals.update(groups=GROUPS, findings=FINDINGS, totals=totals, budget=BUDGET)
     return templates.get_template(name).render
 
 

@@ -36,8 +36,8 @@ from dpfl_cli.reproduction.api import (
     above,
 )
 from dpfl_cli.reproduction.grid import cells, commands, requests
-from dpfl_cli.reproduction.judge import judge, numbers_line
-from dpfl_cli.reproduction.layout import page
+from dpfl_cli.reproduction.judge import beside, judge, numbers_line
+from dpfl_cli.reproduction.layout import numbers_table, page
 from dpfl_cli.reproduction.published import check_published, publish_artifacts
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rehearse import rehearse
@@ -169,8 +169,27 @@ def test_numbers_beside_the_papers(rows: Rows) -> None:
     cell = (frame["measure"] == "distance") & (frame["method"] == "fedexp")
     frame.loc[cell, "paper"] = frame.loc[cell, "value"] * [1.0, 1.02, 2.0]
     frame.loc[cell, "paper_std"] = frame.loc[cell, "value"] * [0.1, 0.01, 0.1]
-    line = numbers_line(frame)
-    assert line.startswith("1 of 3 cells within the paper's spread; 2 of 3 within 5 %")
+    line = numbers_line(ONE, frame)
+    assert line == (
+        "1 of 3 cells within the paper's spread; 2 of 3 within 5 % of its number; "
+        "in the median 2.0 % apart"
+    )
+    mine = frame[cell].assign(paper=frame[cell]["value"] * [1e-3, 20, 1.25])
+    shown = numbers_table(ONE, mine, ["method", "clip"]).splitlines()
+    assert [line.split(" | ")[4] for line in shown[2:]] == ["x 1e+03", "x 0.05", "-20.0 %"]
+    errors = [float(line.split(" | ")[5].rstrip(" |")) for line in shown[2:]]
+    runs = dataclasses.replace(ONE, numbers=PaperNumbers(measures={}, columns={}, runs=4))
+    with_runs = beside(runs, mine)
+    gaps = mine["value"] - mine["paper"]
+    own = mine["std"].astype(float) ** 2 / mine["n"]
+    assert errors == pytest.approx(list(gaps / (own + mine["paper_std"] ** 2) ** 0.5), abs=0.06)
+    wanted = gaps / (own + mine["paper_std"] ** 2 / 4) ** 0.5
+    assert list(with_runs["errors"]) == pytest.approx(list(wanted))
+    assert "over 4 runs" in numbers_table(runs, mine, ["method", "clip"])
+    without = numbers_table(ONE, mine.assign(paper_std=math.nan), ["method", "clip"])
+    assert "standard errors" not in without
+    timed = dataclasses.replace(ONE, measures={"distance": Metric("distance", unit="s")})
+    assert numbers_line(timed, frame) == ""
 
 
 @pytest.mark.parametrize(

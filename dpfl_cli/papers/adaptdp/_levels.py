@@ -31,8 +31,8 @@ BY_MEAN = "clipping of the minibatch's mean, a guarantee that does not hold (DP-
 @claim(
     "Table 2",
     "fails",
-    note="the paper says that gradients are clipped record by record, and so they are here: every "
-    "record is clipped at every step. What else its runs did is not known",
+    note="the paper says that gradients are clipped record by record, and so they are here. What "
+    "else its runs did is not known",
     readings={
         "within a factor of 100": partial(_factor, factor=100),
         f"pixels of 0 to 255 and {BY_MEAN}": _factor_of_mean,

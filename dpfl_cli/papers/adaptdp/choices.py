@@ -59,6 +59,7 @@ from dpfl_cli.reproduction.api import (
     claim,
     grid,
     level,
+    near_paper,
 )
 
 OURS = {  # the best of table3
@@ -138,11 +139,18 @@ def _printed(rows: Rows, within: float = 0.3) -> Comparisons:
         yield level(loss / loss.printed, 1, within=within)
 
 
+def _in_spread(rows: Rows) -> Comparisons:
+    for loss in rows.each("objective", **FEDAVG, level=LEVELS):
+        yield near_paper(loss)
+
+
 @claim(
     "Table 2",
     "holds",
-    note="with 100 dimensions, which is what the paper's losses imply; it does not say",
+    note="with 100 dimensions, which is what the paper's losses imply; it does not say. The margin "
+    "is ours",
     readings={
+        "within the paper's printed spread": _in_spread,
         "within 50 %": partial(_printed, within=0.5),
         "within a factor 2": partial(_printed, within=1.0),
     },
@@ -167,32 +175,20 @@ def _more_accurate(rows: Rows) -> Comparisons:
     "section 5.2, Table 2",
     "holds",
     note="the paper selects one pair for both at these levels. An earlier page compared all three "
-    "at the paper's choices with a tolerance of 1 % (c7_T3_choices): at level 3 that is an order "
-    "of products of step size and clip norm, and at equal pairs a tie counted as lower",
+    f"with a tolerance of 1 %, and T4's: {PRODUCTS}. At level 3 AdaptDP also spends twice the "
+    "epsilon (below), and at equal pairs a tie counted as lower",
     readings={
         "equal to 1 % counts as well": partial(_at_most, task="T3", levels=(1, 2)),
+        "that, and level 3 at the paper's choices": partial(_at_most, task="T3", levels=LEVELS),
+        "that on T4 at levels 1 and 2, at the paper's choices": partial(
+            _at_most, task="T4", levels=(1, 2)
+        ),
         "by test accuracy": _more_accurate,
     },
 )
 def c7_T3(rows: Rows) -> Comparisons:  # noqa: N802
     """on T3 AdaptDP's loss is lower than DP-FedAvg's (by more than 1 %) at levels 1 and 2"""
     yield from lower_at_equal(rows, task="T3", **CHOSEN, level=(1, 2))
-
-
-@claim(
-    "ours",
-    "holds",
-    note=f"{PRODUCTS}; at level 3 AdaptDP also spends twice the epsilon (1273 against 603)",
-)
-def c7_T3_choices(rows: Rows) -> Comparisons:  # noqa: N802
-    """on T3 AdaptDP's loss is at most DP-FedAvg's (with a tolerance of 1 %) at every level"""
-    yield from _at_most(rows, "T3", LEVELS)
-
-
-@claim("ours", "holds", note=f"{PRODUCTS}; an earlier page had it as the paper's claim")
-def c7_T4_choices(rows: Rows) -> Comparisons:  # noqa: N802
-    """on T4 AdaptDP's loss is at most DP-FedAvg's (with a tolerance of 1 %) at levels 1 and 2"""
-    yield from _at_most(rows, "T4", (1, 2))
 
 
 def _scattered(accuracy: Sample) -> Sample:
@@ -255,7 +251,7 @@ table2 = Artifact(
         "paper": Size(3, 30, f"T1 150 rounds, T2 100, T3 and T4 1000. {FRESHLY}"),
     },
     claims=[
-        *(c1, c1_equal, c1_ours, c2, c1_level, c7_T3, c7_T3_choices, c7_T4_choices),
+        *(c1, c1_equal, c1_ours, c2, c1_level, c7_T3),
         *(variance, c7_cap, levels_T3_T4, c8_tie, c8_level, batch_mean_T2, c8_accuracy),
     ],
     runs=runs,

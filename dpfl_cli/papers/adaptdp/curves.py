@@ -51,19 +51,19 @@ def curves(scale: Scale) -> Runs:
             yield run
 
 
-def _lower(rows: Rows, share: float = 0.5) -> Comparisons:
+def _lower(rows: Rows, share: float = 1) -> Comparisons:
     ours, theirs = rows.each("last", **ON_T1, method=BOTH)
     yield below(ours, share * theirs)
 
 
 @claim(
-    "Figure 1 (a)",
+    "section 5.2, Figure 1 (a)",
     "holds",
-    note="the paper says lower; half is ours",
-    readings={"below it": partial(_lower, share=1), "below 60 %": partial(_lower, share=0.6)},
+    note="an earlier page asked for half of it, which is not in the paper: it says lower",
+    readings={"below half of it": partial(_lower, share=0.5)},
 )
 def lower(rows: Rows) -> Comparisons:
-    """on T1 AdaptDP ends below half of DP-FedAvg's loss"""
+    """on T1 AdaptDP ends below DP-FedAvg's loss"""
     yield from _lower(rows)
 
 
@@ -77,17 +77,6 @@ def floor(rows: Rows) -> Comparisons:
         for ends in ((111, 130), (131, 150))
     )
     yield level(early / late, 1, within=0.2)
-
-
-@claim(
-    "ours",
-    "holds",
-    note=f"{PRODUCTS}: 0.1 * 0.1 beside 0.3 * 0.05. An earlier page had it as the paper's claim",
-)
-def lower_T3(rows: Rows) -> Comparisons:  # noqa: N802
-    """on T3 AdaptDP ends at or below DP-FedAvg's loss (with a tolerance of 1 %)"""
-    ours, theirs = rows.each("last_loss", **ON_T3, method=BOTH)
-    yield below(ours, 1.01 * theirs)
 
 
 def _curve(measure: str, task: str) -> Figure:
@@ -122,7 +111,7 @@ fig1 = Artifact(
         Table("Mean training loss of the last five rounds", "task", "method", ["last", "last_loss"])
     ],
     figures=[_curve("objective", "T1"), _curve("loss", "T3")],
-    notes=[CLIPPED],
+    notes=[CLIPPED, f"On T3 no order is judged: {PRODUCTS} (0.1 * 0.1 beside 0.3 * 0.05)."],
 )
 
 
@@ -193,7 +182,8 @@ def _any_round(rows: Rows) -> Comparisons:
     "section 5.2, Figure 2 (b1)",
     "fails",
     note="the paper says that its figure shows adaptive changes of C_r, and gives no number; half "
-    "of the cap is ours. Every record is clipped at every step here",
+    "of the cap is ours. The share of clipped records falls here, to about 80 % in round 1000, "
+    "and the radius stays at its cap",
     readings={"below 95 % of its cap": _moves, "in any round": _any_round},
 )
 def b1_falls(rows: Rows) -> Comparisons:
@@ -236,7 +226,28 @@ def clipped_T1(rows: Rows) -> Comparisons:  # noqa: N802
     yield below(rows.mean("clipped", **ON_T1, round=between(101, 150)), 0.05)
 
 
-@claim("ours", "holds", note="every record is clipped at every step, so AdaptDP is DP-FedAvg there")
+def _fewer(rows: Rows, tasks: Sequence[str] = ("T1", "T3")) -> Comparisons:
+    for task in tasks:
+        rounds = rows.where(task=task).places("clipped")
+        early, late = (
+            rows.mean("clipped", task=task, round=between(ends[0], ends[-1]))
+            for ends in (rounds[:5], rounds[-5:])
+        )
+        yield below(late, early)
+
+
+@claim(
+    "section 5.2",
+    note="the first and last five rounds; the paper says it of AdaptDP, but as T3's radius is at "
+    "its cap in every round, it is true of a fixed clip norm there",
+    readings={"on T1": partial(_fewer, tasks=["T1"]), "on T3": partial(_fewer, tasks=["T3"])},
+)
+def unclipped_grows(rows: Rows) -> Comparisons:
+    """as the training goes on, fewer records are clipped on both tasks"""
+    yield from _fewer(rows)
+
+
+@claim("ours", "holds", note="so AdaptDP is DP-FedAvg with that clip norm there, but for its noise")
 def cap_T3(rows: Rows) -> Comparisons:  # noqa: N802
     """on T3 the clip norm never leaves its cap"""
     cap = rows.value("cap", **ON_T3)

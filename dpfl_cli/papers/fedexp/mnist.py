@@ -289,6 +289,7 @@ table4 = Artifact(
         measures={"test_accuracy_pct_last5": "accuracy"},
         columns={"dp": "dp_type", "method": "algorithm"},
         where={"setting": "paper"},
+        runs=5,
     ),
     tables=[
         _accuracies(
