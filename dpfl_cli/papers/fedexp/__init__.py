@@ -38,6 +38,11 @@ SCAFFOLD = (
     "The paper does not define DP-SCAFFOLD at client level. Here a client's control remembers the "
     "message that it sent (control=sent), which was chosen because it fits the order in Figure 2."
 )
+FRESH = range(100, 130)  # seeds at scale=paper of what takes seconds
+FRESHLY = (
+    "30 seeds (100 to 129), declared after a page with the seeds 0 to {last} had left claims "
+    "undecided; none of those has a part in this one"
+)
 PROBLEM = (
     "Ours, for the paper does not say: the gradient is that of half the squared residual, which "
     "the paper's step sizes imply; u_i has standard deviation 0.1, m_i is a vector; start at 0."

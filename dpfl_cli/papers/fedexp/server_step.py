@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from dpfl_cli.papers.fedexp import LOCAL, PAIR, PAPER, PROBLEM, TITLES, on_synthetic
+from dpfl_cli.papers.fedexp import (
+    FRESH,
+    FRESHLY,
+    LOCAL,
+    PAIR,
+    PAPER,
+    PROBLEM,
+    TITLES,
+    on_synthetic,
+)
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -25,7 +34,6 @@ from dpfl_cli.reproduction.api import (
 )
 
 LARGE = (1000, 3000, 10000)  # clients from which the paper's statement is tested
-FRESH = range(100, 130)  # seeds at scale=paper
 CELLS = list(grid(dp=LOCAL, clients=LARGE))
 
 
@@ -119,12 +127,7 @@ fig1 = Artifact(
     sizes={
         "smoke": Size(2, 0.05, "50 and 100 clients"),
         "quick": Size(5, 0.3, "one round", full=True),
-        "paper": Size(
-            len(FRESH),
-            1,
-            "one round; seeds 100 to 129, declared after a page with the seeds 0 to 4 had left "
-            "claims undecided: none of those has a part in this one",
-        ),
+        "paper": Size(len(FRESH), 1, f"one round; {FRESHLY.format(last=4)}"),
     },
     runs=runs,
     measures={
