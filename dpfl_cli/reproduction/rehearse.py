@@ -15,12 +15,12 @@ import numpy as np
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.reproduction.figure import canvas_of
-from dpfl_cli.reproduction.grid import Cell, requests
+from dpfl_cli.reproduction.grid import Cell, labelled, requests
 from dpfl_cli.reproduction.judge import judge
 from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.measure import Derived, Metric, Where
 from dpfl_cli.reproduction.reduce import rows_of_runs
-from dpfl_cli.reproduction.rows import PSEUDO, check_values
+from dpfl_cli.reproduction.rows import PSEUDO, check_values, matching
 from dpfl_cli.reproduction.search import Found
 from dpfl_cli.reproduction.tables import averaged
 from dpfl_cli.simulation.execute import execute, find_finished
@@ -68,7 +68,15 @@ def check_metrics(artifact: Artifact, cells: Sequence[Cell], store: RunStore) ->
     Raises:
       ConfigError: in one line with the nearest metric that is reported.
     """
-    asked = [one for one in artifact.measures.values() if isinstance(one, Metric)]
+    runs = labelled([cell.run for cell in cells])
+    labels = [str(name) for name in runs]
+
+    def asked_of_some(one: Metric) -> bool:
+        where = {name: wanted for name, wanted in one.where.items() if name in labels}
+        return len(matching(runs, where, labels)) > 0
+
+    metrics = [one for one in artifact.measures.values() if isinstance(one, Metric)]
+    asked = [one for one in metrics if asked_of_some(one)]
     # what stands in for an absent one, and paths into result.json, are not looked for
     missing = {one.metric for one in asked if one.absent is None and "." not in one.metric}
     reported: set[str] = set()

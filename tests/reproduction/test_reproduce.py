@@ -394,6 +394,23 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: Any, monkeypatch: pytest.Mon
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
+def test_a_metric_of_runs_of_another_size_is_not_looked_for(tmp_path: Path) -> None:
+    larger = (
+        """    if scale == "paper":
+        yield Run({"method": "softmax"}, ["+experiment=fedexp/mnist", "rounds=1"])
+
+
+mine = """,
+        'sizes={"quick": Size(seeds=2, minutes=0.1), "paper": Size(seeds=2, minutes=0.1)}',
+        '"accuracy": Metric("accuracy", where={"method": "softmax"}), "distance"',
+    )
+    text = MINE.replace("CELL", "distance").replace("mine = ", larger[0], 1)
+    text = text.replace('sizes={"quick": Size(seeds=2, minutes=0.1)}', larger[1])
+    path = tmp_path / "mine.py"
+    path.write_text(text.replace('"distance"', larger[2], 1))
+    assert main(["reproduce", str(path), "--quiet"]) == 0
+
+
 CLAIMS = """
 from dpfl_cli.reproduction.api import claim
 
