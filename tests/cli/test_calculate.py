@@ -38,6 +38,16 @@ RUN = [
 ]
 
 
+PLUGIN = """
+from dpfl_cli.config.component import Settings, component
+from dpfl_cli.data.partitioners import Iid
+
+@component("partitioner", "own", revision=1, settings=Settings)
+class Own(Iid):
+    pass
+"""
+
+
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPFL_CACHE", str(tmp_path / "cache"))
@@ -295,7 +305,7 @@ def test_the_run_that_is_advised_makes_all_iterations(
     more: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     plugin = tmp_path / "my plugin.py"
-    plugin.write_text('"""Nothing."""\n')
+    plugin.write_text(PLUGIN)
     words = [
         *RUN,
         "dp.epsilon=2",
@@ -434,7 +444,7 @@ def test_it_can_be_found(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_options_may_stand_anywhere(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     plugin = tmp_path / "empty.py"
-    plugin.write_text('"""Nothing."""\n')
+    plugin.write_text(PLUGIN)
     code, out, _ = calculate(
         capsys, "scaffnew", RUN[0], "--plugin", str(plugin), *RUN[1:], "dp=none"
     )

@@ -314,8 +314,13 @@ class Leaky(LinearRegression):
     def prox(self, values: Any, step: Any) -> Any:
         return torch.zeros(1, 3, 5)
 
+
+class Regularised(LinearRegression):
+    """A regulariser of clients' values."""
+
     def regulariser_gradient(self, parameters: Any) -> Any:
-        return self.gradient(torch.zeros(1, 3, 5, dtype=torch.float64))
+        limit = torch.ones(1, dtype=torch.float64)
+        return self.clipped_gradient(torch.zeros(1, 3, 5, dtype=torch.float64), limit).values
 
 
 def test_what_a_model_hands_over_is_public_or_stays_what_it_was() -> None:
@@ -326,8 +331,9 @@ def test_what_a_model_hands_over_is_public_or_stays_what_it_was() -> None:
     zeros = torch.zeros(1, 3, 5, dtype=torch.float64)
     with pytest.raises(PrivacyError, match="public functions"):
         side.prox(side.gradient(zeros), torch.ones(1))
+    own = Regularised(LinearRegressionSettings(), known, np.zeros(1, int))
     with pytest.raises(PrivacyError, match="public functions"):
-        side.regulariser_gradient(zeros)
+        ClientSide(own, "client").regulariser_gradient(zeros)
 
 
 # What an hour of plausible code found: gradients through releases, changes that nobody sees,

@@ -244,8 +244,8 @@ def adaptdp_cells() -> Cells:
 
 
 def adaptdp_claims(cells: Cells) -> dict[str, Checks]:
-    def mean(measure: str, first: int, last: int) -> pd.Series:
-        found = [cells["T1", measure, at] for at in range(first, last + 1)]
+    def mean(measure: str, first: int, last: int, task: str = "T1") -> pd.Series:
+        found = [cells[task, measure, at] for at in range(first, last + 1)]
         return sum(found[1:], found[0]) / len(found)
 
     def at_cap(task: str, rounds: range) -> tuple[bool, float]:
@@ -277,6 +277,14 @@ def adaptdp_claims(cells: Cells) -> dict[str, Checks]:
             above(0.05 + 0 * clipped, mean("clipped_fraction", 101, 150), log=False),
         ],
         "cap_T3": [at_cap("T3", range(1, 1001))],
+        "unclipped_grows": [
+            above(
+                mean("clipped_fraction", 1, 5, task),
+                mean("clipped_fraction", rounds - 4, rounds, task),
+                log=False,
+            )
+            for task, rounds in (("T1", 150), ("T3", 1000))
+        ],
     }
 
 
