@@ -158,10 +158,17 @@ MENDS = [
         f"{PLUGINS}::test_what_would_stay_from_run_to_run_is_refused",
     ),
     Fault(
+        "privacy plugin: what an earlier run left is not looked for before a run",
+        "simulation/stack.py",
+        "        self._refuse_kept()\n        fresh",
+        "        fresh",
+        f"{PLUGINS}::test_what_would_stay_from_run_to_run_is_refused",
+    ),
+    Fault(
         "privacy plugin: a method keeps clients' values in a default of its functions",
         "simulation/kept.py",
-        'getattr(value, "__defaults__", ()) or ()',
-        "()",
+        "if not (own or isinstance(value, _HOLDERS)):",
+        "if not isinstance(value, _HOLDERS):",
         f"{PLUGINS}::test_what_would_stay_from_run_to_run_is_refused",
     ),
     Fault(

@@ -74,6 +74,8 @@ def _built(single: bool) -> Draw:
     program = built(normal, "the drawing of normal numbers", 2, types_)
 
     def draw(generator: np.random.Generator, out: np.ndarray) -> None:
+        if not out.flags.c_contiguous:  # it would be a copy that is filled
+            raise ValueError("out of a draw is not contiguous")
         known: Any = generator.bit_generator.state
         state = np.concatenate([known["state"]["state"], np.zeros(2, np.uint64)])
         program(state, *layers, *edges, out.reshape(-1))

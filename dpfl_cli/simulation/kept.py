@@ -1,4 +1,5 @@
-"""What a plugin's method keeps outside of its state: in its file, a class or a function's defaults.
+"""What a plugin's method keeps outside of its state: in its file, a class, a cache, a closure or a
+function's defaults.
 
 There it would stay from run to run, and no ledger of the later run pays for the earlier one's
 clients.
@@ -6,9 +7,12 @@ clients.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import deque
 from collections.abc import Iterable, Mapping
+from functools import partial
+from types import CellType, GeneratorType, MethodType, SimpleNamespace
 from typing import Any
 
 from dpfl_cli.algorithms.base import Round, State
@@ -18,6 +22,8 @@ from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import KEPT_STATE, Unreleased
 from dpfl_cli.privacy.releases import Release
 
+_PLAIN = (list, tuple, set, frozenset, deque)
+_HOLDERS = (*_PLAIN, partial, SimpleNamespace, CellType, GeneratorType, MethodType)
 _OF_CLIENTS = (Unreleased, Bounded, Release, ClientSide, Round, State)
 
 
@@ -39,11 +45,12 @@ def refuse_kept(method: type) -> None:
 
 
 def _parts(value: Any, module: str) -> Iterable[Any]:
-    """What a container holds, or a class, function or object of the module."""
+    """What a container holds, or a class, function, cache or object of the module."""
     if isinstance(value, Mapping):
         return value.values()
-    if isinstance(value, list | tuple | set | deque):
-        return value
-    if getattr(value, "__module__", None) != module:
+    own = getattr(value, "__module__", None) == module
+    if not (own or isinstance(value, _HOLDERS)):
         return ()
-    return (*getattr(value, "__dict__", {}).values(), *(getattr(value, "__defaults__", ()) or ()))
+    # a wrapper of dpfl calls itself one of the module, and its globals are dpfl's
+    elsewhere = getattr(value, "__globals__", None)
+    return [part for part in gc.get_referents(value) if part is not elsewhere]

@@ -206,10 +206,10 @@ class Stack:
 
     def _begin(self) -> None:
         """Sets up round 0 of the members that are at their beginning."""
+        self._refuse_kept()
         fresh = [run for run, member in enumerate(self.members) if member.state is None]
         if not fresh:
             return
-        self._refuse_kept()
         began = time.perf_counter()
         initial = self._of_method(
             lambda: self.algorithm.init(self.clients_view, self.method_streams)
@@ -276,8 +276,8 @@ class Stack:
         return found
 
     def _refuse_kept(self) -> None:
-        """Asked before round 0 and when metrics are read, as what is kept is of use to later runs
-        alone: it looks through the whole file of the method.
+        """Asked before a run begins or goes on and when metrics are read, as what is kept is of use
+        to later runs alone: it looks through the whole file of the method.
         """
         if self.members[0].plan.algorithm.component.origin != "dpfl":
             refuse_kept(type(self.algorithm))

@@ -465,13 +465,27 @@ class Mine(CentralGaussian):
     "Mine."
 """
 KEEPING = """
+import functools
+import types
+
 from dpfl_cli.algorithms.api import *
 CACHE, TABLE = [], {}
 
 class Store:
     pass
 
-STORE = Store()
+class Slots:
+    __slots__ = ("last",)
+
+def closed():
+    kept = []
+    return lambda value: kept.append(value)
+
+@functools.cache
+def cached(name):
+    return []
+
+STORE, NAMES, NARROW, CLOSED = Store(), types.SimpleNamespace(), Slots(), closed()
 
 class KeepingSettings(LocalSettings):
     local_steps: int = 1
@@ -489,6 +503,7 @@ class Keeping:
         return [ReleaseSpec("update")]
 
     def init(self, objective, streams):
+        print("init")
         return start(objective, streams)
 
     def round(self, state, at):
@@ -501,6 +516,11 @@ class Keeping:
             "class": lambda: setattr(Keeping, "last", update.values),
             "object": lambda: setattr(STORE, "last", [update.values]),
             "default": lambda: self.remember(update.values),
+            "keyword": lambda: self.remember_by_name(value=update.values),
+            "namespace": lambda: setattr(NAMES, "last", update.values),
+            "slots": lambda: setattr(NARROW, "last", update.values),
+            "closure": lambda: CLOSED(update.values),
+            "cache": lambda: cached("last").append(update.values),
             "nowhere": lambda: setattr(self, "last", update.values),
         }
         places["PLACE"]()
@@ -508,6 +528,9 @@ class Keeping:
 
     def remember(self, values, seen=[]):
         seen.append(values)
+
+    def remember_by_name(self, *, value, seen=[]):
+        seen.append(value)
 """
 SMALL = ["dataset.clients=4", "dataset.dimension=3", "rounds=1", "dp=cdp"]
 
@@ -542,10 +565,16 @@ def test_a_refusal_that_is_caught_ends_the_run(plugin: str) -> None:
     assert "caught an error of dpfl" in run.result["reason"]
 
 
-@pytest.mark.parametrize(
-    "where", ["list", "dict", "global", "class", "object", "default", "nowhere"]
-)
-def test_what_would_stay_from_run_to_run_is_refused(where: str, plugin: str) -> None:
+KEPT_IN = [
+    *("list", "dict", "global", "class", "object", "default", "keyword"),
+    *("namespace", "slots", "closure", "cache"),
+]
+
+
+@pytest.mark.parametrize("where", [*KEPT_IN, "nowhere"])
+def test_what_would_stay_from_run_to_run_is_refused(
+    where: str, plugin: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A later run's releases would be of the earlier run's clients, whom its ledger does not pay;
     what a method object holds ends with its run.
     """
@@ -555,6 +584,11 @@ def test_what_would_stay_from_run_to_run_is_refused(where: str, plugin: str) -> 
     assert run.status == ("done" if where == "nowhere" else "failed")
     if where != "nowhere":
         assert "would stay from run to run" in run.result["reason"]
+        assert "init" in capsys.readouterr().out
+        words = [*SMALL, f"algorithm=keeps_{where}", "seed=1"]
+        (later,) = dpfl.run(*words, plugins=[str(own)], quiet=True)
+        assert "would stay from run to run" in later.result["reason"]
+        assert "init" not in capsys.readouterr().out  # nothing of the later run was computed
 
 
 @pytest.mark.parametrize("named", ["dataset.path", "DPFL_DATA"])
