@@ -13,7 +13,7 @@ their rounds last.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -33,6 +33,8 @@ TILE_VALUES = 1 << 15  # a tile is of several rounds as long as it holds at most
 MAX_TILE_ROUNDS = 64
 # fewer values (a quarter of a millisecond) are drawn sooner than a thread wakes up
 THREAD_VALUES = 1 << 15
+Place = tuple[int | slice, slice]  # of runs and clients
+Then = Callable[[np.ndarray, Place], None]
 
 
 def stream_generator(seed: int, name: str, *key: int) -> np.random.Generator:
@@ -111,6 +113,28 @@ class Streams:
         """
         return self._drawn(Draw("normal", name, rounds, clients, size, dtype), device)
 
+    def noisy(self, name: str, rounds: np.ndarray, values: Tensor, std: Tensor) -> Tensor:
+        """Values plus std times `normal`.
+
+        Args:
+          values: [R, M, d], or [R, d] for a single draw a run.
+          std: of as many axes, that broadcast.
+        """
+        clients = values.shape[1] if values.dim() == 3 else None
+        wanted = Draw("normal", name, rounds, clients, values.shape[-1], values.dtype)
+        if values.device.type != "cpu":
+            return self._drawn(wanted, values.device).mul_(std).add_(values)
+        shape = len(values), clients or 1, wanted.size
+        added, factors = (
+            one.detach().expand_as(values).reshape(shape).numpy() for one in (values, std)
+        )
+
+        def add(drawn: np.ndarray, place: Place) -> None:
+            drawn *= factors[place]
+            drawn += added[place]
+
+        return torch.from_numpy(self._draw(wanted, add)).reshape(values.shape)
+
     def uniform(
         self,
         name: str,
@@ -181,8 +205,13 @@ class Streams:
         drawn = on_device(self._draw(wanted), device) if own is None else own.drawn(wanted)
         return drawn[:, 0] if wanted.clients is None else drawn
 
-    def _draw(self, wanted: Draw) -> np.ndarray:
-        """The draws [R, M, d] of the host."""
+    def _draw(self, wanted: Draw, then: Then = lambda drawn, place: None) -> np.ndarray:
+        """The draws [R, M, d] of the host.
+
+        Args:
+          then: changes draws in place, given them and where they are; called part by part, while
+            each is in the processor's cache.
+        """
         dtype = np.float32 if wanted.dtype == torch.float32 else np.float64
         clients, size = wanted.clients or 1, wanted.size
         out = np.empty((len(self.seeds), clients, size), dtype)
@@ -193,11 +222,12 @@ class Streams:
         for tile, mine in enumerate(client_tiles(clients)):
             if _depth(mine.stop - mine.start, size) == 1:
                 jobs += [
-                    partial(_fill, wanted, out, runs, mine, (seed, round_, tile))
+                    partial(_fill, wanted, out, runs, mine, (seed, round_, tile), then)
                     for (seed, round_), runs in shared.items()
                 ]
                 continue
             out[:, mine] = self._tile(wanted, tile, mine.stop - mine.start, dtype)
+            then(out[:, mine], (slice(None), mine))
         in_threads(jobs, usable_threads() if out.size >= THREAD_VALUES else 1)
         return out
 
@@ -244,8 +274,11 @@ def _fill(
     runs: Sequence[int],
     mine: slice,
     address: tuple[int, int, int],
+    then: Then = lambda drawn, place: None,
 ) -> None:
-    """Draws into out[run, mine] [clients, ...] for the runs, which share the draw."""
+    """Draws into out[run, mine] [clients, ...] for the runs, which share the draw, and then changes
+    each as it is to be.
+    """
     seed, *key = address
     generator = stream_generator(seed, wanted.name, *key)
     first = out[runs[0], mine]
@@ -255,6 +288,8 @@ def _fill(
         generator.random(out=first, dtype=out.dtype)
     for run in runs[1:]:
         out[run, mine] = first
+    for run in runs:
+        then(out[run, mine], (run, mine))
 
 
 def _subsets(generator: np.random.Generator, populations: np.ndarray, size: int) -> np.ndarray:

@@ -126,7 +126,7 @@ def _reweighted(z, n, norm, squares, clipped, bound):  # type: ignore[no-untyped
 
 @njit(inline="always")
 def _along_record(  # type: ignore[no-untyped-def]
-    loss, scale, x, norm, y, start, drift, rate, steps, work, out
+    loss, scale, x, norm, y, start, drift, rate, steps, out
 ):
     """out = v - w after local steps of a client with one record (x, y) and one output, by a
     recursion in one number.
@@ -143,9 +143,12 @@ def _along_record(  # type: ignore[no-untyped-def]
     if len(drift):
         turn = rate * inner(x, drift, len(x))
     for _ in range(steps):
-        work[0, 0] = z + along * norm * norm
-        _slopes(loss, scale, work[:1], y, 1, work[1:3], work[3])
-        along -= rate * work[0, 0]
+        here = z + along * norm * norm
+        slope = 2.0 * scale * (here - y)  # numbers, as `_slopes` has them for vectors
+        if loss == LOGISTIC:
+            e = exp_of_negative(-abs(y * here))
+            slope = -y * (e if y * here > 0.0 else 1.0) / (1.0 + e)
+        along -= rate * slope
         z -= turn
     for k in range(len(out)):
         out[k] = along * x[k]
@@ -159,7 +162,8 @@ def compute(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Jobs first_job ... last_job - 1 of (client, run) pairs, runs innermost."""
     batched, clipped, drifting = batch.shape[3] > 0, len(limits) > 0, len(drift) > 0
-    alone = outs == 1 and steps > 0 and not batched and not l2.any()
+    one_number = loss != CROSS_ENTROPY and outs == 1 and not l2.any()
+    alone = one_number and steps > 0 and not batched
     kept, width = len(laid_out) > 0 and not batched, laid_out.shape[1]
     p = parameters.shape[2] // outs
     most = 2 if outs == 1 and not batched else 1  # runs that meet a record while it is loaded
@@ -183,7 +187,6 @@ def compute(  # type: ignore[no-untyped-def]
                 for k in range(p):
                     weights[r * outs + a, k] = parameters[runs[place + r], client, a * p + k]
         if alone and records == 1:
-            y[0] = targets[first]
             for k in range(p):
                 record[k] = rows[first, k]
             for r in range(together):
@@ -191,8 +194,8 @@ def compute(  # type: ignore[no-untyped-def]
                 if drifting:
                     own_drift[:p] = drift[run, client]
                 _along_record(
-                    loss, scale, record, norms[first], y, weights[r], own_drift, rates[run], steps,
-                    work, out[run, client],
+                    loss, scale, record, norms[first], targets[first], weights[r], own_drift,
+                    rates[run], steps, out[run, client],
                 )  # fmt: skip
             loaded = -1
             continue

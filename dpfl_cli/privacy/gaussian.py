@@ -84,10 +84,9 @@ class _Gaussian(Mechanism):
 
     def _noisy(self, call: Call, values: Tensor, std: Tensor) -> Tensor:
         vectors = values if call.values.is_vector else values.unsqueeze(-1)
-        clients = vectors.shape[1] if vectors.dim() == 3 else None
-        name, kind = f"noise/{call.spec.name}", (vectors.dtype, vectors.device)
-        noise = self._site.streams.normal(name, call.address, clients, vectors.shape[-1], *kind)
-        return noise.mul_(per_run(std, noise)).add_(vectors).reshape(values.shape)
+        name, streams = f"noise/{call.spec.name}", self._site.streams
+        noisy = streams.noisy(name, call.address, vectors, per_run(std, vectors))
+        return noisy.reshape(values.shape)
 
 
 @component("mechanism", "local_gaussian", revision=1, settings=GaussianSettings)

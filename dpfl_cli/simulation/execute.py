@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from dpfl_cli.config.errors import ConfigError, StoreError, nearest
@@ -25,6 +26,8 @@ from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.signals import handled
 from dpfl_cli.simulation.stack import Stack
 from dpfl_cli.simulation.store import RunRecord, RunStore
+
+PUBLISHERS = 4  # threads that publish, which is waiting for the disk
 
 
 @dataclass(frozen=True)
@@ -207,7 +210,7 @@ def _run(
         return []
     members = {plan.id: _begin(plan, store, progress) for plan in plans}
     counted = sum(member.round for member in members.values())
-    outcomes: list[Outcome] = []
+    publishing: list[tuple[Member, Future[RunRecord]]] = []
 
     def advance(active: Sequence[Member]) -> None:
         nonlocal counted
@@ -219,14 +222,16 @@ def _run(
         store.write_checkpoint(member.plan.id, member.to_bytes())
 
     try:
-        for member in run_members([*members.values()], checkpoint, advance, stop):
-            status = "done" if member.diverged is None else "diverged"
-            record = store.publish(member.plan.id, run_files(member, status, member.diverged))
-            progress.advance(member.plan.last_round - member.round)
-            outcomes.append(Outcome(member.plan, status, record, member.diverged))
+        with ThreadPoolExecutor(PUBLISHERS) as pool:
+            for member in run_members([*members.values()], checkpoint, advance, stop):
+                files = run_files(member, _status(member), member.diverged)
+                publishing.append((member, pool.submit(store.publish, member.plan.id, files)))
+                progress.advance(member.plan.last_round - member.round)
+        return [_outcome(member, one.result()) for member, one in publishing]
     except (StoreError, KeyboardInterrupt):
         raise
     except Exception as error:
+        outcomes = [_outcome(member, one.result()) for member, one in publishing]
         reason = failure_reason(error, plans[0].dp.trust != "none")
         for outcome in outcomes:
             del members[outcome.plan.id]
@@ -236,6 +241,14 @@ def _run(
         for member in members.values():
             outcomes += _run([member.plan], store, progress, stop)
     return outcomes
+
+
+def _status(member: Member) -> str:
+    return "done" if member.diverged is None else "diverged"
+
+
+def _outcome(member: Member, record: RunRecord) -> Outcome:
+    return Outcome(member.plan, _status(member), record, member.diverged)
 
 
 def _begin(plan: Plan, store: RunStore, progress: Progress) -> Member:
