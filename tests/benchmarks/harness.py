@@ -27,6 +27,7 @@ import torch
 
 SAMPLE_SECONDS = 0.25  # a sample calls its function as often as fills this
 PRODUCT_SIZE = 1536  # of the square matrices whose product is this machine's peak
+COLUMNS = ("loop", "vmap", "noise", "numpy")  # references that have one
 PRODUCTS = {torch.float32: "sgemm", torch.float64: "dgemm"}
 
 Row = dict[str, Any]
@@ -51,8 +52,9 @@ class Workload:
     """What is measured: dpfl's way, and others.
 
     Attributes:
-      references: by name; "loop" (PyTorch, client by client), "vmap" (torch.func) and "noise"
-        (drawing a round's noise and nothing else) have columns of their own.
+      references: by name; "loop" (PyTorch, client by client), "vmap" (torch.func), "noise" (drawing
+        a round's noise and nothing else, as dpfl does) and "numpy" (the same numbers on the same
+        threads by numpy's own generator) have columns of their own.
       flops: floating-point operations that a round needs; None where they depend on the data.
       dtype: of the arithmetic, and so of the matrix product that is the peak.
     """
@@ -113,9 +115,8 @@ def measure(case: Case, repeats: int) -> Row:
         "ratio_to_loop": ratios.get("loop"),
         "ratio_to_vmap": ratios.get("vmap"),
         "times_noise": 1.0 / ratios["noise"] if "noise" in ratios else None,
-        "other_ratios": {
-            name: ratio for name, ratio in ratios.items() if name not in ("loop", "vmap", "noise")
-        },
+        "times_numpy_noise": 1.0 / ratios["numpy"] if "numpy" in ratios else None,
+        "other_ratios": {name: ratio for name, ratio in ratios.items() if name not in COLUMNS},
         "gflops": None if workload.flops is None else workload.flops / seconds / 1e9,
         "fraction_of_peak": None
         if workload.flops is None

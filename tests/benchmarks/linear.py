@@ -11,15 +11,18 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dpfl_cli.config.compose import compose_config
+from dpfl_cli.data import normals
+from dpfl_cli.data import streams as streams_module
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy import gaussian_accountants
 from dpfl_cli.simulation import federations, results
@@ -79,7 +82,7 @@ def whole_rounds(device: str) -> Workload:
                 LOOP_CLIENTS / plan.clients,
             ),
             "vmap": Contender(lambda: stacked(features, targets, *fixed)),
-            "noise": Contender(
+            **noise(
                 lambda: streams.normal(
                     "noise/update", np.array([next(rounds)]), plan.clients, plan.dimension
                 )
@@ -200,4 +203,16 @@ def grid(device: str, *overrides: str) -> Workload:
                 )
 
     rounds = float(len(plans) * first.rounds)
-    return Workload(Contender(run, rounds), {"noise": Contender(draw, rounds)}, dtype=torch.float64)
+    return Workload(Contender(run, rounds), noise(draw, rounds), dtype=torch.float64)
+
+
+def noise(draw: Callable[[], object], rounds: float = 1.0) -> dict[str, Contender]:
+    """Drawing noise as dpfl does, and as numpy's generator does: the same numbers, memory and
+    threads.
+    """
+
+    def by_numpy() -> None:
+        with patch.object(streams_module, "fill_normal", normals._by_numpy):
+            draw()
+
+    return {"noise": Contender(draw, rounds), "numpy": Contender(by_numpy, rounds)}

@@ -135,6 +135,7 @@ def table(rows: Sequence[Row], repeats: int) -> Table:
         "times vmap",
         "others",
         "of noise",
+        "of numpy's",
         "GFLOP/s",
         "of peak",
         "MiB",
@@ -152,6 +153,7 @@ def table(rows: Sequence[Row], repeats: int) -> Table:
             number(row["ratio_to_vmap"]),
             others,
             number(row["times_noise"]),
+            number(row["times_numpy_noise"]),
             number(row["gflops"]),
             number(row["fraction_of_peak"]),
             number(row["peak_memory_bytes"], 2.0**-20),
@@ -162,13 +164,15 @@ def table(rows: Sequence[Row], repeats: int) -> Table:
 
 def markdown(rows: Sequence[Row]) -> str:
     """All rows, for a page of documentation."""
-    names = ("ms a round", "times the loop", "times vmap", "of noise", "GFLOP/s", "of the peak")
+    noise = ("of noise", "of numpy's noise")
+    names = ("ms a round", "times the loop", "times vmap", *noise, "GFLOP/s", "of the peak")
     lines = [f"| workload | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
     for row in rows:
         values = (
             row["ratio_to_loop"],
             row["ratio_to_vmap"],
             row["times_noise"],
+            row["times_numpy_noise"],
             row["gflops"],
             row["fraction_of_peak"],
         )

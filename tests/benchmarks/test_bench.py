@@ -51,7 +51,7 @@ def test_linear_rounds_agree() -> None:
 def test_a_grid_runs_again_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "GRID_SEEDS", 1)
     workload = linear.grid("cpu", "rounds=1", "dataset.dimension=3", "dataset.clients=4")
-    for contender in (workload.engine, workload.engine, workload.references["noise"]):
+    for contender in (workload.engine, workload.engine, *workload.references.values()):
         contender.run()
     assert workload.engine.rounds == 2.0
 
@@ -218,19 +218,20 @@ def test_a_measured_row_has_every_number(monkeypatch: pytest.MonkeyPatch) -> Non
     held = torch.ones(100)
     workload = Workload(
         Contender(held.sum),
-        {"loop": Contender(held.sum, 0.5), "noise": Contender(held.sum, 2.0)},
+        {"loop": Contender(held.sum, 0.5), **linear.noise(held.sum, 2.0)},
         100.0,
     )
     row = harness.measure(Case("X", "a sum", lambda device: workload, "sums"), 2)
     assert row["title"].startswith("a sum: ")
     assert row["title"].endswith(" sums a second")
-    assert row["rounds_per_call"] == {"engine": 1.0, "loop": 0.5, "noise": 2.0}
+    assert row["rounds_per_call"] == {"engine": 1.0, "loop": 0.5, "noise": 2.0, "numpy": 2.0}
     assert row["ratio_to_vmap"] is None
     assert (
         min(
             row["seconds_per_round"],
             row["ratio_to_loop"],
             row["times_noise"],
+            row["times_numpy_noise"],
             row["gflops"],
             row["fraction_of_peak"],
         )
@@ -263,6 +264,7 @@ def test_too_much_memory_is_told_and_fails(
             "ratio_to_loop",
             "ratio_to_vmap",
             "times_noise",
+            "times_numpy_noise",
             "gflops",
             "fraction_of_peak",
             "gpu_seconds_per_round",
