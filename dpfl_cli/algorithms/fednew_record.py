@@ -173,7 +173,8 @@ class FedNewRecord:
         model, direction = state.server["model"], state.server["direction"]  # theta, y
         dual = state.clients.get("dual")  # lambda_i
         start = at.at_clients(model)
-        side = auxiliary(at, hyper, direction, dual) + objective.regulariser_gradient(start)  # b_i
+        slope = at.at_clients(objective.regulariser_gradient(model))
+        side = auxiliary(at, hyper, direction, dual) + slope  # b_i
         # without noise there is no constant to scale it with
         constant: Constant = "tight" if at.mechanism.trust == "none" else hyper.sensitivity
         update = objective.newton_direction(

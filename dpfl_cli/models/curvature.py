@@ -348,20 +348,21 @@ def covariance_solve(
     / damping, where n < q.
 
     Args:
-      features: as for `covariance_inverse`.
+      features: as for `covariance_inverse`, and all else, of the right sides' type.
       roots, inverses: of each of the S runs, its arguments and results.
-      right: [S, B, c, q]; overwritten.
+      right: [S, B, c, q].
       damping: [S, 1, 1, 1].
 
     Returns:
       [S, B, c, q].
     """
     woodbury = features.shape[1] < features.shape[2]
-    for own, weights, inverse in zip(right, roots, inverses, strict=True):
+    solved = torch.empty_like(right, memory_format=torch.contiguous_format)
+    for own, weights, inverse, out in zip(right, roots, inverses, solved, strict=True):
         if not woodbury:
-            own.copy_(product(own, inverse))
+            product(own, inverse, out)
             continue
         inside = product(own, features.mT).mul_(weights.unsqueeze(1))
         inside = product(inside, inverse).mul_(weights.unsqueeze(1))
-        product(inside, features, own, add=-1.0)
-    return right.div_(damping) if woodbury else right
+        product(inside, features, out.copy_(own), add=-1.0)
+    return solved.div_(damping) if woodbury else solved

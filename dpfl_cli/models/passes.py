@@ -70,7 +70,8 @@ class Layer:
         """[..., outputs, width] of flat parameters [..., d]."""
         weights = flat[..., self.start : self.biases].unflatten(-1, (self.outputs, self.inputs))
         if not self.bias:
-            return pad(weights, (0, self.width - self.inputs))
+            missing = self.width - self.inputs
+            return pad(weights, (0, missing)) if missing else weights  # pad copies even for none
         matrix = flat.new_zeros(*flat.shape[:-1], self.outputs, self.width)
         matrix[..., : self.inputs] = weights
         matrix[..., self.inputs] = flat[..., self.biases : self.stop]

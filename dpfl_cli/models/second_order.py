@@ -105,20 +105,21 @@ class SecondOrder(SingleLayer):
         keys = self._numbers("damping", damping), self._numbers("clip", clip_norm)
         pair_bytes = self._solve_bytes if curvature == "hessian" else self._covariance_bytes
         for block in self._pool.blocks(None, pair_bytes):
-            side = layer.matrix(block.of(sides)).to(self._solver_dtype)
-            features = block.features.to(side.dtype)
-            chances, shares = self._curved(block, values, features, limits, curvature)
+            side = layer.matrix(block.of(sides))
+            chances, shares = self._curved(block, values, limits, curvature)
             if chances is None:
                 kept = keys if curvature == "covariance" else None
-                solved = self._by_rows(block, features, shares, side, shifts, kept)
-            elif self._solver == "cholesky":
-                own = shifts[block.runs]
-                solved = hessian_by_cholesky(features, chances, shares, side, own)
+                solved = self._by_rows(block, shares, side, shifts, kept)
             else:
-                own = shifts[block.runs].reshape(-1, 1, 1, 1)
-                steps = self._steps(shifts, limits)
-                parts = (features, chances, shares, side)
-                solved = hessian_by_conjugate_gradients(*parts, own, steps)
+                own = shifts[block.runs]
+                features = block.features.to(self._solver_dtype)
+                parts = features, chances, shares, side.to(self._solver_dtype)
+                if self._solver == "cholesky":
+                    solved = hessian_by_cholesky(*parts, own)
+                else:
+                    steps = self._steps(shifts, limits)
+                    own = own.reshape(-1, 1, 1, 1)
+                    solved = hessian_by_conjugate_gradients(*parts, own, steps)
             block.put(result, layer.flat(solved).to(result.dtype))
         return client_values(result)
 
@@ -130,7 +131,7 @@ class SecondOrder(SingleLayer):
         result = values.new_zeros(self.runs, self.clients)
         for block in self._pool.blocks(None, self._solve_bytes):
             features = block.features.to(self._solver_dtype)
-            chances, shares = self._curved(block, values, features, limits, curvature)
+            chances, shares = self._curved(block, values, limits, curvature)
             if chances is None:
                 apply = covariance_product(features, shares)
             else:
@@ -176,16 +177,17 @@ class SecondOrder(SingleLayer):
         return seen[2]
 
     def _curved(
-        self, block: Block, values: Tensor, features: Tensor, limits: Tensor, curvature: Curvature
+        self, block: Block, values: Tensor, limits: Tensor, curvature: Curvature
     ) -> tuple[Tensor | None, Tensor]:
         """Probabilities [S, B, c, n], where there are several, and shares [S, B, n] of the records'
         matrices, each of them bounded; with one output a share has d^2 l / dz^2 in it.
         """
-        dtype, limit = features.dtype, limits[block.runs][:, None, None]
+        dtype, limit = limits.dtype, limits[block.runs][:, None, None]
         weights, squared = block.weights.to(dtype), block.squared_norms.to(dtype)
         if curvature == "covariance":
             return None, bounded_shares(weights, squared.unsqueeze(0), limit)
-        z = shared_product(self.layers[0].matrix(block.of(values)).to(dtype), features.mT)
+        matrix, features = self.layers[0].matrix(block.of(values)), block.features.to(dtype)
+        z = shared_product(matrix.to(dtype), features.mT)
         if self.outputs == 1:
             bends = self.loss.bends(z).squeeze(-2)
             shares = bounded_shares(weights, bends * squared, limit)
@@ -197,13 +199,16 @@ class SecondOrder(SingleLayer):
     def _by_rows(
         self,
         block: Block,
-        features: Tensor,
         shares: Tensor,
         side: Tensor,
         shifts: Tensor,
         keys: tuple[list[float], list[float]] | None,
     ) -> Tensor:
         """(sum_j w_j x_j x_j^T + damping I)^-1 of right sides [S, B, c, q], for shares w [S, B, n].
+
+        The inverses are made in `solver_precision` and rounded to the records' type, in which they
+        are applied: in float32 a solution is off by about 3e-7 ||right side|| / damping, as if its
+        right side had been rounded a few times.
 
         Args:
           keys: [R] damping and bounds that factors are kept by; None: they are used once.
@@ -213,15 +218,16 @@ class SecondOrder(SingleLayer):
             key = None if keys is None else (block.key, keys[0][run], keys[1][run])
             factor = self._factors.get(key)
             if factor is None:
-                roots = shares[place].sqrt()
-                factor = roots, covariance_inverse(features, roots, shifts[run])
+                roots, features = shares[place].sqrt(), block.features.to(shares.dtype)
+                inverse = covariance_inverse(features, roots, shifts[run])
+                factor = roots.to(side.dtype), inverse.to(side.dtype)
                 kept = sum(part.nbytes for parts in self._factors.values() for part in parts)
                 if key is not None and kept + sum(part.nbytes for part in factor) <= KEPT_FACTORS:
                     self._factors[key] = factor
             factors.append(factor)
         own_roots, inverses = [one for one, _ in factors], [one for _, one in factors]
-        damping = shifts[block.runs].reshape(-1, 1, 1, 1)
-        return covariance_solve(features, own_roots, inverses, side, damping)
+        damping = shifts[block.runs].reshape(-1, 1, 1, 1).to(side.dtype)
+        return covariance_solve(block.features, own_roots, inverses, side, damping)
 
     def _steps(self, damping: Tensor, limits: Tensor) -> int | None:
         """How many steps conjugate gradients take on a device; None on a CPU, where they ask.
@@ -256,9 +262,9 @@ class SecondOrder(SingleLayer):
         return self._solver_dtype.itemsize * held
 
     def _covariance_bytes(self, records: int) -> int:
-        """As `_solve_bytes`, with a covariance; of rows, which runs share, half."""
+        """As `_solve_bytes`, with a covariance, in the records' type."""
         wide, size = self.outputs * self.width, min(records, self.width)
-        return self._solver_dtype.itemsize * (records * self.width // 2 + 4 * wide + size**2)
+        return self.dtype.itemsize * (records * self.width + 4 * wide + size**2)
 
     def _covariance(self, limits: Tensor) -> Tensor:
         """[R, M, p (p + 1) / 2] means of x x^T, each clipped to a Frobenius norm [R]."""

@@ -28,14 +28,13 @@ from dpfl_cli.privacy.client_values import (
     versions,
 )
 from dpfl_cli.privacy.cohorts import Cohort
-from dpfl_cli.privacy.norms import own_norms, vector_norms
+from dpfl_cli.privacy.norms import own_norms, scaled_to_ball, vector_norms
 
 Relation = Literal["replace_one", "add_or_remove", "zero_out"]
 Unit = Literal["client", "record"]
 CLAIM = ", as whoever computed it says"  # of bounds that are proved once a model vouches for them
 BALL = "clipped to the ball of radius C: 2C under replace_one, C otherwise"
 _MAKER = object()
-_BITS = {torch.float64: torch.int64, torch.float32: torch.int32}
 
 
 @dataclass(frozen=True)
@@ -237,13 +236,8 @@ def _clipped(values: Tensor, inside: Tensor, lengths: Tensor, bound: Tensor, pro
     """
     norms, limit = lengths.unsqueeze(-1), bound.reshape(-1, 1, 1)
     finite = norms <= math.sqrt(torch.finfo(inside.dtype).max)  # false for NaN
-    scale = torch.where(norms > limit, limit / norms, torch.ones_like(norms)).to(inside.dtype)
-    clipped, bits = inside * scale, _BITS[inside.dtype]
-    # what is not finite counts as zero; masked_fill_ would do the same in five times the time
-    kept = torch.where(finite | torch.isinf(limit), -1, 0).to(bits)
-    clipped.view(bits).bitwise_and_(kept)
     found = bounded(
-        clipped,
+        scaled_to_ball(inside, norms, limit, finite | torch.isinf(limit)),
         bound,
         2 * bound,
         bound,

@@ -9,6 +9,7 @@ from dpfl_cli.privacy.client_values import ClientValues, client_values, of_cohor
 
 # float32 sums of squares no longer than this keep a norm to 4e-7 whatever the magnitudes
 _BLOCK = 64
+_BITS = {torch.float64: torch.int64, torch.float32: torch.int32}
 
 
 def vector_norms(values: Tensor) -> Tensor:
@@ -41,6 +42,15 @@ def own_norms(values: Tensor) -> ClientValues:
 
 def to_ball(values: Tensor, limit: Tensor) -> Tensor:
     """v min(1, C / ||v||) over the last axis, of vectors with finite norms."""
-    norms = vector_norms(values).unsqueeze(-1)
-    scale = torch.where(norms > limit, limit / norms, torch.ones_like(norms))
-    return values * scale.to(values.dtype)
+    return scaled_to_ball(values, vector_norms(values).unsqueeze(-1), limit)
+
+
+def scaled_to_ball(
+    values: Tensor, norms: Tensor, limit: Tensor, usable: Tensor | None = None
+) -> Tensor:
+    """v min(1, C / ||v||) by given norms [..., 1]; zeros where a mask [..., 1] says so."""
+    scale = torch.where(norms > limit, limit / norms, torch.ones_like(norms)).to(values.dtype)
+    inside, bits = values * scale, _BITS[values.dtype]
+    if usable is not None:  # masked_fill_ would do the same in five times the time
+        inside.view(bits).bitwise_and_(torch.where(usable, -1, 0).to(bits))
+    return inside

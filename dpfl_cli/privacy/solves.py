@@ -11,7 +11,7 @@ from torch import Tensor
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.bounded import CLAIM, Bounded, bounded, contributions, public
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
-from dpfl_cli.privacy.norms import to_ball, vector_norms
+from dpfl_cli.privacy.norms import scaled_to_ball, to_ball, vector_norms
 
 Side = Literal["project", "clip_auxiliary", "xi"]
 Constant = Literal["tight", "paper", "xi_safe"]
@@ -128,20 +128,15 @@ def joined_side(
             own + to_ball(other, (side_clip - gradient_clip).to(own.dtype).reshape(-1, 1, 1))
         )
     together = own + other
-    if how == "project":
-        return client_values(to_ball(together, limit))
-    along = (own * other).sum(dim=-1, keepdim=True) / length  # s
-    # never negative while ||g|| <= C2, but for rounding
-    root = (
-        (along.square() + limit.square() - own.square().sum(dim=-1, keepdim=True))
-        .clamp(min=0.0)
-        .sqrt()
-    )
-    xi = ((root - along) / length).clamp(0.0, 1.0)
-    far = vector_norms(together).unsqueeze(-1) > limit
-    return client_values(
-        to_ball(torch.where(far & (length > 0), own + xi * other, together), limit)
-    )
+    if how == "xi":
+        along = (own * other).sum(dim=-1, keepdim=True) / length  # s
+        short = own.square().sum(dim=-1, keepdim=True)
+        # never negative while ||g|| <= C2, but for rounding
+        root = (along.square() + limit.square() - short).clamp(min=0.0).sqrt()
+        far = (vector_norms(together).unsqueeze(-1) > limit) & (length > 0)
+        xi = torch.where(far, ((root - along) / length).clamp(0.0, 1.0), 1.0)
+        torch.mul(other, xi, out=together).add_(own)
+    return client_values(to_ball(together, limit))
 
 
 def solved_mean(
@@ -188,10 +183,11 @@ def solved_mean(
         replaced, left_out = replaced + off, left_out + off
     # rounding may leave an exact solve this far outside
     limit = ((1 + 1e-5) * largest).to(kind).reshape(-1, 1, 1)
-    finite = torch.isfinite(vector_norms(inside)).unsqueeze(-1) | torch.isinf(limit)
+    norms = vector_norms(inside).unsqueeze(-1)
+    usable = torch.isfinite(norms) | torch.isinf(limit)
     claim = "" if how == "xi" and constant != "xi_safe" else CLAIM
     return bounded(
-        to_ball(torch.where(finite, inside, 0.0), limit),
+        scaled_to_ball(inside, norms, limit, usable),
         largest.to(kind),
         replaced.to(kind),
         left_out.to(kind),

@@ -158,6 +158,29 @@ def test_covariance_takes_the_smaller_matrix_and_keeps_it(
     assert not fresh._factors
 
 
+@pytest.mark.parametrize("records", [20, 120], ids=["fewer than features", "more"])
+@pytest.mark.parametrize("damping", [1e-3, 1.1])
+def test_a_covariance_solve_in_float32_is_off_by_rounding_and_does_not_see_other_runs(
+    records: int, damping: float
+) -> None:
+    """Records in float32 beside the same in float64, off by at most 1e-6 ||v|| / damping."""
+    shape = {"features": 64, "classes": 10, "feature_norm": "l2"}
+    generator = torch.Generator().manual_seed(0)
+    right = torch.randn(5, 4, 640, generator=generator)
+    found = {}
+    for precision, dtype in (("float32", torch.float32), ("float64", torch.float64)):
+        for runs in (1, 5):
+            objective = make_objective([records] * 4, [0] * runs, precision=precision, **shape)
+            side = client_values(right[:runs].to(dtype))
+            gamma, bound = (torch.full((runs,), one, dtype=dtype) for one in (damping, 1.0))
+            solved = objective.damped_solve(side, side, gamma, "covariance", bound)
+            found[precision, runs] = opened(solved)
+    assert torch.equal(found["float32", 1], found["float32", 5][:1])
+    off = (found["float32", 5].double() - found["float64", 5]).norm(dim=-1)
+    assert float(off.max()) > 0.0
+    assert bool((off <= 1e-6 * right.norm(dim=-1) / damping).all())
+
+
 @given(st.integers(2, 12), st.floats(0.0, 30.0), st.integers(0, 2**31))
 @settings(max_examples=60, deadline=None)
 def test_the_closed_form_of_a_hessians_norm(classes: int, sharpness: float, seed: int) -> None:
