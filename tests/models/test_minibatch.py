@@ -139,17 +139,17 @@ def test_a_networks_minibatch_gradient_is_the_mean_of_its_records(
         close(opened(found)[run, client], wanted, tolerance)
 
 
-@pytest.mark.parametrize("drifting", [False, True], ids=["plain", "drift"])
 @pytest.mark.parametrize(
     ("kind", "dtype", "tolerance"),
     PRECISIONS,
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_a_networks_local_run_is_that_of_the_loop(kind, dtype, tolerance, drifting: bool) -> None:
+def test_a_networks_local_run_is_that_of_the_loop(kind, dtype, tolerance) -> None:
+    """With drift in float64, without in float32."""
     objective, steps = network_of(kind, UNEQUAL, [0, 1], dtype), 2
     start, rates = points(objective)[:, 0], torch.tensor([0.02, 0.05], dtype=dtype)
     batches = torch.stack([drawn(objective, step) for step in range(steps)], dim=2)
-    drift = points(objective, 1) - points(objective, 2) if drifting else None
+    drift = points(objective, 1) - points(objective, 2) if dtype == torch.float64 else None
     marked = None if drift is None else client_values(drift)
     found = opened(ClientSide(objective).local_descent(start, rates, steps, marked, batches))
     for run, client in np.ndindex(2, len(UNEQUAL)):

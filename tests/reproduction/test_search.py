@@ -187,7 +187,7 @@ def test_what_is_run_is_what_is_written(outputs: Path, calls: Calls) -> None:
     assert content(outputs) == made
 
 
-@pytest.mark.parametrize("killed", [1, 2, 3])
+@pytest.mark.parametrize("killed", [2, 3])
 def test_a_kill_between_stages_loses_nothing(
     killed: int, outputs: Path, tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,7 +210,7 @@ def test_a_kill_between_stages_loses_nothing(
     assert calls[killed - 1 :][:2] == STAGES
     assert calls[-1][1] == set(range(5))
     assert content(tmp_path) == content(outputs)
-    assert f" {made.new} to do" in price or killed == 1  # a made-up winner may be the extra cell
+    assert f" {made.new} to do" in price
 
 
 def test_one_that_is_kept_has_won_at_reduced_size_and_at_its_scales_alone() -> None:

@@ -54,7 +54,7 @@ def test_a_run_in_a_batch_equals_the_run_alone_bit_by_bit(algorithm: str, dp: st
     )
     assert len({stack_key(plan) for plan in plans}) == 1
     together = finish(plans)
-    for plan in plans:
+    for plan in (*plans[::5], plans[-1]):  # of every seed, clip norm and length
         alone = finish([plan])[plan.id]
         assert alone.rows == together[plan.id].rows
         assert alone.ledger == together[plan.id].ledger
