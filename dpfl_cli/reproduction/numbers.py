@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.privacy.accountants import accountant, price
 from dpfl_cli.privacy.conventions import priced_part
@@ -28,7 +26,7 @@ from dpfl_cli.reproduction.measure import (
     Price,
 )
 from dpfl_cli.reproduction.problems import problem_facts
-from dpfl_cli.reproduction.rows import matching
+from dpfl_cli.reproduction.rows import fitting
 from dpfl_cli.reproduction.sizes import size_facts
 from dpfl_cli.reproduction.theory import theory_facts
 from dpfl_cli.simulation.results import privacy_report
@@ -108,10 +106,7 @@ def numbers_of(artifact: Artifact, group: Group, names: Iterable[str]) -> list[R
 def _applies(measure: Measure, labels: Mapping[str, Any]) -> bool:
     """Whether runs with these labels have the measure, as far as is known before a choice."""
     before = {name: wanted for name, wanted in measure.where.items() if name not in (BEST, RANK)}
-    if not before:
-        return True
-    frame = pd.DataFrame([{name: labels.get(name, "") for name in before}], dtype=object)
-    return not matching(frame, before, list(before)).empty
+    return all(fitting(wanted)(labels.get(name, "")) for name, wanted in before.items())
 
 
 def _measured(

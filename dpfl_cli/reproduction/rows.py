@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -123,7 +123,7 @@ class Rows:
 
     def values(self, measure: str, **labels: Any) -> list[float]:
         """Their means over seeds."""
-        frame = self._matching(self._of(measure), labels)
+        frame = self._of(measure, labels)
         name, found = self._varying(measure, labels)
         means = frame.groupby(name, sort=False)["value"].mean() if name else frame["value"]
         return [float(means[one]) for one in found] if name else [float(means.mean())]
@@ -148,17 +148,17 @@ class Rows:
         check_values(labels, self.known)
         return matching(frame, labels, self.labels)
 
-    def _of(self, measure: str) -> pd.DataFrame:
+    def _of(self, measure: str, labels: Where) -> pd.DataFrame:
         if measure not in self.named:
             raise ConfigError(f"no measure '{measure}'; {nearest(measure, self.named)}")
-        return self.frame[self.frame[MEASURE] == measure]
+        return self._matching(self.frame, {MEASURE: measure, **labels})
 
     def _known(self, label: str) -> None:
         if label not in self.labels and label not in PSEUDO:
             raise ConfigError(f"no label '{label}'; {nearest(label, [*self.labels, *PSEUDO])}")
 
     def _one(self, measure: str, labels: Where) -> pd.DataFrame:
-        found = self._matching(self._of(measure), labels)
+        found = self._of(measure, labels)
         if found.empty:
             raise Missing(f"no number for {_words(measure, labels)}")
         names = [*self.labels, ROUND, RANK]
@@ -171,7 +171,7 @@ class Rows:
         return found
 
     def _varying(self, measure: str, labels: Where) -> tuple[str, list[Any]]:
-        found = self._matching(self._of(measure), labels)
+        found = self._of(measure, labels)
         if found.empty:
             raise Missing(f"no numbers for {_words(measure, labels)}")
         names = [name for name in (*self.labels, ROUND, RANK) if name in found]
@@ -203,15 +203,17 @@ def matching(frame: pd.DataFrame, where: Where, labels: Iterable[str]) -> pd.Dat
             raise ConfigError(f"no label '{name}'; {nearest(name, known)}")
         if name not in frame:
             return frame.iloc[:0]
-        column = frame[name][hit]
-        if isinstance(wanted, Between):
-            hit[hit] = [_is_number(one) and wanted.low <= one <= wanted.high for one in column]
-            continue
-        many = list(wanted) if isinstance(wanted, MANY) else [wanted]
-        inside = column.isin(many).to_numpy(copy=True)  # true is 1 to it
-        inside[inside] = [any(_same(value, one) for one in many) for value in column[inside]]
-        hit[hit] = inside
+        fits = fitting(wanted)
+        hit[hit] = [fits(value) for value in frame[name].to_numpy()[hit].tolist()]
     return frame[hit] if where else frame
+
+
+def fitting(wanted: Any) -> Callable[[Any], bool]:
+    """Whether a label's value is the one that is wanted, one of several, or between two."""
+    if isinstance(wanted, Between):
+        return lambda value: _is_number(value) and wanted.low <= value <= wanted.high
+    many = list(wanted) if isinstance(wanted, MANY) else [wanted]
+    return lambda value: value in many and any(_same(value, one) for one in many)
 
 
 def places(rows: pd.DataFrame, labels: Iterable[str]) -> list[Place]:
