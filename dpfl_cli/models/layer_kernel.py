@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,14 +12,17 @@ from numba import types
 from dpfl_cli.data.programs import built
 from dpfl_cli.data.threads import even_parts, in_threads
 from dpfl_cli.models import layer_loops as loops
-from dpfl_cli.models.vectors import LANES, aligned
+from dpfl_cli.models.vector_code import VECTOR_BYTES
+from dpfl_cli.models.vectors import aligned, lanes_of
 
 LOSSES = ("cross_entropy", "logistic", "squared")
 BLOCK = 64  # vectors of records at most that are computed together
 NEAREST, NEAR = 24 << 10, 5 << 18  # bytes of them, for one output and for several
-KEPT = 64 << 20  # bytes of records that are kept as vectors; others are laid out anew every time
+KEPT = 512 << 20  # bytes that a model keeps as vectors; other records are laid out anew each time
 SHARED_WORK = 1 << 21  # products and sums from which on several threads pay
 PART_WORK = 1 << 19  # and of which a thread takes at least as many at once
+NEVER = np.iinfo(np.int64).max
+_calls = count()
 
 
 class Layout(NamedTuple):
@@ -27,11 +31,12 @@ class Layout(NamedTuple):
     Attributes:
       loss, scale, outs: the place in `LOSSES`, the factor of a squared one, and the number c of
         outputs.
-      vectors: [V, width, 8] float64 with one record to a lane and every client beginning a vector,
-        or none; its width is that of rows, filled up to a multiple of 8.
-      places: [M] int64 each client's first vector.
-      rows, targets, norms: [N, q] features, [N] float64 y or classes, [N] float64 ||x||, infinite
-        for a record that is not finite.
+      vectors: [V, width, lanes] with one record to a lane and every client beginning a vector, or
+        none; its width is that of rows, filled up to a multiple of the lanes. Their type is what
+        is computed in. Whoever needs a client's first fills them.
+      places, since: [M] int64 each client's first vector, and the call in which they were filled.
+      rows, targets, norms: [N, q] features, zeros in row 0, [N] float64 y or classes, [N] float64
+        ||x||, infinite for a record that is not finite.
       firsts, counts: [M] int64 row of each client's first record, and number of its records.
       block: how many vectors of records are computed together.
     """
@@ -41,6 +46,7 @@ class Layout(NamedTuple):
     outs: int
     vectors: np.ndarray
     places: np.ndarray
+    since: np.ndarray
     rows: np.ndarray
     targets: np.ndarray
     norms: np.ndarray
@@ -50,24 +56,26 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(
-        cls, loss: str, scale: float, outs: int, rows: np.ndarray, targets: np.ndarray,
-        norms: np.ndarray, firsts: np.ndarray, counts: np.ndarray,
+        cls, number: type, room: int, loss: str, scale: float, outs: int, rows: np.ndarray,
+        targets: np.ndarray, norms: np.ndarray, firsts: np.ndarray, counts: np.ndarray,
     ) -> Layout:  # fmt: skip
-        heights = -(-counts // LANES)
-        places, width = np.cumsum(heights) - heights, -(-rows.shape[1] // LANES) * LANES
+        """
+        Args:
+          number: the type of vectors, that of rows or float64.
+          room: bytes that vectors may take; there are none of records that take more.
+        """
+        lanes = lanes_of(number)
+        heights = -(-counts // lanes)
+        places, width = np.cumsum(heights) - heights, -(-rows.shape[1] // lanes) * lanes
         total = int(heights.sum())
-        if total * width * LANES * 8 > KEPT:
+        if total * width * VECTOR_BYTES > room:
             total = 0
-        vectors = aligned(total * width * LANES).reshape(total, width, LANES)
-        if total:
-            numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-            lanes = np.repeat(places, counts) * LANES + numbers
-            own = rows[np.repeat(firsts, counts) + numbers]
-            vectors[lanes // LANES, : rows.shape[1], lanes % LANES] = own
+        vectors = aligned(total * width * lanes, number).reshape(total, width, lanes)
         size = NEAREST if outs == 1 else NEAR
-        block = max(1, min(BLOCK, size // (64 * width)) // LANES) * LANES
+        block = max(1, min(BLOCK, size // (VECTOR_BYTES * width)) // 8) * 8
         records = (rows, targets, norms, firsts, counts)
-        return cls(LOSSES.index(loss), scale, outs, vectors, places, *records, block)
+        since = np.full(len(counts), NEVER)
+        return cls(LOSSES.index(loss), scale, outs, vectors, places, since, *records, block)
 
 
 class LayerKernel:
@@ -84,18 +92,19 @@ class LayerKernel:
 
     def __init__(self, dtype: type) -> None:
         number = types.float64 if dtype is np.float64 else types.float32
-        every, values, numbers = number[:, :, :], types.float64[::1], types.int64[::1]
-        integer, layout = types.int64, (
-            types.int64, types.float64, types.int64, types.float64[:, :, ::1], numbers,
-            number[:, ::1], values, values, numbers, numbers, types.int64,
-        )  # fmt: skip
+        every, out, integer = number[:, :, :], number[:, :, ::1], types.int64
+        value, values, numbers = types.float64, types.float64[::1], integer[::1]
+
+        def layout(kind: Any) -> tuple[Any, ...]:  # and the number of the call
+            begins = integer, value, integer, kind[:, :, ::1], numbers, numbers
+            return *begins, number[:, ::1], values, values, numbers, numbers, integer, integer
+
         compute = (
-            *layout, numbers, every, types.int64[:, :, :, :], values, values, integer, values,
-            every, number[:, :, ::1], integer, integer,
+            *layout(number), numbers, every, integer[:, :, :, :], values, values, integer, values,
+            every, out, integer, integer,
         )  # fmt: skip
         solve = (
-            *layout, numbers, every, every, values, values, types.float64, number[:, :, ::1],
-            integer, integer,
+            *layout(value), numbers, every, every, values, values, value, out, integer, integer,
         )  # fmt: skip
         options: Any = {"error_model": "numpy", "fastmath": {"contract"}}
         name = "the kernel of linear layers"
@@ -133,8 +142,8 @@ class LayerKernel:
           rates, drift: [R], and [R, M, d] or None.
         """
         none = np.zeros(len(parameters))
-        count = layout.counts.sum() if batch is None else batch.shape[3] * len(layout.counts)
-        work = 2 * int(count) * len(runs) * layout.outs * layout.rows.shape[1] * max(steps, 1)
+        records = layout.counts.sum() if batch is None else batch.shape[3] * len(layout.counts)
+        work = 2 * int(records) * len(runs) * layout.outs * layout.rows.shape[1] * max(steps, 1)
         self._share(
             self._compute, threads, work, layout, runs,
             runs, parameters, np.empty((1, 1, 1, 0), np.int64) if batch is None else batch,
@@ -171,7 +180,7 @@ class LayerKernel:
         program: Any, threads: int, work: int, layout: Layout, runs: np.ndarray, *given: Any
     ) -> None:
         jobs = len(runs) * len(layout.counts)
-        call = partial(program, *layout, *given)
+        call = partial(program, *layout, next(_calls), *given)
         if threads == 1 or work < SHARED_WORK:
             call(0, jobs)
             return

@@ -7,9 +7,10 @@ are read from memory once for all runs. For a block of the client's records,
     s = dl/dz               re-weighted where records' gradients are clipped: ||s|| ||x|| <= C
     G += s (x) x            (`vectors.accumulate`)
 
-All of it is float64, whatever the records' and parameters' own type. The order of every sum is
-fixed by the client's own records: results do not depend on threads, on other clients or on other
-runs.
+z, s and the sums of a block are of the type of the records as they are laid out: the run's own for
+`compute`, float64 for `solve`. Sums over blocks, and a client's parameters from step to step, are
+float64. So are bounds, until they meet records. The order of every sum is fixed by the client's own
+records: results do not depend on threads, on other clients or on other runs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import numpy as np
 from numba import njit
 
 from dpfl_cli.models.vectors import (
-    LANES,
     accumulate,
     aligned,
     exp_of_negative,
@@ -35,32 +35,34 @@ _aligned = njit(aligned)
 
 
 @njit(inline="always")
-def _lay_out(rows, first, count, batch, begin, size, features):  # type: ignore[no-untyped-def]
-    """features[i, k, lane] = the client's record begin + 8 i + lane, or the one that a batch names;
-    zeros for a number that is none of the client's `count`, from row `first` on.
+def _lay_out(  # type: ignore[no-untyped-def]
+    rows, first, count, batch, begin, size, features, start
+):
+    """features[start + i, k, lane] = the client's record begin + i lanes + lane, or the one that a
+    batch names; zeros, which are row 0, for a number that is none of the client's `count`, from row
+    `first` on.
     """
-    tiles, own = rows.shape[1] // LANES, np.empty(LANES, np.int64)
-    for i in range((size + LANES - 1) // LANES):
-        for lane in range(LANES):
-            j = i * LANES + lane
+    lanes = features.shape[2]
+    tiles, own = rows.shape[1] // lanes, np.empty(lanes, np.int64)
+    for i in range((size + lanes - 1) // lanes):
+        for lane in range(lanes):
+            j = i * lanes + lane
             number = begin + j
             if len(batch):
                 number = batch[number] if j < size else -1
-            own[lane] = first + number if j < size and 0 <= number < count else -1
-        transposed(rows, np.maximum(own, 0), tiles, features, i)
-        for lane in range(LANES):
-            for k in range(tiles * LANES, rows.shape[1]):
-                features[i, k, lane] = rows[own[lane], k]
-            if own[lane] < 0:
-                features[i, :, lane] = 0.0
+            own[lane] = first + number if j < size and 0 <= number < count else 0
+        transposed(features, start + i, rows, own, tiles)
+        for lane in range(lanes):
+            for k in range(tiles * lanes, rows.shape[1]):
+                features[start + i, k, lane] = rows[own[lane], k]
 
 
 @njit(inline="always")
 def _labelled(  # type: ignore[no-untyped-def]
     targets, norms, first, count, batch, begin, size, y, norm
 ):
-    """y[j] and norm[j] of the same records."""
-    for j in range((size + LANES - 1) // LANES * LANES):
+    """y[j] and norm[j] of the same records, zeros after the last."""
+    for j in range(len(y)):
         number = begin + j
         if len(batch):
             number = batch[number] if j < size else -1
@@ -72,6 +74,7 @@ def _labelled(  # type: ignore[no-untyped-def]
 @njit(inline="always")
 def _softmax(z, n, top, total):  # type: ignore[no-untyped-def]
     """z <- their softmax over a, j < n."""
+    one = z.dtype.type(1.0)
     for j in range(n):
         top[j], total[j] = z[0, j], 0.0
     for a in range(1, len(z)):
@@ -82,7 +85,7 @@ def _softmax(z, n, top, total):  # type: ignore[no-untyped-def]
             z[a, j] = exp_of_negative(z[a, j] - top[j])
             total[j] += z[a, j]
     for j in range(n):
-        total[j] = 1.0 / total[j]
+        total[j] = one / total[j]
     for a in range(len(z)):
         for j in range(n):
             z[a, j] *= total[j]
@@ -91,19 +94,21 @@ def _softmax(z, n, top, total):  # type: ignore[no-untyped-def]
 @njit(inline="always")
 def _slopes(loss, scale, z, y, n, work, squares):  # type: ignore[no-untyped-def]
     """z <- s = dl/dz, squares[j] = ||s_j||^2, j < n."""
+    number = z.dtype.type  # of all that follows: a plain number would make it float64
+    zero, one = number(0.0), number(1.0)
     if loss == CROSS_ENTROPY:
         _softmax(z, n, work[0], work[1])
         for a in range(len(z)):
             for j in range(n):
-                z[a, j] -= 1.0 if y[j] == a else 0.0
+                z[a, j] -= one if y[j] == number(a) else zero
     elif loss == LOGISTIC:
         for j in range(n):  # -y / (1 + exp(y z)), by exp(-|y z|) so that nothing overflows
             margin = y[j] * z[0, j]
             e = exp_of_negative(-abs(margin))
-            z[0, j] = -y[j] * (e if margin > 0.0 else 1.0) / (1.0 + e)
+            z[0, j] = -y[j] * (e if margin > zero else one) / (one + e)
     else:
         for j in range(n):
-            z[0, j] = 2.0 * scale * (z[0, j] - y[j])
+            z[0, j] = number(2.0 * scale) * (z[0, j] - y[j])
     squares[:n] = 0.0
     for a in range(len(z)):
         for j in range(n):
@@ -115,13 +120,15 @@ def _reweighted(z, n, norm, squares, clipped, bound):  # type: ignore[no-untyped
     """z <- shares of the records times s; a record that is not finite makes a gradient what it is,
     and counts as zero where it is clipped.
     """
+    number = z.dtype.type
+    zero, one, limit = number(0.0), number(1.0), number(bound)
     for j in range(n):
         size = np.sqrt(squares[j]) * norm[j]
-        share = min(bound / size, 1.0) if size < np.inf else 0.0
-        squares[j] = share if clipped else 1.0 + 0.0 * norm[j]
+        share = min(limit / size, one) if size < number(np.inf) else zero
+        squares[j] = share if clipped else one + zero * norm[j]
     for a in range(len(z)):
         for j in range(n):
-            z[a, j] = 0.0 if clipped and squares[j] == 0.0 else z[a, j] * squares[j]
+            z[a, j] = zero if clipped and squares[j] == zero else z[a, j] * squares[j]
 
 
 @njit(inline="always")
@@ -137,7 +144,7 @@ def _along_record(  # type: ignore[no-untyped-def]
         a_{j+1} = a_j - rate l'(z_j, y).
 
     Args:
-      x, start, drift: [width]; drift may be empty.
+      x, start, drift: [width] float64; drift may be empty.
     """
     z, turn, along = inner(x, start, len(x)), 0.0, 0.0
     if len(drift):
@@ -157,23 +164,26 @@ def _along_record(  # type: ignore[no-untyped-def]
 
 
 def compute(  # type: ignore[no-untyped-def]
-    loss, scale, outs, laid_out, places, rows, targets, norms, firsts, counts, block, runs,
-    parameters, batch, limits, l2, steps, rates, drift, out, first_job, last_job,
+    loss, scale, outs, laid_out, places, since, rows, targets, norms, firsts, counts, block, call,
+    runs, parameters, batch, limits, l2, steps, rates, drift, out, first_job, last_job,
 ):  # fmt: skip
     """Jobs first_job ... last_job - 1 of (client, run) pairs, runs innermost."""
     batched, clipped, drifting = batch.shape[3] > 0, len(limits) > 0, len(drift) > 0
     one_number = loss != CROSS_ENTROPY and outs == 1 and not l2.any()
     alone = one_number and steps > 0 and not batched
-    kept, width = len(laid_out) > 0 and not batched, laid_out.shape[1]
+    number, (_, width, lanes) = laid_out.dtype.type, laid_out.shape
+    kept, most_records = len(laid_out) > 0 and not batched, block * lanes
     p = parameters.shape[2] // outs
     most = 2 if outs == 1 and not batched else 1  # runs that meet a record while it is loaded
-    z = _aligned(most * outs * (block + 1) * LANES).reshape(most * outs, -1)
-    weights = _aligned(most * outs * width).reshape(-1, width)
-    totals = _aligned(most * outs * width).reshape(-1, width)
-    held = laid_out if kept else _aligned(block * width * LANES).reshape(block, width, LANES)
-    work = _aligned(7 * block * LANES).reshape(7, -1)
+    z = _aligned(most * outs * (most_records + lanes), number).reshape(most * outs, -1)
+    weights = _aligned(most * outs * width, np.float64).reshape(-1, width)
+    totals = _aligned(most * outs * width, np.float64).reshape(-1, width)
+    operand = _aligned(most * outs * width, number).reshape(-1, width)
+    held = laid_out if kept else _aligned(most_records * width, number).reshape(block, width, lanes)
+    work = _aligned(7 * most_records, number).reshape(7, -1)
     y, norm, squares = work[4], work[5], work[6]
-    record, own_drift = _aligned(width), _aligned(width if drifting else 0)
+    record = _aligned(width, np.float64)
+    own_drift = _aligned(width if drifting else 0, np.float64)
     own = batch[0, 0, 0, :0]
     job, loaded = first_job, -1
     while job < last_job:
@@ -200,25 +210,30 @@ def compute(  # type: ignore[no-untyped-def]
             loaded = -1
             continue
         for step in range(max(steps, 1)):
-            totals[:] = 0.0
+            totals[:], operand[:] = 0.0, weights
             if batched:
                 own = batch[runs[place], client, step]
-            for begin in range(0, records, block * LANES):
-                size = min(block * LANES, records - begin)
-                some = (size + LANES - 1) // LANES
-                start = places[client] + begin // LANES if kept else 0
-                if batched or loaded != client or records > block * LANES:
-                    if not kept:
-                        _lay_out(rows, first, held_records, own, begin, size, held)
-                    _labelled(targets, norms, first, held_records, own, begin, size, y, norm)
+            for begin in range(0, records, most_records):
+                size = min(most_records, records - begin)
+                some = (size + lanes - 1) // lanes
+                start, filled = places[client] + begin // lanes if kept else 0, some * lanes
+                if batched or loaded != client or records > most_records:
+                    if not (kept and since[client] < call):
+                        _lay_out(rows, first, held_records, own, begin, size, held, start)
+                    _labelled(
+                        targets, norms, first, held_records, own, begin, size, y[:filled],
+                        norm[:filled],
+                    )  # fmt: skip
                     loaded = client
-                outputs(held, start, some, width, weights, together * outs, z)
+                outputs(held, start, some, width, operand, together * outs, z)
                 for r in range(together):
                     mine = z[r * outs : (r + 1) * outs]
-                    _slopes(loss, scale, mine, y, some * LANES, work, squares)
+                    _slopes(loss, scale, mine, y, filled, work, squares)
                     bound = limits[runs[place + r]] if clipped else 0.0
-                    _reweighted(mine, some * LANES, norm, squares, clipped, bound)
+                    _reweighted(mine, filled, norm, squares, clipped, bound)
                 accumulate(held, start, some, width, z, together * outs, totals)
+            if kept:  # for the calls that follow: in this one others may still be filling them
+                since[client] = min(since[client], call)
             share = 1.0 / max(records, 1)
             for r in range(together):
                 run = runs[place + r]
@@ -272,28 +287,25 @@ def _curved(z, n, p, shares, sums):  # type: ignore[no-untyped-def]
 
 
 def solve(  # type: ignore[no-untyped-def]
-    loss, scale, outs, laid_out, places, rows, targets, norms, firsts, counts, block, runs,
-    parameters, right, damping, limits, tolerance, out, first_job, last_job,
+    loss, scale, outs, laid_out, places, since, rows, targets, norms, firsts, counts, block, call,
+    runs, parameters, right, damping, limits, tolerance, out, first_job, last_job,
 ):  # fmt: skip
     """As `compute`: (H + damping I)^-1 right by conjugate gradients, as in
     `curvature.conjugate_gradients`.
     """
-    kept, width = len(laid_out) > 0, laid_out.shape[1]
+    number, (_, width, lanes) = np.float64, laid_out.shape
+    kept, most_records = len(laid_out) > 0, block * lanes
     p, longest = parameters.shape[2] // outs, 0
     for count in counts:
-        longest = max(longest, (count + LANES - 1) // LANES * LANES)
-    z = _aligned(outs * (block + 1) * LANES).reshape(outs, -1)
-    held = laid_out if kept else _aligned(block * width * LANES).reshape(block, width, LANES)
-    work = _aligned(5 * block * LANES).reshape(5, -1)
+        longest = max(longest, (count + lanes - 1) // lanes * lanes)
+    z = _aligned(outs * (most_records + lanes), number).reshape(outs, -1)
+    held = laid_out if kept else _aligned(most_records * width, number).reshape(block, width, lanes)
+    work = _aligned(5 * most_records, number).reshape(5, -1)
     y, norm, shares = work[3], work[4], np.zeros(longest)
-    chances = _aligned(outs * longest).reshape(outs, -1)
-    all_weights = outs * width
-    weights, solution, residual = (
-        _aligned(all_weights),
-        _aligned(all_weights),
-        _aligned(all_weights),
-    )
-    direction, applied = _aligned(all_weights), _aligned(all_weights)
+    chances = _aligned(outs * longest, number).reshape(outs, -1)
+    vectors = _aligned(5 * outs * width, number).reshape(5, -1)
+    weights, solution, residual = vectors[0], vectors[1], vectors[2]
+    direction, applied = vectors[3], vectors[4]
     own = np.empty(0, np.int64)
     loaded = -1
     for job in range(first_job, last_job):
@@ -311,26 +323,29 @@ def solve(  # type: ignore[no-untyped-def]
                 break
             operand = (direction if step > 0 else weights).reshape(outs, width)
             applied[:] = 0.0
-            for begin in range(0, records, block * LANES):
-                size = min(block * LANES, records - begin)
-                some = (size + LANES - 1) // LANES
-                part = slice(begin, begin + some * LANES)
-                start = places[client] + begin // LANES if kept else 0
-                if loaded != client or records > block * LANES:
-                    if not kept:
-                        _lay_out(rows, first, records, own, begin, size, held)
-                    _labelled(targets, norms, first, records, own, begin, size, y, norm)
+            for begin in range(0, records, most_records):
+                size = min(most_records, records - begin)
+                some = (size + lanes - 1) // lanes
+                start, filled = places[client] + begin // lanes if kept else 0, some * lanes
+                part = slice(begin, begin + filled)
+                if loaded != client or records > most_records:
+                    if not (kept and since[client] < call):
+                        _lay_out(rows, first, records, own, begin, size, held, start)
+                    _labelled(
+                        targets, norms, first, records, own, begin, size, y[:filled], norm[:filled]
+                    )
                     loaded = client
                 outputs(held, start, some, width, operand, outs, z)
                 if step == 0:
                     _probabilities(
-                        z, some * LANES, norm, limits[run], 1.0 / records, work, chances[:, part],
+                        z, filled, norm, limits[run], 1.0 / records, work, chances[:, part],
                         shares[part],
                     )  # fmt: skip
                     continue
-                _curved(z, some * LANES, chances[:, part], shares[part], work[0])
+                _curved(z, filled, chances[:, part], shares[part], work[0])
                 accumulate(held, start, some, width, z, outs, applied.reshape(outs, width))
             if step == 0:
+                since[client] = min(since[client], call)
                 continue
             for k in range(len(applied)):
                 applied[k] += damping[run] * direction[k]

@@ -88,7 +88,7 @@ class SecondOrder(SingleLayer):
             torch.div(sides, damping.to(self.device, sides.dtype).reshape(-1, 1, 1), out=result)
         kernel = self._kernel if self.outputs > 1 and self._solver == "cg" else None
         if kernel is not None and curvature == "hessian":
-            for runs, layout in self._layouts:
+            for runs, layout in self._layouts(np.float64):
                 kernel.solve(
                     layout,
                     runs,

@@ -7,7 +7,7 @@ CPUs a compiled kernel computes what looks at records (`layer_kernel`); stacked 
 
 from __future__ import annotations
 
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -36,6 +36,7 @@ class SingleLayer(Dense):
         super().__init__(*args)
         (layer,) = self.layers
         self.outputs, self.features, self.width = layer.outputs, layer.inputs, layer.width
+        self._laid_out: dict[type, list[tuple[np.ndarray, Layout]]] = {}
 
     @property
     def _kernel(self) -> LayerKernel | None:
@@ -46,19 +47,23 @@ class SingleLayer(Dense):
         known = regular and type(self.loss) in get_args(Loss)
         return compiled_kernel(self.dtype) if known and self.device.type == "cpu" else None
 
-    @cached_property
-    def _layouts(self) -> list[tuple[np.ndarray, Layout]]:
-        """For the kernel, of every federation the runs that use it and the clients' records."""
-        from dpfl_cli.models.layer_kernel import Layout
+    def _layouts(self, number: type) -> list[tuple[np.ndarray, Layout]]:
+        """For the kernel, of every federation the runs that use it and the clients' records, laid
+        out as numbers of a type.
+        """
+        from dpfl_cli.models.layer_kernel import KEPT, Layout
 
-        pool = self._pool
-        norms = pool.squared_norms.double().sqrt()
-        records = (pool.features.numpy(), pool.targets.double().numpy(), norms.numpy())
-        kind = self.loss.name, self.loss.scale, self.outputs
-        return [
-            (pool.runs(number), Layout.of(*kind, *records, *places))
-            for number, places in enumerate(zip(pool.first, pool.counts, strict=True))
-        ]
+        if number not in self._laid_out:
+            pool = self._pool
+            norms = pool.squared_norms.double().sqrt()
+            records = (pool.features.numpy(), pool.targets.double().numpy(), norms.numpy())
+            room = KEPT // len(pool.counts)
+            kind = number, room, self.loss.name, self.loss.scale, self.outputs
+            self._laid_out[number] = [
+                (pool.runs(federation), Layout.of(*kind, *records, *places))
+                for federation, places in enumerate(zip(pool.first, pool.counts, strict=True))
+            ]
+        return self._laid_out[number]
 
     def _computed(
         self,
@@ -73,7 +78,7 @@ class SingleLayer(Dense):
         [R].
         """
         result = torch.empty_like(values, memory_format=torch.contiguous_format)
-        for runs, layout in self._layouts:
+        for runs, layout in self._layouts(values.numpy().dtype.type):
             kernel.compute(
                 layout,
                 runs,

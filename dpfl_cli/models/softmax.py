@@ -44,7 +44,7 @@ class SoftmaxSettings(Settings):
     gradient_quantiles: bool = False
 
 
-@component("model", "softmax_regression", revision=4, settings=SoftmaxSettings)
+@component("model", "softmax_regression", revision=5, settings=SoftmaxSettings)
 class SoftmaxRegression(SecondOrder):
     """Softmax regression: one linear layer and cross-entropy, on plain features or behind a frozen
     layer.

@@ -113,6 +113,11 @@ class Code:
         order = ir.Constant(ir.VectorType(_LANE, len(lanes)), lanes)
         return self.builder.shuffle_vector(one, other, order)
 
+    def widened(self, vector: Any, number: Any) -> Any:
+        """A vector in float64 that is of float32; unchanged where it is of that type already."""
+        kind = ir.VectorType(number, vector.type.count)
+        return vector if vector.type == kind else self.builder.fpext(vector, kind)
+
     def spread(self, array: Any, index: Index) -> Any:
         """One number in all lanes."""
         number = self.builder.load(self.builder.gep(array, [index.value]), align=self.size)

@@ -1,5 +1,5 @@
-"""Products of records with weights, eight records to a vector, and what else the kernel of linear
-layers is made of.
+"""Products of records with weights, as many records as a vector has lanes at once, and what else
+the kernel of linear layers is made of, for float32 and float64.
 
 A tile of up to `TILE` vectors of sums stays in registers, and every record that is loaded meets
 several columns of weights. The order of every sum is fixed by the records and by nothing else.
@@ -9,23 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, wraps
+from math import factorial
 from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
-from dpfl_cli.models.vector_code import Code, Index, Sum
+from dpfl_cli.models.vector_code import VECTOR_BYTES, Code, Index, Sum
 
-LANES = 8  # float64 numbers in a vector
 TILE = 16  # vectors of sums that stay in registers
 
 
 def _code(emit: Callable[..., Any], result: Any = types.void) -> Any:
-    """A function for numba from one that writes its code: arrays of float64 come to it as (pointer,
-    strides in bytes), whole numbers as `Index`.
+    """A function for numba from one that writes its code, in the type of the first array: arrays
+    come to it as (pointer, strides in bytes), whole numbers as `Index`.
     """
 
     @wraps(emit)
@@ -38,7 +38,7 @@ def _code(emit: Callable[..., Any], result: Any = types.void) -> Any:
                     given.append((array.data, cgutils.unpack_tuple(builder, array.strides)))
                 else:
                     given.append(Index(builder, value))
-            found = emit(Code(builder, ir.DoubleType()), *given)
+            found = emit(Code(builder, given[0][0].type.pointee), *given)
             return context.get_dummy_value() if result is types.void else found
 
         return result(*kinds), generate
@@ -47,40 +47,41 @@ def _code(emit: Callable[..., Any], result: Any = types.void) -> Any:
 
 
 def _lane_sums(code: Code, vectors: list[Any]) -> Any:
-    """The sums of the lanes of 8 vectors as one vector, each ((a0 + a4) + (a2 + a6)) + ((a1 + a5) +
-    (a3 + a7)).
+    """The sums of the lanes of as many vectors as there are lanes, as one vector; of eight each
+    ((a0 + a4) + (a2 + a6)) + ((a1 + a5) + (a3 + a7)).
     """
-    for lanes in (
-        [0, 1, 2, 3, 8, 9, 10, 11],
-        [0, 1, 8, 9, 4, 5, 12, 13],
-        [0, 8, 2, 10, 4, 12, 6, 14],
-    ):
+    places, apart = range(code.lanes), code.lanes
+    while apart := apart // 2:
+        # where a lane's bit `apart` is set the second of a pair, elsewhere the first; and the
+        # lanes that they are added to
+        own = [lane + code.lanes * bool(lane & apart) for lane in places]
+        others = [lane ^ apart for lane in own]
         half = len(vectors) // 2
-        others = [lane + half for lane in lanes]
         vectors = [
-            code.builder.fadd(code.shuffled(a, b, lanes), code.shuffled(a, b, others))
+            code.builder.fadd(code.shuffled(a, b, own), code.shuffled(a, b, others))
             for a, b in zip(vectors[:half], vectors[half:], strict=True)
         ]
     return vectors[0]
 
 
 @_code
-def transposed(code, rows, numbers, tiles, features, vector):  # type: ignore[no-untyped-def]
-    """features[vector, k, lane] = rows[numbers[lane], k] for k < 8 tiles; rows of either type."""
-    kind = ir.VectorType(rows[0].type.pointee, LANES)
+def transposed(code, features, vector, rows, numbers, tiles):  # type: ignore[no-untyped-def]
+    """features[vector, k, lane] = rows[numbers[lane], k] for k < tiles times the lanes; rows of the
+    type of features, or of float32.
+    """
+    kind = ir.VectorType(rows[0].type.pointee, code.lanes)
     into = code.row(features, vector)
-    own = [code.row(rows, code.whole(numbers, lane)) for lane in range(LANES)]
+    own = [code.row(rows, code.whole(numbers, lane)) for lane in range(code.lanes)]
     with code.loop(tiles) as tile:
-        found = [code.load(row, tile, kind) for row in own]
-        for apart in (4, 2, 1):  # halves of squares change places, then their quarters
-            for i in (i for i in range(LANES) if not i & apart):
+        found, apart = [code.load(row, tile, kind) for row in own], code.lanes
+        while apart := apart // 2:  # halves of squares change places, then their quarters
+            for i in (i for i in range(code.lanes) if not i & apart):
                 a, b = found[i], found[i + apart]
-                upper = [k if not k & apart else LANES + k - apart for k in range(LANES)]
+                upper = [k if not k & apart else code.lanes + k - apart for k in range(code.lanes)]
                 found[i] = code.shuffled(a, b, upper)
                 found[i + apart] = code.shuffled(a, b, [k + apart for k in upper])
         for k, records in enumerate(found):
-            wide = records if kind == code.vector else code.builder.fpext(records, code.vector)
-            code.store(wide, into, tile * LANES + k)
+            code.store(code.widened(records, code.number), into, tile * code.lanes + k)
 
 
 @_code
@@ -106,7 +107,7 @@ def outputs(  # type: ignore[no-untyped-def]
                 code.store(cell.get(), row, start + i)
 
     def group(column: Index, together: int) -> None:
-        most = min(LANES, TILE // together)
+        most = min(code.lanes, TILE // together)
         code.in_groups(vectors, most, partial(tile, column, together))
 
     code.in_groups(columns, 4, group)
@@ -117,12 +118,13 @@ def accumulate(  # type: ignore[no-untyped-def]
     code, features, first, vectors, width, s, columns, totals
 ):
     """totals[a, k] += sum over i < vectors and lanes of s[a, i lane] features[first + i, k, lane]
-    for a < columns and k < width, a multiple of 8.
+    for a < columns and k < width, a multiple of the lanes. Totals are of the type of features, or
+    of float64.
     """
 
     def group(column: Index, together: int) -> None:
         by, into = ([code.row(one, column + a) for a in range(together)] for one in (s, totals))
-        count = min(LANES, TILE // together)
+        count = min(code.lanes, TILE // together)
         with code.loop(width // count) as place:
             sums = [[Sum(code) for _ in range(count)] for _ in by]
             with code.loop(vectors) as vector:
@@ -133,11 +135,12 @@ def accumulate(  # type: ignore[no-untyped-def]
                     for a, slope in enumerate(slopes):
                         sums[a][i].add(slope, records)
             flat = [cell.get() for cells in sums for cell in cells]
-            for begin in range(0, len(flat), LANES):
-                found = _lane_sums(code, flat[begin : begin + LANES])
-                for part in range(0, LANES, count):  # one column, or two of four numbers each
+            for begin in range(0, len(flat), code.lanes):
+                found = _lane_sums(code, flat[begin : begin + code.lanes])
+                for part in range(0, code.lanes, count):  # the numbers of one column, and of others
                     mine = code.shuffled(found, found, list(range(part, part + count)))
                     target = into[(begin + part) // count]
+                    mine = code.widened(mine, target.type.pointee)
                     old = code.load(target, place, mine.type)
                     code.store(code.builder.fadd(old, mine), target, place)
 
@@ -146,48 +149,65 @@ def accumulate(  # type: ignore[no-untyped-def]
 
 @partial(_code, result=types.float64)
 def inner(code, one, other, number):  # type: ignore[no-untyped-def]
-    """sum_k one[k] other[k] of dense arrays, k < number, a multiple of 8."""
+    """sum_k one[k] other[k] of dense arrays of float64, k < number, a multiple of 8."""
     total = Sum(code)
-    with code.loop(number // LANES) as k:
+    with code.loop(number // code.lanes) as k:
         total.add(code.load(one[0], k), code.load(other[0], k))
-    sums = _lane_sums(code, [total.get(), *[code.zero] * (LANES - 1)])
+    sums = _lane_sums(code, [total.get(), *[code.zero] * (code.lanes - 1)])
     return code.builder.extract_element(sums, ir.IntType(32)(0))
 
 
-def aligned(size: int) -> np.ndarray:
-    """[size] float64, zero, beginning with a cache line, so that no vector lies across two."""
-    raw = np.zeros(size + LANES)
-    start = -raw.ctypes.data % 64 // 8
+def lanes_of(number: type) -> int:
+    """How many numbers of a type are a vector."""
+    return VECTOR_BYTES // np.dtype(number).itemsize
+
+
+def aligned(size: int, number: type) -> np.ndarray:
+    """[size] zeros, beginning with a cache line, so that no vector lies across two."""
+    raw: np.ndarray = np.zeros(size + VECTOR_BYTES // 4, number)
+    start = -raw.ctypes.data % VECTOR_BYTES // raw.itemsize
     return raw[start : start + size]
 
 
-@njit(inline="always")
 def exp_of_negative(x):  # type: ignore[no-untyped-def]
-    """e^x for x <= 0 to an ulp or two.
+    """e^x for x <= 0 to an ulp or two, in the type of x; for compiled code.
 
-    With n = round(x / ln 2), by adding and taking off 1.5 2^52, and |r| <= ln(2) / 2, e^x is 2^n
-    e^r, e^r by Taylor's series. n goes into the exponent in two halves, so that results below the
-    smallest normal number come out as well. No branch and no call: the loop around it becomes
-    vector code.
+    With n = round(x / ln 2), by adding and taking off a number whose last digit is 1, and |r| <=
+    ln(2) / 2, e^x is 2^n e^r, e^r by Taylor's series. n goes into the exponent in two halves, so
+    that results below the smallest normal number come out as well. No branch and no call: the loop
+    around it becomes vector code.
     """
-    x = -1000.0 if x < -1000.0 else x
-    shifted = x * 1.4426950408889634 + 6755399441055744.0
-    n = shifted - 6755399441055744.0
-    r = (x - n * 6.93147180369123816490e-01) - n * 1.90821492927058770002e-10  # ln 2 in two parts
-    p = 1.0 / 6227020800.0
-    p = p * r + 1.0 / 479001600.0
-    p = p * r + 1.0 / 39916800.0
-    p = p * r + 1.0 / 3628800.0
-    p = p * r + 1.0 / 362880.0
-    p = p * r + 1.0 / 40320.0
-    p = p * r + 1.0 / 5040.0
-    p = p * r + 1.0 / 720.0
-    p = p * r + 1.0 / 120.0
-    p = p * r + 1.0 / 24.0
-    p = p * r + 1.0 / 6.0
-    p = (p * r + 0.5) * r + 1.0
-    p = p * r + 1.0
-    whole = np.float64(shifted).view(np.int64) - 4843621399236968448
-    half = whole >> 1
-    first = np.int64((half + 1023) << 52).view(np.float64)
-    return p * first * np.int64((whole - half + 1023) << 52).view(np.float64)
+    raise NotImplementedError
+
+
+@overload(exp_of_negative)
+def _exp_of_negative(x):  # type: ignore[no-untyped-def]
+    number: Any
+    whole: Any
+    if x == types.float32:
+        number, whole, digits, bias, least, terms = np.float32, np.int32, 23, 127, -120.0, 7
+        ln2 = 0.693359375, -2.12194440054690583e-4  # in two parts
+    else:
+        number, whole, digits, bias, least, terms = np.float64, np.int64, 52, 1023, -1000.0, 13
+        ln2 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+    lowest, turns, ln2_high, ln2_low = (
+        number(value) for value in (least, 1.4426950408889634, *ln2)
+    )
+    shift = number(1.5 * 2**digits)
+    shift_bits = shift.view(whole)
+    series = tuple(number(1.0 / factorial(k)) for k in range(terms, -1, -1))
+
+    def compiled(x):  # type: ignore[no-untyped-def]
+        x = lowest if x < lowest else x
+        shifted = x * turns + shift
+        n = shifted - shift
+        r = (x - n * ln2_high) - n * ln2_low
+        p = series[0]
+        for term in series[1:]:
+            p = p * r + term
+        exponent = whole(number(shifted).view(whole) - shift_bits)
+        half = exponent >> 1
+        first = whole((half + bias) << digits).view(number)
+        return p * first * whole((exponent - half + bias) << digits).view(number)
+
+    return compiled

@@ -7,10 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from numba import njit
 from torch import Tensor
 
 from dpfl_cli.models import layer_kernel, single_layer
 from dpfl_cli.models.second_order import SecondOrder
+from dpfl_cli.models.vectors import exp_of_negative
 from dpfl_cli.privacy.client_values import client_values, opened
 from tests.models import test_linear, test_logistic, test_softmax
 
@@ -111,3 +113,79 @@ def test_any_length_and_number_of_outputs(width: int, classes: int) -> None:
             norms = s.norm(dim=1) * features.norm(dim=1)
             mean = (s * (bound / norms).clamp(max=1)[:, None]).T @ features / len(labels)
             torch.testing.assert_close(found[1, client], mean.flatten(), rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("bound", [0.02, torch.inf], ids=["clipped", "free"])
+def test_float32_is_right_to_its_rounding(bound: float) -> None:
+    """Clients of 1 to 60,000 records, features from 1e-4 to 1e4: against float64 on the same
+    numbers, in units of float32's rounding of the mean of |x_k|.
+    """
+    counts, width, classes = [60_000, 1, 17, 0, 1_100], 37, 7
+    federation = test_softmax.make_federation(counts, 0, width, classes)
+    scales = np.logspace(-4, 4, width)
+    features = federation.dataset.train.features
+    features *= scales
+    features[:] = features.astype(np.float32)
+    drawn = np.random.default_rng(1).standard_normal((2, len(counts), classes, width))
+    points = torch.from_numpy((drawn / scales / width**0.5).reshape(2, len(counts), -1)).float()
+    found = {}
+    for precision, kind in (("float32", torch.float32), ("float64", torch.float64)):
+        settings = test_softmax.make_settings(precision=precision, bias=False)
+        objective = test_softmax.SoftmaxRegression(settings, [federation], np.array([0, 0]))
+        at, rates = points.to(kind), torch.full((2,), 1e-12, dtype=torch.float64)
+        limit = torch.full((2,), bound, dtype=torch.float64)
+        found[precision] = [
+            opened(objective.clipped_gradient(client_values(at), limit).values),
+            opened(objective.local_descent(at[:, 0], rates, 3)) / rates[:, None, None],
+        ]
+    for (single, double), largest in zip(
+        zip(*found.values(), strict=True), (bound, torch.inf), strict=True
+    ):
+        for client, count in enumerate(counts):
+            rows = objective._pool.features[int(objective._pool.first[0, client]) :][:count, :width]
+            shares = (largest / rows.norm(dim=1)).clamp(max=1)[:, None]
+            size = (rows.abs() * shares).sum(dim=0) / max(count, 1)
+            error = (single[:, client] - double[:, client]).abs().unflatten(-1, (classes, width))
+            assert bool((error <= 4 * torch.finfo(torch.float32).eps * size).all()), client
+
+
+@pytest.mark.parametrize("path", ["kernel", "torch"])
+def test_a_clipped_float32_record_is_within_its_bound(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any length; one that is too long or not finite counts as zero."""
+    if path == "torch":
+        monkeypatch.setattr(single_layer, "compiled_kernel", lambda dtype: None)
+    lengths = np.array([1e-30, 1e-12, 1.0, 1e3, 1e9, 0.999e12, 1.001e12, 1e30, np.inf, np.nan])
+    federation = test_softmax.make_federation([1] * len(lengths), 0, 5, 3)
+    train = federation.dataset.train.features
+    train /= np.linalg.norm(train, axis=1, keepdims=True)
+    train[federation.partition.indices] *= lengths[:, None]
+    objective = test_softmax.SoftmaxRegression(
+        test_softmax.make_settings(precision="float32", bias=False), [federation], np.arange(1)
+    )
+    gaps = torch.logspace(-2, 2, 5)[:, None, None]
+    for points in gaps * torch.randn(1, len(lengths), 15, generator=torch.manual_seed(0)):
+        limit = torch.tensor([0.1])
+        found = opened(objective.clipped_gradient(client_values(points[None]), limit).values)[0]
+        norms = found.double().norm(dim=-1)
+        assert bool((norms <= 0.1 * (1 + 4 * torch.finfo(torch.float32).eps)).all())
+        assert norms[6:].tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_the_exponential_is_right_to_two_ulps(kind: type) -> None:
+    @njit
+    def fill(x, out):  # type: ignore[no-untyped-def]
+        for i in range(len(x)):
+            out[i] = exp_of_negative(x[i])
+
+    drawn = np.random.default_rng(0).standard_normal((5, 20_000))
+    sizes = np.array([[1e-3], [1.0], [10.0], [40.0], [300.0]])
+    x = -np.abs(drawn * sizes).astype(kind).ravel()
+    found, right = np.empty_like(x), np.exp(x.astype(np.longdouble))
+    fill(x, found)
+    assert (np.abs(found - right) <= 2 * np.spacing(right.astype(kind))).all()
+    ends = np.empty(3, kind)
+    fill(np.array([0.0, -1e5, -np.inf], kind), ends)
+    assert ends.tolist() == [1.0, 0.0, 0.0]
