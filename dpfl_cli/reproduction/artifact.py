@@ -12,6 +12,7 @@ name like any other Hydra override: "+experiment=fedexp/mnist".
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -209,7 +210,7 @@ class Figure:
     y_range: tuple[float, float] | None = None
     share_y: bool = False
     spread: bool = True
-    spread_floor: float | None = None
+    spread_floor: float = -math.inf
     numbers: bool = False
     marks: Sequence[Mark] = ()
     title: str = ""

@@ -14,25 +14,21 @@ import matplotlib.patches
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import NullLocator
 
-from dpfl_cli.reproduction.artifact import Artifact, Figure, Scale
+from dpfl_cli.reproduction.artifact import Artifact, Figure, Mark, Scale
 from dpfl_cli.reproduction.layout import heading, number_text
 from dpfl_cli.reproduction.look import (
-    COLOURS,
     GREY,
-    HATCHES,
     LETTERS,
+    LOOKS,
     MARKED,
-    MARKERS,
     NARROWEST,
     PAPER,
-    SPACED,
     STYLE,
-    STYLES,
     TICKED,
+    Look,
     colour_scale,
     dashes,
     legend,
@@ -41,7 +37,7 @@ from dpfl_cli.reproduction.look import (
     shade,
 )
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND
-from dpfl_cli.reproduction.rows import in_order, matching
+from dpfl_cli.reproduction.rows import in_order, matching, records
 
 
 def draw(
@@ -59,16 +55,14 @@ def canvas_of(
 ) -> Canvas:
     """The figures of an artifact, below one another, before they are laid out and saved."""
     drawn = [_Drawing(artifact, spec, rows, labels) for spec in artifact.figures]
-    looks = _looks(drawn, artifact.paper.looks if artifact.paper else {})
+    _give_looks(drawn, artifact.paper.looks if artifact.paper else {})
     width, heights = max(one.size[0] for one in drawn), [one.size[1] for one in drawn]
     canvas = Canvas(figsize=(width, sum(heights)), layout="constrained")
-    parts = [canvas]
-    if len(drawn) > 1:
-        grid = canvas.subfigures(len(drawn), 1, height_ratios=heights, squeeze=False)
-        parts = list(grid[:, 0])
+    several = len(drawn) > 1
+    parts = canvas.subfigures(len(drawn), height_ratios=heights) if several else [canvas]
     for one, part in zip(drawn, parts, strict=True):
-        one.fill(part, looks)
-        if one.spec.title and len(drawn) > 1:
+        one.fill(part)
+        if several and one.spec.title:
             part.suptitle(one.spec.title, fontsize=9)
     canvas.suptitle(_title(artifact, scale, drawn), fontsize=10)
     return canvas
@@ -89,12 +83,13 @@ class _Drawing:
         self.across = (len(panels[1]) if len(panels) > 1 else min(len(self.keys), 4)) or 1
         self.down = math.ceil(len(self.keys) / self.across) or 1
         self.column = spec.series or MEASURE  # a line or a bar for each of its values
-        self.names = self.values(spec.series) if spec.series else list(spec.measures)
-        self.named = spec.series is not None or len(self.names) > 1  # in the legend
+        names = self.values(spec.series) if spec.series else list(spec.measures)
+        self.named = spec.series is not None or len(names) > 1  # in the legend
+        self.names: dict[Any, Look] = dict.fromkeys(names, LOOKS[0])
         if spec.kind == "heatmap":
             self.size = 2.7 * self.across + 1.6, 2.1 * self.down + 1.0
         else:
-            bars = len(self.values(spec.x)) * len(self.names) if spec.kind == "bars" else 0
+            bars = len(self.values(spec.x)) * len(names) if spec.kind == "bars" else 0
             width = max(3.3, min(NARROWEST * bars + 0.8, 7.5)) * self.across
             self.size = max(4.8, width), (2.7 if spec.style is None else 3.6) * self.down + 1.1
 
@@ -103,15 +98,10 @@ class _Drawing:
         present = set(self.found[name]) if name in self.rows else set()
         return [one for one in in_order(self.rows[name]) if one in present - {""}]
 
-    def look_of(self, name: Any) -> tuple[str | None, Any]:
-        """What a series has its colour by, in all figures of an artifact."""
-        return self.spec.series, name if self.named else None
-
-    def fill(self, canvas: Any, looks: Mapping[tuple[Any, Any], int]) -> None:
-        """Draws into a figure or a part of one."""
+    def fill(self, canvas: Any) -> None:
+        """Draws into a part of a figure."""
         spec, artifact = self.spec, self.artifact
         axes = canvas.subplots(self.down, self.across, squeeze=False, sharey=spec.share_y)
-        names = {name: looks[self.look_of(name)] for name in self.names}
         for position, (axis, key) in enumerate(zip(axes.flat, self.keys, strict=False)):
             panel = dict(zip(spec.panels, key, strict=True))
             inside = matching(self.found, panel, self.labels)
@@ -119,18 +109,17 @@ class _Drawing:
             axis.set_title(textwrap.fill(words, int(LETTERS * self.size[0] / self.across)))
             if spec.kind == "heatmap":
                 row = matching(self.found, dict(list(panel.items())[:1]), self.labels)
-                image = self._heatmap(
-                    axis, inside, colour_scale(list(row["value"]), "colour" in spec.log)
-                )
+                image = self._heatmap(axis, inside, row["value"])
                 if position % self.across == self.across - 1:  # one scale a row of panels
                     bar = canvas.colorbar(image, ax=axes[position // self.across].tolist())
                     bar.set_label(self._axis_title(spec.measures))
                 continue
             if spec.kind == "lines":
-                self._lines(axis, self._placed(inside), names)
-                self._marks(axis, {**spec.where, **panel}, names)
+                self._lines(axis, self._placed(inside))
+                for mark in spec.marks:
+                    self._mark(axis, mark, {**spec.where, **panel})
             else:
-                self._bars(axis, inside, names)
+                self._bars(axis, inside)
             if "y" in spec.log:
                 axis.set_yscale("log")
             if spec.y_range:
@@ -166,127 +155,97 @@ class _Drawing:
         if not self.named:
             return None
         mine = self.found.loc[self.found[self.column] == name, "value"]
-        low, high = self.spec.y_range or (-math.inf, math.inf)
-        sides = ["below"] * bool((mine < low).any())
-        sides += ["above"] * bool((mine[np.isfinite(mine)] > high).any())
-        cut = f" (continues {' and '.join(sides)} the axis)" if sides else ""
-        return self.artifact.title_of(name) + cut
+        finite = mine[np.isfinite(mine)]
+        inside = finite.clip(*(self.spec.y_range or (None, None)))
+        beyond = "" if finite.equals(inside) else " (continues beyond the axis)"
+        return self.artifact.title_of(name) + beyond
 
-    def _lines(self, axis: Axes, inside: pd.DataFrame, names: Mapping[Any, int]) -> None:
-        spec, artifact = self.spec, self.artifact
+    def _lines(self, axis: Axes, inside: pd.DataFrame) -> None:
+        spec = self.spec
         styles = self.values(spec.style) if spec.style else [None]
         many = len(styles)
-        for (name, look), (number, second) in itertools.product(names.items(), enumerate(styles)):
+        for (name, look), (number, second) in itertools.product(
+            self.names.items(), enumerate(styles)
+        ):
             placed = inside[inside[self.column] == name]
-            placed = placed[placed[spec.style] == second] if spec.style else placed
+            colour, style, label, every = look.colour, look.style, self._title_of(name), (0, 1)
+            marker = look.marker if spec.style or len(placed) <= MARKED else None
+            if spec.style:
+                placed = placed[placed[spec.style] == second]
+                colour, style, label = shade(colour, number, many), dashes(number, many), None
+                every = number, max(1, len(placed) // 6)
             if placed.empty:
                 continue
-            xs, ys = placed["at"].to_numpy(), placed["value"].to_numpy(float)
-            colour, style = COLOURS[look % len(COLOURS)], STYLES[look % len(STYLES)]
-            every: Any = 1 if len(placed) <= MARKED else None
-            label = self._title_of(name)
-            if spec.style is not None:
-                colour, style = shade(colour, number, many), dashes(number, many)
-                every, label = (number, max(1, len(placed) // 6)), None
-            marker = None if every is None else MARKERS[look % len(MARKERS)]
-            shape: Any = {"marker": marker, "markevery": every, "markersize": 4, "linewidth": 1.6}
-            axis.plot(xs, ys, color=colour, linestyle=style, label=label, **shape)
-            spread = placed["std"].to_numpy(float)
-            if spec.spread and not np.all(np.isnan(spread)):
-                spread = np.nan_to_num(spread)
-                low = ys - spread
-                if "y" in spec.log:  # a band below zero ends below the lowest point drawn
-                    low = np.where(low > 0, low, ys.min() * 0.5)
-                if spec.spread_floor is not None:
-                    low = np.maximum(low, spec.spread_floor)
-                alpha = 0.18 / many**0.5
-                axis.fill_between(xs, low, ys + spread, color=colour, alpha=alpha, linewidth=0)
-        if spec.style is not None:  # the legend names either label once, not every pair
-            for name, look in names.items():
-                colour, marker = COLOURS[look % len(COLOURS)], MARKERS[look % len(MARKERS)]
-                title = self._title_of(name)
-                axis.plot([], [], color=colour, marker=marker, markersize=4, label=title)
+            shape: Any = {"marker": marker, "markevery": every, "markersize": 4}
+            line: Any = {"color": colour, "linestyle": style, "linewidth": 1.6, "label": label}
+            axis.plot(placed["at"], placed["value"], **line, **shape)
+            if spec.spread and placed["std"].notna().any():
+                value, spread = placed["value"], placed["std"].fillna(0)
+                low = (value - spread).clip(spec.spread_floor)
+                band: Any = {"color": colour, "alpha": 0.18 / many**0.5, "linewidth": 0}
+                axis.fill_between(placed["at"], low, value + spread, **band)
+        if spec.style:  # the legend names either label once, not every pair
+            for name, look in self.names.items():
+                shape = {"color": look.colour, "marker": look.marker, "markersize": 4}
+                axis.plot([], [], **shape, label=self._title_of(name))
             for number, second in enumerate(styles):
-                grey, title = shade("#000000", number, many), heading(artifact, spec.style, second)
-                axis.plot([], [], color=grey, linestyle=dashes(number, many), label=title)
+                line = {"color": shade("#000000", number, many), "linestyle": dashes(number, many)}
+                axis.plot([], [], **line, label=heading(self.artifact, spec.style, second))
         self._ticks(axis, sorted(set(inside["at"])))
         axis.set_xlabel(spec.x_title or self._axis_title([spec.x]))
 
     def _ticks(self, axis: Axes, places: Sequence[float]) -> None:
-        """On a log x axis with few places ticks at these places, of whole numbers at whole ones."""
+        """Of whole numbers at whole places; on a log x axis with few places at these."""
         if "x" not in self.spec.log:
-            if all(x.is_integer() for x in places):
-                steps = [1, 2, 2.5, 5, 10]
-                axis.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=steps, integer=True))
+            axis.locator_params(axis="x", integer=all(x.is_integer() for x in places))
             return
         axis.set_xscale("log")
-        places = [x for x in places if x > 0]
-        if not 0 < len(places) <= TICKED:
-            return
-        ticks = list(places[:1])
-        for x in places[1:]:
-            if math.log(x / ticks[-1]) >= SPACED * math.log(places[-1] / places[0]):
-                ticks.append(x)
-        measured = self.spec.x in self.artifact.measures
-        texts = [
-            number_text(self.artifact, self.spec.x, x) if measured else f"{x:g}" for x in ticks
-        ]
-        axis.set_xticks(ticks, texts)
-        axis.xaxis.set_minor_locator(NullLocator())
+        if 0 < len(places) <= TICKED:
+            axis.set_xticks(places, [f"{x:g}" for x in places])
+            axis.xaxis.set_minor_locator(NullLocator())
 
-    def _marks(self, axis: Axes, panel: Mapping[str, Any], names: Mapping[Any, int]) -> None:
-        """Vertical lines at numbers, and at the values of measures in this panel."""
-        for mark in self.spec.marks:
-            places = (
-                self._values_at(mark.at, panel, names)
-                if isinstance(mark.at, str)
-                else [(float(mark.at), GREY)]
-            )
-            for place, colour in places:
-                axis.axvline(place, color=colour, linewidth=1.2, linestyle=":")
-            if places:  # the legend names all of them once
-                axis.plot([], [], color=GREY, linewidth=1.2, linestyle=":", label=mark.title)
-
-    def _values_at(
-        self, measure: str, panel: Mapping[str, Any], names: Mapping[Any, int]
-    ) -> list[tuple[float, str]]:
-        """(value, colour) of every different value of a measure whose labels, where it has them,
-        are the panel's.
+    def _mark(self, axis: Axes, mark: Mark, panel: Mapping[str, Any]) -> None:
+        """Vertical lines at a number, or at every different value of a measure whose labels, where
+        it has them, are the panel's; in the colour of its series, if they are several.
         """
-        found = self.rows[(self.rows[MEASURE] == measure) & np.isfinite(self.rows["value"])]
-        for name, wanted in panel.items():
-            fits = matching(found, {name: wanted}, self.labels).index
-            found = found[found.index.isin(fits) | (found[name] == "")]
-        colour = {"": GREY} | {name: COLOURS[look % len(COLOURS)] for name, look in names.items()}
-        own = found[self.spec.series].map(colour) if self.spec.series else GREY
-        values = [float(f"{value:.6g}") for value in found["value"]]
-        places = found.assign(value=values, own=own)[["value", "own"]].dropna().drop_duplicates()
-        if places["value"].nunique() == 1:
-            return [(places["value"].iloc[0], GREY)]
-        return list(places.itertuples(index=False, name=None))
+        places = pd.DataFrame({"value": [mark.at], "colour": [GREY]})
+        if isinstance(mark.at, str):
+            found = self.rows[(self.rows[MEASURE] == mark.at) & np.isfinite(self.rows["value"])]
+            for name, wanted in panel.items():
+                fits = matching(found, {name: wanted}, self.labels).index
+                found = found[found.index.isin(fits) | (found[name] == "")]
+            colours = {"": GREY} | {name: look.colour for name, look in self.names.items()}
+            own = found[self.spec.series].map(colours) if self.spec.series else GREY
+            found = found.assign(value=found["value"].map("{:.6g}".format).astype(float))
+            places = found.assign(colour=own)[["value", "colour"]].dropna().drop_duplicates()
+        alone = places["value"].nunique() == 1
+        line: Any = {"linewidth": 1.2, "linestyle": ":"}
+        for place, colour in places.itertuples(index=False):
+            axis.axvline(place, color=GREY if alone else colour, **line)
+        if len(places):  # the legend names all of them once
+            axis.plot([], [], color=GREY, label=mark.title, **line)
 
-    def _bars(self, axis: Axes, inside: pd.DataFrame, names: Mapping[Any, int]) -> None:
+    def _bars(self, axis: Axes, inside: pd.DataFrame) -> None:
         spec, artifact = self.spec, self.artifact
         groups = in_order(inside[spec.x])
-        width = 0.8 / max(len(names), 1)
-        for position, (name, look) in enumerate(names.items()):
-            offset = (position - (len(names) - 1) / 2) * width
+        width = 0.8 / max(len(self.names), 1)
+        for position, (name, look) in enumerate(self.names.items()):
+            offset = (position - (len(self.names) - 1) / 2) * width
             mine = inside[inside[self.column] == name]
             mine = mine.assign(at=[groups.index(one) + offset for one in mine[spec.x]])
             mark_diverged(axis, mine.loc[np.isinf(mine["value"]), "at"], width)
             shown = mine[np.isfinite(mine["value"])]
             if shown.empty:
                 continue
-            spread = shown["std"].to_numpy(float)
-            errors = None if not spec.spread or np.all(np.isnan(spread)) else np.nan_to_num(spread)
+            spread = spec.spread and shown["std"].notna().any()
             bars = axis.bar(
                 shown["at"],
                 shown["value"],
                 width * 0.92,
-                yerr=errors,
+                yerr=shown["std"].fillna(0) if spread else None,
                 capsize=2,
-                color=COLOURS[look % len(COLOURS)],
-                hatch=HATCHES[look % len(HATCHES)],
+                color=look.colour,
+                hatch=look.hatch,
                 edgecolor="white",
                 label=artifact.title_of(name) if self.named else None,
                 error_kw={"linewidth": 1},
@@ -309,52 +268,46 @@ class _Drawing:
         if spec.x_title or all(isinstance(group, int | float) for group in groups):
             axis.set_xlabel(spec.x_title or artifact.title_of(spec.x))
 
-    def _heatmap(self, axis: Axes, inside: pd.DataFrame, norm: Normalize) -> Any:
+    def _heatmap(self, axis: Axes, inside: pd.DataFrame, scaled: pd.Series) -> Any:
+        """Its image, with the colour scale of the numbers `scaled`."""
         spec, title = self.spec, self.artifact.title_of
-        xs, ys = (sorted(inside[name].unique()) for name in (spec.x, spec.y))
-        places = inside[spec.x].map(xs.index), inside[spec.y].map(ys.index)
-        values = inside["value"].where(np.isfinite(inside["value"]))
-        grid = np.full((len(ys), len(xs)), np.nan)
-        grid[places[1], places[0]] = values
-        shown = np.ma.masked_invalid(grid)
-        image = axis.imshow(shown, cmap="cividis", aspect="auto", origin="lower", norm=norm)
+        finite = inside.assign(value=inside["value"].where(np.isfinite(inside["value"])))
+        grid = finite.pivot_table("value", spec.y, spec.x, dropna=False)
+        norm = colour_scale(scaled, "colour" in spec.log)
+        image = axis.imshow(grid, cmap="cividis", aspect="auto", origin="lower", norm=norm)
         axis.grid(visible=False)
-        axis.set_xticks(range(len(xs)), [f"{value:g}" for value in xs])
-        axis.set_yticks(range(len(ys)), [f"{value:g}" for value in ys])
+        axis.set_xticks(range(len(grid.columns)), [f"{value:g}" for value in grid.columns])
+        axis.set_yticks(range(len(grid)), [f"{value:g}" for value in grid.index])
         axis.set_xlabel(spec.x_title or title(spec.x))
         axis.set_ylabel(spec.y_title or title(spec.y))
         centred: Any = {"ha": "center", "va": "center", "fontsize": 6.5}
-        for x, y, value, best in zip(*places, values, inside[BEST], strict=True):
-            if math.isnan(value):
-                axis.text(x, y, "div.", color="#444444", **centred)
-                continue
-            red, green, blue, _ = image.to_rgba(np.array([value]))[0]
-            colour = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.5 else "black"
-            text = re.sub(r"e\+?(-?)0*", r"e\1", f"{value:.3g}")
+        frame: Any = {"fill": False, "edgecolor": "#D55E00", "linewidth": 2}
+        for cell in records(finite):
+            x, y = grid.columns.get_loc(cell[spec.x]), grid.index.get_loc(cell[spec.y])
+            text = re.sub(r"e\+?(-?)0*", r"e\1", f"{cell['value']:.3g}")
+            colour = "white" if norm(cell["value"]) < 0.5 else "black"
+            if math.isnan(cell["value"]):
+                text, colour = "div.", "#444444"
             axis.text(x, y, text, color=colour, **centred)
-            if best:
-                frame: Any = {"fill": False, "edgecolor": "#D55E00", "linewidth": 2}
+            if cell[BEST]:
                 box = mpl.patches.Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, **frame)
                 axis.add_patch(box)
         return image
 
 
-def _looks(
-    drawn: Sequence[_Drawing], fixed: Mapping[str, Mapping[Any, int]]
-) -> dict[tuple[Any, Any], int]:
-    """(label, value) -> number of its colour, the same in all figures of an artifact, and of a
-    paper where it says so.
+def _give_looks(drawn: Sequence[_Drawing], fixed: Mapping[str, Mapping[Any, int]]) -> None:
+    """The look of every named series, the same in all figures of an artifact, and of a paper where
+    it says so.
     """
-    found: dict[tuple[Any, Any], int] = {}
     for label in dict.fromkeys(one.spec.series for one in drawn):
-        mine = [one for one in drawn if one.spec.series == label]
-        names = [one.look_of(name)[1] for one in mine for name in one.names]
-        order = dict.fromkeys(names if label is None else in_order(names))
+        mine = [one for one in drawn if one.named and one.spec.series == label]
+        order = in_order(name for one in mine for name in one.names)
         known = fixed.get(label, {}) if label else {}
         taken = {known[name] for name in order if name in known}
         free = (number for number in itertools.count() if number not in taken)
-        found |= {(label, name): known[name] if name in known else next(free) for name in order}
-    return found
+        numbers = {name: known[name] if name in known else next(free) for name in order}
+        for one in mine:
+            one.names = {name: LOOKS[numbers[name] % len(LOOKS)] for name in one.names}
 
 
 def _title(artifact: Artifact, scale: Scale, drawn: Sequence[_Drawing]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 import pandas as pd
@@ -14,7 +13,7 @@ from dpfl_cli.reproduction.choose import edges_text
 from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
 from dpfl_cli.reproduction.measure import MEASURE, RANK, ROUND, Derived
 from dpfl_cli.reproduction.numbers import rounded_up
-from dpfl_cli.reproduction.rows import in_order, matching, records
+from dpfl_cli.reproduction.rows import Place, in_order, matching, records
 from dpfl_cli.reproduction.search_page import search_section
 from dpfl_cli.reproduction.verdict import TOLD_APART
 
@@ -120,50 +119,46 @@ def table(artifact: Artifact, spec: Table, found: Sequence[Cell]) -> str:
     """One table: a line per combination of `rows`, a column per combination of `columns`."""
     if not found:
         return "(no numbers at this scale)"
-    down, across = _combinations(found, spec.rows), _combinations(found, spec.columns)
-    names = [*spec.rows, *spec.columns]
-    inside: dict[tuple[Any, ...], list[Cell]] = {}
+    names, side = [*spec.rows, *spec.columns], len(spec.rows)
+    inside: dict[Place, list[Cell]] = {}
     for cell in found:
         inside.setdefault(tuple(cell.get(name, "") for name in names), []).append(cell)
+    down = _ordered([key[:side] for key in inside])
+    across = _ordered([key[side:] for key in inside])
+    printed = {key[side:] for key, cells in inside.items() if any(map(_is_printed, cells))}
     header = [artifact.title_of(name) for name in spec.rows]
-    with_paper = {}
     for key in across:
-        mine = [
-            cell
-            for place, many in inside.items()
-            if place[len(spec.rows) :] == key
-            for cell in many
-        ]
-        with_paper[key] = any(not math.isnan(cell["paper"]) for cell in mine)
         named = zip(spec.columns, key, strict=True)
         title = ", ".join(heading(artifact, name, value) for name, value in named)
         title = title or " / ".join(artifact.title_of(measure) for measure in spec.cells)
-        header += [title, "paper", "difference"] if with_paper[key] else [title]
+        header += [title, "paper", "difference"] if key in printed else [title]
     lines = []
-    for side in down:
-        line = [artifact.title_of(value) if value != "" else DASH for value in side]
+    for start in down:
+        line = [artifact.title_of(value) if value != "" else DASH for value in start]
         for key in across:
-            cells = inside.get((*side, *key), [])
-            if MEASURE not in names:
-                cells = sorted(cells, key=lambda cell: list(spec.cells).index(cell[MEASURE]))
+            cells = inside.get((*start, *key), [])
+            cells = sorted(cells, key=lambda cell: list(spec.cells).index(cell[MEASURE]))
             line.append(", ".join(_ours(artifact, cell) for cell in cells) or DASH)
-            line += (
-                [_paper(artifact, cells), _difference(artifact, cells)] if with_paper[key] else []
-            )
+            if key in printed:
+                line += [_paper(artifact, cells), _difference(artifact, cells)]
         lines.append(line)
     return markdown(header, lines)
 
 
-def _combinations(found: Sequence[Cell], names: Sequence[str]) -> list[tuple[Any, ...]]:
-    """The combinations of these labels that occur, grouped by the first, then the second, ..."""
-    if not names:
+def _ordered(keys: Sequence[Place]) -> list[Place]:
+    """These keys, each once, grouped by their first value, then the second, ..."""
+    if not any(keys):
         return [()]
-    first, *others = names
     return [
         (value, *rest)
-        for value in in_order(cell.get(first, "") for cell in found)
-        for rest in _combinations([cell for cell in found if cell.get(first, "") == value], others)
+        for value in in_order(key[0] for key in keys)
+        for rest in _ordered([key[1:] for key in keys if key[0] == value])
     ]
+
+
+def _is_printed(cell: Cell) -> bool:
+    """Whether the paper gives its number."""
+    return not math.isnan(cell["paper"])
 
 
 def heading(artifact: Artifact, name: str, value: Any) -> str:
@@ -174,66 +169,59 @@ def heading(artifact: Artifact, name: str, value: Any) -> str:
     return shown if isinstance(value, str) else f"{artifact.title_of(name)} {shown}"
 
 
-def _decimals(artifact: Artifact, measure: str, value: float) -> int | None:
-    """Decimals that a number is shown to; None: four significant digits."""
+def _format(artifact: Artifact, measure: str, value: float) -> str:
+    """How a number is shown: to the decimals of its measure, or to four significant digits."""
     known = artifact.measures.get(measure)
     decimals = known.decimals if known is not None else None
-    return None if abs(value) >= LARGE and not (decimals == 0 and value.is_integer()) else decimals
+    if decimals is None or (abs(value) >= LARGE and not (decimals == 0 and value.is_integer())):
+        return ".4g"
+    return ".1e" if 0 < abs(value) < 0.5 * 10**-decimals else f".{decimals}f"
 
 
 def number_text(artifact: Artifact, measure: str, value: float) -> str:
     """A number as tables show it."""
-    decimals = _decimals(artifact, measure, value)
     if math.isnan(value):
         return DASH
     if math.isinf(value):
         return "never" if isinstance(artifact.measures.get(measure), Derived) else "diverged"
-    if decimals is None:
-        return f"{value:.4g}"
-    small = value != 0 and abs(value) < 0.5 * 10**-decimals
-    return f"{value:.1e}" if small else f"{value:.{decimals}f}"
+    return format(value, _format(artifact, measure, value))
 
 
-def _spread(artifact: Artifact, measure: str, value: float, spread: float) -> str:
-    """A number's spread, to the decimals that the number is shown to."""
-    decimals = _decimals(artifact, measure, value)
-    small = decimals is not None and value != 0 and abs(value) < 0.5 * 10**-decimals
-    if decimals is None or _decimals(artifact, measure, spread) is None or small:
-        return number_text(artifact, measure, spread)
-    return f"{spread:.{decimals}f}"
+def _with_spread(artifact: Artifact, measure: str, value: float, spread: float) -> str:
+    """A number and, where it has one, its spread: to the decimals that the number is shown to."""
+    text = number_text(artifact, measure, value)
+    if math.isnan(spread) or not math.isfinite(value):
+        return text
+    shown, own = _format(artifact, measure, value), _format(artifact, measure, spread)
+    fixed = shown[-1] == "f" and own != ".4g"
+    return f"{text} ± {format(spread, shown) if fixed else number_text(artifact, measure, spread)}"
 
 
 def _ours(artifact: Artifact, cell: Cell) -> str:
+    edge = EDGE if cell["edge"] else ""
     if cell["text"]:
-        return str(cell["text"]) + (EDGE if cell["edge"] else "")
-    measure, value = cell[MEASURE], cell["value"]
-    text = number_text(artifact, measure, value)
+        return str(cell["text"]) + edge
+    text = _with_spread(artifact, cell[MEASURE], cell["value"], cell["std"])
     if text == DASH and cell["note"] and not cell[ROUND]:
         return f"{DASH} ({cell['note']})"
-    if not math.isnan(cell["std"]) and math.isfinite(value):
-        text += f" ± {_spread(artifact, measure, value, cell['std'])}"
     text += f" ({cell['diverged']} of {cell['n']} diverged)" if cell["diverged"] else ""
     trained = cell[MEASURE] in artifact.measures and not math.isnan(cell["seed"])
     if trained and cell["n"] < cell["seeds"]:
         text += f" ({cell['n']} of {cell['seeds']:g} seeds)"
-    return text + (EDGE if cell["edge"] else "")
+    return text + edge
 
 
 def _paper(artifact: Artifact, cells: Sequence[Cell]) -> str:
-    known = [cell for cell in cells if not math.isnan(cell["paper"])]
-    texts = []
-    for cell in known:
-        value, spread = cell["paper"], cell["paper_std"]
-        shown = (
-            "" if math.isnan(spread) else f" ± {_spread(artifact, cell[MEASURE], value, spread)}"
-        )
-        texts.append(number_text(artifact, cell[MEASURE], value) + shown)
+    known = [cell for cell in cells if _is_printed(cell)]
+    texts = [
+        _with_spread(artifact, cell[MEASURE], cell["paper"], cell["paper_std"]) for cell in known
+    ]
     notes = dict.fromkeys(cell["paper_note"] for cell in known if cell["paper_note"])
     return (", ".join(texts) + (f" [{'/'.join(notes)}]" if notes else "")) or DASH
 
 
 def _difference(artifact: Artifact, cells: Sequence[Cell]) -> str:
-    known = [one for one in cells if not math.isnan(one["paper"]) and math.isfinite(one["value"])]
+    known = [one for one in cells if _is_printed(one) and math.isfinite(one["value"])]
     if not known:
         return DASH
     if len(known) > 1 or known[0][MEASURE].startswith("best."):
@@ -316,6 +304,7 @@ STATED = [
     "epsilon_paper",
     "guarantee",
 ]
+ANY = "any number"  # of releases
 TITLES = {
     "epsilon_target": "target epsilon of the noise",
     "calibration": "noise by",
@@ -332,15 +321,15 @@ def privacy_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str])
     columns = [*some, *STATED]
     groups: dict[tuple[str, ...], list[Cell]] = {}
     for row in priced:
-        key = tuple(_in_common(row, name) or str(row.get(name)) for name in columns)
+        exact = "" if _is_nominal(row) else row["epsilon"]
+        key = (*(_privacy_text(row, name) for name in columns), str(exact))
         groups.setdefault(key, []).append(row)
     lines = []
-    for members in groups.values():
-        texts = {name: _privacy_text(members[0], name) for name in columns}
-        counts = [int(row["releases"]) if _known(row["releases"]) else 0 for row in members]
-        if min(counts) < max(counts):
-            texts["releases"] = f"{min(counts)} to {max(counts)}"
-        lines.append([_who(artifact, members, labels), *texts.values()])
+    for (*texts, _), members in groups.items():
+        counts = [int(row["releases"]) for row in members if _known(row["releases"])]
+        ends = " to ".join(str(one) for one in sorted({min(counts), max(counts)})) if counts else ""
+        shown = [ends if text == ANY else text for text in texts]
+        lines.append([_who(artifact, members, labels), *shown])
     items = [one for row in priced for one in str(row["not_covered"] or "").split("; ") if one]
     uncovered = [one for one in dict.fromkeys(items) if one != "nan"]
     note = f"\n\nEvery epsilon above: {'; '.join(uncovered)}." if uncovered else ""
@@ -348,35 +337,31 @@ def privacy_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str])
 
 
 def _known(value: Any) -> bool:
-    return (
-        value is not None and value != "" and not (isinstance(value, float) and math.isnan(value))
-    )
+    return not pd.isna(value) and value != ""
 
 
-def _in_common(row: Cell, name: str) -> str:
-    """What rows of one nominal target have in common whatever their number of releases: an epsilon
-    to four digits, rounded up, and any number of releases; empty for all else.
-    """
-    if not _known(row.get("calibration")) or not _known(row["epsilon"]):
-        return ""
-    if name == "epsilon":
-        exact = Decimal(float(row["epsilon"]))
-        unit = Decimal(1).scaleb(exact.adjusted() - 3)
-        return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.4g}"
-    return "any" if name == "releases" else ""
+def _is_nominal(row: Cell) -> bool:
+    """Whether its noise was calibrated to its epsilon."""
+    return _known(row.get("calibration")) and _known(row["epsilon"])
 
 
 def _privacy_text(row: Cell, name: str) -> str:
+    """A column of a row's statement; rows of one nominal target share it whatever their number of
+    releases: their epsilon is to four digits, rounded up.
+    """
     value = row.get(name)
     if not _known(value):
-        if name == "epsilon" and row.get("trust") != "none":
-            return f"{DASH} ({row.get('epsilon_reason') or 'not private'})"
-        return DASH
+        why = name == "epsilon" and row.get("trust") != "none"
+        return f"{DASH} ({row.get('epsilon_reason') or 'not private'})" if why else DASH
     if name == "epsilon":
-        number = float(row["epsilon"])
-        return _in_common(row, name) or (f"{number:.6f}" if number < LARGE else f"{number:.6e}")
+        number = float(value)
+        if _is_nominal(row):
+            return f"{rounded_up(number, 3 - math.floor(math.log10(number))):.4g}"
+        return f"{number:.6f}" if number < LARGE else f"{number:.6e}"
     if name == "epsilon_paper":
-        return f"{rounded_up(float(str(value)), 3):.3f} ({row.get('epsilon_paper_convention')})"
+        return f"{rounded_up(float(value), 3):.3f} ({row.get('epsilon_paper_convention')})"
+    if name == "releases" and _is_nominal(row):
+        return ANY
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)

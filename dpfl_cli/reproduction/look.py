@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import matplotlib.colors
 import matplotlib.patches
+import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure as Canvas
@@ -28,6 +29,18 @@ STYLES = (
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "**")
+
+
+class Look(NamedTuple):
+    """What tells a series apart."""
+
+    colour: str
+    style: Any
+    marker: str
+    hatch: str
+
+
+LOOKS = tuple(map(Look, COLOURS, STYLES, MARKERS, HATCHES))
 LETTERS = 12.5  # of a title in an inch
 STYLE: Any = {
     "font.size": 9,
@@ -49,7 +62,6 @@ LIGHTEST = 0.45  # share of its colour that the first value of `style` keeps
 NARROWEST = 0.13  # inches of a bar, up to a width of the panel
 MARKED = 16  # lines with at most this many points get markers
 TICKED = 8  # a log x axis with at most this many places has its ticks there
-SPACED = 0.1  # but not nearer than this share of the axis, where the numbers would touch
 
 
 def saved(canvas: Canvas, stem: str) -> dict[str, bytes]:
@@ -88,11 +100,11 @@ def mark_diverged(axis: Axes, places: Sequence[float], width: float) -> None:
         axis.plot([x], [0.96], "^", markersize=7, color="black", transform=whole, label=DIVERGED)
 
 
-def colour_scale(values: Sequence[float], log: bool) -> Normalize:
-    """The colour scale of all these numbers."""
-    finite = [value for value in values if math.isfinite(value)]
-    low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
-    return LogNorm(low, high) if log and 0 < low < high else Normalize(low, high)
+def colour_scale(values: pd.Series, log: bool) -> Normalize:
+    """The colour scale of the finite ones of these numbers."""
+    finite = values[np.isfinite(values)]
+    low, high = (0.0, 1.0) if finite.empty else (finite.min(), finite.max())
+    return (LogNorm if log and low > 0 else Normalize)(low, high)
 
 
 def legend(canvas: Any, axes: Any, width: float, always: bool) -> None:

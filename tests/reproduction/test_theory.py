@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure as Canvas
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data.sources import locate
 from dpfl_cli.privacy.nominal import zcdp_v
 from dpfl_cli.reproduction.api import Artifact, Fact, Figure, Mark, Run, Scale, Size
-from dpfl_cli.reproduction.figure import _Drawing
+from dpfl_cli.reproduction.figure import canvas_of
 from dpfl_cli.reproduction.grid import cells
 from dpfl_cli.reproduction.look import COLOURS, GREY
 from dpfl_cli.reproduction.problems import problem_facts
@@ -222,9 +221,7 @@ def test_advice_stands_in_rows_and_as_lines_in_panels() -> None:
     few, many = (rows.where(budget=one).values("advised")[0] for one in (1.0, 2.0))
     assert few == theory_facts(planned_cells[0].plan)["iterations"]
     assert few < many
-    canvas = Canvas()
-    drawing = _Drawing(artifact, artifact.figures[0], averaged(rows), rows.labels)
-    drawing.fill(canvas, {("budget", 1.0): 0, ("budget", 2.0): 1})
+    canvas = canvas_of(artifact, "quick", averaged(rows), rows.labels)
     found = {
         (float(np.asarray(line.get_xdata())[0]), str(line.get_color()))
         for line in canvas.axes[0].lines
