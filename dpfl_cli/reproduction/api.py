@@ -22,7 +22,6 @@ from dpfl_cli.reproduction.measure import (
     Derived,
     Fact,
     Facts,
-    Layers,
     Metric,
     Price,
     Where,

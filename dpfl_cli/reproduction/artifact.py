@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.reproduction.measure import Best, Layers, Measure, Metric, Where, several
+from dpfl_cli.reproduction.measure import Best, Measure, Metric, Where, several
 from dpfl_cli.reproduction.rows import Rows
 from dpfl_cli.reproduction.verdict import Comparisons
 
@@ -299,7 +299,6 @@ class Artifact:
       show: more columns of table.csv: name -> a fact of the plan.
       titles: how labels, their values and measures are written for readers.
       claims: if not given, those above it in its file, below the artifact before.
-      input_shape, classes: of the models whose `Layers` are counted.
       runs_of: another artifact's name, where the runs are that one's.
       notes: own choices that the paper does not give, and what else a reader has to know.
     """
@@ -321,8 +320,6 @@ class Artifact:
     figures: Sequence[Figure] = ()
     claims: Sequence[Claim] = ABOVE
     notes: Sequence[str] = ()
-    input_shape: Sequence[int] = ()
-    classes: int | None = None
     runs_of: str = ""
 
     def __post_init__(self) -> None:
@@ -372,10 +369,6 @@ class Artifact:
     def trains(self) -> bool:
         """Whether runs are needed, or plans are enough."""
         return any(isinstance(measure, Metric) for measure in self.measures.values())
-
-    @property
-    def counts_layers(self) -> bool:
-        return any(isinstance(measure, Layers) for measure in self.measures.values())
 
     @cached_property
     def measure_names(self) -> list[str]:

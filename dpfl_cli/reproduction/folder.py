@@ -123,9 +123,3 @@ def folders(*roots: Path) -> list[Made]:
                 if made is None or (made.damage and made.folder.parents[2] != root):
                     found[folder.parts[-3:]] = read_folder(folder)
     return sorted(found.values(), key=lambda one: (one.artifact, SCALES.index(one.scale)))
-
-
-def largest(found: Sequence[Made]) -> list[Made]:
-    """The largest scale of each artifact that can be read, and every folder that cannot."""
-    shown = {one.artifact: one for one in found if not one.damage}  # the last is the largest
-    return [one for one in found if one.damage or one is shown[one.artifact]]

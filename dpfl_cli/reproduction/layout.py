@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,8 @@ from dpfl_cli.reproduction.measure import MEASURE, RANK, ROUND, Derived
 from dpfl_cli.reproduction.numbers import rounded_up
 from dpfl_cli.reproduction.rows import Place, in_order, matching, records
 from dpfl_cli.reproduction.search_page import search_section
-from dpfl_cli.reproduction.verdict import TOLD_APART
+from dpfl_cli.reproduction.templating import table_row, template
+from dpfl_cli.reproduction.verdict import TOLD_APART, interval_text
 
 DASH = "–"
 LARGE = 1e6  # from here on a number with decimals has four significant digits and an exponent
@@ -46,55 +48,31 @@ def page(
       horizon: rounds, records and seeds that it was run to.
       search: search.csv, where cells were searched in stages.
     """
-    size = artifact.size(scale)
     reduced = not artifact.full(scale)
-    title = f"# {artifact.name}: {artifact.title}" + (" (reduced size)" if reduced else "")
-    source = f"{artifact.paper.citation}: {artifact.source}" if artifact.paper else artifact.source
-    parts = [title, artifact.shows]
-    parts += [f"Source: {source}."] if source else []
-    note = size.note or ("as in the paper" if artifact.paper else "")
-    facts = ". ".join(one for one in (note, horizon) if one)
-    parts += [f"Scale `{scale}`: {facts}."] if facts else []
-    if reduced and artifact.numbers is not None:
-        where = "" if scale == "paper" else " (`scale=paper`)"
-        parts += [f"The paper's numbers beside ours are for its full setup{where}."]
-    parts += ["**Incomplete**: " + "; ".join(gaps)] if gaps else []
+    tables = []
     for spec in artifact.tables:
-        parts += [f"**{spec.caption}**"] if spec.caption else []
         found = _cells(artifact, spec, rows, labels)
-        parts += [table(artifact, spec, found)]
         edges = edges_text(artifact, found, [*spec.rows, *spec.columns])
-        if edges:
-            lies = "the chosen point lies at the end of what was searched"
-            parts += [f"{EDGE.strip()}: {lies}: {edges}."]
-        parts += spec.notes
-    parts += ["![figure](figure.png)"] if artifact.figures else []
-    parts += ["\n".join(f"- {note}" for note in artifact.notes)] if artifact.notes else []
-    parts += ["## The search", *search_section(artifact, scale, search, rows)] if search else []
-    line = "" if reduced else numbers_line(artifact, rows)
-    parts += (
-        ["## Numbers beside the paper's", f"{line}.", numbers_table(artifact, rows, labels)]
-        if line
-        else []
+        tables.append((spec, table(artifact, spec, found), edges))
+    compared = [each for one in verdicts for each in one.comparisons]
+    text = template("table.md.j2")(
+        artifact=artifact,
+        scale=scale,
+        note=artifact.size(scale).note or ("as in the paper" if artifact.paper else ""),
+        horizon=horizon,
+        reduced=reduced,
+        gaps=gaps,
+        tables=tables,
+        search=search_section(artifact, scale, search, rows) if search else [],
+        line="" if reduced else numbers_line(artifact, rows),
+        numbers=partial(numbers_table, artifact, rows, labels),
+        verdicts=verdicts,
+        intervals=_intervals,
+        pooling=POOLING if any(each.freedom for each in compared) else "",
+        reduced_state=REDUCED,
+        epsilons=privacy_table(artifact, rows, labels),
     )
-    for heading, ours in (("## The paper's claims", False), ("## Our claims", True)):
-        mine = [one for one in verdicts if one.claim.ours == ours]
-        parts += [heading, claims_table(mine)] if mine else []
-    parts += readings_section(verdicts)
-    if any(each.freedom for one in verdicts for each in one.comparisons):
-        parts += [POOLING]
-    if verdicts and reduced:
-        said = "what was found at this size says nothing of the paper's"
-        parts += [f"“{REDUCED}”: {said} ({horizon})."]
-    epsilons = privacy_table(artifact, rows, labels)
-    parts += ["## What the epsilons mean", epsilons] if epsilons else []
-    what = artifact.name if artifact.paper else artifact.path.name
-    parts += [
-        f"Made by `dpfl reproduce {what} scale={scale}`; the runs are in manifest.json, every seed "
-        "of "
-        "every number in table.csv, of every curve in series.csv."
-    ]
-    return "\n\n".join(parts) + "\n"
+    return text + "\n"
 
 
 def _cells(
@@ -255,38 +233,14 @@ def numbers_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str])
     return markdown([*columns, f"in standard errors (the paper's spread {over})"], lines)
 
 
-def claims_table(verdicts: Sequence[Verdict]) -> str:
-    """Every claim with its verdict, its source and what was predicted."""
-    lines = []
-    for one in verdicts:
-        claim = one.claim
-        said = claim.text + (f" ({claim.note})" if claim.note else "")
-        named = f"{claim.id} (invariant)" if claim.invariant else claim.id
-        moved = f" (was {one.recorded})" if one.recorded not in ("", one.finding) else ""
-        numbers = [_interval(shown) for shown in (each.to_json() for each in one.comparisons[:4])]
-        more = len(one.comparisons) - len(numbers)
-        numbers += [f"{more} more in claims.json"] if more > 0 else []
-        verdict = f"{one.text}{moved}"
-        lines.append([named, said, claim.source, verdict, claim.prior, "; ".join(numbers)])
-    columns = ["claim", "what it says", "source", "verdict", "predicted"]
-    return markdown([*columns, "difference with its 95 % interval"], lines)
-
-
-def readings_section(verdicts: Sequence[Verdict]) -> list[str]:
-    """What is found of claims under other choices than those that they are judged by."""
-    columns = ["claim", "as judged above", "under another choice", "is found"]
-    others = [(one, under) for one in verdicts for under in one.readings]
-    lines = [[one.claim.id, one.finding, under, one.readings[under]] for one, under in others]
-    return ["## What the verdicts depend on", markdown(columns, lines)] if lines else []
-
-
-def _interval(shown: Mapping[str, Any]) -> str:
-    text = f"`{shown['text']}`: {shown['finding']}"
-    if isinstance(shown.get("low"), float):
-        numbers = f"{shown['difference']:.3g} [{shown['low']:.3g}, {shown['high']:.3g}]"
-        scale = "" if shown["scale"] == "linear" else f" on a {shown['scale']} scale"
-        return f"{text}, {numbers}{scale}, {shown['seeds']} seeds"
-    return text
+def _intervals(one: Verdict) -> str:
+    """The first of a claim's comparisons, each with its finding and its interval."""
+    texts = []
+    for shown in (each.to_json() for each in one.comparisons[:4]):
+        found = f"`{shown['text']}`: {shown['finding']}"
+        texts.append(", ".join(filter(None, [found, interval_text(shown)])))
+    more = len(one.comparisons) - len(texts)
+    return "; ".join([*texts, *([f"{more} more in claims.json"] if more > 0 else [])])
 
 
 # --- epsilons ---------------------------------------------------------------------------------
@@ -378,8 +332,4 @@ def _who(artifact: Artifact, members: Sequence[Cell], labels: Sequence[str]) -> 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A pipe table."""
-
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-    return "\n".join([line(header), "|" + " --- |" * len(header), *map(line, lines)])
+    return "\n".join(map(table_row, [header, ["---"] * len(header), *lines]))

@@ -1,4 +1,4 @@
-"""What is measured: numbers of runs, of plans, of layers, and numbers from other rows."""
+"""What is measured: numbers of runs, of plans, and numbers from other rows."""
 
 from __future__ import annotations
 
@@ -121,22 +121,14 @@ class Fact(Measure):
     """What is known of a run before it starts; no training.
 
     Attributes:
-      value: a dotted path: a config key, clients, dimension, records, problem.* (its optimum, found
-        by solving it), theory.* (what ScaffNew's closed forms advise), sizes.* (its clients'
-        records), ledger.<release>.*, attack.* and audit.*; or a function that is given such a
+      value: a dotted path: a config key, clients, dimension, records, labels.* (the run's own),
+        problem.* (its optimum, found by solving it), theory.* (what ScaffNew's closed forms
+        advise), sizes.* (its clients' records), ledger.<release>.*, attack.* and audit.*; or a
+        function that is given such a
         look-up: lambda fact: 2 * fact("clients") * fact("dimension").
     """
 
     value: str | Callable[[Facts], float | str]
-
-
-@dataclass(frozen=True)
-class Layers(Measure):
-    """The parameters or outputs of every layer of a model, as labels `layer` and `output`; no
-    training.
-    """
-
-    of: Literal["parameters", "outputs"]
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from dpfl_cli.reproduction.measure import (
     Measure,
     Metric,
     Price,
+    Where,
 )
 from dpfl_cli.reproduction.problems import problem_facts
 from dpfl_cli.reproduction.rows import fitting
@@ -95,7 +96,7 @@ def numbers_of(artifact: Artifact, group: Group, names: Iterable[str]) -> list[R
                 known = {"seeds": len(group.cells), "note": "no run ended"}
                 rows.append(row_of(group.labels, name, math.nan, **known))
         else:
-            rows.append(_planned(name, measure, group.labels, group.plan))
+            rows.append(_planned(name, measure, group))
     shown = {
         name: known_of(group.plan, path, f"artifact {artifact.name}: show.{name}")
         for name, path in artifact.show.items()
@@ -205,12 +206,14 @@ def _finite(value: float, measure: Measure) -> float:
     return value if math.isfinite(value) else _bad(measure)
 
 
-def _planned(name: str, measure: Measure, labels: Mapping[str, Any], plan: Plan) -> Row:
+def _planned(name: str, measure: Measure, group: Group) -> Row:
+    labels, plan = group.labels, group.plan
     if isinstance(measure, Fact):
-        if callable(measure.value):
-            known = measure.value(lambda path: known_of(plan, path, f"measure {name}"))
-        else:
-            known = known_of(plan, measure.value, f"measure {name}")
+
+        def fact(path: str) -> Any:
+            return known_of(plan, path, f"measure {name}", labels)
+
+        known = measure.value(fact) if callable(measure.value) else fact(measure.value)
         if isinstance(known, int | float) and not isinstance(known, bool):
             return row_of(labels, name, float(known))
         return row_of(labels, name, math.nan) | {"text": _text(known)}
@@ -240,8 +243,10 @@ def _planned(name: str, measure: Measure, labels: Mapping[str, Any], plan: Plan)
     return row_of(labels, name, value, **about) | {"note": found.reason or words}
 
 
-def known_of(plan: Plan, path: str, where: str) -> Any:
-    """A fact of a plan: a config key, clients, dimension, records, source, ledger.*, or FACTS."""
+def known_of(plan: Plan, path: str, where: str, labels: Where | None = None) -> Any:
+    """A fact of a plan: a config key, clients, dimension, records, source, labels.*, ledger.*, or
+    FACTS.
+    """
     first = path.partition(".")[0]
     node: Any
     if first in FACTS:
@@ -253,8 +258,8 @@ def known_of(plan: Plan, path: str, where: str) -> Any:
         }
         node = {"ledger": releases}
     else:
-        sizes = {"clients": plan.clients, "dimension": plan.dimension}
-        node = {**plan.config, **sizes, "records": plan.info.records, "source": plan.info.source}
+        sizes = {"clients": plan.clients, "dimension": plan.dimension, "records": plan.info.records}
+        node = {**plan.config, **sizes, "source": plan.info.source, "labels": labels or {}}
     for part in path.split("."):
         if not isinstance(node, Mapping) or part not in node:
             near = nearest(part, list(node)) if isinstance(node, Mapping) else "it has no parts"

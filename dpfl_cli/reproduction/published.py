@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from dpfl_cli.config.errors import DpflError, StoreError
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
-from dpfl_cli.reproduction.folder import SEARCH, artifact_folder, files_of, publish
+from dpfl_cli.reproduction.folder import SEARCH, artifact_folder, files_of, publish, read_folder
 from dpfl_cli.reproduction.judge import claims_json, judge, record, recorded
 from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.report import index_md
@@ -125,21 +125,22 @@ def _checked(folder: Path, artifact: Artifact, scale: Scale) -> tuple[int, list[
         return 0, [
             f"missing or unknown files: {', '.join(sorted(present ^ wanted))}; publish it again"
         ]
-    manifest = _read(folder / "manifest.json")
+    made = read_folder(folder)
+    if made.damage:
+        return 0, [f"damaged ({made.damage}); reproduce and publish it again"]
     lines = []
-    if manifest.get("artifact") != artifact.name or manifest.get("scale") != scale:
-        lines.append(
-            f"manifest.json is that of {manifest.get('artifact')} at {manifest.get('scale')}"
-        )
-    if manifest.get("complete") is not True:
+    shown = made.manifest.get("artifact"), made.manifest.get("scale")
+    if shown != (artifact.name, scale):
+        lines.append(f"manifest.json is that of {shown[0]} at {shown[1]}")
+    if not made.complete:
         lines.append("not complete: some of its runs failed; reproduce it again")
     files: Files = {name: (folder / name).read_bytes() for name in wanted}
     again = remade(artifact, scale, files)
-    for file, text in again.items():
-        if files[file] != text.encode():
-            lines.append(
-                f"{file} is not what its CSV files give today; reproduce and publish it again"
-            )
+    lines += [
+        f"{file} is not what its CSV files give today; reproduce and publish it again"
+        for file, text in again.items()
+        if files[file] != text.encode()
+    ]
     before = recorded().get(artifact.name, {}).get(scale, {})
     verdicts = json.loads(again["claims.json"])["claims"]
     for one in verdicts:
@@ -149,13 +150,3 @@ def _checked(folder: Path, artifact: Artifact, scale: Scale) -> tuple[int, list[
         elif was != one["finding"]:
             lines.append(f"claim {one['id']}: recorded '{was}', found '{one['finding']}'")
     return len(verdicts), lines
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path}: damaged ({error}); reproduce and publish it again") from None
-    if not isinstance(values, dict):
-        raise StoreError(f"{path}: damaged (not a mapping); reproduce and publish it again")
-    return values

@@ -10,9 +10,8 @@ A label that a row does not have is "".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,26 +19,13 @@ import pandas as pd
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.choose import chosen
-from dpfl_cli.reproduction.grid import Cell, Request
-from dpfl_cli.reproduction.layers import layer_sizes
-from dpfl_cli.reproduction.measure import (
-    MEASURE,
-    SEED,
-    Derived,
-    Layers,
-)
-from dpfl_cli.reproduction.numbers import (
-    Group,
-    Row,
-    numbers_of,
-    row_of,
-)
+from dpfl_cli.reproduction.grid import Cell
+from dpfl_cli.reproduction.measure import MEASURE, SEED, Derived
+from dpfl_cli.reproduction.numbers import Group, Row, numbers_of, row_of
 from dpfl_cli.reproduction.paper_numbers import beside_paper
-from dpfl_cli.reproduction.rows import FIXED, Missing, Rows, matching, places
+from dpfl_cli.reproduction.rows import Missing, Place, Rows, matching, places
 from dpfl_cli.reproduction.tables import framed, rows_of
 from dpfl_cli.simulation.store import RunRecord
-
-Which = Callable[[Mapping[str, Any]], bool]
 
 
 def rows_of_runs(
@@ -55,97 +41,24 @@ def rows_of_runs(
       searched: the rows by which a search chooses among its cells, all of which it has; what these
         runs say of them has no part in it.
     """
-    groups = _groups(cells, records)
-
-    def reduced(names: Iterable[str], which: Which) -> list[Row]:
-        return [
-            row for one in groups if which(one.labels) for row in numbers_of(artifact, one, names)
-        ]
-
+    groups = grouped(cells, records)
     labels = list(dict.fromkeys(name for one in groups for name in one.labels))
     if searched is not None:
         labels = [str(name) for name in searched.columns[: searched.columns.get_loc(MEASURE)]]
-    return _finished(artifact, reduced, labels, searched)
-
-
-def measured(
-    artifact: Artifact,
-    cells: Sequence[Cell],
-    records: Mapping[str, RunRecord],
-    names: Iterable[str],
-    labels: Sequence[str],
-) -> pd.DataFrame:
-    """The rows of some measures of runs alone, with nothing chosen."""
-    found = [row for one in _groups(cells, records) for row in numbers_of(artifact, one, names)]
-    return framed(artifact, labels, found)
-
-
-def _groups(cells: Sequence[Cell], records: Mapping[str, RunRecord]) -> list[Group]:
-    return [
-        Group(
-            dict(members[0].run.labels),
-            members[0].plan,
-            members,
-            {one.seed: records[one.plan.id] for one in members if one.plan.id in records},
-        )
-        for members in _grouped(cells)
-    ]
-
-
-def _grouped(cells: Sequence[Cell]) -> list[list[Cell]]:
-    found: dict[tuple[Any, ...], list[Cell]] = {}
-    for cell in cells:
-        found.setdefault(tuple(sorted(cell.run.labels.items())), []).append(cell)
-    return [sorted(members, key=lambda cell: cell.seed) for members in found.values()]
-
-
-def rows_of_layers(artifact: Artifact, asked: Sequence[Request]) -> Rows:
-    """Rows of an artifact of layer sizes."""
-    rows: list[Row] = []
-    for request in asked:
-        model = request.config()["model"]
-        for layer in layer_sizes(model, tuple(artifact.input_shape), artifact.classes):
-            output = "x".join(str(size) for size in layer.output)
-            labels = {**request.run.labels, "layer": layer.name, "output": output}
-            rows += [
-                row_of(labels, name, float(getattr(layer, measure.of)))
-                for name, measure in artifact.measures.items()
-                if isinstance(measure, Layers)
-            ]
-    names = [name for name in rows[0] if name not in FIXED]
-    return _finished(
-        artifact,
-        lambda wanted, which: [one for one in rows if one[MEASURE] in wanted and which(one)],
-        names,
-    )
-
-
-def _finished(
-    artifact: Artifact,
-    reduced: Callable[[Iterable[str], Which], list[Row]],
-    labels: Sequence[str],
-    searched: pd.DataFrame | None = None,
-) -> Rows:
-    """All rows: those that cells are chosen by, those of chosen cells, those derived from
-    others.
-    """
     measures = artifact.measures
     known = {name: one for name, one in measures.items() if not isinstance(one, Derived)}
     first = [name for name, one in known.items() if not one.of_chosen]
     late = [name for name, one in known.items() if one.of_chosen]
-    rows = framed(artifact, labels, reduced(first, lambda _: True))
+    rows = measured(artifact, groups, first, labels)
     ground = rows if searched is None else _replaced(rows, searched, labels)
     choices = [chosen(artifact, rule, ground, labels) for rule in artifact.best]
-    if late:
-        cells = {key for one in choices for key in one.cells}
 
-        def was_chosen(own: Mapping[str, Any]) -> bool:
-            return any(
-                tuple(own.get(name, "") for name in one.names) in one.cells for one in choices
-            )
+    def was_chosen(group: Group) -> bool:
+        own = group.labels
+        return any(tuple(own.get(name, "") for name in one.names) in one.cells for one in choices)
 
-        more = framed(artifact, labels, reduced(late, was_chosen) if cells else [])
-        rows = pd.concat([rows, more], ignore_index=True) if len(more) else rows
+    more = measured(artifact, [one for one in groups if late and was_chosen(one)], late, labels)
+    rows = pd.concat([rows, more], ignore_index=True) if len(more) else rows
     for choice in choices:
         rows = choice.mark(rows)
     keep = np.ones(len(rows), bool)
@@ -163,6 +76,27 @@ def _finished(
             if made:
                 rows = pd.concat([rows, framed(artifact, labels, made)], ignore_index=True)
     return rows_of(artifact, beside_paper(artifact, rows), labels)
+
+
+def measured(
+    artifact: Artifact, groups: Sequence[Group], names: Sequence[str], labels: Sequence[str]
+) -> pd.DataFrame:
+    """The rows of some measures of groups alone, with nothing chosen."""
+    found = [row for one in groups for row in numbers_of(artifact, one, names)]
+    return framed(artifact, labels, found)
+
+
+def grouped(cells: Sequence[Cell], records: Mapping[str, RunRecord]) -> list[Group]:
+    """Cells with equal labels, seed by seed, with the records of those that ended."""
+    found: dict[Place, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(tuple(sorted(cell.run.labels.items())), []).append(cell)
+    groups = []
+    for members in found.values():
+        members.sort(key=lambda cell: cell.seed)
+        ended = {one.seed: records[one.plan.id] for one in members if one.plan.id in records}
+        groups.append(Group(dict(members[0].run.labels), members[0].plan, members, ended))
+    return groups
 
 
 def _replaced(rows: pd.DataFrame, searched: pd.DataFrame, labels: Sequence[str]) -> pd.DataFrame:

@@ -120,8 +120,6 @@ def check_names(artifact: Artifact) -> None:
     A label, or a value, of another scale only is known too.
     """
     labels = list(artifact.choices)
-    if artifact.counts_layers:
-        labels += ["layer", "output"]
     pseudo = [*labels, *PSEUDO]
 
     def known(names: Sequence[str], among: Sequence[str], what: str, place: str) -> None:

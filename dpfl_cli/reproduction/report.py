@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.reproduction.artifact import Artifact
-from dpfl_cli.reproduction.folder import Made, folders, largest, publish
+from dpfl_cli.reproduction.folder import Made, folders, publish
 from dpfl_cli.reproduction.grid import commands
 from dpfl_cli.reproduction.judge import NOT_RUN, REDUCED, recorded
 from dpfl_cli.reproduction.measure import MEASURE, ROUND
 from dpfl_cli.reproduction.paper_numbers import beside_paper
-from dpfl_cli.reproduction.verdict import FAILS, HOLDS, UNDECIDED
+from dpfl_cli.reproduction.templating import MARKDOWN, template
+from dpfl_cli.reproduction.verdict import FAILS, HOLDS, UNDECIDED, interval_text
 
 PACKAGE = "dpfl_cli.reproduction"
 ASSETS = ("report.css", "report.js")
@@ -43,8 +43,12 @@ BUDGET = {  # hours that scale=paper may take on two cores
     "scaffnew": "2.5 for mushrooms",
 }
 REDUCED_SIZE = " (reduced size)"  # in a page's first line
+CHANGED = (
+    "Of artifacts that are here at two sizes, the claims with another finding at the larger one; "
+    "and a comparison that changed: its difference with the 95 % interval at the smaller size, "
+    "then at the larger. A claim fails where one of its comparisons does at 5 % over all of them."
+)
 POINTS = 80  # rounds of a curve that a plot keeps
-RENDER = MarkdownIt("commonmark", {"html": False}).enable("table").render
 
 Counts = Mapping[str, Mapping[str, int]]
 
@@ -57,13 +61,17 @@ class Shown:
       made: its folder.
       declared: None for one of a file of one's own that is not at hand, or that has changed since.
       scales: at which it is there.
-      before: the same at the largest scale below, where that is asked for.
+      before: the same at the largest scale below that is there.
     """
 
     made: Made
     declared: Artifact | None
     scales: Sequence[str]
-    before: Shown | None = None
+    before: Shown | None
+
+    @property
+    def is_largest(self) -> bool:
+        return self.made.scale == self.scales[-1]
 
     @property
     def url(self) -> str:
@@ -89,7 +97,7 @@ class Shown:
         first, *others = re.split(r"^## ", body, flags=re.MULTILINE)
         named = (one.partition("\n") for one in others)
         texts = {"": first, **{heading: text for heading, _, text in named}}
-        return {heading: Markup(RENDER(text)) for heading, text in texts.items()}
+        return {heading: Markup(MARKDOWN.render(text)) for heading, text in texts.items()}
 
     @property
     def claims(self) -> list[dict[str, Any]]:
@@ -102,7 +110,7 @@ class Shown:
 
     @property
     def counts(self) -> Counts:
-        return counted(self.claims)
+        return totals([self])
 
     @property
     def tried(self) -> str:
@@ -186,11 +194,9 @@ class Shown:
 
     def _logarithmic(self) -> list[str]:
         """The measures that the first figure of each draws on a logarithmic scale."""
-        first: dict[str, bool] = {}
-        for figure in self.declared.figures if self.declared else ():
-            for measure in figure.measures:
-                first.setdefault(measure, bool({"y", "colour"} & set(figure.log)))
-        return [measure for measure, log in first.items() if log]
+        figures = self.declared.figures if self.declared else ()
+        first = {measure: figure.log for figure in reversed(figures) for measure in figure.measures}
+        return [measure for measure, log in first.items() if {"y", "colour"} & set(log)]
 
 
 def _group(claim: Mapping[str, Any]) -> str:
@@ -208,18 +214,13 @@ def _why(before: Iterable[Mapping[str, Any]], claim: Mapping[str, Any]) -> str:
     changed = [one for one in mine if known.get(one["text"], {}).get("finding") != one["finding"]]
     decisive = [one for one in changed if one["finding"] == claim["finding"]]
     for one in (*decisive, *changed, *(one for one in mine if one["finding"] != HOLDS)):
-        earlier = _interval(known[one["text"]]) if one["text"] in known else "not compared"
-        return f"`{one['text']}`: {earlier}; then {_interval(one)}"
+        earlier = _found(known[one["text"]]) if one["text"] in known else "not compared"
+        return f"`{one['text']}`: {earlier}; then {_found(one)}"
     return str(claim["reason"])
 
 
-def _interval(one: Mapping[str, Any]) -> str:
-    seeds = f"{one['seeds']} seeds" if one["seeds"] else "exact"
-    if one.get("low") is None:
-        return f"{one.get('reason', one['finding'])} ({seeds})"
-    # what is not finite is a word in JSON
-    middle, low, high = (f"{float(one[name]):.3g}" for name in ("difference", "low", "high"))
-    return f"{middle} ({seeds})" if low == "nan" else f"{middle} [{low}, {high}] ({seeds})"
+def _found(one: Mapping[str, Any]) -> str:
+    return interval_text(one) or str(one.get("reason", one["finding"]))
 
 
 def _plain(value: Any) -> Any:
@@ -228,42 +229,38 @@ def _plain(value: Any) -> Any:
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
-def counted(claims: Iterable[Mapping[str, Any]]) -> Counts:
-    """Group -> finding -> how many claims."""
+def totals(shown: Iterable[Shown]) -> Counts:
+    """The claims of several artifacts: group -> finding -> how many."""
     found = {group: Counter(dict.fromkeys(FINDINGS, 0)) for group in GROUPS}
-    for one in claims:
-        if one["group"] in found:
-            found[one["group"]][one["finding"]] += 1
+    for claim in (claim for one in shown for claim in one.claims if claim["group"] in found):
+        found[claim["group"]][claim["finding"]] += 1
     return found
 
 
-def totals(shown: Iterable[Shown]) -> Counts:
-    """The claims of several artifacts, counted."""
-    return counted(claim for one in shown for claim in one.claims)
-
-
 def _template(name: str) -> Callable[..., str]:
-    templates = Environment(
-        loader=PackageLoader(PACKAGE),
-        autoescape=select_autoescape(["html.j2"]),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    templates.globals.update(groups=GROUPS, findings=FINDINGS, totals=totals, budget=BUDGET)
-    return templates.get_template(name).render
+    known = {"groups": GROUPS, "findings": FINDINGS, "totals": totals, "budget": BUDGET}
+    return partial(template(name), **known, changed=CHANGED, interval=interval_text)
 
 
 def index_md(root: Path) -> str:
     """The overview of a folder of artifacts in markdown: totals, and a line for each artifact."""
-    found = largest(folders(root))
-    every = [Shown(one, None, [one.scale]) for one in folders(root) if not one.damage]
-    below = {one.made.artifact: one for one in every if one.made not in found}
-    shown = [
-        replace(one, before=below.get(one.made.artifact)) for one in every if one.made in found
-    ]
+    found = folders(root)
+    front = [one for one in _shown(found, {}) if one.is_largest]
     damaged = [one for one in found if one.damage]
-    return _template("index.md.j2")(shown=shown, damaged=damaged, papers=_by_paper(shown))
+    return _template("index.md.j2")(shown=front, damaged=damaged, papers=_by_paper(front))
+
+
+def _shown(found: Iterable[Made], artifacts: Mapping[str, Artifact]) -> list[Shown]:
+    """The folders that can be read, with their declarations."""
+    shown = []
+    whole = (one for one in found if not one.damage)
+    for name, scales in itertools.groupby(whole, lambda one: one.artifact):
+        mine, declared, before = list(scales), artifacts.get(name), None
+        for made in mine:
+            known = declared if declared and made.scale in declared.sizes else None
+            before = Shown(made, known, [one.scale for one in mine], before)
+            shown.append(before)
+    return shown
 
 
 def _by_paper(shown: Sequence[Shown]) -> dict[str, list[Shown]]:
@@ -294,9 +291,8 @@ def write_report(
         raise StoreError(
             f"{outputs}: no artifacts and nothing published; dpfl reproduce makes what is shown"
         )
-    whole = [one for one in found if not one.damage]
-    pages = [_shown(one, artifacts.get(one.artifact), whole) for one in whole]
-    front = [one for one in pages if one.made in largest(found)]
+    pages = _shown(found, artifacts)
+    front = [one for one in pages if one.is_largest]
     damaged = [one.folder for one in found if one.damage]
     papers = _by_paper(front)
     cited = {one.paper.key: one.paper for one in artifacts.values() if one.paper is not None}
@@ -325,8 +321,3 @@ def write_report(
         files[name] = (resources(PACKAGE) / "templates" / name).read_bytes()
     publish(old, files)
     return old / "index.html"
-
-
-def _shown(made: Made, declared: Artifact | None, whole: Sequence[Made]) -> Shown:
-    scales = [one.scale for one in whole if one.artifact == made.artifact]
-    return Shown(made, declared if declared and made.scale in declared.sizes else None, scales)

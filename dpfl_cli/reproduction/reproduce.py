@@ -23,12 +23,11 @@ from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.reproduction.choose import chosen_rows, edges_text
 from dpfl_cli.reproduction.figure import draw
 from dpfl_cli.reproduction.folder import SEARCH, artifact_folder, publish, read_folder
-from dpfl_cli.reproduction.grid import Cell, Request, cells, requests
+from dpfl_cli.reproduction.grid import Cell, cells
 from dpfl_cli.reproduction.judge import Verdict, claims_json, count_verdicts, judge
 from dpfl_cli.reproduction.layout import page
-from dpfl_cli.reproduction.reduce import rows_of_layers, rows_of_runs
+from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rehearse import check_metrics, made_up, rehearse
-from dpfl_cli.reproduction.rows import Rows
 from dpfl_cli.reproduction.search import Found, search
 from dpfl_cli.reproduction.tables import averaged, from_csv, to_csv
 from dpfl_cli.simulation.execute import Outcome, execute, execute_alone, find_finished
@@ -51,7 +50,6 @@ class Job:
 
     artifact: Artifact
     scale: Scale
-    requests: Sequence[Request]
     cells: Sequence[Cell]
     found: Found | None = None
 
@@ -131,14 +129,10 @@ def prepare(artifacts: Sequence[Artifact], scale: Scale, store: RunStore) -> lis
     """
     jobs = []
     for artifact in artifacts:
-        found, planned = None, list[Cell]()
-        if artifact.searched(scale):
-            found = _foreseen(artifact, scale, store)
-            planned = list(found.cells)
-        elif not artifact.counts_layers:
-            planned = cells(artifact, scale)
+        found = _foreseen(artifact, scale, store) if artifact.searched(scale) else None
+        planned = found.cells if found else cells(artifact, scale)
         rehearse(artifact, scale, planned, found)
-        jobs.append(Job(artifact, scale, requests(artifact, scale), planned, found))
+        jobs.append(Job(artifact, scale, planned, found))
     return jobs
 
 
@@ -212,7 +206,8 @@ def produce(
     if job.found:
         found = search(artifact, job.scale, ended)
         job = replace(job, cells=found.cells, found=found)
-    tables = to_csv(_rows(job, ended(job.cells)))
+    searched = job.found.rows if job.found else None
+    tables = to_csv(rows_of_runs(artifact, job.cells, ended(job.cells), searched))
     rows = from_csv(artifact, tables)  # so that page and verdicts are what the files give
     gaps = [
         f"run {run} ({outcome.plan.label}) failed: {outcome.reason}"
@@ -256,12 +251,6 @@ def _executed(
     before.alone.update(plan.id for plan in alone)
     before.forced.update(plan.id for plan in (*again, *alone))  # a batch would cost it its times
     return {outcome.plan.id: outcome for outcome in outcomes}
-
-
-def _rows(job: Job, ended: Mapping[str, RunRecord]) -> Rows:
-    if job.artifact.counts_layers:
-        return rows_of_layers(job.artifact, job.requests)
-    return rows_of_runs(job.artifact, job.cells, ended, job.found.rows if job.found else None)
 
 
 def _manifest(

@@ -103,23 +103,14 @@ class Rows:
         """
         return [self(measure, **cell) for cell in grid(**labels)]
 
-    def samples(self, measure: str, **labels: Any) -> list[Sample]:
-        """The cells that differ in one label, in its order, each seed by seed."""
-        name, found = self._varying(measure, labels)
-        return (
-            [self.where(**{name: one})(measure, **labels) for one in found]
-            if name
-            else [self(measure, **labels)]
-        )
-
     def mean(self, measure: str, **labels: Any) -> Sample:
         """The mean of the cells that differ in one label (of rounds, say), seed by seed."""
-        first, *others = self.samples(measure, **labels)
-        total = first
-        for one in others:
-            total = total + one
+        name, found = self._varying(measure, labels)
+        wheres = [{**labels, name: one} for one in found] or [labels]
+        cells = [self(measure, **where) for where in wheres]
+        values = pd.concat([one.values for one in cells], axis=1, join="inner").mean(axis=1)
         text = f"mean {_words(measure, labels)}"
-        return replace(total / (1 + len(others)), text=text, scale=first.scale)
+        return replace(cells[0], values=values, text=text, paper=None, paper_std=None)
 
     def values(self, measure: str, **labels: Any) -> list[float]:
         """Their means over seeds."""
@@ -157,13 +148,17 @@ class Rows:
         if label not in self.labels and label not in PSEUDO:
             raise ConfigError(f"no label '{label}'; {nearest(label, [*self.labels, *PSEUDO])}")
 
-    def _one(self, measure: str, labels: Where) -> pd.DataFrame:
+    def _found(self, measure: str, labels: Where) -> tuple[pd.DataFrame, list[str]]:
+        """A measure's rows with these labels, and the other labels in which they differ."""
         found = self._of(measure, labels)
         if found.empty:
             raise Missing(f"no number for {_words(measure, labels)}")
-        names = [*self.labels, ROUND, RANK]
-        several = [name for name in names if name in found] if len(found) > 1 else []
-        varied = [name for name in several if found[name].nunique(dropna=False) > 1]
+        names = [name for name in (*self.labels, ROUND, RANK) if name in found]
+        several = names if len(found) > 1 else []
+        return found, [name for name in several if found[name].nunique(dropna=False) > 1]
+
+    def _one(self, measure: str, labels: Where) -> pd.DataFrame:
+        found, varied = self._found(measure, labels)
         if varied:
             raise ConfigError(
                 f"{_words(measure, labels)}: several; say which {' and '.join(varied)}"
@@ -171,11 +166,7 @@ class Rows:
         return found
 
     def _varying(self, measure: str, labels: Where) -> tuple[str, list[Any]]:
-        found = self._of(measure, labels)
-        if found.empty:
-            raise Missing(f"no numbers for {_words(measure, labels)}")
-        names = [name for name in (*self.labels, ROUND, RANK) if name in found]
-        varied = [name for name in names if found[name].nunique(dropna=False) > 1]
+        found, varied = self._found(measure, labels)
         if len(varied) > 1:
             raise ConfigError(
                 f"{_words(measure, labels)} differ in {' and '.join(varied)}: "

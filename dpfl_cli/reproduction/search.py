@@ -15,7 +15,7 @@ from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact, Scale
 from dpfl_cli.reproduction.choose import chosen
 from dpfl_cli.reproduction.grid import Cell, Request, cells, labelled, planned
 from dpfl_cli.reproduction.measure import MEASURE, Where
-from dpfl_cli.reproduction.reduce import measured
+from dpfl_cli.reproduction.reduce import grouped, measured
 from dpfl_cli.reproduction.rows import Place, matching, places
 from dpfl_cli.simulation.store import RunRecord
 
@@ -72,14 +72,14 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
         return {place for rule in rules for place in chosen(artifact, rule, rows, labels).cells}
 
     checked, always = named("whole", declared.whole), named("always", declared.always)
-    rough = measured(artifact, reduced, ended(reduced), names, labels)
+    rough = measured(artifact, grouped(reduced, ended(reduced)), names, labels)
     searched = set(places(rough, labels))
     kept = best(rough, declared.keep)
     compared = kept if declared.keep > 1 else set[Place]()  # one that is kept has won
     again = [run for place, run in by_place.items() if place in compared | checked & searched]
     asked = [Request(replace(run, exclusive=False), SEARCH_SEEDS[1]) for run in again]
     full = planned(artifact, asked)
-    exact = measured(artifact, full, ended(full), names, labels)
+    exact = measured(artifact, grouped(full, ended(full)), names, labels)
     candidate = [place in kept for place in places(exact, labels)]
     dropped = [place not in kept for place in places(rough, labels)]
     # with those that were dropped, so that the ends of a grid are known

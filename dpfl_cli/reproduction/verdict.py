@@ -19,8 +19,9 @@ has no noise (accounting, formulas, counts) is `exact`. A tie is never a win.
 from __future__ import annotations
 
 import math
+import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -74,28 +75,33 @@ class Sample:
             raise ConfigError(f"{self.text}: the paper gives no number there")
         return self.paper
 
-    def _with(self, other: Sample | float, sign: str, act: Callable[[Any, Any], Any]) -> Sample:
-        if not isinstance(other, Sample):
-            values, text, exact = act(self.values, other), f"{other:g}", self.exact
-        else:
-            values, text = act(*_paired(self, other)), other.text
-            exact = self.exact and other.exact
+    def _with(self, given: Sample | float, sign: str, act: Callable[[Any, Any], Any]) -> Sample:
+        other = _sample(given)
+        text = f"({self.text} {sign} {other.text})"
         scale = self.scale if sign in "*/" and self.scale == "log" else "linear"
-        return Sample(values, f"({self.text} {sign} {text})", self.measure, scale, exact)
+        exact = self.exact and other.exact
+        return Sample(act(*_paired(self, other)), text, self.measure, scale, exact)
 
     def __add__(self, other: Sample | float) -> Sample:
-        return self._with(other, "+", lambda one, two: one + two)
+        return self._with(other, "+", operator.add)
 
     def __sub__(self, other: Sample | float) -> Sample:
-        return self._with(other, "-", lambda one, two: one - two)
+        return self._with(other, "-", operator.sub)
 
     def __mul__(self, other: Sample | float) -> Sample:
-        return self._with(other, "*", lambda one, two: one * two)
+        return self._with(other, "*", operator.mul)
 
     def __truediv__(self, other: Sample | float) -> Sample:
-        return self._with(other, "/", lambda one, two: one / two)
+        return self._with(other, "/", operator.truediv)
 
     __radd__, __rmul__ = __add__, __mul__
+
+
+def _sample(given: Sample | float) -> Sample:
+    """A number as a sample without noise."""
+    if isinstance(given, Sample):
+        return given
+    return Sample(pd.Series([given]), f"{given:g}", "", exact=True)
 
 
 def _paired(left: Sample, right: Sample) -> tuple[pd.Series, pd.Series]:
@@ -137,13 +143,13 @@ Variances = dict[tuple[str, ...], tuple[float, int]]  # of one seed's difference
 
 def above(left: Sample, right: Sample | float, *, by: float = 0.0) -> Comparison:
     """`left` is larger than `right` by more than `by` (in its own units)."""
-    text = f"{left.text} > {_text(right)}" + (f" by more than {by:g}" if by else "")
+    text = f"{left.text} > {_sample(right).text}" + (f" by more than {by:g}" if by else "")
     return _compared("above", left, right, by, text)
 
 
 def below(left: Sample, right: Sample | float, *, by: float = 0.0) -> Comparison:
     """`left` is smaller than `right` by more than `by` (in its own units)."""
-    text = f"{left.text} < {_text(right)}" + (f" by more than {by:g}" if by else "")
+    text = f"{left.text} < {_sample(right).text}" + (f" by more than {by:g}" if by else "")
     return _compared("above", right, left, by, text)
 
 
@@ -154,7 +160,7 @@ def level(left: Sample, right: Sample | float, *, within: float) -> Comparison:
             f"level({left.text}, ...): within={within}; equality needs a margin above 0"
         )
     return _compared(
-        "level", left, right, within, f"{left.text} = {_text(right)} within {within:g}"
+        "level", left, right, within, f"{left.text} = {_sample(right).text} within {within:g}"
     )
 
 
@@ -187,28 +193,25 @@ def each_seed(seeds: Iterable[Any], test: Callable[[Any], bool], text: str) -> C
     return Comparison(text, "each", np.empty(0), truths=tuple(bool(test(one)) for one in seeds))
 
 
-def _text(value: Sample | float) -> str:
-    return value.text if isinstance(value, Sample) else f"{value:g}"
-
-
-def _compared(kind: Any, high: Any, low: Any, margin: float, text: str) -> Comparison:
-    known = high if isinstance(high, Sample) else low
-    if isinstance(high, Sample) and isinstance(low, Sample):
-        one, two = _paired(high, low)
-        form, exactly = "pair", high.exact and low.exact
-    else:
-        one = high.values if isinstance(high, Sample) else pd.Series(high, known.values.index)
-        two = low.values if isinstance(low, Sample) else pd.Series(low, known.values.index)
-        form, exactly = "constant", known.exact
+def _compared(
+    kind: Literal["above", "level"],
+    high: Sample | float,
+    low: Sample | float,
+    margin: float,
+    text: str,
+) -> Comparison:
+    one, two = _sample(high), _sample(low)
+    known = one if isinstance(high, Sample) else two
     scale = known.scale if kind == "above" and margin == 0 else "linear"
-    first, second = one.to_numpy(float), two.to_numpy(float)
+    first, second = (values.to_numpy(float) for values in _paired(one, two))
     if scale == "log" and not (np.all(first > 0) and np.all(second > 0)):
         scale = "linear"
     with np.errstate(invalid="ignore"):
         gaps = _on(scale, first) - _on(scale, second)
-    if exactly:
+    if one.exact and two.exact:
         gap = float(gaps[0])
         return exact(gap > margin if kind == "above" else abs(gap) < margin, text)
+    form = "pair" if isinstance(high, Sample) and isinstance(low, Sample) else "constant"
     return Comparison(text, kind, gaps, margin, scale, (known.measure, scale, form))
 
 
@@ -246,6 +249,16 @@ class Judged:
             shown |= {name: _plain(value) for name, value in numbers.items()}
             shown |= {"margin": of.margin, "scale": of.scale, "freedom": self.freedom}
         return shown | ({"reason": self.reason} if self.reason else {})
+
+
+def interval_text(shown: Mapping[str, Any]) -> str:
+    """The difference of a comparison (its JSON) with the 95 % interval; "" where it has none."""
+    names = ("difference", "low", "high")  # what is not finite is a word there
+    middle, low, high = (float(shown.get(name, math.nan)) for name in names)
+    if math.isnan(low):
+        return ""
+    scale = "" if shown["scale"] == "linear" else f" on a {shown['scale']} scale"
+    return f"{middle:.3g} [{low:.3g}, {high:.3g}]{scale}, {shown['seeds']} seeds"
 
 
 def _plain(value: float) -> float | str:

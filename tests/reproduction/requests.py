@@ -16,8 +16,8 @@ from typing import Any
 
 from dpfl_cli.config.identity import content_id
 from dpfl_cli.papers import artifacts
-from dpfl_cli.reproduction.artifact import Artifact, Scale
-from dpfl_cli.reproduction.grid import Cell, cells, requests
+from dpfl_cli.reproduction.artifact import Scale
+from dpfl_cli.reproduction.grid import Cell, cells
 
 FILE = Path(__file__).with_suffix(".json")
 SIZES: tuple[Scale, ...] = ("smoke", "quick")
@@ -30,32 +30,19 @@ def without_revisions(values: Any) -> Any:
     return {key: without_revisions(one) for key, one in kept.items() if key != "engine"}
 
 
-def digest(artifact: Artifact, scale: Scale, planned: Sequence[Cell]) -> str:
-    """Number of runs, and the digest of what they are.
-
-    Args:
-      planned: the artifact's cells at that scale; none where it counts layers.
-    """
-    if artifact.counts_layers:
-        asked = [(content_id(one.config()["model"]), one) for one in requests(artifact, scale)]
-        found = [[content, dict(one.run.labels), one.seed] for content, one in asked]
-    else:
-        found = [
-            [content_id(without_revisions(one.plan.identity)), dict(one.run.labels), one.seed]
-            for one in planned
-        ]
+def digest(planned: Sequence[Cell]) -> str:
+    """Number of runs, and the digest of what they are."""
+    found = [
+        [content_id(without_revisions(one.plan.identity)), dict(one.run.labels), one.seed]
+        for one in planned
+    ]
     lines = sorted(json.dumps(one, sort_keys=True) for one in found)
     return f"{len(lines)} {hashlib.sha256(chr(10).join(lines).encode()).hexdigest()[:16]}"
 
 
-def planned(artifact: Artifact, scale: Scale) -> list[Cell]:
-    """What `digest` is of."""
-    return [] if artifact.counts_layers else cells(artifact, scale)
-
-
 def main() -> None:
     known = {
-        name: {scale: digest(artifact, scale, planned(artifact, scale)) for scale in SIZES}
+        name: {scale: digest(cells(artifact, scale)) for scale in SIZES}
         for name, artifact in artifacts().items()
     }
     FILE.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")

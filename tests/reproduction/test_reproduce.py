@@ -46,7 +46,7 @@ from dpfl_cli.reproduction.reproduce import prepare, reproduce
 from dpfl_cli.reproduction.rows import matching
 from dpfl_cli.reproduction.tables import averaged, from_csv, rows_of, to_csv
 from dpfl_cli.simulation.store import RunStore
-from tests.reproduction.requests import FILE, digest, planned
+from tests.reproduction.requests import FILE, digest
 from tests.reproduction.small import BASE, DEMO, ONE, runs
 
 LOCK = json.loads(FILE.read_text())
@@ -520,14 +520,15 @@ def test_the_index_says_what_a_larger_size_changed(published: Path) -> None:
     shutil.copytree(small, large)
     content = json.loads((small / "claims.json").read_text())
     claim = next(one for one in content["claims"] if one["finding"] == "holds")
-    after = {"text": "gap", "finding": "fails", "seeds": 9, "difference": -2.0, "low": "-inf"}
-    before = {"text": "gap", "finding": "holds", "seeds": 4, "difference": 1.0, "low": 0.5}
+    gap = {"text": "gap", "scale": "linear"}
+    after = {**gap, "finding": "fails", "seeds": 9, "difference": -2.0, "low": "-inf"}
+    before = {**gap, "finding": "holds", "seeds": 4, "difference": 1.0, "low": 0.5}
     for folder, one in ((small, {**before, "high": 1.5}), (large, {**after, "high": -1.0})):
         claim |= {"finding": one["finding"], "comparisons": [{**one, "text": "same"}, one]}
         claim["comparisons"][0] |= {"finding": "holds"}
         (folder / "claims.json").write_text(json.dumps(content))
     index = index_md(published)
-    why = "`gap`: 1 [0.5, 1.5] (4 seeds); then -2 [-inf, -1] (9 seeds)"
+    why = "`gap`: 1 [0.5, 1.5], 4 seeds; then -2 [-inf, -1], 9 seeds"
     assert f"| demo/one | {claim['id']} | holds | fails | {why} |" in index
     assert index.count("| demo/one |") == 1
     shutil.rmtree(large)
@@ -558,11 +559,11 @@ def test_every_artifact_can_be_made(name: str) -> None:
     assert artifact.source
     for scale in ("smoke", "quick"):
         try:
-            found = planned(artifact, scale)
+            found = cells(artifact, scale)
         except DataError as error:
             pytest.skip(str(error))
         rehearse(artifact, scale, found)
-        assert digest(artifact, scale, found) == LOCK[name][scale]
+        assert digest(found) == LOCK[name][scale]
 
 
 @pytest.mark.parametrize("name", ["fedexp/fig1"])

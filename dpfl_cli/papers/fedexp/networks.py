@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
+from dpfl_cli.models.cnn_shape import KERNEL, CnnShape
 from dpfl_cli.papers.fedexp import PAPER
 from dpfl_cli.papers.fedexp.mnist import NETWORK, NETWORKS
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
+    Fact,
+    Facts,
     Figure,
-    Layers,
     PaperNumbers,
     Rows,
     Run,
@@ -20,10 +25,47 @@ from dpfl_cli.reproduction.api import (
     untrained,
 )
 
+LAYERS = {  # with the shapes of what they put out
+    "cdp": {
+        "conv 1->4 4x4": "4x25x25",
+        "conv 4->8 4x4": "8x9x9",
+        "flatten": "128",
+        "fc 128->32": "32",
+        "fc 32->10": "10",
+        "total": "",
+    },
+    "ldp": {
+        "conv 1->2 4x4": "2x25x25",
+        "conv 2->1 4x4": "1x9x9",
+        "flatten": "16",
+        "fc 16->10": "10",
+        "total": "",
+    },
+}
+
 
 def runs(scale: Scale) -> Runs:
-    for setting, trust in (("CDP", "cdp"), ("LDP", "ldp")):
-        yield Run({"setting": setting}, [f"model={NETWORKS[trust]}"])
+    for trust, layers in LAYERS.items():
+        network = ["+experiment=fedexp/mnist", f"dp={trust}", f"model={NETWORKS[trust]}"]
+        for layer, output in layers.items():
+            yield Run({"setting": trust.upper(), "layer": layer, "output": output}, network)
+
+
+def _counted(which: int, fact: Facts) -> int:
+    """Of the run's layer, which is looked for by its name and output in the model of its config:
+    its parameters, biases included, or how many values it puts out.
+    """
+    channels, hidden = fact("model.channels"), fact("model.hidden")
+    shape = CnnShape(28, 28, channels, hidden, 10, relu=True)
+    known = {("flatten", f"{shape.features}"): (0, shape.features)}
+    known["total", ""] = shape.dimension, 0
+    for layer in shape.layers:
+        out, into, *kernel = layer.weight_shape
+        sides = [side - KERNEL + 1 for side in (layer.height, layer.width) if kernel]
+        kind = ("conv", f" {KERNEL}x{KERNEL}") if kernel else ("fc", "")
+        named = f"{kind[0]} {into}->{out}{kind[1]}", "x".join(map(str, (out, *sides)))
+        known[named] = layer.bias.stop - layer.start, math.prod((out, *sides))
+    return known[fact("labels.layer"), fact("labels.output")][which]
 
 
 def _sizes(rows: Rows, setting: str, parameters: int, inputs: int) -> Comparisons:
@@ -54,11 +96,9 @@ table3 = Artifact(
     source="Table 3; pooling and activations after the convolutions are not in it",
     sizes=untrained(),
     runs=runs,
-    input_shape=[28, 28],
-    classes=10,
     measures={
-        "parameters": Layers("parameters", decimals=0, title="parameters"),
-        "outputs": Layers("outputs", decimals=0, title="values put out"),
+        "parameters": Fact(partial(_counted, 0), decimals=0, title="parameters"),
+        "outputs": Fact(partial(_counted, 1), decimals=0, title="values put out"),
     },
     titles={"setting": "network"},
     numbers=PaperNumbers(
