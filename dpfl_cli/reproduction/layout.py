@@ -63,7 +63,7 @@ def page(
         reduced=reduced,
         gaps=gaps,
         tables=tables,
-        search=search_section(artifact, scale, search, rows) if search else [],
+        search=search_section(artifact, scale, search, rows) if search else "",
         line="" if reduced else numbers_line(artifact, rows),
         numbers=partial(numbers_table, artifact, rows, labels),
         verdicts=verdicts,

@@ -113,7 +113,7 @@ def test_the_choice_is_made_stage_by_stage_and_by_the_seeds_of_the_search_alone(
     assert rows.value("distance", **ALWAYS) == 0.1
     edges = set(rows.where(measure="best.clip").frame["edge"])
     assert edges == {"clip=1 (largest of 3)"}  # of the whole grid
-    page = " ".join(search_section(STAGED, "paper", found.table, averaged(rows)))
+    page = search_section(STAGED, "paper", found.table, averaged(rows))
     assert "6 at reduced size (2 of 3 rounds) with seed 1000" in page
     assert "the best 2 of each grid, 4 in all, at full size with seed 1001" in page
     assert "ahead of the first that was dropped by 1 in the median of 2 grids, 1 at least" in page
@@ -131,7 +131,7 @@ def test_all_that_were_kept_may_have_all_seeds() -> None:
     assert last == [(*cell, seed) for cell in wanted for seed in range(5)]
     rows = rows_of_runs(artifact, found.cells, measured_by_hand(found.cells), found.rows)
     assert rows.value("best.clip", method="fedavg") == 1.0
-    page = " ".join(search_section(artifact, "paper", found.table, averaged(rows)))
+    page = search_section(artifact, "paper", found.table, averaged(rows))
     assert "all of these with seeds 0 to 4" in page
 
 
@@ -225,7 +225,7 @@ def test_one_that_is_kept_has_won_at_reduced_size_and_at_its_scales_alone() -> N
     assert {cell.seed for cell in found.cells} == set(range(artifact.size("quick").seeds))
     rows = rows_of_runs(artifact, found.cells, measured_by_hand(found.cells), found.rows)
     assert rows.value("best.clip", method="fedavg") == 0.3
-    page = " ".join(search_section(artifact, "quick", found.table, averaged(rows)))
+    page = search_section(artifact, "quick", found.table, averaged(rows))
     assert "with seed 1000; the best of each grid with seeds 0 to" in page
     assert "best cell of each grid with seeds 0 to" in list(commands(artifact, "quick"))[-1]
 
