@@ -59,7 +59,7 @@ def canvas_of(
     width, heights = max(one.size[0] for one in drawn), [one.size[1] for one in drawn]
     canvas = Canvas(figsize=(width, sum(heights)), layout="constrained")
     several = len(drawn) > 1
-    parts = canvas.subfigures(len(drawn), height_ratios=heights) if several else [canvas]
+    parts: Any = canvas.subfigures(len(drawn), height_ratios=heights) if several else [canvas]
     for one, part in zip(drawn, parts, strict=True):
         one.fill(part)
         if several and one.spec.title:
@@ -274,17 +274,18 @@ class _Drawing:
         finite = inside.assign(value=inside["value"].where(np.isfinite(inside["value"])))
         places = finite[spec.y], finite[spec.x]
         grid = pd.crosstab(*places, values=finite["value"], aggfunc="mean", dropna=False)
+        xs, ys = list(grid.columns), list(grid.index)
         norm = colour_scale(scaled, "colour" in spec.log)
         image = axis.imshow(grid, cmap="cividis", aspect="auto", origin="lower", norm=norm)
         axis.grid(visible=False)
-        axis.set_xticks(range(len(grid.columns)), [f"{value:g}" for value in grid.columns])
-        axis.set_yticks(range(len(grid)), [f"{value:g}" for value in grid.index])
+        axis.set_xticks(range(len(xs)), [f"{value:g}" for value in xs])
+        axis.set_yticks(range(len(ys)), [f"{value:g}" for value in ys])
         axis.set_xlabel(spec.x_title or title(spec.x))
         axis.set_ylabel(spec.y_title or title(spec.y))
         centred: Any = {"ha": "center", "va": "center", "fontsize": 6.5}
         frame: Any = {"fill": False, "edgecolor": "#D55E00", "linewidth": 2}
         for cell in records(finite):
-            x, y = grid.columns.get_loc(cell[spec.x]), grid.index.get_loc(cell[spec.y])
+            x, y = xs.index(cell[spec.x]), ys.index(cell[spec.y])
             text = re.sub(r"e\+?(-?)0*", r"e\1", f"{cell['value']:.3g}")
             colour = "white" if norm(cell["value"]) < 0.5 else "black"
             if math.isnan(cell["value"]):

@@ -303,7 +303,7 @@ def _privacy_text(row: Cell, name: str) -> str:
     """A column of a row's statement; rows of one nominal target share it whatever their number of
     releases: their epsilon is to four digits, rounded up.
     """
-    value = row.get(name)
+    value: Any = row.get(name)
     if not _known(value):
         why = name == "epsilon" and row.get("trust") != "none"
         return f"{DASH} ({row.get('epsilon_reason') or 'not private'})" if why else DASH

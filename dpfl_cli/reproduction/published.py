@@ -17,7 +17,7 @@ from dpfl_cli.reproduction.tables import averaged, from_csv
 from dpfl_cli.simulation.store import write_atomically
 
 INDEX = "index.md"
-Files = Mapping[str, str | bytes]  # name -> content
+Files = Mapping[str, bytes]  # name -> content
 HOW = "make publish (dpfl reproduce all scale=quick --publish)"
 
 
@@ -62,17 +62,13 @@ def _put(root: Path, artifact: Artifact, scale: Scale, files: Files) -> Path:
 def remade(artifact: Artifact, scale: Scale, files: Files) -> dict[str, str]:
     """table.md and claims.json as the CSV files give them today."""
     manifest = json.loads(files["manifest.json"])
-    rows = from_csv(artifact, {name: _text(files[name]) for name in ("table.csv", "series.csv")})
+    rows = from_csv(artifact, {name: files[name].decode() for name in ("table.csv", "series.csv")})
     means, verdicts = averaged(rows), judge(artifact, scale, rows)
-    horizon, gaps, search = manifest["tested_to"], manifest["gaps"], _text(files.get(SEARCH, ""))
+    horizon, gaps, search = manifest["tested_to"], manifest["gaps"], files.get(SEARCH, b"").decode()
     return {
         "claims.json": claims_json(artifact, scale, verdicts, horizon, means),
         "table.md": page(artifact, scale, means, rows.labels, verdicts, horizon, gaps, search),
     }
-
-
-def _text(content: str | bytes) -> str:
-    return content.decode() if isinstance(content, bytes) else content
 
 
 def check_published(

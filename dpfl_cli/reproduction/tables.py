@@ -101,11 +101,10 @@ def from_csv(artifact: Artifact, files: Mapping[str, str]) -> Rows:
     Raises:
       ConfigError: a file is damaged.
     """
-    texts = {name: io.StringIO(files[name]) for name in ("table.csv", "series.csv")}
     try:
         parts = [
-            pd.read_csv(text, dtype=str, keep_default_na=False, na_values=[])
-            for text in texts.values()
+            pd.read_csv(io.StringIO(files[name]), dtype=str, keep_default_na=False)
+            for name in ("table.csv", "series.csv")
         ]
     except (ValueError, pd.errors.ParserError) as error:
         raise ConfigError(

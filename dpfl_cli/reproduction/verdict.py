@@ -330,12 +330,9 @@ def _judged(one: Comparison, variances: Variances) -> Judged:
     else:
         inside, gap = -one.margin < low and high < one.margin, one.margin - abs(mean)
     against = float(gap >= 0) if error == 0 else float(stdtr(freedom, gap / error))
-    if inside:
-        return Judged(one, HOLDS, mean, low, high, n, "", against, freedom)
-    if against < TAIL:
-        return Judged(one, FAILS, mean, low, high, n, "", against, freedom)
-    needed = _needed(abs(gap), variance, n)
-    return Judged(one, UNDECIDED, mean, low, high, n, needed, against, freedom)
+    finding = HOLDS if inside else FAILS if against < TAIL else UNDECIDED
+    reason = _needed(abs(gap), variance, n) if finding == UNDECIDED else ""
+    return Judged(one, finding, mean, low, high, n, reason, against, freedom)
 
 
 def _shape(one: Comparison) -> Judged:

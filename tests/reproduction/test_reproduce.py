@@ -41,7 +41,7 @@ from dpfl_cli.reproduction.layout import numbers_table, page
 from dpfl_cli.reproduction.published import check_published, publish_artifacts
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rehearse import rehearse
-from dpfl_cli.reproduction.report import index_md
+from dpfl_cli.reproduction.report import index_md, write_report
 from dpfl_cli.reproduction.reproduce import prepare, reproduce
 from dpfl_cli.reproduction.rows import matching
 from dpfl_cli.reproduction.tables import averaged, from_csv, rows_of, to_csv
@@ -531,6 +531,9 @@ def test_the_index_says_what_a_larger_size_changed(published: Path) -> None:
     why = "`gap`: 1 [0.5, 1.5], 4 seeds; then -2 [-inf, -1], 9 seeds"
     assert f"| demo/one | {claim['id']} | holds | fails | {why} |" in index
     assert index.count("| demo/one |") == 1
+    shutil.rmtree(published.parent / "artifacts")
+    front = write_report(published.parent, {"demo/one": ONE}, "dpfl report").read_text()
+    assert "<code>gap</code>: 1 [0.5, 1.5], 4 seeds; then -2 [-inf, -1], 9 seeds" in front
     shutil.rmtree(large)
     assert "| demo/one |" not in index_md(published)
 
