@@ -520,7 +520,7 @@ def test_the_index_says_what_a_larger_size_changed(published: Path) -> None:
     shutil.copytree(small, large)
     content = json.loads((small / "claims.json").read_text())
     claim = next(one for one in content["claims"] if one["finding"] == "holds")
-    gap = {"text": "gap", "scale": "linear"}
+    gap = {"text": "gap", "scale": "linear", "margin": 0.0}
     after = {**gap, "finding": "fails", "seeds": 9, "difference": -2.0, "low": "-inf"}
     before = {**gap, "finding": "holds", "seeds": 4, "difference": 1.0, "low": 0.5}
     for folder, one in ((small, {**before, "high": 1.5}), (large, {**after, "high": -1.0})):
