@@ -97,6 +97,12 @@ class Partition:
         starts = np.repeat(self.offsets[clients] - np.cumsum(counts) + counts, counts)
         return self.from_counts(self.indices[starts + np.arange(len(starts))], counts)
 
+    def first(self, records: int) -> Partition:
+        """The first so many records of every client, or all where it has fewer."""
+        counts = np.minimum(self.counts, records)
+        starts = np.repeat(self.offsets[:-1] - np.cumsum(counts) + counts, counts)
+        return self.from_counts(self.indices[starts + np.arange(len(starts))], counts)
+
     @classmethod
     def from_counts(cls, indices: np.ndarray, counts: np.ndarray) -> Partition:
         """Clients of so many records, one after the other."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from math import sqrt
 from typing import Any, ClassVar
@@ -166,11 +167,12 @@ class Dense(Objective):
         return self.l2.reshape(-1, *[1] * (parameters.dim() - 1)) * parameters
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
-        """`train_loss`, (1/M) sum_i of the clients' mean loss, and on the test split, where there
-        is one, `accuracy` in percent and `test_loss` (mean loss), each [R]; and
-        `gradient_quantiles`, where settings ask for them.
+        """`train_loss`, (1/M) sum_i of the clients' mean loss (of their first records, where
+        settings have `train_loss_records`), and on the test split, where there is one, `accuracy`
+        in percent and `test_loss` (mean loss), each [R]; and `gradient_quantiles`, where settings
+        ask for them.
         """
-        (loss,) = self._scores(self._pool, parameters, self.loss.values)
+        (loss,) = self._scores(self._evaluated, parameters, self.loss.values)
         found = {"train_loss": loss, **self.asked_quantiles(parameters)}
         return found | self._test_scores(parameters)
 
@@ -180,6 +182,15 @@ class Dense(Objective):
             return {}
         loss, right = self._scores(self._tests, models, self.loss.values, self.loss.right)
         return {"accuracy": 100.0 * right, "test_loss": loss}
+
+    @cached_property
+    def _evaluated(self) -> Pool:
+        """The records that train losses are means over."""
+        most = getattr(self.settings, "train_loss_records", None)
+        if most is None or most >= self._pool.largest:
+            return self._pool
+        held = [replace(one, partition=one.partition.first(most)) for one in self.federations]
+        return Pool(held, self.index, self._rows, self.encoded)
 
     @cached_property
     def _tests(self) -> Pool | None:

@@ -33,6 +33,7 @@ class MlpSettings(PenaltySettings):
     l2: float = Field(ge=0, allow_inf_nan=False)
     precision: Literal["float32", "float64"]
     gradient_quantiles: bool = False
+    train_loss_records: Annotated[int, Field(ge=1)] | None = None
 
 
 @component("model", "mlp", revision=3, settings=MlpSettings)

@@ -348,13 +348,14 @@ class Network(Objective):
 
     def _train(self, federation: Federation, client: int | None = None) -> Weighted:
         """The records that train losses are means over, of one client or the mean of all."""
-        partition, most = federation.partition, getattr(self.settings, "train_loss_records", None)
-        counts = np.minimum(partition.counts, len(partition.indices) if most is None else most)
-        clients = np.arange(self.clients) if client is None else np.array([client])
-        parts = [partition.indices[partition.offsets[i] :][: counts[i]] for i in clients]
-        shares = 1.0 / np.maximum(counts[clients], 1) / len(clients)
-        weights = np.repeat(shares, counts[clients])
-        return federation.dataset.train, np.concatenate(parts), weights
+        most = getattr(self.settings, "train_loss_records", None)
+        part = federation.partition
+        if client is not None:
+            part = part.of(np.array([client]))
+        if most is not None:
+            part = part.first(most)
+        weights = np.repeat(1.0 / np.maximum(part.counts, 1) / part.clients, part.counts)
+        return federation.dataset.train, part.indices, weights
 
     def _evaluated(
         self, parameters: Tensor, scores: Scores, of: Callable[[Federation], Weighted]

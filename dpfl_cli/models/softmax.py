@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from math import prod, sqrt
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ class SoftmaxSettings(Settings):
     solver: Literal["cg", "cholesky"]
     solver_precision: Literal["float32", "float64"]
     gradient_quantiles: bool = False
+    train_loss_records: Annotated[int, Field(ge=1)] | None = None
 
 
 @component("model", "softmax_regression", revision=5, settings=SoftmaxSettings)

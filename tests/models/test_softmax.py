@@ -265,15 +265,18 @@ def test_clipped_means_stay_in_the_ball() -> None:
     assert float(norms[0, 1]) == pytest.approx(1e-3, rel=1e-5)  # one record, clipped
 
 
-def test_metrics_equal_explicit_loops() -> None:
-    objective = make_objective(COUNTS, [0, 1, 0], bias=True, precision="float64")
+@pytest.mark.parametrize("most", [None, 2, 100])
+def test_metrics_equal_explicit_loops(most: int | None) -> None:
+    objective = make_objective(
+        COUNTS, [0, 1, 0], bias=True, precision="float64", train_loss_records=most
+    )
     weights = points(objective)[:, 0]
     metrics = objective.metrics(weights)
     assert list(metrics) == ["train_loss", "accuracy", "test_loss"]
     for run in range(3):
         table, total = weights[run].view(10, 7), 0.0
         for client, count in enumerate(COUNTS):
-            features, labels = records_of(objective, run, client)
+            features, labels = (part[:most] for part in records_of(objective, run, client))
             total += float(functional.cross_entropy(features @ table.T, labels)) if count else 0.0
         test = objective.federations[objective.index[run]].dataset.test
         logits = torch.from_numpy(test.features) @ table[:, :-1].T + table[:, -1]

@@ -24,15 +24,13 @@ load_components()
 FEW = "algorithm.local_steps=3"
 ONE = "algorithm.local_steps=1"
 MINIBATCH = "algorithm.batch_size=1"
-# a client's bounded updates are the same for whoever is trusted: one trust model is enough
-LOCAL_MINIBATCH = ["dp=ldp", MINIBATCH]
 METHODS: dict[str, list[list[str]]] = {  # settings besides the defaults
-    "fedavg": [[], LOCAL_MINIBATCH],
+    "fedavg": [[], [MINIBATCH]],
     "fedexp": [[], ["algorithm.step=naive"]],
     "scaffold": [
         *([f"algorithm.control={c}", "algorithm.release=double"] for c in ("sent", "raw")),
         ["algorithm.control=clipped", "algorithm.warm_start=true"],
-        LOCAL_MINIBATCH,
+        [MINIBATCH],
     ],
     "fedavg_record": [[FEW], [ONE]],
     "scaffold_record": [
@@ -45,7 +43,7 @@ METHODS: dict[str, list[list[str]]] = {  # settings besides the defaults
         [],
         ["algorithm.control=clipped"],
         ["algorithm.schedule=bernoulli", "algorithm.final_release=true"],
-        ["algorithm.watched_client=0", *LOCAL_MINIBATCH],
+        ["algorithm.watched_client=0", MINIBATCH],
     ],
     "fedfc": [[], ["algorithm.cov_norm=paper", "algorithm.budget=fraction"]],
     "fedfc_record": [[], ["algorithm.cov_norm=paper", "algorithm.psd_floor=none"]],

@@ -142,6 +142,7 @@ def settings(labels: Point) -> dict[str, Any]:
 # --- data -------------------------------------------------------------------------------------
 
 SMOKE = {"rounds": 2, "evaluation.final_window": 2}
+FEW_LOSSES = {"model.train_loss_records": 10}  # no page reads training losses, which take long
 SMALL = {"dataset.train_records": 6000, "dataset.test_records": 1000, "dp.delta": 1.6667e-04}
 PIXELS = {  # a few images as principal components of their pixels
     "dataset.backbone": "pca",
@@ -234,7 +235,8 @@ def run(
     """One run of the labels' method."""
     algorithm, own = methods[labels["method"]]
     overrides = [f"+experiment=fednew/{preset}", f"algorithm={algorithm}"]
-    return Run(labels, overrides, {**values, **own, **settings(labels)}, **more)
+    values = {**FEW_LOSSES, **values, **own, **settings(labels)}
+    return Run(labels, overrides, values, **more)
 
 
 ACCURACY = Metric("accuracy", "last", title="test accuracy after the last round")

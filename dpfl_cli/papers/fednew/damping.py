@@ -11,6 +11,7 @@ from dpfl_cli.papers.fednew._claims import close
 from dpfl_cli.papers.fednew._search import (
     AS_CLAIMED,
     DAMPINGS,
+    FEW_LOSSES,
     PENALTIES,
     PIXELS,
     SMALL,
@@ -38,6 +39,7 @@ from dpfl_cli.reproduction.api import (
 ROUNDS = (1, 10, 30, 50, 70)
 OWN: Values = {
     **AS_CLAIMED,
+    **FEW_LOSSES,
     "algorithm.spectrum": True,
     "algorithm.clip_norm": 1.0,
     "algorithm.side_clip_norm": 1.0,
