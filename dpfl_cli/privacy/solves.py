@@ -155,8 +155,8 @@ def solved_mean(
     Its sensitivities, `solve_sensitivity`, hold for auxiliary vectors b_i that are public, or made
     of the client's own past messages where those were released. A solver that stops at a residual
     of r ||v_i|| is off by at most r C2 / gamma on either side, which is added where r is given.
-    What no exact solve could give, a value that is not finite or one beyond C2 / gamma, is brought
-    back (to 0, to the ball).
+    What no exact solve could give, a value that is not finite (nor is its square) or one beyond
+    C2 / gamma, is brought back (to 0, to the ball).
 
     Args:
       values: [R, M, d].
@@ -184,7 +184,8 @@ def solved_mean(
     # rounding may leave an exact solve this far outside
     limit = ((1 + 1e-5) * largest).to(kind).reshape(-1, 1, 1)
     norms = vector_norms(inside).unsqueeze(-1)
-    usable = torch.isfinite(norms) | torch.isinf(limit)
+    # what lies farther out is scaled by too few digits: the ball would be left
+    usable = (norms <= math.sqrt(torch.finfo(kind).max)) | torch.isinf(limit)
     claim = "" if how == "xi" and constant != "xi_safe" else CLAIM
     return bounded(
         scaled_to_ball(inside, norms, limit, usable),

@@ -9,6 +9,7 @@ import math
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -210,10 +211,18 @@ def _run(
         return []
     members = {plan.id: _begin(plan, store, progress) for plan in plans}
     counted = sum(member.round for member in members.values())
-    publishing: list[tuple[Member, Future[RunRecord]]] = []
+    outcomes: list[Outcome] = []
+    publishing: deque[tuple[Member, Future[RunRecord]]] = deque()
+
+    def settle(wait: bool) -> None:
+        """Takes what is published, in order; what went wrong there is raised here."""
+        while publishing and (wait or publishing[0][1].done()):
+            member, one = publishing.popleft()
+            outcomes.append(Outcome(member.plan, _status(member), one.result(), member.diverged))
 
     def advance(active: Sequence[Member]) -> None:
         nonlocal counted
+        settle(wait=False)  # a full disk is known now, not when the longest run has ended
         rounds = sum(member.round for member in members.values())
         progress.advance(rounds - counted, _note(active))
         counted = rounds
@@ -227,11 +236,13 @@ def _run(
                 files = run_files(member, _status(member), member.diverged)
                 publishing.append((member, pool.submit(store.publish, member.plan.id, files)))
                 progress.advance(member.plan.last_round - member.round)
-        return [_outcome(member, one.result()) for member, one in publishing]
+            settle(wait=True)
     except (StoreError, KeyboardInterrupt):
         raise
     except Exception as error:
-        outcomes = [_outcome(member, one.result()) for member, one in publishing]
+        while publishing:
+            with contextlib.suppress(Exception):  # one that is not published goes on too
+                settle(wait=True)
         reason = failure_reason(error, plans[0].dp.trust != "none")
         for outcome in outcomes:
             del members[outcome.plan.id]
@@ -245,10 +256,6 @@ def _run(
 
 def _status(member: Member) -> str:
     return "done" if member.diverged is None else "diverged"
-
-
-def _outcome(member: Member, record: RunRecord) -> Outcome:
-    return Outcome(member.plan, _status(member), record, member.diverged)
 
 
 def _begin(plan: Plan, store: RunStore, progress: Progress) -> Member:

@@ -604,6 +604,15 @@ def test_calibration_at_all_targets(records):
         assert calibrated(records, 70, epsilon) == pytest.approx(sigma, rel=5e-6)
 
 
+def test_no_solve_leaves_the_ball_however_far_out_it_is():
+    """Float32 has too few digits for the factors of what is far enough: 1.07e-44 is 1.12e-44."""
+    one, small = torch.ones(1), torch.tensor([1.07e-6])
+    values = torch.logspace(-8, 38, 47).reshape(1, 47, 1)
+    counts = torch.full((1, 47), 50)
+    made = solved_mean(client_values(values), small, small, one, one, counts, "project", "tight")
+    assert float(opened(made.values).max()) <= 1.07e-6 * (1 + 2e-5)
+
+
 def test_what_no_exact_solve_gives_is_brought_back_and_a_told_residual_is_added():
     one = torch.ones(1)
     values = torch.zeros(1, 4, 3)

@@ -20,7 +20,7 @@ from members import before_rounds
 from dpfl_cli.algorithms.fedavg import FedAvg
 from dpfl_cli.algorithms.fedexp import FedExp
 from dpfl_cli.config.compose import compose_config
-from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.errors import ConfigError, StoreError
 from dpfl_cli.data.partitioners import Natural
 from dpfl_cli.simulation import execute as execute_module
 from dpfl_cli.simulation import federations, grouping
@@ -137,6 +137,31 @@ def test_one_failing_run_does_not_stop_the_others(
             assert one.record.ledger.releases == 2
     assert {outcome.status for outcome in execute(plans, store)} == {"done"}
     assert contents(store) == contents_of_unbroken(plans, tmp_path / "other")
+
+
+@pytest.mark.parametrize("error", [StoreError("no room"), RuntimeError("no thread")])
+def test_an_error_of_publishing_is_known_while_others_still_run(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk ends the command soon; after any other error the runs go on one by one."""
+    base = compose_config([*SMALL, "algorithm=fedavg", "runtime.checkpoint_every=1000.0"])
+    plans = [make_plan(with_values(base, {"rounds": rounds})) for rounds in (5, 1000)]
+    store, rounds, errors = RunStore(tmp_path), list[int](), [error]
+    original = store.publish
+
+    def publish(run_id: str, *files: Any) -> Any:
+        if run_id == plans[0].id and errors:
+            raise errors.pop()
+        return original(run_id, *files)
+
+    monkeypatch.setattr(store, "publish", publish)
+    before_rounds(monkeypatch, FedAvg, lambda state, at: rounds.append(int(at.number.max())))
+    if isinstance(error, RuntimeError):
+        assert [one.status for one in execute(plans, store)] == ["done", "done"]
+        return
+    with pytest.raises(StoreError, match="no room"):
+        execute(plans, store)
+    assert 5 < max(rounds) < 1000
 
 
 def test_data_that_cannot_be_built_fail_their_run_alone(
