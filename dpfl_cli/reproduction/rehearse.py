@@ -29,8 +29,8 @@ from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunRecord, RunStore
 
-SHOWN = 25  # rounds of a made-up curve
-SEEDS = 2  # of every run, the first ones, are made up: no name depends on how many there are
+SHOWN, MORE = 25, 200  # rounds of a made-up curve, at first and where that is not enough
+SEEDS = 2  # of every run, the first ones, are made up at first
 TRIED = 3  # rounds of a trial run
 
 
@@ -38,6 +38,9 @@ def rehearse(
     artifact: Artifact, scale: Scale, cells: Sequence[Cell], found: Found | None = None
 ) -> None:
     """Makes the artifact's rows, page, figure and verdicts from numbers that mean nothing.
+
+    Names do not depend on how many seeds and rounds there are, but the code of a claim may (the
+    value of round 50, or of seed 3): what fails with few of them is tried with more.
 
     Args:
       found: of a search among made-up numbers.
@@ -50,18 +53,28 @@ def rehearse(
         return  # what is made from plans alone is made at once
     by_run = groupby(cells, key=lambda cell: cell.run)
     few = [cell for _, seeds in by_run for cell in islice(seeds, SEEDS)]
-    records = {cell.plan.id: made_up(artifact, cell.plan) for cell in few}
     try:
-        rows = rows_of_runs(artifact, few, records, found.rows if found else None)
-        means = averaged(rows)
-        verdicts = judge(artifact, scale, rows)
-        page(artifact, scale, means, rows.labels, verdicts, "", [], found.table if found else "")
-        if artifact.figures:
-            canvas_of(artifact, scale, means, rows.labels)
+        try:
+            _make(artifact, scale, few, found, SHOWN)
+        except DpflError:
+            _make(artifact, scale, cells, found, MORE)
     except DpflError as error:
         text = str(error)
         named = text if text.startswith("artifact ") else f"artifact {artifact.name}: {text}"
         raise type(error)(named) from error
+
+
+def _make(
+    artifact: Artifact, scale: Scale, cells: Sequence[Cell], found: Found | None, shown: int
+) -> None:
+    """All that is made of an artifact's runs, these being made up."""
+    records = {cell.plan.id: made_up(artifact, cell.plan, shown) for cell in cells}
+    rows = rows_of_runs(artifact, cells, records, found.rows if found else None)
+    means = averaged(rows)
+    verdicts = judge(artifact, scale, rows)
+    page(artifact, scale, means, rows.labels, verdicts, "", [], found.table if found else "")
+    if artifact.figures:
+        canvas_of(artifact, scale, means, rows.labels)
 
 
 def check_metrics(artifact: Artifact, cells: Sequence[Cell], store: RunStore) -> None:
@@ -174,13 +187,16 @@ def check_names(artifact: Artifact) -> None:
         raise ConfigError(f"artifact {artifact.name}: two claims are called {twice}; rename one")
 
 
-def made_up(artifact: Artifact, plan: Plan) -> RunRecord:
-    """A run that was not made: every metric that the artifact asks for, at evaluated rounds."""
+def made_up(artifact: Artifact, plan: Plan, shown: int = SHOWN) -> RunRecord:
+    """A run that was not made: every metric that the artifact asks for, at about so many of the
+    evaluated rounds, and those that it names.
+    """
     draws = np.random.default_rng(zlib.crc32(plan.id.encode()))
     asked = [one for one in artifact.measures.values() if isinstance(one, Metric)]
     names = {name for one in asked for name in (one.metric, *one.plus)}
-    step = max(plan.evaluation.every, plan.rounds // SHOWN // plan.evaluation.every or 1)
-    rounds = {0, *range(plan.evaluation.every, plan.rounds + 1, step), plan.rounds}
+    every = plan.evaluation.every
+    step = every * max(1, plan.rounds // (shown * every))
+    rounds = {0, every, *range(step, plan.rounds + 1, step), plan.rounds}
     rounds |= {number for one in asked for number in one.rounds if number <= plan.rounds}
     rounds |= {one.at for one in asked if isinstance(one.at, int) and one.at <= plan.rounds}
     rows: list[dict[str, float]] = [

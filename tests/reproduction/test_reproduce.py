@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -34,6 +35,7 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Table,
     above,
+    exact,
 )
 from dpfl_cli.reproduction.grid import cells, commands, requests
 from dpfl_cli.reproduction.judge import beside, judge, numbers_line
@@ -262,6 +264,26 @@ def test_a_claim_that_asks_wrongly_is_found_before_anything_runs(labels: dict, w
     artifact = changed(claims=[asks(**labels)])
     with pytest.raises(ConfigError, match=words):
         rehearse(artifact, "smoke", cells(artifact, "smoke"))
+
+
+@pytest.mark.parametrize(
+    ("seed", "place", "words"),
+    [(2, 60, ""), (3, 60, "claim counts: KeyError"), (2, 61, "claim counts: IndexError")],
+)
+def test_a_claim_may_count_seeds_and_rounds(seed: int, place: int, words: str) -> None:
+    """A rehearsal makes up a few of them; there are three and 61."""
+
+    def counted(rows: Rows) -> Iterator[Comparison]:
+        mine = rows.where(method="fedexp", clip=0.1)
+        yield exact(mine("distance").values[seed] > mine.values("curve")[place], "more")
+
+    def longer(scale: Scale) -> Iterator[Run]:
+        for one in runs(scale):
+            yield dataclasses.replace(one, values={**one.values, "rounds": 60})
+
+    artifact = changed(runs=longer, claims=[Claim("counts", "it counts", "ours", counted)])
+    with pytest.raises(ConfigError, match=words) if words else contextlib.nullcontext():
+        rehearse(artifact, "quick", cells(artifact, "quick"))
 
 
 def test_a_claim_about_cells_of_another_size_is_not_run(rows: Rows) -> None:
