@@ -209,8 +209,9 @@ class SecondOrder(SingleLayer):
         The inverses are made in `solver_precision` and rounded to the records' type, in which they
         are applied: in float32 a solution is off by about 3e-7 ||right side|| / damping, as if its
         right side had been rounded a few times. With fewer records than features, where they nearly
-        repeat each other, it is as much as 5e-8 lambda / damping of that quotient, lambda the largest
-        eigenvalue of the matrix: for dampings below a thousandth of it take precision=float64.
+        repeat each other, it is off by as much as 5e-8 lambda / damping of that quotient, lambda
+        the matrix's largest eigenvalue: for dampings below a thousandth of it there is
+        precision=float64.
 
         Args:
           keys: [R] damping and bounds that factors are kept by; None: they are used once.
