@@ -70,7 +70,7 @@ class Layout(NamedTuple):
         total = int(heights.sum())
         if total * width * VECTOR_BYTES > room:
             total = 0
-        vectors = aligned(total * width * lanes, number).reshape(total, width, lanes)
+        vectors = aligned(total * width * lanes, number, zeros=False).reshape(total, width, lanes)
         size = NEAREST if outs == 1 else NEAR
         block = max(1, min(BLOCK, size // (VECTOR_BYTES * width)) // 8) * 8
         records = (rows, targets, norms, firsts, counts)

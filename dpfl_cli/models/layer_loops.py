@@ -55,6 +55,8 @@ def _lay_out(  # type: ignore[no-untyped-def]
         for lane in range(lanes):
             for k in range(tiles * lanes, rows.shape[1]):
                 features[start + i, k, lane] = rows[own[lane], k]
+            for k in range(rows.shape[1], features.shape[1]):
+                features[start + i, k, lane] = 0.0
 
 
 @njit(inline="always")

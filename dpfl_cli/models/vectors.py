@@ -162,9 +162,10 @@ def lanes_of(number: type) -> int:
     return VECTOR_BYTES // np.dtype(number).itemsize
 
 
-def aligned(size: int, number: type) -> np.ndarray:
-    """[size] zeros, beginning with a cache line, so that no vector lies across two."""
-    raw: np.ndarray = np.zeros(size + VECTOR_BYTES // 4, number)
+def aligned(size: int, number: type, zeros: bool = True) -> np.ndarray:
+    """[size] zeros, or anything, beginning with a cache line, so that no vector lies across two."""
+    many = size + VECTOR_BYTES // 4
+    raw: np.ndarray = np.zeros(many, number) if zeros else np.empty(many, number)
     start = -raw.ctypes.data % VECTOR_BYTES // raw.itemsize
     return raw[start : start + size]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpfl_cli.models import layer_kernel, single_layer
 from dpfl_cli.models.second_order import SecondOrder
-from dpfl_cli.models.vectors import exp_of_negative
+from dpfl_cli.models.vectors import aligned, exp_of_negative
 from dpfl_cli.privacy.client_values import client_values, opened
 from tests.models import test_linear, test_logistic, test_softmax
 
@@ -29,6 +29,19 @@ MODELS: dict[str, Callable[[list[int], list[int]], SecondOrder]] = {
     ),
 }
 each_model = pytest.mark.parametrize("name", MODELS)
+
+
+@pytest.fixture(autouse=True)
+def _vectors_hold_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New memory is not zero: what the kernel reads it has written."""
+
+    def anything(size: int, number: type, zeros: bool = True) -> np.ndarray:
+        found = aligned(size, number, zeros)
+        if not zeros:
+            found[:] = np.nan
+        return found
+
+    monkeypatch.setattr(layer_kernel, "aligned", anything)
 
 
 def everything(objective: SecondOrder, runs: slice) -> dict[str, Tensor]:
