@@ -94,14 +94,16 @@ class Partition:
     def of(self, clients: np.ndarray) -> Partition:
         """Some of the clients, in this order; a negative number is a client without records."""
         counts = np.where(clients < 0, 0, self.counts[clients])
-        starts = np.repeat(self.offsets[clients] - np.cumsum(counts) + counts, counts)
-        return self.from_counts(self.indices[starts + np.arange(len(starts))], counts)
+        return self._taken(self.offsets[clients], counts)
 
     def first(self, records: int) -> Partition:
         """The first so many records of every client, or all where it has fewer."""
-        counts = np.minimum(self.counts, records)
-        starts = np.repeat(self.offsets[:-1] - np.cumsum(counts) + counts, counts)
-        return self.from_counts(self.indices[starts + np.arange(len(starts))], counts)
+        return self._taken(self.offsets[:-1], np.minimum(self.counts, records))
+
+    def _taken(self, starts: np.ndarray, counts: np.ndarray) -> Partition:
+        """Clients with so many of the indices from a place on."""
+        places = np.repeat(starts - np.cumsum(counts) + counts, counts)
+        return self.from_counts(self.indices[places + np.arange(len(places))], counts)
 
     @classmethod
     def from_counts(cls, indices: np.ndarray, counts: np.ndarray) -> Partition:
