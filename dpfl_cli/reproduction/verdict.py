@@ -188,9 +188,11 @@ def exact(truth: bool, text: str) -> Comparison:
     return Comparison(text, "exact", np.empty(0), truths=(bool(truth),))
 
 
-def each_seed(seeds: Iterable[Any], test: Callable[[Any], bool], text: str) -> Comparison:
-    """A statement of shape, tested on the rows of every seed: `each_seed(rows.by_seed(), ...)`."""
-    return Comparison(text, "each", np.empty(0), truths=tuple(bool(test(one)) for one in seeds))
+def each_seed(truths: Iterable[bool], text: str) -> Comparison:
+    """A statement of shape, true or false of the rows of every seed:
+    `each_seed((one.value("loss") < 1 for one in rows.by_seed()), "loss < 1")`.
+    """
+    return Comparison(text, "each", np.empty(0), truths=tuple(map(bool, truths)))
 
 
 def _compared(

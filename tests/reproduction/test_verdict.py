@@ -142,10 +142,10 @@ def test_undecided_says_how_many_seeds_would_decide() -> None:
 
 
 def test_shapes_need_five_seeds_that_agree() -> None:
-    assert finding(each_seed(range(5), lambda _: True, "s")) == HOLDS
-    assert finding(each_seed(range(5), lambda _: False, "s")) == FAILS
-    assert finding(each_seed(range(5), lambda seed: seed > 0, "s")) == UNDECIDED
-    assert finding(each_seed(range(4), lambda _: True, "s")) == UNDECIDED
+    assert finding(each_seed([True] * 5, "s")) == HOLDS
+    assert finding(each_seed([False] * 5, "s")) == FAILS
+    assert finding(each_seed([False, *[True] * 4], "s")) == UNDECIDED
+    assert finding(each_seed([True] * 4, "s")) == UNDECIDED
 
 
 def test_diverged_runs_decide_only_where_all_seeds_agree() -> None:

@@ -88,7 +88,9 @@ def _wins(rows: Rows, method: str, pair: tuple[float, float], at: int) -> Compar
         losses = [loss.mean for loss in _t1(one, method, at=at)]
         return pair == list(product(STEPS["T1"], CLIPS))[losses.index(min(losses))]
 
-    return each_seed(rows.where(**ON_T1).by_seed(), best, f"the best pair at level {at} is {pair}")
+    return each_seed(
+        map(best, rows.where(**ON_T1).by_seed()), f"the best pair at level {at} is {pair}"
+    )
 
 
 @claim("Tables 2 and 3", "holds")
@@ -263,11 +265,11 @@ def c11(rows: Rows) -> Comparisons:
     smallest) than DP-FedAvg's over clip norms, at levels 1 and 3
     """
     for at in (1, 3):
-
-        def less(one: Rows, at: int = at) -> bool:
-            return _spread(one, "AdaptDP", at) < _spread(one, "FedAvg", at)
-
-        yield each_seed(rows.where(**ON_T1).by_seed(), less, f"AdaptDP varies less at level {at}")
+        less = (
+            _spread(one, "AdaptDP", at) < _spread(one, "FedAvg", at)
+            for one in rows.where(**ON_T1).by_seed()
+        )
+        yield each_seed(less, f"AdaptDP varies less at level {at}")
 
 
 table3 = Artifact(

@@ -128,7 +128,7 @@ def _pair(dataset: str, trust: str, method: str) -> Claim:
 
     def judged(test: Callable[[Rows], bool], found: str) -> Callable[[Rows], Iterator[Comparison]]:
         text = f"{found}(dp={trust}, method={method}) = {pair}"
-        return lambda rows: iter([each_seed(rows.by_seed(), test, text)])
+        return lambda rows: iter([each_seed(map(test, rows.by_seed()), text)])
 
     text = f"the search finds the paper's pair for {TITLES[method]} under {WORDS[trust]} on {where}"
     readings = {
@@ -148,12 +148,9 @@ EVERY_PAIR = [_pair(**cell) for cell in grid(dataset=PRINTED, trust=TRUSTS, meth
 
 def _step(rows: Rows, trust: str, local_lr: float) -> Comparisons:
     for method in METHODS:
-        found = f"best local step(dp={trust}, method={method}) = {local_lr}"
-
-        def is_best(one: Rows, method: str = method) -> bool:
-            return _chosen(one, trust, method)[0] == local_lr
-
-        yield each_seed(rows.by_seed(), is_best, found)
+        found = (_chosen(one, trust, method)[0] for one in rows.by_seed())
+        text = f"best local step(dp={trust}, method={method}) = {local_lr}"
+        yield each_seed((step == local_lr for step in found), text)
 
 
 @claim("appendix G.1, Table 2", "holds")
@@ -185,11 +182,11 @@ def misprint_cdp(rows: Rows) -> Comparisons:
 def larger_clip(rows: Rows) -> Comparisons:
     """DP-FedEXP is best at a smaller clip norm than DP-FedAvg under every trust model"""
     for trust in TRUSTS:
-
-        def smaller(one: Rows, trust: str = trust) -> bool:
-            return _chosen(one, trust, "FedEXP")[1] < _chosen(one, trust, "FedAvg")[1]
-
-        yield each_seed(rows.by_seed(), smaller, f"best clip norm(dp={trust}): FedEXP < FedAvg")
+        smaller = (
+            _chosen(one, trust, "FedEXP")[1] < _chosen(one, trust, "FedAvg")[1]
+            for one in rows.by_seed()
+        )
+        yield each_seed(smaller, f"best clip norm(dp={trust}): FedEXP < FedAvg")
 
 
 table2 = Artifact(

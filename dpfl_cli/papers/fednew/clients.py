@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import gt
 from typing import Any
 
 from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, TITLES, WHOLE
@@ -139,16 +140,12 @@ def switch_low(rows: Rows) -> Comparisons:
     DP-SCAFFOLD
     """
     for cell in cells(rows, high=0.7):
-
-        def best(one: Rows, cell: dict[str, float] = cell) -> bool:
-            ours, theirs = (
-                max(acc(one, method, **cell).mean for method in names)
-                for names in (BOTH[:2], BOTH[2:-1])
-            )
-            return ours > theirs
-
+        ours, theirs = (
+            [max(acc(one, name, **cell).mean for name in names) for one in rows.by_seed()]
+            for names in (BOTH[:2], BOTH[2:-1])
+        )
         where = f"epsilon {cell['eps']}, {cell['clients']} clients"
-        yield each_seed(rows.by_seed(), best, f"DP-FedNew or DP-FedNew-FC is the best at {where}")
+        yield each_seed(map(gt, ours, theirs), f"DP-FedNew or DP-FedNew-FC is the best at {where}")
 
 
 def fedfc_is_best(low: float, *others: str) -> Callable[[Rows], Comparisons]:

@@ -91,33 +91,33 @@ def time(rows: Rows) -> Comparisons:
     own computing time
     """
     for place, other in product(places(rows), ("FGD", "Scaf")):
-
-        def soon(one: Rows, place: Point = place, other: str = other) -> bool:
-            return until(one, other, place) < 0.25 * one.value("total", method="FN", **place)
-
-        yield each_seed(rows.by_seed(), soon, f"{TITLES[other]}'s within a quarter, {said(place)}")
+        soon = (
+            until(one, other, place) < 0.25 * one.value("total", method="FN", **place)
+            for one in rows.by_seed()
+        )
+        yield each_seed(soon, f"{TITLES[other]}'s within a quarter, {said(place)}")
 
 
 @claim("section 6.6, Figure 4", note="depends on the step that DP-FedGD may take")
 def rounds(rows: Rows) -> Comparisons:
     """DP-FedNew reaches the final accuracy of DP-FedGD and of DP-SCAFFOLD before round 15"""
     for place, other in product(places(rows), ("FGD", "Scaf")):
-
-        def early(one: Rows, place: Point = place, other: str = other) -> bool:
-            return until(one, other, place) < one.value("seconds", method="FN", round=15, **place)
-
-        yield each_seed(rows.by_seed(), early, f"{TITLES[other]}'s before round 15, {said(place)}")
+        early = (
+            until(one, other, place) < one.value("seconds", method="FN", round=15, **place)
+            for one in rows.by_seed()
+        )
+        yield each_seed(early, f"{TITLES[other]}'s before round 15, {said(place)}")
 
 
 @claim("ours", note="computing time only; rounds of communication are not in it")
 def time_first_order(rows: Rows) -> Comparisons:
     """all 70 rounds of DP-FedGD take less time than DP-FedNew takes to DP-FedGD's final accuracy"""
     for place in places(rows):
-
-        def sooner(one: Rows, place: Point = place) -> bool:
-            return one.value("total", method="FGD", **place) < until(one, "FGD", place)
-
-        yield each_seed(rows.by_seed(), sooner, f"DP-FedGD is done first, {said(place)}")
+        sooner = (
+            one.value("total", method="FGD", **place) < until(one, "FGD", place)
+            for one in rows.by_seed()
+        )
+        yield each_seed(sooner, f"DP-FedGD is done first, {said(place)}")
 
 
 @claim(

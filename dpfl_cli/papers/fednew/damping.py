@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
+from statistics import fmean
 
 from dpfl_cli.papers.fednew import FEATURES, PAPER, TITLES
 from dpfl_cli.papers.fednew._claims import close
@@ -68,19 +69,14 @@ def favourites(rows: Rows, label: str) -> list[float]:
 
 
 def penalty_1(rows: Rows) -> Comparisons:
-    def first(one: Rows) -> bool:
-        counts = Counter(favourites(one, "rho"))
-        return all(counts[1.0] > counts[rho] for rho in PENALTIES if rho != 1)
-
-    yield each_seed(rows.by_seed(), first, "penalty 1 is the best most often")
+    counts = [Counter(favourites(one, "rho")) for one in rows.by_seed()]
+    first = (all(one[1.0] > one[rho] for rho in PENALTIES if rho != 1) for one in counts)
+    yield each_seed(first, "penalty 1 is the best most often")
 
 
 def damping_below_1(rows: Rows) -> Comparisons:
-    def most(one: Rows) -> bool:
-        found = favourites(one, "alpha")
-        return sum(alpha < 1 for alpha in found) > len(found) / 2
-
-    yield each_seed(rows.by_seed(), most, "the best damping is below 1 at most of them")
+    small = (fmean(alpha < 1 for alpha in favourites(one, "alpha")) for one in rows.by_seed())
+    yield each_seed((one > 0.5 for one in small), "the best damping is below 1 at most of them")
 
 
 def top_three(rows: Rows) -> Comparisons:

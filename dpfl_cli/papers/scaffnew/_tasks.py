@@ -176,11 +176,7 @@ def each_cell(rows: Rows, text: str, test: Test, **labels: Any) -> Comparisons:
     for values in product(*many):
         cell = dict(zip(labels, values, strict=True))
         words = ", ".join(f"{name}={value}" for name, value in cell.items())
-
-        def holds(one: Rows, cell: dict[str, Any] = cell) -> bool:
-            return test(one, cell)
-
-        yield each_seed(rows.by_seed(), holds, f"{text} ({words})")
+        yield each_seed((test(one, cell) for one in rows.by_seed()), f"{text} ({words})")
 
 
 def shape(text: str, test: Test, **labels: Any) -> Callable[[Rows], Comparisons]:

@@ -134,13 +134,12 @@ def _grows(task: str) -> Iterator[Claim]:
 def _line(method: str, better: str, worse: str, words: str) -> Claim:
     def judge(rows: Rows) -> Comparisons:
         for group in GROUPS:
-            names = (f"{group}_{better}", f"{group}_{worse}")
-
-            def fits(one: Rows, names: tuple[str, str] = names) -> bool:
-                first, second = (one.value(name, method=method) for name in names)
-                return first > second
-
-            yield each_seed(rows.by_seed(), fits, " > ".join(names))
+            high, low = f"{group}_{better}", f"{group}_{worse}"
+            fits = (
+                one.value(high, method=method) > one.value(low, method=method)
+                for one in rows.by_seed()
+            )
+            yield each_seed(fits, f"{high} > {low}")
 
     return Claim(
         f"c6_{method.lower()}",
