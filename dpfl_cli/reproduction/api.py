@@ -41,6 +41,7 @@ from dpfl_cli.reproduction.verdict import (
     best_by_others,
     each_seed,
     exact,
+    in_factor,
     level,
     near_paper,
 )

@@ -16,13 +16,12 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.measure import Best, Measure, Metric, Where, several
-from dpfl_cli.reproduction.rows import Rows
 from dpfl_cli.reproduction.verdict import Comparisons
 
 Scale = Literal["smoke", "quick", "paper"]
@@ -220,7 +219,7 @@ class Figure:
 
 
 Prior = Literal["holds", "fails", "open"]
-Judge = Callable[[Rows], Comparisons]
+Judge = Callable[..., Comparisons]  # of the rows, and of what has a default
 # What a source cites, for "ours" aside it says where in the paper the claim stands.
 CITED = re.compile(
     r"\b(section|appendix|figure|table|caption|equation|theorem|proposition|lemma|corollary|"
@@ -268,17 +267,31 @@ class Claim:
 
 
 def claim(
-    source: str, prior: Prior = "open", *, id: str = "", **more: Any
+    source: str,
+    prior: Prior = "open",
+    *,
+    id: str = "",
+    readings: Mapping[str, Judge | Mapping[str, Any]] | None = None,
+    **more: Any,
 ) -> Callable[[Judge], Claim]:
     """Decorator: a generator of comparisons as a claim; its docstring is the claim, its name the
     id; `more` are fields of `Claim`.
+
+    Args:
+      readings: other choices, in words -> what the same function is given in place of its defaults,
+        or another function.
     """
 
     def made(judge: Judge) -> Claim:
         text = " ".join((judge.__doc__ or "").split())
         if not text:
             raise ConfigError(f"claim {judge.__name__}: no docstring; it is what the claim says")
-        return Claim(id or judge.__name__, text, source, judge, prior, **more)
+        others = {
+            under: partial(judge, **one) if isinstance(one, Mapping) else one
+            for under, one in (readings or {}).items()
+        }
+        name = id or judge.__name__
+        return Claim(name, text, source, judge, prior, readings=others, **more)
 
     return made
 

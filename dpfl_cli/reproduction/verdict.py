@@ -183,6 +183,12 @@ def near_paper(left: Sample, within: float | None = None) -> Comparison:
     return level(left, left.printed, within=given)
 
 
+def in_factor(left: Sample, factor: float) -> Comparisons:
+    """It is less than a factor away from the paper's number, on either side."""
+    yield below(left, factor * left.printed)
+    yield above(left, left.printed / factor)
+
+
 def exact(truth: bool, text: str) -> Comparison:
     """A statement without noise."""
     return Comparison(text, "exact", np.empty(0), truths=(bool(truth),))

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from dpfl_cli.papers.adaptdp import IMAGES, LEVELS, METHODS
 from dpfl_cli.reproduction.api import Comparisons, Rows, above, below, claim, level, near_paper
 
 CHOSEN = {"selection": "paper"}
-
-
-def _factor(rows: Rows, factor: float = 10) -> Comparisons:
-    for loss in rows.each("loss", task=IMAGES, **CHOSEN, method=METHODS, level=LEVELS):
-        yield below(loss, factor * loss.printed)
 
 
 LEVEL_3 = {"method": "FedAvg", "level": 3}
@@ -34,20 +28,14 @@ BY_MEAN = "clipping of the minibatch's mean, a guarantee that does not hold (DP-
     note="the paper says that gradients are clipped record by record, and so they are here. What "
     "else its runs did is not known",
     readings={
-        "within a factor of 100": partial(_factor, factor=100),
+        "within a factor of 100": {"factor": 100},
         f"pixels of 0 to 255 and {BY_MEAN}": _factor_of_mean,
     },
 )
-def levels_T3_T4(rows: Rows) -> Comparisons:  # noqa: N802
+def levels_T3_T4(rows: Rows, factor: float = 10) -> Comparisons:  # noqa: N802
     """the losses on T3 and T4 are within a factor of 10 of the paper's"""
-    yield from _factor(rows)
-
-
-def _tie(rows: Rows, within: float = 0.01, levels: Sequence[int] = LEVELS) -> Comparisons:
-    for at in levels:
-        yield level(
-            *rows.each("loss", method=METHODS, task="T2", **CHOSEN, level=at), within=within
-        )
+    for loss in rows.each("loss", task=IMAGES, **CHOSEN, method=METHODS, level=LEVELS):
+        yield below(loss, factor * loss.printed)
 
 
 @claim(
@@ -55,18 +43,15 @@ def _tie(rows: Rows, within: float = 0.01, levels: Sequence[int] = LEVELS) -> Co
     "holds",
     note="the paper's clip norms differ at level 2, 0.5 and 0.1",
     readings={
-        "at levels 1 and 3, of equal clip norms": partial(_tie, levels=(1, 3)),
-        "within 0.1": partial(_tie, within=0.1),
+        "at levels 1 and 3, of equal clip norms": {"levels": (1, 3)},
+        "within 0.1": {"within": 0.1},
     },
 )
-def c8_tie(rows: Rows) -> Comparisons:
+def c8_tie(rows: Rows, within: float = 0.01, levels: Sequence[int] = LEVELS) -> Comparisons:
     """on T2 the two losses are within 0.01 of each other at every level"""
-    yield from _tie(rows)
-
-
-def _near(rows: Rows, within: float = 0.03) -> Comparisons:
-    for loss in rows.each("loss", task="T2", **CHOSEN, method=METHODS, level=LEVELS):
-        yield near_paper(loss, within=within)
+    for at in levels:
+        both = rows.each("loss", method=METHODS, task="T2", **CHOSEN, level=at)
+        yield level(*both, within=within)
 
 
 def _near_by_mean(rows: Rows) -> Comparisons:
@@ -82,11 +67,12 @@ BY_EITHER = ("invalid", "paper")
     "fails",
     note="with clipping per record nearly every record is clipped, and the loss rises after two or "
     "three rounds; clipping the minibatch's mean (the invalid reading below) goes further down",
-    readings={"within 0.1": partial(_near, within=0.1), BY_MEAN: _near_by_mean},
+    readings={"within 0.1": {"within": 0.1}, BY_MEAN: _near_by_mean},
 )
-def c8_level(rows: Rows) -> Comparisons:
+def c8_level(rows: Rows, within: float = 0.03) -> Comparisons:
     """the losses on T2 are near the paper's 0.313 (within 0.03)"""
-    yield from _near(rows)
+    for loss in rows.each("loss", task="T2", **CHOSEN, method=METHODS, level=LEVELS):
+        yield near_paper(loss, within=within)
 
 
 @claim("ours", "holds")
