@@ -35,6 +35,7 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Table,
     above,
+    claim,
     exact,
 )
 from dpfl_cli.reproduction.grid import cells, commands, requests
@@ -230,25 +231,33 @@ def asked(rows: Rows, more_than: float = 0.0, **labels: Any) -> Iterator[Compari
     yield above(rows("distance", **labels), more_than)
 
 
-def asks(readings: dict[str, Any] | None = None, **labels: Any) -> Claim:
-    return Claim("asks", "it asks", "ours", partial(asked, **labels), readings=readings or {})
+def asks(**labels: Any) -> Claim:
+    return Claim("asks", "it asks", "ours", partial(asked, **labels))
 
 
 def test_what_is_found_under_other_readings_stands_beside_the_verdict(rows: Rows) -> None:
-    labels = {"method": "fedexp", "clip": 0.1}
-    readings = {
-        "more than a million": partial(asked, more_than=1e6, **labels),
-        "another clip norm": partial(asked, method="fedexp", clip=1.0),
-    }
-    alone, claim = changed(claims=[asks(**labels)]), changed(claims=[asks(readings, **labels)])
-    (plain,), (verdict,) = judge(alone, "quick", rows), judge(claim, "quick", rows)
+    def fast(rows: Rows, more_than: float = 0.0, clip: float = 0.1) -> Iterator[Comparison]:
+        """it asks"""
+        yield from asked(rows, more_than, method="fedexp", clip=clip)
+
+    def made(**readings: Any) -> Artifact:
+        others = {name.replace("_", " "): one for name, one in readings.items()}
+        return changed(claims=[claim("ours", id="asks", readings=others)(fast)])
+
+    alone = made()
+    several = made(
+        more_than_a_million={"more_than": 1e6},
+        another_clip_norm=partial(asked, method="fedexp", clip=1.0),
+    )
+    (plain,), (verdict,) = judge(alone, "quick", rows), judge(several, "quick", rows)
     found = {"more than a million": "fails", "another clip norm": "holds"}
     assert verdict.to_json() == plain.to_json() | {"readings": found}  # the rest does not depend
-    shown = page(claim, "quick", averaged(rows), rows.labels, [verdict], "", [])
+    shown = page(several, "quick", averaged(rows), rows.labels, [verdict], "", [])
     assert "| asks | holds | more than a million | fails |" in shown
-    artifact = changed(claims=[asks({"mistyped": partial(asked, method="fedexpp")}, **labels)])
-    with pytest.raises(ConfigError, match="claim asks, mistyped: no method 'fedexpp'"):
-        rehearse(artifact, "smoke", cells(artifact, "smoke"))
+    for one, words in (({"clip": 30}, "no clip '30'"), ({"more": 1}, "argument 'more'")):
+        artifact = made(mistyped=one)
+        with pytest.raises(ConfigError, match=f"claim asks, mistyped: .*{words}"):
+            rehearse(artifact, "smoke", cells(artifact, "smoke"))
 
 
 @pytest.mark.parametrize(
