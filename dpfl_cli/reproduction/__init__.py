@@ -1,7 +1,7 @@
 """What papers are written with.
 
 api            all that a paper's module imports
-artifact       what an artifact is made of; measure: what is measured
+artifact       what an artifact is made of; measure: what is measured; claim: what is claimed
 grid           the runs that it asks for; rehearse: the check of everything before anything runs
 numbers        what runs report and plans know; choose: the best cell of a grid
 reduce         all of it as rows; rows: how they are asked; tables: means over seeds, files

@@ -2,21 +2,19 @@
 
 from dpfl_cli.reproduction.artifact import (
     Artifact,
-    Claim,
     Figure,
     Mark,
     Paper,
     PaperNumbers,
-    Prior,
     Run,
     Runs,
     Scale,
     Search,
     Size,
     Table,
-    claim,
     untrained,
 )
+from dpfl_cli.reproduction.claim import Claim, Prior, claim
 from dpfl_cli.reproduction.measure import (
     Best,
     Derived,

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.reproduction.claim import Claim
 from dpfl_cli.reproduction.measure import Best, Measure, Metric, Where, several
-from dpfl_cli.reproduction.verdict import Comparisons
 
 Scale = Literal["smoke", "quick", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "quick", "paper")  # in order of size
@@ -216,84 +215,6 @@ class Figure:
 
     def __post_init__(self) -> None:
         several(self, "measures", "panels", "log")
-
-
-Prior = Literal["holds", "fails", "open"]
-Judge = Callable[..., Comparisons]  # of the rows, and of what has a default
-# What a source cites, for "ours" aside it says where in the paper the claim stands.
-CITED = re.compile(
-    r"\b(section|appendix|figure|table|caption|equation|theorem|proposition|lemma|corollary|"
-    r"algorithm|observation|definition|assumption|remark|abstract)s?\b",
-    re.IGNORECASE,
-)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A statement of the paper, or of ours about it.
-
-    Attributes:
-      id: unique in its artifact.
-      text: the statement.
-      source: where the paper says it ("section 6, Table 4"), or "ours".
-      judge: a function of the rows that yields its comparisons.
-      prior: what was predicted before any result, never edited afterwards; "open" where nothing
-        was.
-      invariant: it follows from a definition and can only fail by a mistake; counted apart.
-      note: what the verdict depends on.
-      readings: other choices for the verdict, in words ("with a margin of 50 %") -> the comparisons
-        under them. What is found then stands beside the verdict.
-    """
-
-    id: str
-    text: str
-    source: str
-    judge: Judge
-    prior: Prior = "open"
-    invariant: bool = False
-    note: str = ""
-    readings: Mapping[str, Judge] = field(default_factory=dict, hash=False)
-
-    def __post_init__(self) -> None:
-        if not self.ours and not CITED.search(self.source):
-            raise ConfigError(
-                f"claim {self.id}: source={self.source!r} is no place in the paper; "
-                'write "ours", or where the paper says it: "section 5, Table 2"'
-            )
-
-    @property
-    def ours(self) -> bool:
-        return self.source == "ours"
-
-
-def claim(
-    source: str,
-    prior: Prior = "open",
-    *,
-    id: str = "",
-    readings: Mapping[str, Judge | Mapping[str, Any]] | None = None,
-    **more: Any,
-) -> Callable[[Judge], Claim]:
-    """Decorator: a generator of comparisons as a claim; its docstring is the claim, its name the
-    id; `more` are fields of `Claim`.
-
-    Args:
-      readings: other choices, in words -> what the same function is given in place of its defaults,
-        or another function.
-    """
-
-    def made(judge: Judge) -> Claim:
-        text = " ".join((judge.__doc__ or "").split())
-        if not text:
-            raise ConfigError(f"claim {judge.__name__}: no docstring; it is what the claim says")
-        others = {
-            under: partial(judge, **one) if isinstance(one, Mapping) else one
-            for under, one in (readings or {}).items()
-        }
-        name = id or judge.__name__
-        return Claim(name, text, source, judge, prior, readings=others, **more)
-
-    return made
 
 
 ABOVE: Sequence[Claim] = ()  # the claims above an artifact in its file

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy.special import chdtrc, stdtr, stdtrit
+from scipy.special import stdtr, stdtrit
 
 from dpfl_cli.config.errors import ConfigError
 
@@ -277,16 +277,24 @@ def pooled(comparisons: Iterable[Comparison]) -> Variances:
     """Group -> variance of one seed's difference, and its degrees of freedom; only of groups whose
     spreads are not told apart (Bartlett's test at `TOLD_APART`).
     """
-    groups: dict[tuple[str, ...], list[tuple[float, int]]] = defaultdict(list)
+    from scipy.stats import bartlett  # importing it takes a third of a second
+
+    groups: dict[tuple[str, ...], list[Comparison]] = defaultdict(list)
     for one in comparisons:
         if len(one.differences) > 1 and np.all(np.isfinite(one.differences)):
-            groups[one.group].append(_own(one))
+            groups[one.group].append(one)
     found = {}
-    for group, own in groups.items():
-        variances, freedoms = np.array(own).T
+    for group, members in groups.items():
+        variances, freedoms = np.array([_own(one) for one in members]).T
         total = int(freedoms.sum())
         variance = float(variances @ freedoms) / total
-        if _bartlett(variances, freedoms, variance) > TOLD_APART:
+        with np.errstate(divide="ignore"):  # one without any spread is like none that has some
+            alike = (
+                len(members) == 1
+                or variance == 0
+                or bartlett(*(one.differences for one in members)).pvalue > TOLD_APART
+            )
+        if alike:
             found[group] = variance, total
     return found
 
@@ -294,17 +302,6 @@ def pooled(comparisons: Iterable[Comparison]) -> Variances:
 def _own(one: Comparison) -> tuple[float, int]:
     """A comparison's own variance of one seed's difference, and its degrees of freedom."""
     return float(np.var(one.differences, ddof=1)), len(one.differences) - 1
-
-
-def _bartlett(variances: np.ndarray, freedoms: np.ndarray, pooled: float) -> float:
-    """p-value of equal variances (Bartlett 1937)."""
-    extra = len(variances) - 1
-    if extra == 0 or pooled == 0:
-        return 1.0
-    with np.errstate(divide="ignore"):  # one without any spread is like none that has some
-        ratio = float(freedoms @ (math.log(pooled) - np.log(variances)))
-    correction = 1 + (np.sum(1 / freedoms) - 1 / freedoms.sum()) / (3 * extra)
-    return float(chdtrc(extra, ratio / correction))
 
 
 def judged(comparisons: Sequence[Comparison], variances: Variances) -> tuple[Finding, list[Judged]]:
