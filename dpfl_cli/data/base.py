@@ -45,7 +45,7 @@ class DatasetComponent(Protocol):
         """The dataset of a run with this seed; kept in the process, so callers must not write to
         its arrays.
 
-        A dataset whose features take long to compute has `outline` besides, with the same
+        A dataset whose features take long to read or compute has `outline` besides, with the same
         arguments: the labels alone.
         """
         ...

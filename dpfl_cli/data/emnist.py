@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partialmethod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -150,9 +150,11 @@ class Emnist:
         )
 
     @classmethod
-    def load(cls, settings: Any, seed: int) -> Dataset:
-        """The records; they do not depend on the seed."""
-        return Dataset(cls.info(settings), *_records(cls.origin(settings), settings))
+    def load(cls, settings: Any, seed: int, images: bool = True) -> Dataset:
+        """The records; they do not depend on the seed. With images, or of no width."""
+        return Dataset(cls.info(settings), *_records(cls.origin(settings), settings, images))
+
+    outline = partialmethod(load, images=False)
 
 
 @component("dataset", "emnist_digits", revision=1, settings=EmnistSettings)
@@ -251,12 +253,15 @@ def _split(origin: Origin, settings: Any) -> tuple[np.ndarray, Part, np.ndarray]
 
 
 @lru_cache(maxsize=2)
-def _records(origin: Origin, settings: Any) -> tuple[Records, Records]:
+def _records(origin: Origin, settings: Any, whole: bool) -> tuple[Records, Records]:
     """Training and test records; kept by content, which is why the origin is an argument."""
     train, test_part, test = _split(origin, settings)
 
     def made(part: Part, rows: np.ndarray) -> Records:
-        images, labels = origin.images(part)[rows], origin.labels(part)[rows]
+        labels = origin.labels(part)[rows]
+        if not whole:
+            return Records(np.empty((len(rows), 0), np.float32), labels)
+        images = origin.images(part)[rows]
         if settings.pca is None:
             return Records(np.divide(images, np.float32(255), order="C", dtype=np.float32), labels)
         mean, components = principal_components(origin)

@@ -7,7 +7,7 @@ red, then green, then blue, row by row.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partialmethod
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -103,10 +103,12 @@ class Images:
         return DatasetInfo(cls.name, "real", sha256, cls.shape, CLASSES, records, clients=None)
 
     @classmethod
-    def load(cls, settings: ImageSettings, seed: int) -> Dataset:
-        """The records; they do not depend on the seed."""
+    def load(cls, settings: ImageSettings, seed: int, width: int | None = None) -> Dataset:
+        """The records; they do not depend on the seed. Of so many columns of the images."""
         info = cls.info(settings)
-        return Dataset(info, *_records(cls.name, info.sha256, settings))
+        return Dataset(info, *_records(cls.name, info.sha256, settings, width))
+
+    outline = partialmethod(load, width=0)
 
 
 @component("dataset", "mnist", revision=1, settings=ImageSettings)
@@ -168,7 +170,9 @@ def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 @lru_cache(maxsize=2)
-def _records(name: str, sha256: str, settings: ImageSettings) -> tuple[Records, Records]:
+def _records(
+    name: str, sha256: str, settings: ImageSettings, width: int | None
+) -> tuple[Records, Records]:
     """Training and test records; kept by content, which is why the checksum is an argument."""
 
     data = lookup("dataset", name).target
@@ -183,7 +187,7 @@ def _records(name: str, sha256: str, settings: ImageSettings) -> tuple[Records, 
         chosen: slice | np.ndarray = slice(wanted)
         if part == "train" and settings.subset != "first" and wanted is not None:
             chosen = _subset(labels, wanted, settings)
-        features = images[chosen].astype(np.float32)
+        features = images[chosen][..., :width].astype(np.float32)
         if settings.pixels == "unit":
             features /= 255.0
         if settings.standardise:

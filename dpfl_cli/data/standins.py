@@ -8,7 +8,7 @@ not on the run's seed, and are kept in the process.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache, partial, partialmethod
 
 import numpy as np
 from numpy.random import Generator
@@ -92,21 +92,25 @@ class FemnistSynth:
         )
 
     @classmethod
-    def load(cls, settings: FemnistSynthSettings, seed: int) -> Dataset:
-        """Images [N, 28, 28] float32 in [0, 1] and labels [N] int64."""
-        return _femnist(cls.info(settings).sha256, settings)
+    def load(cls, settings: FemnistSynthSettings, seed: int, images: bool = True) -> Dataset:
+        """Images [N, 28, 28] float32 in [0, 1], or of no width, and labels [N] int64."""
+        return _femnist(cls.info(settings).sha256, settings, images)
+
+    outline = partialmethod(load, images=False)
 
 
 @lru_cache(maxsize=2)
-def _femnist(sha256: str, settings: FemnistSynthSettings) -> Dataset:
+def _femnist(sha256: str, settings: FemnistSynthSettings, whole: bool) -> Dataset:
     """Kept by content, which is why the checksum is an argument."""
     parts: dict[Part, int] = {"train": settings.train_records, "test": settings.test_records}
     made: list[list[Records]] = []
     for key, (part, each) in enumerate(parts.items()):
         generator = stream_generator(settings.data_seed, "data", key)
         labels = generator.permutation(np.arange(settings.clients * each) % CLASSES)
-        pick = partial(_another, part, generator)
-        images = np.divide(characters(part, labels, pick), np.float32(255), dtype=np.float32)
+        images = np.empty((len(labels), 0), np.float32)
+        if whole:
+            pick = partial(_another, part, generator)
+            images = np.divide(characters(part, labels, pick), np.float32(255), dtype=np.float32)
         slices = (slice(start, start + each) for start in range(0, len(labels), each))
         made.append([Records(images[own], labels[own]) for own in slices])
     return joined(FemnistSynth.info(settings), *made)

@@ -98,7 +98,8 @@ def _program(shape: CnnShape) -> Any:
             loss, hits = 0.0, 0.0
             source = start[run, client % start.shape[1]]
             shift = drift[run % len(drift), client % drift.shape[1]]
-            v[:] = source
+            for t in range(d):  # not `v[:] = source`: see `layer_loops`
+                v[t] = source[t]
             for step in range(steps):
                 lanes[:] = 0
                 gradient[:] = 0
@@ -150,10 +151,9 @@ def _program(shape: CnnShape) -> Any:
                         v[t] -= rates[run] * (gradient[t] + shift[t])
             if mode == EVALUATION:
                 out[run, client, 0], out[run, client, 1] = loss, hits
-            elif mode == DESCENT:
-                out[run, client] = v - source
             else:
-                out[run, client] = gradient
+                for t in range(d):
+                    out[run, client, t] = v[t] - source[t] if mode == DESCENT else gradient[t]
 
     table, integers = types.float32[:, :, ::1], types.int64[::1]
     signature = (

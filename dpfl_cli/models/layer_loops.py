@@ -11,6 +11,9 @@ z, s and the sums of a block are of the type of the records as they are laid out
 `compute`, float64 for `solve`. Sums over blocks, and a client's parameters from step to step, are
 float64. So are bounds, until they meet records. The order of every sum is fixed by the client's own
 records: results do not depend on threads, on other clients or on other runs.
+
+Arrays are copied by loops: numba compiles an assignment to `a[:]` many times as long, for the words
+of the error that shapes differ.
 """
 
 from __future__ import annotations
@@ -203,8 +206,8 @@ def compute(  # type: ignore[no-untyped-def]
                 record[k] = rows[first, k]
             for r in range(together):
                 run = runs[place + r]
-                if drifting:
-                    own_drift[:p] = drift[run, client]
+                for k in range(p if drifting else 0):
+                    own_drift[k] = drift[run, client, k]
                 _along_record(
                     loss, scale, record, norms[first], targets[first], weights[r], own_drift,
                     rates[run], steps, out[run, client],
@@ -212,7 +215,10 @@ def compute(  # type: ignore[no-untyped-def]
             loaded = -1
             continue
         for step in range(max(steps, 1)):
-            totals[:], operand[:] = 0.0, weights
+            totals[:] = 0.0
+            for a in range(len(weights)):
+                for k in range(width):
+                    operand[a, k] = weights[a, k]
             if batched:
                 own = batch[runs[place], client, step]
             for begin in range(0, records, most_records):
@@ -317,7 +323,9 @@ def solve(  # type: ignore[no-untyped-def]
             for k in range(p):
                 weights[a * width + k] = parameters[run, client, a * p + k]
                 residual[a * width + k] = right[run, client, a * p + k]
-        solution[:], direction[:] = 0.0, residual
+        solution[:] = 0.0
+        for k in range(len(residual)):
+            direction[k] = residual[k]
         squared = inner(residual, residual, len(residual))
         goal = squared * tolerance * tolerance
         for step in range(2 * outs * p + 1):

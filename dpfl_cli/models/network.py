@@ -46,6 +46,7 @@ PASS_BYTES = 64 << 20  # of what a pass keeps for its backward pass
 PASS_RECORDS = 1000  # in a pass, at most
 CLIPPED_RECORDS, CLIPPED_VALUES = 25, 1 << 25  # whose gradients are made at once, and their numbers
 
+_dimensions: dict[tuple[Any, str, str], int] = {}  # by what networks are made from, for a grid
 Pair = tuple[int, int]  # a run and a client
 Work = Callable[[Pair, "np.ndarray | None", Tensor], None]
 Weighted = tuple[Records, np.ndarray, np.ndarray]  # some records of a pool, and their weights
@@ -113,11 +114,9 @@ class Network(Objective):
     @classmethod
     @abstractmethod
     def network(cls, settings: Any, info: DatasetInfo) -> nn.Module:
-        """The network for a dataset; a ConfigError where the two do not fit.
-
-        It takes `inputs` and gives outputs [n, ...], each from its own record: no layer lets
-        records of a pass meet, and none draws. Every operation needs a rule of `torch.func.vmap`,
-        or `record_gradients` a definition of its own.
+        """The network for a dataset; a ConfigError where the two do not fit. It takes `inputs` and
+        gives outputs [n, ...], each from its own record: no layer lets records of a pass meet, and
+        none draws. Every operation has a rule of `torch.func.vmap`, or one in `record_gradients`.
         """
 
     def inputs(self, features: Tensor) -> Tensor:
@@ -149,8 +148,11 @@ class Network(Objective):
     @classmethod
     def dimension_of(cls, settings: Any, info: DatasetInfo) -> int:
         """d, the number of trainable parameters."""
-        with torch.device("meta"):
-            return sum(one.numel() for one in trainable(cls.network(settings, info)).values())
+        if (key := (cls, repr(settings), repr(info))) not in _dimensions:
+            with torch.device("meta"):
+                own = trainable(cls.network(settings, info)).values()
+            _dimensions[key] = sum(one.numel() for one in own)
+        return _dimensions[key]
 
     @classmethod
     def workspace(cls, settings: Any, info: DatasetInfo, clients: int) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.identity import canonical_json
-from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.run_plan import Plan, outlined
 
 _known: dict[str, dict[str, dict[str, float]]] = {}
 
@@ -28,11 +28,8 @@ def size_facts(plan: Plan) -> dict[str, dict[str, float]]:
     """
     key = canonical_json([plan.identity["dataset"], plan.partitioner.identity(), plan.seed])
     if key not in _known:
-        load = getattr(plan.dataset.target, "outline", plan.dataset.target.load)
-        dataset = load(plan.dataset.settings, plan.seed)
-        train = plan.partitioner.target.partition(
-            plan.partitioner.settings, dataset, plan.seed
-        ).counts
+        dataset, partition = outlined(plan)
+        train = partition.counts
         if dataset.test is None:
             raise ConfigError(
                 f"dataset={plan.dataset.name} has no test records; ask for sizes.train only of "

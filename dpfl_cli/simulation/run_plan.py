@@ -18,7 +18,7 @@ from dpfl_cli.config.schema import (
     ParticipationSettings,
     RuntimeSettings,
 )
-from dpfl_cli.data.federation import DatasetInfo
+from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition
 from dpfl_cli.data.sources import search_path
 from dpfl_cli.privacy.accountants import TooLargeToPrice
 from dpfl_cli.privacy.cohorts import Sampling
@@ -233,15 +233,17 @@ class Plan:
         return list(dict.fromkeys(items))
 
 
-def _fewest_records(plan: Plan) -> int:
-    """Records of the client with the fewest, at least 1 (the engine refuses empty ones); from
-    labels where features take long.
-    """
+def outlined(plan: Plan) -> tuple[Dataset, Partition]:
+    """A plan's data, dealt: with labels alone where features take long."""
     data, partitioner = plan.dataset, plan.partitioner
-    key = canonical_json([data.identity(), plan.info.sha256, partitioner.identity(), plan.seed])
+    dataset = getattr(data.target, "outline", data.target.load)(data.settings, plan.seed)
+    return dataset, partitioner.target.partition(partitioner.settings, dataset, plan.seed)
+
+
+def _fewest_records(plan: Plan) -> int:
+    """Records of the client with the fewest, at least 1 (the engine refuses empty ones)."""
+    data, partitioner = plan.dataset.identity(), plan.partitioner.identity()
+    key = canonical_json([data, plan.info.sha256, partitioner, plan.seed])
     if key not in _fewest:
-        load = getattr(data.target, "outline", data.target.load)
-        dataset = load(data.settings, plan.seed)
-        counts = partitioner.target.partition(partitioner.settings, dataset, plan.seed).counts
-        _fewest[key] = max(int(counts.min()), 1)
+        _fewest[key] = max(int(outlined(plan)[1].counts.min()), 1)
     return _fewest[key]

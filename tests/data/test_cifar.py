@@ -72,6 +72,9 @@ def test_images_and_labels_come_in_the_order_of_the_batches(small):
     )
     assert info.records == len(data.train)
     assert info.clients is None
+    outline = Cifar10.outline(ImageSettings(), seed=0)
+    np.testing.assert_array_equal(outline.train.targets, labels[:-EACH])
+    assert outline.train.features.size == 0
 
 
 @pytest.mark.parametrize("first", [1, EACH, EACH + 1, 5 * EACH])

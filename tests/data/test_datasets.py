@@ -94,6 +94,23 @@ def test_held_out_records_are_the_last_that_trained_and_no_test_record_is_seen(s
 
 
 @pytest.mark.parametrize(
+    "settings",
+    [
+        ImageSettings(),
+        ImageSettings(standardise=True, train_records=5, test_records=3),
+        ImageSettings(held_out=12, train_records=20, subset="random", pixels="raw"),
+    ],
+)
+def test_an_outline_has_the_same_labels_and_no_pixels(small, settings):
+    whole, outline = Mnist.load(settings, 0), Mnist.outline(settings, 0)
+    assert outline.info == whole.info
+    for found, known in ((outline.train, whole.train), (outline.test, whole.test)):
+        np.testing.assert_array_equal(found.targets, known.targets)
+        assert len(found.features) == len(known)
+        assert not found.features.size
+
+
+@pytest.mark.parametrize(
     ("kind", "mean", "std"), [(Mnist, 0.1307, 0.3081), (FashionMnist, 0.2860, 0.3530)]
 )
 def test_standardising_uses_the_published_constants(small, monkeypatch, tmp_path, kind, mean, std):

@@ -123,6 +123,10 @@ def test_published_images_are_read_upright(data, publish, kind, form, below, cap
             records.features, images.transpose(0, 2, 1).astype(np.float32) / np.float32(255)
         )
         np.testing.assert_array_equal(records.targets, labels)
+    outline = kind.outline(KINDS[kind][0](), 0)
+    np.testing.assert_array_equal(outline.train.targets, found.train.targets)
+    np.testing.assert_array_equal(outline.test.targets, found.test.targets)
+    assert outline.train.features.size == 0
     info = found.info
     assert (info.name, info.source, info.feature_shape, info.details) == (
         kind.name,

@@ -25,12 +25,12 @@ FEW = "algorithm.local_steps=3"
 ONE = "algorithm.local_steps=1"
 MINIBATCH = "algorithm.batch_size=1"
 METHODS: dict[str, list[list[str]]] = {  # settings besides the defaults
-    "fedavg": [[], [MINIBATCH]],
+    "fedavg": [[], [FEW, MINIBATCH]],
     "fedexp": [[], ["algorithm.step=naive"]],
     "scaffold": [
         *([f"algorithm.control={c}", "algorithm.release=double"] for c in ("sent", "raw")),
         ["algorithm.control=clipped", "algorithm.warm_start=true"],
-        [MINIBATCH],
+        [FEW, MINIBATCH],
     ],
     "fedavg_record": [[FEW], [ONE]],
     "scaffold_record": [
