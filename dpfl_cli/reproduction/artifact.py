@@ -180,8 +180,7 @@ class Mark:
 class Figure:
     """One figure, a panel per value of the labels in `panels` (one or two).
 
-    lines: y over x (a numeric label, or a measure of the same labels), a line per `series`, and
-      with `style` one per value of a second label, told apart by line style and lightness.
+    lines: y over x (a numeric label, or a measure of the same labels), a line per `series`.
     bars: groups along x, a bar per `series`, and marks where the paper's numbers are.
     heatmap: one number per x and y, the best cell framed; one colour scale for a row of panels.
 
@@ -199,7 +198,6 @@ class Figure:
     _: KW_ONLY
     y: str = ""
     series: str | None = None
-    style: str | None = None
     panels: Sequence[str] = ()
     where: Where = field(default_factory=dict)
     log: Sequence[str] = ()

@@ -30,11 +30,9 @@ from dpfl_cli.reproduction.look import (
     TICKED,
     Look,
     colour_scale,
-    dashes,
     legend,
     mark_diverged,
     saved,
-    shade,
 )
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND
 from dpfl_cli.reproduction.rows import in_order, matching, records
@@ -91,7 +89,7 @@ class _Drawing:
         else:
             bars = len(self.values(spec.x)) * len(names) if spec.kind == "bars" else 0
             width = max(3.3, min(NARROWEST * bars + 0.8, 7.5)) * self.across
-            self.size = max(4.8, width), (2.7 if spec.style is None else 3.6) * self.down + 1.1
+            self.size = max(4.8, width), 2.7 * self.down + 1.1
 
     def values(self, name: str) -> list[Any]:
         """The values of a label that occur here, in the table's order."""
@@ -162,35 +160,19 @@ class _Drawing:
 
     def _lines(self, axis: Axes, inside: pd.DataFrame) -> None:
         spec = self.spec
-        styles = self.values(spec.style) if spec.style else [None]
-        many = len(styles)
-        for (name, look), (number, second) in itertools.product(
-            self.names.items(), enumerate(styles)
-        ):
+        for name, look in self.names.items():
             placed = inside[inside[self.column] == name]
-            colour, style, label, every = look.colour, look.style, self._title_of(name), (0, 1)
-            marker = look.marker if spec.style or len(placed) <= MARKED else None
-            if spec.style:
-                placed = placed[placed[spec.style] == second]
-                colour, style, label = shade(colour, number, many), dashes(number, many), None
-                every = number, max(1, len(placed) // 6)
             if placed.empty:
                 continue
-            shape: Any = {"marker": marker, "markevery": every, "markersize": 4}
-            line: Any = {"color": colour, "linestyle": style, "linewidth": 1.6, "label": label}
-            axis.plot(placed["at"], placed["value"], **line, **shape)
+            marker = look.marker if len(placed) <= MARKED else None
+            line: Any = {"linestyle": look.style, "linewidth": 1.6, "marker": marker}
+            line |= {"color": look.colour, "markersize": 4, "label": self._title_of(name)}
+            axis.plot(placed["at"], placed["value"], **line)
             if spec.spread and placed["std"].notna().any():
                 value, spread = placed["value"], placed["std"].fillna(0)
                 low = (value - spread).clip(spec.spread_floor)
-                band: Any = {"color": colour, "alpha": 0.18 / many**0.5, "linewidth": 0}
+                band: Any = {"color": look.colour, "alpha": 0.18, "linewidth": 0}
                 axis.fill_between(placed["at"], low, value + spread, **band)
-        if spec.style:  # the legend names either label once, not every pair
-            for name, look in self.names.items():
-                shape = {"color": look.colour, "marker": look.marker, "markersize": 4}
-                axis.plot([], [], **shape, label=self._title_of(name))
-            for number, second in enumerate(styles):
-                line = {"color": shade("#000000", number, many), "linestyle": dashes(number, many)}
-                axis.plot([], [], **line, label=heading(self.artifact, spec.style, second))
         self._ticks(axis, sorted(set(inside["at"])))
         axis.set_xlabel(spec.x_title or self._axis_title([spec.x]))
 

@@ -58,7 +58,6 @@ STYLE: Any = {
 }
 GREY = "#666666"  # of vertical lines that belong to no series
 PAPER, DIVERGED = "paper", "diverged"  # legend entries that come last
-LIGHTEST = 0.45  # share of its colour that the first value of `style` keeps
 NARROWEST = 0.13  # inches of a bar, up to a width of the panel
 MARKED = 16  # lines with at most this many points get markers
 TICKED = 8  # a log x axis with at most this many places has its ticks there
@@ -75,18 +74,6 @@ def saved(canvas: Canvas, stem: str) -> dict[str, bytes]:
         canvas.savefig(buffer, format=kind, metadata=metadata)
         files[f"{stem}.{kind}"] = buffer.getvalue()
     return files
-
-
-def shade(colour: str, number: int, count: int) -> str:
-    """The colour for value `number` of `count` values of a second label: from light to itself."""
-    share = 1.0 if count == 1 else LIGHTEST + (1 - LIGHTEST) * number / (count - 1)
-    red, green, blue = (1 - share * (1 - part) for part in mpl.colors.to_rgb(colour))
-    return mpl.colors.to_hex((red, green, blue))
-
-
-def dashes(number: int, count: int) -> Any:
-    """The line style for value `number` of `count` values of a second label; the last is solid."""
-    return STYLES[(count - 1 - number) % len(STYLES)]
 
 
 def mark_diverged(axis: Axes, places: Sequence[float], width: float) -> None:

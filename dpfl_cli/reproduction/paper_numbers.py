@@ -10,10 +10,8 @@ import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.reproduction.artifact import Artifact, PaperNumbers
-from dpfl_cli.reproduction.measure import (
-    MEASURE,
-)
-from dpfl_cli.reproduction.rows import FIXED, matching, records
+from dpfl_cli.reproduction.measure import MEASURE
+from dpfl_cli.reproduction.rows import FIXED, PAPER, matching
 
 NUMBERS = Path(__file__).resolve().parent / "paper_numbers"
 
@@ -24,56 +22,42 @@ def beside_paper(artifact: Artifact, rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.assign(paper=math.nan, paper_std=math.nan, paper_note="")
     if table is None or artifact.paper is None:
         return rows
+    labels = [str(name) for name in rows if name not in FIXED]
+    mine = matching(rows, table.where, labels)
+    words = mine[[MEASURE]].assign(
+        **{
+            column: [
+                table.names.get(str(value)) or artifact.title_of(value)
+                for value in (mine[name] if name in mine else [""] * len(mine))
+            ]
+            for name, column in table.columns.items()
+        }
+    )
     known = _paper_numbers(
         NUMBERS / artifact.paper.key / (table.file or f"{artifact.id}.csv"), table
     )
-    labels = [name for name in table.columns if name in rows]
-    inside = matching(rows, table.where, [str(name) for name in rows if name not in FIXED])
-    found = []
-    for place, measure, *values in inside[[MEASURE, *labels]].itertuples(name=None):
-        names = dict(zip(labels, values, strict=True))
-        words = (names.get(name, "") for name in table.columns)
-        key = tuple(table.names.get(str(one)) or artifact.title_of(one) for one in words)
-        if (measure, *key) in known:
-            found.append((place, *known[measure, *key]))
-    if found:
-        places, numbers, spreads, notes = zip(*found, strict=True)
-        rows.loc[list(places), "paper"] = list(numbers)
-        rows.loc[list(places), "paper_std"] = list(spreads)
-        rows.loc[list(places), "paper_note"] = list(notes)
+    keys = [MEASURE, *table.columns.values()]
+    found = words.reset_index(names="row").merge(known, on=keys).set_index("row")
+    rows.loc[found.index, PAPER] = found[PAPER]
     return rows
 
 
-def _paper_numbers(
-    path: Path, table: PaperNumbers
-) -> dict[tuple[str, ...], tuple[float, float, str]]:
-    """(our measure, the CSV's words) -> number, printed spread, remark."""
+def _paper_numbers(path: Path, table: PaperNumbers) -> pd.DataFrame:
+    """Our measure and the CSV's words -> number, printed spread, remark."""
     lines = _csv(path)
-    for column in (
-        *table.columns.values(),
-        *([table.note] if table.note else []),
-        "metric",
-        "value",
-    ):
+    named, note = list(table.columns.values()), [table.note] if table.note else []
+    for column in (*named, *note, "metric", "value"):
         if column not in lines:
-            raise ConfigError(
-                f"{path.name}: no column '{column}'; "
-                f"{nearest(column, [str(name) for name in lines])}"
-            )
-    known: dict[tuple[str, ...], tuple[float, float, str]] = {}
-    for line in records(lines):
-        ours = table.measures.get(line["metric"], ())
-        if not line["value"]:
-            continue
-        spread = table.factor * float(line.get("std") or "nan")
-        number = (
-            table.factor * float(line["value"]),
-            spread,
-            line[table.note] if table.note else "",
-        )
-        words = tuple(line[column] for column in table.columns.values())
-        known |= {(one, *words): number for one in ([ours] if isinstance(ours, str) else ours)}
-    return known
+            near = nearest(column, [str(name) for name in lines])
+            raise ConfigError(f"{path.name}: no column '{column}'; {near}")
+    known = lines[lines["value"] != ""]
+    known = known.assign(**{MEASURE: known["metric"].map(dict(table.measures))}).explode(MEASURE)
+    std = known["std"].replace("", "nan") if "std" in known else math.nan
+    numbers = {"paper": known["value"], "paper_std": std}
+    known = known.assign(paper_note=known[table.note] if table.note else "", **numbers)
+    known = known.astype(dict.fromkeys(numbers, float))
+    known[list(numbers)] *= table.factor
+    return known.drop_duplicates([MEASURE, *named], keep="last")[[MEASURE, *named, *PAPER]]
 
 
 @lru_cache(maxsize=64)

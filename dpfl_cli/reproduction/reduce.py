@@ -13,7 +13,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError
@@ -52,29 +51,20 @@ def rows_of_runs(
     rows = measured(artifact, groups, first, labels)
     ground = rows if searched is None else _replaced(rows, searched, labels)
     choices = [chosen(artifact, rule, ground, labels) for rule in artifact.best]
-
-    def was_chosen(group: Group) -> bool:
-        own = group.labels
-        return any(tuple(own.get(name, "") for name in one.names) in one.cells for one in choices)
-
-    more = measured(artifact, [one for one in groups if late and was_chosen(one)], late, labels)
-    rows = pd.concat([rows, more], ignore_index=True) if len(more) else rows
+    best = {place for one in choices for place in one.cells}
+    of_best = [one for one in groups if tuple(one.labels.get(name, "") for name in labels) in best]
+    rows = pd.concat([rows, measured(artifact, of_best, late, labels)], ignore_index=True)
     for choice in choices:
         rows = choice.mark(rows)
-    keep = np.ones(len(rows), bool)
     for name in late:
-        mine = (rows[MEASURE] == name).to_numpy()
-        fits = rows.index.isin(matching(rows[mine], measures[name].where, labels).index)
-        keep &= ~mine | fits
-    rows = rows[keep]
+        mine = rows[rows[MEASURE] == name]
+        rows = rows.drop(mine.index.difference(matching(mine, measures[name].where, labels).index))
     added = [row for choice in choices for row in choice.added]
-    if added:
-        rows = pd.concat([rows, framed(artifact, labels, added)], ignore_index=True)
+    rows = pd.concat([rows, framed(artifact, labels, added)], ignore_index=True)
     for name, measure in measures.items():
         if isinstance(measure, Derived):
             made = _derived(name, measure, rows_of(artifact, rows, labels))
-            if made:
-                rows = pd.concat([rows, framed(artifact, labels, made)], ignore_index=True)
+            rows = pd.concat([rows, framed(artifact, labels, made)], ignore_index=True)
     return rows_of(artifact, beside_paper(artifact, rows), labels)
 
 

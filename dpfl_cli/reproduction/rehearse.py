@@ -170,7 +170,7 @@ def check_names(artifact: Artifact) -> None:
         place = f"figures[{number}]"
         known([figure.kind], ["lines", "bars", "heatmap"], "kind", place)
         known(figure.log, ["x", "y", "colour"], "axis", place)
-        names = [figure.y, figure.series or "", figure.style or "", *figure.panels]
+        names = [figure.y, figure.series or "", *figure.panels]
         known(names, pseudo, "label", place)
         known([figure.x], [*pseudo, *artifact.measure_names], "label or measure", place)
         known(figure.measures, artifact.measure_names, "measure", place)

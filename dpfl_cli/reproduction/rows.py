@@ -17,6 +17,7 @@ from dpfl_cli.reproduction.verdict import Sample
 
 # Columns of every frame beside the labels.
 FIXED = [MEASURE, ROUND, RANK, SEED, "value", "text", "diverged", "seeds", BEST, "edge", "note"]
+PAPER = ["paper", "paper_std", "paper_note"]  # the paper's number of a row
 PSEUDO = (BEST, MEASURE, RANK, ROUND)  # columns that are asked for like labels
 Place = tuple[Any, ...]  # the values of some labels, in their order
 MANY = list | tuple | set | range | Mapping  # several values of a label, or the names of a mapping
@@ -202,7 +203,7 @@ def matching(frame: pd.DataFrame, where: Where, labels: Iterable[str]) -> pd.Dat
 def fitting(wanted: Any) -> Callable[[Any], bool]:
     """Whether a label's value is the one that is wanted, one of several, or between two."""
     if isinstance(wanted, Between):
-        return lambda value: _is_number(value) and wanted.low <= value <= wanted.high
+        return lambda value: is_number(value) and wanted.low <= value <= wanted.high
     many = list(wanted) if isinstance(wanted, MANY) else [wanted]
     return lambda value: value in many and any(_same(value, one) for one in many)
 
@@ -227,14 +228,15 @@ def in_order(values: Iterable[Any]) -> list[Any]:
     texts.
     """
     found = list(dict.fromkeys(values))
-    numbers = sorted(value for value in found if _is_number(value))
+    numbers = sorted(value for value in found if is_number(value))
     if not numbers:
         return found
-    first = next(place for place, value in enumerate(found) if _is_number(value))
-    return found[:first] + numbers + [value for value in found[first:] if not _is_number(value)]
+    first = next(place for place, value in enumerate(found) if is_number(value))
+    return found[:first] + numbers + [value for value in found[first:] if not is_number(value)]
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a label's value is one: true is none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
 
 

@@ -24,9 +24,8 @@ from dpfl_cli.reproduction.numbers import (
     Row,
 )
 from dpfl_cli.reproduction.paper_numbers import beside_paper
-from dpfl_cli.reproduction.rows import FIXED, Rows
+from dpfl_cli.reproduction.rows import FIXED, PAPER, Rows
 
-PAPER = ["paper", "paper_std", "paper_note"]
 NUMBERS = ["seeds", "epsilon", "epsilon_target", "delta", "epsilon_paper", "releases"]
 
 
