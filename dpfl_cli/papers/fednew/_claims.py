@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dpfl_cli.papers.fednew import TITLES, WHOLE
-from dpfl_cli.papers.fednew._search import Point, product
+from dpfl_cli.papers.fednew._search import Point
 from dpfl_cli.reproduction.api import (
     Claim,
     Comparison,
@@ -17,6 +17,7 @@ from dpfl_cli.reproduction.api import (
     Sample,
     above,
     best_by_others,
+    grid,
     level,
 )
 
@@ -31,24 +32,13 @@ def acc(rows: Rows, who: str | Point, **labels: Any) -> Sample:
 
 
 def cells(
-    rows: Rows,
-    low: float = 0.0,
-    high: float = math.inf,
-    only: Sequence[str] = (),
-    fewest: int = 0,
+    rows: Rows, low: float = 0.0, high: float = math.inf, **some: Any
 ) -> Iterator[dict[str, Any]]:
-    """Every epsilon from `low` to below `high`, with every number of clients or every task.
-
-    Args:
-      only: these tasks.
-      fewest: from so many clients on.
-    """
+    """Every epsilon from `low` to below `high`, with every number of clients or task, or `some`."""
     side = [name for name in ("clients", "task") if name in rows.labels]
-    for eps in rows.choices("eps"):
-        if low <= eps < high:
-            for place in product(**{name: rows.choices(name) for name in side}):
-                if place.get("clients", fewest) >= fewest and (not only or place["task"] in only):
-                    yield {"eps": eps, **place}
+    known = rows.where(**some)
+    epsilons = [eps for eps in rows.choices("eps") if low <= eps < high]
+    return grid(eps=epsilons, **{name: known.choices(name) for name in side})
 
 
 def all_of(*judges: Judge) -> Judge:
@@ -60,10 +50,15 @@ def beats(ours: Sample, theirs: Sample, by: float) -> Comparison:
     return above(ours + -by, theirs) if by < 0 else above(ours, theirs, by=by)
 
 
-def ahead(who: str, other: str | Point, by: float = 0.0, **which: Any) -> Judge:
-    """In every one of some `cells` a method beats another."""
+def ahead(
+    who: str | Sequence[str], other: str | Point | Sequence[str], by: float = 0.0, **which: Any
+) -> Judge:
+    """In every one of some `cells` each of these methods beats each of the others."""
+    ours, theirs = ([many] if isinstance(many, str | Mapping) else many for many in (who, other))
     return lambda rows: (
-        beats(acc(rows, who, **cell), acc(rows, other, **cell), by) for cell in cells(rows, **which)
+        beats(acc(rows, one, **cell), acc(rows, two, **cell), by)
+        for one, two in itertools.product(ours, theirs)
+        for cell in cells(rows, **which)
     )
 
 

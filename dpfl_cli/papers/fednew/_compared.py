@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from dpfl_cli.papers.fednew import PAPER, TITLES
@@ -20,7 +21,6 @@ from dpfl_cli.papers.fednew._search import (
     Place,
     Point,
     Points,
-    Values,
     run,
     search,
     staged,
@@ -67,21 +67,18 @@ def compared(
         for method, (place, preset, values) in itertools.product(methods, places(scale)):
             if place.get("task") in LEFT_OUT.get(method, ()):
                 continue
-            for eps in epsilons[scale]:
-                for point in points(method, scale, preset):
-                    labels = {"method": method, **place, "eps": eps, **point}
-                    yield run(preset, labels, {**values, **few}, level)
+            for eps, point in itertools.product(epsilons[scale], points(method, scale, preset)):
+                labels = {"method": method, **place, "eps": eps, **point}
+                yield run(preset, labels, {**values, **few}, level)
 
     kind, number = source.split()
     curves = kind == "Figure"
     grids = {method: tuple(next(iter(points(method, "quick", "")))) for method in methods}
-    over = tuple(dict.fromkeys(label for grid in grids.values() for label in grid))
-    steps_of_1 = [label for label in grids.get("FGD", ()) if label in ("eta", "clip")]
-    slow: list[Point] = [{"method": "FGD"} | dict.fromkeys(steps_of_1, 1.0)] if steps_of_1 else []
-    measures = {
-        "selection": SELECTION,
-        "accuracy": ACCURACY,
-    }
+    over = tuple(dict.fromkeys(itertools.chain(*grids.values())))
+    slow: list[Point] = [
+        {"method": one} | dict.fromkeys(grids[one], 1.0) for one in methods if one == "FGD"
+    ]
+    measures = {"selection": SELECTION, "accuracy": ACCURACY}
     if "Scaf" in methods:
         measures["spent"] = SPENT
     if curves:
@@ -102,7 +99,11 @@ def compared(
         search=staged(methods, places("paper"), epsilons["paper"], slow, 3 if seeds[1] > 3 else 2),
         titles=TITLES,
         tables=list(_tables(side, grids, curves)),
-        figures=[over_rounds(side) if curves else OVER_CLIENTS],
+        figures=[
+            Figure("lines", "round", "curve", series="method", panels=[*side, "eps"])
+            if curves
+            else OVER_CLIENTS
+        ],
         **own,
     )
 
@@ -116,27 +117,14 @@ SPENT = Metric(
 )
 OVER_CLIENTS = Figure(
     "lines",
-    x="clients",
-    measures="accuracy",
+    "clients",
+    "accuracy",
     series="method",
     panels="eps",
     where={"best": True, "eps": [0.1, 1.0, 10.0]},
     share_y=True,
     x_title="number of clients",
-    y_title="test accuracy after the last round (%)",
 )
-
-
-def over_rounds(side: Sequence[str]) -> Figure:
-    return Figure(
-        "lines",
-        x="round",
-        measures="curve",
-        series="method",
-        panels=[*side, "eps"],
-        share_y=not side,
-        y_title="test accuracy (%)",
-    )
 
 
 def _tables(
@@ -144,45 +132,42 @@ def _tables(
 ) -> Iterator[Table]:
     """With the labels of places and the method down the side, over epsilon."""
 
-    def over_epsilon(caption: str, cells: Sequence[str], where: Values, note: str = "") -> Table:
-        notes = [note] if note else []
-        rows = [*side, "method"]
-        return Table(caption, rows=rows, columns="eps", cells=cells, where=where, notes=notes)
-
+    over_epsilon = partial(Table, rows=[*side, "method"], columns="eps")
     accuracy, with_scaffold = "est accuracy (%) after the last round", "Scaf" in grids
     yield over_epsilon(
         f"T{accuracy}, best point of each grid",
-        ["accuracy"],
-        {"best": True},
-        "DP-SCAFFOLD: every client adds the whole noise of the target epsilon, as the paper's "
-        "curves need; what that spends stands in the next table."
+        cells="accuracy",
+        where={"best": True},
+        notes="DP-SCAFFOLD: every client adds the whole noise of the target epsilon, as the "
+        "paper's curves need; what that spends stands in the next table."
         if with_scaffold
-        else "",
+        else (),
     )
     if with_scaffold:
         yield over_epsilon(
             f"DP-SCAFFOLD's best points: t{accuracy}, and the epsilon that they spend",
-            ["accuracy", "spent"],
-            {"method": SCAFFOLD, "best": True},
+            cells=["accuracy", "spent"],
+            where={"method": SCAFFOLD, "best": True},
         )
     for grid in dict.fromkeys(grids.values()):
         mine = [method for method in grids if grids[method] == grid]
         whose, what = (", ".join(TITLES[name] for name in names) for names in (mine, grid))
         cells = [f"best.{label}" for label in grid]
-        yield over_epsilon(f"What was the best, {what}: {whose}", cells, {"method": mine})
+        caption = f"What was the best, {what}: {whose}"
+        yield over_epsilon(caption, cells=cells, where={"method": mine})
     if "FGD" in grids:
         yield Table(
             f"DP-FedGD at every server step: t{accuracy}",
-            rows=[*side, *(label for label in grids["FGD"] if label != "eta"), "eta"],
-            columns="eps",
-            cells="accuracy",
+            [*side, *reversed(grids["FGD"])],
+            "eps",
+            "accuracy",
             where={"method": "FGD"},
         )
     if curves:
         yield Table(
             "Test accuracy (%) on the way, best point of each grid",
-            rows=[*side, "eps", "method"],
-            columns="round",
-            cells="curve",
+            [*side, "eps", "method"],
+            "round",
+            "curve",
             where={"round": [5, 10, 15, 20, 30, 50, 70]},
         )

@@ -6,7 +6,6 @@ last 20 rounds (section 6.1). Its grids (Table 7) are lost: those here are this 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from dpfl_cli.reproduction.api import (
     Run,
     Scale,
     Search,
+    grid,
 )
 
 Values = Mapping[str, Any]
@@ -94,12 +94,6 @@ WIDER_LOCAL_POINTS = ((1, 0.5), (5, 4.0))
 Points = Callable[[str, Scale, str], Iterable[Point]]  # of a method, a scale and a preset
 
 
-def product(**values: Iterable[Any]) -> Iterator[Point]:
-    """Every point of a grid."""
-    for point in itertools.product(*values.values()):
-        yield dict(zip(values, point, strict=True))
-
-
 def search(
     method: str, scale: Scale, preset: str, steps: Sequence[float] = SERVER_STEPS[2:]
 ) -> Iterator[Point]:
@@ -108,24 +102,22 @@ def search(
     Args:
       steps: server steps of DP-FedGD and DP-FedFC.
     """
-    smoke, adult, wider = scale == "smoke", preset == "adult", scale == "paper"
-    steps = (1.0, 3.0) if smoke else steps
-    if wider and not adult:
+    adult, wider = preset == "adult", scale == "paper"
+    if scale == "smoke":
+        steps = (1.0, 3.0)
+    elif wider and not adult:
         steps = (*SMALLER_STEP, *steps, *WIDER_STEPS)
     if method in ("FN", "FN_FC"):
-        points = [*(ADULT_POINTS if adult else IMAGE_POINTS)]
-        if wider:
-            points += WIDER_ADULT_POINTS if adult else WIDER_POINTS
-        elif scale == "quick" and not adult:
-            points.remove(NEVER_BEST)
-        for alpha, rho, bound in points:
-            yield {"alpha": alpha, "rho": rho, "bound": bound}
+        usual, more = (ADULT_POINTS, WIDER_ADULT_POINTS) if adult else (IMAGE_POINTS, WIDER_POINTS)
+        for alpha, rho, bound in (*usual, *(more if wider else ())):
+            if scale != "quick" or adult or (alpha, rho, bound) != NEVER_BEST:
+                yield {"alpha": alpha, "rho": rho, "bound": bound}
     elif method == "FGD":
-        yield from product(eta=steps)
+        yield from grid(eta=steps)
     elif method == "FFC":
-        gammas = GAMMAS[:1] if smoke else (WIDER_GAMMA, *GAMMAS) if wider else GAMMAS
-        last = steps[:-1] if wider and not adult else steps
-        yield from product(eta=last, gamma=gammas, feature_clip=(1.0,), gradient_clip=(1.0,))
+        gammas = {"smoke": GAMMAS[0], "quick": GAMMAS, "paper": (WIDER_GAMMA, *GAMMAS)}[scale]
+        steps = [step for step in steps if step < WIDER_STEPS[-1]]
+        yield from grid(eta=steps, gamma=gammas, feature_clip=1.0, gradient_clip=1.0)
     else:
         for count, length in (*LOCAL_POINTS, *(WIDER_LOCAL_POINTS if wider else ())):
             yield {"steps": count, "length": length}
@@ -276,12 +268,10 @@ def staged(
     """A search with two whole grids as a check: of the first method, and of the last that is not
     DP-SCAFFOLD, each in its first place at the middle epsilon.
     """
-    first = [place for place, _, _ in places]
-    middle = epsilons[len(epsilons) // 2]
-    whole = []
-    for method in (methods[0], next(one for one in reversed(methods) if one not in SCAFFOLD)):
-        here = (one for one in first if one.get("task") not in LEFT_OUT.get(method, ()))
-        whole.append({"method": method, **next(here), "eps": middle})
+    whole, first = [], [place for place, *_ in places]
+    for method in (methods[0], [one for one in methods if one not in SCAFFOLD][-1]):
+        here = [place for place in first if place.get("task") not in LEFT_OUT.get(method, ())]
+        whole.append({"method": method, **here[0], "eps": epsilons[len(epsilons) // 2]})
     return Search(
         reduced=reduced,
         note="35 of 70 rounds and a third of the training records, with the noise a round of the "

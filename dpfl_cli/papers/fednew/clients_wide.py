@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dpfl_cli.papers.fednew._claims import (
     acc,
+    ahead,
     beats,
     cells,
     close,
@@ -16,10 +17,9 @@ from dpfl_cli.papers.fednew._claims import (
 from dpfl_cli.papers.fednew._search import (
     HALF_WIDE,
     OF_WIDE,
-    PIXELS,
     WIDE,
 )
-from dpfl_cli.papers.fednew.clients import ONE, fedfc_is_best, on_images
+from dpfl_cli.papers.fednew.clients import ONE, on_images
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
@@ -52,7 +52,8 @@ def wide(
         number,
         ONE,
         preset,
-        {"smoke": PIXELS, "quick": HALF_WIDE, "paper": WIDE},
+        HALF_WIDE,
+        WIDE,
         (2.0, minutes),
         (fewest, 500),
         "all records and rounds, three seeds; 4 of 9 epsilons and 2 of 5 numbers of clients; a "
@@ -107,7 +108,7 @@ table10 = wide(
         "switch",
         "from epsilon 2 on DP-FedFC is the best, beside DP-FedNew-FC, DP-FedGD and DP-SCAFFOLD",
         "section 6.4, Table 10",
-        fedfc_is_best(2.0, "FN_FC", "FGD", "Scaf"),
+        ahead("FFC", ("FN_FC", "FGD", "Scaf"), low=2.0),
         "holds",
     ),
     level_low,

@@ -81,6 +81,16 @@ def until(rows: Rows, other: str, place: Point) -> float:
     return crossing(curve, rows.value("accuracy", method=other, **BEST, **place), seconds)
 
 
+def within(rows: Rows, time: str, share: float, text: str, **at: int) -> Comparisons:
+    """DP-FedNew has the final accuracy of either other method in this share of its own time."""
+    for place, other in product(places(rows), ("FGD", "Scaf")):
+        soon = (
+            until(one, other, place) < share * one.value(time, method="FN", **at, **place)
+            for one in rows.by_seed()
+        )
+        yield each_seed(soon, f"{TITLES[other]}'s {text}, {said(place)}")
+
+
 @claim(
     "section 6.6, Figure 4",
     note="at steps of 5 rounds; depends on the step that DP-FedGD may take, here the best of its "
@@ -90,23 +100,13 @@ def time(rows: Rows) -> Comparisons:
     """DP-FedNew reaches the final accuracy of DP-FedGD and of DP-SCAFFOLD within a quarter of its
     own computing time
     """
-    for place, other in product(places(rows), ("FGD", "Scaf")):
-        soon = (
-            until(one, other, place) < 0.25 * one.value("total", method="FN", **place)
-            for one in rows.by_seed()
-        )
-        yield each_seed(soon, f"{TITLES[other]}'s within a quarter, {said(place)}")
+    yield from within(rows, "total", 0.25, "within a quarter")
 
 
 @claim("section 6.6, Figure 4", note="depends on the step that DP-FedGD may take")
 def rounds(rows: Rows) -> Comparisons:
     """DP-FedNew reaches the final accuracy of DP-FedGD and of DP-SCAFFOLD before round 15"""
-    for place, other in product(places(rows), ("FGD", "Scaf")):
-        early = (
-            until(one, other, place) < one.value("seconds", method="FN", round=15, **place)
-            for one in rows.by_seed()
-        )
-        yield each_seed(early, f"{TITLES[other]}'s before round 15, {said(place)}")
+    yield from within(rows, "seconds", 1, "before round 15", round=15)
 
 
 @claim("ours", note="computing time only; rounds of communication are not in it")
@@ -139,16 +139,8 @@ def comparable(rows: Rows) -> Comparisons:
         yield level(*found, within=2)
 
 
-def by_round(caption: str, measure: str) -> Table:
-    return Table(
-        caption,
-        rows=["task", "eps", "method"],
-        columns="round",
-        cells=measure,
-        where={"round": [5, 10, 20, 30, 50, 70]},
-    )
-
-
+PLACE = ["task", "eps", "method"]
+LATE = {"round": [5, 10, 20, 30, 50, 70]}
 SHARE = "computing time, DP-FedNew in all = 1"
 OF_BEST = ["task", "method", "eps", "point"]
 fig4 = Artifact(
@@ -211,13 +203,19 @@ fig4 = Artifact(
     search=staged(METHODS, on(NARROW)("paper"), OF_CURVES["paper"]),
     titles={**TITLES, "point": "point of the grid", "best.point": "best point"},
     tables=[
-        by_round("Computing time after so many rounds, DP-FedNew's of all rounds = 1", "share"),
-        by_round("Test accuracy (%) after so many rounds", "curve"),
+        Table(
+            "Computing time after so many rounds, DP-FedNew's of all rounds = 1",
+            PLACE,
+            "round",
+            "share",
+            where=LATE,
+        ),
+        Table("Test accuracy (%) after so many rounds", PLACE, "round", "curve", where=LATE),
         Table(
             "In all, best point of each grid",
-            rows=["task", "eps", "method"],
-            columns="measure",
-            cells=["accuracy", "ratio", "total", "operations", "floats", "best.point"],
+            PLACE,
+            "measure",
+            ["accuracy", "ratio", "total", "operations", "floats", "best.point"],
             notes="operations are those of torch's products, counted in two rounds beforehand; – "
             "where a method computes in compiled kernels alone, whose operations are not counted",
         ),
@@ -225,12 +223,10 @@ fig4 = Artifact(
     figures=[
         Figure(
             "lines",
-            x="share",
-            measures="curve",
+            "share",
+            "curve",
             series="method",
             panels=["task", "eps"],
-            x_title=SHARE,
-            y_title="test accuracy (%)",
         )
     ],
     notes=[

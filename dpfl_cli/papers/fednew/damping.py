@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import product
 from statistics import fmean
 
 from dpfl_cli.papers.fednew import FEATURES, PAPER, TITLES
@@ -34,6 +33,7 @@ from dpfl_cli.reproduction.api import (
     Table,
     below,
     each_seed,
+    grid,
     level,
 )
 
@@ -55,16 +55,14 @@ SMALLER: dict[Scale, Values] = {"smoke": {**PIXELS, "rounds": 10}, "quick": SMAL
 
 def places(rows: Rows) -> Iterator[dict[str, float]]:
     """Every number of clients and round."""
-    for clients, number in product(rows.choices("clients"), ROUNDS):
-        yield {"clients": clients, "round": number}
+    return grid(clients=rows.choices("clients"), round=ROUNDS)
 
 
 def favourites(rows: Rows, label: str) -> list[float]:
     """Its value in the most accurate pair, at every number of clients and round, of one seed."""
-    pairs = product(rows.choices("alpha"), rows.choices("rho"))
-    cells = [{"alpha": alpha, "rho": rho} for alpha, rho in pairs]
+    pairs = list(grid(alpha=rows.choices("alpha"), rho=rows.choices("rho")))
     return [
-        max(cells, key=lambda cell: rows.value("curve", **cell, **at))[label] for at in places(rows)
+        max(pairs, key=lambda pair: rows.value("curve", **pair, **at))[label] for at in places(rows)
     ]
 
 
@@ -88,7 +86,7 @@ def insensitive(rows: Rows) -> Comparisons:
     for clients in rows.choices("clients"):
         best = {"clients": clients, "round": 70, "rank": 1}
         alpha = rows.value("best.alpha", **best)
-        found = [rows("accuracy", clients=clients, alpha=alpha, rho=rho) for rho in PENALTIES]
+        found = rows.each("accuracy", clients=clients, alpha=alpha, rho=PENALTIES)
         yield from close(found, within=5)
 
 
@@ -112,8 +110,7 @@ def pairs_of(
         counts = {"smoke": clients[:1], "quick": (clients[0], 100), "paper": clients}[scale]
         smoke = scale == "smoke"
         pairs = ((0.1, 1.0), (1.0, 10.0)) if smoke else (DAMPINGS, PENALTIES)
-        for count, alpha, rho in product(counts, *pairs):
-            labels = {"clients": count, "alpha": alpha, "rho": rho}
+        for labels in grid(clients=counts, alpha=pairs[0], rho=pairs[1]):
             overrides = [f"+experiment=fednew/{preset}", "algorithm=fednew_record"]
             yield Run(labels, overrides, {**OWN, **SMALLER[scale], **settings(labels)})
 
@@ -169,19 +166,19 @@ def pairs_of(
         tables=[
             Table(
                 "The three best pairs at every round",
-                rows=["clients", "round", "rank"],
-                columns="measure",
-                cells=["curve", "best.alpha", "best.rho", "curvature"],
+                ["clients", "round", "rank"],
+                "measure",
+                ["curve", "best.alpha", "best.rho", "curvature"],
                 where={"rank": [1, 2, 3]},
             ),
             Table(
                 "Test accuracy (%) after round 70",
-                rows=["clients", "alpha"],
-                columns="rho",
-                cells="accuracy",
+                ["clients", "alpha"],
+                "rho",
+                "accuracy",
             ),
         ],
-        figures=[Figure("heatmap", x="rho", y="alpha", measures="accuracy", panels="clients")],
+        figures=[Figure("heatmap", "rho", y="alpha", measures="accuracy", panels="clients")],
         claims=[
             Claim(
                 "rho",

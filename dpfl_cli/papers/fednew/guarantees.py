@@ -178,9 +178,9 @@ extra_privacy = Artifact(
         Table(
             "Client level: epsilon of all rounds as claimed, and on data whose last "
             "client's clip binds in every round",
-            rows=["variant", "target"],
-            columns="measure",
-            cells=["claimed", "exact", "factor"],
+            ["variant", "target"],
+            "measure",
+            ["claimed", "exact", "factor"],
             where={"level": "client"},
             notes=[
                 "Exact Gaussian composition, in the limit of many clients. A test plays the worst "
@@ -191,9 +191,9 @@ extra_privacy = Artifact(
             "Record level: how much further than claimed one record moves its client's "
             "share in a round with the worst auxiliary vector, and the largest of the clients' "
             "sensitivities over the one that the noise is for",
-            rows="variant",
-            columns="measure",
-            cells=["factor", "shares"],
+            "variant",
+            "measure",
+            ["factor", "shares"],
             where={"level": "record", "target": 1.0},
             notes=[
                 "Neither depends on epsilon. The data have no curvature: below 1 they do not use "
@@ -202,16 +202,16 @@ extra_privacy = Artifact(
         ),
         Table(
             "Test accuracy (%) on Adult after the last round",
-            rows=["level", "variant"],
-            columns="target",
-            cells="accuracy",
+            ["level", "variant"],
+            "target",
+            "accuracy",
         ),
     ],
     figures=[
         Figure(
             "bars",
-            x="variant",
-            measures="factor",
+            "variant",
+            "factor",
             panels="level",
             log="y",
             numbers=True,
@@ -224,8 +224,8 @@ extra_privacy = Artifact(
         ),
         Figure(
             "bars",
-            x="target",
-            measures="accuracy",
+            "target",
+            "accuracy",
             series="variant",
             panels="level",
             share_y=True,

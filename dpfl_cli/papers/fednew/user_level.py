@@ -4,8 +4,9 @@ to 6.4, J).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, TITLES, WHOLE
@@ -33,7 +34,6 @@ from dpfl_cli.papers.fednew._search import (
     OF_WIDE_IMAGES,
     SCAFFOLD,
     SHARE,
-    SMALLER_STEP,
     SYNTHETIC,
     WARM,
     WHOLE_SHARE,
@@ -42,7 +42,6 @@ from dpfl_cli.papers.fednew._search import (
     Point,
     Tasks,
     on,
-    product,
 )
 from dpfl_cli.papers.fednew.record_level import (
     READINGS,
@@ -50,7 +49,7 @@ from dpfl_cli.papers.fednew.record_level import (
     TWO_READINGS,
     differing,
 )
-from dpfl_cli.reproduction.api import Artifact, Claim, Comparisons, Rows, Scale, below, claim
+from dpfl_cli.reproduction.api import Artifact, Claim, Comparisons, Rows, Scale, below, claim, grid
 
 USER = {"dp.unit": "client", "dp.relation": "zero_out"}
 DUALS = {"algorithm.dual": "paper", "dp.mode": "paper"}
@@ -73,33 +72,41 @@ GUARANTEES = (
 )
 
 
+CLIPS = (0.03, 0.1, 1.0)
+# wider at scale=paper, where ends were the best at quick
+SERVER_STEPS: Mapping[Scale, Sequence[float]] = {
+    "smoke": (1.0, 3.0),
+    "quick": (0.3, 1.0, 3.0, 10.0),
+    "paper": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
+}
+FEDFC_STEPS: Mapping[Scale, Sequence[float]] = {
+    "smoke": (1.0,),
+    "quick": (0.3, 1.0, 3.0),
+    "paper": (0.3, 1.0, 3.0, 10.0),
+}
+
+
 def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
     """The points of a method's grid at user level that are searched."""
-    smoke, wider = scale == "smoke", scale == "paper"  # where ends were the best at quick
-    clips = (0.03, 0.1, 1.0) if (preset == "adult" and not smoke) or wider else (0.1, 1.0)
+    adult, wider = preset == "adult", scale == "paper"
+    clips = CLIPS if wider or (adult and scale == "quick") else CLIPS[1:]
     if method == "FGD":
-        server_steps = [1.0, 3.0] if smoke else [0.3, 1.0, 3.0, 10.0]
-        server_steps = [*SMALLER_STEP, *server_steps, 30.0] if wider else server_steps
-        yield from product(eta=server_steps, clip=clips)
+        yield from grid(eta=SERVER_STEPS[scale], clip=clips)
     elif method == "FFC":
-        steps = (1.0,) if smoke else (0.3, 1.0, 3.0, 10.0) if wider else (0.3, 1.0, 3.0)
         gammas = (WIDER_GAMMA, *GAMMAS) if wider else GAMMAS
-        yield from product(eta=steps, gamma=gammas, feature_clip=(1.0,), clip=clips)
+        yield from grid(eta=FEDFC_STEPS[scale], gamma=gammas, feature_clip=1.0, clip=clips)
     elif method in SCAFFOLD:
         long = 2.0 if preset in ("federated_emnist", "synthetic") else 1.0
-        for clip in clips:
-            yield {"steps": 1, "length": 1.0, "clip": clip}
-            yield {"steps": 5, "length": long, "clip": clip}
-            if wider:
-                yield {"steps": 1, "length": 0.5, "clip": clip}
-                yield {"steps": 5, "length": 2 * long, "clip": clip}
+        local = [(1, 1.0), (5, long), *([(1, 0.5), (5, 2 * long)] if wider else [])]
+        for clip, (steps, length) in product(clips, local):
+            yield {"steps": steps, "length": length, "clip": clip}
     else:
-        penalties: Sequence[float] = (1.0,) if smoke else (0.01, 0.1, 1.0)
-        if scale == "quick" and preset != "adult":
-            penalties = penalties[:2]  # the largest was the best nowhere where it was run
-        yield from product(alpha=(0.1,), rho=penalties, clip=clips)
+        penalties = {"smoke": (1.0,), "quick": (0.01, 0.1), "paper": (0.01, 0.1, 1.0)}[scale]
+        if adult and scale == "quick":  # elsewhere the largest was the best nowhere
+            penalties = (0.01, 0.1, 1.0)
+        yield from grid(alpha=0.1, rho=penalties, clip=clips)
         if wider:
-            yield from product(alpha=(0.01,), rho=(0.01,), clip=clips)
+            yield from grid(alpha=0.01, rho=0.01, clip=clips)
 
 
 at_user_level = partial(compared, points=points, level=USER_LEVEL)
@@ -221,7 +228,7 @@ def noise(rows: Rows) -> Comparisons:
     """on EMNIST with 47 clients no method is right on more than a tenth of the test images after 70
     rounds, at no epsilon
     """
-    for cell in cells(rows, only=FEDERATED_47):
+    for cell in cells(rows, task=FEDERATED_47):
         for method in DIFFERENT[2:]:
             yield below(acc(rows, method, **cell), 10)
 
@@ -234,7 +241,7 @@ def on_data(name: str, tasks: Sequence[str], where: str, method: str) -> list[Cl
             f"scaffold_{name}",
             f"{where} DP-SCAFFOLD is less accurate than {TITLES[method]} at every epsilon below 10",
             place,
-            ahead(method, "Scaf", high=10, only=tasks),
+            ahead(method, "Scaf", high=10, task=tasks),
             note=WHOLE,
         ),
         Claim(
@@ -242,7 +249,7 @@ def on_data(name: str, tasks: Sequence[str], where: str, method: str) -> list[Cl
             f"{where} DP-FedGD is slower, behind {TITLES[method]} in rounds 5 to 20 at every "
             "epsilon",
             place,
-            early(method, "FGD", low=0, only=tasks),
+            early(method, "FGD", low=0, task=tasks),
         ),
     ]
 
@@ -271,7 +278,7 @@ fig6 = at_user_level(
             "ours",
             all_of(
                 *(
-                    ahead(f"{method}_off", method, by=-1, only=tasks)
+                    ahead(f"{method}_off", method, by=-1, task=tasks)
                     for _, tasks, _, method in PAIRS
                 )
             ),
@@ -281,7 +288,7 @@ fig6 = at_user_level(
             "dual_synthetic",
             "on Synthetic(5, 5) DP-FedNew without duals is the more accurate one, at every epsilon",
             "ours",
-            ahead("FN_off", "FN", only=SYNTHETIC),
+            ahead("FN_off", "FN", task=SYNTHETIC),
             note="a client's dual keeps its shares of the noise",
         ),
         noise,

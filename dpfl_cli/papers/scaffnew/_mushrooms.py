@@ -80,8 +80,8 @@ def against_steps(*panels: str, **more: Any) -> Figure:
     """Suboptimality against local steps, with 1/p*."""
     return Figure(
         "lines",
-        x="tau",
-        measures="suboptimality",
+        "tau",
+        "suboptimality",
         series="eps",
         panels=panels,
         log=["x", "y"],

@@ -186,16 +186,16 @@ fig5 = Artifact(
     tables=[
         Table(
             "Best local steps over nominal epsilons: mean, standard deviation, fewest and most",
-            rows=["task", "method"],
-            columns="C",
-            cells=["mean_steps", "spread", "fewest_steps", "most_steps"],
+            ["task", "method"],
+            "C",
+            ["mean_steps", "spread", "fewest_steps", "most_steps"],
         ),
         *(
             Table(
                 f"{title}: mean and standard deviation over their data and epsilons",
-                rows="method",
-                columns="C",
-                cells=[f"{group}_mean", f"{group}_spread"],
+                "method",
+                "C",
+                [f"{group}_mean", f"{group}_spread"],
                 where={"C": CLIP_NORMS[GROUPS[group][0]]},
             )
             for group, title in (
@@ -206,9 +206,9 @@ fig5 = Artifact(
         Table(
             "Least squares of a group's mean against C and against the root of C, three values "
             "of C each",
-            rows="method",
-            columns="measure",
-            cells=[f"{group}_{fit}" for group in GROUPS for fit in ("line", "root")],
+            "method",
+            "measure",
+            [f"{group}_{fit}" for group in GROUPS for fit in ("line", "root")],
             notes=[
                 "Three points and two coefficients leave one degree of freedom: these R^2 prove "
                 "nothing. Means are over nominal epsilon 0.5 and 3.3, of the paper's four; at "
@@ -217,29 +217,29 @@ fig5 = Artifact(
         ),
         Table(
             "Change of the error over C at nominal epsilon 3.3 (points)",
-            rows="task",
-            columns="method",
-            cells="change",
+            "task",
+            "method",
+            "change",
         ),
         Table(
             "Best local steps, and the test error (%) there",
-            rows=["task", "method", "eps"],
-            columns="C",
-            cells=["best.tau", "error"],
+            ["task", "method", "eps"],
+            "C",
+            ["best.tau", "error"],
             where={"best": True},
         ),
         Table(
             "Epsilon of the ledger at these points",
-            rows=["task", "method"],
-            columns=["C", "eps"],
-            cells="honest",
+            ["task", "method"],
+            ["C", "eps"],
+            "honest",
         ),
     ],
     figures=[
         Figure(
             "lines",
-            x="C",
-            measures=[f"{group}_mean" for group in GROUPS],
+            "C",
+            [f"{group}_mean" for group in GROUPS],
             series="method",
             panels="measure",
             x_title="clip norm C",
@@ -248,8 +248,8 @@ fig5 = Artifact(
         ),
         Figure(
             "lines",
-            x="C",
-            measures="mean_steps",
+            "C",
+            "mean_steps",
             series="method",
             panels="task",
             log="x",

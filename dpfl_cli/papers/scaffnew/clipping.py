@@ -146,23 +146,23 @@ fig11 = Artifact(
         Table(
             "Length of client 1's update before clipping, and its train loss, after so "
             "many local iterations",
-            rows=["method", "clipping"],
-            columns="round",
-            cells=["length", "loss"],
+            ["method", "clipping"],
+            "round",
+            ["length", "loss"],
             where={"round": [2, 4, 5, 10, 15, 25, 50, 75, 125, 250, 375]},
         ),
         Table(
             "Longest update, and the loss at the end",
-            rows=["method", "clipping"],
-            columns="measure",
-            cells=["longest", "later", "last_loss"],
+            ["method", "clipping"],
+            "measure",
+            ["longest", "later", "last_loss"],
         ),
     ],
     figures=[
         Figure(
             "lines",
-            x="communications",
-            measures=measure,
+            "communications",
+            measure,
             series="clipping",
             panels="method",
             log="y" if measure == "length" else (),

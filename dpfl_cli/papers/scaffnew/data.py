@@ -110,7 +110,7 @@ def _fact(value: str, title: str, levels: str | Sequence[str] = "") -> Fact:
 
 
 def _table(caption: str, columns: str, *cells: str) -> Table:
-    return Table(caption, rows="task", columns=columns, cells=cells)
+    return Table(caption, "task", columns, cells)
 
 
 SMALL = untrained("nothing is trained; images and volumes of a smaller size", 0.3)
@@ -168,7 +168,7 @@ table1 = Artifact(
         _table("The runs", "measure", "batch", "iterations", "dimension"),
         _table("Clip norms", "level", "clip"),
     ],
-    figures=[Figure("bars", x="task", measures="dimension", log="y", y_title="parameters d")],
+    figures=[Figure("bars", "task", "dimension", log="y", y_title="parameters d")],
     claims=[sizes, unequal, femnist_total],
     notes=[
         "FEMNIST: the paper writes of images of 128 x 128 pixels and of 63 classes in one place, "

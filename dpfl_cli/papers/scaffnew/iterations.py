@@ -180,7 +180,7 @@ CURVES = ("task", "method", "eps")
 
 
 def _over_iterations(caption: str, cell: str, *tau: str) -> Table:
-    return Table(caption, rows=["task", "method", "eps", *tau], columns="T", cells=cell)
+    return Table(caption, ["task", "method", "eps", *tau], "T", cell)
 
 
 def _figure(
@@ -246,17 +246,17 @@ def _figure(
             _over_iterations("Train loss", "loss", "tau"),
             Table(
                 "Best number of iterations",
-                rows=["task", "method"],
-                columns="eps",
-                cells=["best_T", "lowest"],
+                ["task", "method"],
+                "eps",
+                ["best_T", "lowest"],
             ),
             _over_iterations("Epsilon of the ledger", "honest"),
         ],
         figures=[
             Figure(
                 "lines",
-                x="T",
-                measures=measure,
+                "T",
+                measure,
                 series="eps",
                 panels=panels,
                 x_title="local iterations T",

@@ -167,17 +167,17 @@ LOWEST = Best("tau", "error", note="lowest test error")
 def by_steps(*side: str) -> Table:
     return Table(
         "Test error (%) by local steps between communications",
-        rows=["task", "method", *side, "eps"],
-        columns="tau",
-        cells="error",
+        ["task", "method", *side, "eps"],
+        "tau",
+        "error",
     )
 
 
 def against_steps(panel: str) -> Figure:
     return Figure(
         "lines",
-        x="tau",
-        measures="error",
+        "tau",
+        "error",
         series="eps",
         panels=[panel, "method"],
         log="x",
@@ -246,9 +246,9 @@ def _figure(
             Table(
                 "Best local steps, the test error (%) there, the share of updates clipped, and the "
                 "epsilon that is really spent",
-                rows=["task", "method", "C"],
-                columns="eps",
-                cells=["best.tau", "error", "clipped", "honest"],
+                ["task", "method", "C"],
+                "eps",
+                ["best.tau", "error", "clipped", "honest"],
                 where={"best": True},
             ),
         ],

@@ -170,17 +170,17 @@ fig12 = Artifact(
         Table(
             "(a) Best number of local steps after 480 local iterations, beside 1/p* = 10 "
             "of DP-ScaffNew",
-            rows=["method", "eps"],
-            columns="measure",
-            cells=["best.tau", "steps_ratio", "suboptimality", "at_advice", "spent"],
+            ["method", "eps"],
+            "measure",
+            ["best.tau", "steps_ratio", "suboptimality", "at_advice", "spent"],
             where={"best": True, "sweep": ["steps", ""]},
             notes=["f(x_T) - f* at the best number, and at 10 local steps."],
         ),
         Table(
             "(b) Best number of iterations of DP-ScaffNew at p*, beside T*",
-            rows=["coins", "eps"],
-            columns="measure",
-            cells=[
+            ["coins", "eps"],
+            "measure",
+            [
                 "best.T",
                 "advised",
                 "time_ratio",
@@ -194,9 +194,9 @@ fig12 = Artifact(
         Table(
             "What the nominal epsilons are: Lemma 1 with v = 9.4e-9, and noise that is "
             "proved for the target (zCDP), 480 iterations",
-            rows="eps",
-            columns="measure",
-            cells=["honest", "proved_price", "proved_time", "start", "proved"],
+            "eps",
+            "measure",
+            ["honest", "proved_price", "proved_time", "start", "proved"],
             where={"eps": EPSILONS},
             notes=[
                 "Under the paper's own relation, one client zeroed out, and per client, whose "
@@ -206,9 +206,9 @@ fig12 = Artifact(
         Table(
             "What clients communicated, before clipping at 10: share that was clipped, and "
             "the longest",
-            rows=["method", "tau"],
-            columns="eps",
-            cells=["clipped", "length"],
+            ["method", "tau"],
+            "eps",
+            ["clipped", "length"],
             where={"tau": [1, 10, 120, 480]},
         ),
     ],
@@ -221,8 +221,8 @@ fig12 = Artifact(
         ),
         Figure(
             "lines",
-            x="T",
-            measures="suboptimality",
+            "T",
+            "suboptimality",
             series="eps",
             panels="coins",
             where={"sweep": "iterations"},
@@ -236,8 +236,8 @@ fig12 = Artifact(
         ),
         Figure(
             "lines",
-            x="round",
-            measures="curve",
+            "round",
+            "curve",
             series="method",
             where={"sweep": "none"},
             log="y",

@@ -112,16 +112,16 @@ extra_nominal = Artifact(
         by_steps(),
         Table(
             "Best local steps, the test error (%) there, and the epsilon that is really spent",
-            rows=["task", "method"],
-            columns="eps",
-            cells=["best.tau", "error", "honest"],
+            ["task", "method"],
+            "eps",
+            ["best.tau", "error", "honest"],
             where={"best": True},
         ),
         Table(
             "Where the private curve comes within 10 points of the one without noise",
-            rows=["task", "method"],
-            columns="measure",
-            cells=["enough", "factor"],
+            ["task", "method"],
+            "measure",
+            ["enough", "factor"],
             notes=[
                 "The noise depends on sqrt(v) / epsilon alone: nominal epsilon 33 with v is "
                 "nominal epsilon 3.3 with v / 100."

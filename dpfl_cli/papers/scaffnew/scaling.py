@@ -207,23 +207,23 @@ scaling = Artifact(
     tables=[
         Table(
             "Best number of local steps after 480 iterations, and T* of DP-ScaffNew",
-            rows=["method", "C"],
-            columns="eps",
-            cells=["best.tau", "advised", "spent"],
+            ["method", "C"],
+            "eps",
+            ["best.tau", "advised", "spent"],
             where=CHOSEN,
         ),
         Table(
             "Over the four targets",
-            rows=["method", "C"],
-            columns="measure",
-            cells=["mean_steps", "variance"],
+            ["method", "C"],
+            "measure",
+            ["mean_steps", "variance"],
         ),
         Table(
             "How it grows: least-squares lines with intercept, through the mean at 4 clip "
             "norms, and through all 16",
-            rows="method",
-            columns="measure",
-            cells=["linear", "root", "growth", "all_linear", "all_root"],
+            "method",
+            "measure",
+            ["linear", "root", "growth", "all_linear", "all_root"],
             notes=[
                 "The paper reports the line in C for DP-ScaffNew and the line in the root of C for "
                 "DP-FedAvg, each from three clip norms."
@@ -232,17 +232,17 @@ scaling = Artifact(
         Table(
             "C / epsilon: f(x_T) - f* of DP-ScaffNew at 12 local steps, and the longest "
             "update of all runs with these local steps",
-            rows="C",
-            columns="eps",
-            cells=["suboptimality", "length"],
+            "C",
+            "eps",
+            ["suboptimality", "length"],
             where={"part": "grid", "method": "ScaffNew", "tau": 12},
         ),
     ],
     figures=[
         Figure(
             "lines",
-            x="quotient",
-            measures="best.tau",
+            "quotient",
+            "best.tau",
             series="C",
             panels="method",
             where=GRID,
@@ -254,8 +254,8 @@ scaling = Artifact(
         ),
         Figure(
             "lines",
-            x="C",
-            measures="mean_steps",
+            "C",
+            "mean_steps",
             series="method",
             title="mean over the four targets",
             y_title="best local steps",
