@@ -111,6 +111,7 @@ class Price(Measure):
 
     accountant: str = "run"
     _: KW_ONLY
+    title: str = "epsilon of the ledger"
     options: Mapping[str, Scalar] = field(default_factory=dict)
     part: Literal["all", "convention"] = "all"
     round_up: int | None = None

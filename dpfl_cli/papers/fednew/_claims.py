@@ -81,8 +81,7 @@ def early(who: str, other: str, low: float = 1.0, **which: Any) -> Judge:
 
     def judge(rows: Rows) -> Comparisons:
         for cell, number in itertools.product(cells(rows, low, **which), (5, 10, 15, 20)):
-            here = {**cell, "round": number}
-            yield above(rows("curve", method=who, **here), rows("curve", method=other, **here))
+            yield above(*rows.each("curve", method=(who, other), **cell, round=number))
 
     return judge
 
@@ -141,7 +140,8 @@ def gap(place: str, note: str) -> list[Claim]:
 
 
 def over_clients(rows: Rows, method: str, eps: float) -> list[Sample]:
-    return [acc(rows, method, eps=eps, clients=count) for count in rows.choices("clients")]
+    place = {"eps": eps, "clients": rows.choices("clients")}
+    return rows.each("accuracy", best=True, method=method, **place)
 
 
 def everywhere(

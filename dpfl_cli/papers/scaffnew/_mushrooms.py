@@ -14,7 +14,6 @@ from dpfl_cli.reproduction.api import (
     Figure,
     Mark,
     Metric,
-    Price,
     Rows,
     Run,
     Size,
@@ -57,10 +56,6 @@ def gap(**where: Any) -> Metric:
     return Metric("suboptimality", "last", better="lower", title="f(x_T) - f*", where=where)
 
 
-def spent(**where: Any) -> Price:
-    return Price(title="epsilon of the ledger", where=where)
-
-
 def best_steps_over_advice(*per: str, **where: Any) -> Derived:
     return Derived(
         lambda rows: rows.value("best.tau") / rows.value("free_steps"),
@@ -87,7 +82,6 @@ def against_steps(*panels: str, **more: Any) -> Figure:
         log=["x", "y"],
         marks=[Mark(at="free_steps", title="1/p*")],
         x_title="local steps between communications",
-        y_title="f(x_T) - f*",
         **more,
     )
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise, product
+from itertools import pairwise
 from math import nan
 from statistics import correlation
 from typing import Any
 
-from dpfl_cli.reproduction.api import Comparisons, Missing, Rows, Run, Scale, each_seed
+from dpfl_cli.reproduction.api import (
+    Comparisons,
+    Missing,
+    Rows,
+    Run,
+    Scale,
+    between,
+    each_seed,
+    grid,
+)
 
 METHODS = {"ScaffNew": "algorithm=scaffnew", "FedAvg": "algorithm=fedavg_scheduled"}
 EPSILONS = (0.5, 1.0, 2.0, 3.3)  # nominal
@@ -159,22 +168,15 @@ def best_of(rows: Rows, label: str, measure: str, **labels: Any) -> float:
 
 def targets_of(rows: Rows, low: float = 0, high: float = 100) -> list[float]:
     """The nominal epsilons from `low` to `high` that occur."""
-    found = [eps for eps in rows.choices("eps") if eps != NONE and low <= eps <= high]
-    if not found:
-        raise Missing(f"no nominal epsilon from {low} to {high}")
-    return found
+    return rows.where(eps=between(low, high)).choices("eps")
 
 
 Test = Callable[[Rows, dict[str, Any]], bool]
 
 
 def each_cell(rows: Rows, text: str, test: Test, **labels: Any) -> Comparisons:
-    """A statement of shape about every combination of labels, of which some are given as several
-    values, tested on the rows of every seed.
-    """
-    many = [[one] if isinstance(one, str | float) else one for one in labels.values()]
-    for values in product(*many):
-        cell = dict(zip(labels, values, strict=True))
+    """A statement of shape about every cell of a grid, tested on the rows of every seed."""
+    for cell in grid(**labels):
         words = ", ".join(f"{name}={value}" for name, value in cell.items())
         yield each_seed((test(one, cell) for one in rows.by_seed()), f"{text} ({words})")
 
@@ -202,7 +204,6 @@ WORDS = {
     "messidor": "Messidor",
 }
 TITLES = {
-    "method": "method",
     "eps": "nominal epsilon",
     "tau": "local steps",
     "T": "local iterations T",
@@ -216,7 +217,7 @@ TITLES = {
 TASK_TITLES = {
     **TITLES,
     "task": "data",
-    "cifar10": "CIFAR-10",
+    **WORDS,
     **{task: f"{WORDS[task]} stand-in" for task in TASKS[1:]},
 }
 BY_OTHERS = "for every seed the inner number is that of the lowest mean error of the other seeds"

@@ -23,7 +23,7 @@ from dpfl_cli.papers.scaffnew._tasks import (
     on_task,
     targets_of,
 )
-from dpfl_cli.papers.scaffnew.local_steps import ERROR, TARGETS, grid
+from dpfl_cli.papers.scaffnew.local_steps import ERROR, TARGETS, tried
 from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
@@ -74,14 +74,14 @@ def _local_steps(scale: Scale, task: str, method: str, eps: Any) -> Sequence[int
     if scale == "smoke":
         return (1,)
     if scale == "paper":
-        return grid(scale, task)
+        return tried(scale, task)
     low, high, none = BEST[task, method]
     return (none if eps == NONE else low if float(eps) <= 1 else high,)
 
 
 def _at_usual_iterations(run: Run) -> dict[str, Any]:
     """Values by which a run is searched: one number of local steps is the best for all T."""
-    usual = grid("paper", run.labels["task"])[-1]
+    usual = tried("paper", run.labels["task"])[-1]
     steps = run.labels["tau"]
     return {"rounds": usual, "evaluation.every": usual, "algorithm.local_steps": steps}
 
@@ -94,7 +94,7 @@ def _best(rows: Rows) -> float:
 
 def _runs(scale: Scale, tasks: Sequence[str]) -> Runs:
     for task, method, eps in product(tasks, METHODS, TARGETS[scale]):
-        usual = grid(scale, task)[-1]
+        usual = tried(scale, task)[-1]
         each = product(SHARES[scale], _local_steps(scale, task, method, eps))
         for share, tau in each:
             labels = {"task": task, "method": method, "eps": eps, "T": round(share * usual)}
@@ -149,7 +149,7 @@ def _claims(task: str, seeds: int) -> Iterator[Claim]:
             times = rows.places("error", **cell)
             if times[-1] <= SHORT:
                 raise Missing(f"T ends at {times[-1]}; above {SHORT} it would be judged")
-            found = [rows("error", T=time, **cell) for time in times]
+            found = rows.each("error", T=times, **cell)
             lowest = best_by_others(found, f"DP-{method}'s best error over T")
             if method == "ScaffNew":
                 yield above(found[-1], lowest, by=2)
@@ -188,10 +188,9 @@ def _figure(
 ) -> Artifact:
     panels = ["task", "method"] if len(tasks) > 1 else ["method"]
     smoke, quick, paper = minutes
-    drawn = {"error": "test error (%)"}
-    if len(tasks) == 1:  # of several data sets the train loss is in the table alone
-        drawn["loss"] = "train loss"
-    usual = grid("paper", tasks[0])[-1]
+    # of several data sets the train loss is in the table alone
+    drawn = ["error"] if len(tasks) > 1 else ["error", "loss"]
+    usual = tried("paper", tasks[0])[-1]
     return Artifact(
         paper=PAPER,
         id=f"fig{number}",
@@ -223,7 +222,7 @@ def _figure(
                 decimals=1,
                 title="test error there (%)",
             ),
-            "honest": Price(title="epsilon of the ledger", where={"eps": OF_NETWORKS}),
+            "honest": Price(where={"eps": OF_NETWORKS}),
         },
         best=[Best(["tau"], "error", note="lowest test error")],
         search=Search(
@@ -252,18 +251,7 @@ def _figure(
             ),
             _over_iterations("Epsilon of the ledger", "honest"),
         ],
-        figures=[
-            Figure(
-                "lines",
-                "T",
-                measure,
-                series="eps",
-                panels=panels,
-                x_title="local iterations T",
-                y_title=y_title,
-            )
-            for measure, y_title in drawn.items()
-        ],
+        figures=[Figure("lines", "T", measure, series="eps", panels=panels) for measure in drawn],
         claims=[claim for task in tasks for claim in _claims(task, seeds)],
         notes=[
             *NOTES,

@@ -43,8 +43,8 @@ from dpfl_cli.reproduction.api import (
     below,
     best_by_others,
     claim,
+    grid,
 )
-from dpfl_cli.reproduction.api import grid as combinations
 
 # the paper tries all divisors of T; here those with 1, 2, 4, 8, 24 and 120 communications, and a
 # few where there are few iterations
@@ -57,7 +57,7 @@ TARGETS: dict[Scale, Sequence[float | str]] = {
 }
 
 
-def grid(scale: Scale, task: str) -> tuple[int, ...]:
+def tried(scale: Scale, task: str) -> tuple[int, ...]:
     """The numbers of local steps that are tried; the last is T, one communication in all."""
     if scale == "smoke":
         return (1, 2)
@@ -70,7 +70,7 @@ def over_steps(
 ) -> Runs:
     """Without noise nothing is clipped: one run for all clip norms."""
     for task in tasks:
-        steps = grid(scale, task)
+        steps = tried(scale, task)
         mine = [one for one in CLIP_NORMS[task] if one in clip_norms]
         for method, eps, clip_norm, tau in product(METHODS, targets, mine, steps):
             labels = {"task": task, "method": method, "eps": eps, "C": clip_norm, "tau": tau}
@@ -82,7 +82,7 @@ def over_steps(
 
 def _inside(rows: Rows, cell: dict[str, Any]) -> Comparisons:
     """The best number between 1 and T is below both ends."""
-    first, *inner, last = (rows("error", tau=tau, **cell) for tau in rows.places("error", **cell))
+    first, *inner, last = rows.each("error", tau=rows.places("error", **cell), **cell)
     if not inner:
         raise Missing("no number of local steps between 1 and T")
     words = ", ".join(f"{name}={value}" for name, value in cell.items())
@@ -104,7 +104,7 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str = "") -> list[Cl
 
     def interior(low: float, high: float) -> Any:
         def judge(rows: Rows) -> Comparisons:
-            for cell in combinations(**both, eps=targets_of(rows, low, high)):
+            for cell in grid(**both, eps=targets_of(rows, low, high)):
                 yield from _inside(rows, cell)
 
         return judge
@@ -160,7 +160,7 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str = "") -> list[Cl
 # --- Figures 2, 4 and 6 to 9: error against local steps -------------------------------------------
 
 ERROR = Metric("test_error", "last")
-HONEST = Price(title="epsilon of the ledger", where={"eps": OF_NETWORKS, "best": True})
+HONEST = Price(where={"eps": OF_NETWORKS, "best": True})
 LOWEST = Best("tau", "error", note="lowest test error")
 
 
@@ -182,7 +182,6 @@ def against_steps(panel: str) -> Figure:
         panels=[panel, "method"],
         log="x",
         x_title="local steps between communications",
-        y_title="test error (%)",
     )
 
 

@@ -14,7 +14,6 @@ from dpfl_cli.papers.scaffnew._mushrooms import (
     gap,
     lowest,
     on_mushrooms,
-    spent,
 )
 from dpfl_cli.papers.scaffnew._mushrooms_claims import CLAIMS
 from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, TITLES
@@ -135,8 +134,8 @@ fig12 = Artifact(
             title="best T / T*",
             where=CHOSEN,
         ),
-        "honest": spent(**NOISY, method="ScaffNew", best=True),
-        "spent": spent(sweep=["steps", "iterations"], best=True, eps=EPSILONS),
+        "honest": Price(where={**NOISY, "method": "ScaffNew", "best": True}),
+        "spent": Price(where={"sweep": ["steps", "iterations"], "best": True, "eps": EPSILONS}),
         "start": Metric(
             "suboptimality", "first", title="f(x_0) - f*", where=PROVED_RUNS, scale="log"
         ),
@@ -232,7 +231,6 @@ fig12 = Artifact(
             title="(b) DP-ScaffNew, 10 local steps, noise calibrated for each T, by nominal "
             "epsilon",
             x_title="local iterations T",
-            y_title="f(x_T) - f*",
         ),
         Figure(
             "lines",
@@ -243,7 +241,6 @@ fig12 = Artifact(
             log="y",
             title="(c) without noise, 10 local steps",
             x_title="local iterations",
-            y_title="f(x) - f*",
         ),
     ],
     claims=CLAIMS,

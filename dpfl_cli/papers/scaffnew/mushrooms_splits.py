@@ -18,10 +18,9 @@ from dpfl_cli.papers.scaffnew._mushrooms import (
     lowest,
     no_fall,
     on_mushrooms,
-    spent,
 )
 from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, TITLES
-from dpfl_cli.reproduction.api import Artifact, Claim, Fact, Runs, Scale, Size, Table
+from dpfl_cli.reproduction.api import Artifact, Claim, Fact, Price, Runs, Scale, Size, Table
 
 PROBLEMS: dict[str, dict[str, Any]] = {  # step: 1 / L
     "label100": {"dataset.order": "sorted", "algorithm.local_lr": 0.29920470},
@@ -71,7 +70,7 @@ fig12_splits = Artifact(
         "ratio": best_steps_over_advice(
             "problem", "method", "eps", method="ScaffNew", best=True, eps=EPSILONS
         ),
-        "spent": spent(eps=EPSILONS, best=True),
+        "spent": Price(where={"eps": EPSILONS, "best": True}),
     },
     best=[lowest("tau")],
     titles={
