@@ -14,7 +14,7 @@ from dpfl_cli.reproduction.artifact import (
     Table,
     untrained,
 )
-from dpfl_cli.reproduction.claim import Claim, Prior, claim
+from dpfl_cli.reproduction.claim import Claim, Judge, Prior, claim
 from dpfl_cli.reproduction.measure import (
     Best,
     Derived,

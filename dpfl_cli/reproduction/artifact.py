@@ -34,6 +34,7 @@ class Paper:
     Attributes:
       looks: label -> its value -> the number of its colour and line style, the same on every page;
         other values take those that are left, in the order of the page.
+      titles: how labels and their values are written on every page that does not say otherwise.
     """
 
     key: str
@@ -41,6 +42,7 @@ class Paper:
     title: str
     where: str
     looks: Mapping[str, Mapping[Any, int]] = field(default_factory=dict, hash=False)
+    titles: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def citation(self) -> str:
@@ -312,7 +314,9 @@ class Artifact:
         """How a label, its value or a measure is written for readers."""
         if isinstance(value, str):
             known = self.measures.get(value)
-            return self.titles.get(value) or (known.title if known else "") or value
+            common = self.paper.titles if self.paper else {}
+            own = self.titles.get(value) or (known.title if known else "")
+            return own or common.get(value, value)
         return f"{value:g}" if isinstance(value, float) else str(value)
 
 

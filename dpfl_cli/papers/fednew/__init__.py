@@ -2,30 +2,6 @@
 
 from dpfl_cli.reproduction.artifact import Paper
 
-PAPER = Paper(
-    key="fednew",
-    authors="Krouka, Koskela, Kulkarni",
-    title=(
-        "Communication Efficient Differentially Private Federated Learning "
-        "Using Second Order Information"
-    ),
-    where="PoPETs 2025(1), 584–612",
-    looks={
-        "method": {
-            "FN": 0,
-            "FN_FC": 1,
-            "FGD": 2,
-            "Scaf": 3,
-            "Scaf_share": 4,
-            "FN_off": 5,
-            "FN_FC_off": 6,
-            "FFC": 7,
-        }
-    },
-)
-
-# --- titles and notes of several pages ---------------------------------------------------------
-
 TITLES = {
     "FN": "DP-FedNew",
     "FN_off": "DP-FedNew without duals",
@@ -63,6 +39,31 @@ TITLES = {
     "synthetic_small": "Synthetic(5, 5), 50 clients",
     "tiny": "a few records",
 }
+PAPER = Paper(
+    key="fednew",
+    authors="Krouka, Koskela, Kulkarni",
+    title=(
+        "Communication Efficient Differentially Private Federated Learning "
+        "Using Second Order Information"
+    ),
+    where="PoPETs 2025(1), 584–612",
+    looks={
+        "method": {
+            "FN": 0,
+            "FN_FC": 1,
+            "FGD": 2,
+            "Scaf": 3,
+            "Scaf_share": 4,
+            "FN_off": 5,
+            "FN_FC_off": 6,
+            "FFC": 7,
+        }
+    },
+    titles=TITLES,
+)
+
+# --- notes of several pages ---------------------------------------------------------------------
+
 CLIENTS_DIFFER = (
     "47 classes of MNIST and Fashion-MNIST stand in where EMNIST is absent. Principal components "
     "of EMNIST are fitted on all training images, which no epsilon covers; every record is scaled "

@@ -1,10 +1,8 @@
 """What the claims about searches share: comparisons of methods, each at its best point."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dpfl_cli.papers.fednew import TITLES, WHOLE
@@ -13,6 +11,7 @@ from dpfl_cli.reproduction.api import (
     Claim,
     Comparison,
     Comparisons,
+    Judge,
     Rows,
     Sample,
     above,
@@ -21,7 +20,6 @@ from dpfl_cli.reproduction.api import (
     level,
 )
 
-Judge = Callable[[Rows], Comparisons]
 SLOW: Point = {"method": "FGD", "eta": 1.0}  # DP-FedGD with a server step of 1
 
 

@@ -1,7 +1,5 @@
 """Artifacts that compare DP-FedNew's methods, each at the best point of its grid."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -97,7 +95,6 @@ def compared(
         show={"origin": "source"},
         best=[Best(over, "selection", note=CHOSEN)],
         search=staged(methods, places("paper"), epsilons["paper"], slow, 3 if seeds[1] > 3 else 2),
-        titles=TITLES,
         tables=list(_tables(side, grids, curves)),
         figures=[
             Figure("lines", "round", "curve", series="method", panels=[*side, "eps"])

@@ -4,8 +4,6 @@ The paper searches a grid per method, number of clients and epsilon, by the mean
 last 20 rounds (section 6.1). Its grids (Table 7) are lost: those here are this project's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any

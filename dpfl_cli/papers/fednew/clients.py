@@ -2,8 +2,6 @@
 narrow features of images, on clients that differ and on Adult.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial

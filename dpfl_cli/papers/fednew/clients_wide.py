@@ -2,8 +2,6 @@
 (sections 6.4, G).
 """
 
-from __future__ import annotations
-
 from dpfl_cli.papers.fednew._claims import (
     acc,
     ahead,

@@ -1,12 +1,11 @@
 """Table 3: what a client sends, and which methods use second-order information."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
+from typing import Any
 
-from dpfl_cli.papers.fednew import PAPER, TITLES
+from dpfl_cli.papers.fednew import PAPER
 from dpfl_cli.papers.fednew._search import COVARIANCE, RECORD_LEVEL, Methods
 from dpfl_cli.papers.fednew.setting import equal, private
 from dpfl_cli.reproduction.api import (
@@ -15,6 +14,7 @@ from dpfl_cli.reproduction.api import (
     Derived,
     Fact,
     Figure,
+    Judge,
     Metric,
     Rows,
     Run,
@@ -57,22 +57,22 @@ def table3_runs(scale: Scale) -> Runs:
         )
 
 
-def everywhere(rows: Rows, *methods: str) -> Iterator[dict[str, str]]:
-    return grid(level=rows.choices("level"), size=rows.choices("size"), method=methods)
+def everywhere(rows: Rows, *methods: str) -> dict[str, Any]:
+    """Methods at every level and size."""
+    return {"level": rows.choices("level"), "size": rows.choices("size"), "method": methods}
 
 
 @claim("section 6.1, Table 3", "holds")
 def one_model(rows: Rows) -> Comparisons:
     """DP-FedNew, DP-FedNew-FC and DP-FedGD send one model a round"""
-    for cell in everywhere(rows, "FN", "FN_FC", "FGD"):
-        yield equal(rows, "models", 2, **cell)
+    yield from equal(rows, "models", 2, **everywhere(rows, "FN", "FN_FC", "FGD"))
 
 
-def _sends(text: str, counts: Callable[[float], bool]) -> Callable[[Rows], Comparisons]:
+def _sends(text: str, counts: Callable[[float], bool]) -> Judge:
     """Something is true of the models that a client of DP-SCAFFOLD sends in all rounds."""
     return lambda rows: (
         exact(counts(rows.value("models", **cell)), f"{text} ({', '.join(cell.values())})")
-        for cell in everywhere(rows, "Scaf")
+        for cell in grid(**everywhere(rows, "Scaf"))
     )
 
 
@@ -92,8 +92,7 @@ WITH_CONTROL = _sends("a model a round more", lambda sent: sent + ROUNDS == 2 * 
 )
 def scaffold(rows: Rows) -> Comparisons:
     """DP-SCAFFOLD sends two models a round"""
-    for cell in everywhere(rows, "Scaf"):
-        yield equal(rows, "models", 4, **cell)
+    yield from equal(rows, "models", 4, **everywhere(rows, "Scaf"))
 
 
 @claim("Table 3", "holds")
@@ -101,26 +100,10 @@ def second_order(rows: Rows) -> Comparisons:
     """DP-FedNew, DP-FedNew-FC and DP-FedFC use second-order information, DP-FedGD and DP-SCAFFOLD
     none
     """
-    for cell in everywhere(rows, *METHODS):
+    for cell in grid(**everywhere(rows, *METHODS)):
         answer = "no" if cell["method"] in ("FGD", "Scaf") else "yes"
         where = ", ".join(cell.values())
         yield exact(rows.text("curvature", **cell) == answer, f"uses curvature: {answer} ({where})")
-
-
-def _covariance(rows: Rows, whole: bool = False, down: bool = False) -> Comparisons:
-    """Its cost in rounds, of half the matrix up.
-
-    Args:
-      whole: all features squared are counted, where half are features * (features + 1) / 2.
-      down: at client level the sum that is sent down again is counted too.
-    """
-    for level, (size, rounds) in product(rows.choices("level"), (("adult", 61), ("wide", 204))):
-        found, features = rows.value("extra", level=level, size=size), LAYERS[size][0]
-        if whole:
-            found *= 2 * features / (features + 1)
-        if down and level == "client":
-            found *= 2
-        yield exact(found > rounds, f"more than {rounds} rounds ({level}, {size})")
 
 
 @claim(
@@ -129,15 +112,21 @@ def _covariance(rows: Rows, whole: bool = False, down: bool = False) -> Comparis
     note="the paper counts the whole matrix, features squared, which comes to 61.5 and 204.8; half "
     "of a symmetric one is enough",
     readings={
-        "the whole matrix counted": partial(_covariance, whole=True),
-        "half of it up and, at client level, the sum down again": partial(_covariance, down=True),
+        "the whole matrix counted": {"whole": True},
+        "half of it up and, at client level, the sum down again": {"down": True},
     },
 )
-def covariance(rows: Rows) -> Comparisons:
+def covariance(rows: Rows, whole: bool = False, down: bool = False) -> Comparisons:
     """DP-FedFC's covariance costs as much as 61 rounds or more for Adult and 204 or more for the
     wide layer
     """
-    yield from _covariance(rows)
+    for level, (size, rounds) in product(rows.choices("level"), (("adult", 61), ("wide", 204))):
+        found, features = rows.value("extra", level=level, size=size), LAYERS[size][0]
+        if whole:  # features squared are counted, where half are features * (features + 1) / 2
+            found *= 2 * features / (features + 1)
+        if down and level == "client":  # where the sum is sent down again
+            found *= 2
+        yield exact(found > rounds, f"more than {rounds} rounds ({level}, {size})")
 
 
 def extra(rows: Rows) -> float:
@@ -187,7 +176,6 @@ table3 = Artifact(
         ),
     },
     titles={
-        **TITLES,
         "size": "layer",
         "adult": "123 x 2",
         "narrow": "64 x 10",

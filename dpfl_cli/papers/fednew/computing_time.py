@@ -1,7 +1,5 @@
 """Figure 4: accuracy against computing time (section 6.6)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -200,7 +198,7 @@ fig4 = Artifact(
     show={"origin": "source"},
     best=[Best(["point"], "selection", note=CHOSEN)],
     search=staged(METHODS, on(NARROW)("paper"), OF_CURVES["paper"]),
-    titles={**TITLES, "point": "point of the grid", "best.point": "best point"},
+    titles={"point": "point of the grid", "best.point": "best point"},
     tables=[
         Table(
             "Computing time after so many rounds, DP-FedNew's of all rounds = 1",

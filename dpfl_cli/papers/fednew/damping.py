@@ -1,12 +1,10 @@
 """Tables 6 and 12: damping and penalty of DP-FedNew, and the clients' curvature (section 6.5)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from statistics import fmean
 
-from dpfl_cli.papers.fednew import FEATURES, PAPER, TITLES
+from dpfl_cli.papers.fednew import FEATURES, PAPER
 from dpfl_cli.papers.fednew._claims import close
 from dpfl_cli.papers.fednew._search import (
     AS_CLAIMED,
@@ -162,7 +160,7 @@ def pairs_of(
                 note="highest mean test accuracy at the round, tuned on test data as in the paper",
             )
         ],
-        titles={**TITLES, "best.alpha": "damping alpha", "best.rho": "penalty rho"},
+        titles={"best.alpha": "damping alpha", "best.rho": "penalty rho"},
         tables=[
             Table(
                 "The three best pairs at every round",

@@ -1,7 +1,5 @@
 """Table 7: the grids of the searches; the paper's are lost (section 6.1). Nothing is trained."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dpfl_cli.papers.fednew import PAPER
@@ -118,7 +116,7 @@ def known(rows: Rows) -> Comparisons:
 def fixed(rows: Rows) -> Comparisons:
     """server step and both bounds of gradients of DP-FedNew are 1"""
     for name in ("clip", "side", "eta"):
-        yield equal(rows, name, 1, method="FN", parameter=name)
+        yield from equal(rows, name, 1, method="FN", parameter=name)
 
 
 table7 = Artifact(

@@ -1,7 +1,5 @@
 """Ours: what the claimed guarantees are worth on the worst data, and what proved ones cost."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Figures 1, 2, 5, 9 and 10: accuracy over the rounds at record level (sections 6.2, 6.3, J)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, WHOLE

@@ -1,7 +1,5 @@
 """Tables 1 and 2: data, layers and features (section 6.1). Nothing is trained."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -9,7 +7,6 @@ from typing import Any
 from dpfl_cli.papers.fednew import PAPER
 from dpfl_cli.reproduction.api import (
     Artifact,
-    Comparison,
     Comparisons,
     Fact,
     Figure,
@@ -20,6 +17,7 @@ from dpfl_cli.reproduction.api import (
     Table,
     claim,
     exact,
+    grid,
     untrained,
 )
 
@@ -31,11 +29,11 @@ def private(algorithm: str, level: str = "record") -> list[str]:
     return [*dp, "dp.epsilon=1", f"algorithm={algorithm}"]
 
 
-def equal(rows: Rows, measure: str, wanted: float, **labels: Any) -> Comparison:
-    found = rows.value(measure, **labels)
-    return exact(
-        found == wanted, f"{measure} is {wanted:g} ({', '.join(map(str, labels.values()))})"
-    )
+def equal(rows: Rows, measure: str, wanted: float, **labels: Any) -> Comparisons:
+    """A measure has this value in every cell of a grid."""
+    for cell in grid(**labels):
+        where = ", ".join(map(str, cell.values()))
+        yield exact(rows.value(measure, **cell) == wanted, f"{measure} is {wanted:g} ({where})")
 
 
 # --- Table 1: data ----------------------------------------------------------------------------
@@ -74,8 +72,8 @@ def table1_runs(scale: Scale) -> Runs:
 @claim("Table 1", "holds")
 def adult(rows: Rows) -> Comparisons:
     """Adult has 32,561 records and 246 parameters (123 x 2)"""
-    yield equal(rows, "records", 32561, task="adult", clients=10)
-    yield equal(rows, "dimension", 246, task="adult", clients=10)
+    yield from equal(rows, "records", 32561, task="adult", clients=10)
+    yield from equal(rows, "dimension", 246, task="adult", clients=10)
 
 
 def _each_holds(rows: Rows, share: float) -> Comparisons:
@@ -120,14 +118,8 @@ def adult_clients(rows: Rows) -> Comparisons:
 )
 def narrow(rows: Rows) -> Comparisons:
     """a narrow layer has 640 parameters (64 x 10), federated EMNIST's 4700 (100 x 47)"""
-    for task in IMAGES:
-        yield equal(rows, "dimension", 640, task=task, clients=500)
-    yield equal(rows, "dimension", 4700, task="femnist", clients=47)
-
-
-def _wide(rows: Rows, features: int = 2048) -> Comparisons:
-    for task in IMAGES:
-        yield equal(rows, "dimension", 10 * features, task=f"{task}_wide", clients=500)
+    yield from equal(rows, "dimension", 640, task=IMAGES, clients=500)
+    yield from equal(rows, "dimension", 4700, task="femnist", clients=47)
 
 
 OTHER = "the paper's network is not at hand, so this says nothing of the paper: "
@@ -136,17 +128,18 @@ OTHER = "the paper's network is not at hand, so this says nothing of the paper: 
 @claim(
     "ours",
     note=f"{OTHER}12,800 with EfficientNet-Lite0, 20,480 with what stands in for it",
-    readings={"with the 1280 features of EfficientNet-Lite0": partial(_wide, features=1280)},
+    readings={"with the 1280 features of EfficientNet-Lite0": {"features": 1280}},
 )
-def wide(rows: Rows) -> Comparisons:
+def wide(rows: Rows, features: int = 2048) -> Comparisons:
     """the wide layer that is run here is as large as the paper's, 20,480 parameters (2048 x 10)"""
-    yield from _wide(rows)
+    tasks = [f"{task}_wide" for task in IMAGES]
+    yield from equal(rows, "dimension", 10 * features, task=tasks, clients=500)
 
 
 @claim("Table 5", "holds", invariant=True, note="the stand-in is made with this number")
 def femnist(rows: Rows) -> Comparisons:
     """each of 47 clients of federated EMNIST holds 1920 images"""
-    yield equal(rows, "each", 1920, task="femnist", clients=47)
+    yield from equal(rows, "each", 1920, task="femnist", clients=47)
 
 
 table1 = Artifact(
@@ -208,11 +201,6 @@ def table2_runs(scale: Scale) -> Runs:
             yield Run({"task": task, "layer_size": width}, overrides, values)
 
 
-def _features(rows: Rows, width: str, count: int) -> Comparisons:
-    for task in IMAGES:
-        yield equal(rows, "features", count, task=task, layer_size=width)
-
-
 @claim(
     "Table 2",
     "holds",
@@ -222,20 +210,18 @@ def _features(rows: Rows, width: str, count: int) -> Comparisons:
 )
 def narrow_features(rows: Rows) -> Comparisons:
     """the narrow layer takes 64 features"""
-    yield from _features(rows, "narrow", 64)
+    yield from equal(rows, "features", 64, task=IMAGES, layer_size="narrow")
 
 
 @claim(
     "ours",
     id="wide",
     note=f"{OTHER}1280 with EfficientNet-Lite0, 2048 with what stands in for it",
-    readings={
-        "with the 1280 features of EfficientNet-Lite0": partial(_features, width="wide", count=1280)
-    },
+    readings={"with the 1280 features of EfficientNet-Lite0": {"count": 1280}},
 )
-def wide_features(rows: Rows) -> Comparisons:
+def wide_features(rows: Rows, count: int = 2048) -> Comparisons:
     """the wide layer that is run here takes as many features as the paper's, 2048"""
-    yield from _features(rows, "wide", 2048)
+    yield from equal(rows, "features", count, task=IMAGES, layer_size="wide")
 
 
 table2 = Artifact(

@@ -2,8 +2,6 @@
 to 6.4, J).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product

@@ -1,8 +1,6 @@
 """Logistic regression on mushrooms: what its artifacts share."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +10,7 @@ from dpfl_cli.reproduction.api import (
     Comparisons,
     Derived,
     Figure,
+    Judge,
     Mark,
     Metric,
     Rows,
@@ -25,7 +24,6 @@ LOWEST = "lowest f(x_T) - f*"
 SMOKE = Size(1, 0.3, "500 records, 60 iterations, one seed, to see that it works")
 V = 9.4e-9  # makes the argument of T*'s logarithm 500 at epsilon 3.3 and clip norm 10
 PROVED = ("dp=ldp", "dp.relation=zero_out", "dp.delta=1e-5", "dp.calibration=zcdp", "dp.epsilon=1")
-Judge = Callable[[Rows], Comparisons]
 
 # --- runs -------------------------------------------------------------------------------------
 

@@ -1,12 +1,9 @@
 """The claims of Figure 12 (section 3.1, appendix D), judged at each seed's own best numbers."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 
 from dpfl_cli.papers.scaffnew._mushrooms import (
-    Judge,
     closer,
     in_factor,
     inside,
@@ -17,6 +14,7 @@ from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, ascends, be
 from dpfl_cli.reproduction.api import (
     Claim,
     Comparisons,
+    Judge,
     Rows,
     above,
     between,
@@ -25,7 +23,7 @@ from dpfl_cli.reproduction.api import (
 )
 
 COINS = ("deterministic", "bernoulli", "bernoulli_end")
-STEPS: dict[str, Any] = {"sweep": "steps", "method": "ScaffNew"}
+STEPS = {"sweep": "steps", "method": "ScaffNew"}
 FIRST = "section 3.1, Observation 1; appendix D, Figure 12"
 FIGURE = "appendix D, Figure 12"
 

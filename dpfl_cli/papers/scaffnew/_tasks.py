@@ -1,7 +1,5 @@
 """The five data sets, at the paper's sizes and smaller, and what runs on them share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import nan
@@ -10,6 +8,7 @@ from typing import Any
 
 from dpfl_cli.reproduction.api import (
     Comparisons,
+    Judge,
     Missing,
     Rows,
     Run,
@@ -23,8 +22,7 @@ METHODS = {"ScaffNew": "algorithm=scaffnew", "FedAvg": "algorithm=fedavg_schedul
 EPSILONS = (0.5, 1.0, 2.0, 3.3)  # nominal
 OF_NETWORKS = (0.5, 3.3)  # those of them that networks are run with
 NONE = "none"  # the label of runs without noise
-ITERATIONS = {"cifar10": 10000, "femnist": 10000, "reddit": 10000, "ixi": 400, "messidor": 500}
-TASKS = tuple(ITERATIONS)
+TASKS = ("cifar10", "femnist", "reddit", "ixi", "messidor")
 IMAGES_AND_TEXT, HOSPITALS = TASKS[:3], TASKS[3:]  # groups 1 and 2 of Figure 5
 CLIP_NORMS = dict.fromkeys(IMAGES_AND_TEXT, (10.0, 50.0, 100.0)) | dict.fromkeys(
     HOSPITALS, (10.0, 20.0, 50.0)
@@ -181,7 +179,7 @@ def each_cell(rows: Rows, text: str, test: Test, **labels: Any) -> Comparisons:
         yield each_seed((test(one, cell) for one in rows.by_seed()), f"{text} ({words})")
 
 
-def shape(text: str, test: Test, **labels: Any) -> Callable[[Rows], Comparisons]:
+def shape(text: str, test: Test, **labels: Any) -> Judge:
     """The same as a judge of a claim."""
     return lambda rows: each_cell(rows, text, test, **labels)
 
@@ -196,30 +194,6 @@ def r_squared(xs: list[float], ys: list[float]) -> float:
     return nan if len(set(ys)) < 2 or len(xs) < 3 else correlation(xs, ys) ** 2
 
 
-WORDS = {
-    "cifar10": "CIFAR-10",
-    "femnist": "FEMNIST",
-    "reddit": "Reddit",
-    "ixi": "Fed-IXI",
-    "messidor": "Messidor",
-}
-TITLES = {
-    "eps": "nominal epsilon",
-    "tau": "local steps",
-    "T": "local iterations T",
-    "C": "clip norm C",
-    "best.tau": "best local steps",
-    "best.T": "best T",
-    NONE: "no noise",
-    "ScaffNew": "DP-ScaffNew",
-    "FedAvg": "DP-FedAvg",
-}
-TASK_TITLES = {
-    **TITLES,
-    "task": "data",
-    **WORDS,
-    **{task: f"{WORDS[task]} stand-in" for task in TASKS[1:]},
-}
 BY_OTHERS = "for every seed the inner number is that of the lowest mean error of the other seeds"
 OF_SHAPE = (
     "a claim of shape, judged seed by seed, all of at least five: the three seeds that were "

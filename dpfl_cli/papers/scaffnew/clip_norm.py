@@ -1,12 +1,10 @@
 """Figure 5: the best number of local steps against the clip norm (section 3.1, Observation 4)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from math import sqrt
 from statistics import fmean, pstdev
 
-from dpfl_cli.papers.scaffnew import PAPER
+from dpfl_cli.papers.scaffnew import PAPER, WORDS
 from dpfl_cli.papers.scaffnew._tasks import (
     CLIP_NORMS,
     HOSPITALS,
@@ -15,9 +13,7 @@ from dpfl_cli.papers.scaffnew._tasks import (
     NOTES,
     OF_SHAPE,
     QUICK,
-    TASK_TITLES,
     TASKS,
-    WORDS,
     ascends,
     best_of,
     r_squared,
@@ -179,7 +175,6 @@ fig5 = Artifact(
         ),
     },
     best=[LOWEST],
-    titles=TASK_TITLES,
     tables=[
         Table(
             "Best local steps over nominal epsilons: mean, standard deviation, fewest and most",

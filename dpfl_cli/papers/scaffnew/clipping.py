@@ -1,11 +1,9 @@
 """Figure 11: how long the updates of a client of Fed-IXI are, and what clipping them changes."""
 
-from __future__ import annotations
-
 from itertools import product
 
 from dpfl_cli.papers.scaffnew import PAPER
-from dpfl_cli.papers.scaffnew._tasks import METHODS, TASK_TITLES, TINY_VOLUMES
+from dpfl_cli.papers.scaffnew._tasks import METHODS, TINY_VOLUMES
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -135,7 +133,6 @@ fig11 = Artifact(
         ),
     },
     titles={
-        **TASK_TITLES,
         "at_1": "clipped at 1",
         "at_10": "clipped at 10",
         "never": "not clipped",

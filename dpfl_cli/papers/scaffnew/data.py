@@ -1,13 +1,11 @@
 """Table 1: the data sets as the loaders give them, and the settings of their runs (section 3)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from itertools import product
 
-from dpfl_cli.papers.scaffnew import PAPER
-from dpfl_cli.papers.scaffnew._tasks import CLIP_NORMS, TASK_TITLES, TASKS
+from dpfl_cli.papers.scaffnew import PAPER, WORDS
+from dpfl_cli.papers.scaffnew._tasks import CLIP_NORMS, TASKS
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -138,8 +136,7 @@ table1 = Artifact(
         "clip": _fact("algorithm.clip_norm", "clip norm C", LEVELS),
     },
     titles={
-        **TASK_TITLES,
-        **{task: title.removesuffix(" stand-in") for task, title in TASK_TITLES.items()},
+        **WORDS,
         "level": "clip norm",
     },
     numbers=PaperNumbers(

@@ -1,12 +1,10 @@
 """Figures 3 and 10: error against the number of iterations (section 3.1, Observations 2 and 3)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
-from dpfl_cli.papers.scaffnew import PAPER
+from dpfl_cli.papers.scaffnew import PAPER, WORDS
 from dpfl_cli.papers.scaffnew._tasks import (
     METHODS,
     NONE,
@@ -14,9 +12,7 @@ from dpfl_cli.papers.scaffnew._tasks import (
     OF_NETWORKS,
     OF_SHAPE,
     QUICK,
-    TASK_TITLES,
     TASKS,
-    WORDS,
     WRONG_IF_CONSTANT,
     best_of,
     each_cell,
@@ -46,7 +42,7 @@ from dpfl_cli.reproduction.api import (
     best_by_others,
 )
 
-SHARES: dict[Scale, Sequence[float]] = {  # of the usual number of iterations
+SHARES = {  # of the usual number of iterations
     "smoke": (1, 2),
     "quick": (0.25, 0.5, 1, 2),
     "paper": (0.5, 1, 2),
@@ -56,17 +52,13 @@ SHORT = (
 )
 # at quick the best local steps of scaffnew/fig5 at C = 10, at epsilon 0.5, 3.3 and none
 BEST = {
-    ("cifar10", "ScaffNew"): (120, 60, 30),
-    ("cifar10", "FedAvg"): (60, 5, 1),
-    ("femnist", "ScaffNew"): (120, 5, 1),
-    ("femnist", "FedAvg"): (120, 5, 1),
-    ("reddit", "ScaffNew"): (5, 1, 1),
-    ("reddit", "FedAvg"): (5, 1, 1),
-    ("ixi", "ScaffNew"): (20, 20, 1),
-    ("ixi", "FedAvg"): (20, 20, 1),
-    ("messidor", "ScaffNew"): (5, 20, 1),
-    ("messidor", "FedAvg"): (5, 20, 1),
+    "cifar10": (120, 60, 30),
+    "femnist": (120, 5, 1),
+    "reddit": (5, 1, 1),
+    "ixi": (20, 20, 1),
+    "messidor": (5, 20, 1),
 }
+BEST_OF_FEDAVG = BEST | {"cifar10": (60, 5, 1)}
 
 
 def _local_steps(scale: Scale, task: str, method: str, eps: Any) -> Sequence[int]:
@@ -75,7 +67,7 @@ def _local_steps(scale: Scale, task: str, method: str, eps: Any) -> Sequence[int
         return (1,)
     if scale == "paper":
         return tried(scale, task)
-    low, high, none = BEST[task, method]
+    low, high, none = (BEST if method == "ScaffNew" else BEST_OF_FEDAVG)[task]
     return (none if eps == NONE else low if float(eps) <= 1 else high,)
 
 
@@ -235,7 +227,7 @@ def _figure(
                 for method, eps in zip(METHODS, OF_NETWORKS, strict=True)
             ],
         ),
-        titles={**TASK_TITLES, "best.tau": "local steps"},
+        titles={"best.tau": "local steps"},
         tables=[
             _over_iterations(
                 "Test error (%) by iterations, the noise calibrated anew for each number",

@@ -1,12 +1,10 @@
 """Figures 2, 4 and 6 to 9: test error against local steps (section 3.1, Observations 1 and 3)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import pairwise, product
 from typing import Any
 
-from dpfl_cli.papers.scaffnew import PAPER
+from dpfl_cli.papers.scaffnew import PAPER, WORDS
 from dpfl_cli.papers.scaffnew._tasks import (
     BY_OTHERS,
     CLIP_NORMS,
@@ -17,9 +15,7 @@ from dpfl_cli.papers.scaffnew._tasks import (
     OF_NETWORKS,
     OF_SHAPE,
     QUICK,
-    TASK_TITLES,
     TASKS,
-    WORDS,
     WRONG_IF_CONSTANT,
     best_of,
     each_cell,
@@ -50,7 +46,7 @@ from dpfl_cli.reproduction.api import (
 # few where there are few iterations
 STEPS = {"ixi": (1, 5, 20), "messidor": (1, 5, 20)}
 PAPER_STEPS = {"cifar10": (1, 5, 20, 50, 125, 250, 500), "messidor": (1, 5, 25, 100)}
-TARGETS: dict[Scale, Sequence[float | str]] = {
+TARGETS = {
     "smoke": (3.3, NONE),
     "quick": (*OF_NETWORKS, NONE),
     "paper": (*OF_NETWORKS, NONE),
@@ -239,7 +235,6 @@ def _figure(
             "honest": HONEST,
         },
         best=[LOWEST],
-        titles=TASK_TITLES,
         tables=[
             by_steps("C"),
             Table(

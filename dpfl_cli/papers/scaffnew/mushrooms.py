@@ -1,7 +1,5 @@
 """Figure 12: the best number of local steps and of iterations on mushrooms (appendix D)."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 
@@ -16,7 +14,7 @@ from dpfl_cli.papers.scaffnew._mushrooms import (
     on_mushrooms,
 )
 from dpfl_cli.papers.scaffnew._mushrooms_claims import CLAIMS
-from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, TITLES
+from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE
 from dpfl_cli.reproduction.api import (
     Artifact,
     Derived,
@@ -71,7 +69,7 @@ def runs(scale: Scale) -> Runs:
         yield on_mushrooms({"sweep": "none", "method": method}, values)
 
 
-NOISY: dict[str, Any] = {"sweep": "steps", "eps": EPSILONS}
+NOISY = {"sweep": "steps", "eps": EPSILONS}
 CHOSEN = {"sweep": "iterations", "best": True}
 PROVED_RUNS = {"sweep": "proved"}
 
@@ -153,7 +151,6 @@ fig12 = Artifact(
     },
     best=[lowest("tau", sweep="steps"), lowest("T", sweep="iterations")],
     titles={
-        **TITLES,
         "T": "iterations T",
         "coins": "communication",
         "sweep": "what varies",

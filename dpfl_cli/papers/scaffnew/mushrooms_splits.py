@@ -1,7 +1,5 @@
 """Figure 12 on other problems: records by label or at random, a smaller condition number; ours."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 
@@ -19,7 +17,7 @@ from dpfl_cli.papers.scaffnew._mushrooms import (
     no_fall,
     on_mushrooms,
 )
-from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, TITLES
+from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE
 from dpfl_cli.reproduction.api import Artifact, Claim, Fact, Price, Runs, Scale, Size, Table
 
 PROBLEMS: dict[str, dict[str, Any]] = {  # step: 1 / L
@@ -74,7 +72,6 @@ fig12_splits = Artifact(
     },
     best=[lowest("tau")],
     titles={
-        **TITLES,
         "problem": "records and condition number",
         "label100": "sorted by label, L / mu = 100",
         "file25": "file order, L / mu = 25",

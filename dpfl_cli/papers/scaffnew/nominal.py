@@ -1,12 +1,10 @@
 """Ours: at which nominal epsilon private curves come near those without noise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 
 from dpfl_cli.papers.scaffnew import PAPER
-from dpfl_cli.papers.scaffnew._tasks import METHODS, NONE, NOTES, TASK_TITLES
+from dpfl_cli.papers.scaffnew._tasks import METHODS, NONE, NOTES
 from dpfl_cli.papers.scaffnew.local_steps import (
     ERROR,
     LOWEST,
@@ -105,7 +103,6 @@ extra_nominal = Artifact(
         ),
     },
     best=[LOWEST],
-    titles=TASK_TITLES,
     tables=[
         by_steps(),
         Table(

@@ -1,12 +1,9 @@
 """Ours, beside Figure 5: without clipping, clip norm and epsilon matter through their quotient."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise, product
 from math import log10, sqrt
 from statistics import fmean, variance
-from typing import Any
 
 from dpfl_cli.papers.scaffnew import PAPER
 from dpfl_cli.papers.scaffnew._mushrooms import (
@@ -16,7 +13,7 @@ from dpfl_cli.papers.scaffnew._mushrooms import (
     lowest,
     on_mushrooms,
 )
-from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, TITLES, ascends, r_squared, shape
+from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, ascends, r_squared, shape
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
@@ -24,6 +21,7 @@ from dpfl_cli.reproduction.api import (
     Derived,
     Fact,
     Figure,
+    Judge,
     Metric,
     Price,
     Rows,
@@ -61,7 +59,7 @@ def runs(scale: Scale) -> Runs:
         yield on_mushrooms(labels, base, V)
 
 
-def _fits_better(method: str, better: str, worse: str) -> Callable[[Rows], Comparisons]:
+def _fits_better(method: str, better: str, worse: str) -> Judge:
     def judge(rows: Rows) -> Comparisons:
         yield above(rows(better, method=method), rows(worse, method=method))
 
@@ -148,7 +146,7 @@ def c3_clip(rows: Rows) -> Comparisons:
             yield above(low, high)
 
 
-GRID: dict[str, Any] = {"part": "grid"}
+GRID = {"part": "grid"}
 CHOSEN = {**GRID, "best": True}
 
 
@@ -236,7 +234,7 @@ scaling = Artifact(
         "spent": Price(where=CHOSEN),
     },
     best=[lowest("tau", **GRID)],
-    titles={**TITLES, "part": "runs", "tenth": "a tenth of C and of epsilon"},
+    titles={"part": "runs", "tenth": "a tenth of C and of epsilon"},
     tables=[
         Table(
             "Best number of local steps after 480 iterations, and T* of DP-ScaffNew",
