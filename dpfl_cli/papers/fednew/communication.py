@@ -46,13 +46,13 @@ SENDERS: Mapping[str, Methods] = {
 def table3_runs(scale: Scale) -> Runs:
     few = {"rounds": ROUNDS, "dataset.clients": 5, "dataset.records_per_client": 20}
     sizes = ("adult", "narrow") if scale == "smoke" else LAYERS
-    for level, size, method in product(SENDERS, sizes, METHODS):
-        algorithm, own = SENDERS[level][method]
-        features, classes = LAYERS[size]
+    for labels in grid(level=SENDERS, size=sizes, method=METHODS):
+        algorithm, own = SENDERS[labels["level"]][labels["method"]]
+        features, classes = LAYERS[labels["size"]]
         data = {"dataset.dimension": features, "dataset.classes": classes}
         yield Run(
-            {"level": level, "size": size, "method": method},
-            ["dataset=synthetic_alpha_beta", *private(algorithm, level)],
+            labels,
+            ["dataset=synthetic_alpha_beta", *private(algorithm, labels["level"])],
             {**few, **data, **own},
         )
 

@@ -2,7 +2,7 @@
 to 6.4, J).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -72,12 +72,12 @@ GUARANTEES = (
 
 CLIPS = (0.03, 0.1, 1.0)
 # wider at scale=paper, where ends were the best at quick
-SERVER_STEPS: Mapping[Scale, Sequence[float]] = {
+SERVER_STEPS = {
     "smoke": (1.0, 3.0),
     "quick": (0.3, 1.0, 3.0, 10.0),
     "paper": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
 }
-FEDFC_STEPS: Mapping[Scale, Sequence[float]] = {
+FEDFC_STEPS = {
     "smoke": (1.0,),
     "quick": (0.3, 1.0, 3.0),
     "paper": (0.3, 1.0, 3.0, 10.0),

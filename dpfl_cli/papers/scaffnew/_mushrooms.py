@@ -9,6 +9,7 @@ from dpfl_cli.reproduction.api import (
     Best,
     Comparisons,
     Derived,
+    Fact,
     Figure,
     Judge,
     Mark,
@@ -16,7 +17,9 @@ from dpfl_cli.reproduction.api import (
     Rows,
     Run,
     Size,
+    Where,
     below,
+    grid,
 )
 
 DIVISORS = tuple(number for number in range(1, 481) if 480 % number == 0)
@@ -28,7 +31,7 @@ PROVED = ("dp=ldp", "dp.relation=zero_out", "dp.delta=1e-5", "dp.calibration=zcd
 # --- runs -------------------------------------------------------------------------------------
 
 
-def on_mushrooms(labels: Mapping[str, Any], values: Mapping[str, Any], v: float | None = V) -> Run:
+def on_mushrooms(labels: Where, values: Mapping[str, Any], v: float | None = V) -> Run:
     """A run of the labels "method" and perhaps "tau" (local steps) and "T" (iterations).
 
     With the label "eps" (or "tenth") it has noise for that epsilon at clip norm "C", or 10; by
@@ -52,6 +55,12 @@ def on_mushrooms(labels: Mapping[str, Any], values: Mapping[str, Any], v: float 
 
 def gap(**where: Any) -> Metric:
     return Metric("suboptimality", "last", better="lower", title="f(x_T) - f*", where=where)
+
+
+def free_steps(**where: Any) -> Fact:
+    """How many local steps are free without noise."""
+    own = {**where, "method": "ScaffNew", "best": True}
+    return Fact("theory.local_steps", decimals=1, title="1/p*", where=own)
 
 
 def best_steps_over_advice(*per: str, **where: Any) -> Derived:
@@ -92,14 +101,14 @@ def best_steps(rows: Rows, **cell: Any) -> float:
     return best_of(rows, "tau", "suboptimality", **cell)
 
 
-def over_epsilon(rows: Rows, cell: Mapping[str, Any]) -> list[float]:
+def over_epsilon(rows: Rows, cell: Where) -> list[float]:
     return [best_steps(rows, eps=eps, **cell) for eps in EPSILONS]
 
 
 def inside(**cells: Any) -> Judge:
     """It is neither 1 nor 480, one communication in all."""
 
-    def test(rows: Rows, cell: dict[str, Any]) -> bool:
+    def test(rows: Rows, cell: Where) -> bool:
         found = [rows.value("suboptimality", tau=tau, **cell) for tau in (1, 480)]
         best = rows.value("suboptimality", tau=best_steps(rows, **cell), **cell)
         return best < min(found)
@@ -110,7 +119,7 @@ def inside(**cells: Any) -> Judge:
 def no_fall(**cells: Any) -> Judge:
     """It rises as epsilon falls, or falls by one step of the grid at most."""
 
-    def test(rows: Rows, cell: dict[str, Any]) -> bool:
+    def test(rows: Rows, cell: Where) -> bool:
         grid = rows.choices("tau")
         places = [grid.index(best) for best in over_epsilon(rows, cell)]
         return all(high <= low + 1 for low, high in pairwise(places))
@@ -121,7 +130,7 @@ def no_fall(**cells: Any) -> Judge:
 def in_factor(free: float, alike: float = float("inf"), **cell: Any) -> Judge:
     """It is within a factor of 3 of 1/p* = `free` at every epsilon, and of `alike` of itself."""
 
-    def test(rows: Rows, cell: dict[str, Any]) -> bool:
+    def test(rows: Rows, cell: Where) -> bool:
         best = over_epsilon(rows, cell)
         near = all(free / 3 <= one <= free * 3 for one in best)
         return near and max(best) <= alike * min(best)
@@ -133,8 +142,7 @@ def closer(**cells: Any) -> Judge:
     """DP-ScaffNew is closer to f* than DP-FedAvg, each at its best number."""
 
     def judge(rows: Rows) -> Comparisons:
-        both = [rows.each("suboptimality", method=method, best=True, **cells) for method in METHODS]
-        for ours, theirs in zip(*both, strict=True):
-            yield below(ours, theirs)
+        for cell in grid(**cells):
+            yield below(*rows.each("suboptimality", method=METHODS, best=True, **cell))
 
     return judge

@@ -16,6 +16,7 @@ from dpfl_cli.reproduction.api import (
     Comparisons,
     Judge,
     Rows,
+    Where,
     above,
     between,
     claim,
@@ -82,13 +83,13 @@ def c3(rows: Rows) -> Comparisons:
         yield above(high, low)
 
 
-def _no_fall(rows: Rows, cell: dict[str, Any]) -> bool:
+def _no_fall(rows: Rows, cell: Where) -> bool:
     found = _best_times(rows, **cell)
     return found == sorted(found)
 
 
 def _predicted(low: float, high: float, coins: Any) -> Judge:
-    def test(rows: Rows, cell: dict[str, Any]) -> bool:
+    def test(rows: Rows, cell: Where) -> bool:
         advised = [rows.value("advised", eps=eps, **cell) for eps in EPSILONS]
         best = _best_times(rows, **cell)
         return all(

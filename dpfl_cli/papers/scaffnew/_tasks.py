@@ -13,6 +13,7 @@ from dpfl_cli.reproduction.api import (
     Rows,
     Run,
     Scale,
+    Where,
     between,
     each_seed,
     grid,
@@ -136,7 +137,7 @@ SMALL: Mapping[Scale, Mapping[str, Sequence[str]]] = {  # networks and data: all
 }
 
 
-def on_task(scale: Scale, labels: Mapping[str, Any], iterations: int) -> Run:
+def on_task(scale: Scale, labels: Where, iterations: int) -> Run:
     """A run of the labels "task", "method", "eps" (nominal epsilon, or "none"), "tau" and perhaps
     "C", which is 10 without.
     """
@@ -169,7 +170,7 @@ def targets_of(rows: Rows, low: float = 0, high: float = 100) -> list[float]:
     return rows.where(eps=between(low, high)).choices("eps")
 
 
-Test = Callable[[Rows, dict[str, Any]], bool]
+Test = Callable[[Rows, Where], bool]
 
 
 def each_cell(rows: Rows, text: str, test: Test, **labels: Any) -> Comparisons:

@@ -1,7 +1,5 @@
 """Figure 11: how long the updates of a client of Fed-IXI are, and what clipping them changes."""
 
-from itertools import product
-
 from dpfl_cli.papers.scaffnew import PAPER
 from dpfl_cli.papers.scaffnew._tasks import METHODS, TINY_VOLUMES
 from dpfl_cli.reproduction.api import (
@@ -20,6 +18,7 @@ from dpfl_cli.reproduction.api import (
     below,
     claim,
     each_seed,
+    grid,
     level,
 )
 
@@ -39,16 +38,16 @@ SETUPS["paper"] = SETUPS["quick"]
 
 def runs(scale: Scale) -> Runs:
     overrides, iterations, local_steps, local_lr = SETUPS[scale]
-    for method, (clipping, clip_norm) in product(METHODS, CLIPPING.items()):
+    for labels in grid(task="ixi", method=METHODS, clipping=CLIPPING):
         yield Run(
-            {"task": "ixi", "method": method, "clipping": clipping},
-            ["+experiment=scaffnew/ixi", *overrides, METHODS[method], "dp=none"],
+            labels,
+            ["+experiment=scaffnew/ixi", *overrides, METHODS[labels["method"]], "dp=none"],
             {
                 "rounds": iterations,
                 "evaluation.every": local_steps,
                 "algorithm.local_steps": local_steps,
                 "algorithm.local_lr": local_lr,
-                "algorithm.clip_norm": clip_norm,
+                "algorithm.clip_norm": CLIPPING[labels["clipping"]],
                 "algorithm.watched_client": 0,
                 "model.watched_client": 0,
             },

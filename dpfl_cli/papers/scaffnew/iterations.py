@@ -1,7 +1,6 @@
 """Figures 3 and 10: error against the number of iterations (section 3.1, Observations 2 and 3)."""
 
 from collections.abc import Iterator, Sequence
-from itertools import product
 from typing import Any
 
 from dpfl_cli.papers.scaffnew import PAPER, WORDS
@@ -37,9 +36,11 @@ from dpfl_cli.reproduction.api import (
     Search,
     Size,
     Table,
+    Where,
     above,
     below,
     best_by_others,
+    grid,
 )
 
 SHARES = {  # of the usual number of iterations
@@ -85,12 +86,11 @@ def _best(rows: Rows) -> float:
 
 
 def _runs(scale: Scale, tasks: Sequence[str]) -> Runs:
-    for task, method, eps in product(tasks, METHODS, TARGETS[scale]):
-        usual = tried(scale, task)[-1]
-        each = product(SHARES[scale], _local_steps(scale, task, method, eps))
-        for share, tau in each:
-            labels = {"task": task, "method": method, "eps": eps, "T": round(share * usual)}
-            yield on_task(scale, {**labels, "tau": tau}, round(share * usual))
+    for curve in grid(task=tasks, method=METHODS, eps=TARGETS[scale]):
+        usual = tried(scale, curve["task"])[-1]
+        times = [round(share * usual) for share in SHARES[scale]]
+        for labels in grid(**curve, T=times, tau=_local_steps(scale, **curve)):
+            yield on_task(scale, labels, labels["T"])
 
 
 def _claims(task: str, seeds: int) -> Iterator[Claim]:
@@ -118,14 +118,14 @@ def _claims(task: str, seeds: int) -> Iterator[Claim]:
         learned(rows)
         targets = targets_of(rows)
 
-        def test(one: Rows, cell: dict[str, Any]) -> bool:
+        def test(one: Rows, cell: Where) -> bool:
             found = [best(one, eps, **cell) for eps in targets]
             return found == sorted(found)
 
         yield from each_cell(rows, "best T does not fall with epsilon", test, method=METHODS)
 
     def less(rows: Rows) -> Comparisons:
-        def test(one: Rows, cell: dict[str, Any]) -> bool:
+        def test(one: Rows, cell: Where) -> bool:
             return best(one, **cell) <= best(one, NONE, method=cell["method"])
 
         learned(rows)

@@ -1,7 +1,7 @@
 """Figures 2, 4 and 6 to 9: test error against local steps (section 3.1, Observations 1 and 3)."""
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 from dpfl_cli.papers.scaffnew import PAPER, WORDS
@@ -36,6 +36,7 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Table,
+    Where,
     below,
     best_by_others,
     claim,
@@ -62,21 +63,20 @@ def tried(scale: Scale, task: str) -> tuple[int, ...]:
 
 
 def over_steps(
-    scale: Scale, tasks: Iterable[str], targets: Iterable[float | str], clip_norms: Sequence[float]
+    scale: Scale, tasks: Iterable[str], targets: Sequence[float | str], clip_norms: Sequence[float]
 ) -> Runs:
     """Without noise nothing is clipped: one run for all clip norms."""
     for task in tasks:
         steps = tried(scale, task)
         mine = [one for one in CLIP_NORMS[task] if one in clip_norms]
-        for method, eps, clip_norm, tau in product(METHODS, targets, mine, steps):
-            labels = {"task": task, "method": method, "eps": eps, "C": clip_norm, "tau": tau}
+        for labels in grid(task=task, method=METHODS, eps=targets, C=mine, tau=steps):
             yield on_task(scale, labels, steps[-1])
 
 
 # --- claims --------------------------------------------------------------------------------------
 
 
-def _inside(rows: Rows, cell: dict[str, Any]) -> Comparisons:
+def _inside(rows: Rows, cell: Where) -> Comparisons:
     """The best number between 1 and T is below both ends."""
     first, *inner, last = rows.each("error", tau=rows.places("error", **cell), **cell)
     if not inner:
@@ -87,7 +87,7 @@ def _inside(rows: Rows, cell: dict[str, Any]) -> Comparisons:
     yield below(best, last)
 
 
-def _falls(rows: Rows, cell: dict[str, Any]) -> bool:
+def _falls(rows: Rows, cell: Where) -> bool:
     best = [best_of(rows, "tau", "error", eps=eps, **cell) for eps in targets_of(rows)]
     return all(high <= 2 * low for low, high in pairwise(best))
 
@@ -109,9 +109,9 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str = "") -> list[Cl
         yield from each_cell(rows, "best local steps do not rise with epsilon", _falls, **both)
 
     def close(rows: Rows) -> Comparisons:
-        private, free = (rows.each("error", **both, best=True, eps=eps) for eps in (3.3, NONE))
-        for one, other in zip(private, free, strict=True):
-            yield below(one - other, 5.0)
+        for cell in grid(**both):
+            private, free = rows.each("error", **cell, best=True, eps=(3.3, NONE))
+            yield below(private - free, 5.0)
 
     first, third = "section 3.1, Observation 1", "section 3.1, Observation 3"
     return [

@@ -1,6 +1,5 @@
 """Figure 12: the best number of local steps and of iterations on mushrooms (appendix D)."""
 
-from itertools import product
 from typing import Any
 
 from dpfl_cli.papers.scaffnew import PAPER
@@ -9,6 +8,7 @@ from dpfl_cli.papers.scaffnew._mushrooms import (
     SMOKE,
     against_steps,
     best_steps_over_advice,
+    free_steps,
     gap,
     lowest,
     on_mushrooms,
@@ -27,6 +27,7 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Table,
+    grid,
 )
 
 STEPS = {
@@ -55,27 +56,22 @@ def runs(scale: Scale) -> Runs:
     at_end = {"evaluation.every": 10000}
     targets = (0.5, 3.3) if scale == "smoke" else EPSILONS
     # (a) local steps at 480 iterations
-    for method, eps, tau in product(METHODS, (*targets, NONE), STEPS[scale]):
-        yield on_mushrooms({"sweep": "steps", "tau": tau, "method": method, "eps": eps}, usual)
+    for labels in grid(sweep="steps", tau=STEPS[scale], method=METHODS, eps=[*targets, NONE]):
+        yield on_mushrooms(labels, usual)
     # (b) iterations at 10 local steps
-    for coins, eps, iterations in product(COINS, targets, ITERATIONS[scale]):
-        labels = {"sweep": "iterations", "method": "ScaffNew", "coins": coins, "eps": eps}
-        yield on_mushrooms({**labels, "T": iterations}, {**small, **COINS[coins], **at_end})
-    for eps in targets:  # noise that is proved for the target
-        labels = {"sweep": "proved", "method": "ScaffNew", "eps": eps}
+    advised = {"method": "ScaffNew", "eps": targets}
+    for labels in grid(sweep="iterations", **advised, coins=COINS, T=ITERATIONS[scale]):
+        yield on_mushrooms(labels, {**small, **COINS[labels["coins"]], **at_end})
+    for labels in grid(sweep="proved", **advised):  # noise that is proved for the target
         yield on_mushrooms(labels, {**usual, **at_end}, v=None)
-    for method in METHODS:  # (c) without noise for long
-        values = {**small, "rounds": 480 if small else 2400, "evaluation.every": 240}
-        yield on_mushrooms({"sweep": "none", "method": method}, values)
+    long = {**small, "rounds": 480 if small else 2400, "evaluation.every": 240}
+    for labels in grid(sweep="none", method=METHODS):  # (c) without noise
+        yield on_mushrooms(labels, long)
 
 
 NOISY = {"sweep": "steps", "eps": EPSILONS}
 CHOSEN = {"sweep": "iterations", "best": True}
 PROVED_RUNS = {"sweep": "proved"}
-
-
-def _theory(name: str, title: str, where: dict[str, Any], decimals: int = 0) -> Fact:
-    return Fact(f"theory.{name}", decimals=decimals, title=title, where=where)
 
 
 fig12 = Artifact(
@@ -109,12 +105,10 @@ fig12 = Artifact(
         "length": Metric(
             "longest_update", "last", summary="max", title="longest update", where=NOISY
         ),
-        "free_steps": _theory(
-            "local_steps", "1/p*", {"sweep": "steps", "method": "ScaffNew", "best": True}, 1
-        ),
-        "chance": _theory("probability", "p*", CHOSEN, 2),
-        "advised": _theory("iterations", "T*", CHOSEN),
-        "advised_rounds": _theory("rounds", "rounds p* T*", CHOSEN, 1),
+        "free_steps": free_steps(sweep="steps"),
+        "chance": Fact("theory.probability", decimals=2, title="p*", where=CHOSEN),
+        "advised": Fact("theory.iterations", decimals=0, title="T*", where=CHOSEN),
+        "advised_rounds": Fact("theory.rounds", decimals=1, title="rounds p* T*", where=CHOSEN),
         "steps_ratio": best_steps_over_advice(
             "method", "eps", sweep="steps", method="ScaffNew", best=True
         ),
@@ -144,7 +138,12 @@ fig12 = Artifact(
             title="f(x_T) - f*, noise proved for the target",
             where=PROVED_RUNS,
         ),
-        "proved_time": _theory("iterations", "T*, noise proved for the target", PROVED_RUNS),
+        "proved_time": Fact(
+            "theory.iterations",
+            decimals=0,
+            title="T*, noise proved for the target",
+            where=PROVED_RUNS,
+        ),
         "proved_price": Price(
             title="epsilon of the ledger, noise proved for the target", where=PROVED_RUNS
         ),

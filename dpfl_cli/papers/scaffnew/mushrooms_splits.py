@@ -1,6 +1,5 @@
 """Figure 12 on other problems: records by label or at random, a smaller condition number; ours."""
 
-from itertools import product
 from typing import Any
 
 from dpfl_cli.papers.scaffnew import PAPER
@@ -10,6 +9,7 @@ from dpfl_cli.papers.scaffnew._mushrooms import (
     against_steps,
     best_steps_over_advice,
     closer,
+    free_steps,
     gap,
     in_factor,
     inside,
@@ -18,7 +18,7 @@ from dpfl_cli.papers.scaffnew._mushrooms import (
     on_mushrooms,
 )
 from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE
-from dpfl_cli.reproduction.api import Artifact, Claim, Fact, Price, Runs, Scale, Size, Table
+from dpfl_cli.reproduction.api import Artifact, Claim, Price, Runs, Scale, Size, Table, grid
 
 PROBLEMS: dict[str, dict[str, Any]] = {  # step: 1 / L
     "label100": {"dataset.order": "sorted", "algorithm.local_lr": 0.29920470},
@@ -36,9 +36,9 @@ UNEQUAL = ("label100", "file25")  # where clients differ
 def runs(scale: Scale) -> Runs:
     small = {"dataset.records": 500, "rounds": 60} if scale == "smoke" else {}
     targets = (0.5, 3.3, NONE) if scale == "smoke" else (*EPSILONS, NONE)
-    for problem, method, eps, tau in product(PROBLEMS, METHODS, targets, STEPS[scale]):
-        labels = {"problem": problem, "tau": tau, "method": method, "eps": eps}
-        yield on_mushrooms(labels, {**PROBLEMS[problem], "evaluation.every": 120, **small})
+    for labels in grid(problem=PROBLEMS, tau=STEPS[scale], method=METHODS, eps=targets):
+        problem = PROBLEMS[labels["problem"]]
+        yield on_mushrooms(labels, {**problem, "evaluation.every": 120, **small})
 
 
 fig12_splits = Artifact(
@@ -59,12 +59,7 @@ fig12_splits = Artifact(
     runs=runs,
     measures={
         "suboptimality": gap(),
-        "free_steps": Fact(
-            "theory.local_steps",
-            decimals=1,
-            title="1/p*",
-            where={"method": "ScaffNew", "best": True},
-        ),
+        "free_steps": free_steps(),
         "ratio": best_steps_over_advice(
             "problem", "method", "eps", method="ScaffNew", best=True, eps=EPSILONS
         ),

@@ -1,7 +1,6 @@
 """Ours: at which nominal epsilon private curves come near those without noise."""
 
 from collections.abc import Iterator
-from itertools import chain
 
 from dpfl_cli.papers.scaffnew import PAPER
 from dpfl_cli.papers.scaffnew._tasks import METHODS, NONE, NOTES
@@ -37,7 +36,7 @@ TASKS = ("cifar10", "ixi")
 
 def runs(scale: Scale) -> Runs:
     wide = WIDE[-1:] if scale == "smoke" else WIDE
-    return chain(*(over_steps(scale, TASKS, targets, [50.0]) for targets in (wide, [NONE])))
+    return over_steps(scale, TASKS, [*wide, NONE], [50.0])
 
 
 def _enough(rows: Rows) -> float:

@@ -33,6 +33,7 @@ from dpfl_cli.reproduction.api import (
     below,
     claim,
     exact,
+    grid,
 )
 
 CLIP_NORMS = (10.0, 20.0, 50.0, 100.0)
@@ -50,12 +51,10 @@ def runs(scale: Scale) -> Runs:
     small = scale == "smoke"
     base = {"evaluation.every": 120} | ({"dataset.records": 500, "rounds": 60} if small else {})
     clip_norms, targets = (CLIP_NORMS[2:], EPSILONS[:2]) if small else (CLIP_NORMS, EPSILONS)
-    for method, clip_norm, eps, tau in product(METHODS, clip_norms, targets, STEPS[scale]):
-        labels = {"part": "grid", "method": method, "C": clip_norm, "eps": eps, "tau": tau}
+    for labels in grid(part="grid", method=METHODS, C=clip_norms, eps=targets, tau=STEPS[scale]):
         yield on_mushrooms(labels, base, V)
     # a tenth of C and of epsilon: the noise multiplier has the same digits
-    for method, tenth, tau in product(METHODS, (0.1, 0.33), STEPS[scale]):
-        labels = {"part": "tenth", "method": method, "tenth": tenth, "tau": tau}
+    for labels in grid(part="tenth", method=METHODS, tenth=(0.1, 0.33), tau=STEPS[scale]):
         yield on_mushrooms(labels, base, V)
 
 
