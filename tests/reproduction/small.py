@@ -25,7 +25,13 @@ from dpfl_cli.reproduction.api import (
     exact,
 )
 
-DEMO = Paper("demo", "Nobody", "A demonstration", "2026")
+DEMO = Paper(
+    "demo",
+    "Nobody",
+    "A demonstration",
+    "2026",
+    titles={"fedavg": "DP-FedAvg", "fedexp": "said otherwise"},
+)
 BASE = ["dataset=synthetic", "dp=ldp", "rounds=3", "algorithm.local_steps=2"]
 SIZES: dict[Scale, Size] = {
     "smoke": Size(seeds=2, minutes=0.1),
@@ -83,7 +89,7 @@ ONE = Artifact(
         ),
     },
     best=[Best(over=["clip"], by="distance")],
-    titles={"fedexp": "DP-FedEXP", "fedavg": "DP-FedAvg", "clip": "clip norm C"},
+    titles={"fedexp": "DP-FedEXP", "clip": "clip norm C"},
     tables=[
         Table(caption="Distance", rows=["method"], columns=["clip"], cells=["distance"]),
         Table(

@@ -125,7 +125,13 @@ def test_page_and_files(outputs: Path) -> None:
     folder = outputs / "artifacts/demo/one/quick"
     page = (folder / "table.md").read_text()
     assert page.startswith("# demo/one: Distance left after 3 rounds (reduced size)")
-    for words in ("DP-FedEXP", "Nobody wrote this paper", "## The paper's claims", "## Our claims"):
+    for words in (
+        "| DP-FedEXP",
+        "| DP-FedAvg",
+        "Nobody wrote this paper",
+        "## The paper's claims",
+        "## Our claims",
+    ):
         assert words in page
     assert "3 rounds, 20 training records, 20 clients, 3 seeds" in page
     assert "at reduced size: holds" in page
