@@ -28,13 +28,19 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.config.paths import expanded
-from dpfl_cli.data.efficientnet import PIXEL_MEAN, PIXEL_STD, SIDE, WIDTH, efficientnet_lite0
-from dpfl_cli.data.frozen import frozen
-from dpfl_cli.data.resnet44 import ResNet44
+from dpfl_cli.data.networks import (
+    PIXEL_MEAN,
+    PIXEL_STD,
+    SIDE,
+    WIDTH,
+    efficientnet_lite0,
+    frozen,
+    resnet44,
+)
 from dpfl_cli.data.sources import locate, read_uncompressed, status
 from dpfl_cli.data.streams import stream_generator
 
@@ -54,6 +60,7 @@ WHITENING = 0.01  # added to the patches' variances, in mean variances
 
 Extractor = Callable[[Tensor], Tensor]
 Weights = Mapping[str, Tensor]
+Build = Callable[[Weights, Tensor], Extractor]
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,7 @@ class Backbone:
     weights: Literal["catalogue", "path"] | None
     fitted: bool
     width: Callable[[Sequence[int]], int]
-    build: Callable[[Weights, Tensor], Extractor]
+    build: Build
     components: int | None = None
 
 
@@ -123,14 +130,25 @@ def network_input(
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def _efficientnet(weights: Weights, public: Tensor) -> Extractor:
-    network = efficientnet_lite0(weights)
-    return lambda images: network.features(
-        network_input(images, SIDE, [PIXEL_MEAN] * 3, [PIXEL_STD] * 3)
-    )
+def _network(
+    make: Callable[[], nn.Module],
+    called: str,
+    side: int,
+    means: Sequence[float],
+    stds: Sequence[float],
+) -> Build:
+    """The features of a network: all but its last layer."""
+
+    def build(weights: Weights, public: Tensor) -> Extractor:
+        network = frozen(make(), called, weights)
+        *_, last = (name for name, _ in network.named_children())
+        setattr(network, last, nn.Identity())
+        return lambda images: network(network_input(images, side, means, stds))
+
+    return build
 
 
-def _resnet50(weights: Weights, public: Tensor) -> Extractor:
+def _resnet50() -> nn.Module:
     try:
         models = import_module("torchvision.models")
     except (ImportError, RuntimeError) as error:  # RuntimeError: it was built for another torch
@@ -139,15 +157,8 @@ def _resnet50(weights: Weights, public: Tensor) -> Extractor:
             "dataset.backbone=resnet50_imagenet: torchvision cannot be imported "
             f"({reason}); {INSTALL}"
         ) from error
-    network = models.resnet50(weights=None)
-    frozen(network, "torchvision's resnet50", weights)
-    network.fc = torch.nn.Identity()
-    return lambda images: network(network_input(images, 224, *IMAGENET))
-
-
-def _resnet44(weights: Weights, public: Tensor) -> Extractor:
-    network = frozen(ResNet44(), "cifar100_resnet44", weights)
-    return lambda images: network(network_input(images, 32, *CIFAR100))
+    found: nn.Module = models.resnet50(weights=None)
+    return found
 
 
 def _rcf(weights: Weights, public: Tensor) -> Extractor:
@@ -191,24 +202,22 @@ def _pixels(weights: Weights, public: Tensor) -> Extractor:
 
 
 def _real(
-    name: str,
-    what: str,
-    width: int,
-    build: Callable[[Weights, Tensor], Extractor],
-    weights: Literal["catalogue", "path"] = "path",
+    name: str, what: str, width: int, build: Build, weights: Literal["catalogue", "path"] = "path"
 ) -> Backbone:
     return Backbone(name, what, 2, "real", weights, False, lambda shape: width, build)
 
 
+LITE0 = _network(efficientnet_lite0, "EfficientNet-Lite0", SIDE, [PIXEL_MEAN] * 3, [PIXEL_STD] * 3)
+RESNET50 = _network(_resnet50, "torchvision's resnet50", 224, *IMAGENET)
+RESNET44 = _network(resnet44, "cifar100_resnet44", 32, *CIFAR100)
 RCF = "convolutions with random patches of public images"
 PCA = "principal components of the pixels of public images"
-RESNET44 = "pytorch-cifar-models' ResNet-44, CIFAR-100"
 BACKBONES: dict[str, Backbone] = {
     one.name: one
     for one in (
-        _real(EFFICIENTNET, "EfficientNet-Lite0, ImageNet", WIDTH, _efficientnet, "catalogue"),
-        _real("resnet50_imagenet", "torchvision's ResNet-50, ImageNet", 2048, _resnet50),
-        _real("resnet44_cifar100", RESNET44, 64, _resnet44),
+        _real(EFFICIENTNET, "EfficientNet-Lite0, ImageNet", WIDTH, LITE0, "catalogue"),
+        _real("resnet50_imagenet", "torchvision's ResNet-50, ImageNet", 2048, RESNET50),
+        _real("resnet44_cifar100", "pytorch-cifar-models' ResNet-44, CIFAR-100", 64, RESNET44),
         Backbone("rcf", RCF, 2, "standin", None, True, lambda shape: 4 * FILTERS, _rcf),
         Backbone("pca", PCA, 1, "standin", None, False, prod, _pixels, components=64),
     )

@@ -33,16 +33,16 @@ def characters(
       pick: of a source class in 0..19, the places of the labels that are made of it, and the
         numbers of its images: which image is taken for each place.
     """
-    images, classes = zip(*(kind.read(part) for kind in (Mnist, FashionMnist)), strict=True)
-    pool = np.concatenate(images)
-    sources = np.concatenate([own + 10 * k for k, own in enumerate(classes)])
-    kinds, places = np.divmod(labels, 20)
+    kinds = Mnist, FashionMnist
+    pool = np.concatenate([kind.images(part) for kind in kinds])
+    sources = np.concatenate([kind.labels(part) + 10 * k for k, kind in enumerate(kinds)])
+    forms, places = np.divmod(labels, 20)
     chosen = np.empty(len(labels), np.int64)
     for source in range(20):
         here = np.flatnonzero(places == source)
         chosen[here] = pick(source, here, np.flatnonzero(sources == source))
     made = pool[chosen]
-    swapped, negative = kinds >= 2, kinds % 2 == 1
+    swapped, negative = forms >= 2, forms % 2 == 1
     made[swapped] = np.roll(made[swapped], (14, 14), (1, 2))
     made[negative] = 255 - made[negative]
     return made

@@ -101,25 +101,20 @@ def _decode(folder: Path, parts: Parts, settings: FemnistSettings) -> Arrays:
     """
     generator = stream_generator(settings.data_seed, "data", _SHARE)
     writers: dict[str, int] = {}
-    images, labels, writer, test = [], [], [], []
+    rows = []
     for part, files in parts.items():
         for path in files.values():
             for name, user in read_users(path, LeafFile[Writer], counted=True):
-                number = writers.setdefault(name, len(writers))
+                writer = writers.setdefault(name, len(writers))
                 kept = np.flatnonzero(generator.random(len(user.y)) < settings.share)
-                images.append(np.array(user.x, np.float32).reshape(-1, PIXELS)[kept])
-                labels.append(np.array(user.y, np.int64)[kept])
-                writer.append(np.full(len(kept), number))
-                test.append(np.full(len(kept), part == "test"))
-    if not any(map(len, labels)):
+                images = np.array(user.x, np.float32).reshape(-1, PIXELS)[kept]
+                labels = np.array(user.y, np.int64)[kept]
+                sides = np.full(len(kept), writer), np.full(len(kept), part == "test")
+                rows.append((images, labels, *sides))
+    if not any(len(labels) for _, labels, *_ in rows):
         raise DataError(
             f"{folder}: no records are left of the files with dataset.share={settings.share:g}"
         )
-    joined: dict[str, list[np.ndarray]] = {
-        "images": images,
-        "labels": labels,
-        "writer": writer,
-        "test": test,
-    }
-    arrays = {name: np.concatenate(rows) for name, rows in joined.items()}
+    columns = zip(("images", "labels", "writer", "test"), zip(*rows, strict=True), strict=True)
+    arrays = {name: np.concatenate(column) for name, column in columns}
     return arrays | {"writers": np.array(len(writers))}

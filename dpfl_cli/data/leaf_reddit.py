@@ -15,8 +15,6 @@ the same as long as <PAD> is the most frequent token.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -152,35 +150,31 @@ class Reddit:
 
 
 def _decode(parts: Parts, vocabulary: int) -> Arrays:
-    """x and y [N, 10] and user [N] of each part, and users: how many there are. Two passes: the
-    vocabulary comes first.
+    """x and y [N, 10] and user [N] of each part, and users: how many there are. Tokens get numbers
+    as they come, and those of the vocabulary once all files have been read.
     """
-
-    def sequences(part: str) -> Iterator[tuple[str, list[str], list[str], list[bool]]]:
-        for path in parts[part].values():
+    came, users = {"<PAD>": PAD, "<UNK>": UNK}, dict[str, int]()
+    found: Arrays = {}
+    for part, files in parts.items():
+        rows = []
+        for path in files.values():
             for name, user in read_users(path, LeafFile[Redditor], counted=False):
+                owner = users.setdefault(name, len(users))
                 for x, y in zip(user.x, user.y, strict=True):
                     for tokens, targets, counts in zip(*y.beside(x), strict=True):
-                        yield name, tokens, targets, counts
-                users.setdefault(name, len(users))
-
-    users: dict[str, int] = {}
-    counter: Counter[str] = Counter()
-    for _, x, _, _ in sequences("train"):
-        counter.update(x)
-    for reserved in ("<PAD>", "<UNK>"):
-        counter.pop(reserved, None)
-    ranked = sorted(counter, key=lambda token: (-counter[token], token))[: vocabulary - 2]
-    numbers = {token: place for place, token in enumerate(["<PAD>", "<UNK>", *ranked])}
-    arrays: Arrays = {}
-    for part in parts:
-        xs, ys, owners = [], [], []
-        for name, x, y, counts in sequences(part):
-            xs.append([numbers.get(token, UNK) for token in x])
-            targets = [numbers.get(token, UNK) for token in y]
-            ys.append([n if count else IGNORED for n, count in zip(targets, counts, strict=True)])
-            owners.append(users.setdefault(name, len(users)))
-        arrays[f"{part}_x"] = np.array(xs, np.int64).reshape(-1, LENGTH)
-        arrays[f"{part}_y"] = np.array(ys, np.int64).reshape(-1, LENGTH)
-        arrays[f"{part}_user"] = np.array(owners, np.int64)
-    return arrays | {"users": np.array(len(users))}
+                        words = [came.setdefault(word, len(came)) for word in (*tokens, *targets)]
+                        rows.append([*words, *counts, owner])
+        found[part] = np.array(rows, np.int64).reshape(-1, 3 * LENGTH + 1)
+    often = np.bincount(found["train"][:, :LENGTH].ravel(), minlength=len(came))
+    often[[PAD, UNK]] = 0
+    ranked = sorted(came, key=lambda word: (-often[came[word]], word))[: vocabulary - 2]
+    kept = [PAD, UNK, *(came[word] for word in ranked if often[came[word]])]
+    numbers = np.full(len(came), UNK)
+    numbers[kept] = np.arange(len(kept))
+    arrays: Arrays = {"users": np.array(len(users))}
+    for part, whole in found.items():
+        both, counting, owners = np.split(whole, (2 * LENGTH, 3 * LENGTH), axis=1)
+        arrays[f"{part}_x"], following = np.split(numbers[both], 2, axis=1)
+        arrays[f"{part}_y"] = np.where(counting, following, IGNORED)
+        arrays[f"{part}_user"] = owners[:, 0]
+    return arrays

@@ -7,16 +7,17 @@ red, then green, then blue, row by row.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache, partialmethod
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from dpfl_cli.config.component import component, lookup
+from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError, DataError
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
+from dpfl_cli.data.federation import Dataset, DatasetInfo, Records, Source
 from dpfl_cli.data.idx import SIDE, Part, idx_file, idx_images, idx_labels
 from dpfl_cli.data.loading import UsedSettings, ranks, used
 from dpfl_cli.data.sources import content_sha256, digest, locate, read_uncompressed
@@ -24,7 +25,6 @@ from dpfl_cli.data.streams import stream_generator
 
 CLASSES = 10
 RECORD = 1 + 3 * 32 * 32  # bytes, of CIFAR-10
-PARTS: dict[Part, str] = {"train": "train_records", "test": "test_records"}
 
 
 class ImageSettings(UsedSettings):
@@ -46,20 +46,15 @@ class ImageSettings(UsedSettings):
         return self
 
 
-class Images:
-    """Images [N, *shape] float32 and labels [N] int64 in 0..9.
-
-    Pixels are in [0, 1], (x - mean) / std of that where standardised, or 0 to 255 where raw. A
-    subset of the training records is the first ones of the file, random ones, or random ones with
-    equal shares of the classes (to one record); it is drawn from its own seed, the same in all
-    runs. Mean and std are the usual published constants of the training images' channels.
+class Pictures:
+    """Images [N, *shape] float32 and labels [N] int64 in 0..classes - 1, which do not depend on the
+    run's seed.
     """
 
     name: ClassVar[str]
     shape: ClassVar[tuple[int, ...]] = (SIDE, SIDE)
-    mean: ClassVar[tuple[float, ...]]
-    std: ClassVar[tuple[float, ...]]
-    scale: ClassVar[str] = "pixel mean and std"  # what standardising takes from the data
+    classes: ClassVar[int] = CLASSES
+    standin: ClassVar[str]  # what may stand in for the files, in words
 
     @classmethod
     def size(cls, part: Part) -> int:
@@ -67,22 +62,80 @@ class Images:
         return digest(idx_file(cls.name, part, "labels")).size - 8
 
     @classmethod
-    def sizes(cls, settings: ImageSettings) -> dict[Part, int]:
-        """Number of records to train and to test with, whatever is used of them."""
-        train, held = cls.size("train"), settings.held_out
-        if held >= train:
-            raise ConfigError(
-                f"dataset.held_out={held}: {cls.name} has {train} training records; write less"
-            )
-        return {"train": train - held, "test": held or cls.size("test")}
+    def labels(cls, part: Part) -> np.ndarray:
+        """[N] int64; a DataError names a file that does not hold such."""
+        return idx_labels(cls.name, part, cls.classes)
 
     @classmethod
-    def read(cls, part: Part) -> tuple[np.ndarray, np.ndarray]:
-        """Images [N, *shape] uint8 and labels [N] int64; a DataError names a file that does not
-        hold such.
+    def images(cls, part: Part) -> np.ndarray:
+        """[N, *shape] uint8; a DataError names a file that does not hold such."""
+        return idx_images(cls.name, part, len(cls.labels(part)))
+
+    @classmethod
+    def origin(cls, settings: Any) -> Origin:
+        """Finds and verifies the files."""
+        return Origin(cls, cls, content_sha256(locate(cls.name)))
+
+    @classmethod
+    def features(cls, images: np.ndarray, origin: Origin, settings: Any) -> np.ndarray:
+        """[n, ...] float32 of some of the images."""
+        return np.divide(images, np.float32(255), order="C", dtype=np.float32)
+
+    @classmethod
+    def info(cls, settings: Any) -> DatasetInfo:
+        """Finds and verifies the files; the checksum covers all of them, whatever part of them is
+        used.
         """
-        labels = idx_labels(cls.name, part, CLASSES)
-        return idx_images(cls.name, part, len(labels)), labels
+        origin, components = cls.origin(settings), getattr(settings, "pca", None)
+        return DatasetInfo(
+            name=cls.name,
+            source=origin.source,
+            sha256=origin.sha256,
+            feature_shape=cls.shape if components is None else (components,),
+            classes=cls.classes,
+            records=len(_split(origin, settings)[0]),
+            clients=None,
+            details={"standin": cls.standin} if origin.source == "standin" else {},
+        )
+
+    @classmethod
+    def load(cls, settings: Any, seed: int, images: bool = True) -> Dataset:
+        """The records; they do not depend on the seed. With images, or of no width."""
+        return Dataset(cls.info(settings), *_records(cls.origin(settings), settings, images))
+
+    outline = partialmethod(load, images=False)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the records of a data set come from: its published files, or what stands in for them.
+
+    Attributes:
+      made: what gives images and labels: the data set itself, or another.
+      sha256: of all content.
+    """
+
+    data: type[Pictures]
+    made: type[Pictures]
+    sha256: str
+
+    @property
+    def source(self) -> Source:
+        return "real" if self.made is self.data else "standin"
+
+
+class Images(Pictures):
+    """Published images of ten classes.
+
+    Pixels are in [0, 1], (x - mean) / std of that where standardised, or 0 to 255 where raw. A
+    subset of the training records is the first ones of the file, random ones, or random ones with
+    equal shares of the classes (to one record); it is drawn from its own seed, the same in all
+    runs. Mean and std are the usual published constants of the training images' channels.
+    """
+
+    mean: ClassVar[tuple[float, ...]]
+    std: ClassVar[tuple[float, ...]]
+    scale: ClassVar[str] = "pixel mean and std"  # what standardising takes from the data
 
     @classmethod
     def not_covered(cls, settings: ImageSettings) -> list[str]:
@@ -91,24 +144,14 @@ class Images:
         return [taken] if settings.standardise else []
 
     @classmethod
-    def info(cls, settings: ImageSettings) -> DatasetInfo:
-        """Finds and verifies the files; the checksum covers all of them, whatever part of them is
-        used.
-        """
-        sha256 = content_sha256(locate(cls.name))
-        records, _ = (
-            used(cls.name, PARTS[part], getattr(settings, PARTS[part]), there)
-            for part, there in cls.sizes(settings).items()
-        )
-        return DatasetInfo(cls.name, "real", sha256, cls.shape, CLASSES, records, clients=None)
-
-    @classmethod
-    def load(cls, settings: ImageSettings, seed: int, width: int | None = None) -> Dataset:
-        """The records; they do not depend on the seed. Of so many columns of the images."""
-        info = cls.info(settings)
-        return Dataset(info, *_records(cls.name, info.sha256, settings, width))
-
-    outline = partialmethod(load, width=0)
+    def features(cls, images: np.ndarray, origin: Origin, settings: ImageSettings) -> np.ndarray:
+        if settings.pixels == "raw":
+            return images.astype(np.float32)
+        scaled = super().features(images, origin, settings)
+        if settings.standardise:
+            scaled -= np.array(cls.mean, np.float32)[:, None, None]
+            scaled /= np.array(cls.std, np.float32)[:, None, None]
+        return scaled
 
 
 @component("dataset", "mnist", revision=1, settings=ImageSettings)
@@ -141,9 +184,12 @@ class Cifar10(Images):
         return sum(digest(path).size // RECORD for path in _batches(part))
 
     @classmethod
-    def read(cls, part: Part) -> tuple[np.ndarray, np.ndarray]:
-        images, labels = zip(*map(read_batch, _batches(part)), strict=True)
-        return np.concatenate(images), np.concatenate(labels)
+    def labels(cls, part: Part) -> np.ndarray:
+        return np.concatenate([read_batch(path)[1] for path in _batches(part)])
+
+    @classmethod
+    def images(cls, part: Part) -> np.ndarray:
+        return np.concatenate([read_batch(path)[0] for path in _batches(part)])
 
 
 def _batches(part: Part) -> list[Path]:
@@ -169,33 +215,58 @@ def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return records[:, 1:].reshape(-1, *Cifar10.shape), labels
 
 
+@lru_cache(maxsize=4)
+def _split(origin: Origin, settings: Any) -> tuple[np.ndarray, Part, np.ndarray]:
+    """Numbers of the records that train, the part that the test records are from, and their
+    numbers.
+
+    Raises:
+      ConfigError: more records are asked for than there are, or none are left.
+    """
+    name, source = origin.data.name, origin.made
+    part: Part = "train"
+    train, held_out = np.arange(source.size(part)), getattr(settings, "held_out", 0)
+    fraction, wanted = getattr(settings, "test_fraction", 0.0), settings.train_records
+    if held_out >= len(train):
+        raise ConfigError(
+            f"dataset.held_out={held_out}: {name} has {len(train)} training records; write less"
+        )
+    if held_out:
+        train, test = np.split(train, [len(train) - held_out])
+    elif fraction:
+        labels = source.labels(part)
+        counts = np.bincount(labels)
+        kept = counts - (fraction * counts).astype(np.int64)
+        held = ranks(labels) >= kept[labels]
+        train, test = train[~held], train[held]
+    else:
+        part, test = "test", np.arange(source.size("test"))
+    note = " (a stand-in)" if origin.source == "standin" else ""
+    used(name, "train_records", wanted, len(train), note)
+    used(name, "test_records", settings.test_records, len(test), note)
+    if not len(test):
+        raise ConfigError(
+            f"dataset.test_fraction={fraction:g}: holds out no record of any class; "
+            "write more, or 0 for none"
+        )
+    if wanted is not None and getattr(settings, "subset", "first") != "first":
+        train = train[_subset(source.labels("train")[train], wanted, settings)]
+    return train[:wanted], part, test[: settings.test_records]
+
+
 @lru_cache(maxsize=2)
-def _records(
-    name: str, sha256: str, settings: ImageSettings, width: int | None
-) -> tuple[Records, Records]:
-    """Training and test records; kept by content, which is why the checksum is an argument."""
+def _records(origin: Origin, settings: Any, whole: bool) -> tuple[Records, Records]:
+    """Training and test records; kept by content, which is why the origin is an argument."""
+    train, test_part, test = _split(origin, settings)
 
-    data = lookup("dataset", name).target
+    def made(part: Part, rows: np.ndarray) -> Records:
+        labels = origin.made.labels(part)[rows]
+        if not whole:
+            return Records(np.empty((len(rows), 0), np.float32), labels)
+        images = origin.made.images(part)[rows]
+        return Records(origin.data.features(images, origin, settings), labels)
 
-    def made(part: Part) -> Records:
-        images, labels = data.read("train" if settings.held_out else part)
-        if settings.held_out:
-            left = len(labels) - settings.held_out
-            own = slice(left) if part == "train" else slice(left, None)
-            images, labels = images[own], labels[own]
-        wanted: int | None = getattr(settings, PARTS[part])
-        chosen: slice | np.ndarray = slice(wanted)
-        if part == "train" and settings.subset != "first" and wanted is not None:
-            chosen = _subset(labels, wanted, settings)
-        features = images[chosen][..., :width].astype(np.float32)
-        if settings.pixels == "unit":
-            features /= 255.0
-        if settings.standardise:
-            features -= np.array(data.mean, np.float32)[:, None, None]
-            features /= np.array(data.std, np.float32)[:, None, None]
-        return Records(features, labels[chosen])
-
-    return made("train"), made("test")
+    return made("train", train), made(test_part, test)
 
 
 def _subset(labels: np.ndarray, size: int, settings: ImageSettings) -> np.ndarray:

@@ -238,12 +238,11 @@ class Natural:
         clients, everyone = Natural.clients(settings, dataset.info), dataset.info.clients
         assert dataset.natural is not None
         assert everyone is not None
-        whole = _by_client(np.arange(len(dataset.natural)), dataset.natural, everyone)
+        whole = _by_group(np.arange(len(dataset.natural)), dataset.natural, everyone)
         if clients == everyone:
             return whole
-        chosen = np.sort(_generator(settings, seed).choice(everyone, clients, replace=False))
-        parts = np.split(whole.indices, whole.offsets[1:-1])
-        return Partition.from_lists([parts[client] for client in chosen])
+        chosen = _generator(settings, seed).choice(everyone, clients, replace=False)
+        return whole.of(np.sort(chosen))
 
 
 def _generator(settings: DrawnSettings | MixedSettings, seed: int) -> np.random.Generator:
@@ -294,15 +293,14 @@ def _classes(name: str, info: DatasetInfo) -> int:
 def _class_pools(dataset: Dataset, generator: np.random.Generator) -> list[np.ndarray]:
     """For each class, the numbers of its records in random order."""
     order = generator.permutation(len(dataset.train))
-    labels = dataset.train.targets[order]
-    sizes = np.bincount(labels, minlength=dataset.info.classes or 0)
-    return np.split(order[np.argsort(labels, kind="stable")], np.cumsum(sizes)[:-1])
+    pools = _by_group(order, dataset.train.targets[order], dataset.info.classes or 0)
+    return np.split(pools.indices, pools.offsets[1:-1])
 
 
-def _by_client(records: np.ndarray, owners: np.ndarray, clients: int) -> Partition:
-    """The partition that gives `records[k]` to client `owners[k]`."""
-    counts = np.bincount(owners, minlength=clients)
-    return Partition.from_counts(records[np.argsort(owners, kind="stable")], counts)
+def _by_group(records: np.ndarray, groups: np.ndarray, number: int) -> Partition:
+    """The partition that gives `records[k]` to client, or class, `groups[k]` of so many."""
+    counts = np.bincount(groups, minlength=number)
+    return Partition.from_counts(records[np.argsort(groups, kind="stable")], counts)
 
 
 @dataclass(frozen=True)
@@ -381,4 +379,4 @@ def _classwise(
         cuts = np.floor(shares + generator.random()).astype(np.int64).clip(max=len(pool))
         cuts[-1] = len(pool)
         owners.append(np.repeat(np.arange(clients), np.diff(cuts, prepend=0)))
-    return _by_client(np.concatenate(pools), np.concatenate(owners), clients)
+    return _by_group(np.concatenate(pools), np.concatenate(owners), clients)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from dpfl_cli.data.backbones import (
@@ -22,14 +22,9 @@ from dpfl_cli.data.backbones import (
     as_images,
     network_input,
 )
-from dpfl_cli.data.efficientnet import (
-    PIXEL_MEAN,
-    PIXEL_STD,
-    SIDE,
-    EfficientNetLite0,
-)
 from dpfl_cli.data.extraction import extracted
 from dpfl_cli.data.federation import Records
+from dpfl_cli.data.networks import PIXEL_MEAN, PIXEL_STD, SIDE, efficientnet_lite0
 from tests.benchmarks.harness import Case, Contender, Workload
 
 IMAGES, PIXELS = 32, 28  # of a call, and their sides
@@ -52,12 +47,12 @@ def images(device: str) -> Workload:
     )
 
 
-def random_network() -> EfficientNetLite0:
+def random_network() -> nn.Sequential:
     """With initial weights and statistics that are not those of a fresh batch norm."""
     generator = torch.Generator().manual_seed(0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = EfficientNetLite0().eval()
+        network = efficientnet_lite0().eval()
     for name, buffer in network.named_buffers():
         if name.endswith("running_mean"):
             buffer.normal_(std=0.1, generator=generator)
@@ -76,9 +71,10 @@ def engine(extract: Extractor, records: Records) -> np.ndarray:
     return extracted(extract, records.features)
 
 
-def plain(network: EfficientNetLite0, records: Records) -> Tensor:
+def plain(network: nn.Sequential, records: Records) -> Tensor:
     """[n, 1280] by the network as it is, all images at once."""
     pixels = [PIXEL_MEAN] * 3, [PIXEL_STD] * 3
     with torch.inference_mode():
         given = network_input(as_images(records.features), SIDE, *pixels).contiguous()
-        return network.features(given)
+        found: Tensor = network[:-1](given)
+        return found

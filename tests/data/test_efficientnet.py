@@ -15,14 +15,13 @@ from torch import Tensor, nn
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.backbones import BACKBONES, EFFICIENTNET, as_images, network_input, read_weights
-from dpfl_cli.data.efficientnet import (
+from dpfl_cli.data.networks import (
     PIXEL_MEAN,
     PIXEL_STD,
-    Block,
-    EfficientNetLite0,
+    Bottleneck,
     efficientnet_lite0,
+    frozen,
 )
-from dpfl_cli.data.frozen import frozen
 from dpfl_cli.data.sources import digest, locate
 
 # arXiv 1905.11946, table 1: kernel, stride, expansion, channels, layers of the stages 2 to 8
@@ -130,7 +129,7 @@ def test_a_block_is_what_its_definition_says(kernel, stride, out, size):
     for name, norm in names.items():
         for part in ("weight", "bias", "running_mean", "running_var"):
             state[f"{norm}.{part}"] = weights[f"{name}_norm.{part}"]
-    block = frozen(Block(inside, out, kernel, stride, wide // inside), "a block", state)
+    block = frozen(Bottleneck(inside, out, kernel, stride, wide // inside), "a block", state)
     x = 3 * torch.randn(1, inside, *size, generator=generator)
     y = x[0].double().numpy()
     for name, groups, step in (("expand", 1, 1), ("depthwise", wide, stride), ("project", 1, 1)):
@@ -192,7 +191,7 @@ def modules() -> Iterator[tuple[nn.Module, bool]]:
 def test_the_network_is_the_published_one_and_folding_changes_nothing():
     weights = random_weights()
     assert trained(weights) == 4_652_008
-    network = efficientnet_lite0(weights)
+    network = frozen(efficientnet_lite0(), "EfficientNet-Lite0", weights)
     x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
     values = iter([value for name, value in weights.items() if not name.startswith("_fc")])
     y = x
@@ -203,12 +202,10 @@ def test_the_network_is_the_published_one_and_folding_changes_nothing():
             y = module(y) + y if shortcut else module(y)
         expected = y.mean(dim=(2, 3))
         assert next(values, None) is None
-        features = network.features(x)
+        features = network[:-1](x)
         np.testing.assert_allclose(features.numpy(), expected.numpy(), rtol=1e-4, atol=1e-4)
         logits = expected @ weights["_fc.weight"].T + weights["_fc.bias"]
-        np.testing.assert_allclose(
-            network.logits(features).numpy(), logits.numpy(), rtol=1e-3, atol=1e-2
-        )
+        np.testing.assert_allclose(network(x).numpy(), logits.numpy(), rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +226,7 @@ def test_other_weights_are_refused(change, says):
     weights = random_weights()
     change(weights)
     with pytest.raises(DataError, match=f"not those of EfficientNet-Lite0: {says}"):
-        efficientnet_lite0(weights)
+        BACKBONES[EFFICIENTNET].build(weights, torch.empty(0))
 
 
 @pytest.mark.parametrize("content", [b"", b"not weights", None])
@@ -269,14 +266,14 @@ def test_grey_images_are_repeated_and_resized():
 
 
 @pytest.fixture(scope="module")
-def published() -> tuple[dict[str, Tensor], EfficientNetLite0]:
+def published() -> tuple[dict[str, Tensor], nn.Sequential]:
     try:
         path = next(iter(locate(EFFICIENTNET).values()))
     except DataError as error:
         pytest.skip(str(error))
     assert digest(path).sha256.startswith("57934424")
     weights = dict(read_weights(path))
-    return weights, efficientnet_lite0(weights)
+    return weights, frozen(efficientnet_lite0(), "EfficientNet-Lite0", weights)
 
 
 def photograph(name: str) -> Tensor:
@@ -318,7 +315,7 @@ def test_known_photographs_get_their_class(published, name, least):
     picture = photograph(name)
     with torch.inference_mode():
         features = BACKBONES[EFFICIENTNET].build(weights, torch.empty(0))(picture)
-        chances = network.logits(features).softmax(dim=1)[0]
+        chances = network[-1](features).softmax(dim=1)[0]
     assert features.shape == (1, 1280)
     assert int(chances.argmax()) in KNOWN[name]
     assert float(chances[list(KNOWN[name])].sum()) > least
