@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpfl_cli.cli.pricing import release_line
+from dpfl_cli.cli.tables import (
+    collusion_text,
+    epsilon_number,
+    is_claimed,
+    is_nominal,
+    make_table,
+    wide_console,
+)
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import outputs_dir
-
-if TYPE_CHECKING:
-    from dpfl_cli.simulation.store import RunRecord
+from dpfl_cli.simulation.store import RunRecord, RunStore
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -20,10 +26,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from dpfl_cli.cli.tables import is_claimed, make_table, wide_console
     from dpfl_cli.privacy.accountants import price_all
     from dpfl_cli.simulation.plan import load_components
-    from dpfl_cli.simulation.store import RunStore
 
     if args.delta is not None and not 0 < args.delta < 1:
         raise ConfigError(f"--delta {args.delta}: must lie strictly between 0 and 1")
@@ -58,8 +62,6 @@ def _remarks(record: RunRecord, delta: float | None) -> Iterator[str]:
     Args:
       delta: None for the run's own, whose epsilons are stored.
     """
-    from dpfl_cli.cli.tables import collusion_text, epsilon_number, is_nominal
-
     privacy, clients = record.result["privacy"], record.result["data"]["clients"]
     if "participation" in privacy:
         yield f"participation: {privacy['participation']}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 from typing import TYPE_CHECKING
 
 from dpfl_cli.cli.plugins import add_plugin_option, load_plugins
@@ -34,7 +33,8 @@ relation, calibration and accountant, not what computes the values.
 
 example: dpfl audit algorithm=fedavg dp=cdp dp.epsilon=4 dp.delta=1e-5 rounds=3
 
-Kept in outputs/audits/ID/{result.json, scores.csv, scores.png}, and read there the next time.
+Kept in outputs/audits/ID/{result.json, scores.csv, scores.png, scores.pdf}, and read there the next
+time.
 Exit codes: 0 no bound of 99.9 % is above the claim, 2 wrong use or config, 3 one is."""
 
 
@@ -82,7 +82,8 @@ def execute(args: argparse.Namespace) -> int:
             f"  {NAMES[name]:<34} {bound:7.3f} ({100 * bound / found.claim:3.0f} % of the claim) "
             f"at {args.confidence:.4g}; {sure[name]:7.3f} at {SURE}"
         )
-    write_output(folder / "scores.png", _drawn(found, bounds, plan.label))
+    for name, payload in _drawn(found, bounds, plan.label).items():
+        write_output(folder / name, payload)
     print(f"kept in {folder}")
     refuted = max(sure.values()) > found.claim
     if refuted:
@@ -90,13 +91,13 @@ def execute(args: argparse.Namespace) -> int:
     return REFUTED if refuted else 0
 
 
-def _drawn(found: Audit, bounds: dict[str, float], title: str) -> bytes:
-    """The scores of both sides, and the bounds against the claim; a PNG."""
+def _drawn(found: Audit, bounds: dict[str, float], title: str) -> dict[str, bytes]:
+    """The scores of both sides, and the bounds against the claim: scores.png and scores.pdf."""
     import matplotlib as mpl
     import numpy as np
     from matplotlib.figure import Figure
 
-    from dpfl_cli.reproduction.look import COLOURS, STYLE
+    from dpfl_cli.reproduction.look import COLOURS, STYLE, saved
 
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 3.4), layout="constrained")
@@ -113,6 +114,4 @@ def _drawn(found: Audit, bounds: dict[str, float], title: str) -> bytes:
         right.set_ylabel(f"ε at δ = {found.delta:g}")
         right.legend()
         figure.suptitle(title)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=150)
-    return buffer.getvalue()
+        return saved(figure, "scores")

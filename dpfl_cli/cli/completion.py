@@ -6,6 +6,12 @@ from __future__ import annotations
 
 import argparse
 
+from dpfl_cli.cli.calculate import CALCULATORS, FLAGS
+from dpfl_cli.cli.listing import GROUPS
+from dpfl_cli.cli.main import COMMANDS
+from dpfl_cli.config.options import option_files, parameters
+from dpfl_cli.config.paths import conf_dir
+
 SCRIPT = r"""
 _dpfl() {
     local current="${COMP_WORDS[COMP_CWORD]}"
@@ -41,12 +47,6 @@ def execute(args: argparse.Namespace) -> int:
 
 def words(command: str, current: str) -> list[str]:
     """What the word under the cursor can become."""
-    from dpfl_cli.cli.calculate import CALCULATORS, FLAGS
-    from dpfl_cli.cli.listing import GROUPS
-    from dpfl_cli.cli.main import COMMANDS
-    from dpfl_cli.cli.runs import ACTIONS
-    from dpfl_cli.config.options import option_files
-
     if command not in COMMANDS:
         return list(COMMANDS)
     if command == "reproduce":
@@ -55,8 +55,12 @@ def words(command: str, current: str) -> list[str]:
         papers = dict.fromkeys(name.partition("/")[0] for name in artifacts())
         scales = [f"scale={path.stem}" for path in option_files("scale")]
         return ["all", *papers, *artifacts(), *scales]
-    if command in ("list", "runs"):
-        return list(GROUPS if command == "list" else ACTIONS)
+    if command == "runs":
+        from dpfl_cli.cli.runs import ACTIONS
+
+        return list(ACTIONS)
+    if command == "list":
+        return list(GROUPS)
     flags = {
         "run": ["-m", "--help", "--cfg", "--plugin", "--quiet", "--debug"],
         "calibrate": ["--plugin", "--help"],
@@ -79,10 +83,6 @@ def words(command: str, current: str) -> list[str]:
 
 def _keys() -> list[str]:
     """Every key that an override can set, with its equals sign."""
-    from dpfl_cli.cli.listing import GROUPS
-    from dpfl_cli.config.options import option_files, parameters
-    from dpfl_cli.config.paths import conf_dir
-
     found = [key for key, *_ in parameters("", conf_dir() / "config.yaml") if "hydra" not in key]
     for group in GROUPS:
         found += [key for path in option_files(group) for key, *_ in parameters(group, path)]

@@ -7,22 +7,31 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from dpfl_cli.data.fetching import FetchProgress
+from rich import progress as shown
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
-
-    from dpfl_cli.data.sources import Status
+from dpfl_cli.config.component import components, parse_settings
+from dpfl_cli.config.errors import ConfigError, DataError, nearest
+from dpfl_cli.data.catalogue import CATALOGUE, FOLDERS, catalogue_entry
+from dpfl_cli.data.fetching import FetchProgress, fetch
+from dpfl_cli.data.folders import find_folder
+from dpfl_cli.data.sources import Status, cache_dir, status
+from dpfl_cli.simulation.progress import Progress
 
 LINE_EVERY = 10.0  # seconds between lines of a long download where there is no terminal
+BAR = (
+    shown.TextColumn("{task.description}"),
+    shown.BarColumn(),
+    shown.DownloadColumn(),
+    shown.TransferSpeedColumn(),
+    shown.TimeRemainingColumn(),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -87,9 +96,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _console() -> Console:
     """A console on stdout that never breaks a line where that is not a terminal."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
+    return Console(width=None if sys.stdout.isatty() else 10_000, highlight=False, emoji=False)
 
 
 # --- what there is --------------------------------------------------------------------------------
@@ -108,9 +115,6 @@ def _not_downloaded() -> dict[str, _Made]:
     """Registered data sets that are not in the catalogue, in the order of the list: generated, of a
     file of the user's, computed from images.
     """
-    from dpfl_cli.config.component import components
-    from dpfl_cli.data.catalogue import CATALOGUE, FOLDERS
-
     generated, own, computed = {}, {}, {}
     for name, found in components("dataset").items():
         base, parts = (getattr(found.target, key, None) for key in ("base", "sources"))
@@ -134,16 +138,8 @@ def _not_downloaded() -> dict[str, _Made]:
     return generated | own | computed
 
 
-def _table() -> object:
+def _table() -> Table:
     """All data sets, as a table."""
-    from rich.filesize import decimal
-    from rich.table import Table
-
-    from dpfl_cli.config.errors import DataError
-    from dpfl_cli.data.catalogue import CATALOGUE, FOLDERS
-    from dpfl_cli.data.folders import find_folder
-    from dpfl_cli.data.sources import cache_dir, status
-
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("name", "what", "licence", "sources", "where"):
         table.add_column(column, overflow="fold")
@@ -180,21 +176,15 @@ def _where(found: Status) -> str:
 
 
 def _fetch(names: list[str], quiet: bool) -> None:
-    from rich.filesize import decimal
-
-    from dpfl_cli.config.errors import DataError
-    from dpfl_cli.data.catalogue import FOLDERS, catalogue_entry
-    from dpfl_cli.data.fetching import fetch
-    from dpfl_cli.data.folders import find_folder
-    from dpfl_cli.data.sources import status
-
     made = _not_downloaded()
     names = list(dict.fromkeys(names))
     for name in names:
         if name not in made and name not in FOLDERS:
             catalogue_entry(name)  # an unknown name, before anything is fetched
     failures = []
-    with _progress(quiet) as progress:
+    console = _console()
+    with shown.Progress(*BAR, console=console, disable=quiet or not console.is_terminal) as bars:
+        progress = FetchProgress() if quiet else _Shown(bars)
         for name in names:
             try:
                 if name in made:
@@ -214,55 +204,23 @@ def _fetch(names: list[str], quiet: bool) -> None:
         raise DataError("; ".join(failures))
 
 
-@contextmanager
-def _progress(quiet: bool) -> Iterator[FetchProgress]:
-    """Nothing when quiet, bars on a terminal, plain lines elsewhere."""
-    if quiet:
-        yield FetchProgress()
-    elif not sys.stdout.isatty():
-        yield Lines()
-    else:
-        from rich import progress as shown
+class _Shown(FetchProgress):
+    """Notes; on a terminal a bar for each file, elsewhere for a long download one line every so
+    many seconds.
+    """
 
-        columns = (
-            shown.TextColumn("{task.description}"),
-            shown.BarColumn(),
-            shown.DownloadColumn(),
-            shown.TransferSpeedColumn(),
-            shown.TimeRemainingColumn(),
-        )
-        with shown.Progress(*columns, console=_console()) as bars:
-            yield Bars(bars)
-
-
-class Lines(FetchProgress):
-    """Plain lines: every note, and for a long download one line every so many seconds."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-
-    def advanced(self, what: str, done: int, total: int | None) -> None:
-        from rich.filesize import decimal
-
-        if time.monotonic() - self._last >= LINE_EVERY:
-            self._last = time.monotonic()
-            self.note(f"  {what}: {decimal(done)}" + (f" of {decimal(total)}" if total else ""))
-
-    def note(self, line: str) -> None:
-        print(line, flush=True)
-
-
-class Bars(FetchProgress):
-    """One bar a file, and notes above the bars."""
-
-    def __init__(self, bars: RichProgress) -> None:
+    def __init__(self, bars: shown.Progress) -> None:
         self._bars = bars
-        self._tasks: dict[str, TaskID] = {}
+        self._tasks: dict[str, shown.TaskID] = {}
+        self._last = time.monotonic()
 
     def advanced(self, what: str, done: int, total: int | None) -> None:
         if what not in self._tasks:
             self._tasks[what] = self._bars.add_task(what, total=total)
         self._bars.update(self._tasks[what], completed=done, total=total)
+        if self._bars.disable and time.monotonic() - self._last >= LINE_EVERY:
+            self._last = time.monotonic()
+            self.note(f"  {what}: {decimal(done)}" + (f" of {decimal(total)}" if total else ""))
 
     def note(self, line: str) -> None:
         self._bars.console.print(line, markup=False)
@@ -272,10 +230,7 @@ class Bars(FetchProgress):
 
 
 def _features(args: argparse.Namespace) -> None:
-    from dpfl_cli.config.component import components, parse_settings
-    from dpfl_cli.config.errors import ConfigError, nearest
     from dpfl_cli.simulation.memory import keep_freed_memory
-    from dpfl_cli.simulation.progress import Progress
 
     known = {
         name: found

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpfl_cli.cli.tables import collusion_text, make_table, print_results, wide_console
+from dpfl_cli.simulation.execute import Outcome
 from dpfl_cli.simulation.store import MODEL
-
-if TYPE_CHECKING:
-    from dpfl_cli.simulation.execute import Outcome
 
 EXIT_RUNS_FAILED = 3
 SETTINGS_SAID = 4  # of a grid, each with a line about colluding clients
@@ -89,10 +87,12 @@ def _collusions(results: Sequence[dict[str, Any]]) -> list[str]:
         privacy = result["privacy"]
         if "collusion" not in privacy:
             continue
-        line, epsilon = collusion_text(privacy["collusion"], result["data"]["clients"]), None
-        if len(results) > 1 and not isinstance(privacy["collusion"], str):
-            epsilon = privacy["epsilon"]
-        if epsilon is not None:
+        line, epsilon = (
+            collusion_text(privacy["collusion"], result["data"]["clients"]),
+            privacy["epsilon"],
+        )
+        known = not isinstance(privacy["collusion"], str) and epsilon is not None
+        if known and len(results) > 1:
             line = f"{line.removesuffix('.')} in place of {epsilon:.4f}."
         lines[line] = None
     left = len(lines) - SETTINGS_SAID

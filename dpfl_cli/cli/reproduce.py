@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from dpfl_cli.reproduction.artifact import Artifact, Scale
     from dpfl_cli.reproduction.reproduce import Produced
 
-EXIT_INCOMPLETE = 3
-EXIT_MISMATCH = 3
+EXIT_FAILED = 3  # an artifact is incomplete, or a published one not as declared
 WIDTH = 100  # of the list
 
 
@@ -121,7 +120,7 @@ def execute(args: argparse.Namespace) -> int:
     known = {**papers(), **{one.name: one for one in artifacts}}
     command = os.environ.get(COMMAND, "dpfl reproduce")
     print(write_report(outputs, known, command, [one.name for one in artifacts]))
-    return EXIT_INCOMPLETE if incomplete else 0
+    return EXIT_FAILED if incomplete else 0
 
 
 def _split(words: list[str]) -> tuple[list[str], str]:
@@ -199,4 +198,4 @@ def _check(folder: Path | None) -> int:
     print(f"{compared} published verdicts checked, {len(lines)} disagreements")
     if absent:
         print(f"not published yet: {', '.join(absent)}")
-    return EXIT_MISMATCH if lines else 0
+    return EXIT_FAILED if lines else 0

@@ -6,24 +6,24 @@ import argparse
 import csv
 import io
 import json
-import re
 import shutil
 import sys
 from collections.abc import Sequence
 from operator import attrgetter, methodcaller
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dpfl_cli.cli.files import write_output
 from dpfl_cli.cli.selection import STATUSES, chosen, load, narrowed, row_of
+from dpfl_cli.cli.tables import epsilon_remark, make_table, print_results, wide_console
 from dpfl_cli.cli.varying import cell_of, differences, text_of
-from dpfl_cli.config.errors import ConfigError, StoreError
-from dpfl_cli.config.identity import ID_DIGITS
+from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import outputs_dir
-
-if TYPE_CHECKING:
-    from dpfl_cli.simulation.store import RunRecord, RunStore
+from dpfl_cli.simulation.archive import packed, take
+from dpfl_cli.simulation.store import RunRecord, RunStore, is_id
 
 RESULT, ROWS, LEDGER = map(attrgetter, ("result", "rows", "ledger"))
+WHOLE = methodcaller("check")
 ACTIONS = {  # name -> (what it does, what it reads of a run first)
     "list": ("finished runs, the newest last", RESULT),
     "show": ("everything about some runs, as JSON", LEDGER),
@@ -117,8 +117,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from dpfl_cli.simulation.store import RunStore
-
     store = RunStore(outputs_dir())
     archive = getattr(args, "archive", None)
     if archive and not archive.name.endswith(".tar.xz"):
@@ -132,20 +130,23 @@ def execute(args: argparse.Namespace) -> int:
     if args.action == "list":
         _list(found, args)
         return 0
-    reads = methodcaller("check") if archive else ACTIONS[args.action][1]
+    reads = WHOLE if archive else ACTIONS[args.action][1]
     loaded = load(found, reads, named=bool(args.runs)) if reads else found
     records = narrowed(loaded, args.where, args.status)
     if not records:
         _say_none(args)
     elif args.action == "verify":
-        return _verify(records)
+        whole = load(records, WHOLE, listed=True)
+        print(f"{len(whole)} of {len(records)} runs are whole")
+        return EXIT_DAMAGED if len(whole) < len(records) else 0
     elif archive:
-        _archive(records, archive)
+        finished = [record for record in records if record.finished]
+        write_output(archive, packed(finished))
+        print(f"{len(finished)} runs in {archive}")
     elif args.action == "export":
         _export(records, load(store.all(), ROWS) if args.runs else loaded, args.output)
     else:
-        actions = {"show": _show, "compare": _compare, "table": _pivot}
-        actions[args.action](records, args)
+        {"show": _show, "compare": _compare, "table": _table}[args.action](records, args)
     return EXIT_DAMAGED if archive and len(loaded) < len(found) else 0
 
 
@@ -159,8 +160,6 @@ def _say_none(args: argparse.Namespace) -> None:
 
 def _list(found: Sequence[RunRecord], args: argparse.Namespace) -> None:
     """Reads no more runs than are shown, unless what they hold decides which these are."""
-    from dpfl_cli.cli.tables import print_results, wide_console
-
     content_decides = args.all or args.json or args.where or args.status or args.sort
     if content_decides:
         records = load(found, RESULT, named=bool(args.runs), listed=not args.json)
@@ -188,8 +187,6 @@ def _list(found: Sequence[RunRecord], args: argparse.Namespace) -> None:
 
 
 def _show(records: Sequence[RunRecord], args: argparse.Namespace) -> None:
-    from dpfl_cli.cli.tables import epsilon_remark
-
     shown = []
     for record in records:
         privacy = record.result["privacy"]
@@ -203,8 +200,7 @@ def _show(records: Sequence[RunRecord], args: argparse.Namespace) -> None:
 
 
 def _compare(records: Sequence[RunRecord], args: argparse.Namespace) -> None:
-    from dpfl_cli.cli.compare import plot_comparison
-    from dpfl_cli.cli.tables import make_table, print_results, wide_console
+    from dpfl_cli.cli.compare import plot_comparison  # imports pandas, as the next one does
 
     print_results(wide_console(), [(record.config, record.result) for record in records])
     if differing := differences([record.config for record in records]):
@@ -214,7 +210,7 @@ def _compare(records: Sequence[RunRecord], args: argparse.Namespace) -> None:
     print(plot_comparison(records, args.metric, args.output))
 
 
-def _pivot(records: Sequence[RunRecord], args: argparse.Namespace) -> None:
+def _table(records: Sequence[RunRecord], args: argparse.Namespace) -> None:
     from dpfl_cli.cli.pivot import print_pivot
 
     print_pivot(records, args.rows, args.cols, args.metric, args.form)
@@ -226,9 +222,6 @@ def _export(records: Sequence[RunRecord], known: Sequence[RunRecord], path: Path
     Raises:
       ConfigError: the file's suffix is none that can be written.
     """
-    from dpfl_cli.cli.files import write_output
-    from dpfl_cli.cli.tables import epsilon_remark
-
     kind = path.suffix.lower() if path else ".csv"
     if kind not in (".csv", ".json", ".parquet"):
         raise ConfigError(f"{path}: cannot be written as {kind}; write .csv, .json or .parquet")
@@ -255,34 +248,12 @@ def _export(records: Sequence[RunRecord], known: Sequence[RunRecord], path: Path
         sys.stdout.write(payload.decode())
 
 
-def _archive(records: Sequence[RunRecord], path: Path) -> None:
-    from dpfl_cli.cli.files import write_output
-    from dpfl_cli.simulation.archive import packed
-
-    finished = [record for record in records if record.finished]
-    write_output(path, packed(finished))
-    print(f"{len(finished)} runs in {path}")
-
-
 def _import(store: RunStore, path: Path) -> int:
-    from dpfl_cli.simulation.archive import take
-
-    taken = take(path, store)
-    for run_id, became in taken:
+    code = 0
+    for run_id, became in take(path, store):
         print(f"{run_id} {became}")
-    return EXIT_DAMAGED if any(became == "differs" for _, became in taken) else 0
-
-
-def _verify(records: Sequence[RunRecord]) -> int:
-    damaged = 0
-    for record in records:
-        try:
-            record.check()
-        except StoreError as error:
-            damaged += 1
-            print(f"{record.id} damaged: {error}")
-    print(f"{len(records) - damaged} of {len(records)} runs are whole")
-    return EXIT_DAMAGED if damaged else 0
+        code = EXIT_DAMAGED if became == "differs" else code
+    return code
 
 
 def _payload(rows: Sequence[dict[str, Any]], kind: str) -> bytes:
@@ -310,27 +281,23 @@ def _payload(rows: Sequence[dict[str, Any]], kind: str) -> bytes:
 
 
 def _prune(store: RunStore, args: argparse.Namespace) -> None:
-    unfinished = []
     asked = args.runs or args.where or args.status
     if args.unfinished and asked:
         raise ConfigError("prune: --unfinished means all interrupted runs; drop the choice of runs")
     if args.unfinished and store.partial.is_symlink():
         raise ConfigError(f"{store.partial}: a link; prune deletes nothing outside {store.runs}")
-    if args.unfinished and store.partial.is_dir():  # others there are folders of running workers
-        names = (path.name for path in store.partial.iterdir() if path.is_dir())
-        unfinished = [name for name in names if re.fullmatch(f"[0-9a-f]{{{ID_DIGITS}}}", name)]
-    records = []
-    if not args.unfinished:  # a damaged run can be deleted by name
+    if args.unfinished:  # others there are folders of running workers
+        ids = [path.name for path in store.partial.glob("*") if path.is_dir() and is_id(path.name)]
+    else:  # a damaged run can be deleted by name
         found = chosen(store, args.runs)
         if args.where or args.status:
             found = load(found, RESULT, named=bool(args.runs))
-        records = narrowed(found, args.where, args.status)
-    if records and not asked:
-        raise ConfigError(
-            "prune: name runs, or narrow them with --where, --status or --unfinished "
-            "(all: --where engine=1)"
-        )
-    ids = [*(record.id for record in records), *unfinished]
+        ids = [record.id for record in narrowed(found, args.where, args.status)]
+        if ids and not asked:
+            raise ConfigError(
+                "prune: name runs, or narrow them with --where, --status or --unfinished "
+                "(all: --where engine=1)"
+            )
     for run_id in ids:
         if args.yes:
             with store.lock(run_id) as held:

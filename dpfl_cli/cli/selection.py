@@ -9,14 +9,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpfl_cli.cli.varying import settings_of, text_of
 from dpfl_cli.config.errors import ConfigError, StoreError, nearest
 from dpfl_cli.config.identity import flat
-
-if TYPE_CHECKING:
-    from dpfl_cli.simulation.store import RunRecord, RunStore
+from dpfl_cli.simulation.store import RunRecord, RunStore
 
 MANIFEST = "manifest.json"  # of an artifact
 STATUSES = ("done", "diverged", "failed")

@@ -148,17 +148,16 @@ def lookup(group: str, name: str) -> Component:
 
 
 def parse_settings(kind: type[Settings], values: Any, where: str) -> Any:
-    """Typed settings from plain values; a ConfigError names the first bad key by its config
-    path.
+    """Typed settings from plain values; a ConfigError names the first bad key by its config path,
+    which begins with `where` (at the root: empty).
     """
     try:
         return kind.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
     keys = [str(part) for part in first["loc"]]  # with steps of pydantic's own
-    path = ".".join(
-        [where, *(key for key in keys if not key.startswith(("function-", "constrained-")))]
-    )
+    own = (key for key in keys if not key.startswith(("function-", "constrained-")))
+    path = ".".join([where, *own]).lstrip(".")
     if first["type"] == "extra_forbidden":
         raise ConfigError(f"{path}: unknown option; {nearest(keys[-1], kind.model_fields)}")
     if first["type"] == "missing":

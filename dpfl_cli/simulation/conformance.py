@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -43,6 +43,7 @@ CLIENT = 0  # whose data change
 SEEDS = 100  # runs whose noise is tested
 UNLIKELY = 1e-6  # noise as priced fails with this probability, once and for all: seeds are fixed
 DIRECTIONS, STEPS = 8, 6  # of an ascent
+Fault = tuple[str, str]  # the check that fails, and why
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5}
 
 
@@ -181,22 +182,22 @@ class Kit:
         try:
             self._look(Play.of([plan], [self.federation]))
         except Exception as error:
-            self.faults["marks"].append(_line(error))
+            self._note([("marks", _line(error))])
             return
         own, place = self._unit()
         generator = np.random.default_rng(0)
-        others = [data for _, data in hostile(self.federation, CLIENT, own, generator)]
+        others = list(hostile(self.federation, CLIENT, own, generator))
         if plan.dp.unit == "client":  # who has how many records is the client's own
             others.append((np.concatenate([own[0], own[0]]), np.concatenate([own[1], own[1]])))
         try:
             neighbours = [place(data) for data in others]
             beside = self._beside(neighbours)
             self._look(beside)
-            self._fault("influence", strays(beside, Play.of([plan], neighbours[:1])))
+            self._note(strays(beside, Play.of([plan], neighbours[:1])))
             self._climb(others[-2], place)
             self._noise()
         except Exception as error:
-            self.faults["influence"].append(f"other data end the run: {_line(error)}")
+            self._note([("influence", f"other data end the run: {_line(error)}")])
 
     def _unit(self) -> tuple[Data, Callable[[Data], Federation]]:
         """What the privacy unit holds, and how a federation comes about where it holds another."""
@@ -211,17 +212,14 @@ class Kit:
 
     def _look(self, play: Play) -> None:
         """Notes what a play shows of marks, influence, sensitivity, ledger and noise."""
-        marks, influence = leaks(play)
-        self._fault("marks", marks)
-        self._fault("influence", influence)
+        self._note(leaks(play))
         self._measure(play)
-        self._fault("ledger", misprints(play))
-        kinds = {entry.name: entry.kind for entry in self.plans[0].ledger().entries}
-        for one in play.recorder.contributions:
-            noise = one.noise()
-            size = (noise[:1].abs() + one.sensitivity.max()) * 100 * ROUNDING[noise.dtype]
-            if kinds.get(one.name) == "gaussian" and not ((noise - noise[:1]).abs() <= size).all():
-                self._fault("noise", [f"the noise on '{one.name}' depends on clients' data"])
+        self._note(misprints(play))
+
+    def _note(self, found: Iterable[Fault]) -> None:
+        for check, fault in found:
+            if fault not in self.faults[check]:
+                self.faults[check].append(fault)
 
     def _measure(self, play: Play) -> Tensor:
         distances = play.distances()
@@ -230,9 +228,6 @@ class Kit:
             text = f"neighbours differ by {self.reached:.7g} times the declared sensitivity"
             self.faults["sensitivity"] = [text]
         return distances
-
-    def _fault(self, check: str, found: Sequence[str]) -> None:
-        self.faults[check] = list(dict.fromkeys([*self.faults[check], *found]))
 
     def _climb(self, start: Data, place: Callable[[Data], Federation]) -> None:
         """Gradient ascent on the distance of contributions, over the data of the unit; the
@@ -271,7 +266,7 @@ class Kit:
                 square, count = float(values.square().sum()), values.numel()
                 if 2 * min(chdtr(count, square), chdtrc(count, square)) < UNLIKELY:
                     text = f"'{name}' has {square / count:.4g} times the variance that is priced"
-                    self._fault("noise", [text])
+                    self._note([("noise", text)])
         if self.draws:
             self.variance = total / self.draws
 
@@ -300,51 +295,53 @@ def priced_noise(play: Play) -> dict[str, Tensor]:
     return {name: torch.stack(draws) for name, draws in found.items()}
 
 
-def misprints(play: Play) -> list[str]:
+def misprints(play: Play) -> Iterator[Fault]:
     """Where ledgers are not what was planned, or not what was released."""
-    found: dict[str, None] = {}
     made = play.recorder.contributions
     if play.recorder.made != len(made):
-        found[f"{play.recorder.made} releases drew noise, {len(made)} were asked for"] = None
+        yield "ledger", f"{play.recorder.made} releases drew noise, {len(made)} were asked for"
     for run, member in enumerate(play.stack.members):
         try:
             member.check_ledger()
         except DpflError as error:
-            found[str(error)] = None
+            yield "ledger", str(error)
         times = Counter(one.name for one in made if one.charged[run])
         if times != Counter({one.name: one.count for one in member.ledger.entries}):
-            found["the ledger does not count the releases that were made"] = None
-    return list(found)
+            yield "ledger", "the ledger does not count the releases that were made"
 
 
-def leaks(play: Play) -> tuple[list[str], list[str]]:
+def leaks(play: Play) -> Iterator[Fault]:
     """What depends on the changed client's data round the mechanism: values that lost their mark,
     and what has reached the server, others, the files of a run or the noise.
     """
-    marks: dict[str, None] = {}
-    reached: dict[str, None] = {}
     for number, state in enumerate(play.states):
         for name, value in state.server.items():
             if not _same(value):
-                reached[f"server state '{name}' after round {number}"] = None
+                yield "influence", f"server state '{name}' after round {number}"
         for name, value in state.clients.items():
             if not is_raw(value) and not _same(value):
-                marks[f"client state '{name}' holds client data unmarked"] = None
+                yield "marks", f"client state '{name}' holds client data unmarked"
             elif not _same(value, apart=True):
-                reached[f"client state '{name}' of another client or run"] = None
+                yield "influence", f"client state '{name}' of another client or run"
+    first, *others = play.stack.members
+    kinds = {entry.name: entry.kind for entry in first.plan.ledger().entries}
     for one in play.recorder.contributions:
         if not _same(among(one.cohort, one.values), True, one.cohort):
-            reached[f"the contribution to '{one.name}' of another client or run"] = None
+            yield "influence", f"the contribution to '{one.name}' of another client or run"
         if not _same(one.sensitivity):
-            reached[f"the sensitivity of '{one.name}'"] = None
-    first, *others = (_files(member) for member in play.stack.members)
-    for other in others:
-        names = first.keys() | other.keys()
-        reached |= dict.fromkeys(name for name in names if first.get(name) != other.get(name))
-    return list(marks), list(reached)
+            yield "influence", f"the sensitivity of '{one.name}'"
+        noise = one.noise()
+        size = (noise[:1].abs() + one.sensitivity.max()) * 100 * ROUNDING[noise.dtype]
+        if kinds.get(one.name) == "gaussian" and not ((noise - noise[:1]).abs() <= size).all():
+            yield "noise", f"the noise on '{one.name}' depends on clients' data"
+    files = _files(first)
+    for own in map(_files, others):
+        for name in files.keys() | own.keys():
+            if files.get(name) != own.get(name):
+                yield "influence", name
 
 
-def strays(beside: Play, alone: Play) -> list[str]:
+def strays(beside: Play, alone: Play) -> Iterator[Fault]:
     """Whether what a run releases first depends on the runs beside it: then a play shows nothing
     of the others' data.
 
@@ -353,11 +350,10 @@ def strays(beside: Play, alone: Play) -> list[str]:
     """
     # what follows the first depends on what was released
     pairs = zip(*(play.recorder.contributions[:1] for play in (beside, alone)), strict=True)
-    return [
-        f"the contribution to '{one.name}' depends on the runs beside its own"
-        for one, single in pairs
-        if not torch.equal(opened(one.values[1]), opened(single.values[0]))
-    ]
+    for one, single in pairs:
+        if not torch.equal(opened(one.values[1]), opened(single.values[0])):
+            fault = f"the contribution to '{one.name}' depends on the runs beside its own"
+            yield "influence", fault
 
 
 def _kept(state: State) -> State:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf, nan
 
 import numpy as np
 
@@ -13,36 +14,29 @@ Data = tuple[np.ndarray, np.ndarray]  # features [n, ...], targets [n, ...]
 
 
 def held(federation: Federation, client: int) -> Data:
-    """The records of a client."""
-    chosen = federation.partition.indices[_segment(federation, client)]
-    train = federation.dataset.train
+    """The records of a client, copied."""
+    chosen, train = _indices(federation)[client], federation.dataset.train
     return train.features[chosen], train.targets[chosen]
 
 
 def with_records(federation: Federation, client: int, records: Data) -> Federation:
-    """The federation where a client holds other records, as many as there are."""
-    train, partition = federation.dataset.train, federation.partition
+    """The federation where a client holds other records, of any number."""
+    train, indices = federation.dataset.train, _indices(federation)
     features, targets = (
         np.concatenate([old, new.astype(old.dtype)])
         for old, new in zip((train.features, train.targets), records, strict=True)
     )
-    own = _segment(federation, client)
-    fresh = np.arange(len(train), len(targets))
-    indices = np.concatenate([partition.indices[: own.start], fresh, partition.indices[own.stop :]])
-    counts = partition.counts.copy()
-    counts[client] = len(fresh)
+    indices[client] = np.arange(len(train), len(targets))
     dataset = replace(federation.dataset, train=Records(features, targets))
-    return Federation(dataset, Partition.from_counts(indices, counts))
+    return Federation(dataset, Partition.from_lists(indices))
 
 
 def with_first(federation: Federation, client: int, record: Data) -> Federation:
     """The federation where another record [1, ...] stands in place of a client's first."""
     own = held(federation, client)
-    features, targets = (
-        np.concatenate([new.astype(old.dtype), old[1:]])
-        for new, old in zip(record, own, strict=True)
-    )
-    return with_records(federation, client, (features, targets))
+    for values, new in zip(own, record, strict=True):
+        values[:1] = new
+    return with_records(federation, client, own)
 
 
 def with_constant_features(federation: Federation) -> Federation:
@@ -54,40 +48,34 @@ def with_constant_features(federation: Federation) -> Federation:
 
 def hostile(
     federation: Federation, client: int, own: Data, generator: np.random.Generator
-) -> Iterator[tuple[str, Data]]:
-    """Records to stand in place of `own`, each with what is odd about it: random, sign-flipped,
-    huge, tiny, zero, not finite, duplicates of one of another client's.
+) -> Iterator[Data]:
+    """Records to stand in place of `own`: duplicates of one of another client's, relabelled,
+    sign-flipped, large, huge, tiny, zero, not finite, random.
     """
     features, targets = own
     train = federation.dataset.train
-    others = np.delete(federation.partition.indices, _segment(federation, client))
-    copied = np.full(len(targets), others[0] if len(others) else 0)
-    yield "duplicate", (train.features[copied], train.targets[copied])
+    indices = _indices(federation)
+    others = np.concatenate([*indices[:client], *indices[client + 1 :], [0]])  # 0 if there are none
+    copied = np.full(len(targets), others[0], int)
+    yield train.features[copied], train.targets[copied]
     drawn = generator.integers(len(train), size=len(targets))
-    yield "relabelled", (features, train.targets[drawn])
+    yield features, train.targets[drawn]
     if not np.issubdtype(features.dtype, np.floating):
-        yield "random", (train.features[drawn], targets)
+        yield train.features[drawn], targets
         return
-    most = 1e30 if features.dtype == np.float32 else 1e200
-    for name, scale in (
-        ("sign-flipped", -1.0),
-        ("large", 1e3),
-        ("huge", most),
-        ("tiny", 1e-12),
-        ("zero", 0.0),
-        ("infinite", np.inf),
-        ("undefined", np.nan),
-    ):
-        yield name, (scale * features, targets)
-        if np.issubdtype(targets.dtype, np.floating):
-            yield f"{name} target", (features, scale * targets)
+    real = np.issubdtype(targets.dtype, np.floating)
+    for scale in (-1.0, 1e3, 1e30 if features.dtype == np.float32 else 1e200, 1e-12, 0.0, inf, nan):
+        yield scale * features, targets
+        if real:
+            yield features, scale * targets
     for scale in (1.0, 10.0):
         noise = scale * generator.standard_normal(features.shape)
-        if np.issubdtype(targets.dtype, np.floating):
+        if real:
             targets = scale * generator.standard_normal(targets.shape)
-        yield "random", (noise, targets)
+        yield noise, targets
 
 
-def _segment(federation: Federation, client: int) -> slice:
-    offsets = federation.partition.offsets
-    return slice(int(offsets[client]), int(offsets[client + 1]))
+def _indices(federation: Federation) -> list[np.ndarray]:
+    """Of each client's records in the pool."""
+    partition = federation.partition
+    return np.split(partition.indices, partition.offsets[1:-1])

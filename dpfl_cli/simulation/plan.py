@@ -18,7 +18,7 @@ import dpfl_cli.algorithms
 import dpfl_cli.data
 import dpfl_cli.models
 import dpfl_cli.privacy
-from dpfl_cli.config.component import Component, Settings, components, lookup, parse_settings
+from dpfl_cli.config.component import Settings, components, lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest, without_values
 from dpfl_cli.config.schema import (
     DpSettings,
@@ -82,7 +82,10 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     except DpflError:
         raise
     except Exception as error:
-        own = [f"{group}={found.name} from {found.origin}" for group, found in _of_plugins(config)]
+        chosen = [lookup(group, str(config[group]["name"])) for group in CHOSEN]
+        own = [
+            f"{one.group}={one.name} from {one.origin}" for one in chosen if one.origin != "dpfl"
+        ]
         if not own:
             raise
         # data were read: what its message says may be of them
@@ -91,18 +94,12 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
         ) from error
 
 
-def _of_plugins(config: Mapping[str, Any]) -> list[tuple[str, Component]]:
-    """The components of a config that are a user's own, with their groups."""
-    chosen = [(group, lookup(group, str(config[group]["name"]))) for group in CHOSEN]
-    return [(group, found) for group, found in chosen if found.origin != "dpfl"]
-
-
 def _planned(config: Mapping[str, Any]) -> Plan:
     known = {*ROOT, *SECTIONS, *CHOSEN}
     for key in config:
         if key not in known and key not in IGNORED:
             raise ConfigError(f"{key}: unknown option; {nearest(key, known)}")
-    root = parse_root({key: config[key] for key in ROOT if key in config})
+    root = parse_settings(RootSettings, {k: config[k] for k in ROOT if k in config}, "")
     parse_settings(Settings, config.get("scale") or {}, "scale")  # it sets other keys, none here
     sections = {n: parse_settings(kind, config.get(n), n) for n, kind in SECTIONS.items()}
     chosen: dict[str, Any] = {group: _chosen(group, config.get(group)) for group in CHOSEN}
@@ -146,14 +143,6 @@ def _planned(config: Mapping[str, Any]) -> Plan:
 def make_plans(configs: Sequence[Mapping[str, Any]]) -> list[Plan]:
     """Plans of several configs; the first bad one is refused before any is run."""
     return [make_plan(config) for config in configs]
-
-
-def parse_root(values: dict[str, Any]) -> RootSettings:
-    """The scalars at the root; errors name the bare key."""
-    try:
-        return parse_settings(RootSettings, values, "root")
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("root.", "")) from None
 
 
 def _chosen(group: str, values: Any) -> Choice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -93,31 +94,22 @@ class Plan:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """Everything that can change the run's numbers, as plain values; what the id hashes."""
-        chosen = {group: getattr(self, group).identity() for group in CHOSEN}
-        if drawn := self.participation.identity():
-            chosen["participation"] = drawn
-        return self._values(self.evaluation.identity(), self.dp.identity(), chosen)
+        return self._values(lambda part: part.identity())
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """The same with options at their registered defaults; the run's config.yaml."""
-        chosen = {group: getattr(self, group).config() for group in CHOSEN}
-        chosen["participation"] = self.participation.model_dump()
-        return self._values(self.evaluation.model_dump(), self.dp.model_dump(), chosen)
+        return self._values(
+            lambda part: part.config() if isinstance(part, Choice) else part.model_dump()
+        )
 
-    def _values(
-        self, evaluation: dict[str, Any], dp: dict[str, Any], chosen: dict[str, dict[str, Any]]
-    ) -> dict[str, Any]:
+    def _values(self, of: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        names = ("evaluation", "dp", *CHOSEN, "participation")
+        parts = {name: of(getattr(self, name)) for name in names}
         source = {"source": self.info.source, "sha256": self.info.sha256, **self.info.details}
-        return {
-            "engine": ENGINE_REVISION,
-            "seed": self.seed,
-            "rounds": self.rounds,
-            "evaluation": evaluation,
-            "dp": dp,
-            **chosen,
-            "dataset": {**chosen["dataset"], "content": source},
-        }
+        parts["dataset"] = {**parts["dataset"], "content": source}
+        root = {"engine": ENGINE_REVISION, "seed": self.seed, "rounds": self.rounds}
+        return root | {name: values for name, values in parts.items() if values}
 
     @cached_property
     def id(self) -> str:

@@ -194,14 +194,14 @@ class RunStore:
             with self.lock(path.parent.name) as held:
                 if held:
                     self.recover(path.parent.name)
-        found = [self.find(path.name) for path in self.runs.iterdir() if _is_id(path.name)]
+        found = [self.find(path.name) for path in self.runs.iterdir() if is_id(path.name)]
         present = [record for record in found if record is not None]
         return sorted(present, key=lambda record: (record.folder.lstat().st_mtime_ns, record.id))
 
     def match(self, text: str) -> RunRecord:
         """The run that an id, a unique beginning of one, or a path to its folder means."""
         name = Path(text).name if "/" in text else text
-        if _is_id(name) and (found := self.find(name)):
+        if is_id(name) and (found := self.find(name)):
             return found
         candidates = [record for record in self.all() if record.id.startswith(name)] if name else []
         if len(candidates) != 1:
@@ -383,7 +383,7 @@ def _same_file(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _is_id(name: str) -> bool:
+def is_id(name: str) -> bool:
     return len(name) == ID_DIGITS and all(letter in "0123456789abcdef" for letter in name)
 
 

@@ -153,65 +153,49 @@ def execute_on_workers(
       StoreError, KeyboardInterrupt: as `execute`, when every worker has ended.
     """
     from dpfl_cli.simulation.execute import Outcome, deferred_interrupt, look_up, prepare_data
-    from dpfl_cli.simulation.grouping import groups
+    from dpfl_cli.simulation.grouping import groups, memory_budget
     from dpfl_cli.simulation.memory import keep_freed_memory
+    from dpfl_cli.simulation.plan import with_values
 
     store.prepare()
     outcomes, missing = look_up(plans, store, progress)
-    if missing:
-        keep_freed_memory()
-        prepare_data(missing, progress)  # here, so that every worker finds it done
-        composed = {plan.id: config for plan, config in zip(plans, configs, strict=True)}
-        workers = min(backend.workers or len(cores_of_this_process()), len(missing))
-        dealt = deal(groups(missing), workers)
-        with tempfile.TemporaryDirectory(prefix="workers-", dir=store.partial.resolve()) as folder:
-            assignments = [
-                _assignment(number, mine, workers, composed, store, folder, backend, plugins)
-                for number, mine in enumerate(dealt)
-            ]
-            with deferred_interrupt(progress) as stop:
-                reports = _attend(backend, entry, assignments, progress, stop)
-        by_id = {plan.id: plan for plan in missing}
-        for run_id, status, reason, cached in (one for report in reports for one in report.ended):
-            record = store.find(run_id)
-            assert record is not None, run_id
-            outcomes[run_id] = Outcome(by_id[run_id], status, record, reason, cached)
+    if not missing:
+        return [outcomes[plan.id] for plan in plans]
+    keep_freed_memory()
+    prepare_data(missing, progress)  # here, so that every worker finds it done
+    composed = {plan.id: config for plan, config in zip(plans, configs, strict=True)}
+    local = backend.local
+    workers = min(backend.workers or len(cores_of_this_process()), len(missing))
+    with tempfile.TemporaryDirectory(prefix="workers-", dir=store.partial.resolve()) as folder:
+        assignments = []
+        for number, mine in enumerate(deal(groups(missing), workers)):
+            cores = share_of_cores(number, workers) if local else None
+            shares = {
+                plan.id: memory_budget(plan, workers) if local else plan.launcher.memory
+                for plan in mine
+            }
+            one = Assignment(
+                number=number,
+                configs=[with_values(composed[i], {"launcher.memory": shares[i]}) for i in shares],
+                ids=list(shares),
+                plugins=list(plugins),
+                outputs=str(store.outputs.resolve()),
+                folder=folder,
+                home=str(Path.cwd()),
+                command=os.environ.get(COMMAND, ""),
+                cores=cores,
+                threads=len(cores) if cores else backend.threads,
+                parent=os.getpid() if local else None,
+            )
+            assignments.append(one)
+        with deferred_interrupt(progress) as stop:
+            reports = _attend(backend, entry, assignments, progress, stop)
+    by_id = {plan.id: plan for plan in missing}
+    for run_id, status, reason, cached in (one for report in reports for one in report.ended):
+        record = store.find(run_id)
+        assert record is not None, run_id
+        outcomes[run_id] = Outcome(by_id[run_id], status, record, reason, cached)
     return [outcomes[plan.id] for plan in plans]
-
-
-def _assignment(
-    number: int,
-    plans: Sequence[Plan],
-    workers: int,
-    composed: Mapping[str, Mapping[str, Any]],
-    store: RunStore,
-    folder: str,
-    backend: Backend,
-    plugins: Sequence[str],
-) -> Assignment:
-    from dpfl_cli.simulation.grouping import memory_budget
-    from dpfl_cli.simulation.plan import with_values
-
-    cores = share_of_cores(number, workers) if backend.local else None
-    budgets = {
-        plan.id: memory_budget(plan, workers) if backend.local else plan.launcher.memory
-        for plan in plans
-    }
-    return Assignment(
-        number=number,
-        configs=[
-            with_values(composed[plan.id], {"launcher.memory": budgets[plan.id]}) for plan in plans
-        ],
-        ids=[plan.id for plan in plans],
-        plugins=list(plugins),
-        outputs=str(store.outputs.resolve()),
-        command=os.environ.get(COMMAND, ""),
-        folder=folder,
-        home=str(Path.cwd()),
-        cores=cores,
-        threads=len(cores) if cores else backend.threads,
-        parent=os.getpid() if backend.local else None,
-    )
 
 
 def _attend(
