@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich import box
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
@@ -26,7 +25,7 @@ from dpfl_cli.simulation.store import CLAIMED, LARGE_DELTA
 # What may be said once for all runs where a table is too wide.
 COMMON = ("delta", "status", "dataset", "dp", "algorithm", "seed")
 Row = dict[str, str]  # column -> cell
-LEFT = ("run", "algorithm", "dp", "dataset", "seed", "status", "settings")  # texts
+LEFT = ("run", "algorithm", "dp", "dataset", "seed", "status")  # texts
 SHOWN = ("accuracy", "relative_distance", "distance", "train_loss", "test_loss")
 METRICS = 3  # of SHOWN, the first that the runs have
 KNOWN = (*LEFT, *SHOWN, "seeds", "epsilon", "delta")  # columns that are not swept keys
@@ -117,7 +116,7 @@ def print_results(
 
     Means over seeds follow where there are any, unless `means` is False. Where the console is too
     narrow for a line a run, columns whose cells are all equal go below the table; then only one
-    metric is shown, and the swept keys fold.
+    metric is shown, and the swept keys stand below their run.
     """
     rows, averages = _rows(runs)
     reports = [result["privacy"] for _, result in runs]
@@ -191,20 +190,18 @@ def mean_text(values: Sequence[float], runs: int) -> str:
 
 def _print_rows(console: Console, rows: Sequence[Row]) -> list[str]:
     """Prints a line a row where the console is wide enough; returns what is to be said once for all
-    of them instead. In a narrow console swept keys fold in one column; nothing is cut.
+    of them instead. Nothing is cut.
     """
     common = {name: {row.get(name) for row in rows} for name in COMMON}
     equal = [name for name, cells in common.items() if len(cells) == 1 and None not in cells]
     short = [{name: row[name] for name in row if name not in equal} for row in rows]
     for shown in (rows, short):
         lines = _lines(shown)
-        if cell_len(max(lines, key=cell_len, default="")) <= console.width:
-            console.out("\n".join(lines))
+        if max(map(cell_len, lines), default=0) <= console.width:
             break
     else:
-        table = _table([_folded(row) for row in short])
-        table.width = max(console.measure(table).minimum, console.width)
-        console.print(table, crop=False)
+        lines = _folded(short)
+    console.out("\n".join(lines))
     return [f"{name} {rows[0][name]}" for name in equal] if shown is not rows else []
 
 
@@ -223,28 +220,16 @@ def _lines(rows: Sequence[Row]) -> list[str]:
     return [head, "─" * cell_len(head), *lines, ""]
 
 
-def _folded(row: Row) -> Row:
-    """All swept keys in one column, and no metric but the first."""
-    swept = {name: cell for name, cell in row.items() if name not in KNOWN}
-    further = [name for name in SHOWN if name in row][1:]
-    kept = {name: cell for name, cell in row.items() if name in KNOWN and name not in further}
-    settings = " ".join(f"{name}={cell}" for name, cell in swept.items() if cell)
-    return {**kept, "settings": settings} if swept else row
-
-
-def _table(rows: Sequence[Row]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in rows[0]:
-        table.add_column(
-            name,
-            justify="left" if name in LEFT else "right",
-            no_wrap=name == "run",
-            overflow="fold",
-            min_width=max(len(word) for row in rows for word in [*row[name].split(), ""]),
-        )
-    for row in rows:
-        table.add_row(*row.values())
-    return table
+def _folded(rows: Sequence[Row]) -> list[str]:
+    """Rows as lines for a narrow console: one metric, and the swept keys below each."""
+    further = [name for name in SHOWN if name in rows[0]][1:]
+    kept = [name for name in rows[0] if name in KNOWN and name not in further]
+    head, rule, *lines = _lines([{name: row[name] for name in kept} for row in rows])
+    folded = [head, rule]
+    for line, row in zip(lines, [*rows, {}], strict=True):
+        settings = [f"{name}={cell}" for name, cell in row.items() if cell and name not in KNOWN]
+        folded += [line, f"  {' '.join(settings)}"] if settings else [line]
+    return folded
 
 
 def _caption(reports: Sequence[dict[str, Any]]) -> str:

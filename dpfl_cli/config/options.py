@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from dpfl_cli.config.paths import conf_dir
 
@@ -38,27 +42,19 @@ def parameters(group: str, path: Path) -> list[tuple[str, str, str]]:
     return found
 
 
-def documented(path: Path) -> list[tuple[str, str, str]]:
-    """(key, value, comment) of every line of a config file that sets something, keys of nested
-    values dotted.
+def documented(path: Path) -> Iterator[tuple[str, str, str]]:
+    """(key, value as it is written, comment) of everything that a config file sets, keys of nested
+    values dotted; its defaults list is left out.
     """
-    found: list[tuple[str, str, str]] = []
-    parents: list[tuple[int, str]] = []
-    in_defaults = False
-    for line in path.read_text().splitlines():
-        body, _, comment = line.partition(" #")
-        if not body.strip() or body.lstrip().startswith("#"):
-            continue
-        indent = len(body) - len(body.lstrip())
-        if indent == 0:
-            in_defaults = body.startswith("defaults:")
-        if in_defaults or body.lstrip().startswith("- ") or ":" not in body:
-            continue
-        key, _, value = body.strip().partition(":")
-        parents = [(depth, name) for depth, name in parents if depth < indent]
-        if value.strip():
-            dotted = ".".join([*(name for _, name in parents), key])
-            found.append((dotted, value.strip(), comment.strip()))
-        else:
-            parents.append((indent, key))
-    return found
+    text = path.read_text()
+    lines = text.splitlines()
+
+    def below(node: Any, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+            name, mark = prefix + key.value, value.start_mark
+            if not isinstance(value, yaml.ScalarNode) and not value.flow_style:
+                yield from below(value, f"{name}.")
+            elif written := text[mark.index : value.end_mark.index]:
+                yield name, written, lines[mark.line].partition(" #")[2].strip()
+
+    yield from below(yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
