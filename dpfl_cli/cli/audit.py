@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from dpfl_cli.cli.files import write_output
 from dpfl_cli.cli.plugins import add_plugin_option, load_plugins
+from dpfl_cli.cli.start import importing
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.paths import outputs_dir
+from dpfl_cli.simulation.progress import Progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,19 +57,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from dpfl_cli.cli.start import importing
-
     if args.canaries < FEWEST:
         raise ConfigError(f"--canaries {args.canaries}: at least {FEWEST} a side")
     if not 0.5 <= args.confidence < 1:
         raise ConfigError(f"--confidence {args.confidence}: from 0.5 to below 1, as 0.95")
     with importing():
-        from dpfl_cli.cli.files import write_output
         from dpfl_cli.config.compose import compose_config
-        from dpfl_cli.config.paths import outputs_dir
         from dpfl_cli.simulation.audit import SURE, kept_audit
         from dpfl_cli.simulation.plan import make_plan
-        from dpfl_cli.simulation.progress import Progress
     load_plugins(args.plugin)
     plan = make_plan(compose_config(args.overrides))
     with Progress(f"audit {plan.label}", 2 * args.canaries, args.quiet) as progress:

@@ -7,14 +7,13 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dpfl_cli.algorithms.scaffnew_bound import MessageNoise, ScaffnewBound
 from dpfl_cli.cli.pricing import add_run_arguments, plan_for_target
 from dpfl_cli.cli.scaffnew import Question, publish, show
 from dpfl_cli.config.errors import ConfigError, nearest
-
-if TYPE_CHECKING:
-    from dpfl_cli.algorithms.scaffnew_bound import MessageNoise
+from dpfl_cli.privacy.nominal import clipped_sensitivity, proved_from, why_nominal, zcdp_v
 
 CALCULATORS = {
     "scaffnew": "DP-ScaffNew (arXiv 2304.05127): step size, local steps, iterations and rounds "
@@ -115,9 +114,6 @@ def _value(args: argparse.Namespace, flag: str) -> Any:
 
 def _of_numbers(args: argparse.Namespace) -> Question:
     """A question in numbers."""
-    from dpfl_cli.algorithms.scaffnew_bound import MessageNoise, ScaffnewBound
-    from dpfl_cli.privacy.nominal import clipped_sensitivity, zcdp_v
-
     for flag, (symbol, words) in NUMBERS.items():
         value, what = _value(args, flag), f"{flag} is {symbol}: {words}"
         if value is None and flag != "--v":
@@ -186,8 +182,6 @@ def _of_run(overrides: Sequence[str], plugins: Sequence[str]) -> Question:
 
 def _nominal(calibration: str, v: float | None, noise: MessageNoise) -> list[str]:
     """That a target is nominal, where it is."""
-    from dpfl_cli.privacy.nominal import proved_from, why_nominal
-
     why = why_nominal(calibration, v, noise.epsilon, noise.delta)
     if why is None:
         return []

@@ -8,6 +8,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from dpfl_cli.cli.pricing import add_run_arguments, plan_for_target, release_line
+from dpfl_cli.privacy.nominal import clipped_sensitivity, proved_from
 
 if TYPE_CHECKING:
     from dpfl_cli.privacy.ledger import LedgerEntry
@@ -22,7 +23,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from dpfl_cli.privacy.nominal import proved_from
     from dpfl_cli.simulation.results import privacy_report
 
     plan = plan_for_target("calibrate", args.overrides, args.plugin)
@@ -59,8 +59,6 @@ def _deviation(plan: Plan, entry: LedgerEntry) -> list[str]:
     """The standard deviation of the noise that a multiplier means, where contributions are clipped
     to one number.
     """
-    from dpfl_cli.privacy.nominal import clipped_sensitivity
-
     clip_norm = getattr(plan.algorithm.settings, "clip_norm", None)
     one_vector = (entry.kind, entry.unit, entry.shape) == ("gaussian", "client", "vector")
     if not one_vector or not isinstance(entry.parameter, float) or clip_norm is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfl_cli.cli.plugins import load_plugins
-from dpfl_cli.cli.start import importing
+from dpfl_cli.cli.tables import make_table, wide_console
 from dpfl_cli.config.component import Component, components
 from dpfl_cli.config.errors import ConfigError, nearest
 
@@ -83,8 +83,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Checks, shows the table and records what became of a plugin."""
     chosen = _components(args.target)
-    with importing():
-        from dpfl_cli.cli.tables import make_table, wide_console
     rows: list[dict[str, str]] = []
     for component in chosen:
         for case in cases(component, args.overrides):
@@ -217,17 +215,17 @@ def _components(target: str) -> list[Component]:
     from dpfl_cli.simulation.checked import CHECKED
     from dpfl_cli.simulation.plan import load_components
 
-    load_plugins([target] if target.endswith(".py") else [], may_be_empty=True)
+    own = target.endswith(".py")
+    load_plugins([target] if own else [], may_be_empty=True)
     load_components()
     known = [one for group in CHECKED for one in components(group).values()]
-    own = str(Path(target))
-    found = [one for one in known if target.endswith(".py") and one.origin == own]
-    found = found or [one for one in known if one.name == target]
-    if not found and target.endswith(".py"):
+    found = [one for one in known if own and one.origin == str(Path(target))]
+    found = found or [one for one in known if one.name == target][:1]
+    if not found and own:
         raise ConfigError(
             f"check {target}: registers no algorithm, model or mechanism; for a network write "
             f"dpfl check fedavg model=torch model.path={target}:NAME and its dataset=..."
         )
     if not found:
         raise ConfigError(f"check {target}: {nearest(target, [one.name for one in known])}")
-    return found[:1] if not target.endswith(".py") else found
+    return found

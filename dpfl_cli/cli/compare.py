@@ -135,10 +135,11 @@ def _labels(settings: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """What a curve's legend says of its settings: every key that varies."""
     columns = varying(settings)
     names = short_names(list(columns))
-    words = [
-        [text_of(value) if key in CHOICES else f"{names[key]}={text_of(value)}" for value in column]
-        for key, column in columns.items()
+    return [
+        [
+            text_of(column[number]) if key in CHOICES else f"{names[key]}={text_of(column[number])}"
+            for key, column in columns.items()
+        ]
+        or [str(one["algorithm"])]
+        for number, one in enumerate(settings)
     ]
-    if not words:
-        return [[str(one["algorithm"])] for one in settings]
-    return [list(word) for word in zip(*words, strict=True)]

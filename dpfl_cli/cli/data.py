@@ -5,17 +5,16 @@ computing features of images.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from functools import partial
 from types import SimpleNamespace
 from typing import NamedTuple
 
 from rich import progress as shown
-from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from dpfl_cli.cli.tables import wide_console
 from dpfl_cli.config.component import components, parse_settings
 from dpfl_cli.config.errors import ConfigError, DataError, nearest
 from dpfl_cli.data.catalogue import CATALOGUE, FOLDERS, catalogue_entry
@@ -86,17 +85,12 @@ def execute(args: argparse.Namespace) -> int:
 
     load_components()
     if args.action == "list":
-        _console().print(_table())
+        wide_console().print(_table())
     elif args.action == "fetch":
         _fetch(args.names, args.quiet)
     else:
         _features(args)
     return 0
-
-
-def _console() -> Console:
-    """A console on stdout that never breaks a line where that is not a terminal."""
-    return Console(width=None if sys.stdout.isatty() else 10_000, highlight=False, emoji=False)
 
 
 # --- what there is --------------------------------------------------------------------------------
@@ -182,7 +176,7 @@ def _fetch(names: list[str], quiet: bool) -> None:
         if name not in made and name not in FOLDERS:
             catalogue_entry(name)  # an unknown name, before anything is fetched
     failures = []
-    console = _console()
+    console = wide_console()
     with shown.Progress(*BAR, console=console, disable=quiet or not console.is_terminal) as bars:
         progress = FetchProgress() if quiet else _Shown(bars)
         for name in names:

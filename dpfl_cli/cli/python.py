@@ -21,7 +21,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 from dpfl_cli.cli import run as command
 from dpfl_cli.cli.pricing import plan_for_target
 from dpfl_cli.cli.selection import load, narrowed, row_of
-from dpfl_cli.cli.varying import settings_of
+from dpfl_cli.cli.varying import CHOICES, settings_of
 from dpfl_cli.config.errors import ConfigError as ConfigError
 from dpfl_cli.config.errors import DpflError as DpflError
 from dpfl_cli.config.paths import note_command, outputs_dir
@@ -31,7 +31,6 @@ from dpfl_cli.simulation.results import privacy_report
 from dpfl_cli.simulation.store import RunRecord as Run
 from dpfl_cli.simulation.store import RunStore
 
-NAMED = ("algorithm", "dp", "dataset")  # of a config, in curves
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -104,7 +103,7 @@ def curves(*chosen: Run | str) -> pd.DataFrame:
     rows = []
     for record in map(_found, chosen):
         settings = settings_of(record.config)
-        names = {key: settings[key] for key in NAMED}
+        names = {key: settings[key] for key in CHOICES}
         about = {"run": record.id, **names, "seed": record.config["seed"]}
         rows += [{**about, **row} for row in record.rows]
     return pd.DataFrame(rows)

@@ -7,13 +7,13 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dpfl_cli.algorithms.scaffnew_bound import MessageNoise, ScaffnewBound
+from dpfl_cli.cli.files import write_output
+from dpfl_cli.cli.tables import epsilon_number, make_table, wide_console
 from dpfl_cli.config.identity import content_id
 from dpfl_cli.config.paths import outputs_dir
-
-if TYPE_CHECKING:
-    from dpfl_cli.algorithms.scaffnew_bound import MessageNoise, ScaffnewBound
 
 # Rows of the table: quantity | symbol | value | what it is
 PROBLEM = """\
@@ -98,8 +98,6 @@ def _rows(text: str, **values: Any) -> list[list[str]]:
 
 def show(asked: Question) -> None:
     """Prints the table of inputs and answers, and what holds of them."""
-    from dpfl_cli.cli.tables import make_table, wide_console
-
     bound, noise = asked.bound, asked.noise
     console = wide_console()
     inputs = f"{PROBLEM}\n{NO_NOISE if noise is None else NOISE}"
@@ -164,7 +162,6 @@ def _worth(asked: Question) -> list[list[str]]:
     """The row with the epsilon that a ledger of the answer's messages has, whatever set their
     noise.
     """
-    from dpfl_cli.cli.tables import epsilon_number
     from dpfl_cli.privacy.accountants import VACUOUS_EPSILON
     from dpfl_cli.privacy.gaussian_accountants import gaussian_epsilon
 
@@ -207,7 +204,6 @@ def publish(asked: Question) -> Path:
     Raises:
       ConfigError: the folder cannot be written.
     """
-    from dpfl_cli.cli.files import write_output
     from dpfl_cli.reproduction.bound_figure import curves, draw_bound
 
     bound, setting = asked.bound, asked.setting

@@ -32,9 +32,11 @@ KNOWN = (*LEFT, *SHOWN, "seeds", "epsilon", "delta")  # columns that are not swe
 
 
 def wide_console(stderr: bool = False) -> Console:
-    """A console that never cuts a table because the output is not a terminal."""
-    console = Console(highlight=False, stderr=stderr)
-    return console if console.is_terminal else Console(highlight=False, stderr=stderr, width=200)
+    """A console that neither breaks nor cuts a line because the output is not a terminal."""
+    console = Console(highlight=False, emoji=False, stderr=stderr)
+    if not console.is_terminal:
+        console.width = 10_000
+    return console
 
 
 def make_table(

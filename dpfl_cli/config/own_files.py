@@ -124,7 +124,8 @@ def import_own(path: str, option: str) -> ModuleType:
     plugin_modules.add(name)
     try:
         with registering_from(str(Path(path)), revision):
-            perform(content, file, module)
+            # never bytecode that Python kept, maybe of another file of the same size and second
+            exec(compile(content, str(file), "exec"), vars(module))
     except BaseException as error:
         del sys.modules[name]
         if isinstance(error, ConfigError | KeyboardInterrupt):
@@ -132,13 +133,6 @@ def import_own(path: str, option: str) -> ModuleType:
         text = f"{type(error).__name__}: {error}{place_in_plugin(error)}"
         raise ConfigError(f"{option}{path}: {text}") from error
     return module
-
-
-def perform(content: bytes, file: Path, module: ModuleType) -> None:
-    """Runs the code of a file in a module: the bytes given, never bytecode that Python kept of it,
-    which may be that of another file of the same size and second.
-    """
-    exec(compile(content, str(file), "exec"), vars(module))
 
 
 def own_object(given: str | None, option: str, example: str) -> Any:

@@ -5,7 +5,6 @@ artifacts that share runs.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import pkgutil
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -13,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from dpfl_cli.config.errors import ConfigError, nearest
-from dpfl_cli.config.own_files import perform
+from dpfl_cli.config.own_files import import_own
 from dpfl_cli.reproduction.artifact import Artifact
 
 
@@ -45,16 +44,7 @@ def own(path: Path) -> list[Artifact]:
     Raises:
       ConfigError: the file cannot be read, fails, or declares none.
     """
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if not path.is_file() or spec is None:
-        raise ConfigError(f"{path}: no such Python file")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        perform(path.read_bytes(), path, module)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"{path}: {type(error).__name__}: {error}") from error
+    module = import_own(str(path), "")
     found = [one for one in declared(module) if one.paper is None]
     if not found:
         raise ConfigError(

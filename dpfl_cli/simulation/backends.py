@@ -60,10 +60,6 @@ class Ray(Backend):
     def local(self) -> bool:
         return self.address is None
 
-    @property
-    def threads(self) -> int:
-        return self.cpus_per_worker
-
     @contextlib.contextmanager
     def start(self, entry: Entry, assignments: Sequence[Assignment]) -> Iterator[Sequence[Future]]:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -110,10 +106,6 @@ class Submitit(Backend):
     @property
     def local(self) -> bool:
         return self.executor == "local"
-
-    @property
-    def threads(self) -> int:
-        return self.cpus_per_worker
 
     @contextlib.contextmanager
     def start(self, entry: Entry, assignments: Sequence[Assignment]) -> Iterator[Sequence[Future]]:

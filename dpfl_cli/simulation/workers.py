@@ -124,7 +124,7 @@ class Backend(Settings):
     @property
     def threads(self) -> int:
         """Of a worker on another machine."""
-        return 1
+        return int(getattr(self, "cpus_per_worker", 1))
 
     def start(
         self, entry: Entry, assignments: Sequence[Assignment]
