@@ -94,7 +94,7 @@ def test_the_package_works_from_any_folder(installed: Path, tmp_path: Path) -> N
 
 
 def test_the_readme_names_what_there_is() -> None:
-    from dpfl_cli.cli.listing import GROUPS, option_files
+    from dpfl_cli.cli.list import GROUPS, option_files
 
     text = (ROOT / "README.md").read_text()
     for group in GROUPS:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 
 from dpfl_cli.cli.calculate import CALCULATORS, FLAGS
-from dpfl_cli.cli.listing import GROUPS
+from dpfl_cli.cli.list import GROUPS
 from dpfl_cli.cli.main import COMMANDS
 from dpfl_cli.config.options import option_files, parameters
 from dpfl_cli.config.paths import conf_dir

@@ -18,8 +18,8 @@ from dpfl_cli import __version__
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest, place_in_plugin, shortened
 from dpfl_cli.config.paths import note_command
 
-# name -> one line. Modules (of the same name, but for those in MODULES) are imported when their
-# command is called, so that `dpfl --help` is quick.
+# name -> one line. Modules (of the same name) are imported when their command is called, so that
+# `dpfl --help` is quick.
 COMMANDS = {
     "run": "one private federated run, or a grid of them with -m",
     "reproduce": "tables and figures of the papers, beside the papers' own numbers",
@@ -36,7 +36,6 @@ COMMANDS = {
     "doctor": "what this machine has and whether dpfl works on it",
     "completion": 'shell completion: eval "$(dpfl completion bash)"',
 }
-MODULES = {"list": "listing"}
 EXIT_BUG = 1
 EXIT_INTERRUPTED = 130
 USAGE = """\
@@ -127,7 +126,7 @@ def _dispatch(words: list[str]) -> int:
     name, *rest = words
     if name not in COMMANDS:
         raise ConfigError(f"{name}: no such command; {nearest(name, COMMANDS)}")
-    module = importlib.import_module(f"dpfl_cli.cli.{MODULES.get(name, name)}")
+    module = importlib.import_module(f"dpfl_cli.cli.{name}")
     own_help = hasattr(module, "OWN_HELP")
     parser = _Parser(prog=f"dpfl {name}", description=COMMANDS[name], add_help=not own_help)
     module.configure(parser)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -32,18 +33,12 @@ def reset_peak() -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def peak_bytes() -> int | None:
-    """Peak resident memory since `reset_peak` (elsewhere than on Linux: since the process began);
-    None where nobody tells.
-    """
+def peak_bytes() -> int:
+    """Peak resident memory since `reset_peak` (elsewhere than on Linux: since the process began)."""
     with suppress(OSError):
         found = re.search(r"^VmHWM:\s+(\d+) kB", (_PROCESS / "status").read_text(), re.MULTILINE)
         if found is not None:
             return 1024 * int(found[1])
-    try:
-        import resource
-    except ImportError:
-        return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 

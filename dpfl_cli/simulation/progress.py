@@ -6,7 +6,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 
@@ -31,7 +30,6 @@ class Progress:
         self._note = ""
 
     def __enter__(self) -> Self:
-        self._start = self._last = time.monotonic()
         if not self.quiet and self.stream.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -96,11 +94,6 @@ class Progress:
         else:
             print(line, file=self.stream, flush=True)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.stop()

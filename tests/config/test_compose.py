@@ -12,7 +12,7 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
-from dpfl_cli.cli.listing import GROUPS, describe, preset_of, summary_of
+from dpfl_cli.cli.list import GROUPS, describe, preset_of, summary_of
 from dpfl_cli.config.component import components, lookup
 from dpfl_cli.config.compose import (
     CONFIG_ERRORS,
