@@ -144,7 +144,7 @@ def _rows(runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> tuple[list[R
     settings = [settings_of(config) for config, _ in runs]
     swept = {key: column for key, column in varying(settings).items() if key not in CHOICES}
     names = short_names(list(swept))
-    rows = []
+    rows: list[Row] = []
     for number, (chosen, (_, result)) in enumerate(zip(settings, runs, strict=True)):
         standin = " (stand-in)" if result["data"]["source"] == "standin" else ""
         rows.append(
@@ -163,13 +163,19 @@ def _rows(runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> tuple[list[R
         )
     means = []
     for group in repetitions(settings):
-        done = [last[number] for number in group if rows[number]["status"] == "done"]
+        done = [number for number in group if rows[number]["status"] == "done"]
         averages = {
-            name: mean_text([values[name] for values in done if name in values], len(group))
+            name: mean_text([last[one][name] for one in done if name in last[one]], len(group))
             for name in metrics
         }
-        epsilons = "; ".join(dict.fromkeys(rows[number]["epsilon"] for number in group))
-        mean = {**rows[group[0]], **averages, "epsilon": epsilons, "seeds": str(len(group))}
+        known = sorted(done or group, key=lambda one: runs[one][1]["privacy"]["epsilon"] or 0.0)
+        ends = dict.fromkeys(rows[one]["epsilon"] for one in (known[0], known[-1]))
+        mean = {
+            **rows[group[0]],
+            **averages,
+            "epsilon": " to ".join(ends),
+            "seeds": str(len(group)),
+        }
         means.append({name: mean[name] for name in mean if name not in ("run", "seed", "status")})
     return rows, means if len(means) < len(rows) else []
 
