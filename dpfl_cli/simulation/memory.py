@@ -34,7 +34,7 @@ def reset_peak() -> None:
 
 
 def peak_bytes() -> int:
-    """Peak resident memory since `reset_peak` (elsewhere than on Linux: since the process began)."""
+    """Peak resident memory since `reset_peak`; elsewhere than on Linux, since the start."""
     with suppress(OSError):
         found = re.search(r"^VmHWM:\s+(\d+) kB", (_PROCESS / "status").read_text(), re.MULTILINE)
         if found is not None:
