@@ -121,6 +121,7 @@ def noisy_steps(
     model: Tensor,
     drift: Tensor | None = None,
     clip_norm: Tensor | None = None,
+    last: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """K local steps v_i <- v_i - eta_l (G_i(v_i) + grad h(v_i) + drift_i) on released gradients
     G_i, from v_i = w.
@@ -133,6 +134,7 @@ def noisy_steps(
       model: [R, d] w.
       drift: [R, M, d], with mean zero over clients, or None.
       clip_norm: [R] C of this round, where it is not the settings'.
+      last: whether the local models take the last step as well, which moves their mean in any case.
 
     Returns:
       The local models v_i [R, M, d] (client values) and their mean vbar [R, d] (public).
@@ -142,12 +144,13 @@ def noisy_steps(
     batch = batches_of(at, hyper)
     for step in range(hyper.local_steps):
         release = at.release("gradient", _gradient(at, local, limit, batch(step), hyper))
-        direction = release.echo + objective.regulariser_gradient(local)
-        if drift is not None:
-            direction = direction + drift
-        local = local - per_run(hyper.local_lr, direction) * direction
         whole = release.mean + objective.regulariser_gradient(mean)
         mean = mean - per_run(hyper.local_lr, mean) * whole
+        if step < hyper.local_steps - 1 or last:
+            direction = release.echo + objective.regulariser_gradient(local)
+            if drift is not None:
+                direction = direction + drift
+            local = local - per_run(hyper.local_lr, direction) * direction
     return local, mean
 
 

@@ -198,9 +198,11 @@ def compute(  # type: ignore[no-untyped-def]
         records = batch.shape[3] if batched else counts[client]
         first, held_records = firsts[client], counts[client]
         for r in range(together):
+            given = parameters[runs[place + r], client]
             for a in range(outs):
+                own_weights = weights[r * outs + a]
                 for k in range(p):
-                    weights[r * outs + a, k] = parameters[runs[place + r], client, a * p + k]
+                    own_weights[k] = given[a * p + k]
         if alone and records == 1:
             for k in range(p):
                 record[k] = rows[first, k]
