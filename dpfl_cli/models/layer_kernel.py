@@ -100,7 +100,7 @@ class LayerKernel:
             return *begins, number[:, ::1], values, values, numbers, numbers, integer, integer
 
         compute = (
-            *layout(number), numbers, every, integer[:, :, :, :], values, values, integer, values,
+            *layout(number), numbers, out, integer[:, :, :, :], values, values, integer, values,
             every, out, integer, integer,
         )  # fmt: skip
         solve = (
@@ -132,8 +132,8 @@ class LayerKernel:
 
         Args:
           runs: [S] int64 which of the R runs.
-          parameters, out: [R, M, d]; out is the mean gradient + l2 v (0 for a client without
-            records).
+          parameters: [R, M, d], or [R, 1, d] where all clients have the same, dense.
+          out: [R, M, d] the mean gradient + l2 v (0 for a client without records).
           batch: [R, M, 1 or steps, b] int64 numbers of the client's records (a number that is none
             of them counts as a record of gradient zero), or None for all of them.
           limits: [R] clip norms C: out is the mean of clipped gradients.

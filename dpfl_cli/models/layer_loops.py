@@ -198,11 +198,11 @@ def compute(  # type: ignore[no-untyped-def]
         records = batch.shape[3] if batched else counts[client]
         first, held_records = firsts[client], counts[client]
         for r in range(together):
-            given = parameters[runs[place + r], client]
+            given = parameters[runs[place + r], client % parameters.shape[1]]
             for a in range(outs):
-                own_weights = weights[r * outs + a]
+                own_weights, own_given = weights[r * outs + a], given[a * p : (a + 1) * p]
                 for k in range(p):
-                    own_weights[k] = given[a * p + k]
+                    own_weights[k] = own_given[k]
         if alone and records == 1:
             for k in range(p):
                 record[k] = rows[first, k]
@@ -247,6 +247,7 @@ def compute(  # type: ignore[no-untyped-def]
             share = 1.0 / max(records, 1)
             for r in range(together):
                 run = runs[place + r]
+                given = parameters[run, client % parameters.shape[1]]
                 decay = l2[run] if records > 0 else 0.0
                 for a in range(outs):
                     row, own_weights = totals[r * outs + a], weights[r * outs + a]
@@ -261,8 +262,7 @@ def compute(  # type: ignore[no-untyped-def]
                             slope += drift[run, client, a * p + k]
                         own_weights[k] -= rates[run] * slope
                         if step == steps - 1:
-                            moved = own_weights[k] - parameters[run, client, a * p + k]
-                            out[run, client, a * p + k] = moved
+                            out[run, client, a * p + k] = own_weights[k] - given[a * p + k]
 
 
 @njit(inline="always")

@@ -78,11 +78,13 @@ class SingleLayer(Dense):
         [R].
         """
         result = torch.empty_like(values, memory_format=torch.contiguous_format)
-        for runs, layout in self._layouts(values.numpy().dtype.type):
+        own = values[:, :1] if values.stride(1) == 0 else values
+        points = own.contiguous().numpy()
+        for runs, layout in self._layouts(points.dtype.type):
             kernel.compute(
                 layout,
                 runs,
-                values.numpy(),
+                points,
                 result.numpy(),
                 torch.get_num_threads(),
                 batch=None if batch is None else batch.numpy(),
