@@ -74,8 +74,10 @@ class Lstm2(ClientMeanNetwork):
         if vocabulary is None:
             needs = "sequences of tokens of a vocabulary"
             raise misfit("lstm2", needs, info, "dataset=reddit, reddit_synth,")
+        # its own initial values, which nobody uses, take seconds to count: they import a compiler
+        empty = torch.empty(vocabulary, settings.embedding)
         return nn.Sequential(
-            nn.Embedding(vocabulary, settings.embedding),
+            nn.Embedding.from_pretrained(empty, freeze=False),
             PlainLstm(settings.embedding, settings.hidden, LAYERS, batch_first=True),
             nn.Linear(settings.hidden, vocabulary),
         )

@@ -837,10 +837,14 @@ def test_an_archive_of_a_store_leaves_damaged_runs_out_and_says_so(
 
 
 def test_a_run_imports_nothing_slow_that_it_does_not_use() -> None:
-    slow = "{'pandas', 'matplotlib', 'sklearn', 'nibabel', 'dp_accounting', 'scipy.stats'}"
+    """Nor does a plan of a network, where layers that draw on no device import a compiler."""
+    slow = "'pandas', 'matplotlib', 'sklearn', 'nibabel', 'dp_accounting', 'scipy.stats'"
     code = (
         "import sys; from dpfl_cli.cli.main import main; main(sys.argv[1:]);"
-        f"print({slow} & set(sys.modules))"
+        "from dpfl_cli.config.compose import compose_config;"
+        "from dpfl_cli.simulation.plan import make_plan;"
+        "make_plan(compose_config(['dataset=reddit_synth', 'model=lstm2', 'dp=none']));"
+        f"print({{{slow}, 'torch._dynamo'}} & set(sys.modules))"
     )
     words = [sys.executable, "-c", code, "run", *SMALL, "dp=cdp"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
