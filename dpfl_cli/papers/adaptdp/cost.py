@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpfl_cli.papers.adaptdp import BOTH, LEVELS, METHODS, NAMES, PAPER, TITLES, private, quotient
+from dpfl_cli.papers.adaptdp import BOTH, LEVELS, METHODS, NAMES, PAPER, private, quotient
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -104,7 +104,6 @@ table5 = Artifact(
         "parameters": Fact("dimension", decimals=0, title="parameters"),
         "eps": Price(title="epsilon"),
     },
-    titles=TITLES,
     numbers=PaperNumbers(
         measures={"min_train_loss": "loss"},
         columns={"method": "method", "level": "level"},
@@ -202,7 +201,6 @@ table6 = Artifact(
         "time_ratio": _ratio("seconds", "time"),
         "memory_ratio": _ratio("peak", "memory"),
     },
-    titles=TITLES,
     numbers=PaperNumbers(
         measures={"sec_per_round": "seconds", "cpu_mem_gb": "gigabytes"},
         columns={"method": "method"},

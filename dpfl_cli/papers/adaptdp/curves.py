@@ -15,7 +15,6 @@ from dpfl_cli.papers.adaptdp import (
     PAPER,
     PRODUCTS,
     TINY,
-    TITLES,
     losses,
     private,
 )
@@ -271,7 +270,6 @@ fig2 = Artifact(
         "last_radius": Metric("radius", title="clip norm, mean of the last five rounds"),
         **{f"last_{q}": Metric(f"tau_{q}", title=f"tau_{q / 100:g}") for q in (50, 70, 90, 100)},
     },
-    titles=TITLES,
     tables=[
         Table(
             "The clip norm, its cap and what its offset allows; quantiles over the mean, "

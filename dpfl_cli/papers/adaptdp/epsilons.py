@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from dpfl_cli.papers.adaptdp import BOTH, LAST, PAPER, TASKS, TINY, TITLES, best_pairs, losses
+from dpfl_cli.papers.adaptdp import BOTH, LAST, PAPER, TASKS, TINY, best_pairs, losses
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -152,10 +152,7 @@ eps_honest = Artifact(
     },
     best=best_pairs("T2"),
     titles={
-        **TITLES,
         "target": "target epsilon",
-        "eta": "step size",
-        "cap": "clip norm C or cap G",
         **{name: f"epsilon {epsilon}" for name, epsilon in TARGETS.items()},
     },
     tables=[

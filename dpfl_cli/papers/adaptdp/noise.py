@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
+from itertools import product
 from typing import Any
 
 from dpfl_cli.papers.adaptdp import (
@@ -15,7 +15,6 @@ from dpfl_cli.papers.adaptdp import (
     NAMES,
     NOISE,
     PAPER,
-    TITLES,
     noise_of,
 )
 from dpfl_cli.reproduction.api import (
@@ -184,14 +183,14 @@ def follows(rows: Rows) -> Comparisons:
     note="the radius's batch size and details of the calibration are not printed, so that the "
     "authors' computation may differ from ours within their formulas",
     readings={
-        "within 25 %": partial(_follows, task="T2", within=0.25),
-        "level 2 alone": partial(_follows, task="T2", levels=(2,)),
-        "level 3 alone, whose epsilon is below 20": partial(_follows, task="T2", levels=(3,)),
+        "within 25 %": {"within": 0.25},
+        "level 2 alone": {"levels": (2,)},
+        "level 3 alone, whose epsilon is below 20": {"levels": (3,)},
     },
 )
-def follows_T2(rows: Rows) -> Comparisons:  # noqa: N802
+def follows_T2(rows: Rows, **which: Any) -> Comparisons:  # noqa: N802
     """the printed sigma_p of AdaptDP follows from DP-FedAvg's within 15 % on Bank Marketing"""
-    yield from _follows(rows, "T2")
+    yield from _follows(rows, "T2", **which)
 
 
 @claim(
@@ -199,11 +198,10 @@ def follows_T2(rows: Rows) -> Comparisons:  # noqa: N802
 )
 def T1_425(rows: Rows) -> Comparisons:  # noqa: N802
     """with 425 records a client both printed noises of T1 follow within 3 % at every level"""
-    for measure in ("sigma", "sigma_C"):
-        for at in LEVELS:
-            given = rows(measure, source="calibrated", task="T1_425", level=at)
-            printed = rows(measure, **PRINTED, task="T1_425", level=at)
-            yield level(given / printed, 1, within=0.03)
+    for measure, at in product(("sigma", "sigma_C"), LEVELS):
+        given = rows(measure, source="calibrated", task="T1_425", level=at)
+        printed = rows(measure, **PRINTED, task="T1_425", level=at)
+        yield level(given / printed, 1, within=0.03)
 
 
 @claim("ours", "holds")
@@ -257,7 +255,6 @@ table1 = Artifact(
         ),
     },
     titles={
-        **TITLES,
         "T1_425": "T1 with 425 records a client",
         "source": "noise",
         "table": "printed",

@@ -15,15 +15,15 @@ PAPER = Paper(
     looks={
         "method": {"dynamic": 0, "proposed": 0, "static": 1, "ISRL": 2, "FedAvg": 3, "SCAFFOLD": 4}
     },
+    titles={
+        "T": "number of rounds T",
+        "FedAvg": "DP-FedAvg",
+        "SCAFFOLD": "DP-SCAFFOLD",
+        "ISRL": "ISRL-DP",
+    },
 )
 IJCNN1 = "+experiment=dynamic/ijcnn1"
 SMALL = {"dataset.records": 200, "partitioner.clients": 4}  # at smoke
-TITLES = {
-    "T": "number of rounds T",
-    "FedAvg": "DP-FedAvg",
-    "SCAFFOLD": "DP-SCAFFOLD",
-    "ISRL": "ISRL-DP",
-}
 OURS = (
     "Ours, for the paper does not say: rows have unit norm, record gradients are clipped at B = 1, "
     "step size 1/4 for the proposed method"

@@ -6,7 +6,7 @@ from itertools import product
 from math import log
 
 from dpfl_cli.config.component import lookup
-from dpfl_cli.papers.dynamic import IJCNN1, OURS, PAPER, TITLES, per_worker
+from dpfl_cli.papers.dynamic import IJCNN1, OURS, PAPER, per_worker
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -137,7 +137,6 @@ table1 = Artifact(
         "dual": Fact("problem.dual_norm", title="squared norm of y*", where=PROPOSED),
     },
     titles={
-        **TITLES,
         "ijcnn1_sorted": "ijcnn1, sorted by label",
         "ijcnn1_order": "ijcnn1, in file order",
     },

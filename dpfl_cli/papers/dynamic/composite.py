@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from dpfl_cli.papers.dynamic import OURS, PAPER, TITLES, optimality
+from dpfl_cli.papers.dynamic import OURS, PAPER, optimality
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
@@ -100,7 +100,7 @@ fig2 = Artifact(
             "consensus", "last", decimals=4, title="distance between the workers' copies"
         ),
     },
-    titles={**TITLES, "measure": "after T rounds"},
+    titles={"measure": "after T rounds"},
     tables=[
         Table("Final optimality and its two terms", "T", "measure", ["final", "error", "consensus"])
     ],

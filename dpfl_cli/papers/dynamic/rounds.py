@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import permutations, product
 from typing import Any
 
-from dpfl_cli.papers.dynamic import IJCNN1, OURS, PAPER, SMALL, TITLES, after_rounds, optimality
+from dpfl_cli.papers.dynamic import IJCNN1, OURS, PAPER, SMALL, after_rounds, optimality
 from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
@@ -247,7 +247,6 @@ fig1 = Artifact(
         )
     ],
     titles={
-        **TITLES,
         "split": "records of the workers",
         "tuned": "step size",
         "step": "step of the mean",

@@ -10,7 +10,6 @@ from dpfl_cli.papers.dynamic import (
     OURS,
     PAPER,
     SMALL,
-    TITLES,
     after_rounds,
     optimality,
     per_worker,
@@ -155,7 +154,6 @@ ablation_schedule = Artifact(
         "exact": Price("gdp", decimals=6, title="exact epsilon"),
     },
     titles={
-        **TITLES,
         "schedule": "noise schedule",
         "dynamic": "dynamic, mu = 0.1 (right)",
         "slow": "dynamic for mu = 0.01",

@@ -13,6 +13,15 @@ PAPER = Paper(
     authors="Takakura, Liew, Hasegawa",
     title="Accelerating Differentially Private Federated Learning via Adaptive Extrapolation",
     where="2025, arXiv:2504.09850",
+    titles={
+        "dp": "trust model",
+        "ldp": "LDP (Gaussian)",
+        "ldp_privunit": "LDP (PrivUnit)",
+        "cdp": "CDP",
+        "FedEXP": "DP-FedEXP",
+        "FedAvg": "DP-FedAvg",
+        "SCAFFOLD": "DP-SCAFFOLD",
+    },
 )
 METHODS = {
     "FedEXP": ("algorithm=fedexp",),
@@ -23,15 +32,6 @@ COMPARED = ("FedEXP", "FedAvg")
 LOCAL = ("ldp", "ldp_privunit")
 DIMENSION = {"ldp": 100, "ldp_privunit": 100, "cdp": 500}  # of the synthetic problem
 TRUSTS = tuple(DIMENSION)
-TITLES = {
-    "dp": "trust model",
-    "ldp": "LDP (Gaussian)",
-    "ldp_privunit": "LDP (PrivUnit)",
-    "cdp": "CDP",
-    "FedEXP": "DP-FedEXP",
-    "FedAvg": "DP-FedAvg",
-    "SCAFFOLD": "DP-SCAFFOLD",
-}
 WORDS = {"ldp": "local Gaussian DP", "ldp_privunit": "local DP with PrivUnit", "cdp": "central DP"}
 PAIR = {"local_lr": "algorithm.local_lr", "clip_norm": "algorithm.clip_norm"}
 SCAFFOLD = (

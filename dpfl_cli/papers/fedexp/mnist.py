@@ -12,7 +12,6 @@ from dpfl_cli.papers.fedexp import (
     PAIR,
     PAPER,
     SCAFFOLD,
-    TITLES,
     TRUSTS,
     WORDS,
 )
@@ -273,7 +272,6 @@ table4 = Artifact(
     measures={"accuracy": Metric("accuracy")},
     show=PAIR,
     titles={
-        **TITLES,
         "setting": "step size and clip norm",
         "SCAFFOLD_clipped": "DP-SCAFFOLD (clipped)",
         "paper": "the paper's pair",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpfl_cli.papers.fedexp import COMPARED, LOCAL, METHODS, PAPER, TITLES
+from dpfl_cli.papers.fedexp import COMPARED, LOCAL, METHODS, PAPER
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -140,7 +140,6 @@ table1 = Artifact(
     },
     show={"dimension": "dimension"},
     titles={
-        **TITLES,
         "row": "setting",
         "measure": "epsilon",
         "cdp_synthetic": "CDP, synthetic d=500",

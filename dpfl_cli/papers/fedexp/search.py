@@ -12,7 +12,6 @@ from dpfl_cli.papers.fedexp import (
     PAPER,
     PROBLEM,
     SCAFFOLD,
-    TITLES,
     TRUSTS,
     WORDS,
     on_synthetic,
@@ -130,7 +129,8 @@ def _pair(dataset: str, trust: str, method: str) -> Claim:
         text = f"{found}(dp={trust}, method={method}) = {pair}"
         return lambda rows: iter([each_seed(map(test, rows.by_seed()), text)])
 
-    text = f"the search finds the paper's pair for {TITLES[method]} under {WORDS[trust]} on {where}"
+    who, under = PAPER.titles[method], WORDS[trust]
+    text = f"the search finds the paper's pair for {who} under {under} on {where}"
     readings = {
         "that the best pair is at most one place of the grid away in either": judged(
             is_near, "at most one place from the best pair"
@@ -246,7 +246,7 @@ table2 = Artifact(
         finalists=True,
     ),
     titles={
-        **{name: title for name, title in TITLES.items() if name not in METHODS},
+        **dict(zip(METHODS, METHODS, strict=True)),
         "dataset": "data",
         "local_lr": "local step size",
         "clip_norm": "clip norm",

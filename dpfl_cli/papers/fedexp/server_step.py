@@ -11,7 +11,6 @@ from dpfl_cli.papers.fedexp import (
     PAIR,
     PAPER,
     PROBLEM,
-    TITLES,
     on_synthetic,
 )
 from dpfl_cli.reproduction.api import (
@@ -130,7 +129,7 @@ fig1 = Artifact(
         ),
     },
     show=PAIR,
-    titles={**TITLES, "clients": "number of clients M", "measure": "server step"},
+    titles={"clients": "number of clients M", "measure": "server step"},
     tables=[
         Table(
             "Server step in round 1",

@@ -14,7 +14,6 @@ from dpfl_cli.papers.fedexp import (
     PAPER,
     PROBLEM,
     SCAFFOLD,
-    TITLES,
     TRUSTS,
     on_synthetic,
 )
@@ -165,7 +164,6 @@ fig2_left = Artifact(
     },
     show=PAIR,
     titles={
-        **TITLES,
         "ldp": "LDP (Gaussian), d = 100",
         "ldp_privunit": "LDP (PrivUnit), d = 100",
         "cdp": "CDP, d = 500",
