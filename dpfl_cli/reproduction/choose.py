@@ -39,8 +39,8 @@ class Choice:
     def mark(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows with rank and edge where they belong to a chosen cell."""
         keys = [name for name in self.winners if name not in (RANK, "edge")]
-        mine = matching(rows, self.rule.where, self.labels)[keys].reset_index(names="row")
-        found = mine.merge(self.winners, on=keys).set_index("row").astype(object)
+        mine = matching(rows, self.rule.where, self.labels)[keys]
+        found = mine.merge(self.winners, "left", keys).set_axis(mine.index).dropna(subset=RANK)
         rows = rows.copy()
         rows.loc[found.index, BEST] |= found[RANK] == 1
         if self.rule.top > 1:

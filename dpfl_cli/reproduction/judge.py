@@ -80,29 +80,22 @@ class Verdict:
 
 def judge(artifact: Artifact, scale: Scale, rows: Rows) -> list[Verdict]:
     """The verdict on every claim; variances are pooled over all of them."""
-    made = {
-        claim.id: _compared(f"artifact {artifact.name}: claim {claim.id}", claim.judge, rows)
-        for claim in artifact.claims
-    }
+
+    def compared(claim: Claim, judge: Judge, under: str = "") -> list[Comparison] | str:
+        return _compared(f"artifact {artifact.name}: claim {claim.id}{under}", judge, rows)
+
+    made = {claim.id: compared(claim, claim.judge) for claim in artifact.claims}
     variances = pooled(one for many in made.values() if not isinstance(many, str) for one in many)
-    full = artifact.full(scale)
     before = recorded().get(artifact.name, {}).get(scale, {})
     found = []
     for claim in artifact.claims:
-        many = made[claim.id]
-        known = before.get(claim.id, "")
-        where = f"artifact {artifact.name}: claim {claim.id}"
+        finding, each, reason = _finding(made[claim.id], variances)
+        state = finding if artifact.full(scale) else REDUCED
         others = {
-            under: _finding(_compared(f"{where}, {under}", other, rows), variances)
+            under: _finding(compared(claim, other, f", {under}"), variances)[0]
             for under, other in claim.readings.items()
         }
-        if isinstance(many, str):
-            state = NOT_RUN if full else REDUCED
-            found.append(Verdict(claim, NOT_RUN, state, (), many, known, others))
-            continue
-        finding, each = judged(many, variances)
-        state = finding if full else REDUCED
-        reason = _reason(each) if finding == UNDECIDED else ""
+        known = before.get(claim.id, "")
         found.append(Verdict(claim, finding, state, each, reason, known, others))
     return found
 
@@ -127,8 +120,14 @@ def _reason(each: Sequence[Judged]) -> str:
     return next((one.reason for one in each if one.finding == UNDECIDED and one.reason), "")
 
 
-def _finding(many: list[Comparison] | str, variances: Variances) -> str:
-    return NOT_RUN if isinstance(many, str) else judged(many, variances)[0]
+def _finding(
+    many: list[Comparison] | str, variances: Variances
+) -> tuple[str, Sequence[Judged], str]:
+    """What is found, of each comparison too, and what keeps it undecided."""
+    if isinstance(many, str):
+        return NOT_RUN, (), many
+    finding, each = judged(many, variances)
+    return finding, each, _reason(each) if finding == UNDECIDED else ""
 
 
 @cache

@@ -37,7 +37,7 @@ def beside_paper(artifact: Artifact, rows: pd.DataFrame) -> pd.DataFrame:
         NUMBERS / artifact.paper.key / (table.file or f"{artifact.id}.csv"), table
     )
     keys = [MEASURE, *table.columns.values()]
-    found = words.reset_index(names="row").merge(known, on=keys).set_index("row")
+    found = words.merge(known, "left", keys).set_axis(words.index).dropna(subset="paper")
     rows.loc[found.index, PAPER] = found[PAPER]
     return rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from dpfl_cli.papers.adaptdp import BOTH, LEVELS, METHODS, NAMES, PAPER, private, quotient
@@ -141,8 +142,8 @@ def timed(scale: Scale) -> Runs:
 
 def _seconds(rows: Rows) -> float:
     """The shortest of the counted rounds."""
-    clock = [rows.values("clock", round=between(*ends)) for ends in ((3, 22), (4, TIMED))]
-    return min(after - before for before, after in zip(*clock, strict=True))
+    clock = rows.values("clock", round=between(3, TIMED))
+    return min(after - before for before, after in pairwise(clock))
 
 
 def _ratio(measure: str, title: str) -> Derived:
