@@ -195,6 +195,11 @@ def r_squared(xs: list[float], ys: list[float]) -> float:
     return nan if len(set(ys)) < 2 or len(xs) < 3 else correlation(xs, ys) ** 2
 
 
+def fit_over_clip_norms(rows: Rows, measure: str, transform: Callable[[float], float]) -> float:
+    """R^2 of the line of a measure in a function of the clip norm."""
+    return r_squared([transform(one) for one in rows.places(measure)], rows.values(measure))
+
+
 BY_OTHERS = "for every seed the inner number is that of the lowest mean error of the other seeds"
 OF_SHAPE = (
     "a claim of shape, judged seed by seed, all of at least five: the three seeds that were "

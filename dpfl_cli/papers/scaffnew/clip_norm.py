@@ -1,6 +1,7 @@
 """Figure 5: the best number of local steps against the clip norm (section 3.1, Observation 4)."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import sqrt
 from statistics import fmean, pstdev
 
@@ -16,7 +17,7 @@ from dpfl_cli.papers.scaffnew._tasks import (
     TASKS,
     ascends,
     best_of,
-    r_squared,
+    fit_over_clip_norms,
     shape,
     targets_of,
 )
@@ -34,7 +35,6 @@ from dpfl_cli.reproduction.api import (
 )
 
 GROUPS = {"group_1": IMAGES_AND_TEXT, "group_2": HOSPITALS}
-Judged = Callable[[Rows], float]
 
 
 def _best_steps(rows: Rows) -> list[float]:
@@ -51,25 +51,11 @@ def _over_epsilon(reduce: Callable[[Sequence[float]], float], title: str, decima
     )
 
 
-def _of_group(tasks: Sequence[str], reduce: Callable[[Sequence[float]], float]) -> Judged:
+def _of_group(
+    rows: Rows, tasks: Sequence[str], reduce: Callable[[Sequence[float]], float]
+) -> float:
     """Of the best numbers of all data of a group at all epsilons, at one clip norm."""
-
-    def value(rows: Rows) -> float:
-        return reduce([best for task in tasks for best in _best_steps(rows.where(task=task))])
-
-    return value
-
-
-def _fit(group: str, transform: Callable[[float], float]) -> Judged:
-    """R^2 of the line through a group's means."""
-
-    def value(rows: Rows) -> float:
-        tried = CLIP_NORMS[GROUPS[group][0]]
-        clip_norms = [clip_norm for clip_norm in rows.choices("C") if clip_norm in tried]
-        means = [rows.value(f"{group}_mean", C=clip_norm) for clip_norm in clip_norms]
-        return r_squared([transform(clip_norm) for clip_norm in clip_norms], means)
-
-    return value
+    return reduce([best for task in tasks for best in _best_steps(rows.where(task=task))])
 
 
 def _groups() -> Iterator[tuple[str, Derived]]:
@@ -79,15 +65,12 @@ def _groups() -> Iterator[tuple[str, Derived]]:
         at = {"C": CLIP_NORMS[tasks[0]], "task": tasks}
         for reduce, what in ((fmean, "mean"), (pstdev, "spread")):
             title = f"{name}: {what} of the best local steps"
-            per = ["method", "C"]
-            value = _of_group(tasks, reduce)
+            value, per = partial(_of_group, tasks=tasks, reduce=reduce), ["method", "C"]
             yield f"{group}_{what}", Derived(value, per, decimals=1, title=title, where=at)
         for transform, what, words in ((float, "line", "C"), (sqrt, "root", "sqrt(C)")):
             title = f"{name}: R^2 in {words}"
-            yield (
-                f"{group}_{what}",
-                Derived(_fit(group, transform), "method", decimals=2, title=title),
-            )
+            fit = partial(fit_over_clip_norms, measure=f"{group}_mean", transform=transform)
+            yield f"{group}_{what}", Derived(fit, "method", decimals=2, title=title)
 
 
 def _change(rows: Rows) -> float:

@@ -184,7 +184,7 @@ fig12 = Artifact(
                 "suboptimality",
                 "spent",
             ],
-            where={"best": True, "coins": list(COINS)},
+            where={"best": True, "coins": COINS},
         ),
         Table(
             "What the nominal epsilons are: Lemma 1 with v = 9.4e-9, and noise that is "

@@ -13,7 +13,14 @@ from dpfl_cli.papers.scaffnew._mushrooms import (
     lowest,
     on_mushrooms,
 )
-from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, ascends, r_squared, shape
+from dpfl_cli.papers.scaffnew._tasks import (
+    EPSILONS,
+    METHODS,
+    ascends,
+    fit_over_clip_norms,
+    r_squared,
+    shape,
+)
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
@@ -160,13 +167,11 @@ def _fit(transform: Callable[[float], float], title: str, every: bool = False) -
     """R^2 of a line in C through the means over epsilon, or in C / epsilon through every cell."""
 
     def value(rows: Rows) -> float:
-        clip_norms = rows.choices("C")
         if not every:
-            means = [rows.value("mean_steps", C=clip_norm) for clip_norm in clip_norms]
-            return r_squared([transform(clip_norm) for clip_norm in clip_norms], means)
-        cells = [(clip_norm, eps) for clip_norm in clip_norms for eps in rows.choices("eps")]
-        places = [transform(clip_norm / eps) for clip_norm, eps in cells]
-        return r_squared(places, [best_steps(rows, C=one, eps=eps) for one, eps in cells])
+            return fit_over_clip_norms(rows, "mean_steps", transform)
+        cells = list(grid(C=rows.choices("C"), eps=rows.choices("eps")))
+        quotients = [transform(cell["C"] / cell["eps"]) for cell in cells]
+        return r_squared(quotients, [best_steps(rows, **cell) for cell in cells])
 
     return Derived(value, "method", decimals=3, title=title, where=GRID)
 
