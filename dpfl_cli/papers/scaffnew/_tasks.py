@@ -173,16 +173,15 @@ def targets_of(rows: Rows, low: float = 0, high: float = 100) -> list[float]:
 Test = Callable[[Rows, Where], bool]
 
 
-def each_cell(rows: Rows, text: str, test: Test, **labels: Any) -> Comparisons:
-    """A statement of shape about every cell of a grid, tested on the rows of every seed."""
-    for cell in grid(**labels):
-        words = ", ".join(f"{name}={value}" for name, value in cell.items())
-        yield each_seed((test(one, cell) for one in rows.by_seed()), f"{text} ({words})")
-
-
 def shape(text: str, test: Test, **labels: Any) -> Judge:
-    """The same as a judge of a claim."""
-    return lambda rows: each_cell(rows, text, test, **labels)
+    """A statement of shape about every cell of a grid, tested on the rows of every seed."""
+
+    def judge(rows: Rows) -> Comparisons:
+        for cell in grid(**labels):
+            words = ", ".join(f"{name}={value}" for name, value in cell.items())
+            yield each_seed((test(one, cell) for one in rows.by_seed()), f"{text} ({words})")
+
+    return judge
 
 
 def ascends(values: Iterable[float]) -> bool:

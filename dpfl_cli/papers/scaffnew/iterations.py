@@ -14,8 +14,8 @@ from dpfl_cli.papers.scaffnew._tasks import (
     TASKS,
     WRONG_IF_CONSTANT,
     best_of,
-    each_cell,
     on_task,
+    shape,
     targets_of,
 )
 from dpfl_cli.papers.scaffnew.local_steps import ERROR, TARGETS, tried
@@ -122,17 +122,15 @@ def _claims(task: str, seeds: int) -> Iterator[Claim]:
             found = [best(one, eps, **cell) for eps in targets]
             return found == sorted(found)
 
-        yield from each_cell(rows, "best T does not fall with epsilon", test, method=METHODS)
+        yield from shape("best T does not fall with epsilon", test, method=METHODS)(rows)
 
     def less(rows: Rows) -> Comparisons:
         def test(one: Rows, cell: Where) -> bool:
             return best(one, **cell) <= best(one, NONE, method=cell["method"])
 
         learned(rows)
-        targets = targets_of(rows)
-        yield from each_cell(
-            rows, "best T <= that without noise", test, method=METHODS, eps=targets
-        )
+        cells = {"method": METHODS, "eps": targets_of(rows)}
+        yield from shape("best T <= that without noise", test, **cells)(rows)
 
     def worse(rows: Rows) -> Comparisons:
         learned(rows)
@@ -169,10 +167,6 @@ def _claims(task: str, seeds: int) -> Iterator[Claim]:
 
 
 CURVES = ("task", "method", "eps")
-
-
-def _over_iterations(caption: str, cell: str, *tau: str) -> Table:
-    return Table(caption, ["task", "method", "eps", *tau], "T", cell)
 
 
 def _figure(
@@ -229,19 +223,20 @@ def _figure(
         ),
         titles={"best.tau": "local steps"},
         tables=[
-            _over_iterations(
+            Table(
                 "Test error (%) by iterations, the noise calibrated anew for each number",
+                [*CURVES, "tau"],
+                "T",
                 "error",
-                "tau",
             ),
-            _over_iterations("Train loss", "loss", "tau"),
+            Table("Train loss", [*CURVES, "tau"], "T", "loss"),
             Table(
                 "Best number of iterations",
                 ["task", "method"],
                 "eps",
                 ["best_T", "lowest"],
             ),
-            _over_iterations("Epsilon of the ledger", "honest"),
+            Table("Epsilon of the ledger", CURVES, "T", "honest"),
         ],
         figures=[Figure("lines", "T", measure, series="eps", panels=panels) for measure in drawn],
         claims=[claim for task in tasks for claim in _claims(task, seeds)],

@@ -18,8 +18,8 @@ from dpfl_cli.papers.scaffnew._tasks import (
     TASKS,
     WRONG_IF_CONSTANT,
     best_of,
-    each_cell,
     on_task,
+    shape,
     targets_of,
 )
 from dpfl_cli.reproduction.api import (
@@ -105,9 +105,6 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str = "") -> list[Cl
 
         return judge
 
-    def rises(rows: Rows) -> Comparisons:
-        yield from each_cell(rows, "best local steps do not rise with epsilon", _falls, **both)
-
     def close(rows: Rows) -> Comparisons:
         for cell in grid(**both):
             private, free = rows.each("error", **cell, best=True, eps=(3.3, NONE))
@@ -137,7 +134,7 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str = "") -> list[Cl
             f"{where} the best number of local steps does not fall as epsilon falls (by more than "
             "a factor 2)",
             third,
-            rises,
+            shape("best local steps do not rise with epsilon", _falls, **both),
             "holds",
             note=OF_SHAPE,
         ),
