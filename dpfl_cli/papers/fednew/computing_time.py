@@ -13,7 +13,6 @@ from dpfl_cli.papers.fednew._search import (
     OF_CURVES,
     SELECTION,
     Point,
-    Values,
     on,
     run,
     search,
@@ -49,8 +48,9 @@ def runs(scale: Scale) -> Runs:
     """Every point of a search, alone on the machine; `point` is all that a method tunes."""
     tasks = NARROW[scale].items()
     for method, (task, (preset, values)), eps in product(METHODS, tasks, OF_CURVES[scale]):
-        clients: Values = {"partitioner.clients": 10 if task == "tiny" else 50}
-        own = {**values, **clients, **(FEW if scale == "smoke" else {})}
+        clients = 10 if task == "tiny" else 50
+        few = FEW if scale == "smoke" else {}
+        own = {**values, "partitioner.clients": clients, **few}
         for point in search(method, scale, preset):
             words = ", ".join(f"{TITLES[name]} {value:g}" for name, value in point.items())
             labels = {"task": task, "method": method, "eps": eps, "point": words}

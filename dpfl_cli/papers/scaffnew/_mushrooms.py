@@ -23,6 +23,11 @@ from dpfl_cli.reproduction.api import (
 )
 
 DIVISORS = tuple(number for number in range(1, 481) if 480 % number == 0)
+STEPS = {
+    "smoke": (1, 4, 20),
+    "quick": (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 30, 40, 60),
+    "paper": DIVISORS,
+}
 LOWEST = "lowest f(x_T) - f*"
 SMOKE = Size(1, 0.3, "500 records, 60 iterations, one seed, to see that it works")
 V = 9.4e-9  # makes the argument of T*'s logarithm 500 at epsilon 3.3 and clip norm 10

@@ -23,21 +23,17 @@ from dpfl_cli.reproduction.api import (
 )
 
 CLIPPING = {"at_1": 1.0, "at_10": 10.0, "never": None}  # 1 is ours, short enough to matter
-# overrides, local iterations, local steps, learning rate
-SETUPS: dict[Scale, tuple[tuple[str, ...], int, int, float]] = {
-    "smoke": ((*TINY_VOLUMES, "model.channels=4"), 4, 2, 0.5),
-    "quick": (
-        ("dataset.shape=[16,20,16]", "dataset.test_records=[2,2,2]", "model.train_loss_records=10"),
-        75,
-        5,
-        0.5,
-    ),
-}
-SETUPS["paper"] = SETUPS["quick"]
+SMALL_VOLUMES = (
+    "dataset.shape=[16,20,16]",
+    "dataset.test_records=[2,2,2]",
+    "model.train_loss_records=10",
+)
 
 
 def runs(scale: Scale) -> Runs:
-    overrides, iterations, local_steps, local_lr = SETUPS[scale]
+    smoke = scale == "smoke"
+    overrides = (*TINY_VOLUMES, "model.channels=4") if smoke else SMALL_VOLUMES
+    iterations, local_steps = (4, 2) if smoke else (75, 5)
     for labels in grid(task="ixi", method=METHODS, clipping=CLIPPING):
         yield Run(
             labels,
@@ -46,7 +42,7 @@ def runs(scale: Scale) -> Runs:
                 "rounds": iterations,
                 "evaluation.every": local_steps,
                 "algorithm.local_steps": local_steps,
-                "algorithm.local_lr": local_lr,
+                "algorithm.local_lr": 0.5,
                 "algorithm.clip_norm": CLIPPING[labels["clipping"]],
                 "algorithm.watched_client": 0,
                 "model.watched_client": 0,

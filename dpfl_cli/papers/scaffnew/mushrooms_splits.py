@@ -4,8 +4,8 @@ from typing import Any
 
 from dpfl_cli.papers.scaffnew import PAPER
 from dpfl_cli.papers.scaffnew._mushrooms import (
-    DIVISORS,
     SMOKE,
+    STEPS,
     against_steps,
     best_steps_over_advice,
     closer,
@@ -25,18 +25,14 @@ PROBLEMS: dict[str, dict[str, Any]] = {  # step: 1 / L
     "file25": {"model.condition": 25, "algorithm.local_lr": 0.28224788},
     "random100": {"dataset.order": "shuffle", "algorithm.local_lr": 0.38092093},
 }
-STEPS = {
-    "smoke": (1, 4, 20),
-    "quick": (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 30, 40, 60, 120, 480),
-    "paper": DIVISORS,
-}
+ALL_STEPS = {**STEPS, "quick": (*STEPS["quick"], 120, 480)}
 UNEQUAL = ("label100", "file25")  # where clients differ
 
 
 def runs(scale: Scale) -> Runs:
     small = {"dataset.records": 500, "rounds": 60} if scale == "smoke" else {}
     targets = (0.5, 3.3, NONE) if scale == "smoke" else (*EPSILONS, NONE)
-    for labels in grid(problem=PROBLEMS, tau=STEPS[scale], method=METHODS, eps=targets):
+    for labels in grid(problem=PROBLEMS, tau=ALL_STEPS[scale], method=METHODS, eps=targets):
         problem = PROBLEMS[labels["problem"]]
         yield on_mushrooms(labels, {**problem, "evaluation.every": 120, **small})
 

@@ -7,7 +7,7 @@ from statistics import fmean, variance
 
 from dpfl_cli.papers.scaffnew import PAPER
 from dpfl_cli.papers.scaffnew._mushrooms import (
-    DIVISORS,
+    STEPS,
     best_steps,
     gap,
     lowest,
@@ -44,11 +44,6 @@ from dpfl_cli.reproduction.api import (
 )
 
 CLIP_NORMS = (10.0, 20.0, 50.0, 100.0)
-STEPS = {
-    "smoke": (1, 4, 20),
-    "quick": (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 30, 40, 60),
-    "paper": DIVISORS,
-}
 FIGURE_5 = "section 3.1, Observation 4, Figure 5"
 FREEDOM = "4 clip norms leave 2 degrees of freedom, the paper's 3 leave one"
 V = 9.4e-11  # at C = 100 the noise is that of fig12
