@@ -20,7 +20,7 @@ from dpfl_cli.reproduction.api import (
     level,
 )
 
-SLOW: Point = {"method": "FGD", "eta": 1.0}  # DP-FedGD with a server step of 1
+SLOW = {"method": "FGD", "eta": 1.0}  # DP-FedGD with a server step of 1
 
 
 def acc(rows: Rows, who: str | Point, **labels: Any) -> Sample:

@@ -44,7 +44,7 @@ def compared(
     *,
     seeds: tuple[int, int] = (1, 5),
     side: Sequence[str] = ("task",),
-    epsilons: Mapping[Scale, Sequence[float]] = OF_CURVES,
+    epsilons: Mapping[str, Sequence[float]] = OF_CURVES,
     points: Points = search,
     level: Methods = RECORD_LEVEL,
     **own: Any,

@@ -61,7 +61,7 @@ KEYS = {  # label -> the config key that it sets
     "clip": "algorithm.clip_norm",
     "steps": "algorithm.local_steps",
 }
-EPSILONS: Mapping[Scale, Sequence[float]] = {  # of tables
+EPSILONS = {  # of tables
     "smoke": (1.0,),
     "quick": (0.1, 10.0),
     "paper": (0.1, 0.3, 0.5, 0.7, 1.0, 2.0, 3.0, 8.0, 10.0),
@@ -235,7 +235,7 @@ CHOSEN = "highest mean test accuracy over the last 20 rounds, tuned on test data
 
 # --- the search at scale=paper ----------------------------------------------------------------
 
-FEWER: Mapping[str, Values] = {  # a third of the training records of a preset
+FEWER = {  # a third of the training records of a preset
     "adult": {"dataset.records": 10850},
     "cifar10": {"dataset.train_records": 16300},
     "fashion_mnist": {"dataset.train_records": 19600},

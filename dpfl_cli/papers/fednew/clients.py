@@ -61,7 +61,7 @@ def by_clients(
     data: Sizes,
     *own: Any,
     printed: bool = True,
-    epsilons: Mapping[Scale, Sequence[float]] = EPSILONS,
+    epsilons: Mapping[str, Sequence[float]] = EPSILONS,
     **more: Any,
 ) -> Artifact:
     """A table of accuracies; `printed`: its numbers are in the paper's text."""

@@ -1,7 +1,7 @@
 """Tables 6 and 12: damping and penalty of DP-FedNew, and the clients' curvature (section 6.5)."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from statistics import fmean
 
 from dpfl_cli.papers.fednew import FEATURES, PAPER
@@ -36,7 +36,7 @@ from dpfl_cli.reproduction.api import (
 )
 
 ROUNDS = (1, 10, 30, 50, 70)
-OWN: Values = {
+OWN = {
     **AS_CLAIMED,
     **FEW_LOSSES,
     "algorithm.spectrum": True,
@@ -46,7 +46,7 @@ OWN: Values = {
     "algorithm.server_lr": 1.0,
     "evaluation.final_window": 5,  # nothing is chosen by it here
 }
-SMALLER: dict[Scale, Values] = {"smoke": {**PIXELS, "rounds": 10}, "quick": SMALL, "paper": {}}
+SMALLER: Mapping[str, Values] = {"smoke": {**PIXELS, "rounds": 10}, "quick": SMALL, "paper": {}}
 
 # --- claims -----------------------------------------------------------------------------------
 

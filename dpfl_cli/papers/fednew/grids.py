@@ -1,6 +1,6 @@
 """Table 7: the grids of the searches; the paper's are lost (section 6.1). Nothing is trained."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from dpfl_cli.papers.fednew import PAPER
 from dpfl_cli.papers.fednew._search import (
@@ -8,7 +8,7 @@ from dpfl_cli.papers.fednew._search import (
     KEYS,
     PENALTIES,
     SERVER_STEPS,
-    Point,
+    Points,
     search,
 )
 from dpfl_cli.papers.fednew.setting import equal, private
@@ -67,7 +67,7 @@ WHOSE = {
 }
 
 
-SEARCHES: Mapping[str, Callable[[str, Scale, str], Iterable[Point]]] = {  # level -> its points
+SEARCHES: Mapping[str, Points] = {  # level -> its points
     "record": search,
     "client": search_of_clients,
 }

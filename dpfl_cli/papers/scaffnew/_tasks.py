@@ -1,6 +1,6 @@
 """The five data sets, at the paper's sizes and smaller, and what runs on them share."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from math import nan
 from statistics import correlation
@@ -51,7 +51,7 @@ TINY_VOLUMES = (
     "dataset.train_records=[2,2,2]",
     "dataset.test_records=[1,1,1]",
 )
-QUICK_TASKS: Mapping[str, Sequence[str]] = {
+QUICK_TASKS = {
     "cifar10": (
         "model=cnn_cifar_small",
         "model.channels=[8,16]",
@@ -88,7 +88,7 @@ QUICK_TASKS: Mapping[str, Sequence[str]] = {
         "algorithm.batch_size=4",
     ),
 }
-SMALL: Mapping[Scale, Mapping[str, Sequence[str]]] = {  # networks and data: all sizes are small
+SMALL = {  # networks and data: all sizes are small
     "quick": QUICK_TASKS,
     "paper": {
         **QUICK_TASKS,
