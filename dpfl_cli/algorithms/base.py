@@ -152,7 +152,7 @@ def algorithm(
       proximal: whether it takes proximal steps, which a model's penalty needs.
       away: what becomes of a client that takes no part in a round: nothing, for clients keep no
         state, or its state rests as it is; None where the method lets all take part.
-      convention: how its paper states its epsilon (`privacy.conventions`), where not as composed.
+      convention: how its paper states its epsilon (`privacy.views`), where not as composed.
     """
 
     def register(target: type[T]) -> type[T]:

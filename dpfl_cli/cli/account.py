@@ -88,8 +88,7 @@ def _remarks(record: RunRecord, delta: float | None) -> Iterator[str]:
 def _at(record: RunRecord, delta: float) -> dict[str, Any]:
     """What a run's report says of its messages' mean and of colluding clients, at another delta."""
     from dpfl_cli.privacy.accountants import accountant, price
-    from dpfl_cli.privacy.collusion import collusion
-    from dpfl_cli.privacy.mean_alone import mean_alone
+    from dpfl_cli.privacy.views import collusion, mean_alone
 
     privacy, clients = record.result["privacy"], record.result["data"]["clients"]
     chosen = {k: v for k, v in record.config["accountant"].items() if k not in ("name", "revision")}

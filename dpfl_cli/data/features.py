@@ -7,13 +7,12 @@ records. So nothing here is taken from private records.
 
 Features are computed by a step that shows its progress (`dpfl data features`, or before the first
 round of a run that needs them), kept in the cache folder block by block under what they depend on,
-and only of blocks with records that are asked for (`extraction`).
+and only of blocks with records that are asked for.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,15 +27,16 @@ from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import content_id
 from dpfl_cli.data.backbones import (
     BACKBONES,
-    Backbone,
+    BATCH,
     Extractor,
     as_images,
     backbone_of,
+    extracted,
+    principal_components,
     read_weights,
 )
 from dpfl_cli.data.base import Stages
 from dpfl_cli.data.cache import Arrays, cached
-from dpfl_cli.data.extraction import BATCH, extracted, principal_components
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.sources import cache_dir, digest
 
@@ -81,27 +81,56 @@ class FeatureSettings(Settings):
         }
 
 
-@dataclass(frozen=True)
 class Resolved:
-    """What settings come to on this machine.
+    """What the settings of a data set come to on this machine.
 
     Attributes:
-      base: the data set of the images, and what is known of all of it.
-      weights: their file and its sha256, of a backbone that has any.
+      base, base_info: the data set of the images, and what is known of all of it.
+      weights, weights_sha256: their file and its content, of a backbone that has any.
       components: principal components that are taken, if any.
       train: records [start, stop) of the training file that are private.
       public: the first records of the training file, where something is fitted on them; else 0.
+
+    Raises:
+      ConfigError: more records or components than there are; weights or packages that are needed
+        and not given.
+      DataError: images or weights are absent or damaged.
     """
 
-    settings: FeatureSettings
-    backbone: Backbone
-    base: Component
-    base_info: DatasetInfo
-    weights: Path | None
-    weights_sha256: str | None
-    components: int | None
-    train: tuple[int, int]
-    public: int
+    def __init__(self, name: str, base_name: str, settings: FeatureSettings) -> None:
+        self.settings, self.base = settings, lookup("dataset", base_name)
+        whole = _settings_of(self.base, None, settings.test_records)
+        self.base_info: DatasetInfo = self.base.target.info(whole)
+        backbone, weights = backbone_of(name, settings.backbone, settings.weights)
+        self.backbone, self.weights = backbone, weights
+        fit, records = settings.fit_records, self.base_info.records
+        stop = records if settings.train_records is None else fit + settings.train_records
+        self.components = components = settings.components or backbone.components
+        most = min(self.width, fit - 1)
+        if fit >= records:
+            raise ConfigError(
+                f"dataset.fit_records={fit}: {base_name} has {records} training records; leave "
+                "some to train on"
+            )
+        if stop > records:
+            raise ConfigError(
+                f"dataset.train_records={settings.train_records}: {base_name} has {records} "
+                f"training records, of which the first {fit} are public (dataset.fit_records); "
+                f"write at most {records - fit}, or null for all"
+            )
+        if components is not None and components > most:
+            raise ConfigError(
+                f"dataset.components={components}: at most {max(most, 0)} for {backbone.name} "
+                f"fitted on {fit} public records (dataset.fit_records); lower it or raise those"
+            )
+        if backbone.fitted and not fit:
+            raise ConfigError(
+                f"dataset.fit_records=0: dataset.backbone={backbone.name} is fitted on public "
+                "records; raise it"
+            )
+        self.weights_sha256 = None if weights is None else digest(weights).sha256
+        self.train = fit, stop
+        self.public = fit if components is not None or backbone.fitted else 0
 
     @property
     def width(self) -> int:
@@ -189,7 +218,7 @@ class FeatureDataset:
     @classmethod
     def info(cls, settings: FeatureSettings) -> DatasetInfo:
         """Finds and verifies the images' files and the weights; no image is looked at."""
-        found = resolve(cls.name, cls.base, settings)
+        found = Resolved(cls.name, cls.base, settings)
         standin = "standin" in (found.backbone.source, found.base_info.source)
         return DatasetInfo(
             name=cls.name,
@@ -220,7 +249,7 @@ class FeatureDataset:
           DataError: images or weights that cannot be read, or a cache that cannot be written.
           KeyboardInterrupt: after what is finished has been kept.
         """
-        found = resolve(cls.name, cls.base, settings)
+        found = Resolved(cls.name, cls.base, settings)
         lacking = [path for path in found.blocks() if not path.is_file()]
         if not lacking:
             return 0
@@ -234,14 +263,14 @@ class FeatureDataset:
     @classmethod
     def folder(cls, settings: FeatureSettings) -> Path:
         """Where the features are kept."""
-        return resolve(cls.name, cls.base, settings).folder
+        return Resolved(cls.name, cls.base, settings).folder
 
     @classmethod
     def outline(cls, settings: FeatureSettings, seed: int) -> Dataset:
         """The training records' labels, with features of no width: enough to deal them, and nothing
         is computed.
         """
-        found = resolve(cls.name, cls.base, settings)
+        found = Resolved(cls.name, cls.base, settings)
         labels = found.images["train"].targets[slice(*found.train)]
         return Dataset(
             cls.info(settings), Records(np.empty((len(labels), 0), np.float32), labels), None
@@ -270,61 +299,12 @@ def _settings_of(base: Component, train: int | None, test: int | None) -> Settin
     return base.settings.model_validate({"train_records": train, "test_records": test})
 
 
-def resolve(name: str, base_name: str, settings: FeatureSettings) -> Resolved:
-    """Settings against the files of this machine.
-
-    Raises:
-      ConfigError: more records or components than there are; weights or packages that are needed
-        and not given.
-      DataError: images or weights are absent or damaged.
-    """
-    base = lookup("dataset", base_name)
-    base_info: DatasetInfo = base.target.info(_settings_of(base, None, settings.test_records))
-    backbone, weights = backbone_of(name, settings.backbone, settings.weights)
-    fit, records = settings.fit_records, base_info.records
-    if fit >= records:
-        raise ConfigError(
-            f"dataset.fit_records={fit}: {base_name} has {records} training records; leave some to "
-            "train on"
-        )
-    if settings.train_records is not None and fit + settings.train_records > records:
-        raise ConfigError(
-            f"dataset.train_records={settings.train_records}: {base_name} has {records} training "
-            f"records, of which the first {fit} are public (dataset.fit_records); write at most "
-            f"{records - fit}, or null for all"
-        )
-    components = settings.components or backbone.components
-    most = min(backbone.width(base_info.feature_shape), fit - 1)
-    if components is not None and components > most:
-        raise ConfigError(
-            f"dataset.components={components}: at most {max(most, 0)} for {backbone.name} fitted "
-            f"on {fit} public records (dataset.fit_records); lower it or raise those"
-        )
-    if backbone.fitted and not fit:
-        raise ConfigError(
-            f"dataset.fit_records=0: dataset.backbone={backbone.name} is fitted on public records; "
-            "raise it"
-        )
-    stop = records if settings.train_records is None else fit + settings.train_records
-    return Resolved(
-        settings=settings,
-        backbone=backbone,
-        base=base,
-        base_info=base_info,
-        weights=weights,
-        weights_sha256=None if weights is None else digest(weights).sha256,
-        components=components,
-        train=(fit, stop),
-        public=fit if components is not None or backbone.fitted else 0,
-    )
-
-
 @lru_cache(maxsize=4)
 def _records(
     name: str, base: str, settings: FeatureSettings, content: str, cache: Path
 ) -> tuple[Records, Records]:
     """Training and test records; kept by content and place, which is why these are arguments."""
-    found = resolve(name, base, settings)
+    found = Resolved(name, base, settings)
     parts = {"train": range(*found.train), "test": found.needed()["test"]}
     features = {split: found.features(split, rows) for split, rows in parts.items()}
     if found.components is not None:

@@ -127,16 +127,9 @@ def read_uncompressed(path: Path) -> bytes:
 
 def kept_until_changed(read: Callable[[Path], Read]) -> Callable[[Path], Read]:
     """`read` of a path, kept in the process until the file changes."""
-    kept = lru_cache(maxsize=4)(lambda path, size, changed: read(path))
+    kept = lru_cache(maxsize=4)(lambda path, version: read(path))
 
-    def reader(path: Path) -> Read:
-        try:
-            stat = path.stat()
-        except OSError as error:
-            raise DataError(f"{path}: {damage(error)}") from error
-        return kept(path, stat.st_size, stat.st_mtime_ns)
-
-    return reader
+    return lambda path: kept(path, _as_it_is(path))
 
 
 def compute_digest(path: Path, most: float = math.inf) -> Digest:
@@ -156,7 +149,11 @@ def compute_digest(path: Path, most: float = math.inf) -> Digest:
 
 
 def _as_it_is(path: Path) -> Version:
-    stat = path.stat()
+    """A DataError where there is no such file."""
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise DataError(f"{path}: {damage(error)}") from error
     return path.absolute(), stat.st_size, stat.st_mtime_ns
 
 
@@ -178,10 +175,7 @@ def digest(path: Path) -> Digest:
     """The file's digest, remembered in the process and in the cache folder; content that is read
     later is compared with it (`read_uncompressed`).
     """
-    try:
-        version = _as_it_is(path)
-    except OSError as error:
-        raise DataError(f"{path}: {damage(error)}") from error
+    version = _as_it_is(path)
     found = _remembered(version)
     if found is None:
         found = _digests[version] = compute_digest(path)

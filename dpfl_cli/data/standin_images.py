@@ -89,11 +89,12 @@ def _brains(
 ) -> tuple[np.ndarray, np.ndarray]:
     """volumes [N, 1, x, y, z] and masks [N, x, y, z] of one hospital."""
     from scipy.ndimage import gaussian_filter
+    from scipy.spatial.transform import Rotation
 
     scale = shape[0] / 48
     axes = scale * generator.uniform((14, 19, 14), (18, 23, 18), (count, 3))
     centres = (np.array(shape) - 1) / 2 + scale * generator.uniform(-2, 2, (count, 3))
-    turns = _rotations(np.deg2rad(generator.uniform(-10, 10, (count, 3))))
+    turns = Rotation.from_euler("XYZ", generator.uniform(-10, 10, (count, 3)), True).as_matrix()
     skulls = generator.uniform(0.9, 1.3, count)
     grid = np.argwhere(np.ones(shape))  # [voxels, 3]
     field = 1 + SLOPE[hospital] * np.linspace(-1, 1, shape[0])
@@ -114,20 +115,6 @@ def _brains(
         volumes[some] = scanned + NOISE[hospital] * noise
         masks[some] = brain
     return standardised(volumes)[:, None], masks
-
-
-def _rotations(angles: np.ndarray) -> np.ndarray:
-    """[N, 3, 3] rotations about the three axes in turn, by angles [N, 3]."""
-    product = np.eye(3)
-    for axis in range(3):
-        turn = np.zeros((len(angles), 3, 3))
-        i, j = (axis + 1) % 3, (axis + 2) % 3
-        turn[:, axis, axis] = 1
-        turn[:, i, i] = turn[:, j, j] = np.cos(angles[:, axis])
-        turn[:, j, i] = np.sin(angles[:, axis])
-        turn[:, i, j] = -turn[:, j, i]
-        product = product @ turn
-    return product
 
 
 COLOURS = ((1.0, 1.0, 1.0), (0.9, 1.05, 1.1), (1.1, 0.95, 0.85))  # of the three hospitals

@@ -9,7 +9,7 @@ from typing import Any
 
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.privacy.accountants import accountant, price
-from dpfl_cli.privacy.conventions import priced_part
+from dpfl_cli.privacy.views import priced_part
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.attacks import attack_facts
 from dpfl_cli.reproduction.audits import audit_facts

@@ -11,9 +11,9 @@ from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.options import component_names
 from dpfl_cli.config.schema import DpSettings, ParticipationSettings, RuntimeSettings
 from dpfl_cli.models.prox import PenaltySettings
-from dpfl_cli.privacy.conventions import CONVENTIONS
 from dpfl_cli.privacy.nominal import FORMULAS
 from dpfl_cli.privacy.releases import ReleaseSpec
+from dpfl_cli.privacy.views import CONVENTIONS
 from dpfl_cli.simulation.run_plan import CHOSEN, Choice, Plan
 
 

@@ -29,10 +29,8 @@ from dpfl_cli.config.paths import COMMAND
 from dpfl_cli.data.programs import fallbacks
 from dpfl_cli.privacy.accountants import price
 from dpfl_cli.privacy.cohorts import Sampling
-from dpfl_cli.privacy.collusion import collusion
-from dpfl_cli.privacy.conventions import priced_part
 from dpfl_cli.privacy.ledger import Ledger
-from dpfl_cli.privacy.mean_alone import mean_alone
+from dpfl_cli.privacy.views import collusion, mean_alone, priced_part
 from dpfl_cli.simulation.checked import unchecked
 from dpfl_cli.simulation.checks import proof_gap
 from dpfl_cli.simulation.federations import federation_of

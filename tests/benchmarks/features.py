@@ -20,9 +20,9 @@ from dpfl_cli.data.backbones import (
     EFFICIENTNET,
     Extractor,
     as_images,
+    extracted,
     network_input,
 )
-from dpfl_cli.data.extraction import extracted
 from dpfl_cli.data.federation import Records
 from dpfl_cli.data.networks import PIXEL_MEAN, PIXEL_STD, SIDE, efficientnet_lite0
 from tests.benchmarks.harness import Case, Contender, Workload

@@ -30,10 +30,16 @@ from dpfl_cli.cli.run import execute_configs
 from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, DataError
-from dpfl_cli.data import backbones, extraction, features
-from dpfl_cli.data.backbones import BACKBONES, CIFAR100, Backbone, as_images, network_input
+from dpfl_cli.data import backbones, features
+from dpfl_cli.data.backbones import (
+    BACKBONES,
+    CIFAR100,
+    Backbone,
+    as_images,
+    network_input,
+    principal_components,
+)
 from dpfl_cli.data.catalogue import CATALOGUE
-from dpfl_cli.data.extraction import principal_components
 from dpfl_cli.data.features import FeatureSettings, MnistFeatures
 from dpfl_cli.data.mnist import Mnist
 from dpfl_cli.data.sources import cache_dir, digest
@@ -97,7 +103,7 @@ def _small(tmp_path, monkeypatch):
     monkeypatch.delitem(CATALOGUE, "fashion_mnist")
     use(image_files(), tmp_path, monkeypatch)
     monkeypatch.setattr(features, "BLOCK", BLOCK)
-    for module in (features, extraction):
+    for module in (features, backbones):
         monkeypatch.setattr(module, "BATCH", BATCH)
     features._records.cache_clear()
     backbones._warn.cache_clear()

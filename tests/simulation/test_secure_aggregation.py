@@ -25,11 +25,11 @@ from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.privacy.accountants import accountant
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
-from dpfl_cli.privacy.collusion import against, coalitions, collusion
 from dpfl_cli.privacy.gaussian import SharedGaussian
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 from dpfl_cli.privacy.mechanism import Mechanism
 from dpfl_cli.privacy.releases import Release
+from dpfl_cli.privacy.views import against, coalitions, collusion
 from dpfl_cli.simulation.engine import run_members
 from dpfl_cli.simulation.execute import execute
 from dpfl_cli.simulation.member import DIGEST, Member

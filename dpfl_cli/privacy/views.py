@@ -1,0 +1,140 @@
+"""The ledger of a run as others see it, or state it: those who are handed nothing but the mean of
+messages, clients that collude, a paper that prices a part of what was released.
+
+Clients that collude: the sum of M shares N(0, std^2 / M) holds noise N(0, std^2). A coalition of h
+clients subtracts its own shares and contributions; what remains is the sum over the others with
+noise N(0, std^2 (M - h) / M), so every noise multiplier z becomes z sqrt((M - h) / M) (Krouka,
+Koskela, Kulkarni, PoPETs 2025(1), section 4). Where each share is the whole noise, the sum has
+multiplier z sqrt(M), of which z sqrt(M - h) remains: no different. Messages that are priced one by
+one are protected by their own noise, whoever colludes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.privacy.accountants import Accountant, price
+from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
+
+WHOLE = (
+    "changes nothing: every message carries the whole noise, and it is the messages that are priced"
+)
+
+
+def mean_alone(ledger: Ledger, clients: int) -> Ledger | None:
+    """The ledger of messages as somebody sees it to whom a trusted party hands their mean; None
+    where that is not defined.
+
+    The mean of M messages with noise N(0, std^2) each has noise N(0, std^2 / M), and one client
+    moves it by sensitivity / M: one Gaussian release of the federation, of multiplier z sqrt(M).
+    Noise that changes over time is written as the one release to which its releases compose.
+
+    It is defined for Gaussian vectors of whole clients, which send one contribution each.
+    """
+    entries = []
+    for entry in ledger.entries:
+        if (
+            entry.kind != "gaussian"
+            or entry.shape != "vector"
+            or entry.scope != "client"
+            or entry.unit != "client"
+        ):
+            return None
+        mean = entry.composed().scaled(math.sqrt(clients))
+        entries.append(replace(mean, scope="federation"))
+    return Ledger(tuple(entries))
+
+
+def coalitions(clients: int) -> list[int]:
+    """One client, a tenth and half of them: those that are fewer than all, each once.
+
+    >>> coalitions(100), coalitions(2), coalitions(1)
+    ([1, 10, 50], [1], [])
+    """
+    return sorted({size for size in (1, clients // 10, clients // 2) if 0 < size < clients})
+
+
+def against(ledger: Ledger, clients: int, colluding: int) -> Ledger:
+    """The ledger as a coalition of `colluding` of the `clients` sees it."""
+    left = math.sqrt((clients - colluding) / clients)
+    return Ledger(
+        tuple(
+            entry.scaled(left) if entry.scope == "federation" else entry for entry in ledger.entries
+        )
+    )
+
+
+def collusion(
+    ledger: Ledger, clients: int, accountant: Accountant, delta: float
+) -> str | list[dict[str, Any]]:
+    """Per size of a coalition: how many collude, the smallest noise multiplier of each release that
+    is left, and epsilon.
+
+    Or, in words, why it changes nothing.
+    """
+    if all(entry.scope == "client" for entry in ledger.entries):
+        return WHOLE
+    found = []
+    for colluding in coalitions(clients):
+        seen = against(ledger, clients, colluding)
+        found.append(
+            {
+                "colluding": colluding,
+                "noise_multiplier": {
+                    entry.name: float(entry.parameters().min())
+                    for entry in seen.entries
+                    if entry.count
+                },
+                "epsilon": price(_composed(seen), accountant, delta).epsilon,
+            }
+        )
+    return found
+
+
+def _composed(ledger: Ledger) -> Ledger:
+    """The same with noise that changes over time as one release each, where no accountant looks at
+    rounds: releases of a group may be priced round by round and stay.
+    """
+    return Ledger(
+        tuple(
+            entry.composed() if entry.kind == "gaussian" and not entry.group else entry
+            for entry in ledger.entries
+        )
+    )
+
+
+def fedexp(ledger: Ledger) -> tuple[Ledger, str]:
+    """Takakura et al. 2025, Table 1: one round under local DP; T - 1 of the T rounds under central
+    DP.
+    """
+    local = all(entry.scope == "client" for entry in ledger.entries)
+    counted = [
+        _first(entry, 1 if local else entry.count - 1)
+        for entry in ledger.entries
+        if local or entry.count > 1
+    ]
+    return Ledger(
+        tuple(counted)
+    ), "one round of the local randomiser" if local else "T - 1 of the T compositions"
+
+
+def _first(entry: LedgerEntry, count: int) -> LedgerEntry:
+    """The first `count` releases of an entry."""
+    parameter = entry.parameter[:count] if isinstance(entry.parameter, tuple) else entry.parameter
+    return replace(entry, count=count, parameter=parameter)
+
+
+# name -> the part of a ledger that a paper prices, and that in words
+CONVENTIONS = {"fedexp": fedexp}
+
+
+def priced_part(convention: str, ledger: Ledger) -> tuple[Ledger, str]:
+    """The part of a ledger that a paper's convention prices, and the convention in words."""
+    if convention not in CONVENTIONS:
+        raise ConfigError(
+            f"dp.convention={convention}: no such convention; {nearest(convention, CONVENTIONS)}"
+        )
+    return CONVENTIONS[convention](ledger)
