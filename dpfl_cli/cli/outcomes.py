@@ -20,8 +20,7 @@ def report_outcomes(outcomes: Sequence[Outcome], quiet: bool) -> int:
     """
     if not quiet:
         console = wide_console()
-        records = [outcome.record for outcome in outcomes]
-        print_results(console, [(record.config, record.result) for record in records])
+        print_results(console, [outcome.record for outcome in outcomes])
         for line in notes(outcomes):
             console.print(line, markup=False)
         done = {one.record.id: one.record for one in outcomes if one.status == "done"}

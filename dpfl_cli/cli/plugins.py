@@ -116,7 +116,6 @@ def _offer() -> None:
     defaults.
     """
     from hydra.core.config_store import ConfigStore
-    from pydantic_core import PydanticUndefined
 
     from dpfl_cli.config.compose import options_changed
 
@@ -125,7 +124,8 @@ def _offer() -> None:
         for name, found in components(group).items():
             if found.origin == "dpfl":
                 continue
-            values: dict[str, object] = {"name": name}
-            for field, info in found.settings.model_fields.items():
-                values[field] = "???" if info.default is PydanticUndefined else info.default
+            values = {"name": name} | {
+                field: "???" if info.is_required() else info.get_default(call_default_factory=True)
+                for field, info in found.settings.model_fields.items()
+            }
             ConfigStore.instance().store(group=group, name=name, node=values, provider=found.origin)

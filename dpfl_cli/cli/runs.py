@@ -177,8 +177,7 @@ def _list(found: Sequence[RunRecord], args: argparse.Namespace) -> None:
     cut = count > LISTED and not args.all
     if cut:
         records = records[:LISTED] if args.sort else records[-LISTED:]
-    runs = [(record.config, record.result) for record in records]
-    print_results(wide_console(), runs, means=not cut)  # a mean over some seeds would mislead
+    print_results(wide_console(), records, means=not cut)  # a mean over some seeds would mislead
     if cut:
         print(
             f"the {'first' if args.sort else 'newest'} {LISTED} of {count} runs; the others: "
@@ -202,7 +201,7 @@ def _show(records: Sequence[RunRecord], args: argparse.Namespace) -> None:
 def _compare(records: Sequence[RunRecord], args: argparse.Namespace) -> None:
     from dpfl_cli.cli.compare import plot_comparison  # imports pandas, as the next one does
 
-    print_results(wide_console(), [(record.config, record.result) for record in records])
+    print_results(wide_console(), records)
     if differing := differences([record.config for record in records]):
         rows = [(key, *map(text_of, values)) for key, values in differing.items()]
         columns = ("key", *(record.id for record in records))

@@ -20,7 +20,7 @@ from dpfl_cli.cli.varying import (
     varying,
 )
 from dpfl_cli.privacy.nominal import NOMINAL_SIGN
-from dpfl_cli.simulation.store import CLAIMED, LARGE_DELTA
+from dpfl_cli.simulation.store import CLAIMED, LARGE_DELTA, RunRecord
 
 # What may be said once for all runs where a table is too wide.
 COMMON = ("delta", "status", "dataset", "dp", "algorithm", "seed")
@@ -111,17 +111,15 @@ def collusion_text(collusion: str | list[dict[str, Any]], clients: int) -> str:
 # --- runs -----------------------------------------------------------------------------------------
 
 
-def print_results(
-    console: Console, runs: Sequence[tuple[dict[str, Any], dict[str, Any]]], means: bool = True
-) -> None:
-    """Prints a table of runs from their (config, result), and below it what holds for all of them.
+def print_results(console: Console, records: Sequence[RunRecord], means: bool = True) -> None:
+    """Prints a table of runs, and below it what holds for all of them.
 
     Means over seeds follow where there are any, unless `means` is False. Where the console is too
     narrow for a line a run, columns whose cells are all equal go below the table; then only one
     metric is shown, and the swept keys stand below their run.
     """
-    rows, averages = _rows(runs)
-    reports = [result["privacy"] for _, result in runs]
+    rows, averages = _rows(records)
+    reports = [record.result["privacy"] for record in records]
     tables = [rows, averages] if means else [rows]
     common = dict.fromkeys(line for table in tables for line in _print_rows(console, table))
     for line in (
@@ -135,17 +133,18 @@ def print_results(
         console.print(line, markup=False)
 
 
-def _rows(runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> tuple[list[Row], list[Row]]:
+def _rows(records: Sequence[RunRecord]) -> tuple[list[Row], list[Row]]:
     """A row a run: what it was, every key that varies, metrics, epsilon; and one for the runs that
     differ by the seed alone, with their means, none where no two do.
     """
-    last = [result["metrics"].get("last", {}) for _, result in runs]
+    results = [record.result for record in records]
+    last = [result["metrics"].get("last", {}) for result in results]
     metrics = [name for name in SHOWN if any(name in values for values in last)][:METRICS]
-    settings = [settings_of(config) for config, _ in runs]
+    settings = [settings_of(record.config) for record in records]
     swept = {key: column for key, column in varying(settings).items() if key not in CHOICES}
     names = short_names(list(swept))
     rows: list[Row] = []
-    for number, (chosen, (_, result)) in enumerate(zip(settings, runs, strict=True)):
+    for number, (chosen, result) in enumerate(zip(settings, results, strict=True)):
         standin = " (stand-in)" if result["data"]["source"] == "standin" else ""
         rows.append(
             {
@@ -168,7 +167,7 @@ def _rows(runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> tuple[list[R
             name: mean_text([last[one][name] for one in done if name in last[one]], len(group))
             for name in metrics
         }
-        known = sorted(done or group, key=lambda one: runs[one][1]["privacy"]["epsilon"] or 0.0)
+        known = sorted(done or group, key=lambda one: results[one]["privacy"]["epsilon"] or 0.0)
         ends = dict.fromkeys(rows[one]["epsilon"] for one in (known[0], known[-1]))
         mean = {
             **rows[group[0]],

@@ -24,7 +24,7 @@ from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rows import PSEUDO, check_values, matching
 from dpfl_cli.reproduction.search import Found
 from dpfl_cli.reproduction.tables import averaged
-from dpfl_cli.simulation.execute import execute, find_finished
+from dpfl_cli.simulation.execute import execute
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunRecord, RunStore
@@ -98,7 +98,7 @@ def check_metrics(artifact: Artifact, cells: Sequence[Cell], store: RunStore) ->
     missing = {one.metric for one in asked if one.absent is None and "." not in one.metric}
     reported: set[str] = set()
     for cell in cells if missing else []:
-        record = find_finished(cell.plan.id, store)
+        record = store.finished(cell.plan.id)
         reported |= {name for row in record.rows[:2] for name in row} if record else set()
         if missing <= reported:
             return

@@ -30,7 +30,7 @@ from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rehearse import check_metrics, made_up, rehearse
 from dpfl_cli.reproduction.search import Found, search
 from dpfl_cli.reproduction.tables import averaged, from_csv, to_csv
-from dpfl_cli.simulation.execute import Outcome, execute, execute_alone, find_finished
+from dpfl_cli.simulation.execute import Outcome, execute, execute_alone
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunRecord, RunStore, json_text
@@ -141,7 +141,7 @@ def _foreseen(artifact: Artifact, scale: Scale, store: RunStore) -> Found:
 
     def ended(cells: Sequence[Cell]) -> dict[str, RunRecord]:
         return {
-            cell.plan.id: find_finished(cell.plan.id, store) or made_up(artifact, cell.plan)
+            cell.plan.id: store.finished(cell.plan.id) or made_up(artifact, cell.plan)
             for cell in cells
         }
 
@@ -156,7 +156,7 @@ def estimate(jobs: Sequence[Job], store: RunStore, force: bool = False) -> str:
     for job in jobs:
         timed = job.exclusive - alone
         untimed = set(job.plans) - seen - timed
-        new = timed | {run for run in untimed if force or find_finished(run, store) is None}
+        new = timed | {run for run in untimed if force or store.finished(run) is None}
         seen |= new
         alone |= timed
         missing += len(new)

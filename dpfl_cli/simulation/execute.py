@@ -183,12 +183,6 @@ def look_up(
     return outcomes, list(missing.values())
 
 
-def find_finished(run_id: str, store: RunStore) -> RunRecord | None:
-    """The record of a run that is in the store, whole, as done or diverged; others are run."""
-    record = store.whole(run_id)
-    return record if record is not None and record.finished else None
-
-
 def prepare_data(plans: Sequence[Plan], progress: Progress) -> None:
     """Lets the data sets of the plans compute what takes long and is kept (features of images),
     each once, where it is seen.
@@ -280,7 +274,7 @@ def _failed(member: Member, store: RunStore, reason: str) -> Outcome:
     its checkpoint stays.
     """
     plan = member.plan
-    known = find_finished(plan.id, store)
+    known = store.finished(plan.id)
     if known is not None:
         return Outcome(plan, "failed", known, f"{reason} (the finished result of before is kept)")
     record = store.publish(plan.id, run_files(member, "failed", reason), keep_checkpoint=True)

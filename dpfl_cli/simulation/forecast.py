@@ -10,7 +10,6 @@ from typing import Any
 from dpfl_cli.algorithms.local import BatchSettings, LocalSettings
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.config.identity import canonical_json
-from dpfl_cli.simulation.execute import find_finished
 from dpfl_cli.simulation.grouping import bytes_per_run, stacks
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunStore
@@ -24,9 +23,7 @@ def forecast(plans: Sequence[Plan], store: RunStore) -> list[str]:
     """What `execute` would do with these plans, as lines of text."""
     distinct = {plan.id: plan for plan in plans}
     missing = [
-        plan
-        for plan in distinct.values()
-        if plan.runtime.force or find_finished(plan.id, store) is None
+        plan for plan in distinct.values() if plan.runtime.force or store.finished(plan.id) is None
     ]
     started = sum(store.checkpoint_file(plan.id).is_file() for plan in missing)
     lines = [

@@ -138,7 +138,7 @@ class RunRecord:
         path = self.folder / name
         with _explained(path, "cannot be read", AGAIN):
             content = path.read_bytes()
-        if name != RESULT and _sha256(content) != self.result["files"].get(name):
+        if name != RESULT and hashlib.sha256(content).hexdigest() != self.result["files"].get(name):
             raise StoreError(f"{path}: was changed after it was written; {AGAIN}")
         return content
 
@@ -166,12 +166,9 @@ class RunStore:
         self.runs = outputs / kind
         self.partial = self.runs / ".partial"
 
-    def folder(self, run_id: str) -> Path:
-        return self.runs / run_id
-
     def find(self, run_id: str) -> RunRecord | None:
         """The run that was published with this id, or None."""
-        folder = self.folder(run_id)
+        folder = self.runs / run_id
         return RunRecord(run_id, folder) if os.path.lexists(folder) else None
 
     def whole(self, run_id: str, say: Callable[[str], None] | None = None) -> RunRecord | None:
@@ -185,6 +182,11 @@ class RunStore:
                 say(f"run again: {error}")
             return None
         return record
+
+    def finished(self, run_id: str) -> RunRecord | None:
+        """The published run if it is whole and came to its end."""
+        record = self.whole(run_id)
+        return record if record is not None and record.finished else None
 
     def all(self) -> list[RunRecord]:
         """Every published run, oldest first."""
@@ -267,7 +269,7 @@ class RunStore:
         """Ends an exchange of results that was killed between taking the old one away and putting
         the new one in its place.
         """
-        target, unfinished = self.folder(run_id), self.partial / run_id
+        target, unfinished = self.runs / run_id, self.partial / run_id
         if not target.exists() and (unfinished / "replaced").exists():
             # the new one was complete before the old one was taken away
             complete = (unfinished / "publish" / RESULT).exists()
@@ -282,7 +284,7 @@ class RunStore:
         An existing folder of the same id (a failed run, or a forced rerun) is exchanged for the new
         one.
         """
-        target, unfinished = self.folder(run_id), self.partial / run_id
+        target, unfinished = self.runs / run_id, self.partial / run_id
         staging, old = unfinished / "publish", unfinished / "replaced"
         with _explained(target, "cannot be published"):
             shutil.rmtree(staging, ignore_errors=True)
@@ -307,7 +309,7 @@ class RunStore:
 
     def remove(self, run_id: str) -> None:
         """Deletes a finished run and what is left of an unfinished one."""
-        folder, grave = self.folder(run_id), self.partial / f"{run_id}.removed"
+        folder, grave = self.runs / run_id, self.partial / f"{run_id}.removed"
         if folder.is_symlink():  # what it leads to is not of this store
             folder.unlink()
         elif folder.exists():
@@ -333,7 +335,7 @@ def write_atomically(path: Path, payload: bytes) -> None:
 def sealed(files: Mapping[str, str | bytes], result: Mapping[str, Any]) -> dict[str, bytes]:
     """The files of a run with its result.json, which holds their hashes and its own."""
     encoded = {k: v.encode() if isinstance(v, str) else v for k, v in files.items()}
-    hashes = {name: _sha256(content) for name, content in encoded.items()}
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in encoded.items()}
     whole = _finite({"schema_version": SCHEMA_VERSION, **result, "files": hashes})
     return {**encoded, RESULT: json_text({**whole, SEAL: digest(whole)}).encode()}
 
@@ -360,10 +362,6 @@ def yaml_text(values: Any) -> str:
     # the same text, four times as fast where libyaml is there
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     return str(yaml.dump(values, Dumper=dumper, sort_keys=False))
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _finite(values: Any) -> Any:

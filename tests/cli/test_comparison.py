@@ -169,7 +169,7 @@ def test_a_setting_that_a_run_lacks_is_not_in_its_line(
     dpfl(capsys, "run", "-m", "algorithm=fednew", "dp=cdp", "algorithm.damping=1,2", *SMALL)
     dpfl(capsys, "run", "-m", "algorithm=scaffold", "dp=cdp", "algorithm.local_lr=0.1,0.2", *SMALL)
     console = Console(width=80, file=io.StringIO(), highlight=False)
-    print_results(console, [(one.config, one.result) for one in RunStore(outputs_dir()).all()])
+    print_results(console, RunStore(outputs_dir()).all())
     text = console.file.getvalue()
     assert "\n  local_lr=0.2\n" in text  # below its run
     assert "null" not in text
@@ -178,7 +178,7 @@ def test_a_setting_that_a_run_lacks_is_not_in_its_line(
 def test_tables_show_every_swept_key_and_means_at_any_width(
     grid: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    records = [(one.config, one.result) for one in RunStore(outputs_dir()).all()]
+    records = RunStore(outputs_dir()).all()
     for width in (30, 60, 80, 120, 200):
         console = Console(width=width, file=io.StringIO(), highlight=False)
         print_results(console, records)

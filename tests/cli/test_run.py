@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -873,14 +874,14 @@ def test_looking_imports_nothing_slow(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize("runs", [1, 12])
 def test_tables_keep_a_run_on_a_line_at_80_columns(runs: int) -> None:
-    results = [
-        (
-            {
+    results: Any = [
+        SimpleNamespace(
+            config={
                 "algorithm": {"name": "fedexp"},
                 "dp": {"name": "ldp_privunit"},
                 "dataset": {"name": "fashion_mnist"},
             },
-            {
+            result={
                 "id": f"{number:012x}",
                 "seed": number,
                 "status": "done",
