@@ -102,7 +102,7 @@ def test_a_crash_while_publishing_leaves_nothing_half_written(
         store.publish(ID, files())
     except Crash:
         monkeypatch.undo()
-        found, folder = store.find(ID), store.folder(ID)
+        found, folder = store.find(ID), store.runs / ID
         assert not folder.exists() or {one.name for one in folder.iterdir()} == set(files())
         if found is None:
             assert store.checkpoint_file(ID).read_bytes() == b"state"
