@@ -30,7 +30,7 @@ def pytest_collection() -> Iterator[None]:
     """
     with importing():
         collected = yield
-    gc.set_threshold(20_000, 10, 100)
+    gc.set_threshold(700, 10, 100)
     return collected
 
 

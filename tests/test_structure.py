@@ -77,15 +77,17 @@ def test_every_way_of_importing_is_seen(line: str) -> None:
     assert found == {"dpfl_cli.simulation.plan"}
 
 
-GRAPH = {
-    name: imports(ast.parse(path.read_text()), name, set(FILES)) for name, path in FILES.items()
-}
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    """Who imports whom; read once, and by nobody who only collects tests."""
+    files = FILES.items()
+    return {name: imports(ast.parse(path.read_text()), name, set(FILES)) for name, path in files}
 
 
-def test_imports_go_one_way() -> None:
+def test_imports_go_one_way(graph: dict[str, set[str]]) -> None:
     upwards = [
         f"{name} imports {other}"
-        for name, others in GRAPH.items()
+        for name, others in graph.items()
         for other in others
         if name in ROOM and other in ROOM and LEVEL[ROOM[name]] > LEVEL[ROOM[other]]
     ]
@@ -101,9 +103,9 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
-def test_no_files_form_a_circle() -> None:
+def test_no_files_form_a_circle(graph: dict[str, set[str]]) -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})
-    graph, left = dict(GRAPH), set(STILL_IN_CIRCLES)
+    left = set(STILL_IN_CIRCLES)
     while found := circle(graph):
         mends = left & set(found)
         assert mends, f"circle of imports: {' < '.join(found)}"
