@@ -62,7 +62,7 @@ def _built(single: bool) -> Draw:
     from numba import types
     from numba.np.random import _constants as tables
 
-    from dpfl_cli.data.normal_loops import normal
+    from dpfl_cli.data.normal_loops import normal_of
 
     kind: Any = np.float32 if single else np.float64
     name, number = ("float", types.float32) if single else ("double", types.float64)
@@ -71,13 +71,12 @@ def _built(single: bool) -> Draw:
     edges = kind(tables.ziggurat_nor_r), kind(tables.ziggurat_nor_inv_r)
     numbers, wholes = number[::1], types.uint64[::1]
     types_ = wholes, numbers, wholes, numbers, number, number, numbers
-    program = built(normal, "the drawing of normal numbers", 2, types_)
+    program = built(normal_of(single), "the drawing of normal numbers", 2, types_)
 
     def draw(generator: np.random.Generator, out: np.ndarray) -> None:
         if not out.flags.c_contiguous:  # it would be a copy that is filled
             raise ValueError("out of a draw is not contiguous")
         known: Any = generator.bit_generator.state
-        state = np.concatenate([known["state"]["state"], np.zeros(2, np.uint64)])
-        program(state, *layers, *edges, out.reshape(-1))
+        program(known["state"]["state"], *layers, *edges, out.reshape(-1))
 
     return draw
