@@ -36,7 +36,9 @@ def normal_of(halves):  # type: ignore[no-untyped-def]
     """The loop that draws float32 of halves of words, or float64 of whole ones."""
     fraction = _WHOLE(2**23 - 1 if halves else 2**52 - 1)
 
-    def normal(words, widths, inside, heights, edge, inverse_edge, out):  # type: ignore[no-untyped-def]
+    def normal(  # type: ignore[no-untyped-def]
+        words, widths, inside, heights, edge, inverse_edge, out
+    ):
         """Fills `out` with standard normal numbers.
 
         Args:
