@@ -152,14 +152,14 @@ def everywhere(
         text speaks of epsilon 0.1 alone.
     """
 
-    def flat(method: str, within: float, epsilons: Sequence[float] = ()) -> Any:
+    def flat(method: str, within: float, epsilons: Sequence[float] = ()) -> Judge:
         """At these epsilons, or all, a method varies over the number of clients so far."""
         return lambda rows: itertools.chain.from_iterable(
             close(over_clients(rows, method, eps), within)
             for eps in epsilons or rows.choices("eps")
         )
 
-    def falls(by: float, eps: float, *names: str) -> Any:
+    def falls(by: float, eps: float, *names: str) -> Judge:
         """Methods are more accurate with the fewest clients than with the most."""
 
         def judge(rows: Rows) -> Comparisons:

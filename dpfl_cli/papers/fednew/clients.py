@@ -51,14 +51,14 @@ BOTH = ("FN", *ONE)
 # --- artifacts --------------------------------------------------------------------------------
 
 # numbers of clients at a scale, and what differs from the preset there
-Sizes = Mapping[Scale, tuple[Sequence[int], Values]]
+ByScale = Mapping[Scale, tuple[Sequence[int], Values]]
 
 
 def by_clients(
     number: int,
     methods: Sequence[str],
     preset: str,
-    data: Sizes,
+    data: ByScale,
     *own: Any,
     printed: bool = True,
     epsilons: Mapping[str, Sequence[float]] = EPSILONS,

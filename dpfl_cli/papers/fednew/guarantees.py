@@ -32,7 +32,6 @@ UNEQUAL = {  # records of either class dealt by a Dirichlet distribution, noise 
     "partitioner.alpha": 1.0,
     "partitioner.records_per_client": None,
 }
-MORE = {"unequal": ["partitioner=dirichlet"]}  # overrides of a variant
 CLIENT = {"algorithm.clip_norm": 0.1, "partitioner.clients": 500}  # as fig3's search chose it
 RECORD = {"partitioner.clients": 100}
 VARIANTS: Mapping[tuple[str, str], Values] = {
@@ -51,7 +50,8 @@ def runs(scale: Scale) -> Runs:
     for ((unit, variant), values), target in product(VARIANTS.items(), TARGETS):
         algorithm = "fednew" if unit == "client" else "fednew_record"
         overrides = ["+experiment=fednew/adult", f"algorithm={algorithm}", f"dp.unit={unit}"]
-        overrides += ["dp.relation=zero_out", *MORE.get(variant, ())]
+        overrides += ["dp.relation=zero_out"]
+        overrides += ["partitioner=dirichlet"] if variant == "unequal" else []
         yield Run(
             {"level": unit, "variant": variant, "target": target},
             overrides,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
-from math import nan
+from math import inf, nan
 from statistics import correlation
 from typing import Any
 
@@ -165,7 +165,7 @@ def best_of(rows: Rows, label: str, measure: str, **labels: Any) -> float:
     return float(found.sort_values("value").iloc[0][label])
 
 
-def targets_of(rows: Rows, low: float = 0, high: float = 100) -> list[float]:
+def targets_of(rows: Rows, low: float = 0, high: float = inf) -> list[float]:
     """The nominal epsilons from `low` to `high` that occur."""
     return rows.where(eps=between(low, high)).choices("eps")
 

@@ -26,6 +26,7 @@ from dpfl_cli.reproduction.api import (
     Comparisons,
     Derived,
     Figure,
+    Judge,
     Metric,
     Missing,
     Price,
@@ -146,7 +147,7 @@ def _claims(task: str, seeds: int) -> Iterator[Claim]:
             else:
                 yield below(found[-1] - lowest, 2)
 
-    def of(name: str, text: str, number: int, judge: Any, note: str = "") -> Claim:
+    def of(name: str, text: str, number: int, judge: Judge, note: str = "") -> Claim:
         source = f"section 3.1, Observation {number}"
         return Claim(f"{name}_{task}", f"on {WORDS[task]}{text}", source, judge, "holds", note=note)
 

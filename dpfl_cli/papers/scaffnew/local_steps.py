@@ -28,6 +28,7 @@ from dpfl_cli.reproduction.api import (
     Claim,
     Comparisons,
     Figure,
+    Judge,
     Metric,
     Missing,
     Price,
@@ -98,7 +99,7 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str = "") -> list[Cl
     where = f"on {WORDS[task]} {where}"
     both: dict[str, Any] = {"task": task, "method": METHODS, "C": clip_norms}
 
-    def interior(low: float, high: float) -> Any:
+    def interior(low: float, high: float) -> Judge:
         def judge(rows: Rows) -> Comparisons:
             for cell in grid(**both, eps=targets_of(rows, low, high)):
                 yield from _inside(rows, cell)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dpfl_cli.papers.scaffnew import PAPER
-from dpfl_cli.papers.scaffnew._tasks import METHODS, NONE, NOTES
+from dpfl_cli.papers.scaffnew._tasks import METHODS, NONE, NOTES, targets_of
 from dpfl_cli.papers.scaffnew.local_steps import (
     ERROR,
     LOWEST,
@@ -41,9 +41,9 @@ def runs(scale: Scale) -> Runs:
 
 def _enough(rows: Rows) -> float:
     without = rows.value("error", eps=NONE, best=True)
-    for eps in sorted(eps for eps in rows.choices("eps") if eps != NONE):
+    for eps in targets_of(rows):
         if rows.value("error", eps=eps, best=True) < without + 10:
-            return float(eps)
+            return eps
     raise Missing("no nominal epsilon is enough")
 
 
