@@ -100,7 +100,7 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
     overrides say.
     """
     target, name = component.target, component.name
-    fixed = any(word.startswith("dp=") for word in overrides)
+    given = [word for word in overrides if word.startswith("dp=")]
     if component.group == "model":
         trusts = {("fedavg", "central", "client")}
         if "clipped_gradient" in target.provides:
@@ -109,14 +109,14 @@ def cases(component: Component, overrides: Sequence[str] = ()) -> Iterator[Case]
         method = name if component.group == "algorithm" else "fedavg"
         unit = min(target.units) if component.group == "algorithm" else "client"
         trusts = {(method, trust, unit) for trust in target.trusts - {"none"}}
-    for method, trust, unit in sorted(trusts)[: 1 if fixed else None]:
-        words = [f"algorithm={method}", *([] if fixed else CHOICES[trust, unit])]
+    for method, trust, unit in sorted(trusts)[: 1 if given else None]:
+        protected = given or CHOICES[trust, unit]
+        words = [f"algorithm={method}", *([] if given else protected)]
         if component.group != "algorithm":
             words.append(f"{component.group}={name}")
         label = name if component.group == "algorithm" else f"{name} ({method})"
-        by = next((word for word in overrides if word.startswith("dp=")), " ".join(words[1:2]))
         claimed = component.group == "model" and unit == "record"  # a plugin's bounds
-        yield Case(component, f"{label} {by}", (*words, *overrides), claimed)
+        yield Case(component, f"{label} {protected[0]}", (*words, *overrides), claimed)
 
 
 def check(case: Case) -> list[dict[str, str]]:
