@@ -35,24 +35,20 @@ from dpfl_cli.reproduction.look import (
     saved,
 )
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND
-from dpfl_cli.reproduction.rows import in_order, matching, records
+from dpfl_cli.reproduction.rows import Rows, in_order, matching, records
 
 
-def draw(
-    artifact: Artifact, scale: Scale, rows: pd.DataFrame, labels: Sequence[str]
-) -> dict[str, bytes]:
-    """figure.png and figure.pdf; {} where there is none. `rows` are averaged over seeds."""
+def draw(artifact: Artifact, scale: Scale, rows: Rows) -> dict[str, bytes]:
+    """figure.png and figure.pdf; {} where there is none."""
     if not artifact.figures:
         return {}
     with mpl.rc_context(STYLE):
-        return saved(canvas_of(artifact, scale, rows, labels), "figure")
+        return saved(canvas_of(artifact, scale, rows), "figure")
 
 
-def canvas_of(
-    artifact: Artifact, scale: Scale, rows: pd.DataFrame, labels: Sequence[str]
-) -> Canvas:
+def canvas_of(artifact: Artifact, scale: Scale, rows: Rows) -> Canvas:
     """The figures of an artifact, below one another, before they are laid out and saved."""
-    drawn = [_Drawing(artifact, spec, rows, labels) for spec in artifact.figures]
+    drawn = [_Drawing(artifact, spec, rows) for spec in artifact.figures]
     _give_looks(drawn, artifact.paper.looks if artifact.paper else {})
     width, heights = max(one.size[0] for one in drawn), [one.size[1] for one in drawn]
     canvas = Canvas(figsize=(width, sum(heights)), layout="constrained")
@@ -69,11 +65,9 @@ def canvas_of(
 class _Drawing:
     """One figure: its cells, its panels, and how large it is in inches."""
 
-    def __init__(
-        self, artifact: Artifact, spec: Figure, rows: pd.DataFrame, labels: Sequence[str]
-    ) -> None:
-        self.artifact, self.spec, self.rows, self.labels = artifact, spec, rows, labels
-        found = matching(rows, spec.where, labels)
+    def __init__(self, artifact: Artifact, spec: Figure, rows: Rows) -> None:
+        self.artifact, self.spec, self.rows, self.labels = artifact, spec, rows.means, rows.labels
+        found = matching(self.rows, spec.where, self.labels)
         found = found[found[MEASURE].isin(list(spec.measures)) & found["value"].notna()]
         self.found = found[found["value"] > 0] if "y" in spec.log else found
         panels = [self.values(name) for name in spec.panels]

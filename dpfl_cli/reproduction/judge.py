@@ -144,7 +144,7 @@ def record(artifact: str, scale: str, verdicts: Sequence[Mapping[str, Any]]) -> 
 
 
 def claims_json(
-    artifact: Artifact, scale: Scale, verdicts: Sequence[Verdict], horizon: str, rows: pd.DataFrame
+    artifact: Artifact, scale: Scale, verdicts: Sequence[Verdict], horizon: str, rows: Rows
 ) -> str:
     """claims.json: verdicts, and how the numbers compare with the paper's."""
     return json_text(
@@ -152,7 +152,7 @@ def claims_json(
             "artifact": artifact.name,
             "scale": scale,
             "tested_to": horizon,
-            "numbers": numbers_line(artifact, rows) if artifact.full(scale) else "",
+            "numbers": numbers_line(artifact, rows.means) if artifact.full(scale) else "",
             "claims": [verdict.to_json() for verdict in verdicts],
         }
     )

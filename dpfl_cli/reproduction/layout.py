@@ -14,7 +14,7 @@ from dpfl_cli.reproduction.choose import edges_text
 from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
 from dpfl_cli.reproduction.measure import MEASURE, RANK, ROUND, Derived
 from dpfl_cli.reproduction.numbers import rounded_up
-from dpfl_cli.reproduction.rows import Place, in_order, matching, records
+from dpfl_cli.reproduction.rows import Place, Rows, in_order, matching, records
 from dpfl_cli.reproduction.search_page import search_section
 from dpfl_cli.reproduction.templating import table_row, template
 from dpfl_cli.reproduction.verdict import TOLD_APART, interval_text
@@ -34,8 +34,7 @@ Cell = dict[str, Any]
 def page(
     artifact: Artifact,
     scale: Scale,
-    rows: pd.DataFrame,
-    labels: Sequence[str],
+    rows: Rows,
     verdicts: Sequence[Verdict],
     horizon: str,
     gaps: Sequence[str],
@@ -44,14 +43,13 @@ def page(
     """table.md.
 
     Args:
-      rows: averaged over seeds.
       horizon: rounds, records and seeds that it was run to.
       search: search.csv, where cells were searched in stages.
     """
     reduced = not artifact.full(scale)
     tables = []
     for spec in artifact.tables:
-        found = _cells(artifact, spec, rows, labels)
+        found = _cells(artifact, spec, rows)
         edges = edges_text(artifact, found, [*spec.rows, *spec.columns])
         tables.append((spec, table(artifact, spec, found), edges))
     compared = [each for one in verdicts for each in one.comparisons]
@@ -63,26 +61,24 @@ def page(
         reduced=reduced,
         gaps=gaps,
         tables=tables,
-        search=search_section(artifact, scale, search, rows) if search else "",
-        line="" if reduced else numbers_line(artifact, rows),
-        numbers=partial(numbers_table, artifact, rows, labels),
+        search=search_section(artifact, scale, search, rows.means) if search else "",
+        line="" if reduced else numbers_line(artifact, rows.means),
+        numbers=partial(numbers_table, artifact, rows.means, rows.labels),
         verdicts=verdicts,
         intervals=_intervals,
         pooling=POOLING if any(each.freedom for each in compared) else "",
         reduced_state=REDUCED,
-        epsilons=privacy_table(artifact, rows, labels),
+        epsilons=privacy_table(artifact, rows),
     )
     return text + "\n"
 
 
-def _cells(
-    artifact: Artifact, spec: Table, rows: pd.DataFrame, labels: Sequence[str]
-) -> list[Cell]:
+def _cells(artifact: Artifact, spec: Table, rows: Rows) -> list[Cell]:
     """The rows of a table; the edge of a chosen point stays only where the sign for it stands: at
     the parameters at an end; in a table without parameters at the measure it was chosen by, or at
     the first that can be better or worse.
     """
-    found = matching(rows, spec.where, labels)
+    found = matching(rows.means, spec.where, rows.labels)
     cells = records(found[found[MEASURE].isin(list(spec.cells))])
     if any(name.startswith("best.") for name in spec.cells):
         signed = {name for name in spec.cells if name.startswith("best.")}
@@ -266,9 +262,10 @@ TITLES = {
 }
 
 
-def privacy_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str]) -> str:
+def privacy_table(artifact: Artifact, rows: Rows) -> str:
     """Every distinct privacy statement, with the labels of the runs that it belongs to."""
-    priced = records(rows[rows["trust"].notna() | rows["guarantee"].notna()])
+    means = rows.means
+    priced = records(means[means["trust"].notna() | means["guarantee"].notna()])
     if not priced:
         return ""
     some = [name for name in OF_SOME if any(_known(row.get(name)) for row in priced)]
@@ -283,7 +280,7 @@ def privacy_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str])
         counts = [int(row["releases"]) for row in members if _known(row["releases"])]
         ends = " to ".join(str(one) for one in sorted({min(counts), max(counts)})) if counts else ""
         shown = [ends if text == ANY else text for text in texts]
-        lines.append([_who(artifact, members, labels), *shown])
+        lines.append([_who(artifact, members, rows.labels), *shown])
     items = [one for row in priced for one in str(row["not_covered"] or "").split("; ") if one]
     uncovered = [one for one in dict.fromkeys(items) if one != "nan"]
     note = f"\n\nEvery epsilon above: {'; '.join(uncovered)}." if uncovered else ""

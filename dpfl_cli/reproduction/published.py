@@ -13,7 +13,7 @@ from dpfl_cli.reproduction.folder import SEARCH, artifact_folder, files_of, publ
 from dpfl_cli.reproduction.judge import claims_json, judge, record, recorded
 from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.report import index_md
-from dpfl_cli.reproduction.tables import averaged, from_csv
+from dpfl_cli.reproduction.tables import from_csv
 from dpfl_cli.simulation.store import write_atomically
 
 INDEX = "index.md"
@@ -63,11 +63,11 @@ def remade(artifact: Artifact, scale: Scale, files: Files) -> dict[str, str]:
     """table.md and claims.json as the CSV files give them today."""
     manifest = json.loads(files["manifest.json"])
     rows = from_csv(artifact, {name: files[name].decode() for name in ("table.csv", "series.csv")})
-    means, verdicts = averaged(rows), judge(artifact, scale, rows)
+    verdicts = judge(artifact, scale, rows)
     horizon, gaps, search = manifest["tested_to"], manifest["gaps"], files.get(SEARCH, b"").decode()
     return {
-        "claims.json": claims_json(artifact, scale, verdicts, horizon, means),
-        "table.md": page(artifact, scale, means, rows.labels, verdicts, horizon, gaps, search),
+        "claims.json": claims_json(artifact, scale, verdicts, horizon, rows),
+        "table.md": page(artifact, scale, rows, verdicts, horizon, gaps, search),
     }
 
 

@@ -23,7 +23,6 @@ from dpfl_cli.reproduction.measure import Derived, Metric, Where
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rows import PSEUDO, check_values, matching
 from dpfl_cli.reproduction.search import Found
-from dpfl_cli.reproduction.tables import averaged
 from dpfl_cli.simulation.execute import execute
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.run_plan import Plan
@@ -70,11 +69,10 @@ def _make(
     """All that is made of an artifact's runs, these being made up."""
     records = {cell.plan.id: made_up(artifact, cell.plan, shown) for cell in cells}
     rows = rows_of_runs(artifact, cells, records, found.rows if found else None)
-    means = averaged(rows)
     verdicts = judge(artifact, scale, rows)
-    page(artifact, scale, means, rows.labels, verdicts, "", [], found.table if found else "")
+    page(artifact, scale, rows, verdicts, "", [], found.table if found else "")
     if artifact.figures:
-        canvas_of(artifact, scale, means, rows.labels)
+        canvas_of(artifact, scale, rows)
 
 
 def check_metrics(artifact: Artifact, cells: Sequence[Cell], store: RunStore) -> None:

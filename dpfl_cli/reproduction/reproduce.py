@@ -29,7 +29,7 @@ from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rehearse import check_metrics, made_up, rehearse
 from dpfl_cli.reproduction.search import Found, search
-from dpfl_cli.reproduction.tables import averaged, from_csv, to_csv
+from dpfl_cli.reproduction.tables import from_csv, to_csv
 from dpfl_cli.simulation.execute import Outcome, execute, execute_alone
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.run_plan import Plan
@@ -214,18 +214,18 @@ def produce(
         for run, outcome in outcomes.items()
         if outcome.status == "failed"
     ]
-    means, verdicts = averaged(rows), judge(artifact, job.scale, rows)
+    verdicts = judge(artifact, job.scale, rows)
     folder = artifact_folder(store.outputs, artifact.name, job.scale)
     new = sum(not outcome.cached for outcome in outcomes.values())
-    edges = edges_text(artifact, chosen_rows(means), rows.labels)
+    edges = edges_text(artifact, chosen_rows(rows.means), rows.labels)
     if gaps and read_folder(folder).complete:
         return Produced(job, folder, verdicts, gaps, new, edges, kept=True)
     horizon, text = job.horizon, job.found.table if job.found else ""
     files: dict[str, str | bytes] = {
         **tables,
-        "table.md": page(artifact, job.scale, means, rows.labels, verdicts, horizon, gaps, text),
-        **draw(artifact, job.scale, means, rows.labels),
-        "claims.json": claims_json(artifact, job.scale, verdicts, horizon, means),
+        "table.md": page(artifact, job.scale, rows, verdicts, horizon, gaps, text),
+        **draw(artifact, job.scale, rows),
+        "claims.json": claims_json(artifact, job.scale, verdicts, horizon, rows),
         "manifest.json": json_text(_manifest(job, outcomes, gaps, edges)),
     }
     files |= {SEARCH: text} if text else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -135,6 +136,41 @@ class Rows:
         for seed in sorted(seeds):
             mine = self.frame[(self.frame[SEED] == seed) | self.frame[SEED].isna()]
             yield replace(self, frame=mine)
+
+    @cached_property
+    def means(self) -> pd.DataFrame:
+        """One row a cell: `value` the mean over seeds (or what `summary` says), `std` with ddof 1,
+        `n` runs, `diverged` of them; privacy that of the run with the largest epsilon.
+        """
+        keys, frame = [*self.labels, MEASURE, ROUND, RANK], self.frame
+        if frame.empty:
+            return frame.assign(std=[], n=[])
+        worst = frame.sort_values(
+            "epsilon",
+            key=lambda one: one.astype(float).fillna(math.inf),
+            ascending=False,
+            kind="stable",
+        )
+        grouped = frame.groupby(keys, sort=False, dropna=False)
+        first = worst.groupby(keys, sort=False, dropna=False).first(skipna=False)
+        first = first.reindex(grouped.size().index)
+        values = grouped["value"]
+        first["value"], first["std"], first["n"] = values.mean(), values.std(), values.size()
+        same = values.nunique(dropna=False) == 1
+        first.loc[same & first["std"].notna(), "std"] = 0.0  # not what rounding leaves of it
+        infinite = grouped["value"].agg(lambda one: bool(np.isinf(one).any()))
+        first.loc[infinite, "value"] = values.sum()[infinite]
+        first["diverged"] = grouped["diverged"].sum()
+        first["text"] = grouped["text"].agg(lambda one: ", ".join(dict.fromkeys(one)))
+        first["seeds"] = grouped["seeds"].max()
+        found = first.reset_index()
+        for name, measure in self.measures.items():
+            if measure.summary != "mean":
+                mine = (found[MEASURE] == name) & np.isfinite(found["value"])
+                ends = getattr(values, measure.summary)()
+                found.loc[mine, "value"] = ends.reset_index(drop=True)[mine]
+                found.loc[mine, "std"] = math.nan
+        return found
 
     def _matching(self, frame: pd.DataFrame, labels: Where) -> pd.DataFrame:
         check_values(labels, self.known)

@@ -1,13 +1,11 @@
-"""Rows as frames: their columns, means over seeds, CSV files and back."""
+"""Rows as frames: their columns, CSV files and back."""
 
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError
@@ -49,38 +47,6 @@ def rows_of(artifact: Artifact, frame: pd.DataFrame, labels: Sequence[str]) -> R
     names = artifact.measure_names
     known = {**artifact.choices, MEASURE: names}
     return Rows(frame, labels, dict(artifact.measures), names, known)
-
-
-def averaged(rows: Rows) -> pd.DataFrame:
-    """One row a cell: `value` the mean over seeds (or what `summary` says), `std` with ddof 1, `n`
-    runs, `diverged` of them; privacy that of the run with the largest epsilon.
-    """
-    keys = [*rows.labels, MEASURE, ROUND, RANK]
-    frame = rows.frame
-    if frame.empty:
-        return frame.assign(std=[], n=[])
-    order = frame["epsilon"].astype(float).fillna(math.inf)
-    worst = frame.assign(_order=order).sort_values("_order", ascending=False, kind="stable")
-    grouped = frame.groupby(keys, sort=False, dropna=False)
-    first = worst.groupby(keys, sort=False, dropna=False).first(skipna=False).drop(columns="_order")
-    first = first.reindex(grouped.size().index)
-    values = grouped["value"]
-    first["value"], first["std"], first["n"] = values.mean(), values.std(), values.size()
-    same = values.nunique(dropna=False) == 1
-    first.loc[same & first["std"].notna(), "std"] = 0.0  # not what rounding leaves of it
-    infinite = grouped["value"].agg(lambda one: bool(np.isinf(one).any()))
-    first.loc[infinite, "value"] = values.sum()[infinite]
-    first["diverged"] = grouped["diverged"].sum()
-    first["text"] = grouped["text"].agg(lambda one: ", ".join(dict.fromkeys(one)))
-    first["seeds"] = grouped["seeds"].max()
-    found = first.reset_index()
-    for name, measure in rows.measures.items():
-        if measure.summary != "mean":
-            mine = (found[MEASURE] == name) & np.isfinite(found["value"])
-            ends = getattr(values, measure.summary)()
-            found.loc[mine, "value"] = ends.reset_index(drop=True)[mine]
-            found.loc[mine, "std"] = math.nan
-    return found
 
 
 def to_csv(rows: Rows) -> dict[str, str]:

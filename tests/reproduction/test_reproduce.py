@@ -47,7 +47,7 @@ from dpfl_cli.reproduction.rehearse import rehearse
 from dpfl_cli.reproduction.report import index_md, write_report
 from dpfl_cli.reproduction.reproduce import prepare, reproduce
 from dpfl_cli.reproduction.rows import matching
-from dpfl_cli.reproduction.tables import averaged, from_csv, rows_of, to_csv
+from dpfl_cli.reproduction.tables import from_csv, rows_of, to_csv
 from dpfl_cli.simulation.store import RunStore
 from tests.reproduction.requests import FILE, digest
 from tests.reproduction.small import BASE, DEMO, ONE, runs
@@ -105,7 +105,7 @@ def test_rows_are_what_the_runs_say(outputs: Path, rows: Rows) -> None:
 
 
 def test_means_and_spreads_are_over_seeds(rows: Rows) -> None:
-    means = averaged(rows).set_index(["measure", "method", "clip", "round"])
+    means = rows.means.set_index(["measure", "method", "clip", "round"])
     values = rows("distance", method="fedexp", clip=0.3).values
     cell = means.loc[("distance", "fedexp", 0.3, "")]
     assert cell["value"] == pytest.approx(values.mean())
@@ -174,7 +174,7 @@ def test_an_archive_gives_the_same_table_without_training(
 
 
 def test_numbers_beside_the_papers(rows: Rows) -> None:
-    frame = averaged(rows)
+    frame = rows.means
     cell = (frame["measure"] == "distance") & (frame["method"] == "fedexp")
     frame.loc[cell, "paper"] = frame.loc[cell, "value"] * [1.0, 1.02, 2.0]
     frame.loc[cell, "paper_std"] = frame.loc[cell, "value"] * [0.1, 0.01, 0.1]
@@ -258,7 +258,7 @@ def test_what_is_found_under_other_readings_stands_beside_the_verdict(rows: Rows
     (plain,), (verdict,) = judge(alone, "quick", rows), judge(several, "quick", rows)
     found = {"more than a million": "fails", "another clip norm": "holds"}
     assert verdict.to_json() == plain.to_json() | {"readings": found}  # the rest does not depend
-    shown = page(several, "quick", averaged(rows), rows.labels, [verdict], "", [])
+    shown = page(several, "quick", rows, [verdict], "", [])
     assert "| asks | holds | more than a million | fails |" in shown
     for one, words in (({"clip": 30}, "no clip '30'"), ({"more": 1}, "argument 'more'")):
         artifact = made(mistyped=one)
@@ -492,7 +492,7 @@ def test_a_file_of_ones_own_with_a_method_of_ones_own(
         (["fedexp", "scale=quik"], "did you mean quick?"),
         (["fedexp", "seed=1"], "takes artifacts and scale="),
         ([], "reproduce what?"),
-        (["nothing.py"], "no such Python file"),
+        (["nothing.py"], "nothing.py: cannot be read"),
     ],
 )
 def test_refused(words: list[str], said: str, capsys: Any) -> None:

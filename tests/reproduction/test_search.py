@@ -25,7 +25,6 @@ from dpfl_cli.reproduction.rehearse import made_up
 from dpfl_cli.reproduction.reproduce import Produced, dry_run, reproduce
 from dpfl_cli.reproduction.search import search
 from dpfl_cli.reproduction.search_page import search_section
-from dpfl_cli.reproduction.tables import averaged
 from dpfl_cli.simulation.store import RunRecord
 from tests.reproduction.small import ONE, SIZES
 
@@ -113,7 +112,7 @@ def test_the_choice_is_made_stage_by_stage_and_by_the_seeds_of_the_search_alone(
     assert rows.value("distance", **ALWAYS) == 0.1
     edges = set(rows.where(measure="best.clip").frame["edge"])
     assert edges == {"clip=1 (largest of 3)"}  # of the whole grid
-    page = search_section(STAGED, "paper", found.table, averaged(rows))
+    page = search_section(STAGED, "paper", found.table, rows.means)
     assert "6 at reduced size (2 of 3 rounds) with seed 1000" in page
     assert "the best 2 of each grid, 4 in all, at full size with seed 1001" in page
     assert "ahead of the first that was dropped by 1 in the median of 2 grids, 1 at least" in page
@@ -131,7 +130,7 @@ def test_all_that_were_kept_may_have_all_seeds() -> None:
     assert last == [(*cell, seed) for cell in wanted for seed in range(5)]
     rows = rows_of_runs(artifact, found.cells, measured_by_hand(found.cells), found.rows)
     assert rows.value("best.clip", method="fedavg") == 1.0
-    page = search_section(artifact, "paper", found.table, averaged(rows))
+    page = search_section(artifact, "paper", found.table, rows.means)
     assert "all of these with seeds 0 to 4" in page
 
 
@@ -155,7 +154,7 @@ def test_a_whole_grid_that_finds_the_same_says_so(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(VALUES, 0.1, (3.0, 9.0, 0.1))
     found = search(STAGED, "paper", measured_by_hand)
     rows = rows_of_runs(STAGED, found.cells, measured_by_hand(found.cells), found.rows)
-    page = search_section(STAGED, "paper", found.table, averaged(rows))
+    page = search_section(STAGED, "paper", found.table, rows.means)
     assert "- DP-FedAvg: the best of all 3 is the one that was found." in page
 
 
@@ -225,7 +224,7 @@ def test_one_that_is_kept_has_won_at_reduced_size_and_at_its_scales_alone() -> N
     assert {cell.seed for cell in found.cells} == set(range(artifact.size("quick").seeds))
     rows = rows_of_runs(artifact, found.cells, measured_by_hand(found.cells), found.rows)
     assert rows.value("best.clip", method="fedavg") == 0.3
-    page = search_section(artifact, "quick", found.table, averaged(rows))
+    page = search_section(artifact, "quick", found.table, rows.means)
     assert "with seed 1000; the best of each grid with seeds 0 to" in page
     assert "best cell of each grid with seeds 0 to" in list(commands(artifact, "quick"))[-1]
 

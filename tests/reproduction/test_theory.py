@@ -21,7 +21,6 @@ from dpfl_cli.reproduction.grid import cells
 from dpfl_cli.reproduction.look import COLOURS, GREY
 from dpfl_cli.reproduction.problems import problem_facts
 from dpfl_cli.reproduction.reduce import rows_of_runs
-from dpfl_cli.reproduction.tables import averaged
 from dpfl_cli.reproduction.theory import UNLIMITED, noise_of, scaffnew_bound, theory_facts
 from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.run_plan import Plan
@@ -221,7 +220,7 @@ def test_advice_stands_in_rows_and_as_lines_in_panels() -> None:
     few, many = (rows.where(budget=one).values("advised")[0] for one in (1.0, 2.0))
     assert few == theory_facts(planned_cells[0].plan)["iterations"]
     assert few < many
-    canvas = canvas_of(artifact, "quick", averaged(rows), rows.labels)
+    canvas = canvas_of(artifact, "quick", rows)
     found = {
         (float(np.asarray(line.get_xdata())[0]), str(line.get_color()))
         for line in canvas.axes[0].lines
