@@ -9,16 +9,18 @@ others than the host's, and may differ between kinds of GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpfl_cli.data.devices import on_device
+
+Address = TypeVar("Address")
 
 
 @dataclass(frozen=True)
@@ -92,14 +94,20 @@ class DeviceDraws:
         """fill(run) with the generator at the start of every run's address; runs that share it, and
         facts, share the draw.
         """
-        first: dict[tuple[int, int, bytes], int] = {}
-        for run, address in enumerate(zip(self._seeds, rounds.tolist(), facts, strict=True)):
-            known = first.setdefault(address, run)
-            if known < run:
-                out[run] = out[known]
-                continue
-            self._generator.manual_seed(address_hash(address[0], name, address[1]))
-            fill(run)
+        shared = sharing(zip(self._seeds, rounds.tolist(), facts, strict=True))
+        for (seed, number, _), (first, *others) in shared.items():
+            self._generator.manual_seed(address_hash(seed, name, number))
+            fill(first)
+            for run in others:
+                out[run] = out[first]
+
+
+def sharing(addresses: Iterable[Address]) -> dict[Address, list[int]]:
+    """The runs of each address: they share a draw."""
+    found: dict[Address, list[int]] = {}
+    for run, address in enumerate(addresses):
+        found.setdefault(address, []).append(run)
+    return found
 
 
 def address_hash(seed: int, name: str, number: int) -> int:

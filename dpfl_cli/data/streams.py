@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.device_draws import DeviceDraws, Draw
+from dpfl_cli.data.device_draws import DeviceDraws, Draw, sharing
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.normals import fill_normal
 from dpfl_cli.data.threads import in_threads, usable_threads
@@ -182,16 +182,12 @@ class Streams:
         if drawing is not None:
             return drawing.subset(name, rounds, held.copy(), size)
         chosen = np.empty((len(self.seeds), clients, size), np.int64)
-        done: dict[tuple[int, int, bytes], int] = {}
-        for run, (seed, round_) in enumerate(zip(self.seeds, rounds.tolist(), strict=True)):
-            first = done.setdefault((seed, round_, held[run].tobytes()), run)
-            if first < run:
-                chosen[run] = chosen[first]
-                continue
+        facts = (row.tobytes() for row in held)
+        shared = sharing(zip(self.seeds, rounds.tolist(), facts, strict=True))
+        for (seed, round_, _), runs in shared.items():
             for tile, mine in enumerate(client_tiles(clients)):
-                chosen[run, mine] = _subsets(
-                    stream_generator(seed, name, round_, tile), held[run, mine], size
-                )
+                generator = stream_generator(seed, name, round_, tile)
+                chosen[runs, mine] = _subsets(generator, held[runs[0], mine], size)
         return on_device(chosen, device)
 
     def _drawing(self, device: torch.device | str) -> DeviceDraws | None:
@@ -215,9 +211,7 @@ class Streams:
         dtype = np.float32 if wanted.dtype == torch.float32 else np.float64
         clients, size = wanted.clients or 1, wanted.size
         out = np.empty((len(self.seeds), clients, size), dtype)
-        shared: dict[tuple[int, int], list[int]] = {}  # seed and round -> runs that share a draw
-        for run, (seed, round_) in enumerate(zip(self.seeds, wanted.rounds.tolist(), strict=True)):
-            shared.setdefault((seed, round_), []).append(run)
+        shared = sharing(zip(self.seeds, wanted.rounds.tolist(), strict=True))
         jobs = []
         for tile, mine in enumerate(client_tiles(clients)):
             if _depth(mine.stop - mine.start, size) == 1:
