@@ -318,8 +318,8 @@ FAULTS = [
     Fault(
         "the best cell is the highest where lower is better",
         "reproduction/choose.py",
-        'sign = 1.0 if measure.better == "lower" else -1.0',
-        "sign = -1.0",
+        'lower = measure.better == "lower"',
+        "lower = False",
         "reproduction/test_reproduce.py::test_rows_are_what_the_runs_say",
     ),
     Fault(
