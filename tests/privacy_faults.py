@@ -66,8 +66,8 @@ MENDS = [
     Fault(
         "privacy 2: objectives compute under a mode",
         "models/client_side.py",
-        "        refuse_watchers()\n        wanted = (",
-        "        wanted = (",
+        "        refuse_watchers()\n        if tuple(values.shape) != self.__sizes:",
+        "        if tuple(values.shape) != self.__sizes:",
         f"{PLUGINS}::test_objectives_and_mechanisms_are_not_watched",
     ),
     Fault(

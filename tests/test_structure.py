@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import FAULTS
+
 PACKAGE = Path(__file__).parent.parent / "dpfl_cli"
 # Rooms from the top down: each imports its own and those of later lines.
 ORDER = [
@@ -137,6 +139,15 @@ def test_lines_are_short() -> None:
     assert {place for place, room in wide.items() if room not in STILL_WIDE} == set()
     clean = STILL_WIDE - set(wide.values())
     assert not clean, f"no line is too wide there: take them off the list: {clean}"
+
+
+def test_every_seeded_fault_is_one_place_of_the_code() -> None:
+    stale = [
+        (fault.name, fault.file)
+        for fault in FAULTS
+        if fault.old and (PACKAGE / fault.file).read_text().count(fault.old) != 1
+    ]
+    assert not stale
 
 
 def test_every_room_is_packaged() -> None:
