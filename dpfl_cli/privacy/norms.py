@@ -51,6 +51,7 @@ def scaled_to_ball(
     """v min(1, C / ||v||) by given norms [..., 1]; zeros where a mask [..., 1] says so."""
     scale = torch.where(norms > limit, limit / norms, torch.ones_like(norms)).to(values.dtype)
     inside, bits = values * scale, _BITS[values.dtype]
-    if usable is not None:  # masked_fill_ would do the same in five times the time
+    # nothing waits for a device; masked_fill_ would do the same in five times the time
+    if usable is not None and (usable.device.type != "cpu" or not usable.all()):
         inside.view(bits).bitwise_and_(torch.where(usable, -1, 0).to(bits))
     return inside
