@@ -434,6 +434,6 @@ def test_kill_9_at_random_instants_changes_no_number(tmp_path: Path, seed: int) 
         store = RunStore(folder)
         assert contents(store) == expected
         assert {
-            run_id: store.folder(run_id).stat().st_mtime_ns for run_id in finished
+            run_id: (store.runs / run_id).stat().st_mtime_ns for run_id in finished
         } == finished  # none was done twice
         assert not [path for path in store.partial.iterdir() if path.is_dir()]
