@@ -147,7 +147,7 @@ table4 = Artifact(
     source="Table 4",
     sizes={
         "smoke": Size(1, 0.3, "2 rounds of 2 steps, to see that it works"),
-        "quick": Size(3, 2, "T1 as in the paper; T3 and T4 30 rounds"),
+        "quick": Size(3, 1.5, "T1 as in the paper; T3 and T4 30 rounds"),
         "paper": Size(3, 20, "T1 150 rounds, T3 and T4 100"),
     },
     runs=runs,

@@ -219,7 +219,7 @@ fig1 = Artifact(
         "smoke": Size(
             1, 0.2, "1000 rounds of 4 workers with 50 records each, one seed, to see that it works"
         ),
-        "quick": Size(5, 2.6, "20 workers with 100 records each, 2 local steps"),
+        "quick": Size(5, 3.4, "20 workers with 100 records each, 2 local steps"),
         "paper": Size(
             20, 10, "20 workers with 100 records each, 5 local steps (2 where the step is tuned)"
         ),

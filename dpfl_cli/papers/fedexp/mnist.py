@@ -264,7 +264,7 @@ table4 = Artifact(
     sizes={
         "smoke": Size(1, 0.3, "20 clients with 5 images and 2 rounds, to see that it works"),
         "quick": Size(
-            2, 3, "1000 clients with 12 images each, 25 rounds, the first 2000 test images"
+            2, 1.3, "1000 clients with 12 images each, 25 rounds, the first 2000 test images"
         ),
         "paper": Size(5, 60, "1000 clients with 60 images each, 50 rounds, all test images"),
     },

@@ -146,7 +146,7 @@ fig2_left = Artifact(
     source="Figure 2 (left); settings of Table 2",
     sizes={
         "smoke": Size(2, 0.1, "60 clients and 3 rounds, to see that it works"),
-        "quick": Size(10, 0.5, "1000 clients and 50 rounds, as in the paper", full=True),
+        "quick": Size(10, 0.3, "1000 clients and 50 rounds, as in the paper", full=True),
         "paper": Size(
             len(FRESH),
             5,

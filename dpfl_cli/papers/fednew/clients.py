@@ -153,7 +153,7 @@ table4 = on_images(
     "fashion_mnist",
     SMALL,
     {},
-    (1.0, 50),
+    (0.4, 50),
     seeds=(2, 5),
     printed=False,
     title="Test accuracy on Fashion-MNIST, narrow features, after the last round, record level",
@@ -194,7 +194,7 @@ table5 = by_clients(
         "all records and rounds, three seeds; 5 of 9 epsilons and 3 of 5 numbers of clients; a "
         "staged search",
     ),
-    (1.6, 75),
+    (0.8, 75),
     seeds=(1, 3),
     epsilons=OF_DIFFERING,
     title="Test accuracy on federated EMNIST (MNIST and Fashion-MNIST stand in) after the last "
@@ -270,7 +270,7 @@ table8 = by_clients(
         "all records and 70 rounds; a scaled-down search, 2 epsilons, 3 numbers of clients",
         "9 epsilons, 4 numbers of clients; a staged search",
     ),
-    (2.3, 33),
+    (0.9, 33),
     points=partial(search, steps=SERVER_STEPS[2:6]),
     title="Test accuracy on Adult after the last round, record level",
     shows=(

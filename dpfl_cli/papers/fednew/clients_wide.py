@@ -52,7 +52,7 @@ def wide(
         preset,
         HALF_WIDE,
         WIDE,
-        (2.0, minutes),
+        (0.4, minutes),
         (fewest, 500),
         "all records and rounds, three seeds; 4 of 9 epsilons and 2 of 5 numbers of clients; a "
         "staged search",

@@ -155,7 +155,7 @@ fig4 = Artifact(
     source="Figure 4",
     sizes={
         "smoke": Size(1, 0.2, "10 clients with 20 images each and 5 rounds; times mean nothing"),
-        "quick": Size(1, 2.7, "Adult whole, and 6000 images; a scaled-down search, 2 epsilons"),
+        "quick": Size(1, 1, "Adult whole, and 6000 images; a scaled-down search, 2 epsilons"),
         "paper": Size(5, 26, "6 epsilons; a staged search, whose runs are not timed"),
     },
     runs=runs,

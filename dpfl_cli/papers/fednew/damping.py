@@ -133,7 +133,7 @@ def pairs_of(
             ),
             "quick": Size(
                 2,
-                2,
+                1.3,
                 "6000 training and 1000 test images, delta 1 / 6000, 2 numbers of clients, all 15 "
                 "pairs",
             ),

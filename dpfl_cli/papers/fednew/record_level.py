@@ -92,7 +92,7 @@ fig1 = compared(
     ("FN", *FIRST_ORDER),
     on(NARROW),
     NARROW_NOTES,
-    (0.7, 20),
+    (0.5, 20),
     title="Test accuracy against rounds, record level, narrow features",
     shows=(
         "DP-FedNew, DP-FedGD and DP-SCAFFOLD round by round on Adult and on 64 features of images, "
@@ -106,7 +106,7 @@ fig5 = compared(
     ("FN_FC", *FIRST_ORDER),
     on(BROAD),
     BROAD_NOTES,
-    (2.5, 90),
+    (0.7, 90),
     seeds=(1, 3),
     epsilons=OF_WIDE,
     title="Test accuracy against rounds, record level, wide features",
@@ -186,7 +186,7 @@ fig2 = compared(
     ("FN", "FN_FC", *FIRST_ORDER),
     on(DIFFERING),
     differing("epsilon 0.1, 0.5, 1, 3 and 10, the paper's without 2"),
-    (3.3, 51),
+    (1.5, 51),
     seeds=(1, 3),
     epsilons=OF_DIFFERING,
     title="Test accuracy against rounds, record level, clients that differ",
@@ -238,7 +238,7 @@ fig9 = compared(
     ("FN", "FFC"),
     on(NARROW),
     NARROW_NOTES,
-    (0.5, 11),
+    (0.2, 11),
     title="Test accuracy of DP-FedNew and DP-FedFC against rounds, record level, narrow features",
     shows=(
         "DP-FedNew and DP-FedFC round by round on Adult and on 64 features of images, dealt at "
@@ -266,7 +266,7 @@ fig10 = compared(
     ("FN_FC", "FFC"),
     on(BROAD),
     BROAD_NOTES,
-    (1.8, 52),
+    (1, 52),
     seeds=(1, 3),
     epsilons=OF_WIDE,
     title="Test accuracy of DP-FedNew-FC and DP-FedFC against rounds, record level, wide features",

@@ -126,7 +126,7 @@ fig3 = at_user_level(
         "rounds, a scaled-down search, 2 epsilons",
         "6 epsilons; a staged search",
     ),
-    (1.8, 27),
+    (1.1, 27),
     title="Test accuracy over rounds, narrow features, user level, 500 clients",
     shows=(
         "DP-FedNew beside DP-FedGD and DP-SCAFFOLD where a whole client is protected, on Adult and "
@@ -257,7 +257,7 @@ fig6 = at_user_level(
     DIFFERENT,
     on(DIFFERING),
     differing("epsilon 1, 3 and 10, of the paper's from 1 on all but 2"),
-    (3.3, 50),
+    (1.6, 50),
     seeds=(1, 3),
     epsilons={"smoke": (1.0,), "quick": (1.0, 10.0), "paper": (1.0, 3.0, 10.0)},
     title="Test accuracy over rounds, user level, clients that differ (EMNIST: MNIST and "
@@ -374,13 +374,13 @@ def beside_fedfc(
     )
 
 
-fig7 = beside_fedfc("Figure 7", "FN", "64 features", "narrow", (0.2, 13), OF_IMAGES)
+fig7 = beside_fedfc("Figure 7", "FN", "64 features", "narrow", (0.1, 13), OF_IMAGES)
 fig8 = beside_fedfc(
     "Figure 8",
     "FN_FC",
     "1280 features (512 principal components at scale=quick)",
     "wide",
-    (2.4, 51),
+    (1.4, 51),
     OF_WIDE_IMAGES,
     "2 epsilons, three seeds; a staged search",
     seeds=(1, 3),
