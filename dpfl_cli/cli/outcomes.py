@@ -86,10 +86,8 @@ def _collusions(results: Sequence[dict[str, Any]]) -> list[str]:
         privacy = result["privacy"]
         if "collusion" not in privacy:
             continue
-        line, epsilon = (
-            collusion_text(privacy["collusion"], result["data"]["clients"]),
-            privacy["epsilon"],
-        )
+        line = collusion_text(privacy["collusion"], result["data"]["clients"])
+        epsilon = privacy["epsilon"]
         known = not isinstance(privacy["collusion"], str) and epsilon is not None
         if known and len(results) > 1:
             line = f"{line.removesuffix('.')} in place of {epsilon:.4f}."
