@@ -1,7 +1,5 @@
 """`dpfl account RUN...`: prices finished runs under every accountant that supports their ledger."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from typing import Any

@@ -2,8 +2,6 @@
 run.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A plot of the curves of runs side by side."""
 
-from __future__ import annotations
-
 import io
 import math
 import textwrap

@@ -2,8 +2,6 @@
 completion bash)".
 """
 
-from __future__ import annotations
-
 import argparse
 
 from dpfl_cli.cli.calculate import CALCULATORS, FLAGS

@@ -2,8 +2,6 @@
 computing features of images.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from functools import partial

@@ -1,7 +1,5 @@
 """`dpfl doctor`: what this machine has, and whether dpfl works on it."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

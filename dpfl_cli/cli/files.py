@@ -1,7 +1,5 @@
 """Files that commands write for a user: whole or not at all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from dpfl_cli.config.errors import ConfigError

@@ -2,8 +2,6 @@
 defaults and facts.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

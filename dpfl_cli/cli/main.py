@@ -1,7 +1,5 @@
 """The entry point `dpfl`: finds the command, and turns errors into one line and an exit code."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import importlib

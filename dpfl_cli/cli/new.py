@@ -2,8 +2,6 @@
 from, and its test.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """What `dpfl run` prints when runs have ended: results, epsilons, failures, folders."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any

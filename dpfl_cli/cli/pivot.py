@@ -1,7 +1,5 @@
 """`dpfl runs table`: a metric of runs, by some keys down and others across."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

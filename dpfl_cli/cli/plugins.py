@@ -7,8 +7,6 @@ revision carries the hash of their source: the file, or the entry point's module
   where it is a package).
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import importlib.util

@@ -5,8 +5,6 @@ command line makes. Every function raises `DpflError` (wrong overrides: `ConfigE
 line that the command line prints.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict

@@ -5,8 +5,6 @@ size; where both have one, the one made here. dpfl report mine.py adds titles, c
 a file of one's own.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`dpfl runs`: the run store: list, show, compare, table, export, import, verify, prune."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import io

@@ -1,7 +1,5 @@
 """What `dpfl calculate scaffnew` answers: a table, a plot and its curves."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Which runs a command line means, and what can be asked of them: one flat row a run."""
 
-from __future__ import annotations
-
 import json
 import math
 import operator

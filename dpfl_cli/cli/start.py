@@ -1,7 +1,5 @@
 """How commands that compute begin sooner."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import sys

@@ -1,7 +1,5 @@
 """Tables of runs, and how an epsilon is written wherever one is shown."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence

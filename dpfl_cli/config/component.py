@@ -9,8 +9,6 @@ The same decorator is the hook for a user's own code: a file given with `--plugi
 package with an entry point in the group `dpfl.plugins`, registers its components on import.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Every one is a single line: what is wrong, where (config path or file), what to 
 prints the line and exits with `exit_code`; `--debug` shows the traceback.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import traceback

@@ -16,8 +16,6 @@ that the hash leaves out. So an id can be checked from the file alone, also afte
 changed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

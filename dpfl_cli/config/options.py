@@ -1,7 +1,5 @@
 """The config files of options, and what is written in them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path

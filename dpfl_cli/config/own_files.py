@@ -3,8 +3,6 @@
 Where they lie is not. Of code that is the one file: what it imports is not looked at.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """Where things are: the configs that travel with the package, and the outputs tree."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Typed config of the parts that every run has; components bring their own settings."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import ByteSize, Field

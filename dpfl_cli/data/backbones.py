@@ -11,8 +11,6 @@ channels, and all are resized to the network's side by bilinear interpolation (h
 no antialiasing) before the pixels are normalised.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import pickle

@@ -1,7 +1,5 @@
 """What a dataset and a partitioner are: the two contracts of this room's components."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 

@@ -2,8 +2,6 @@
 begins with the sha256 of the rest, a numpy archive, and one that is damaged is made anew.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import io

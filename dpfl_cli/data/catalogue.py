@@ -2,8 +2,6 @@
 checksums, and where they can be had.
 """
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files

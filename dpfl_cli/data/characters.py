@@ -5,8 +5,6 @@ Classes 0..19 are the ten digits and the ten clothes as they are, 20..39 the sam
 corners), and 60 and 61 the digits 0 and 1 with swapped halves in negative.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -7,8 +7,6 @@ counter-based generator of the device (Philox on GPUs), for which nothing waits.
 others than the host's, and may differ between kinds of GPUs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b

@@ -1,7 +1,5 @@
 """Numbers from the host on a device, without waiting for the device."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

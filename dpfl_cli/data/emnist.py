@@ -12,8 +12,6 @@ of the same size made from MNIST and Fashion-MNIST. Damaged or incomplete files 
 nothing stands in for those.
 """
 
-from __future__ import annotations
-
 import logging
 from functools import lru_cache
 from typing import Any, ClassVar

@@ -10,8 +10,6 @@ round of a run that needs them), kept in the cache folder block by block under w
 and only of blocks with records that are asked for.
 """
 
-from __future__ import annotations
-
 import logging
 from functools import cached_property, lru_cache
 from pathlib import Path

@@ -13,8 +13,6 @@ by averaging over areas, a mask is then where the average is at least 1/2 (FLamb
 whole numbers). Each volume is scaled to mean 0 and std 1; histogram standardisation is not offered.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from itertools import product

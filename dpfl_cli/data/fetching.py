@@ -4,8 +4,6 @@ pooch downloads; the clients of npm, pip and apt get packages. A file gets its n
 checksum has been found right, so that neither an interrupt nor a bad source leaves a file behind.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

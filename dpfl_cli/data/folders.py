@@ -7,8 +7,6 @@ files that it reads, and the sha256 of their content is part of a run's identity
 of files takes minutes, so that its result is kept in the cache under that checksum.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Callable, Mapping

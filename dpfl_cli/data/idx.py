@@ -4,8 +4,6 @@ dimensions, each as 32 bits, big-endian, then the values in row-major order.
 Source: http://yann.lecun.com/exdb/mnist/ ("the IDX file format").
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -9,8 +9,6 @@ EMNIST's files by class are not taken in the place of LEAF's, and images are not
 128x128.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Literal

@@ -2,8 +2,6 @@
 ascending, the rest zero (Chang, Lin 2011, LIBSVM, README, "Data Format"), as scikit-learn reads it.
 """
 
-from __future__ import annotations
-
 import io
 from dataclasses import dataclass
 from typing import Any

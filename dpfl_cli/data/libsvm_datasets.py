@@ -6,8 +6,6 @@ ascending order, so that -1, 0 or 1 (of 1 and 2) is class 0 and +1, 1 or 2 is cl
 different seeds solve the same problem.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What loaders of data sets share: how many records are used, which are held out for testing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated
 

@@ -13,8 +13,6 @@ An image loses the rows and columns whose brightest value is at most 1, is resiz
 are not offered: objectives see records by number, without a step to draw them for.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from functools import lru_cache

@@ -12,8 +12,6 @@ ResNet-44 (He et al. 2016, arXiv 1512.03385, section 4.2) is for small pictures,
 chenyaofo/pytorch-cifar-models has it: three stages of seven basic blocks.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """The loop that numba compiles for `normals`: SFC64 and the ziggurat, as numpy has them."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

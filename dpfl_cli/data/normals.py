@@ -9,8 +9,6 @@ References:
   Doty-Humphrey, PractRand, 2010 (SFC64).
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from functools import cache, partial

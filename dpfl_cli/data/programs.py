@@ -2,8 +2,6 @@
 is done without.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import logging

@@ -5,8 +5,6 @@ Files are looked for in the folders of `DPFL_DATA` (a search path) and then in t
 file that is absent or damaged.
 """
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import hashlib

@@ -11,8 +11,6 @@ with the loss 1/2 (z . x - y)^2 = 1/2 (z . (x - b))^2 every record's loss is zer
 (interpolation). The paper leaves d open; d = 100 is what its loss floors imply.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any, Literal
 

@@ -8,8 +8,6 @@ one normal number among the coordinates of a client.) The data do not depend on 
 in the paper, which fixes it.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache, partial
 
 import numpy as np

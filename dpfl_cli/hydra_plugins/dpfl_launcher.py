@@ -5,8 +5,6 @@ This folder is installed as the namespace package `hydra_plugins`, the only plac
 for launchers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any

@@ -2,8 +2,6 @@
 artifacts that share runs.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Iterator, Sequence

@@ -8,8 +8,6 @@ Composition is adaptive throughout: later releases may depend on earlier ones.
 Notation: z noise multiplier = std / sensitivity, mu = 1 / z.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ holds with the stated confidence, whatever the mechanism is, under what its func
 scores.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

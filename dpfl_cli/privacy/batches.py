@@ -6,8 +6,6 @@ bounded values that are computed from it carry it, and a mechanism compares it w
 declared.
 """
 
-from __future__ import annotations
-
 from dataclasses import InitVar, dataclass, field
 from typing import Literal
 

@@ -4,8 +4,6 @@ The sensitivity of ONE privacy unit's contribution is derived where the bound is
 travels with the values; a mechanism reads it from there and nowhere else.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Literal

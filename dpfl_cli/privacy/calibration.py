@@ -5,8 +5,6 @@ word. The ledger is a function of one parameter; everything that depends on it (
 multiplier, say) follows inside that function.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -14,8 +14,6 @@ against those who do not see who was: then the other contributions are zero, the
 the ratio is of the mixture over whether the canary was drawn.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -11,8 +11,6 @@ number, by which sums over a cohort are divided. (By the number that happened to
 would show whether a client was there.)
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import InitVar, dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """A plugin's method has no business with files of data: what it reads itself has no mark."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Sequence

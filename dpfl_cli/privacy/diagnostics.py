@@ -4,8 +4,6 @@ clipping and by the server's state. Results list what was reported with this mar
 epsilon covers it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Events that dp-accounting lacks; apart, because importing it takes most of a second."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import dp_accounting

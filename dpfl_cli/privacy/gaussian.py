@@ -8,8 +8,6 @@ replace_one: local std 0.7 C = 0.35 * 2C, so z = 0.35; central std on the mean
 5C / M = 2.5 * 2C / M, so z = 2.5.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, ClassVar, Literal
 

@@ -2,8 +2,6 @@
 together.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from functools import cache, lru_cache

@@ -6,8 +6,6 @@ carry their own sensitivity. No noise is ever used twice: a release is addressed
 run's round and its number within the round.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The random streams that methods and models draw from: all but those of a mechanism's noise."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterable
 from typing import Any

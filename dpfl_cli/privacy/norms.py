@@ -1,7 +1,5 @@
 """L2 norms that no bound is lost by: right in float32 where one entry hides thousands of others."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Privacy loss distributions, composed by dp-accounting."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import ClassVar

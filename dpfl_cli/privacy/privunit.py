@@ -19,8 +19,6 @@ charged. With the paper's rule for gamma the cap is larger
 than e1 allows, and the exact loss is smaller: 5.5859 for 2 + 2 + 2 at d = 100.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, ClassVar

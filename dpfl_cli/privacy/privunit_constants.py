@@ -4,8 +4,6 @@ Notation as in `privunit`; e0, e1, e2 are the budgets of the choice between cap 
 the cap's size and of the norm.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

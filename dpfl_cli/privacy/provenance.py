@@ -1,7 +1,5 @@
 """Where the contributions of a release come from: what it is priced by must be so."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ Objectives make them of what they clipped record by record. That they did is a c
 records that a mean is over, C their clip norm.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -5,8 +5,6 @@ The declaration is the schedule of a run. The planned ledger, calibration, the m
 what results report are all read from it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Renyi DP at the best order, zero-concentrated DP, and basic composition of pure DP."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Literal

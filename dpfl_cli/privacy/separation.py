@@ -14,8 +14,6 @@ client values, and every part of the result, have the same two leading axes. Fou
   client operand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 

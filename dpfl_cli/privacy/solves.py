@@ -1,7 +1,5 @@
 """Damped solves of clipped records: the right side, and how far one record moves the solution."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

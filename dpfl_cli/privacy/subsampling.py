@@ -12,8 +12,6 @@ With the mechanism's own curve e(j), a batch of b out of n records, g = b / n, a
     e^((j - 1) e(j))).
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from typing import Literal

@@ -9,8 +9,6 @@ multiplier z sqrt(M), of which z sqrt(M - h) remains: no different. Messages tha
 one are protected by their own noise, whoever colludes.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

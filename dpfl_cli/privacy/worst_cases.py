@@ -9,8 +9,6 @@ is for all data; ordinary data, with clips that do not bind, lose less. Releases
 that are moved by a factor f are releases of multiplier z / f.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

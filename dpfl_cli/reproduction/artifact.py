@@ -9,8 +9,6 @@ labels. A paper's settings are presets of their own, conf/experiment/<paper>/<na
 name like any other Hydra override: "+experiment=fedexp/mnist".
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

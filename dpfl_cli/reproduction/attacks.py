@@ -2,8 +2,6 @@
 claimed of them.
 """
 
-from __future__ import annotations
-
 import math
 
 from dpfl_cli.config.errors import ConfigError

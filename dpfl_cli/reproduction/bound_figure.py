@@ -2,8 +2,6 @@
 CSV and a figure.
 """
 
-from __future__ import annotations
-
 import math
 import textwrap
 from typing import Any

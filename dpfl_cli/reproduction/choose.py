@@ -1,7 +1,5 @@
 """The best cell of a grid, chosen by the means over seeds."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

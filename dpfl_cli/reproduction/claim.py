@@ -1,7 +1,5 @@
 """Claims: what the paper says, or we of it, as functions on the rows."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """An artifact's figure: panels of lines, bars or heat maps; equal rows give equal bytes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """An artifact's folder: written aside, put in place as a whole, and read back."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """From an artifact to the runs that it asks for: labels, seed and plan of each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The verdicts of an artifact: its claims on its rows, and its numbers beside the paper's."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

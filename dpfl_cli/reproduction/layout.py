@@ -1,7 +1,5 @@
 """An artifact's page in markdown: tables beside the paper's numbers, verdicts, epsilons."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """How figures look: colours, line styles, and the marks that all kinds of panels share."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from typing import Any, NamedTuple

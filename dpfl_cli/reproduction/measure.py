@@ -1,7 +1,5 @@
 """What is measured: numbers of runs, of plans, and numbers from other rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal

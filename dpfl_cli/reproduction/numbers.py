@@ -1,7 +1,5 @@
 """The numbers of one group of runs: what finished runs report, and what plans know beforehand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The papers' own numbers: CSV files in paper_numbers/<paper>/, matched to our labels."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from pathlib import Path

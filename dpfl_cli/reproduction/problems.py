@@ -4,8 +4,6 @@ theorem asks for.
 They look at the records without a release, so no epsilon covers them.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dpfl_cli.config.errors import ConfigError

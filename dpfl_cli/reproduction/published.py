@@ -1,7 +1,5 @@
 """What is published: committed copies of finished artifacts, their index, and the check of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

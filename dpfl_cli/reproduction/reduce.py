@@ -7,8 +7,6 @@ Columns of the frame: the labels, then
 A label that a row does not have is "".
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

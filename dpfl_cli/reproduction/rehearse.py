@@ -2,8 +2,6 @@
 anything runs: metrics' places, labels, measures, axes, and what claims ask for.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice

@@ -2,8 +2,6 @@
 what can be written.
 """
 
-from __future__ import annotations
-
 import hashlib
 import platform
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a page says of a staged search, from its search.csv."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Sequence

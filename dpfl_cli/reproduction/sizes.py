@@ -5,8 +5,6 @@ They are counted from the records, or from the labels alone where features take 
 real clients are data.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dpfl_cli.config.errors import ConfigError

@@ -1,7 +1,5 @@
 """Rows as frames: their columns, CSV files and back."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any

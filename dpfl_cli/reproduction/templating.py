@@ -1,7 +1,5 @@
 """The texts of pages: the Jinja templates beside this file, in HTML (escaped) and in Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache
 

@@ -5,8 +5,6 @@ They are made from the problem's optimum and smoothness (`problem_facts`), and s
 without a release: diagnostics, which no epsilon covers.
 """
 
-from __future__ import annotations
-
 import math
 
 from dpfl_cli.algorithms.scaffnew_bound import (

@@ -5,8 +5,6 @@ elsewhere; not more bytes than MOST_BYTES, however small the archive; runs that 
 checked before the first of them is published. The hashes show damage, not who made a run.
 """
 
-from __future__ import annotations
-
 import io
 import lzma
 import re

@@ -4,8 +4,6 @@ under Slurm.
 Each is its own settings: the options under `hydra.launcher`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import logging

@@ -2,8 +2,6 @@
 changed file was not, and by the settings that decide which code runs.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Combinations that make no sense are refused before anything runs, with what to write instead."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ What is gathered is as large as the cohort: a round costs what its cohort does, 
 there are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The engine: runs members to their end, round by round."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 

@@ -2,8 +2,6 @@
 publish what ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import signal

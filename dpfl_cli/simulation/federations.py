@@ -1,7 +1,5 @@
 """The data of plans, dealt to their clients."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dpfl_cli.config.identity import canonical_json

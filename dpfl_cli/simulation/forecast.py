@@ -1,7 +1,5 @@
 """What executing plans would do and cost, without running any of them."""
 
-from __future__ import annotations
-
 import contextlib
 import statistics
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Which plans are stacked, and how many of them at once."""
 
-from __future__ import annotations
-
 import math
 import os
 import resource

@@ -5,8 +5,6 @@ There it would stay from run to run, and no ledger of the later run pays for the
 clients.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections import deque

@@ -1,7 +1,5 @@
 """Memory of this process: keeping what was freed, and the most that it has had at once."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import resource

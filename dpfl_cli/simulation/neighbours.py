@@ -1,7 +1,5 @@
 """Neighbouring federations: the same but for the data of one client, or for one of its records."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf, nan

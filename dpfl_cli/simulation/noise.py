@@ -5,8 +5,6 @@ What the ledger is worth is the accountants' business whatever set the noise; wh
 nominal `privacy.nominal` says.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import pickle

@@ -5,8 +5,6 @@ identity), calibrates the noise where a target epsilon is given, and writes the 
 will have if it completes.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A worker's progress, written to a file that its parent reads and shows."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping

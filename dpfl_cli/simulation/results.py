@@ -1,7 +1,5 @@
 """What a finished run says of itself: the files of its folder."""
 
-from __future__ import annotations
-
 import io
 import os
 import platform

@@ -1,7 +1,5 @@
 """A run that has been validated and resolved, and not yet started."""
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Callable
 from dataclasses import dataclass

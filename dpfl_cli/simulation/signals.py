@@ -1,7 +1,5 @@
 """Signals, handled for as long as something lasts."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Runs of equal shapes stacked along a leading axis, that go on as one tensor program."""
 
-from __future__ import annotations
-
 import functools
 import secrets
 import time

@@ -14,8 +14,6 @@ checked where a file is read, so that nobody is shown what was changed afterward
 an edit, not by somebody who computes the hashes anew.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import fcntl

@@ -2,8 +2,6 @@
 both methods, the printed noise (section 5.1).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

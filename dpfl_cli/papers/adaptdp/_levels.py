@@ -1,7 +1,5 @@
 """Table 2: claims on how large the losses are, beside the paper's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from dpfl_cli.papers.adaptdp import IMAGES, LEVELS, METHODS

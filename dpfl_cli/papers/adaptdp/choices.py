@@ -1,7 +1,5 @@
 """Table 2: both methods at the selected step sizes and clip norms (section 5.2)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

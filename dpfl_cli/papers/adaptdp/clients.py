@@ -1,7 +1,5 @@
 """Table 4: more clients with as many records each (section 5.2)."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Tables 5 and 6: MobileNet, and what the adaptive clip norm costs in time (section 5.2)."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Figures 1 and 2: losses, the clip norm and quantiles of gradients over rounds (section 5.2)."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Ours: the same comparison at epsilons that mean something."""
 
-from __future__ import annotations
-
 from itertools import product
 
 from dpfl_cli.papers.adaptdp import BOTH, LAST, PAPER, TASKS, TINY, best_pairs, losses

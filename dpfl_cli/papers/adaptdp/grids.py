@@ -1,7 +1,5 @@
 """Table 3: the whole grids of step size and clip norm (section 5.2)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from itertools import product

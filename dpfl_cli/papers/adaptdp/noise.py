@@ -1,7 +1,5 @@
 """Table 1: the noise of both methods, and what it costs (section 5.1, equation 3)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import product

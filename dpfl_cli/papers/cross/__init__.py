@@ -1,7 +1,5 @@
 """Ours: all methods side by side."""
 
-from __future__ import annotations
-
 from dpfl_cli.reproduction.api import Paper
 
 PAPER = Paper(

@@ -1,7 +1,5 @@
 """Ours: how much of its epsilon every method gives away under every trust model."""
 
-from __future__ import annotations
-
 from itertools import product
 
 from dpfl_cli.papers.cross import PAPER

@@ -1,7 +1,5 @@
 """Privacy spent late: noise that falls over the rounds. What its experiments share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dpfl_cli.reproduction.api import Facts, Figure, Metric, Paper

@@ -1,7 +1,5 @@
 """Table 1: the orders of the utility bounds, and the rounds that they ask for, in numbers."""
 
-from __future__ import annotations
-
 from itertools import product
 from math import log
 

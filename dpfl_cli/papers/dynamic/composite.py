@@ -1,7 +1,5 @@
 """Figure 2: optimality over rounds on a6a with an l1 term on a box (section 5.2)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

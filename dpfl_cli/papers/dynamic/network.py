@@ -1,7 +1,5 @@
 """Figure 3: test accuracy over rounds of a sigmoid network on MNIST (appendix A.4)."""
 
-from __future__ import annotations
-
 from dpfl_cli.papers.dynamic import PAPER
 from dpfl_cli.reproduction.api import (
     Artifact,

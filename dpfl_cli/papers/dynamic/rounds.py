@@ -1,7 +1,5 @@
 """Figure 1: the final optimality against the number of rounds on ijcnn1 (section 5.1)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import permutations, product
 from typing import Any

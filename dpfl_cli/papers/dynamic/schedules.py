@@ -1,7 +1,5 @@
 """Ours: noise schedules of one budget, what the bound says of them and what they do."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from math import log, sqrt
 

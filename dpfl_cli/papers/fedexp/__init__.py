@@ -2,8 +2,6 @@
 models, the synthetic problem.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from dpfl_cli.reproduction.api import Paper, Run

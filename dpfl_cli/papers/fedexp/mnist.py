@@ -1,7 +1,5 @@
 """Table 4: the methods on MNIST (section 5, appendix G)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Table 3: the layers of the two networks on MNIST (appendix G.1)."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

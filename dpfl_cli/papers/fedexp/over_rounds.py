@@ -1,7 +1,5 @@
 """Figures 2 (right) and 3: accuracy and server step over the rounds (section 5, appendix G.2)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from statistics import fmean
 from typing import Any

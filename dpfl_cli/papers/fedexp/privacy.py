@@ -1,7 +1,5 @@
 """Table 1: what the adaptive step costs in privacy (sections 4.1 and 5)."""
 
-from __future__ import annotations
-
 from dpfl_cli.papers.fedexp import COMPARED, LOCAL, METHODS, PAPER
 from dpfl_cli.reproduction.api import (
     Artifact,

@@ -1,7 +1,5 @@
 """Table 2: the search over local step size and clip norm (appendix G.1)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pandas as pd

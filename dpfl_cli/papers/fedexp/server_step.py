@@ -1,7 +1,5 @@
 """Figure 1: the server's step in the first round, against the number of clients (section 3.1)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dpfl_cli.papers.fedexp import (

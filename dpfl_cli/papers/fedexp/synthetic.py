@@ -1,7 +1,5 @@
 """Figure 2 (left): the methods on the synthetic problem (section 5)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from dpfl_cli.papers.fedexp import (
