@@ -48,9 +48,12 @@ from math import ceil, log
 from typing import Literal
 
 from dpfl_cli.algorithms.api import (
+    Count,
     Diagnostics,
     Field,
     Number,
+    Positive,
+    PositiveOrNone,
     RecordSettings,
     ReleaseSpec,
     Round,
@@ -80,15 +83,15 @@ RADIUS = (
 class AdaptDpSettings(RecordSettings):
     """Settings of `adaptdp`; clip_norm is the cap G of the radius."""
 
-    radius_batch_size: int | None = Field(None, ge=1)  # b_C
-    radius_multiplier: Number = Field(1.0, gt=0, allow_inf_nan=False)  # tau
-    radius_floor: Number = Field(1e-9, gt=0, allow_inf_nan=False)
-    radius_noise_multiplier: Number | None = Field(None, gt=0, allow_inf_nan=False)
+    radius_batch_size: Count | None = None  # b_C
+    radius_multiplier: Positive = 1.0  # tau
+    radius_floor: Positive = 1e-9
+    radius_noise_multiplier: PositiveOrNone = None
     sensitivity: Literal["tight", "paper"] = "tight"
     offset: Literal["formula", "none"] = "formula"  # nu
     offset_failure: Number = Field(0.01, gt=0, lt=1)  # u
-    projection_radius: Number | None = Field(None, gt=0, allow_inf_nan=False)  # B
-    target_epsilon: Number | None = Field(None, gt=0)
+    projection_radius: PositiveOrNone = None  # B
+    target_epsilon: PositiveOrNone = None
     target_delta: Number = Field(1e-4, gt=0, lt=1)
 
 

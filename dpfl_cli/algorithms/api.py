@@ -11,7 +11,10 @@ from dpfl_cli.algorithms.base import (
     Algorithm,
     Bound,
     Diagnostics,
+    NonNegative,
     Number,
+    Positive,
+    PositiveOrNone,
     Round,
     State,
     algorithm,
@@ -37,7 +40,7 @@ from dpfl_cli.algorithms.record import (
     local_steps_gaps,
     noisy_steps,
 )
-from dpfl_cli.config.component import ClientNumber, Settings
+from dpfl_cli.config.component import ClientNumber, Count, Settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
@@ -54,56 +57,3 @@ from dpfl_cli.privacy.diagnostics import update_diagnostics
 from dpfl_cli.privacy.mechanism import Mechanism
 from dpfl_cli.privacy.norms import own_norms, vector_norms
 from dpfl_cli.privacy.releases import Release, ReleaseSpec, Setup
-
-__all__ = [
-    "ALL_TRUSTS",
-    "CLIPPED",
-    "EVERY_TRUST",
-    "GRADIENT",
-    "Algorithm",
-    "BatchSettings",
-    "Bound",
-    "Bounded",
-    "ClientNumber",
-    "ClientSide",
-    "ClientValues",
-    "ConfigError",
-    "Diagnostics",
-    "Field",
-    "LocalSettings",
-    "Mechanism",
-    "Number",
-    "RecordSettings",
-    "Release",
-    "ReleaseSpec",
-    "Round",
-    "Settings",
-    "Setup",
-    "State",
-    "Streams",
-    "Tensor",
-    "algorithm",
-    "bounded_local_update",
-    "check_batch",
-    "check_clip_norm",
-    "clip",
-    "clip_symmetric",
-    "first_round",
-    "gradient_release",
-    "kept_share_gaps",
-    "local_steps_gaps",
-    "local_update",
-    "noisy_steps",
-    "np",
-    "own_norms",
-    "own_values",
-    "per_run",
-    "projected",
-    "scaled",
-    "squared_norms",
-    "start",
-    "torch",
-    "update_diagnostics",
-    "vector_norms",
-    "zeros_of",
-]

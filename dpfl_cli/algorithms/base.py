@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_type_hint
 
 import numpy as np
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from dpfl_cli.config.component import Limit, Settings, component
@@ -29,10 +30,14 @@ from dpfl_cli.privacy.releases import Release, ReleaseSpec, Setup
 # A clip norm that is absent (Bound) is infinite there.
 if TYPE_CHECKING:
     Number = Any
+    Positive = Any
+    NonNegative = Any
+    PositiveOrNone = Any
     Bound = Any
 else:
-    Number = float
-    Bound = Limit
+    from dpfl_cli.config.component import PositiveOrNone as PositiveOrNone
+
+    Number, Positive, NonNegative, Bound = float, PositiveFloat, NonNegativeFloat, Limit
 
 ALL_TRUSTS = ("local", "central", "secure_aggregation")
 EVERY_TRUST = ("none", *ALL_TRUSTS)

@@ -29,9 +29,8 @@ from dpfl_cli.algorithms.api import (
     ALL_TRUSTS,
     CLIPPED,
     Diagnostics,
-    Field,
     LocalSettings,
-    Number,
+    Positive,
     ReleaseSpec,
     Round,
     Setup,
@@ -49,7 +48,7 @@ from dpfl_cli.algorithms.api import (
 class FedAvgSettings(LocalSettings):
     """Settings of `fedavg`."""
 
-    server_lr: Number = Field(1.0, gt=0, allow_inf_nan=False)
+    server_lr: Positive = 1.0
 
 
 @algorithm(

@@ -30,8 +30,7 @@ from __future__ import annotations
 
 from dpfl_cli.algorithms.api import (
     Diagnostics,
-    Field,
-    Number,
+    Positive,
     RecordSettings,
     ReleaseSpec,
     Round,
@@ -49,7 +48,7 @@ from dpfl_cli.algorithms.api import (
 class FedAvgRecordSettings(RecordSettings):
     """Settings of `fedavg_record`."""
 
-    server_lr: Number = Field(1.0, gt=0, allow_inf_nan=False)  # eta_g
+    server_lr: Positive = 1.0  # eta_g
 
 
 @algorithm(

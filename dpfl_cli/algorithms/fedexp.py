@@ -52,9 +52,9 @@ from dpfl_cli.algorithms.api import (
     CLIPPED,
     ConfigError,
     Diagnostics,
-    Field,
     LocalSettings,
-    Number,
+    NonNegative,
+    PositiveOrNone,
     Release,
     ReleaseSpec,
     Round,
@@ -79,8 +79,8 @@ class FedExpSettings(LocalSettings):
 
     step: Literal["adaptive", "naive"] = "adaptive"
     half: bool = False
-    denominator_epsilon: Number = Field(0.0, ge=0, allow_inf_nan=False)
-    squared_norm_noise: Number | None = Field(None, gt=0, allow_inf_nan=False)
+    denominator_epsilon: NonNegative = 0.0
+    squared_norm_noise: PositiveOrNone = None
 
 
 @algorithm(

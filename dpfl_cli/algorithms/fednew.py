@@ -60,8 +60,8 @@ from dpfl_cli.algorithms.api import (
     CLIPPED,
     Bound,
     ClientSide,
+    Count,
     Diagnostics,
-    Field,
     ReleaseSpec,
     Round,
     Setup,
@@ -86,7 +86,7 @@ class FedNewSettings(SecondOrderSettings):
     """Settings of `fednew`."""
 
     clip_norm: Bound  # C
-    inner: int = Field(1, ge=1)
+    inner: Count = 1
 
 
 @algorithm(

@@ -62,8 +62,7 @@ from dpfl_cli.algorithms.api import (
     ClientSide,
     ConfigError,
     Diagnostics,
-    Field,
-    Number,
+    Positive,
     ReleaseSpec,
     Round,
     Setup,
@@ -99,8 +98,8 @@ class FedNewRecordSettings(SecondOrderSettings):
     """Settings of `fednew_record`."""
 
     clip_norm: Bound = 1.0  # C1
-    side_clip_norm: Number = Field(1.0, gt=0, allow_inf_nan=False)  # C2
-    curvature_clip_norm: Number = Field(1.0, gt=0, allow_inf_nan=False)  # D
+    side_clip_norm: Positive = 1.0  # C2
+    curvature_clip_norm: Positive = 1.0  # D
     dual: Literal["off", "paper"] = "off"
     bound_aux: Literal["project", "clip_auxiliary", "xi"] = "project"
     sensitivity: Literal["tight", "paper", "xi_safe"] = "tight"

@@ -37,6 +37,8 @@ from dpfl_cli.algorithms.api import (
     Diagnostics,
     Field,
     Number,
+    Positive,
+    PositiveOrNone,
     ReleaseSpec,
     Round,
     Settings,
@@ -54,12 +56,12 @@ from dpfl_cli.algorithms.api import (
 class IsrlDpSettings(Settings):
     """Settings of `isrl_dp`."""
 
-    step: Number = Field(gt=0, allow_inf_nan=False)  # eta
+    step: Positive  # eta
     clip_norm: Bound  # C
     average: Literal["none", "uniform", "linear"] = "none"
-    radius: Number | None = Field(None, gt=0, allow_inf_nan=False)
+    radius: PositiveOrNone = None
     noise: Literal["mechanism", "original"] = "mechanism"
-    original_epsilon: Number | None = Field(None, gt=0, allow_inf_nan=False)
+    original_epsilon: PositiveOrNone = None
     original_delta: Number = Field(1e-5, gt=0, lt=1)
 
 

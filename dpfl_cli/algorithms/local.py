@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
-from pydantic import Field
 from torch import Tensor
 
-from dpfl_cli.algorithms.base import Bound, Number, Round
-from dpfl_cli.config.component import Settings
+from dpfl_cli.algorithms.base import Bound, Positive, Round
+from dpfl_cli.config.component import Count, Settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.bounded import Bounded, clip
 from dpfl_cli.privacy.client_values import ClientValues
@@ -21,14 +20,14 @@ CLIPPED = "clipped to C: sensitivity 2C (replace_one), C (zero_out, add_or_remov
 class BatchSettings(Settings):
     """Settings of a method whose gradients may look at a batch of records in place of all."""
 
-    batch_size: int | None = Field(None, ge=1)  # b
+    batch_size: Count | None = None  # b
 
 
 class LocalSettings(BatchSettings):
     """Settings of local steps and of what is clipped in them."""
 
-    local_steps: int = Field(ge=1)  # tau
-    local_lr: Number = Field(gt=0, allow_inf_nan=False)  # eta_l
+    local_steps: Count  # tau
+    local_lr: Positive  # eta_l
     clip_norm: Bound  # C
 
 

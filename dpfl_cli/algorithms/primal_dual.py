@@ -44,6 +44,7 @@ from dpfl_cli.algorithms.api import (
     Diagnostics,
     Field,
     Number,
+    PositiveOrNone,
     ReleaseSpec,
     Round,
     Settings,
@@ -66,7 +67,7 @@ class PrimalDualSettings(Settings):
     clip_norm: Bound = 1.0  # B
     schedule: Literal["dynamic", "static"] = "dynamic"
     # mu of each f_i; None for `static` only
-    strong_convexity: Number | None = Field(gt=0, allow_inf_nan=False)
+    strong_convexity: PositiveOrNone
     report: Literal["local", "messages"] = "local"
 
 

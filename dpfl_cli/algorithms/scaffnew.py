@@ -69,9 +69,11 @@ from dpfl_cli.algorithms.api import (
     ClientNumber,
     ClientSide,
     ConfigError,
+    Count,
     Diagnostics,
     Field,
     Number,
+    Positive,
     ReleaseSpec,
     Round,
     Setup,
@@ -96,10 +98,10 @@ from dpfl_cli.privacy.diagnostics import drift_diagnostics, drift_so_far, drift_
 class ScaffNewSettings(BatchSettings):
     """Settings of `scaffnew`."""
 
-    local_steps: Number = Field(ge=1, allow_inf_nan=False)  # tau = 1 / p
-    local_lr: Number = Field(gt=0, allow_inf_nan=False)  # eta
+    local_steps: Number = Field(ge=1)  # tau = 1 / p
+    local_lr: Positive  # eta
     clip_norm: Bound  # C
-    batch_size: int | None = Field(ge=1)  # b
+    batch_size: Count | None  # b
     control: Literal["sent", "clipped", "apart", "none"]
     schedule: Literal["deterministic", "bernoulli"]
     final_release: bool

@@ -66,9 +66,8 @@ from dpfl_cli.algorithms.api import (
     Bounded,
     ConfigError,
     Diagnostics,
-    Field,
     LocalSettings,
-    Number,
+    Positive,
     Release,
     ReleaseSpec,
     Round,
@@ -94,7 +93,7 @@ class ScaffoldSettings(LocalSettings):
 
     control: Literal["sent", "clipped", "raw"] = "sent"
     release: Literal["single", "double"] = "single"
-    server_lr: Number = Field(1.0, gt=0, allow_inf_nan=False)  # eta_g
+    server_lr: Positive = 1.0  # eta_g
     warm_start: bool = False
 
 

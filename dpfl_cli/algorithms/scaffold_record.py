@@ -36,11 +36,12 @@ aggregation v_i and c_i hold the client's share of the noise only (not proved).
 
 from __future__ import annotations
 
+from pydantic import NonNegativeInt
+
 from dpfl_cli.algorithms.api import (
     GRADIENT,
     Diagnostics,
-    Field,
-    Number,
+    Positive,
     RecordSettings,
     ReleaseSpec,
     Round,
@@ -60,9 +61,9 @@ from dpfl_cli.algorithms.controls import start_state, warmed
 class ScaffoldRecordSettings(RecordSettings):
     """Settings of `scaffold_record`."""
 
-    server_lr: Number = Field(1.0, gt=0, allow_inf_nan=False)  # eta_g
+    server_lr: Positive = 1.0  # eta_g
     warm_start: bool = False
-    warm_idle_rounds: int = Field(0, ge=0)
+    warm_idle_rounds: NonNegativeInt = 0
     extra_inv_n: bool = False
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from dpfl_cli.algorithms.base import Bound, Number, Round, State
+from dpfl_cli.algorithms.base import Bound, Number, Positive, Round, State
 from dpfl_cli.algorithms.local import check_clip_norm, first_round
 from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import ConfigError
@@ -28,8 +28,8 @@ SHARE = 0.1  # of the covariance, where nothing else is said
 class SecondMomentSettings(Settings):
     """Settings of a method that is preconditioned by the covariance of features."""
 
-    server_lr: Number = Field(gt=0, allow_inf_nan=False)  # eta
-    damping: Number = Field(gt=0, allow_inf_nan=False)  # gamma
+    server_lr: Positive  # eta
+    damping: Positive  # gamma
     clip_norm: Bound  # C_g
     feature_clip_norm: Bound  # C_c
     cov_norm: Literal["mean", "paper"]

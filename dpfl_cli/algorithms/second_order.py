@@ -7,10 +7,9 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from dpfl_cli.algorithms.base import Bound, Number, Round, State, zeros_of
+from dpfl_cli.algorithms.base import Bound, NonNegative, Positive, Round, State, zeros_of
 from dpfl_cli.config.component import Settings
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
@@ -22,9 +21,9 @@ class SecondOrderSettings(Settings):
 
     clip_norm: Bound
     curvature: Literal["hessian", "covariance"] = "hessian"
-    damping: Number = Field(0.1, gt=0, allow_inf_nan=False)  # alpha
-    penalty: Number = Field(1.0, ge=0, allow_inf_nan=False)  # rho
-    server_lr: Number = Field(1.0, gt=0, allow_inf_nan=False)  # eta
+    damping: Positive = 0.1  # alpha
+    penalty: NonNegative = 1.0  # rho
+    server_lr: Positive = 1.0  # eta
     dual: Literal["off", "own_update", "paper"] = "off"
 
 

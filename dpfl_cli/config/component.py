@@ -20,7 +20,12 @@ from dpfl_cli.config.errors import ConfigError, nearest
 
 UNLIMITED = "absent: no limit"
 # a positive number; None limits nothing, as an infinite one would
-Limit = Annotated[float | None, UNLIMITED, Field(gt=0, allow_inf_nan=False)]
+Limit = Annotated[float | None, UNLIMITED, Field(gt=0)]
+# a positive number, or none where absence means something else
+PositiveOrNone = Annotated[float | None, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 CLIENT = "one of the clients"
 # the number of a client, from 0; refused where there is none of that number
 ClientNumber = Annotated[int | None, CLIENT, Field(ge=0)]

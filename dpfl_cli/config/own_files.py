@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from pydantic import Field
@@ -26,10 +26,13 @@ MOST_VALUES, DEEPEST, MOST_DIGITS = 10**4, 50, 300
 _CODE = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
 
+OwnPath = Annotated[str | None, Field(exclude=True)]  # its content is part of the identity
+
+
 class OwnFile(Settings):
     """Settings with a file of the user's, whose content is hashed in place of its path."""
 
-    path: str | None = Field(default=None, exclude=True)
+    path: OwnPath = None
 
     def identity(self) -> dict[str, Any]:
         """As of all settings, and `content`: the file's SHA-256, with the name of an object in

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import ByteSize, Field
+from pydantic import ByteSize, Field, PositiveFloat
 
-from dpfl_cli.config.component import Settings
+from dpfl_cli.config.component import Count, PositiveOrNone, Seed, Settings, Share
 
 
 class DpSettings(Settings):
@@ -28,15 +28,15 @@ class DpSettings(Settings):
     unit: Literal["client", "record"]
     relation: Literal["replace_one", "add_or_remove", "zero_out"]
     mode: Literal["sound", "paper"]
-    epsilon: float | None = Field(gt=0)
+    epsilon: PositiveOrNone
     convention: str | None
-    delta: float = Field(gt=0, lt=1)
+    delta: Share
     calibration: Literal["accountant", "zcdp", "analytic", "lemma1", "record_heuristic"] = (
         "accountant"
     )
-    v: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    v: PositiveOrNone = None
     releases: Literal["realised", "expected"] = "realised"
-    max_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_epsilon: PositiveOrNone = None
     noise: Literal["seeded", "secret"] = "seeded"
 
 
@@ -49,15 +49,15 @@ class ParticipationSettings(Settings):
     """
 
     name: Literal["full", "poisson", "fixed"] = "full"
-    cohort: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    cohort: PositiveOrNone = None
 
 
 class EvaluationSettings(Settings):
     """When models are evaluated, and which."""
 
-    every: int = Field(ge=1)
-    average_last: int = Field(ge=1)
-    final_window: int = Field(ge=1)
+    every: Count
+    average_last: Count
+    final_window: Count
 
 
 class RuntimeSettings(Settings):
@@ -73,7 +73,7 @@ class RuntimeSettings(Settings):
 
     device: Literal["auto", "cpu", "cuda"]
     noise: Literal["auto", "host", "device"] = "auto"
-    checkpoint_every: float = Field(gt=0)
+    checkpoint_every: PositiveFloat
     force: bool
     keep_model: bool | None = None
 
@@ -95,5 +95,5 @@ class LauncherSettings(Settings):
 class RootSettings(Settings):
     """The scalars at the root of a run's config."""
 
-    seed: int = Field(ge=0, lt=2**63)
+    seed: Seed
     rounds: int = Field(ge=1, le=10**9)

@@ -13,13 +13,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError, DataError, without_values
-from dpfl_cli.config.own_files import OwnFile, content_of, is_code, own_object, read_own
+from dpfl_cli.config.own_files import OwnFile, OwnPath, content_of, is_code, own_object, read_own
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
-from dpfl_cli.data.loading import fraction_of
+from dpfl_cli.data.loading import HeldOut, fraction_of
 from dpfl_cli.data.sources import DAMAGED, LARGEST, listing_sha256
 from dpfl_cli.data.streams import stream_generator
 
@@ -29,9 +28,9 @@ class ArraysSettings(Settings):
     has the test records. The identity of a run has their content, not where they lie.
     """
 
-    path: str | None = Field(default=None, exclude=True)
-    test_path: str | None = Field(default=None, exclude=True)
-    test_fraction: float = Field(default=0.0, ge=0, lt=1)
+    path: OwnPath = None
+    test_path: OwnPath = None
+    test_fraction: HeldOut = 0.0
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import Field
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import Count, Seed, Settings, component
 from dpfl_cli.config.errors import ConfigError, DataError
+from dpfl_cli.config.own_files import OwnPath
 from dpfl_cli.config.paths import expanded
 from dpfl_cli.data.catalogue import catalogue_entry
 from dpfl_cli.data.derive import facts
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.loading import Count, Seed, used
+from dpfl_cli.data.loading import used
 from dpfl_cli.data.sources import digest, kept_until_changed, listing_sha256, locate
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import read_table
@@ -57,8 +57,8 @@ class BankSettings(Settings):
     categorical: Literal["onehot", "ordinal"] = "onehot"
     train_records: Count | None = None
     data_seed: Seed = 0
-    path: str | None = Field(default=None, exclude=True)
-    test_path: str | None = Field(default=None, exclude=True)
+    path: OwnPath = None
+    test_path: OwnPath = None
 
 
 @kept_until_changed

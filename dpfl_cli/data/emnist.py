@@ -23,7 +23,7 @@ from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.characters import ORIGINS, characters, origin_files
 from dpfl_cli.data.idx import SIDE, Part
-from dpfl_cli.data.loading import UsedSettings
+from dpfl_cli.data.loading import HeldOut, UsedSettings
 from dpfl_cli.data.mnist import Mnist, Origin, Pictures
 from dpfl_cli.data.sources import content_sha256, locate, status
 
@@ -52,7 +52,7 @@ class EmnistBalancedSettings(EmnistSettings):
     """
 
     pca: int | None = Field(default=None, ge=1, le=PIXELS)
-    test_fraction: float = Field(default=0.0, ge=0, lt=1)
+    test_fraction: HeldOut = 0.0
 
 
 class Emnist(Pictures):

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import NonNegativeInt, field_validator
 
 import dpfl_cli.data.emnist
 import dpfl_cli.data.mnist  # noqa: F401
-from dpfl_cli.config.component import Component, Settings, component, lookup
+from dpfl_cli.config.component import Component, Count, Settings, component, lookup
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import content_id
 from dpfl_cli.data.backbones import (
@@ -59,10 +59,10 @@ class FeatureSettings(Settings):
 
     backbone: str = "auto"
     weights: str | None = None
-    components: int | None = Field(default=None, ge=1)
-    fit_records: int = Field(default=1000, ge=0)
-    train_records: int | None = Field(default=None, ge=1)
-    test_records: int | None = Field(default=None, ge=1)
+    components: Count | None = None
+    fit_records: NonNegativeInt = 1000
+    train_records: Count | None = None
+    test_records: Count | None = None
 
     @field_validator("backbone")
     @classmethod

@@ -22,14 +22,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import Seed, Settings, Share, component
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.catalogue import FOLDERS
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.folders import Arrays, decoded, files_below, folder_dataset
-from dpfl_cli.data.loading import Seed, held_out, split_dataset
+from dpfl_cli.data.loading import held_out, split_dataset
 from dpfl_cli.data.sources import DAMAGED, damage
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import read_table
@@ -45,7 +44,7 @@ class FedIxiSettings(Settings):
     metadata_tiny.csv says who is for testing.
     """
 
-    test_fraction: float = Field(default=0.2, gt=0, lt=1)
+    test_fraction: Share = 0.2
     data_seed: Seed = 0
 
 

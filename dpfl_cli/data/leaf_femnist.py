@@ -17,12 +17,12 @@ import numpy as np
 from annotated_types import Len
 from pydantic import Field
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import Count, Seed, Settings, Share, component
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.folders import Arrays, decoded, folder_dataset
 from dpfl_cli.data.leaf import LeafFile, Parts, UserRecords, leaf_files, leaf_parts, read_users
-from dpfl_cli.data.loading import Count, Seed, held_out, split_dataset
+from dpfl_cli.data.loading import held_out, split_dataset
 from dpfl_cli.data.streams import stream_generator
 
 CLASSES = 62
@@ -48,7 +48,7 @@ class FemnistSettings(Settings):
     share: float = Field(default=0.05, gt=0, le=1)
     clients: Count = 6
     split: Literal["iid", "writers"] = "iid"
-    test_fraction: float = Field(default=0.1, gt=0, lt=1)
+    test_fraction: Share = 0.1
     data_seed: Seed = 0
 
 

@@ -23,12 +23,11 @@ import numpy as np
 from annotated_types import Len
 from pydantic import BaseModel, Field, model_validator
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import Count, Seed, Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.folders import Arrays, decoded, folder_dataset
 from dpfl_cli.data.leaf import LeafFile, Parts, UserRecords, leaf_files, leaf_parts, read_users
-from dpfl_cli.data.loading import Count, Seed
 from dpfl_cli.data.streams import stream_generator
 
 LENGTH = 10  # tokens of a sequence

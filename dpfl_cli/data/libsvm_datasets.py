@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import NonNegativeInt
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import Count, Seed, Settings, component
 from dpfl_cli.config.errors import ConfigError, DataError
+from dpfl_cli.config.own_files import OwnPath
 from dpfl_cli.config.paths import expanded
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.libsvm import SparseRecords, parse_libsvm
-from dpfl_cli.data.loading import Count, Seed, fraction_of, unit_rows, used
+from dpfl_cli.data.loading import HeldOut, fraction_of, unit_rows, used
 from dpfl_cli.data.sources import (
     content_sha256,
     digest,
@@ -50,7 +51,7 @@ class WithoutTestFile(LibsvmOptions):
     out for testing.
     """
 
-    test_fraction: float = Field(default=0.0, ge=0, lt=1)
+    test_fraction: HeldOut = 0.0
 
 
 class WithTestFile(LibsvmOptions):
@@ -58,7 +59,7 @@ class WithTestFile(LibsvmOptions):
     none).
     """
 
-    test_records: int | None = Field(default=None, ge=0)
+    test_records: NonNegativeInt | None = None
 
 
 class LibsvmSettings(WithoutTestFile):
@@ -67,8 +68,8 @@ class LibsvmSettings(WithoutTestFile):
     `dimension` is the number of features, None: the largest index of the files.
     """
 
-    path: str | None = Field(default=None, exclude=True)
-    test_path: str | None = Field(default=None, exclude=True)
+    path: OwnPath = None
+    test_path: OwnPath = None
     dimension: Count | None = None
 
 
@@ -79,7 +80,7 @@ class Ijcnn1Settings(WithTestFile):
 
     records: Count | None = 2000
     normalise: bool = True
-    test_records: int | None = Field(default=0, ge=0)
+    test_records: NonNegativeInt | None = 0
 
 
 class A6aSettings(WithoutTestFile):

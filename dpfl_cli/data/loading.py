@@ -6,12 +6,11 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from dpfl_cli.config.component import Settings
+from dpfl_cli.config.component import Count, Settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Count = Annotated[int, Field(ge=1)]
+HeldOut = Annotated[float, Field(ge=0, lt=1)]  # share of the records that are for testing
 
 
 class UsedSettings(Settings):

@@ -22,12 +22,12 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import Seed, Settings, Share, component
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.catalogue import FOLDERS
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.folders import Arrays, decoded, files_below, folder_dataset
-from dpfl_cli.data.loading import Seed, held_out, split_dataset
+from dpfl_cli.data.loading import held_out, split_dataset
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import read_table
 
@@ -47,7 +47,7 @@ class MessidorSettings(Settings):
 
     positive_grade: Literal[1, 2] = 1
     side: int = Field(default=224, ge=8)
-    test_fraction: float = Field(default=0.25, gt=0, lt=1)
+    test_fraction: Share = 0.25
     data_seed: Seed = 0
 
 

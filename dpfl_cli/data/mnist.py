@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import NonNegativeInt, model_validator
 
 from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError, DataError
@@ -35,8 +35,8 @@ class ImageSettings(UsedSettings):
 
     standardise: bool = False
     subset: Literal["first", "random", "stratified"] = "first"
-    subset_seed: int = Field(default=0, ge=0)
-    held_out: int = Field(default=0, ge=0)
+    subset_seed: NonNegativeInt = 0
+    held_out: NonNegativeInt = 0
     pixels: Literal["unit", "raw"] = "unit"
 
     @model_validator(mode="after")

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import NonNegativeInt, PositiveFloat
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import Count, Seed, Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition
-from dpfl_cli.data.loading import Count, Seed
 from dpfl_cli.data.streams import stream_generator
 
 
@@ -47,7 +46,7 @@ class DirichletSettings(DrawnSettings):
     """
 
     kind: Literal["clientwise", "classwise"] = "clientwise"
-    alpha: float = Field(default=0.3, gt=0, allow_inf_nan=False)
+    alpha: PositiveFloat = 0.3
     records_per_client: Count | None = None
 
 
@@ -62,7 +61,7 @@ class MixedSettings(Settings):
     gets besides, and the seed that they are drawn from (None: the run's).
     """
 
-    uniform_records: int = Field(default=10_000, ge=0)
+    uniform_records: NonNegativeInt = 10_000
     own_class_records: Count = 2_850
     seed: Seed | None = None
 

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import Field
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import Count, Seed, Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.fed_ixi import standardised, volumes_info
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.loading import Count, Seed
 from dpfl_cli.data.messidor import normalised
 from dpfl_cli.data.standins import EqualSettings, joined, some_at_once
 from dpfl_cli.data.streams import stream_generator

@@ -14,14 +14,13 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import Field
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import Count, Seed, Settings, component
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data.characters import ORIGINS, characters, origin_files
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.idx import SIDE, Part
 from dpfl_cli.data.leaf_femnist import CLASSES
 from dpfl_cli.data.leaf_reddit import IGNORED, LENGTH, PAD, sequences_info
-from dpfl_cli.data.loading import Count, Seed
 from dpfl_cli.data.sources import content_sha256
 from dpfl_cli.data.streams import stream_generator
 

@@ -15,11 +15,10 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import NonNegativeFloat, PositiveFloat
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import Count, Settings, component
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.loading import Count
 from dpfl_cli.data.streams import stream_generator
 
 
@@ -35,7 +34,7 @@ class SyntheticSettings(Settings):
     dimension: Count = 100
     clients: Count = 1000
     records_per_client: Count = 1
-    u_std: float = Field(default=0.1, ge=0, allow_inf_nan=False)
+    u_std: NonNegativeFloat = 0.1
     mean_kind: Literal["vector", "vector_u", "scalar"] = "vector"
 
 
@@ -45,8 +44,8 @@ class QuadraticSettings(Settings):
     dimension: Count = 100
     clients: Count = 2
     records_per_client: Count = 1500
-    z_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    b_scale: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    z_scale: PositiveFloat = 1.0
+    b_scale: NonNegativeFloat = 1.0
 
 
 def _info(name: str, settings: Any) -> DatasetInfo:

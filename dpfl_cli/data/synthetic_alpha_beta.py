@@ -11,11 +11,11 @@ in the paper, which fixes it.
 from functools import lru_cache, partial
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import Count, Seed, Settings, component
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.loading import Count, Seed, fraction_of, unit_rows
+from dpfl_cli.data.loading import HeldOut, fraction_of, unit_rows
 from dpfl_cli.data.streams import stream_generator
 
 # keys of the stream "data"
@@ -32,12 +32,12 @@ class SyntheticAlphaBetaSettings(Settings):
 
     clients: Count = 100
     records_per_client: Count = 500
-    alpha: float = Field(default=5.0, ge=0, allow_inf_nan=False)
-    beta: float = Field(default=5.0, ge=0, allow_inf_nan=False)
+    alpha: NonNegativeFloat = 5.0
+    beta: NonNegativeFloat = 5.0
     classes: int = Field(default=10, ge=2)
     dimension: Count = 60
     label_noise: float = Field(default=0.05, ge=0, le=1)
-    test_fraction: float = Field(default=0.2, ge=0, lt=1)
+    test_fraction: HeldOut = 0.2
     normalise: bool = True
     data_seed: Seed = 0
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from annotated_types import Len
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import Count, Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.federation import DatasetInfo, Federation, Partition, Records
@@ -39,8 +39,8 @@ EVALUATED = 256  # test records that the kernel takes as one client
 class CnnSettings(Settings):
     """Settings of `model=mnist_cnn` and `model=mnist_cnn_small`."""
 
-    channels: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=2, max_length=2)]
-    hidden: Annotated[int, Field(ge=1)] | None
+    channels: Annotated[list[Count], Len(2, 2)]
+    hidden: Count | None
     activation: Literal["relu", "none"]
 
 

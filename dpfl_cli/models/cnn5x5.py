@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from annotated_types import Len
 from torch import nn
 
-from dpfl_cli.config.component import component
+from dpfl_cli.config.component import Count, component
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.client_mean import ClientMeanNetwork, ClientMeanSettings
 from dpfl_cli.models.images import Images, image_classes
-
-Width = Annotated[int, Field(ge=1)]
 
 
 class Cnn5x5Settings(ClientMeanSettings):
@@ -24,8 +22,8 @@ class Cnn5x5Settings(ClientMeanSettings):
     there is none).
     """
 
-    channels: Annotated[list[Width], Field(min_length=2, max_length=2)]
-    hidden: Width | None
+    channels: Annotated[list[Count], Len(2, 2)]
+    hidden: Count | None
 
 
 @component("model", "cnn5x5", revision=2, settings=Cnn5x5Settings)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from dpfl_cli.config.component import Settings, component
@@ -21,7 +21,7 @@ from dpfl_cli.models.second_order import SecondOrder
 class LinearRegressionSettings(Settings):
     """Settings of `linear_regression`."""
 
-    loss_factor: float = Field(0.5, gt=0, allow_inf_nan=False)
+    loss_factor: PositiveFloat = 0.5
     init: Literal["zeros", "normal"] = "zeros"
     objective: bool = False
     gradient_quantiles: bool = False

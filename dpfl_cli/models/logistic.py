@@ -42,10 +42,10 @@ from dpfl_cli.privacy.client_values import opened
 class LogisticSettings(PenaltySettings):
     """Settings of `logistic_regression`."""
 
-    l2: float | None = Field(ge=0, allow_inf_nan=False)  # theta_2, lambda
+    l2: float | None = Field(ge=0)  # theta_2, lambda
     init: Literal["zeros", "normal"]
     gradient_quantiles: bool = False
-    condition: float | None = Field(None, gt=1, allow_inf_nan=False, validate_default=True)  # kappa
+    condition: float | None = Field(None, gt=1, validate_default=True)  # kappa
 
     @field_validator("condition")
     @classmethod

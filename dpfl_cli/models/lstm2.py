@@ -7,29 +7,25 @@ Reference: LEAF's model of Reddit (Caldas et al. 2018, arXiv 1812.01097), withou
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpfl_cli.config.component import component
+from dpfl_cli.config.component import Count, component
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.leaf_reddit import IGNORED, UNK
 from dpfl_cli.models.client_mean import ClientMeanNetwork, ClientMeanSettings
 from dpfl_cli.models.objective import misfit
 
 LAYERS = 2
-Width = Annotated[int, Field(ge=1)]
 
 
 class Lstm2Settings(ClientMeanSettings):
     """Size of a token's vector, and of each layer's state."""
 
-    embedding: Width
-    hidden: Width
+    embedding: Count
+    hidden: Count
 
 
 class PlainLstm(nn.LSTM):

@@ -12,11 +12,12 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from annotated_types import Len
+from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn import functional
 
-from dpfl_cli.config.component import component
+from dpfl_cli.config.component import Count, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Records
 from dpfl_cli.models.dense import Dense, classes_of
@@ -27,13 +28,13 @@ from dpfl_cli.models.prox import PenaltySettings, penalty_of
 class MlpSettings(PenaltySettings):
     """Settings of `mlp`."""
 
-    hidden: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
+    hidden: Annotated[list[Count], Len(1)]
     activation: Activation
-    average_pool: int = Field(ge=1)
-    l2: float = Field(ge=0, allow_inf_nan=False)
+    average_pool: Count
+    l2: NonNegativeFloat
     precision: Literal["float32", "float64"]
     gradient_quantiles: bool = False
-    train_loss_records: Annotated[int, Field(ge=1)] | None = None
+    train_loss_records: Count | None = None
 
 
 @component("model", "mlp", revision=3, settings=MlpSettings)

@@ -21,10 +21,10 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import PositiveFloat, field_validator
 from torch import Tensor, nn
 
-from dpfl_cli.config.component import component
+from dpfl_cli.config.component import Count, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.images import Images, image_classes
@@ -48,8 +48,8 @@ class MobileNetSettings(NetworkSettings):
     """Settings of `mobilenet`."""
 
     version: Literal["v2", "v1"]
-    width: float = Field(gt=0, allow_inf_nan=False)
-    groups: int = Field(ge=1)
+    width: PositiveFloat
+    groups: Count
     first_stride: Literal[1, 2]
     gradient_quantiles: bool
 

@@ -19,16 +19,15 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from dpfl_cli.config.component import ClientNumber, Settings
+from dpfl_cli.config.component import ClientNumber, Count, Settings
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams
@@ -65,7 +64,7 @@ class NetworkSettings(Settings):
     """
 
     watched_client: ClientNumber = None
-    train_loss_records: Annotated[int, Field(ge=1)] | None = None
+    train_loss_records: Count | None = None
 
 
 class Network(Objective):

@@ -19,7 +19,7 @@ from math import inf
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from dpfl_cli.config.component import Settings
@@ -69,9 +69,9 @@ class PenaltySettings(Settings):
     """The settings of a model that say what g is."""
 
     penalty: Literal["none", "l1_box", "box", "ball"]
-    l1_weight: float = Field(ge=0, allow_inf_nan=False)  # omega
-    box: float = Field(gt=0, allow_inf_nan=False)  # alpha
-    radius: float = Field(gt=0, allow_inf_nan=False)
+    l1_weight: NonNegativeFloat  # omega
+    box: PositiveFloat  # alpha
+    radius: PositiveFloat
 
 
 def penalty_of(settings: PenaltySettings) -> Penalty:

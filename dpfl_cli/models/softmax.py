@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import weakref
 from math import prod, sqrt
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import Count, Settings, component
 from dpfl_cli.data.federation import DatasetInfo, Records
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.models.dense import DTYPES, classes_of
@@ -32,17 +32,17 @@ class SoftmaxSettings(Settings):
     """Settings of `softmax_regression`."""
 
     bias: bool
-    l2: float = Field(ge=0, allow_inf_nan=False)
+    l2: NonNegativeFloat
     init: Literal["zeros", "normal", "uniform"]
-    init_scale: float = Field(gt=0, allow_inf_nan=False)
-    frozen_width: int | None = Field(ge=1)
-    frozen_seed: int = Field(ge=0)
+    init_scale: PositiveFloat
+    frozen_width: Count | None
+    frozen_seed: NonNegativeInt
     feature_norm: Literal["none", "l2"]
     precision: Literal["float32", "float64"]
     solver: Literal["cg", "cholesky"]
     solver_precision: Literal["float32", "float64"]
     gradient_quantiles: bool = False
-    train_loss_records: Annotated[int, Field(ge=1)] | None = None
+    train_loss_records: Count | None = None
 
 
 @component("model", "softmax_regression", revision=5, settings=SoftmaxSettings)

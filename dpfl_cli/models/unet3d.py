@@ -6,21 +6,19 @@ Batch normalisation would let records of a pass meet, and has a state that no re
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpfl_cli.config.component import component
+from dpfl_cli.config.component import Count, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.client_mean import ClientMeanNetwork, ClientMeanSettings
 from dpfl_cli.models.objective import misfit
 
 EPSILON = 1e-9  # of the loss's denominator
-Width = Annotated[int, Field(ge=1)]
 
 
 class Unet3dSettings(ClientMeanSettings):
@@ -28,8 +26,8 @@ class Unet3dSettings(ClientMeanSettings):
     twice as many.
     """
 
-    channels: Width
-    groups: Width
+    channels: Count
+    groups: Count
 
 
 class Convolution(nn.Conv3d):

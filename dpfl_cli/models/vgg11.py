@@ -14,13 +14,12 @@ fan_out), linear layers N(0, 0.01^2), biases 0.
 from __future__ import annotations
 
 from math import prod, sqrt
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
 from torch import nn
 
-from dpfl_cli.config.component import component
+from dpfl_cli.config.component import Count, component
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.client_mean import ClientMeanNetwork, ClientMeanSettings
 from dpfl_cli.models.images import Images, image_classes
@@ -38,8 +37,8 @@ class Vgg11Settings(ClientMeanSettings):
     """Width of the first convolution, of the two hidden fully connected layers (None: one layer on
     means over all places), and the law of the initial values."""
 
-    width: Annotated[int, Field(ge=1)]
-    hidden: Annotated[int, Field(ge=1)] | None
+    width: Count
+    hidden: Count | None
     init: Literal["default", "kaiming"] = "default"
 
 

@@ -11,10 +11,9 @@ replace_one: local std 0.7 C = 0.35 * 2C, so z = 0.35; central std on the mean
 import math
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
 from torch import Tensor
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import PositiveOrNone, Settings, component
 from dpfl_cli.privacy.bounded import per_run
 from dpfl_cli.privacy.client_values import ClientValues, client_values, own_values
 from dpfl_cli.privacy.ledger import Scope
@@ -29,7 +28,7 @@ class GaussianSettings(Settings):
       noise_multiplier: z = std / sensitivity; None where a target epsilon is to determine it.
     """
 
-    noise_multiplier: float | None = Field(gt=0, allow_inf_nan=False)
+    noise_multiplier: PositiveOrNone
 
 
 @component("mechanism", "none", revision=1, settings=Settings)

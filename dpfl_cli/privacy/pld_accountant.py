@@ -5,9 +5,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-from pydantic import Field
 
-from dpfl_cli.config.component import Settings, component
+from dpfl_cli.config.component import PositiveOrNone, Settings, component
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.accountants import Accountant, TooLargeToPrice
 from dpfl_cli.privacy.amplification import poisson_epsilon
@@ -24,7 +23,7 @@ class PldSettings(Settings):
       interval: width of a grid cell of privacy loss; None: chosen by the ledger.
     """
 
-    interval: float | None = Field(default=None, gt=0)
+    interval: PositiveOrNone = None
 
 
 @component("accountant", "pld", revision=1, settings=PldSettings)

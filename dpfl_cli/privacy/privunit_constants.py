@@ -10,9 +10,9 @@ from functools import lru_cache
 from typing import Literal
 
 import scipy  # it imports its parts when they are used
-from pydantic import Field
+from pydantic import PositiveFloat
 
-from dpfl_cli.config.component import Settings
+from dpfl_cli.config.component import PositiveOrNone, Settings
 from dpfl_cli.config.errors import ConfigError
 
 GammaRule = Literal["paper", "exact"]
@@ -34,10 +34,10 @@ class PrivUnitSettings(Settings):
       split: "given", or "optimal" for the split of e0 + e1 with the least mean squared error.
     """
 
-    epsilon_cap: float = Field(gt=0, allow_inf_nan=False)
-    epsilon_direction: float = Field(gt=0, allow_inf_nan=False)
-    epsilon_norm: float = Field(gt=0, allow_inf_nan=False)
-    epsilon: float | None = Field(gt=0, allow_inf_nan=False)
+    epsilon_cap: PositiveFloat
+    epsilon_direction: PositiveFloat
+    epsilon_norm: PositiveFloat
+    epsilon: PositiveOrNone
     gamma_rule: GammaRule
     split: Literal["given", "optimal"]
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from dpfl_cli.config.component import parse_settings
+from dpfl_cli.config.component import PositiveOrNone, parse_settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.simulation.signals import handled
 from dpfl_cli.simulation.workers import Assignment, Backend, Entry, Future
@@ -51,8 +51,8 @@ class Ray(Backend):
 
     package = "ray"
     address: str | None
-    cpus_per_worker: int = Field(gt=0)
-    gpus_per_worker: float = Field(ge=0)
+    cpus_per_worker: PositiveInt
+    gpus_per_worker: NonNegativeFloat
 
     @property
     def local(self) -> bool:
@@ -93,10 +93,10 @@ class Submitit(Backend):
     package = "submitit"
     executor: Literal["local", "slurm"]
     folder: str | None
-    timeout: int = Field(gt=0)
-    cpus_per_worker: int = Field(gt=0)
-    gpus_per_worker: int = Field(ge=0)
-    memory_per_worker: float | None = Field(gt=0)
+    timeout: PositiveInt
+    cpus_per_worker: PositiveInt
+    gpus_per_worker: NonNegativeInt
+    memory_per_worker: PositiveOrNone
     partition: str | None
     account: str | None
     slurm: dict[str, Any]

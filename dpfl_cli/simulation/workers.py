@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from pydantic import Field
+from pydantic import PositiveInt
 
 from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import ConfigError, DpflError
@@ -114,7 +114,7 @@ class Backend(Settings):
     """
 
     package: ClassVar[str]
-    workers: int | None = Field(gt=0)
+    workers: PositiveInt | None
 
     @property
     def local(self) -> bool:
