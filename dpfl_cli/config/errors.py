@@ -9,7 +9,6 @@ import re
 import traceback
 from collections.abc import Iterable
 from types import FrameType
-from typing import ClassVar
 
 LONG = re.compile(r"[^\s/]{299,}[^\s/:]")  # what a line cuts, such as a number of a thousand digits
 
@@ -23,7 +22,7 @@ class DpflError(Exception):
     """Base of all errors meant for the user; `str(error)` is one line."""
 
     exit_code = 2
-    raised: ClassVar[int] = 0  # how many there were, caught or not
+    raised = 0  # how many there were, caught or not
 
     def __init__(self, message: str) -> None:
         super().__init__(shortened(" ".join(message.split())))

@@ -58,8 +58,8 @@ class EmnistBalancedSettings(EmnistSettings):
 class Emnist(Pictures):
     """Pixels in [0, 1]; other data may stand in."""
 
-    standins: ClassVar[tuple[str, ...]]  # data sets that what stands in is made of
-    instead: ClassVar[type[Pictures]]  # what stands in
+    standins: tuple[str, ...]  # data sets that what stands in is made of
+    instead: type[Pictures]  # what stands in
 
     @classmethod
     def images(cls, part: Part) -> np.ndarray:

@@ -13,7 +13,7 @@ and only of blocks with records that are asked for.
 import logging
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from pydantic import NonNegativeInt, field_validator
@@ -202,8 +202,8 @@ class Resolved:
 class FeatureDataset:
     """Features [N, d] float32 and the labels of the images, in the order of the files."""
 
-    name: ClassVar[str]
-    base: ClassVar[str]  # the data set of the images
+    name: str
+    base: str  # the data set of the images
 
     @staticmethod
     def not_covered(settings: FeatureSettings) -> list[str]:

@@ -9,7 +9,7 @@ different seeds solve the same problem.
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import NonNegativeInt
@@ -118,10 +118,10 @@ class LibsvmDataset:
     file or held out. A data set of the catalogue is known in size before its files are read.
     """
 
-    name: ClassVar[str]
-    dimension: ClassVar[int]
-    size: ClassVar[int]  # records of the training file
-    test_size: ClassVar[int] = 0  # records of the test file
+    name: str
+    dimension: int
+    size: int  # records of the training file
+    test_size = 0  # records of the test file
 
     @classmethod
     def files(cls, settings: Any) -> LibsvmFiles:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache, partialmethod
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import NonNegativeInt, model_validator
@@ -51,10 +51,10 @@ class Pictures:
     run's seed.
     """
 
-    name: ClassVar[str]
-    shape: ClassVar[tuple[int, ...]] = (SIDE, SIDE)
-    classes: ClassVar[int] = CLASSES
-    standin: ClassVar[str]  # what may stand in for the files, in words
+    name: str
+    shape: tuple[int, ...] = (SIDE, SIDE)
+    classes = CLASSES
+    standin: str  # what may stand in for the files, in words
 
     @classmethod
     def size(cls, part: Part) -> int:
@@ -133,9 +133,9 @@ class Images(Pictures):
     runs. Mean and std are the usual published constants of the training images' channels.
     """
 
-    mean: ClassVar[tuple[float, ...]]
-    std: ClassVar[tuple[float, ...]]
-    scale: ClassVar[str] = "pixel mean and std"  # what standardising takes from the data
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    scale = "pixel mean and std"  # what standardising takes from the data
 
     @classmethod
     def not_covered(cls, settings: ImageSettings) -> list[str]:

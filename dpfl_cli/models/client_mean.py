@@ -7,7 +7,7 @@ Learning Algorithms", 2023, arXiv:2304.05127, section 3 (clients' test errors ha
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
@@ -36,7 +36,7 @@ class ClientMeanNetwork(Network):
         the dataset says whose they are.
     """
 
-    test_metrics: ClassVar[frozenset[str]] = frozenset({"accuracy", "test_error", "test_loss"})
+    test_metrics = frozenset({"accuracy", "test_error", "test_loss"})
 
     def unreleased(self) -> frozenset[str]:
         owned = any(federation.dataset.test_natural is not None for federation in self.federations)

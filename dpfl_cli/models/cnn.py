@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -60,7 +60,7 @@ class CnnObjective(Images, Network):
     cross-entropy.
     """
 
-    unreleased_metrics: ClassVar[frozenset[str]] = frozenset()
+    unreleased_metrics = frozenset()
 
     def __init__(self, settings: CnnSettings, federations: list[Federation], *rest: Any) -> None:
         super().__init__(settings, federations, *rest)

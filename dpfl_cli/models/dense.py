@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,8 +60,8 @@ class Dense(Objective):
       ones: how many of a layer's inputs are always 1 and count as no input of initial values.
     """
 
-    provides: ClassVar[frozenset[str]] = frozenset({"clipped_gradient", "squared_gradient_norms"})
-    unreleased_metrics: ClassVar[frozenset[str]] = frozenset({"train_loss"})
+    provides = frozenset({"clipped_gradient", "squared_gradient_norms"})
+    unreleased_metrics = frozenset({"train_loss"})
     loss: Loss = CrossEntropy()
     activation: Activation = "relu"
     ones = 0

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -72,9 +72,7 @@ class LogisticRegression(SecondOrder):
 
     dtype = torch.float64
     loss = Logistic()
-    unreleased_metrics: ClassVar[frozenset[str]] = frozenset(
-        {"train_loss", "squared_error", "suboptimality"}
-    )
+    unreleased_metrics = frozenset({"train_loss", "squared_error", "suboptimality"})
 
     @staticmethod
     def not_covered(settings: LogisticSettings) -> list[str]:

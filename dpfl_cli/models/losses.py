@@ -13,7 +13,6 @@ of records, every loss has
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ from torch import Tensor
 class CrossEntropy:
     """-ln p_t with p = softmax(z), for a class t."""
 
-    name: ClassVar[str] = "cross_entropy"
+    name = "cross_entropy"
     scale: float = 1.0
 
     def values(self, z: Tensor, targets: Tensor) -> Tensor:
@@ -47,7 +46,7 @@ class CrossEntropy:
 class Logistic:
     """ln(1 + exp(-y z)) for y = -1 or 1."""
 
-    name: ClassVar[str] = "logistic"
+    name = "logistic"
     scale: float = 1.0
 
     def values(self, z: Tensor, targets: Tensor) -> Tensor:
@@ -73,7 +72,7 @@ class Logistic:
 class Squared:
     """scale (z - y)^2."""
 
-    name: ClassVar[str] = "squared"
+    name = "squared"
     scale: float
 
     def values(self, z: Tensor, targets: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,8 +74,8 @@ class Network(Objective):
     """
 
     dtype = torch.float32
-    provides: ClassVar[frozenset[str]] = frozenset({"clipped_gradient", "squared_gradient_norms"})
-    unreleased_metrics: ClassVar[frozenset[str]] = frozenset({"train_loss"})
+    provides = frozenset({"clipped_gradient", "squared_gradient_norms"})
+    unreleased_metrics = frozenset({"train_loss"})
 
     def __init__(self, settings: Any, federations: list[Federation], *rest: Any) -> None:
         super().__init__(settings, federations, *rest)

@@ -9,7 +9,7 @@ equal but faster computation, tested against the definition.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -69,8 +69,8 @@ class Objective(ABC):
     dimension: int
     features: int
     solver_residual: float = 0.0
-    provides: ClassVar[frozenset[str]] = frozenset()
-    unreleased_metrics: ClassVar[frozenset[str]] = frozenset()
+    provides: frozenset[str] = frozenset()
+    unreleased_metrics: frozenset[str] = frozenset()
 
     def __init_subclass__(cls, **options: Any) -> None:
         """A class that says anew what a gradient is takes steps by it: the faster `local_descent`

@@ -11,7 +11,7 @@ References:
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ class SecondOrder(SingleLayer):
     `solver_precision`.
     """
 
-    provides: ClassVar[frozenset[str]] = SingleLayer.provides | {"damped_solve", "covariance"}
+    provides = SingleLayer.provides | {"damped_solve", "covariance"}
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

@@ -6,8 +6,6 @@ Batch normalisation would let records of a pass meet, and has a state that no re
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -104,7 +102,7 @@ class Unet3d(ClientMeanNetwork):
     dice.
     """
 
-    test_metrics: ClassVar[frozenset[str]] = frozenset({"dice", "test_error", "test_loss"})
+    test_metrics = frozenset({"dice", "test_error", "test_loss"})
 
     @classmethod
     def network(cls, settings: Unet3dSettings, info: DatasetInfo) -> nn.Module:

@@ -11,7 +11,7 @@ Notation: z noise multiplier = std / sensitivity, mu = 1 / z.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -44,12 +44,12 @@ class Accountant(ABC):
         release as if all clients took part, which bounds it.
     """
 
-    name: ClassVar[str]
-    curve: ClassVar[str]
-    guarantee: ClassVar[str] = "(epsilon, delta)-DP"
-    tolerance: ClassVar[float] = 1e-9
-    variants: ClassVar[tuple[dict[str, Any], ...]] = ({},)
-    amplifies: ClassVar[str | None] = None
+    name: str
+    curve: str
+    guarantee = "(epsilon, delta)-DP"
+    tolerance = 1e-9
+    variants: tuple[dict[str, Any], ...] = ({},)
+    amplifies: str | None = None
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings

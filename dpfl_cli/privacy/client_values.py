@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -69,8 +69,8 @@ def _nature(func: Callable[..., Any]) -> tuple[str, bool]:
 class Unreleased(Tensor):
     """A tensor that no release has paid for; marks what it touches."""
 
-    what: ClassVar[str]
-    way_out: ClassVar[str]  # how its values may reach anybody
+    what: str
+    way_out: str  # how its values may reach anybody
     # the `cohorts.Cohort` of a round whose clients' values went into it; None where all take part
     cohort: Any = None
 

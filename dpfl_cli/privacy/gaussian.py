@@ -9,7 +9,7 @@ replace_one: local std 0.7 C = 0.35 * 2C, so z = 0.35; central std on the mean
 """
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -35,8 +35,8 @@ class GaussianSettings(Settings):
 class NoNoise(Mechanism):
     """No mechanism: the server sees every contribution as it is; epsilon is infinite."""
 
-    trusts: ClassVar[frozenset[str]] = frozenset({"none"})
-    needs_bound: ClassVar[bool] = False
+    trusts = frozenset({"none"})
+    needs_bound = False
 
     @classmethod
     def event(
@@ -58,8 +58,8 @@ class NoNoise(Mechanism):
 class _Gaussian(Mechanism):
     """What the Gaussian mechanisms share: the event of a release, and noise."""
 
-    noise_field: ClassVar[str | None] = "noise_multiplier"
-    _scope: ClassVar[Scope]
+    noise_field = "noise_multiplier"
+    _scope: Scope
 
     @classmethod
     def event(
@@ -95,8 +95,8 @@ class LocalGaussian(_Gaussian):
     data.
     """
 
-    trusts: ClassVar[frozenset[str]] = frozenset({"local"})
-    _scope: ClassVar[Scope] = "client"
+    trusts = frozenset({"local"})
+    _scope = "client"
 
     def _released(self, call: Call) -> Release:
         """Messages [R, M, d] or [R, M]; a client's echo is its own message."""
@@ -126,8 +126,8 @@ class CentralGaussian(_Gaussian):
     those who do not take part are absent; a cohort without clients is noise alone.
     """
 
-    trusts: ClassVar[frozenset[str]] = frozenset({"central"})
-    _scope: ClassVar[Scope] = "federation"
+    trusts = frozenset({"central"})
+    _scope = "federation"
 
     def _released(self, call: Call) -> Release:
         """The noisy mean [R, d] or [R]; a client's echo is its own clipped contribution, which it
@@ -177,8 +177,8 @@ class SharedGaussian(_Gaussian):
     largest.
     """
 
-    trusts: ClassVar[frozenset[str]] = frozenset({"secure_aggregation"})
-    _scope: ClassVar[Scope] = "federation"
+    trusts = frozenset({"secure_aggregation"})
+    _scope = "federation"
 
     @classmethod
     def whole_noise(cls, settings: SharedSettings) -> bool:

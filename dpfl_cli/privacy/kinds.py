@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -59,9 +59,9 @@ class Kind(ABC):
     losses(entries)          [Losses]
     """
 
-    name: ClassVar[str]  # in ledgers
-    label: ClassVar[str]
-    event_name: ClassVar[str]  # of dp-accounting's event
+    name: str  # in ledgers
+    label: str
+    event_name: str  # of dp-accounting's event
 
     @abstractmethod
     def event(self, parameter: float) -> dp_accounting.DpEvent:

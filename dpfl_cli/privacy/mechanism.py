@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -85,12 +85,12 @@ class Mechanism(ABC):
     Class attributes say what it is for; `event` is what one release costs, `_released` makes one.
     """
 
-    trusts: ClassVar[frozenset[str]]  # the trust models under which it makes sense
-    relations: ClassVar[frozenset[str]] = frozenset({"replace_one", "add_or_remove", "zero_out"})
-    shapes: ClassVar[frozenset[str]] = frozenset({"vector", "scalar", "matrix"})  # that it releases
-    noise_field: ClassVar[str | None] = None  # the setting that calibration solves for
-    needs_bound: ClassVar[bool] = True  # whether contributions must be clipped
-    parts: ClassVar[tuple[str, ...]] = ("",)  # how the names of a release's streams end
+    trusts: frozenset[str]  # the trust models under which it makes sense
+    relations = frozenset({"replace_one", "add_or_remove", "zero_out"})
+    shapes = frozenset({"vector", "scalar", "matrix"})  # that it releases
+    noise_field: str | None = None  # the setting that calibration solves for
+    needs_bound = True  # whether contributions must be clipped
+    parts: tuple[str, ...] = ("",)  # how the names of a release's streams end
 
     def __init__(self, settings: Sequence[Any], site: Site) -> None:
         self.settings = list(settings)

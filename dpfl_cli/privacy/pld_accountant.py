@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -43,12 +42,12 @@ class PldAccountant(Accountant):
     tolerance = 1e-4
     amplifies = "poisson"
 
-    largest_epsilon: ClassVar[float] = 500.0
-    largest_grid: ClassVar[float] = 2.0**30  # bytes
-    bytes_per_point: ClassVar[float] = 200.0  # measured peak of dp-accounting's construction
-    usual_points: ClassVar[int] = 1 << 18
-    points_of_round: ClassVar[int] = 1 << 14  # where clients are drawn
-    most_levels: ClassVar[int] = 100  # distinct pure epsilons, one FFT each
+    largest_epsilon = 500.0
+    largest_grid = 2.0**30  # bytes
+    bytes_per_point = 200.0  # measured peak of dp-accounting's construction
+    usual_points = 1 << 18
+    points_of_round = 1 << 14  # where clients are drawn
+    most_levels = 100  # distinct pure epsilons, one FFT each
 
     def _epsilon(self, entries: list[LedgerEntry], delta: float) -> float:
         if entries[0].law == "poisson":

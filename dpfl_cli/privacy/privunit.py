@@ -21,7 +21,7 @@ than e1 allows, and the exact loss is smaller: 5.5859 for 2 + 2 + 2 at d = 100.
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import scipy  # it imports its parts when they are used
@@ -55,12 +55,10 @@ class PrivUnit(Mechanism):
     All randomness comes from streams `noise/<release>/...`, one address per run, round and client.
     """
 
-    trusts: ClassVar[frozenset[str]] = frozenset({"local"})
-    shapes: ClassVar[frozenset[str]] = frozenset({"vector"})
-    noise_field: ClassVar[str | None] = "epsilon"
-    parts: ClassVar[tuple[str, ...]] = tuple(
-        f"/{part}" for part in ("cap", "quantile", "round", "keep", "other", "direction")
-    )
+    trusts = frozenset({"local"})
+    shapes = frozenset({"vector"})
+    noise_field = "epsilon"
+    parts = tuple(f"/{part}" for part in ("cap", "quantile", "round", "keep", "other", "direction"))
 
     def __init__(self, settings: Sequence[Any], site: Site) -> None:
         super().__init__(settings, site)
