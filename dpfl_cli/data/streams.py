@@ -52,7 +52,8 @@ class _Kept:
     Attributes:
       epochs: R of them, which multiple of the tile's rounds each run is in.
       rows: (seed, epoch) -> its row of values.
-      values: [n, rounds, clients, size]; runs that share seed and epoch share a row.
+      values: [n, rounds, clients, size], the tiles' first rounds; runs that share seed and epoch
+        share a row.
       index: [R] the row of values of every run.
     """
 
@@ -69,10 +70,17 @@ class Streams:
       seeds: one seed per run, R of them. Runs with equal seeds draw equal numbers.
       noise: the device that draws what is asked for on it (`device_draws`); None for the host,
         which draws for every device.
+      last: the last round that is asked for, as far as is known: tiles are drawn up to it.
     """
 
-    def __init__(self, seeds: Sequence[int], noise: torch.device | str | None = None) -> None:
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        noise: torch.device | str | None = None,
+        last: int | None = None,
+    ) -> None:
         self.seeds = list(seeds)
+        self._last = last
         self._device = None if noise is None else DeviceDraws(seeds, noise)
         self._kept: dict[tuple[Any, ...], _Kept] = {}
 
@@ -232,14 +240,18 @@ class Streams:
         epochs: list[int] = multiples.tolist()
         key = wanted.law, wanted.name, tile, clients, wanted.size, dtype
         kept = self._kept.get(key)
-        if kept is None or kept.epochs != epochs:
+        needed = 1 + int(within.max(initial=0))
+        if kept is None or kept.epochs != epochs or needed > kept.values.shape[1]:
+            most = depth if self._last is None else 1 + self._last - depth * min(epochs, default=0)
+            if needed <= most < depth:  # nobody goes on to the later rounds of these tiles
+                depth = most
             addresses = list(zip(self.seeds, epochs, strict=True))
             rows = {address: row for row, address in enumerate(dict.fromkeys(addresses))}
             values = np.empty((len(rows), depth, clients, wanted.size), dtype)
             jobs = []
             for address, row in rows.items():
-                if kept is not None and address in kept.rows:
-                    values[row] = kept.values[kept.rows[address]]
+                if kept is not None and address in kept.rows and kept.values.shape[1] >= depth:
+                    values[row] = kept.values[kept.rows[address], :depth]
                 else:
                     place = (*address, tile)
                     jobs.append(partial(_fill, wanted, values, [row], slice(None), place))

@@ -144,7 +144,9 @@ def may_guess(least: Blow, canaries: int, guesses: int, right: int, chance: floa
         before = wrong
         wrong = max(wrong, least(sure))
         sure += i / (guesses - i) * (wrong - before)
-    return sure + wrong <= guesses / canaries
+        if sure + wrong > guesses / canaries:  # neither ever falls
+            return False
+    return True
 
 
 def _gaussian_curve(mu: float, _: float) -> Blow:

@@ -303,6 +303,15 @@ class BatchLedger:
         self.started = self.started or [Ledger() for _ in range(self.runs)]
         self.logs: dict[str, ReleaseLog] = {}
 
+    def kinds(self) -> list[int]:
+        """A run of every kind: any other that began here has made the same releases with the same
+        noise as one of these.
+        """
+        columns = [one for log in self.logs.values() for one in (log.parameters, log.counts)]
+        table = np.hstack([np.zeros((self.runs, 1)), *columns])
+        _, first = np.unique(table, axis=0, return_index=True)
+        return [int(run) for run in first]
+
     def of_run(self, run: int) -> Ledger:
         """The ledger of one run so far."""
         ledger = self.started[run]

@@ -25,7 +25,7 @@ from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.memory import keep_freed_memory
 from dpfl_cli.simulation.results import origin, privacy_report
 from dpfl_cli.simulation.run_plan import Plan
-from dpfl_cli.simulation.stack import Stack, noise_device
+from dpfl_cli.simulation.stack import Stack
 from dpfl_cli.simulation.store import RunRecord, RunStore, metrics_csv, sealed
 
 REVISION = 1  # raised when a change moves the scores
@@ -133,7 +133,15 @@ class _Stack(Stack):
         super().__init__([Member(plan) for _ in seeds])
 
     def _noise_streams(self, first: Plan) -> Streams:
-        return Streams(self._seeds, noise_device(first.runtime.noise, self.device))
+        return self._streams(self._seeds)
+
+    def check_ledgers(self) -> None:
+        """What was released is what the plan's price is of."""
+        self.write_back()
+        for run in self.ledger.kinds():
+            member = self.members[run]
+            member.ledger = self.ledger.of_run(run)
+            member.check_ledger()
 
 
 def audit(plan: Plan, canaries: int, advance: Callable[[int], None] = lambda runs: None) -> Audit:
@@ -162,9 +170,7 @@ def audit(plan: Plan, canaries: int, advance: Callable[[int], None] = lambda run
         for _ in range(plan.last_round):
             stack.step(shown=False)
         stack.mechanism.verify()
-        stack.collect()
-        for member in stack.members:
-            member.check_ledger()  # what was released is what the plan's price is of
+        stack.check_ledgers()
         scores.append(put.scores.numpy())
         gaussian &= put.gaussian
         advance(len(put.scores))

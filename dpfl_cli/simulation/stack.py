@@ -151,9 +151,7 @@ class Stack:
                 "would only add noise; a record-level method needs at least one record at each "
                 "client"
             )
-        self.streams = Streams(
-            [plan.seed for plan in plans], noise_device(first.runtime.noise, self.device)
-        )
+        self.streams = self._streams([plan.seed for plan in plans])
         if before is not None:
             self.streams.take_over(before)
         self.ledger = BatchLedger(len(plans), started=[member.ledger for member in self.members])
@@ -201,6 +199,12 @@ class Stack:
         if first.dp.noise == "seeded":
             return self.streams
         return Streams([secrets.randbits(128) for _ in self.members])
+
+    def _streams(self, seeds: Sequence[int]) -> Streams:
+        first = self.members[0].plan
+        each = max((spec.per_round for spec in first.specs), default=1)
+        last = (int(self._last.max()) + 1) * each - 1  # of the addresses of noise (`Mechanism`)
+        return Streams(seeds, noise_device(first.runtime.noise, self.device), last)
 
     def _begin(self) -> None:
         """Sets up round 0 of the members that are at their beginning."""

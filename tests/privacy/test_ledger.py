@@ -112,6 +112,9 @@ def test_a_batch_writes_each_run_what_it_would_write_alone_also_across_a_restart
         for written in ledger.entries:
             assert isinstance(written.parameter, tuple) == (len(set(model[run][written.name])) > 1)
             assert written.sensitivity == 2.0
+    if restart == 1:
+        kinds = [batch.of_run(run) for run in batch.kinds()]
+        assert all(batch.of_run(run) in kinds for run in range(runs))
 
 
 def test_constant_noise_is_one_number_and_a_count():

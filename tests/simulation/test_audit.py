@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.compose import compose_config
+from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.cohorts import drawn, members_of
 from dpfl_cli.privacy.gaussian import CentralGaussian
+from dpfl_cli.privacy.ledger import ReleaseLog
 from dpfl_cli.simulation import stack
 from dpfl_cli.simulation.audit import Audit, audit
 from dpfl_cli.simulation.plan import make_plan
@@ -113,6 +116,17 @@ def test_a_client_that_is_always_drawn_is_caught(monkeypatch):
         canaries=500,
     )
     assert found.excess > 0
+
+
+def test_the_ledger_of_every_run_is_looked_at(monkeypatch):
+    whole = ReleaseLog.charge
+
+    def forgetful(self, rounds, charged, *more):
+        whole(self, rounds, charged & (np.arange(len(charged)) != 7), *more)
+
+    monkeypatch.setattr(ReleaseLog, "charge", forgetful)
+    with pytest.raises(PrivacyError, match="the ledger after 2 rounds"):
+        audited("algorithm=fedavg", "dp=cdp", canaries=20)
 
 
 def test_the_command_reports_and_tells_by_its_exit_code(monkeypatch, tmp_path, capsys):
