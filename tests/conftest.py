@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import itertools
 import os
@@ -11,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
-from hydra.plugins.config_source import ConfigResult
 from hypothesis import settings
 
 from dpfl_cli.cli.start import importing
@@ -32,28 +29,6 @@ def pytest_collection() -> Iterator[None]:
         collected = yield
     gc.set_threshold(700, 10, 100)
     return collected
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _configs_are_parsed_once() -> Iterator[None]:
-    """Hydra parses the same files at every composition, which takes 40 % of it: here once, as long
-    as they stay as they are.
-    """
-    read, kept = FileConfigSource.load_config, {}
-
-    def load_config(source: FileConfigSource, config_path: str) -> ConfigResult:
-        file = Path(source.path, source._normalize_file_name(config_path)).resolve()
-        if not file.is_file():
-            return read(source, config_path)  # which says so
-        state = file.stat()
-        key = source.provider, source.path, file, state.st_mtime_ns, state.st_size
-        if key not in kept:
-            kept[key] = read(source, config_path)
-        return copy.deepcopy(kept[key])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FileConfigSource, "load_config", load_config)
-        yield
 
 
 @pytest.fixture(autouse=True)

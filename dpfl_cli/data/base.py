@@ -44,7 +44,7 @@ class DatasetComponent(Protocol):
         its arrays.
 
         A dataset whose features take long to read or compute has `outline` besides, with the same
-        arguments: the labels alone.
+        arguments: the labels alone, or without classes as many records of no width.
         """
         ...
 

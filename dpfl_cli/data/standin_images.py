@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partialmethod
 from typing import Annotated
 
 import numpy as np
@@ -15,7 +15,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.fed_ixi import standardised, volumes_info
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.messidor import normalised
-from dpfl_cli.data.standins import EqualSettings, joined, some_at_once
+from dpfl_cli.data.standins import EqualSettings, counted, joined, some_at_once
 from dpfl_cli.data.streams import stream_generator
 
 Counts = Annotated[list[Count], Field(min_length=1)]
@@ -67,6 +67,11 @@ class IxiSynth:
         uint8.
         """
         return _ixi(settings.model_dump_json())
+
+    @classmethod
+    def outline(cls, settings: IxiSynthSettings, seed: int) -> Dataset:
+        """How many there are of each hospital."""
+        return counted(cls.info(settings), settings.train_records, settings.test_records)
 
 
 @lru_cache(maxsize=2)
@@ -153,15 +158,17 @@ class MessidorSynth:
         return DatasetInfo("messidor_synth", "standin", "", shape, 2, records, settings.clients)
 
     @staticmethod
-    def load(settings: MessidorSynthSettings, seed: int) -> Dataset:
-        """Images [N, 3, side, side] float32, scaled by ImageNet's means and stds, and labels [N]
-        int64.
+    def load(settings: MessidorSynthSettings, seed: int, images: bool = True) -> Dataset:
+        """Images [N, 3, side, side] float32, scaled by ImageNet's means and stds, or of no width,
+        and labels [N] int64.
         """
-        return _messidor(settings)
+        return _messidor(settings, images)
+
+    outline = partialmethod(load, images=False)
 
 
 @lru_cache(maxsize=2)
-def _messidor(settings: MessidorSynthSettings) -> Dataset:
+def _messidor(settings: MessidorSynthSettings, whole: bool) -> Dataset:
     parts: list[list[Records]] = [[], []]
     for hospital in range(settings.clients):
         for part, count in enumerate((settings.train_records, settings.test_records)):
@@ -169,8 +176,9 @@ def _messidor(settings: MessidorSynthSettings) -> Dataset:
             labels = generator.permutation(
                 (np.arange(count) < round(POSITIVE * count)).astype(np.int64)
             )
-            images = np.empty((count, 3, settings.side, settings.side), np.float32)
-            for some in some_at_once(count, 8 * settings.side**2):
+            side = settings.side if whole else 0
+            images = np.empty((count, 3, side, side), np.float32)
+            for some in some_at_once(count if whole else 0, 8 * settings.side**2):
                 images[some] = normalised(
                     fundus_images(hospital, labels[some], settings.side, generator)
                 )

@@ -51,6 +51,12 @@ def joined(info: DatasetInfo, train: Sequence[Records], test: Sequence[Records])
     return Dataset(info, records, test_records, natural, test_natural=test_natural)
 
 
+def counted(info: DatasetInfo, train: Sequence[int], test: Sequence[int]) -> Dataset:
+    """Clients' records of no width, for the outline of data that have no classes."""
+    parts = ([Records(*np.empty((2, count, 0))) for count in counts] for counts in (train, test))
+    return joined(info, *parts)
+
+
 def some_at_once(count: int, values: int) -> Iterator[slice]:
     """Slices of `count` records of so many values each that a step works on at once."""
     size = max(1, AT_ONCE // values)
@@ -171,6 +177,12 @@ class RedditSynth:
     def load(settings: RedditSynthSettings, seed: int) -> Dataset:
         """Tokens [N, 10] int64 and next tokens [N, 10] int64, -1 where the next is padding."""
         return _reddit(settings)
+
+    @classmethod
+    def outline(cls, settings: RedditSynthSettings, seed: int) -> Dataset:
+        """How many there are of each client."""
+        each = settings.train_records, settings.test_records
+        return counted(cls.info(settings), *([count] * settings.clients for count in each))
 
 
 @lru_cache(maxsize=4)

@@ -15,7 +15,8 @@ and adaptive composition applies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,13 +56,29 @@ def of_rounds(entries: Sequence[LedgerEntry]) -> LedgerEntry:
 
 
 def poisson_epsilon(
-    entry: LedgerEntry, delta: float, accountant: dp_accounting.PrivacyAccountant
+    entry: LedgerEntry,
+    delta: float,
+    accountant: Callable[..., dp_accounting.PrivacyAccountant],
+    *options: Hashable,
 ) -> float:
-    """Epsilon of `of_rounds` by an accountant of dp-accounting for add_or_remove."""
+    """Epsilon of `of_rounds` by an accountant of dp-accounting, made of these options."""
+    levels, counts = np.unique(entry.parameters(), return_counts=True)
+    composed = tuple(zip(levels.tolist(), counts.tolist(), strict=True))
+    return _epsilon_of(accountant, options, composed, entry.rate, delta)
+
+
+@lru_cache(maxsize=64)  # runs of a grid often share their ledger, and so do methods
+def _epsilon_of(
+    accountant: Callable[..., dp_accounting.PrivacyAccountant],
+    options: tuple[Hashable, ...],
+    composed: tuple[tuple[float, int], ...],
+    rate: float | None,
+    delta: float,
+) -> float:
     import dp_accounting
 
-    levels, counts = np.unique(entry.parameters(), return_counts=True)
-    for z, count in zip(levels.tolist(), counts.tolist(), strict=True):
-        event = dp_accounting.GaussianDpEvent(z)
-        accountant.compose(dp_accounting.PoissonSampledDpEvent(entry.rate, event), count)
-    return float(accountant.get_epsilon(delta))
+    own = accountant(*options)
+    for z, count in composed:
+        event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(z))
+        own.compose(event, count)
+    return float(own.get_epsilon(delta))

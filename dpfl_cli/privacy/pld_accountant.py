@@ -109,10 +109,8 @@ class PldAccountant(Accountant):
                 f"pld takes at most {self.most_levels} levels of noise where clients are drawn, "
                 f"got {len(np.unique(z))}: use accountant=rdp"
             )
-        own = pld.PLDAccountant(
-            NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=interval
-        )
-        return poisson_epsilon(entry, delta, own)
+        options = NeighboringRelation.ADD_OR_REMOVE_ONE, interval
+        return poisson_epsilon(entry, delta, pld.PLDAccountant, *options)
 
     def _interval(self, parts: list[Losses]) -> tuple[float, float]:
         """The width of a grid cell, and the bytes that the grid takes."""

@@ -55,8 +55,8 @@ class RdpAccountant(Accountant):
         if entries[0].law == "poisson":
             from dp_accounting import NeighboringRelation, rdp
 
-            own = rdp.RdpAccountant(ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE)
-            return poisson_epsilon(entries[0], delta, own)
+            options = ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE
+            return poisson_epsilon(entries[0], delta, rdp.RdpAccountant, *options)
         groups = by_kind(entries)
         if all(kind.rho(own) == 0 for kind, own in groups.items()):
             return 0.0

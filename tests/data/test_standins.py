@@ -129,6 +129,21 @@ def test_only_sick_eyes_have_spots() -> None:
     )  # orange
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings"), [(RedditSynth, REDDIT), (IxiSynth, IXI), (MessidorSynth, MESSIDOR)]
+)
+def test_an_outline_deals_as_the_whole_does(kind, settings) -> None:
+    whole, outline = kind.load(settings, 0), kind.outline(settings, 0)
+    assert outline.info == whole.info
+    np.testing.assert_array_equal(outline.natural, whole.natural)
+    np.testing.assert_array_equal(outline.test_natural, whole.test_natural)
+    for found, known in ((outline.train, whole.train), (outline.test, whole.test)):
+        assert len(found) == len(found.features) == len(known)
+        assert not found.features.size
+        if whole.info.classes is not None:  # who deals records by them reads them
+            np.testing.assert_array_equal(found.targets, known.targets)
+
+
 def test_three_hospitals_at_most_are_drawn() -> None:
     for train, test in ((4, 4), (2, 3)):
         with pytest.raises(ConfigError, match="3 at most"):
