@@ -65,13 +65,13 @@ _read = ConfigRepository.load_config
 _kept: dict[tuple[str, ...], ConfigResult] = {}
 
 
-def _load_config(repository: ConfigRepository, config_path: str) -> ConfigResult | None:
+def _load_config(self: ConfigRepository, config_path: str) -> ConfigResult | None:
     """Hydra's own, but for reading and parsing the same files anew for every config, which took it
     40 % of its time.
     """
-    key = config_path, *(source.full_path() for source in repository.sources)
+    key = config_path, *(source.full_path() for source in self.sources)
     if key not in _kept:
-        found = _read(repository, config_path)
+        found = _read(self, config_path)
         if found is None:
             return None
         _kept[key] = found
