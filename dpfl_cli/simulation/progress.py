@@ -13,10 +13,13 @@ class Progress:
     """Counts rounds (or any steps) of a known total; shows rate, time left and the metric that
     matters.
 
-    Use as a context manager. `say` prints a line without breaking the bar.
+    Use as a context manager. `say` prints a line without breaking the bar. Rate and time left are
+    rich's on a terminal and elsewhere: of the last half minute without its first step, so that
+    neither what is compiled once nor runs found in the store count as rounds.
     """
 
     LINE_EVERY = 10.0  # seconds between plain lines
+    SHOWN_EVERY = 0.1  # seconds between two looks at the rate: rounds may take microseconds
 
     def __init__(
         self, title: str, total: int, quiet: bool = False, stream: TextIO | None = None
@@ -24,13 +27,13 @@ class Progress:
         self.title, self.total, self.quiet = title, total, quiet
         self.stream = stream or sys.stderr
         self.done = 0
-        self._bar: Any = None  # rich's, on a terminal
+        self._bar: Any = None  # rich's; it draws on a terminal alone
         self._task: Any = None
-        self._start = self._last = time.monotonic()
+        self._last, self._shown = time.monotonic(), float("-inf")
         self._note = ""
 
     def __enter__(self) -> Self:
-        if not self.quiet and self.stream.isatty():
+        if not self.quiet:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
@@ -43,28 +46,33 @@ class Progress:
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[note]}"),
                 console=Console(file=self.stream),
+                disable=not self.stream.isatty(),
             )
             self._bar.start()
-            self._task = self._bar.add_task(self.title, total=self.total, rate="", note="")
+            self._add_to(self._bar)
         return self
+
+    def _add_to(self, bar: Any) -> None:
+        number = bar.add_task(self.title, total=self.total, rate="", note="")
+        self._bar, self._task = bar, next(task for task in bar.tasks if task.id == number)
 
     def advance(self, steps: int = 1, note: str = "") -> None:
         """`steps` more are done; `note` is the metric to show."""
         self.done += steps
         self._note = note or self._note
         now = time.monotonic()
-        rate = self.done / max(now - self._start, 1e-9)
-        if self._bar is not None:
-            self._bar.update(self._task, advance=steps, rate=f"{rate:.1f}/s", note=self._note)
-        elif not self.quiet and now - self._last >= self.LINE_EVERY:
+        if self._bar is None or (now - self._shown < self.SHOWN_EVERY and self.done < self.total):
+            return
+        self._shown = now
+        self._bar.update(self._task.id, completed=self.done, note=self._note)
+        rate = f"{self._task.speed:.1f}/s" if self._task.speed else ""
+        self._task.fields["rate"] = rate
+        if self._bar.disable and now - self._last >= self.LINE_EVERY:
             self._last = now
-            left = (self.total - self.done) / max(rate, 1e-9)
-            print(
-                f"{self.title}: {self.done}/{self.total}  {rate:.1f}/s  {left:.0f} s left  "
-                f"{self._note}",
-                file=self.stream,
-                flush=True,
-            )
+            left = self._task.time_remaining
+            rest = "" if left is None else f"{left:.0f} s left"
+            said = (f"{self.title}: {self.done}/{self.total}", rate, rest, self._note)
+            self.say("  ".join(filter(None, said)))
 
     @contextlib.contextmanager
     def stage(self, title: str, total: int) -> Iterator[Progress]:
@@ -72,16 +80,14 @@ class Progress:
         begun = time.monotonic()
         step = Progress(title, total, self.quiet, self.stream)
         self.say(f"{title}: {total} to do")
-        step._bar = self._bar
         if self._bar is not None:
-            step._task = self._bar.add_task(title, total=total, rate="", note="")
+            step._add_to(self._bar)
         try:
             yield step
         finally:
             if self._bar is not None:
-                self._bar.remove_task(step._task)
+                self._bar.remove_task(step._task.id)
             seconds = time.monotonic() - begun
-            self._start += seconds  # the rate is of what is counted
             rate = step.done / max(seconds, 1e-9)
             self.say(f"{title}: {step.done} done in {seconds:.1f} s, {rate:.1f}/s")
 
@@ -89,10 +95,10 @@ class Progress:
         """One line of news, unless quiet."""
         if self.quiet:
             return
-        if self._bar is not None:
-            self._bar.console.print(line, markup=False, highlight=False)
-        else:
+        if self._bar is None or self._bar.disable:
             print(line, file=self.stream, flush=True)
+        else:
+            self._bar.console.print(line, markup=False, highlight=False)
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:

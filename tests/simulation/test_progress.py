@@ -1,0 +1,25 @@
+"""The time that is left, of plain lines."""
+
+import io
+
+import pytest
+
+from dpfl_cli.simulation.progress import Progress
+
+
+def test_the_time_left_is_of_rounds_and_not_of_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 rounds of 1 s are left after a first one of 60 s; 20 in the store took no time."""
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    monkeypatch.setattr("rich.console.monotonic", lambda: now)
+    stream = io.StringIO()
+    with Progress("runs", 71, stream=stream) as progress:
+        progress.advance(20)
+        now += 60
+        for _ in range(11):
+            progress.advance(1, "accuracy 0.5")
+            now += 1
+    assert stream.getvalue().splitlines() == [
+        "runs: 21/71  accuracy 0.5",  # a first round says nothing
+        "runs: 31/71  1.0/s  40 s left  accuracy 0.5",
+    ]
