@@ -2,6 +2,7 @@
 is done without.
 """
 
+import fcntl
 import hashlib
 import inspect
 import logging
@@ -50,7 +51,9 @@ def built(
         def on_end(self, event: Event) -> None:
             pass
 
-    with install_listener("numba:compile", Notice()):
+    with install_listener("numba:compile", Notice()), Path(inspect.getfile(source)).open() as file:
+        with suppress(OSError):  # of a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)  # what another process builds just now is read then
         program.compile(signature)
     program.disable_compile()
     return program

@@ -82,7 +82,7 @@ def numbers_of(artifact: Artifact, group: Group, names: Iterable[str]) -> list[R
     rows: list[Row] = []
     for name in names:
         measure = artifact.measures[name]
-        if not _applies(measure, group.labels):
+        if not applies(measure, group.labels):
             continue
         if isinstance(measure, Metric):
             rows += [
@@ -102,7 +102,7 @@ def numbers_of(artifact: Artifact, group: Group, names: Iterable[str]) -> list[R
     return [{**row, **shown} for row in rows]
 
 
-def _applies(measure: Measure, labels: Mapping[str, Any]) -> bool:
+def applies(measure: Measure, labels: Mapping[str, Any]) -> bool:
     """Whether runs with these labels have the measure, as far as is known before a choice."""
     before = {name: wanted for name, wanted in measure.where.items() if name not in (BEST, RANK)}
     return all(fitting(wanted)(labels.get(name, "")) for name, wanted in before.items())

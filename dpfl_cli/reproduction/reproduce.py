@@ -18,13 +18,16 @@ import torch
 import dpfl_cli
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
+from dpfl_cli.reproduction.audits import make_all
 from dpfl_cli.reproduction.choose import chosen_rows, edges_text
 from dpfl_cli.reproduction.figure import draw
 from dpfl_cli.reproduction.folder import SEARCH, artifact_folder, publish, read_folder
-from dpfl_cli.reproduction.grid import Cell, cells
+from dpfl_cli.reproduction.grid import Cell, Request, cells
 from dpfl_cli.reproduction.judge import Verdict, claims_json, count_verdicts, judge
 from dpfl_cli.reproduction.layout import page
-from dpfl_cli.reproduction.reduce import rows_of_runs
+from dpfl_cli.reproduction.measure import Fact
+from dpfl_cli.reproduction.numbers import applies
+from dpfl_cli.reproduction.reduce import grouped, rows_of_runs
 from dpfl_cli.reproduction.rehearse import check_metrics, made_up, rehearse
 from dpfl_cli.reproduction.search import Found, search
 from dpfl_cli.reproduction.tables import from_csv, to_csv
@@ -204,8 +207,9 @@ def produce(
     if job.found:
         found = search(artifact, job.scale, ended)
         job = replace(job, cells=found.cells, found=found)
-    searched = job.found.rows if job.found else None
-    tables = to_csv(rows_of_runs(artifact, job.cells, ended(job.cells), searched))
+    searched, made = job.found.rows if job.found else None, ended(job.cells)
+    _audit(job, store.outputs, quiet)
+    tables = to_csv(rows_of_runs(artifact, job.cells, made, searched))
     rows = from_csv(artifact, tables)  # so that page and verdicts are what the files give
     gaps = [
         f"run {run} ({outcome.plan.label}) failed: {outcome.reason}"
@@ -249,6 +253,18 @@ def _executed(
     before.alone.update(plan.id for plan in alone)
     before.forced.update(plan.id for plan in (*again, *alone))  # a batch would cost it its times
     return {outcome.plan.id: outcome for outcome in outcomes}
+
+
+def _audit(job: Job, outputs: Path, quiet: bool) -> None:
+    """Makes the audits that measures are of, before rows ask for one after another."""
+    facts = [one for one in job.artifact.measures.values() if isinstance(one, Fact)]
+    asked = [one for one in facts if str(one.value).startswith("audit.") and not one.of_chosen]
+    groups = grouped(job.cells, {}) if asked else []
+    cells = [one.cells[0] for one in groups if any(applies(fact, one.labels) for fact in asked)]
+    plans = {cell.plan.id: cell.plan for cell in cells}
+    if plans:
+        configs = {cell.plan.id: Request(cell.run, cell.seed).config() for cell in cells}
+        make_all([*plans.values()], [*configs.values()], outputs, job.artifact.name, quiet)
 
 
 def _manifest(

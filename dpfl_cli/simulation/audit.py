@@ -7,9 +7,10 @@ evaluated. What was found is kept as runs are, in `outputs/audits/<id>/{result.j
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,13 @@ from dpfl_cli.privacy.canaries import Canaries
 from dpfl_cli.simulation.grouping import bytes_per_run, memory_budget
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.memory import keep_freed_memory
+from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.results import origin, privacy_report
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import Stack
 from dpfl_cli.simulation.store import RunRecord, RunStore, metrics_csv, sealed
 
-REVISION = 1  # raised when a change moves the scores
+REVISION = 1  # raised when a change moves the scores, or the bounds
 AT_ONCE = 500  # more runs in a stack gain nothing
 CONFIDENCE = 0.95
 SURE = 0.999  # the confidence of a bound that refutes a claim
@@ -44,6 +46,7 @@ class Audit:
       delta: of the claim, and of the bounds.
       gaussian: whether the scores are known to be Gaussian.
       scores, sides: [2n] of the adversary, and where the canaries were.
+      kept: confidence -> bounds that were computed before.
     """
 
     claim: float
@@ -51,11 +54,14 @@ class Audit:
     gaussian: bool
     scores: np.ndarray
     sides: np.ndarray
+    kept: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
 
     def bounds(self, confidence: float) -> dict[str, float]:
         """Lower bounds on epsilon, by name, each with this confidence."""
         from dpfl_cli.privacy import auditing  # imports scipy.stats
 
+        if known := self.kept.get(str(confidence)):  # JSON has no infinity
+            return {name: math.inf if one is None else one for name, one in known.items()}
         game = (self.scores, self.sides, self.delta, confidence)
         found = {"gaussian": auditing.gaussian_bound(*game)} if self.gaussian else {}
         found["one_run"] = auditing.one_run_bound(*game, gaussian=self.gaussian)
@@ -68,6 +74,45 @@ class Audit:
         return max(self.bounds(SURE).values()) - self.claim
 
 
+def make_audits(
+    plans: Sequence[Plan],
+    canaries: int,
+    outputs: Path,
+    progress: Progress,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Makes audits of plans, one after another, each of which is kept.
+
+    Args:
+      stop: asked after every stack of runs.
+
+    Raises: as `audit`; KeyboardInterrupt where it is to stop.
+    """
+
+    def advance(runs: int) -> None:
+        progress.advance(runs)
+        if stop():
+            raise KeyboardInterrupt
+
+    for plan in plans:
+        _, folder = kept_audit(plan, canaries, outputs, advance)
+        progress.say(f"audited {plan.label}: {folder}")
+
+
+def audit_store(outputs: Path) -> RunStore:
+    """Where audits are kept."""
+    return RunStore(outputs, "audits")
+
+
+def is_kept(plan: Plan, canaries: int, store: RunStore) -> bool:
+    """Whether a store holds an audit whole."""
+    return store.whole(content_id(_identity(plan, canaries))) is not None
+
+
+def _identity(plan: Plan, canaries: int) -> Mapping[str, Any]:
+    return {**plan.identity, "audit": {"canaries": canaries, "revision": REVISION}}
+
+
 def kept_audit(
     plan: Plan, canaries: int, outputs: Path, advance: Callable[[int], None] = lambda runs: None
 ) -> tuple[Audit, Path]:
@@ -75,10 +120,8 @@ def kept_audit(
 
     Raises: as `audit`.
     """
-    store = RunStore(outputs, "audits")
+    store, identity = audit_store(outputs), _identity(plan, canaries)
     store.prepare()
-    own = {"audit": {"canaries": canaries, "revision": REVISION}}
-    identity: Mapping[str, Any] = {**plan.identity, **own}
     run_id = content_id(identity)
     while True:
         with store.lock(run_id) as held:
@@ -86,12 +129,14 @@ def kept_audit(
                 store.recover(run_id)
                 record = store.whole(run_id)
                 if record is None:
+                    own = {"audit": identity["audit"]}
                     config = stored_config({**plan.config, **own}, identity)
                     about = {"id": run_id, "config": config}
                     record = store.publish(
                         run_id, _files(plan, audit(plan, canaries, advance), about)
                     )
                 return _read(record), record.folder
+        advance(0)
         time.sleep(1.0)  # another process makes it
 
 
@@ -122,6 +167,7 @@ def _read(record: RunRecord) -> Audit:
         found["gaussian"],
         np.array([row["score"] for row in rows]),
         np.array([row["side"] == 1 for row in rows]),
+        found["bounds"],
     )
 
 

@@ -299,7 +299,7 @@ def deferred_interrupt(progress: Progress) -> Iterator[Callable[[], bool]]:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        progress.say("interrupted: saving a checkpoint after this round (again to stop at once)")
+        progress.say("interrupted: stopping when what is done is kept (again to stop at once)")
 
     with handled(handler, signal.SIGINT):
         yield stop.is_set

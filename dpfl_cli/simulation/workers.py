@@ -1,5 +1,5 @@
-"""Worker processes: a grid's runs are dealt to them in groups that stay stacked, each with its
-share of the machine.
+"""Worker processes: a grid's runs are dealt to them in groups that stay stacked, or audits of
+runs, each with its share of the machine.
 
 The parent has composed and planned every run. A worker gets plain configs, plans them again (to the
 same ids) and executes them as a process alone would: locks, folders, checkpoints and failures are
@@ -59,6 +59,7 @@ class Assignment:
 
     Attributes:
       configs, ids: the composed configs of its runs, and their ids by the parent's reckoning.
+      canaries: the runs are not executed but audited, with so many canaries a side; None: executed.
       plugins: files with the user's components.
       outputs, folder, home: the outputs tree, where it reports, and the working directory;
         absolute.
@@ -79,6 +80,7 @@ class Assignment:
     cores: tuple[int, ...] | None
     threads: int
     parent: int | None
+    canaries: int | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ class Report:
     """What a worker returns.
 
     Attributes:
-      ended: (id, status, reason, cached) of its runs, as in `Outcome`; the rest is in the store.
+      ended: (id, status, reason, cached) of executed runs, as in `Outcome`; the rest is in the
+        store.
       error, interrupted: what stopped it before the last one, if anything did.
     """
 
@@ -152,23 +155,54 @@ def execute_on_workers(
       WorkerError: a worker process died.
       StoreError, KeyboardInterrupt: as `execute`, when every worker has ended.
     """
-    from dpfl_cli.simulation.execute import Outcome, deferred_interrupt, look_up, prepare_data
-    from dpfl_cli.simulation.grouping import groups, memory_budget
-    from dpfl_cli.simulation.memory import keep_freed_memory
-    from dpfl_cli.simulation.plan import with_values
+    from dpfl_cli.simulation.execute import Outcome, look_up
+    from dpfl_cli.simulation.grouping import groups
 
     store.prepare()
     outcomes, missing = look_up(plans, store, progress)
     if not missing:
         return [outcomes[plan.id] for plan in plans]
-    keep_freed_memory()
-    prepare_data(missing, progress)  # here, so that every worker finds it done
     composed = {plan.id: config for plan, config in zip(plans, configs, strict=True)}
+    reports = on_workers(composed, groups(missing), store, progress, backend, entry, plugins)
+    by_id = {plan.id: plan for plan in missing}
+    for run_id, status, reason, cached in (one for report in reports for one in report.ended):
+        record = store.find(run_id)
+        assert record is not None, run_id
+        outcomes[run_id] = Outcome(by_id[run_id], status, record, reason, cached)
+    return [outcomes[plan.id] for plan in plans]
+
+
+def on_workers(
+    composed: Mapping[str, Mapping[str, Any]],
+    groups: Sequence[Sequence[Plan]],
+    store: RunStore,
+    progress: Progress,
+    backend: Backend,
+    entry: Entry,
+    plugins: Sequence[str] = (),
+    canaries: int | None = None,
+) -> list[Report]:
+    """Deals groups of runs to the processes of a backend; their reports, when all have ended.
+
+    Args:
+      composed: id -> config.
+      canaries: as of an `Assignment`.
+
+    Raises: as `execute_on_workers`.
+    """
+    from dpfl_cli.simulation.execute import deferred_interrupt, prepare_data
+    from dpfl_cli.simulation.grouping import memory_budget
+    from dpfl_cli.simulation.memory import keep_freed_memory
+    from dpfl_cli.simulation.plan import with_values
+
+    plans = [plan for group in groups for plan in group]
+    keep_freed_memory()
+    prepare_data(plans, progress)  # here, so that every worker finds it done
     local = backend.local
-    workers = min(backend.workers or len(cores_of_this_process()), len(missing))
+    workers = min(backend.workers or len(cores_of_this_process()), len(plans))
     with tempfile.TemporaryDirectory(prefix="workers-", dir=store.partial.resolve()) as folder:
         assignments = []
-        for number, mine in enumerate(deal(groups(missing), workers)):
+        for number, mine in enumerate(deal(groups, workers)):
             cores = share_of_cores(number, workers) if local else None
             shares = {
                 plan.id: memory_budget(plan, workers) if local else plan.launcher.memory
@@ -186,16 +220,11 @@ def execute_on_workers(
                 cores=cores,
                 threads=len(cores) if cores else backend.threads,
                 parent=os.getpid() if local else None,
+                canaries=canaries,
             )
             assignments.append(one)
         with deferred_interrupt(progress) as stop:
-            reports = _attend(backend, entry, assignments, progress, stop)
-    by_id = {plan.id: plan for plan in missing}
-    for run_id, status, reason, cached in (one for report in reports for one in report.ended):
-        record = store.find(run_id)
-        assert record is not None, run_id
-        outcomes[run_id] = Outcome(by_id[run_id], status, record, reason, cached)
-    return [outcomes[plan.id] for plan in plans]
+            return _attend(backend, entry, assignments, progress, stop)
 
 
 def _attend(
@@ -234,7 +263,7 @@ def _attend(
         lost, why = died[0]
         raise WorkerError(
             f"worker {lost.number} ({len(lost.ids)} runs) ended without a result ({why}); "
-            "the same command goes on from the last checkpoints"
+            "the same command goes on from what is kept"
         )
     for report in reports:
         if report.error is not None:
@@ -252,10 +281,19 @@ def prepare_process(own: Assignment) -> None:
     os.environ |= {COMMAND: own.command, **dict.fromkeys(THREADS, str(own.threads))}
 
 
+def prepared_work(own: Assignment) -> Report:
+    """What a worker process does where there are no plugins to load."""
+    prepare_process(own)
+    return work(own)
+
+
 def work(own: Assignment) -> Report:
-    """Executes its runs; what a worker process does once it is prepared and has its plugins."""
+    """Executes, or audits, its runs; what a worker process does once it is prepared and has its
+    plugins.
+    """
     import torch
 
+    from dpfl_cli.simulation.audit import make_audits
     from dpfl_cli.simulation.execute import execute
     from dpfl_cli.simulation.plan import make_plans
     from dpfl_cli.simulation.store import RunStore
@@ -278,6 +316,9 @@ def work(own: Assignment) -> Report:
                         f"worker {own.number}: its dpfl, plugins or data are not those of the "
                         "process that asked"
                     )
+            if own.canaries is not None:
+                make_audits(plans, own.canaries, Path(own.outputs), progress, stop)
+                return Report([])
             outcomes = execute(plans, RunStore(Path(own.outputs)), progress, stop=stop)
         except DpflError as error:
             return Report([], error=error)

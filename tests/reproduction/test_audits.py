@@ -7,7 +7,9 @@ import pytest
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.reproduction import audits
 from dpfl_cli.reproduction.numbers import known_of
+from dpfl_cli.simulation.audit import SCORES, audit_store
 from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.store import json_text
 
 
 @pytest.mark.parametrize(("trust", "gaussian"), [("cdp", True), ("ldp_privunit", False)])
@@ -28,3 +30,29 @@ def test_facts_of_an_audit(monkeypatch, tmp_path, trust, gaussian):
         assert facts["gaussian_share"] > 60
     else:
         assert facts["gaussian"] == facts["gaussian_share"] == audits.NOT_GAUSSIAN
+
+
+def test_many_audits_are_made_by_processes_with_the_bits_of_one(monkeypatch, tmp_path):
+    """And what is kept is made by nobody."""
+    monkeypatch.setattr(audits, "CANARIES", 100)
+    monkeypatch.setattr(audits, "EACH", 2)
+    small = ["rounds=2", "dataset=synthetic", "dataset.clients=5", "dataset.dimension=4"]
+    configs = [
+        compose_config([f"algorithm={method}", f"dp={trust}", "dp.epsilon=8", *small])
+        for method, trust in (("fedavg", "cdp"), ("scaffold", "ldp"), ("fednew", "ldp_privunit"))
+    ]
+    configs.append(compose_config(["algorithm=isrl_dp", "dp=record", "dp.epsilon=8", *small]))
+    plans = [make_plan(config) for config in configs]
+
+    def made(cores: int) -> dict[str, tuple[bytes, str]]:
+        outputs = tmp_path / str(cores)
+        monkeypatch.setattr(audits, "cores_of_this_process", lambda: range(cores))
+        audits.make_all(plans, configs, outputs, "audits", quiet=True)
+        records = audit_store(outputs).all()
+        return {one.id: (one.content(SCORES), json_text(one.result["metrics"])) for one in records}
+
+    alone = made(1)
+    assert len(alone) == 4
+    assert made(2) == alone
+    monkeypatch.setattr(audits, "on_workers", lambda *rest, **more: pytest.fail("all were kept"))
+    assert made(2) == alone

@@ -33,6 +33,7 @@ from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, StoreError
 from dpfl_cli.config.options import documented, option_files
 from dpfl_cli.simulation import dealing, workers
+from dpfl_cli.simulation.audit import SCORES, audit_store, make_audits
 from dpfl_cli.simulation.backends import BACKENDS, make_backend
 from dpfl_cli.simulation.execute import Outcome, execute
 from dpfl_cli.simulation.member import DIGEST
@@ -281,6 +282,66 @@ def test_workers_stop_when_they_are_told_or_left_alone(tmp_path: Path) -> None:
             spread(grid("rounds=100000"), store, Threads(2, event))
         assert store.all() == []
         assert len(list(store.partial.glob("*/checkpoint.pt"))) == 4
+
+
+def audited(
+    configs: list[dict[str, Any]], outputs: Path, backend: Any, progress: Progress = QUIET
+) -> dict[str, bytes]:
+    """The scores of audits on workers, by id."""
+    plans, store = make_plans(configs), audit_store(outputs)
+    composed = {plan.id: config for plan, config in zip(plans, configs, strict=True)}
+    store.prepare()
+    try:
+        alone = [[plan] for plan in plans]
+        workers.on_workers(composed, alone, store, progress, backend, workers.work, canaries=20)
+    finally:
+        assert list(store.partial.iterdir()) == []
+    return {one.id: one.content(SCORES) for one in store.all()}
+
+
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize("count", [1, 2])
+def test_audits_on_workers_have_the_bits_that_each_has_alone(count: int, tmp_path: Path) -> None:
+    configs, progress = grid("dp=ldp"), Progress("audits", 0, quiet=True)
+    found = audited(configs, tmp_path / "workers", Threads(count), progress)
+    make_audits(make_plans(configs), 20, tmp_path / "alone", QUIET)
+    assert found == {one.id: one.content(SCORES) for one in audit_store(tmp_path / "alone").all()}
+    assert len(set(found.values())) == len(configs)
+    assert progress.done == 4 * 2 * 20
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_a_worker_that_dies_costs_its_own_audits_only(tmp_path: Path) -> None:
+    def dying(share: workers.Assignment) -> None:
+        if share.number == 0:
+            raise MemoryError("no room")
+
+    with pytest.raises(workers.WorkerError, match=r"worker 0 \(2 runs\) ended .* what is kept"):
+        audited(grid("dp=ldp"), tmp_path, Threads(2, dying))
+    assert len(audit_store(tmp_path).all()) == 2
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_what_cannot_be_audited_is_said_by_the_parent(tmp_path: Path) -> None:
+    configs = [*grid("dp=ldp")[:2], *grid("dp=none")[:2]]
+    with pytest.raises(ConfigError, match="nothing is private"):
+        audited(configs, tmp_path, Threads(2))
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_audits_stop_when_they_are_told(tmp_path: Path) -> None:
+    """What is finished is kept, and the next time the others alone are made."""
+    plans, store = make_plans(grid("dp=ldp")), audit_store(tmp_path / "stopped")
+    with pytest.raises(KeyboardInterrupt):
+        make_audits(plans, 20, store.outputs, QUIET, lambda: len(store.all()) == 2)
+    assert len(store.all()) == 2
+    assert list(store.partial.iterdir()) == []
+
+    def told(share: workers.Assignment) -> None:
+        (Path(share.folder) / workers.STOP).touch()
+
+    with pytest.raises(KeyboardInterrupt):
+        audited(grid("dp=ldp"), tmp_path / "told", Threads(2, told))
 
 
 def test_a_process_takes_its_cores_and_threads(tmp_path: Path) -> None:
