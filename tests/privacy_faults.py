@@ -73,8 +73,8 @@ MENDS = [
     Fault(
         "privacy 2: a wider tensor moves clients to another axis",
         "privacy/separation.py",
-        "        elementwise(args, kwargs, marks)  # a wider",
-        "        elementwise(args[:1], {}, marks)  # a wider",
+        "        elementwise(given)  # a wider",
+        "        elementwise(Given(given.args[:1], {}, given.marks))  # a wider",
         "privacy/test_door.py::test_clients_do_not_meet_in_a_shape_that_fits",
     ),
     Fault(

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
-from dpfl_cli.privacy.separation import PUBLIC, RULES, Mixing, flat, parts
+from dpfl_cli.privacy.separation import PUBLIC, RULES, Given, Mixing, flat, parts
 
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode
@@ -91,10 +91,9 @@ class Unreleased(Tensor):
         name, in_place = _nature(func)
         if name in READERS:
             raise PrivacyError(f"{cls.what} read out by {name}(): {cls.way_out}")
-        marks = frozenset(bare)
         if in_place or kwargs:
             targets = [*parts(args[:1] if in_place else ()), *parts(kwargs.get("out"))]
-            if any(isinstance(target, Tensor) and id(target) not in marks for target in targets):
+            if any(isinstance(target, Tensor) and id(target) not in bare for target in targets):
                 raise PrivacyError(
                     f"{cls.what} written into a plain tensor by {name}: use a new tensor, or a "
                     "mechanism's release"
@@ -113,7 +112,7 @@ class Unreleased(Tensor):
                     "use elementwise functions, or reductions over named axes of a client's own "
                     "values (2 and above)"
                 )
-            result = cls._computed(func, args, kwargs, marks)
+            result = cls._computed(func, Given(args, kwargs, frozenset(bare)))
         except Mixing as error:
             raise PrivacyError(f"{cls.what} in {name}: {error}; {cls.way_out}") from None
         except Exception as error:  # its message may hold values: an index, a divisor
@@ -133,13 +132,7 @@ class Unreleased(Tensor):
         )
 
     @classmethod
-    def _computed(
-        cls,
-        func: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        marks: frozenset[int],
-    ) -> Any:
+    def _computed(cls, func: Callable[..., Any], given: Given) -> Any:
         """The result of a function of `RULES` on plain arguments, or a Mixing."""
         raise NotImplementedError
 
@@ -181,20 +174,14 @@ class ClientValues(Unreleased):
     way_out = "values of different clients meet, and leave a client, only in a mechanism's release"
 
     @classmethod
-    def _computed(
-        cls,
-        func: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        marks: frozenset[int],
-    ) -> Any:
-        if not args:
+    def _computed(cls, func: Callable[..., Any], given: Given) -> Any:
+        if not given.args:
             raise Mixing("give them as the first argument")
-        own = [part.shape[:2] for part in flat((*args, *kwargs.values())) if id(part) in marks]
+        own = [part.shape[:2] for part in given.every() if given.own(part)]
         if len(set(own)) > 1:
             raise Mixing("they are of different runs or clients")
-        RULES[func](args, kwargs, marks)
-        result = func(*args, **kwargs)
+        RULES[func](given)
+        result = func(*given.args, **given.kwargs)
         for part in flat((result,)):
             if isinstance(part, Tensor) and part.shape[:2] != own[0]:
                 # how many entries there would be may tell of their values
@@ -215,17 +202,9 @@ class Diagnostic(Unreleased):
     way_out = "they are for display, and no algorithm may read one"
 
     @classmethod
-    def _computed(
-        cls,
-        func: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        marks: frozenset[int],
-    ) -> Any:
-        name = func.__name__
-        chosen = name in ("__getitem__", "__setitem__") and any(
-            id(part) in marks for part in parts(args[1])
-        )
+    def _computed(cls, func: Callable[..., Any], given: Given) -> Any:
+        name, (args, kwargs, _) = func.__name__, given
+        chosen = name in ("__getitem__", "__setitem__") and any(map(given.own, parts(args[1])))
         if chosen or (name == "where" and len(args) + len(kwargs) < 3):
             raise Mixing("a shape would depend on them")
         return func(*args, **kwargs)

@@ -15,14 +15,11 @@ client values, and every part of the result, have the same two leading axes. Fou
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-
-Marks = frozenset[int]  # identities of the arguments that are client values
-Rule = Callable[[tuple[Any, ...], dict[str, Any], Marks], None]
 
 
 class Mixing(Exception):
@@ -49,6 +46,29 @@ def flat(values: Iterable[Any]) -> list[Any]:
     return found
 
 
+class Given(NamedTuple):
+    """What a function is called with, without marks."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    marks: frozenset[int]  # identities of those that are client values
+
+    def at(self, place: int, keyword: str = "dim") -> Any:
+        """An argument by its place or its name; None where it is absent."""
+        return self.args[place] if len(self.args) > place else self.kwargs.get(keyword)
+
+    def own(self, value: Any) -> bool:
+        """Whether an argument is client values."""
+        return id(value) in self.marks
+
+    def every(self) -> list[Any]:
+        """All arguments, lists and tuples opened."""
+        return flat((*self.args, *self.kwargs.values()))
+
+
+Rule = Callable[[Given], None]
+
+
 def _axes(given: Any, dim: int) -> None:
     """Refuses axes that are not integers of 2 and more, counted from either end."""
     axes = given if isinstance(given, list | tuple) else (given,)
@@ -59,11 +79,11 @@ def _axes(given: Any, dim: int) -> None:
         raise Mixing("name its axes, and only axes of a client's own values (2 and above)")
 
 
-def elementwise(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> None:
+def elementwise(given: Given) -> None:
     """All client values have as many axes as the widest argument."""
-    tensors = [part for part in flat((*args, *kwargs.values())) if isinstance(part, Tensor)]
+    tensors = [part for part in given.every() if isinstance(part, Tensor)]
     widest = max(tensor.dim() for tensor in tensors)
-    if any(tensor.dim() != widest for tensor in tensors if id(tensor) in marks):
+    if any(tensor.dim() != widest for tensor in tensors if given.own(tensor)):
         raise Mixing(
             "broadcasting would put clients on other axes; give all client values the same number "
             "of axes (unsqueeze(-1))"
@@ -79,57 +99,49 @@ def along(place: int, keyword: str = "dim", grows: int = 0) -> Rule:
       grows: 1 where the axis counts in the result, which has one more.
     """
 
-    def rule(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> None:
-        if not args or id(args[0]) not in marks:
-            raise Mixing("call it on the client values themselves")
-        dim = args[0].dim() + grows
-        _axes(args[place] if len(args) > place else kwargs.get(keyword), dim)
-        elementwise(args, kwargs, marks)  # a wider tensor beside them would move their axes
+    def rule(given: Given) -> None:
+        _reshaped(given)
+        _axes(given.at(place, keyword), given.args[0].dim() + grows)
+        elementwise(given)  # a wider tensor beside them would move their axes
 
     return rule
 
 
-def _extreme(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> None:
+def _extreme(given: Given) -> None:
     """max and min: of two tensors, or along an axis."""
-    if isinstance(args[1] if len(args) > 1 else kwargs.get("other"), Tensor):
-        elementwise(args, kwargs, marks)
-    else:
-        along(1)(args, kwargs, marks)
+    (elementwise if isinstance(given.at(1, "other"), Tensor) else along(1))(given)
 
 
 def _joined(grows: int) -> Rule:
-    def rule(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> None:
-        tensors = args[0]
+    def rule(given: Given) -> None:
+        tensors = given.args[0]
         if len({tensor.dim() for tensor in tensors}) > 1:
             raise Mixing("give all tensors the same number of axes")
-        _axes(args[1] if len(args) > 1 else kwargs.get("dim"), tensors[0].dim() + grows)
+        _axes(given.at(1), tensors[0].dim() + grows)
 
     return rule
 
 
-def _reshaped(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> None:
+def _reshaped(given: Given) -> None:
     """Checked on the result: the same entries in the same order under the same leading axes."""
-    if id(args[0]) not in marks:
+    if not given.own(given.args[0]):
         raise Mixing("call it on the client values themselves")
 
 
-def _expanded(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> None:
-    _reshaped(args, kwargs, marks)
-    given = [*args[1:], *kwargs.values()]
-    sizes = (
-        given[0].shape
-        if isinstance(given[0], Tensor)
-        else given[0]
-        if isinstance(given[0], list | tuple)
-        else given
-    )
-    if len(sizes) != args[0].dim():
+def _expanded(given: Given) -> None:
+    _reshaped(given)
+    whole, *sizes = (*given.args, *given.kwargs.values())
+    if isinstance(sizes[0], Tensor):
+        sizes = sizes[0].shape
+    elif isinstance(sizes[0], list | tuple):
+        sizes = sizes[0]
+    if len(sizes) != whole.dim():
         raise Mixing("expand to as many axes as there are (unsqueeze(-1) adds one)")
 
 
-def _matrix_product(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> None:
-    left, right = args[0], args[1] if len(args) > 1 else kwargs["other"]
-    own_left, own_right = id(left) in marks, id(right) in marks
+def _matrix_product(given: Given) -> None:
+    left, right = given.args[0], given.at(1, "other")
+    own_left, own_right = given.own(left), given.own(right)
     rows = (
         own_left and not own_right and left.dim() >= 3 and right.dim() <= left.dim()
     )  # contracts the left's last axis
@@ -142,13 +154,13 @@ def _matrix_product(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks)
         raise Mixing("it would sum over clients; multiply and sum over the last axis instead")
 
 
-def _einsum(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> None:
-    text, operands = args[0], list(parts(args[1:]))
+def _einsum(given: Given) -> None:
+    text, operands = given.args[0], list(parts(given.args[1:]))
     inputs, arrow, output = (
         text.replace(" ", "").partition("->") if isinstance(text, str) else ("", "", "")
     )
     labels, kept = inputs.split(","), output[:2]
-    own = [label for label, operand in zip(labels, operands, strict=False) if id(operand) in marks]
+    own = [label for label, operand in zip(labels, operands, strict=False) if given.own(operand)]
     bad = not arrow or "." in text or len(labels) != len(operands) or len(set(kept)) != 2
     if bad or any(label[:2] != kept or set(kept) & set(label[2:]) for label in own):
         raise Mixing(
@@ -157,12 +169,13 @@ def _einsum(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> None
         )
 
 
-def _index(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> None:
+def _index(given: Given) -> None:
     """`...` or `:, :` in front, then integers, slices, None, or slices and one list of
     positions.
     """
-    whole, index = args[0], args[1] if isinstance(args[1], tuple) else (args[1],)
-    if id(whole) not in marks or any(id(part) in marks for part in parts(index)):
+    whole, index, *_ = given.args
+    index = index if isinstance(index, tuple) else (index,)
+    if not given.own(whole) or any(map(given.own, parts(index))):
         raise Mixing(
             "index client values by public positions only; choose by value with torch.where"
         )
@@ -177,7 +190,7 @@ def _index(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> None:
     )
     taken = len(lists) + len(numbers) + len(slices)
     front = (index[0] is ... and taken <= whole.dim() - 2) or all(
-        _is_whole(part) for part in index[:2]
+        isinstance(part, slice) and part == slice(None) for part in index[:2]
     )
     if not (plain and single and front):
         raise Mixing(
@@ -185,17 +198,11 @@ def _index(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> None:
         )
 
 
-def _is_whole(part: Any) -> bool:
-    return isinstance(part, slice) and part == slice(None)
-
-
-def _assignment(args: tuple[Any, ...], kwargs: dict[str, Any], marks: Marks) -> None:
-    _index(args, kwargs, marks)
-    value = args[2]
-    if id(value) in marks:
-        region = args[0][args[1]]
-        if value.dim() != region.dim():
-            raise Mixing("assign client values with as many axes as the place that takes them")
+def _assignment(given: Given) -> None:
+    _index(given)
+    whole, index, value = given.args
+    if given.own(value) and value.dim() != whole[index].dim():
+        raise Mixing("assign client values with as many axes as the place that takes them")
 
 
 _NAMESPACES: tuple[Any, ...] = (torch, Tensor, torch.nn.functional, torch.special, torch.linalg)
