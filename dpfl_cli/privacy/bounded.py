@@ -6,7 +6,7 @@ travels with the values; a mechanism reads it from there and nowhere else.
 
 import math
 from dataclasses import InitVar, dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -131,8 +131,6 @@ def bounded(
     proof: str,
     *,
     repaired: Tensor | None = None,
-    quantity: Literal["", "squared_norms"] = "",
-    source: object = None,
     batch: Batch | None = None,
     cohort: Cohort | None = None,
 ) -> Bounded:
@@ -147,18 +145,23 @@ def bounded(
         unit=unit,
         proof=proof,
         repaired=diagnostic(torch.zeros_like(bound) if repaired is None else repaired),
-        quantity=quantity,
         proved=False,
-        source=object() if source is None else source,
+        source=object(),
         batch=batch,
         shape=values.shape,
         maker=_MAKER,
     )
 
 
-def _proved(values: Bounded, proved: bool = True) -> Bounded:
-    """Bounded values whose bound was enforced here, or is that of others that were proved."""
-    return replace(values, proved=proved, maker=_MAKER)
+def _derived(values: Bounded, inside: Tensor, **changes: Any) -> Bounded:
+    """What was computed here of bounded values, with what that changes; the proof carries over."""
+    marked = of_cohort(client_values(inside), values.cohort)
+    return replace(values, values=marked, shape=inside.shape, maker=_MAKER, **changes)
+
+
+def claimed(values: Bounded, inside: Tensor) -> Bounded:
+    """Other contributions, of which somebody says that the bound holds for them too."""
+    return _derived(values, inside, proved=False)
 
 
 def public(what: str, *numbers: Tensor) -> None:
@@ -244,7 +247,7 @@ def _clipped(values: Tensor, inside: Tensor, lengths: Tensor, bound: Tensor, pro
         repaired=(~finite).sum(dim=(1, 2)),
         cohort=getattr(values, "cohort", None),
     )
-    return _proved(found)
+    return replace(found, proved=True, maker=_MAKER)
 
 
 def squared_norms(vectors: Bounded) -> Bounded:
@@ -258,20 +261,16 @@ def squared_norms(vectors: Bounded) -> Bounded:
     bound = vectors.bound.square()
     # a clipped vector's norm may pass C by rounding; the number may not pass C^2
     values = torch.minimum(vectors.checked().square().sum(dim=-1), bound.unsqueeze(-1))
-    proof = "squared norm of a vector clipped to C: a number in [0, C^2]"
-    found = bounded(
+    return _derived(
+        vectors,
         values,
-        bound,
-        bound,
-        bound,
-        vectors.unit,
-        proof,
+        bound=bound,
+        replace_one=bound,
+        zero_out=bound,
+        proof="squared norm of a vector clipped to C: a number in [0, C^2]",
+        repaired=diagnostic(torch.zeros_like(bound)),
         quantity="squared_norms",
-        source=vectors.source,
-        batch=vectors.batch,
-        cohort=vectors.cohort,
     )
-    return _proved(found, vectors.proved)
 
 
 def scaled(values: Bounded, factors: Tensor) -> Bounded:
@@ -292,18 +291,15 @@ def scaled(values: Bounded, factors: Tensor) -> Bounded:
         (one if one.dim() == 2 else one.unsqueeze(-1)) * sizes
         for one in (values.replace_one, values.zero_out)
     )
-    found = bounded(
+    return _derived(
+        values,
         inside * (numbers.unsqueeze(-1) if values.is_vector else numbers),
-        values.bound * sizes.amax(dim=1),
-        replaced,
-        left_out,
-        values.unit,
-        f"{values.proof}; times public numbers",
-        repaired=opened(values.repaired),
-        batch=values.batch,
-        cohort=values.cohort,
+        bound=values.bound * sizes.amax(dim=1),
+        replace_one=replaced,
+        zero_out=left_out,
+        proof=f"{values.proof}; times public numbers",
+        source=object(),
     )
-    return _proved(found, values.proved)
 
 
 def as_computed(

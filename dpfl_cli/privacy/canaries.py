@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.privacy.batches import records_of
-from dpfl_cli.privacy.bounded import Bounded, bounded
-from dpfl_cli.privacy.client_values import opened
+from dpfl_cli.privacy.bounded import Bounded, claimed
 from dpfl_cli.privacy.cohorts import members_of
 from dpfl_cli.privacy.mechanism import Call, Mechanism
 from dpfl_cli.privacy.releases import Release
@@ -70,7 +69,7 @@ class Canaries:
         low, high = self._amounts(values, row, relation)
         planted = torch.where(there, torch.where(self.sides, high, low), 0.0)
         first[runs, row] += planted.to(first.dtype)
-        found = target._released(mechanism, replace(call, values=_with(values, inside)))
+        found = target._released(mechanism, replace(call, values=claimed(values, inside)))
 
         numbers = found.received[..., 0] if values.is_vector else found.received
         if numbers.dim() == 2:
@@ -130,23 +129,6 @@ class Canaries:
         if values.quantity:  # squared norms of +-b e_1, which are the same
             return radius, radius
         return torch.zeros_like(radius), radius
-
-
-def _with(values: Bounded, inside: Tensor) -> Bounded:
-    """Bounded values with other contributions, which keep the bound."""
-    return bounded(
-        inside,
-        values.bound,
-        values.replace_one,
-        values.zero_out,
-        values.unit,
-        values.proof,
-        repaired=opened(values.repaired),
-        quantity=values.quantity,
-        source=values.source,
-        batch=values.batch,
-        cohort=values.cohort,
-    )
 
 
 def _log_density(rest: Tensor, amount: Tensor, std: Tensor, rate: float) -> Tensor:
