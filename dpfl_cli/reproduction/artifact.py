@@ -11,6 +11,7 @@ name like any other Hydra override: "+experiment=fedexp/mnist".
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
@@ -223,7 +224,7 @@ class Artifact:
     """A table or figure of a paper.
 
     Attributes:
-      paper: None for an artifact of a file of one's own.
+      paper: the PAPER of the package of its file; None for an artifact of a file of one's own.
       shows: what a reader sees in it, in a few sentences.
       source: where in the paper it stands, such as "Table 4; settings of Table 2".
       runs: its runs at a scale, in the order of its rows.
@@ -255,8 +256,12 @@ class Artifact:
     runs_of: str = ""
 
     def __post_init__(self) -> None:
+        module = getattr(self.runs, "__globals__", {})
+        if self.paper is None:
+            package = sys.modules.get(module.get("__package__", ""))
+            object.__setattr__(self, "paper", getattr(package, "PAPER", None))
         if self.claims is ABOVE:
-            object.__setattr__(self, "claims", _claims_above(getattr(self.runs, "__globals__", {})))
+            object.__setattr__(self, "claims", _claims_above(module))
 
     @property
     def name(self) -> str:

@@ -16,7 +16,6 @@ from dpfl_cli.papers.adaptdp import (
     MISPRINT,
     NAMES,
     ON_T1,
-    PAPER,
     PRODUCTS,
     READ_AS,
     SELECTED,
@@ -212,7 +211,6 @@ def _at_choices(caption: str, *cells: str, notes: Sequence[str] = ()) -> Table:
 
 
 table2 = Artifact(
-    paper=PAPER,
     id="table2",
     title="Training loss and test accuracy at the selected step sizes and clip norms",
     shows="DP-FedAvg and AdaptDP-FedAvg on the quadratic task (T1), Bank Marketing (T2), MNIST "

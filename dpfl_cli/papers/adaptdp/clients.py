@@ -12,7 +12,6 @@ from dpfl_cli.papers.adaptdp import (
     METHODS,
     NAMES,
     ON_T1,
-    PAPER,
     PRODUCTS,
     READ_AS,
     TIE,
@@ -136,7 +135,6 @@ def levels(rows: Rows) -> Comparisons:
 
 
 table4 = Artifact(
-    paper=PAPER,
     id="table4",
     title="Lowest training loss with 2, 4 and 6 clients",
     shows="Both methods with 2, 4 and 6 clients of 1500 records each, at the step sizes, clip "

@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from dpfl_cli.papers.adaptdp import BOTH, LEVELS, METHODS, NAMES, PAPER, private, quotient
+from dpfl_cli.papers.adaptdp import BOTH, LEVELS, METHODS, NAMES, private, quotient
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -73,7 +73,6 @@ def paper_order(rows: Rows) -> Comparisons:
 
 
 table5 = Artifact(
-    paper=PAPER,
     id="table5",
     title="Lowest training loss of MobileNet on MNIST",
     shows="Both methods with MobileNet-V2 (group normalisation in place of batch normalisation, "
@@ -167,7 +166,6 @@ def c10_time(rows: Rows) -> Comparisons:
 
 
 table6 = Artifact(
-    paper=PAPER,
     id="table6",
     title="Time and memory of a round, with and without the adaptive clip norm",
     shows="DP-FedAvg and AdaptDP-FedAvg on MNIST (T3), each run alone, 20 rounds after 3 that are "

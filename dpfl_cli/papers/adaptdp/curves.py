@@ -10,7 +10,6 @@ from dpfl_cli.papers.adaptdp import (
     CLIPPED,
     LAST,
     ON_T1,
-    PAPER,
     PRODUCTS,
     TINY,
     losses,
@@ -84,7 +83,6 @@ def _curve(measure: str, task: str) -> Figure:
 
 
 fig1 = Artifact(
-    paper=PAPER,
     id="fig1",
     title="Training loss over rounds at level 3, on the quadratic task and on MNIST",
     shows="Both methods at the paper's step sizes and clip norms with its printed noise of level "
@@ -238,7 +236,6 @@ def _panels(measures: str | Sequence[str], title: str, **more: Any) -> Figure:
 
 
 fig2 = Artifact(
-    paper=PAPER,
     id="fig2",
     title="The clip norm of AdaptDP and the quantiles of the records' squared gradient norms",
     shows="AdaptDP at level 3 on the quadratic task (T1) and on MNIST (T3): its clip norm C_r, and "

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from dpfl_cli.papers.adaptdp import BOTH, LAST, PAPER, TASKS, TINY, best_pairs, losses
+from dpfl_cli.papers.adaptdp import BOTH, LAST, TASKS, TINY, best_pairs, losses
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -106,7 +106,6 @@ def _bars(measure: str, task: str, log: bool) -> Figure:
 
 
 eps_honest = Artifact(
-    paper=PAPER,
     id="eps_honest",
     title="DP-FedAvg and AdaptDP at epsilon 1, 4 and 8",
     shows="The quadratic task (T1) and Bank Marketing (T2) with noise calibrated to epsilon 1, 4 "

@@ -16,7 +16,6 @@ from dpfl_cli.papers.adaptdp import (
     METHODS,
     NAMES,
     ON_T1,
-    PAPER,
     READ_AS,
     TIE,
     TINY,
@@ -257,7 +256,6 @@ def c11(rows: Rows) -> Comparisons:
 
 
 table3 = Artifact(
-    paper=PAPER,
     id="table3",
     title="Lowest training loss at every step size and clip norm",
     shows="Both methods on the grids of the paper, with its printed noise: 12 pairs for the "

@@ -12,7 +12,6 @@ from dpfl_cli.papers.adaptdp import (
     MISPRINT,
     NAMES,
     NOISE,
-    PAPER,
     noise_of,
 )
 from dpfl_cli.reproduction.api import (
@@ -225,7 +224,6 @@ def misprint(rows: Rows) -> Comparisons:
 
 
 table1 = Artifact(
-    paper=PAPER,
     id="table1",
     title="Noise levels of DP-FedAvg and AdaptDP, printed and calibrated, and what they cost",
     shows="The paper fixes the noise of DP-FedAvg, reads an epsilon off it, and gives AdaptDP the "

@@ -2,7 +2,6 @@
 
 from itertools import product
 
-from dpfl_cli.papers.cross import PAPER
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -92,7 +91,6 @@ def sound(rows: Rows) -> Comparisons:
 
 
 audit = Artifact(
-    paper=PAPER,
     id="audit",
     title="What runs give away of the epsilon that they claim",
     shows="Every method under every trust model at epsilon 1, 4 and 8, audited: a canary, the "

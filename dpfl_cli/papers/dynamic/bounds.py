@@ -4,7 +4,7 @@ from itertools import product
 from math import log
 
 from dpfl_cli.config.component import lookup
-from dpfl_cli.papers.dynamic import IJCNN1, OURS, PAPER, per_worker
+from dpfl_cli.papers.dynamic import IJCNN1, OURS, per_worker
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -106,7 +106,6 @@ def larger(rows: Rows) -> Comparisons:
 PROPOSED = {"method": "proposed"}
 
 table1 = Artifact(
-    paper=PAPER,
     id="table1",
     title="Utility bounds, and the number of rounds that they ask for",
     shows="The paper's orders of the final error, put into numbers for its own experiment "

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
-from dpfl_cli.papers.dynamic import OURS, PAPER, optimality
+from dpfl_cli.papers.dynamic import OURS, optimality
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
@@ -76,7 +76,6 @@ def _claims(prior: Prior, note: str) -> list[Claim]:
 
 
 fig2 = Artifact(
-    paper=PAPER,
     id="fig2",
     title="Optimality over rounds, sparse logistic regression on a6a",
     shows="The proposed method on a composite problem (l1 norm on a box), with several numbers of "

@@ -1,6 +1,5 @@
 """Figure 3: test accuracy over rounds of a sigmoid network on MNIST (appendix A.4)."""
 
-from dpfl_cli.papers.dynamic import PAPER
 from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
@@ -95,7 +94,6 @@ def c8_level(rows: Rows) -> Comparisons:
 
 
 fig3 = Artifact(
-    paper=PAPER,
     id="fig3",
     title="Test accuracy over rounds, a sigmoid network on MNIST",
     shows="The proposed method on a non-convex problem, outside its theory: 10 workers hold 1000 "

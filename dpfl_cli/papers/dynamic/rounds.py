@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import permutations, product
 from typing import Any
 
-from dpfl_cli.papers.dynamic import IJCNN1, OURS, PAPER, SMALL, after_rounds, optimality
+from dpfl_cli.papers.dynamic import IJCNN1, OURS, SMALL, after_rounds, optimality
 from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
@@ -202,7 +202,6 @@ def c6_lower(rows: Rows) -> Comparisons:
 
 
 fig1 = Artifact(
-    paper=PAPER,
     id="fig1",
     title="Final optimality against the number of rounds, regularised logistic regression on "
     "ijcnn1",

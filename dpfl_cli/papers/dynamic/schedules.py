@@ -6,7 +6,6 @@ from math import log, sqrt
 from dpfl_cli.papers.dynamic import (
     IJCNN1,
     OURS,
-    PAPER,
     SMALL,
     after_rounds,
     optimality,
@@ -129,7 +128,6 @@ def order(rows: Rows) -> Comparisons:
 
 
 ablation_schedule = Artifact(
-    paper=PAPER,
     id="ablation_schedule",
     title="Final optimality under noise schedules of one budget, regularised logistic regression "
     "on ijcnn1",

@@ -8,7 +8,6 @@ from dpfl_cli.papers.fedexp import (
     LOCAL,
     METHODS,
     PAIR,
-    PAPER,
     SCAFFOLD,
     TRUSTS,
     WORDS,
@@ -251,7 +250,6 @@ def _accuracies(caption: str, where: Where, *rows: str, notes: Sequence[str] = (
 
 
 table4 = Artifact(
-    paper=PAPER,
     id="table4",
     title="Test accuracy on MNIST, mean of the last five rounds",
     shows="DP-FedEXP, DP-FedAvg and DP-SCAFFOLD on MNIST, dealt to 1000 clients with label skew "

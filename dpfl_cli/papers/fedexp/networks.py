@@ -4,7 +4,6 @@ import math
 from functools import partial
 
 from dpfl_cli.models.cnn_shape import KERNEL, CnnShape
-from dpfl_cli.papers.fedexp import PAPER
 from dpfl_cli.papers.fedexp.mnist import NETWORK, NETWORKS
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -86,7 +85,6 @@ def ldp(rows: Rows) -> Comparisons:
 
 
 table3 = Artifact(
-    paper=PAPER,
     id="table3",
     title="Layers of the MNIST networks",
     shows="The layers of the two networks, with the shape of what each puts out and its number of "

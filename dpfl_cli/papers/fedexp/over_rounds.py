@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
-from dpfl_cli.papers.fedexp import COMPARED, METHODS, PAPER, PROBLEM, SCAFFOLD, TRUSTS, WORDS
+from dpfl_cli.papers.fedexp import COMPARED, METHODS, PROBLEM, SCAFFOLD, TRUSTS, WORDS
 from dpfl_cli.papers.fedexp.mnist import NETWORK, SETUP, TUNED, table4
 from dpfl_cli.papers.fedexp.synthetic import fig2_left
 from dpfl_cli.reproduction.api import (
@@ -69,7 +69,6 @@ NOT_BEST = "at the paper's pairs, which are not DP-FedAvg's best on this grid un
 EARLY = [_early("cdp"), _early("ldp_privunit", NOT_BEST), _early("ldp", NOT_BEST)]
 
 fig2_right = Artifact(
-    paper=PAPER,
     id="fig2_right",
     title="Test accuracy on MNIST over rounds",
     shows="Accuracy at the paper's step sizes and clip norms, the same runs as in Table 4. On "
@@ -147,7 +146,6 @@ def c5_falls(rows: Rows) -> Comparisons:
 
 
 fig3_left = Artifact(
-    paper=PAPER,
     id="fig3_left",
     title="Global step size, synthetic linear regression",
     shows="DP-FedEXP's server step is large at first and falls as the updates stop agreeing; the "
@@ -199,7 +197,6 @@ def _ends(which: str, rounds: slice) -> Derived:
 
 
 fig3_right = Artifact(
-    paper=PAPER,
     id="fig3_right",
     title="Global step size, MNIST",
     shows="DP-FedEXP's server step on MNIST, which need not fall there; the baselines keep 1. The "

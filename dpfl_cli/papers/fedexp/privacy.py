@@ -1,6 +1,6 @@
 """Table 1: what the adaptive step costs in privacy (sections 4.1 and 5)."""
 
-from dpfl_cli.papers.fedexp import COMPARED, LOCAL, METHODS, PAPER
+from dpfl_cli.papers.fedexp import COMPARED, LOCAL, METHODS
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -113,7 +113,6 @@ def honest(rows: Rows) -> Comparisons:
 
 
 table1 = Artifact(
-    paper=PAPER,
     id="table1",
     title="Epsilon at delta = 1e-5",
     shows="What DP-FedEXP's adaptive step costs in privacy: nothing under local DP, little under "

@@ -188,7 +188,6 @@ def larger_clip(rows: Rows) -> Comparisons:
 
 
 table2 = Artifact(
-    paper=PAPER,
     id="table2",
     title="Grid search over local step size and clip norm: the criterion at every pair, the best "
     "one framed",

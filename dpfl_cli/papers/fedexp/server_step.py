@@ -7,7 +7,6 @@ from dpfl_cli.papers.fedexp import (
     FRESHLY,
     LOCAL,
     PAIR,
-    PAPER,
     PROBLEM,
     on_synthetic,
 )
@@ -100,7 +99,6 @@ def _step(metric: str, title: str) -> Metric:
 
 
 fig1 = Artifact(
-    paper=PAPER,
     id="fig1",
     title="Server step in the first round under local DP",
     shows="The naive step divides the squared norms of the noisy messages by that of their mean: "

@@ -9,7 +9,6 @@ from dpfl_cli.papers.fedexp import (
     LOCAL,
     METHODS,
     PAIR,
-    PAPER,
     PROBLEM,
     SCAFFOLD,
     TRUSTS,
@@ -132,7 +131,6 @@ def _final(caption: str, measure: str) -> Table:
 
 
 fig2_left = Artifact(
-    paper=PAPER,
     id="fig2_left",
     title="Distance to the optimum, synthetic linear regression",
     shows="Each client holds one record of a consistent linear system. DP-FedEXP extrapolates the "

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from dpfl_cli.papers.fednew import PAPER, TITLES
+from dpfl_cli.papers.fednew import TITLES
 from dpfl_cli.papers.fednew._search import (
     ACCURACY,
     CHOSEN,
@@ -82,7 +82,6 @@ def compared(
     if curves:
         measures["curve"] = Metric("accuracy", "series", where={"best": True})
     return Artifact(
-        paper=PAPER,
         id=f"{'fig' if curves else 'table'}{number}",
         source=source,
         sizes={

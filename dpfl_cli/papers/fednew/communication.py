@@ -5,7 +5,6 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from dpfl_cli.papers.fednew import PAPER
 from dpfl_cli.papers.fednew._search import COVARIANCE, RECORD_LEVEL, Methods
 from dpfl_cli.papers.fednew.setting import equal, private
 from dpfl_cli.reproduction.api import (
@@ -136,7 +135,6 @@ def extra(rows: Rows) -> float:
 
 by_method = partial(Table, rows=["level", "method"], columns="size")
 table3 = Artifact(
-    paper=PAPER,
     id="table3",
     title="Uplink communication and second-order information",
     shows=(

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from dpfl_cli.papers.fednew import ADULT, FEATURES, OURS, PAPER, TITLES
+from dpfl_cli.papers.fednew import ADULT, FEATURES, OURS, TITLES
 from dpfl_cli.papers.fednew._claims import crossing
 from dpfl_cli.papers.fednew._search import (
     ACCURACY,
@@ -141,7 +141,6 @@ LATE = {"round": [5, 10, 20, 30, 50, 70]}
 SHARE = "computing time, DP-FedNew in all = 1"
 OF_BEST = ["task", "method", "eps", "point"]
 fig4 = Artifact(
-    paper=PAPER,
     id="fig4",
     title="Test accuracy against computing time, record level, 50 clients",
     shows=(

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from statistics import fmean
 
-from dpfl_cli.papers.fednew import FEATURES, PAPER
+from dpfl_cli.papers.fednew import FEATURES
 from dpfl_cli.papers.fednew._claims import close
 from dpfl_cli.papers.fednew._search import (
     AS_CLAIMED,
@@ -114,7 +114,6 @@ def pairs_of(
 
     place = f"section 6.5, Table {number}"
     return Artifact(
-        paper=PAPER,
         id=f"table{number}",
         title=f"Best dampings and penalties of DP-FedNew over the rounds, {data}, epsilon 1",
         shows=(

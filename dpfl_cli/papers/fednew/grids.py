@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from dpfl_cli.papers.fednew import PAPER
 from dpfl_cli.papers.fednew._search import (
     DAMPINGS,
     KEYS,
@@ -120,7 +119,6 @@ def fixed(rows: Rows) -> Comparisons:
 
 
 table7 = Artifact(
-    paper=PAPER,
     id="table7",
     title="Grids of the searches at record level, and at client level",
     shows=(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from itertools import product
 
-from dpfl_cli.papers.fednew import ADULT, PAPER
+from dpfl_cli.papers.fednew import ADULT
 from dpfl_cli.papers.fednew._search import ACCURACY, AS_CLAIMED, Values
 from dpfl_cli.papers.fednew.user_level import DUALS, NO_DUALS
 from dpfl_cli.reproduction.api import (
@@ -125,7 +125,6 @@ def own_update(rows: Rows) -> Comparisons:
 
 
 extra_privacy = Artifact(
-    paper=PAPER,
     id="extra_privacy",
     title="Claimed and proved guarantees of DP-FedNew",
     shows=(

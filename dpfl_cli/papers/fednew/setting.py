@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpfl_cli.papers.fednew import PAPER
 from dpfl_cli.reproduction.api import (
     Artifact,
     Comparisons,
@@ -136,7 +135,6 @@ def femnist(rows: Rows) -> Comparisons:
 
 
 table1 = Artifact(
-    paper=PAPER,
     id="table1",
     title="Data sets and layers",
     shows=(
@@ -218,7 +216,6 @@ def wide_features(rows: Rows, count: int = 2048) -> Comparisons:
 
 
 table2 = Artifact(
-    paper=PAPER,
     id="table2",
     title="Feature extractors",
     shows=(

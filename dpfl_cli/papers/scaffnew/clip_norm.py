@@ -5,7 +5,7 @@ from functools import partial
 from math import sqrt
 from statistics import fmean, pstdev
 
-from dpfl_cli.papers.scaffnew import PAPER, WORDS
+from dpfl_cli.papers.scaffnew import WORDS
 from dpfl_cli.papers.scaffnew._tasks import (
     CLIP_NORMS,
     HOSPITALS,
@@ -129,7 +129,6 @@ def _line(method: str, better: str, worse: str, words: str) -> Claim:
 
 
 fig5 = Artifact(
-    paper=PAPER,
     id="fig5",
     title="Best number of local steps against the clip norm",
     shows=(

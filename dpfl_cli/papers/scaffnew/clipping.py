@@ -1,6 +1,5 @@
 """Figure 11: how long the updates of a client of Fed-IXI are, and what clipping them changes."""
 
-from dpfl_cli.papers.scaffnew import PAPER
 from dpfl_cli.papers.scaffnew._tasks import METHODS, TINY_VOLUMES
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -87,7 +86,6 @@ def _later(rows: Rows) -> float:
 
 
 fig11 = Artifact(
-    paper=PAPER,
     id="fig11",
     title="Length of a client's updates and its train loss with and without clipping, Fed-IXI "
     "stand-in",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import product
 
-from dpfl_cli.papers.scaffnew import PAPER, WORDS
+from dpfl_cli.papers.scaffnew import WORDS
 from dpfl_cli.papers.scaffnew._tasks import CLIP_NORMS, TASKS
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -107,7 +107,6 @@ def _fact(value: str, title: str, levels: str | Sequence[str] = "") -> Fact:
 SMALL = untrained("nothing is trained; images and volumes of a smaller size", 0.3)
 
 table1 = Artifact(
-    paper=PAPER,
     id="table1",
     title="Data sets, clients and settings",
     shows=(

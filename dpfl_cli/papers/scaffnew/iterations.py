@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dpfl_cli.papers.scaffnew import PAPER, WORDS
+from dpfl_cli.papers.scaffnew import WORDS
 from dpfl_cli.papers.scaffnew._tasks import (
     METHODS,
     NONE,
@@ -179,7 +179,6 @@ def _figure(
     drawn = ["error"] if len(tasks) > 1 else ["error", "loss"]
     usual = tried("paper", tasks[0])[-1]
     return Artifact(
-        paper=PAPER,
         id=f"fig{number}",
         title=f"Error against iterations at the best number of local steps, {title}, by nominal "
         "epsilon",

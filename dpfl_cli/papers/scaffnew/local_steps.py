@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from dpfl_cli.papers.scaffnew import PAPER, WORDS
+from dpfl_cli.papers.scaffnew import WORDS
 from dpfl_cli.papers.scaffnew._tasks import (
     BY_OTHERS,
     CLIP_NORMS,
@@ -212,7 +212,6 @@ def _figure(
     """Of several data sets at one clip norm, or of one at all of its."""
     clip_norms = CLIP_NORMS[tasks[0]] if clip_norm is None else (clip_norm,)
     return Artifact(
-        paper=PAPER,
         id=f"fig{number}",
         title=f"Test error against local steps{title}, by nominal epsilon",
         shows=f"{shows} The noise is that of Lemma 1 with v = 8/m^2, fixed beforehand; the epsilon "

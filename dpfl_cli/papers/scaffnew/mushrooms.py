@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from dpfl_cli.papers.scaffnew import PAPER
 from dpfl_cli.papers.scaffnew._mushrooms import (
     DIVISORS,
     SMOKE,
@@ -75,7 +74,6 @@ PROVED_RUNS = {"sweep": "proved"}
 
 
 fig12 = Artifact(
-    paper=PAPER,
     id="fig12",
     title="Best number of local steps and of iterations, logistic regression on mushrooms",
     shows=(

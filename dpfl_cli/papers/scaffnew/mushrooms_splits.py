@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from dpfl_cli.papers.scaffnew import PAPER
 from dpfl_cli.papers.scaffnew._mushrooms import (
     SMOKE,
     STEPS,
@@ -38,7 +37,6 @@ def runs(scale: Scale) -> Runs:
 
 
 fig12_splits = Artifact(
-    paper=PAPER,
     id="fig12_splits",
     title="Best number of local steps on other splits and another condition number, mushrooms",
     shows=(

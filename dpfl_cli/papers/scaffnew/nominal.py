@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from dpfl_cli.papers.scaffnew import PAPER
 from dpfl_cli.papers.scaffnew._tasks import METHODS, NONE, NOTES, targets_of
 from dpfl_cli.papers.scaffnew.local_steps import (
     ERROR,
@@ -73,7 +72,6 @@ def enough_ixi(rows: Rows) -> Comparisons:
 
 
 extra_nominal = Artifact(
-    paper=PAPER,
     id="extra_nominal",
     title="Test error against local steps over a wide range of nominal epsilons, clip norm 50",
     shows=(

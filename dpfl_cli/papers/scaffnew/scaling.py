@@ -5,7 +5,6 @@ from itertools import pairwise, product
 from math import log10, sqrt
 from statistics import fmean, variance
 
-from dpfl_cli.papers.scaffnew import PAPER
 from dpfl_cli.papers.scaffnew._mushrooms import (
     STEPS,
     best_steps,
@@ -177,7 +176,6 @@ def _growth(rows: Rows) -> float:
 
 
 scaling = Artifact(
-    paper=PAPER,
     id="scaling",
     title="Best number of local steps against the clip norm, logistic regression on mushrooms",
     shows=(
