@@ -131,11 +131,8 @@ def _reshaped(given: Given) -> None:
 def _expanded(given: Given) -> None:
     _reshaped(given)
     whole, *sizes = (*given.args, *given.kwargs.values())
-    if isinstance(sizes[0], Tensor):
-        sizes = sizes[0].shape
-    elif isinstance(sizes[0], list | tuple):
-        sizes = sizes[0]
-    if len(sizes) != whole.dim():
+    first = sizes[0].shape if isinstance(sizes[0], Tensor) else sizes[0]
+    if len(first if isinstance(first, list | tuple) else sizes) != whole.dim():
         raise Mixing("expand to as many axes as there are (unsqueeze(-1) adds one)")
 
 
