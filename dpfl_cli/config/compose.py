@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
-from hydra._internal.config_repository import ConfigRepository
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -28,11 +27,11 @@ from hydra.errors import (
     MissingConfigException,
     OverrideParseException,
 )
-from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from dpfl_cli.config import hydra_speed
 from dpfl_cli.config.component import GROUPS
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest
 from dpfl_cli.config.own_files import check_configs_below
@@ -59,26 +58,6 @@ RESOLVERS: dict[str, Callable[..., Any]] = {
     # a default where the run's trust model is `which`, another one elsewhere
     "under": lambda trust, which, there, elsewhere: there if trust == which else elsewhere,
 }
-
-
-_read = ConfigRepository.load_config
-_kept: dict[tuple[str, ...], ConfigResult] = {}
-
-
-def _load_config(self: ConfigRepository, config_path: str) -> ConfigResult | None:
-    """Hydra's own, but for reading and parsing the same files anew for every config, which took it
-    40 % of its time.
-    """
-    key = config_path, *(source.full_path() for source in self.sources)
-    if key not in _kept:
-        found = _read(self, config_path)
-        if found is None:
-            return None
-        _kept[key] = found
-    return deepcopy(_kept[key])  # whoever composes it takes it apart
-
-
-ConfigRepository.load_config = _load_config  # type: ignore[method-assign]
 
 
 def register_resolvers() -> None:
@@ -178,7 +157,7 @@ def _merged(*words: str) -> DictConfig:
 def options_changed() -> None:
     """Options of groups are no longer what they were: configs are composed of them anew."""
     _merged.cache_clear()
-    _kept.clear()
+    hydra_speed.kept.clear()
 
 
 def compose_jobs(

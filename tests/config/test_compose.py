@@ -104,6 +104,16 @@ def test_a_key_that_is_twice_in_a_file_is_refused(tmp_path, monkeypatch) -> None
     assert "found duplicate key rounds" in refused("scale=smoke")
 
 
+def test_defaults_may_follow_from_other_choices(tmp_path) -> None:
+    """As those of no file of ours do."""
+    (tmp_path / "experiment").mkdir()
+    own = "# @package _global_\ndefaults: [{/scale@spare: '${experiment}'}]\n"
+    for name, rounds in (("smoke", 3), ("quick", 25)):
+        (tmp_path / "experiment" / f"{name}.yaml").write_text(own)
+        words = [f"hydra.searchpath=[file://{tmp_path}]", f"+experiment={name}"]
+        assert compose_config(words)["spare"] == {"rounds": rounds}
+
+
 def test_every_option_of_every_group_has_a_line_and_documented_keys() -> None:
     for group in GROUPS:
         assert option_files(group), group
