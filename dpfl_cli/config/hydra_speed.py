@@ -2,14 +2,14 @@
 
 from copy import deepcopy
 
-from hydra._internal import defaults_list
+from hydra._internal import defaults_list as lists
 from hydra._internal.config_repository import ConfigRepository
 from hydra.core.default_element import InputDefault
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig
 
 kept: dict[tuple[str, ...], ConfigResult] = {}  # the config files that were read
-_read, _choices = ConfigRepository.load_config, defaults_list._create_interpolation_map
+_read, _choices = ConfigRepository.load_config, lists._create_interpolation_map
 
 
 def _load_config(self: ConfigRepository, config_path: str) -> ConfigResult | None:
@@ -24,15 +24,15 @@ def _load_config(self: ConfigRepository, config_path: str) -> ConfigResult | Non
 
 
 def _interpolation_map(
-    overrides: defaults_list.Overrides, defaults: list[InputDefault], self_added: bool
+    overrides: lists.Overrides, defaults_list: list[InputDefault], self_added: bool
 ) -> DictConfig:
     """What defaults of a file that are named by others (`${...}`) are looked up in, where there are
     such.
     """
-    if any(one.is_interpolation() for one in defaults):
-        return _choices(overrides, defaults, self_added)
+    if any(one.is_interpolation() for one in defaults_list):
+        return _choices(overrides, defaults_list, self_added)
     return DictConfig({})
 
 
 ConfigRepository.load_config = _load_config  # type: ignore[method-assign]
-defaults_list._create_interpolation_map = _interpolation_map
+lists._create_interpolation_map = _interpolation_map
