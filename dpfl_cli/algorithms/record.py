@@ -15,6 +15,7 @@ from dpfl_cli.algorithms.local import LocalSettings, check_batch, check_clip_nor
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.batches import Batch
 from dpfl_cli.privacy.bounded import Bounded, per_run
+from dpfl_cli.privacy.client_values import descended
 from dpfl_cli.privacy.record_means import mean_clipped
 from dpfl_cli.privacy.releases import ReleaseSpec, Setup
 
@@ -147,10 +148,9 @@ def noisy_steps(
         whole = release.mean + objective.regulariser_gradient(mean)
         mean = mean - per_run(hyper.local_lr, mean) * whole
         if step < hyper.local_steps - 1 or last:
-            direction = release.echo + objective.regulariser_gradient(local)
-            if drift is not None:
-                direction = direction + drift
-            local = local - per_run(hyper.local_lr, direction) * direction
+            slopes = [release.echo, objective.regulariser_gradient(local)]
+            slopes += [] if drift is None else [drift]
+            local = descended(local, per_run(hyper.local_lr, local), *slopes)
     return local, mean
 
 

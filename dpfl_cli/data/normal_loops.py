@@ -40,13 +40,13 @@ def normal_of(halves):  # type: ignore[no-untyped-def]
         """Fills `out` with standard normal numbers.
 
         Args:
-          words: [4] uint64 a, b, c and the counter of a new SFC64.
+          words: [6] uint64 a, b, c and the counter of an SFC64, the half of a word that is left
+            over, and whether one is; as they are afterwards, when it is done.
           widths, inside, heights: [256] of each layer the width, over the whole numbers that are
             drawn, those below which a point is under the curve, and the curve's height.
           edge, inverse_edge: where the tail begins, and its inverse.
         """
-        # with the half of a word that is left over, and whether one is
-        state, n = (words[0], words[1], words[2], words[3], _WHOLE(0), False), 0
+        state, n = (words[0], words[1], words[2], words[3], words[4], words[5] > _WHOLE(0)), 0
         number = out.dtype.type
         while n < len(out):
             bits, state = _word(state, halves)
@@ -71,5 +71,6 @@ def normal_of(halves):  # type: ignore[no-untyped-def]
                     x = -(edge + x) if place & _WHOLE(256) else edge + x
             out[n] = x
             n += 1
+        words[0], words[1], words[2], words[3], words[4], words[5] = state
 
     return normal

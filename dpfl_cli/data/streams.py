@@ -25,7 +25,7 @@ from torch import Tensor
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.device_draws import DeviceDraws, Draw, sharing
 from dpfl_cli.data.devices import on_device
-from dpfl_cli.data.normals import fill_normal
+from dpfl_cli.data.normals import filler
 from dpfl_cli.data.threads import in_threads, usable_threads
 
 CLIENT_TILE = 256  # clients per tile
@@ -33,6 +33,7 @@ TILE_VALUES = 1 << 15  # a tile is of several rounds as long as it holds at most
 MAX_TILE_ROUNDS = 64
 # fewer values (a quarter of a millisecond) are drawn sooner than a thread wakes up
 THREAD_VALUES = 1 << 15
+PART_VALUES = 1 << 15  # values that are drawn, and changed, while they are in a core's cache
 Place = tuple[int | slice, slice]  # of runs and clients
 Then = Callable[[np.ndarray, Place], None]
 
@@ -287,15 +288,20 @@ def _fill(
     """
     seed, *key = address
     generator = stream_generator(seed, wanted.name, *key)
-    first = out[runs[0], mine]
+    first = out[runs[0]]
+    begin, end, _ = mine.indices(len(first))
     if wanted.law == "normal":
-        fill_normal(generator, first)
+        fill = filler(generator, first[mine].size, out.dtype == np.float32)
     else:
-        generator.random(out=first, dtype=out.dtype)
-    for run in runs[1:]:
-        out[run, mine] = first
-    for run in runs:
-        then(out[run, mine], (run, mine))
+        fill = lambda part: generator.random(out=part, dtype=out.dtype)  # noqa: E731
+    rows = max(1, PART_VALUES // max(1, first[0].size))
+    for start in range(begin, end, rows):
+        some = slice(start, min(start + rows, end))
+        fill(first[some])
+        for run in runs[1:]:
+            out[run, some] = first[some]
+        for run in runs:
+            then(out[run, some], (run, some))
 
 
 def _subsets(generator: np.random.Generator, populations: np.ndarray, size: int) -> np.ndarray:

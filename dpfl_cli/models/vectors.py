@@ -1,7 +1,7 @@
 """Products of records with weights, as many records as a vector has lanes at once, and what else
 the kernel of linear layers is made of, for float32 and float64.
 
-A tile of up to `TILE` vectors of sums stays in registers, and every record that is loaded meets
+A tile of about `TILE` vectors of sums stays in registers, and every record that is loaded meets
 several columns of weights. The order of every sum is fixed by the records and by nothing else.
 """
 
@@ -20,7 +20,7 @@ from numba.extending import intrinsic, overload
 
 from dpfl_cli.models.vector_code import VECTOR_BYTES, Code, Index, Sum
 
-TILE = 16  # vectors of sums that stay in registers
+TILE = 16  # vectors of sums that stay in registers; `outputs` keeps 20 where it has 5 columns
 
 
 def _code(emit: Callable[..., Any], result: Any = types.void) -> Any:
@@ -107,10 +107,10 @@ def outputs(  # type: ignore[no-untyped-def]
                 code.store(cell.get(), row, start + i)
 
     def group(column: Index, together: int) -> None:
-        most = min(code.lanes, TILE // together)
+        most = min(code.lanes, -(-TILE // together))
         code.in_groups(vectors, most, partial(tile, column, together))
 
-    code.in_groups(columns, 4, group)
+    code.in_groups(columns, 5, group)
 
 
 @_code

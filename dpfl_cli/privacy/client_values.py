@@ -27,13 +27,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial, reduce
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.data.threads import one_thread_each
 from dpfl_cli.privacy.separation import PUBLIC, RULES, Given, Mixing, flat, parts
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ __setitem__ __iadd__ __isub__ __imul__ __idiv__ __itruediv__ __ifloordiv__ __imo
 __iand__ __ior__ __ixor__
 """
 KEPT_STATE = "what a client keeps from round to round is in State.clients"
+PART_VALUES = 1 << 17  # values that are worked on at once
 V = TypeVar("V")
 READERS, _WRITERS = frozenset(_READ_OUT.split()), frozenset(_WRITES.split())
 
@@ -251,6 +253,28 @@ def check_cohort(values: Tensor, cohort: Any, where: str) -> None:
     theirs = getattr(values, "cohort", None)
     if theirs is not cohort and (theirs is not None or is_raw(values)):
         raise PrivacyError(f"client values of two rounds' cohorts meet in {where}: {KEPT_STATE}")
+
+
+def descended(values: Tensor, rate: Tensor, *directions: Tensor) -> Tensor:
+    """values - rate (the sum of directions, from the first on), of client values [R, M, d].
+
+    Some clients at a time, so that what lies in between stays in a core's cache; the same numbers
+    as all at once.
+
+    Args:
+      rate: [R, 1, 1].
+    """
+    given = values, *directions
+    mark: Any = reduce(torch.add, [one[..., :0] for one in given])
+    out = torch.empty_like(opened(values), memory_format=torch.contiguous_format)
+    many = min(out.shape[1], out.numel() // PART_VALUES) if out.device.type == "cpu" else 1
+
+    def descend(into: Tensor, start: Tensor, *terms: Tensor) -> None:
+        torch.sub(start, rate * reduce(torch.add, terms), out=into)
+
+    pieces = [one.tensor_split(max(many, 1), 1) for one in (out, *map(opened, given))]
+    one_thread_each([partial(descend, *some) for some in zip(*pieces, strict=True)])
+    return of_cohort(client_values(out, type(mark)), getattr(mark, "cohort", None))
 
 
 def is_raw(values: Tensor) -> bool:

@@ -205,16 +205,18 @@ def test_the_compiled_loop_draws_what_numpy_draws(
 
     found = np.empty(1_000_003, kind)  # a few hundred of them in the tail
     assert normals._compiled(kind is np.float32) is not None
-    normals.fill_normal(fresh(1), found)
+    fill = normals.filler(fresh(1), found.size, kind is np.float32)
+    for part in np.split(found, (1, 1002, 60_000)):  # it goes on where it left off
+        fill(part)
     np.testing.assert_array_equal(found, fresh(1).standard_normal(found.size, kind))
 
     def wrong(single: bool) -> normals.Draw:
-        return lambda generator, out: out.fill(0.0)
+        return lambda generator: lambda out: out.fill(0.0)
 
     monkeypatch.setattr(normals, "_built", wrong)  # a numpy that draws otherwise goes on drawing
     monkeypatch.setattr(normals, "_compiled", normals._compiled.__wrapped__)
     monkeypatch.setattr(programs, "fallbacks", [])
-    normals.fill_normal(fresh(2), found)
+    normals.filler(fresh(2), found.size, kind is np.float32)(found)
     np.testing.assert_array_equal(found, fresh(2).standard_normal(found.size, kind))
     assert "this numpy draws others" in programs.fallbacks[0]
 

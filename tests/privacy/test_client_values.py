@@ -15,6 +15,7 @@ from dpfl_cli.privacy.client_values import (
     ClientValues,
     client_values,
     count_operations,
+    descended,
     is_raw,
     opened,
     own_values,
@@ -254,6 +255,22 @@ def test_own_values_stay_own_until_they_meet_raw_ones():
     with pytest.raises(PrivacyError, match="written into own ones"):
         own.add_(raw)
     assert not is_raw(PLAIN)
+
+
+@pytest.mark.parametrize("part", [1, 7, 1 << 17])
+def test_steps_of_some_clients_at_a_time_are_those_of_all(part, monkeypatch):
+    monkeypatch.setattr("dpfl_cli.privacy.client_values.PART_VALUES", part)
+    rate, slope, drift = torch.tensor([0.1, 3.0]).reshape(2, 1, 1), PLAIN.sin(), PLAIN.cos()
+    steps = descended(PLAIN[:, :1].expand(-1, 3, -1), rate, own_values(slope), own_values(drift))
+    expected = PLAIN[:, :1] - rate * (slope + drift)
+    torch.testing.assert_close(opened(steps), expected, rtol=0, atol=0)
+    assert isinstance(steps, ClientValues)
+    assert not is_raw(steps)
+    assert is_raw(descended(steps, rate, client_values(slope)))
+    with pytest.raises(PrivacyError, match="different runs or clients"):
+        descended(steps, rate, own_values(slope[:, :1]))
+    with pytest.raises(PrivacyError, match="client values"):
+        descended(steps, client_values(rate), own_values(slope))
 
 
 def test_operations_are_counted_beside_client_values_and_nothing_else_may_look_on():
