@@ -11,6 +11,7 @@ and only of blocks with records that are asked for.
 """
 
 import logging
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -148,15 +149,17 @@ class Resolved:
         )
         return cache_dir() / "features" / key
 
-    @cached_property
-    def images(self) -> dict[str, Records]:
-        """The images by split, of the training file the first ones, in whole blocks; pixels in
-        [0, 1].
-        """
+    def records(self, load: Callable[[Settings, int], Dataset]) -> dict[str, Records]:
+        """The base's by split, of the training file the first ones, in whole blocks."""
         most = min(self.base_info.records, -(-self.train[1] // BLOCK) * BLOCK)
-        data = self.base.target.load(_settings_of(self.base, most, None), 0)
+        data = load(_settings_of(self.base, most, None), 0)
         assert data.test is not None
         return {"train": data.train, "test": data.test}
+
+    @cached_property
+    def images(self) -> dict[str, Records]:
+        """The images, with pixels in [0, 1]."""
+        return self.records(self.base.target.load)
 
     @cached_property
     def extractor(self) -> Extractor:
@@ -265,11 +268,11 @@ class FeatureDataset:
 
     @classmethod
     def outline(cls, settings: FeatureSettings, seed: int) -> Dataset:
-        """The training records' labels, with features of no width: enough to deal them, and nothing
-        is computed.
+        """The training records' labels, with features of no width: enough to deal them; no image is
+        read.
         """
         found = Resolved(cls.name, cls.base, settings)
-        labels = found.images["train"].targets[slice(*found.train)]
+        labels = found.records(found.base.target.outline)["train"].targets[slice(*found.train)]
         return Dataset(
             cls.info(settings), Records(np.empty((len(labels), 0), np.float32), labels), None
         )

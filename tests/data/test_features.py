@@ -631,7 +631,11 @@ def test_runs_on_other_features_of_the_same_images_are_kept_apart(looked, monkey
     assert not np.allclose(one, other)
 
 
-def test_batches_are_planned_from_labels_alone(looked):
+def test_batches_are_planned_from_labels_alone(looked, monkeypatch):
+    labels = MnistFeatures.load(settings(), 0).train.targets
+    looked.batches.clear()
+    monkeypatch.setattr(Mnist, "images", lambda part: pytest.fail("images were read"))
+    np.testing.assert_array_equal(MnistFeatures.outline(settings(), 0).train.targets, labels)
     words = [word for word in RUN if not word.startswith(("algorithm", "dp"))]
     config = compose_config(
         [

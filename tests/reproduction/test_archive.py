@@ -7,10 +7,11 @@ scipy (each comparison by its own spread, where the pages may pool those of like
 
 from __future__ import annotations
 
+import csv
 import functools
-import io
 import json
 import tarfile
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise, permutations
 from pathlib import Path
@@ -24,11 +25,12 @@ from scipy.optimize import brentq
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"
 Cells = dict[tuple[Any, ...], pd.Series]  # labels and measure -> seed -> value
+Curves = dict[str, dict[int, float]]  # measure -> round -> value
 Checks = list[tuple[bool, float]]  # whether it holds, and the p-value of what speaks against it
 
 
-def archived(name: str) -> Iterator[tuple[dict[str, Any], pd.DataFrame, list[dict[str, Any]]]]:
-    """Config, curve by round and ledger of every run of a page."""
+def archived(name: str) -> Iterator[tuple[dict[str, Any], Curves, list[dict[str, Any]]]]:
+    """Config, curves and ledger of every run of a page."""
     files: dict[str, dict[str, bytes]] = {}
     with tarfile.open(OUTPUTS / f"archive/{name}.tar.xz") as archive:
         for member in archive:
@@ -37,8 +39,12 @@ def archived(name: str) -> Iterator[tuple[dict[str, Any], pd.DataFrame, list[dic
             assert content is not None
             files.setdefault(run, {})[file] = content.read()
     for one in files.values():
-        curve = pd.read_csv(io.BytesIO(one["metrics.csv"]), index_col="round")
-        yield json.loads(one["result.json"])["config"], curve, json.loads(one["ledger.json"])
+        curves: Curves = defaultdict(dict)
+        for row in csv.DictReader(one["metrics.csv"].decode().splitlines()):
+            for measure, value in row.items():
+                if value:
+                    curves[measure][int(row["round"])] = float(value)
+        yield json.loads(one["result.json"])["config"], curves, json.loads(one["ledger.json"])
 
 
 def collected(rows: Iterable[tuple[tuple[Any, ...], int, float]]) -> Cells:
@@ -88,7 +94,7 @@ def fedexp_cells() -> Cells:
     """The distance to the optimum at the start and after round 50, and their ratio."""
 
     def rows() -> Iterator[tuple[tuple[Any, ...], int, float]]:
-        for config, curve, _ in archived("fedexp/fig2_left"):
+        for config, curves, _ in archived("fedexp/fig2_left"):
             algorithm, trust = config["algorithm"], config["dp"]["name"]
             method = {"fedexp": "FedEXP", "fedavg": "FedAvg", "scaffold": "SCAFFOLD"}[
                 algorithm["name"]
@@ -101,7 +107,7 @@ def fedexp_cells() -> Cells:
                 beside = trusts[config["dataset"]["dimension"]]
             else:
                 beside = (trust,)
-            first, last = curve["distance"].loc[[0, 50]]
+            first, last = (curves["distance"][at] for at in (0, 50))
             for one in beside:
                 for measure, value in (
                     ("start", first),
@@ -144,7 +150,7 @@ def dynamic_cells() -> Cells:
     """Relative squared error of the mean and, of the proposed method, the distance of copies."""
 
     def rows() -> Iterator[tuple[tuple[Any, ...], int, float]]:
-        for config, curve, ledger in archived("dynamic/fig1"):
+        for config, curves, ledger in archived("dynamic/fig1"):
             algorithm = config["algorithm"]
             name, workers = algorithm["name"], config["partitioner"]["clients"]
             if name == "primal_dual":
@@ -154,8 +160,8 @@ def dynamic_cells() -> Cells:
             else:
                 method = {"fedavg_record": "FedAvg", "scaffold_record": "SCAFFOLD"}[name]
                 step = algorithm["local_steps"] * algorithm["local_lr"]
-            last = curve.loc[config["rounds"]]
-            optimality = last["squared_error"] + last.get("consensus", 0.0)
+            last = config["rounds"]
+            optimality = curves["squared_error"][last] + curves["consensus"].get(last, 0.0)
             split = {"sorted": "sorted", "file": "order"}[config["dataset"]["order"]]
             if config["model"]["init"] == "zeros":
                 key = ("per_T", split, config["rounds"], method, round(step, 6))
@@ -224,13 +230,14 @@ def dynamic_claims(cells: Cells) -> dict[str, Checks]:
 
 def adaptdp_cells() -> Cells:
     def rows() -> Iterator[tuple[tuple[Any, ...], int, float]]:
-        for config, curve, _ in archived("adaptdp/fig2"):
+        for config, curves, _ in archived("adaptdp/fig2"):
             task = "T3" if config["dataset"]["name"] == "mnist" else "T1"
             for measure in ("radius", "clipped_fraction", "tau_70"):
-                for at, value in curve[measure].dropna().items():
+                for at, value in curves[measure].items():
                     yield (task, measure, at), config["seed"], value
             for measure in ("radius", "tau_50", "tau_70", "tau_90", "tau_100"):
-                yield (task, f"last {measure}"), config["seed"], curve[measure].iloc[-5:].mean()
+                last = list(curves[measure].values())[-5:]
+                yield (task, f"last {measure}"), config["seed"], float(np.mean(last))
             algorithm, clients, failure = config["algorithm"], 2, 0.01
             cap = algorithm["clip_norm"]
             # equation (A3): sigma_C, in units of the squared cap, has the paper's 2 / b
