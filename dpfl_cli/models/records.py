@@ -54,7 +54,7 @@ def product(left: Tensor, right: Tensor, out: Tensor | None = None, *, add: floa
         return found if out is None else out.copy_(found)
     if right.shape[2] == 1 and not left.is_cuda:
         return product(right.mT, left.mT, None if out is None else out.mT, add=add).mT
-    few = not left.is_cuda and len(left) < torch.get_num_threads()
+    few = not left.is_cuda and left.shape[0] < torch.get_num_threads()  # `len` is Python's
     with one_thread() if few else nullcontext():
         if out is None or not add:
             return torch.bmm(left, right, out=out)

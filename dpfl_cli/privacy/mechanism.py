@@ -338,20 +338,23 @@ class Mechanism(ABC):
         """The log of a release, with the noise of every round by its declaration."""
         logs, site = self._site.ledger.logs, self._site
         if name not in logs:
-            each = list(zip(self.settings, site.specs, site.setups, strict=True))
-            entries = [self.entry(one, specs[name], setup) for one, specs, setup in each]
-            shared = [replace(entry, parameter=None) for entry in entries]
+            parts = zip(self.settings, site.specs, site.setups, strict=True)
+            each = [(one, specs[name], setup) for one, specs, setup in parts]
+            keys = [tuple(map(id, one)) for one in each]  # runs of one plan have the same
+            distinct = dict(zip(keys, each, strict=True))
+            entries = {key: self.entry(*one) for key, one in distinct.items()}
+            shared = [replace(entry, parameter=None) for entry in entries.values()]
             if any(entry != shared[0] for entry in shared):
                 raise PrivacyError(f"release '{name}': runs of one batch declare it differently")
             steady = all(specs[name].factors is None for specs in site.specs)
             rounds = int(self._last.max())
-            table = np.empty((len(entries), 1 if steady else rounds))
-            for row, entry, (_, specs, setup) in zip(table, entries, each, strict=True):
+            rows = {}
+            for key, (_, spec, setup) in distinct.items():
                 own = 1 if steady else setup.rounds
-                row[:own] = specs[name].noise(entry, setup.rounds)[:own]
-                row[own:] = np.nan  # after its end
-            spec = site.specs[0][name]
-            logs[name] = ReleaseLog(shared[0], table, rounds, spec.one_message)
+                rows[key] = np.full(1 if steady else rounds, np.nan)  # after its end
+                rows[key][:own] = spec.noise(entries[key], setup.rounds)[:own]
+            table = np.stack([rows[key] for key in keys])
+            logs[name] = ReleaseLog(shared[0], table, rounds, site.specs[0][name].one_message)
         return logs[name]
 
     def _check_bound(self, name: str, bound: Tensor) -> None:

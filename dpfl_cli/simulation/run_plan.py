@@ -129,7 +129,7 @@ class Plan:
         """How many clients a round computes with, at most."""
         return self.clients if self.sampling is None else self.sampling.rows
 
-    @property
+    @cached_property
     def setup(self) -> Setup:
         """What the method's declaration of its releases may depend on."""
         return Setup(
