@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import os
@@ -29,6 +30,23 @@ def pytest_collection() -> Iterator[None]:
         collected = yield
     gc.set_threshold(700, 10, 100)
     return collected
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _large_files_are_unpacked_once() -> Iterator[None]:
+    """MNIST and its like, which many tests use with settings of their own: half a second each."""
+    from dpfl_cli.data import idx
+
+    read = idx.read_uncompressed
+    kept = functools.lru_cache(maxsize=4)(read)
+
+    def unpacked(path: Path) -> bytes:
+        large = path.is_file() and path.stat().st_size > 1 << 20  # tests make small ones
+        return kept(path) if large else read(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(idx, "read_uncompressed", unpacked)
+        yield
 
 
 @pytest.fixture(autouse=True)
