@@ -24,6 +24,7 @@ from dpfl_cli.reproduction.measure import (
     Price,
     Where,
 )
+from dpfl_cli.reproduction.paper_numbers import printed
 from dpfl_cli.reproduction.rows import (
     Missing,
     Rows,

@@ -3,6 +3,7 @@
 import math
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -12,6 +13,12 @@ from dpfl_cli.reproduction.measure import MEASURE
 from dpfl_cli.reproduction.rows import FIXED, PAPER, matching
 
 NUMBERS = Path(__file__).resolve().parent / "paper_numbers"
+
+
+def printed(paper: str, table: str, *cell: str) -> dict[tuple[Any, ...], tuple[float, ...]]:
+    """What stands in some columns of a table of a paper's numbers -> the values there, in order."""
+    lines = pd.read_csv(NUMBERS / paper / f"{table}.csv")
+    return {place: tuple(values) for place, values in lines.groupby([*cell])["value"]}
 
 
 def beside_paper(artifact: Artifact, rows: pd.DataFrame) -> pd.DataFrame:

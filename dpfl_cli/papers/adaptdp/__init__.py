@@ -5,7 +5,17 @@ both methods, the printed noise (section 5.1).
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from dpfl_cli.reproduction.api import Best, Comparisons, Metric, Paper, Rows, Run, below, grid
+from dpfl_cli.reproduction.api import (
+    Best,
+    Comparisons,
+    Metric,
+    Paper,
+    Rows,
+    Run,
+    below,
+    grid,
+    printed,
+)
 
 PAPER = Paper(
     key="adaptdp",
@@ -27,30 +37,18 @@ METHODS = {
 }
 BOTH = ("AdaptDP", "FedAvg")  # the order in which claims have them
 LEVELS = (1, 2, 3)
-# Table 1 as noise multipliers, sigma_p * b / 2: of the gradients and, for AdaptDP, of the radius.
-NOISE: dict[tuple[str, str], tuple[tuple[float, ...], ...]] = {
-    ("T1", "FedAvg"): ((0.15,), (0.3,), (0.5,)),
-    ("T2", "FedAvg"): ((0.3,), (0.5,), (1.5,)),
-    ("T3", "FedAvg"): ((0.15,), (0.3,), (0.5,)),
-    ("T1", "AdaptDP"): ((0.21, 0.0485), (0.39, 0.105), (0.6, 0.215)),
-    ("T2", "AdaptDP"): ((0.385, 0.125), (0.515, 0.39), (2.62, 0.5)),
-    # level 2 is printed as 0.093, which would be 4.65 here; everything else points to 0.0093
-    ("T3", "AdaptDP"): ((0.205, 0.055), (0.465, 0.105), (0.65, 0.25)),
-}
-NOISE |= {("T4", method): NOISE["T3", method] for method in METHODS}
-MISPRINT = (4.65, 0.105)
-# Table 2: step size and clip norm C (cap G of AdaptDP) that the paper selected at levels 1 to 3.
-SELECTED = {
-    ("T1", "FedAvg"): ((0.3, 0.5), (0.3, 0.5), (0.3, 0.5)),
-    ("T1", "AdaptDP"): ((0.1, 1.0), (0.1, 3.0), (0.1, 3.0)),
-    ("T2", "FedAvg"): ((0.03, 0.05), (0.03, 0.5), (0.03, 0.05)),
-    ("T2", "AdaptDP"): ((0.03, 0.05), (0.03, 0.1), (0.03, 0.1)),
-    ("T3", "FedAvg"): ((0.3, 0.05), (0.3, 0.05), (0.1, 0.1)),
-    ("T3", "AdaptDP"): ((0.3, 0.05), (0.3, 0.05), (0.3, 0.05)),
-    ("T4", "FedAvg"): ((0.3, 0.05), (0.03, 0.5), (0.03, 0.1)),
-    ("T4", "AdaptDP"): ((0.3, 0.1), (0.3, 0.1), (0.3, 0.05)),
-}
 NAMES = {"FedAvg": "dp_fedavg", "AdaptDP": "adaptdp"}  # in the files of the paper's numbers
+_CELL = ("dataset", "method", "level")
+# Table 1 as noise multipliers, sigma_p * b / 2: of the gradients and, for AdaptDP, of the radius.
+NOISE = {
+    cell: [round(50 * one, 6) for one in sigmas]
+    for cell, sigmas in printed("adaptdp", "table1", *_CELL).items()
+}
+MISPRINT = NOISE["T3", "adaptdp", 2]
+# level 2 is printed as 0.093, which would be 4.65 here; everything else points to 0.0093
+NOISE |= {(task, "adaptdp", 2): [0.465, 0.105] for task in IMAGES}
+# Table 2: step size and clip norm C (cap G of AdaptDP) that the paper selected at levels 1 to 3.
+SELECTED = {cell[:3]: cell[3:] for cell in printed("adaptdp", "table2", *_CELL, "eta", "C_or_G")}
 TRAINED = ["T2", "T3", "T4"]  # tasks whose loss is that of a classifier
 ON_T1 = {"task": "T1"}  # whose loss is the objective itself
 LAST = "mean of the last five rounds"
@@ -147,12 +145,13 @@ def private(
       noise: of the gradients and, for AdaptDP, of the radius, else the printed one.
     """
     cell = {**labels, **unlabelled}
-    task, method, place = cell["task"], cell["method"], cell["level"] - 1
-    local_lr, clip_norm = pair or SELECTED[task, method][place]
+    task, method = cell["task"], cell["method"]
+    place = task, NAMES[method], cell["level"]
+    local_lr, clip_norm = pair or SELECTED[place]
     settings = {
         "algorithm.local_lr": local_lr,
         "algorithm.clip_norm": clip_norm,
-        **noise_of(*(noise or NOISE[task, method][place])),
+        **noise_of(*(noise or NOISE[place])),
     }
     preset = f"+experiment=adaptdp/{TASKS[task]}"
     overrides = [preset, *METHODS[method], *overrides]

@@ -200,7 +200,8 @@ def c7_cap(rows: Rows) -> Comparisons:
     """on T3 and T4 the radius stays at its cap"""
     for task in IMAGES:
         radii = rows.each("radius", task=task, **CHOSEN, method="AdaptDP", level=LEVELS)
-        for radius, (_, cap) in zip(radii, SELECTED[task, "AdaptDP"], strict=True):
+        for radius, at in zip(radii, LEVELS, strict=True):
+            _, cap = SELECTED[task, "adaptdp", at]
             yield level(radius / cap, 1, within=0.001)
 
 

@@ -61,7 +61,7 @@ def runs(scale: Scale) -> Runs:
     for cell in grid(task=COUNTS, level=LEVELS):
         known, place = cell["task"].partition("_")[0], cell["level"] - 1
         for method in METHODS:
-            noise = NOISE[known, method][place]
+            noise = NOISE[known, NAMES[method], cell["level"]]
             misprinted = (method, place) == ("AdaptDP", 1) and known in IMAGES
             yield _priced(cell, method, "table", noise_of(*(MISPRINT if misprinted else noise)))
             if misprinted:

@@ -4,7 +4,7 @@ models, the synthetic problem.
 
 from collections.abc import Mapping, Sequence
 
-from dpfl_cli.reproduction.api import Paper, Run
+from dpfl_cli.reproduction.api import Paper, Run, printed
 
 PAPER = Paper(
     key="fedexp",
@@ -45,6 +45,14 @@ PROBLEM = (
     "Ours, for the paper does not say: the gradient is that of half the squared residual, which "
     "the paper's step sizes imply; u_i has standard deviation 0.1, m_i is a vector; start at 0."
 )
+
+
+_PAIRS = printed("fedexp", "table2", "dataset", "dp_type", "algorithm")
+
+
+def pair_of(dataset: str, trust: str, method: str) -> tuple[float, ...]:
+    """Table 2: local step size, clip norm; of the synthetic problem as far as they can be read."""
+    return _PAIRS[dataset, PAPER.titles[trust], method]
 
 
 def on_synthetic(

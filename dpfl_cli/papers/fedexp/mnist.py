@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import product
 
 from dpfl_cli.papers.fedexp import (
     COMPARED,
@@ -11,6 +12,7 @@ from dpfl_cli.papers.fedexp import (
     SCAFFOLD,
     TRUSTS,
     WORDS,
+    pair_of,
 )
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -33,11 +35,6 @@ from dpfl_cli.reproduction.api import (
 )
 
 NETWORKS = {"ldp": "mnist_cnn_small", "ldp_privunit": "mnist_cnn_small", "cdp": "mnist_cnn"}
-PAIRS = {  # Table 2: local step size, clip norm
-    "ldp": {"FedEXP": (0.03, 0.3), "FedAvg": (0.1, 0.1), "SCAFFOLD": (0.03, 0.1)},
-    "ldp_privunit": {"FedEXP": (0.03, 0.3), "FedAvg": (0.03, 0.3), "SCAFFOLD": (0.03, 0.1)},
-    "cdp": {"FedEXP": (0.1, 0.3), "FedAvg": (0.1, 1.0), "SCAFFOLD": (0.1, 0.3)},
-}
 BEST = {  # of all 25 pairs at the sizes of quick with seed 0: searches/fedexp_table4.csv
     "ldp": {"FedEXP": (0.1, 0.3), "FedAvg": (0.1, 1.0), "SCAFFOLD": (0.3, 0.3)},
     "ldp_privunit": {"FedEXP": (0.03, 0.3), "FedAvg": (0.1, 1.0), "SCAFFOLD": (0.3, 0.3)},
@@ -58,7 +55,7 @@ TUNED = "The paper's pairs were tuned on test data, as the paper did; no epsilon
 def on_mnist(
     labels: Mapping[str, str | float],
     overrides: Sequence[str],
-    pair: tuple[float, float],
+    pair: Sequence[float],
     values: Mapping[str, float],
 ) -> Run:
     """A run on MNIST with the network of the label "dp"."""
@@ -83,16 +80,16 @@ SMALLER: dict[Scale, dict[str, float]] = {
 def runs(scale: Scale) -> Runs:
     values = SMALLER[scale]
 
-    def run(trust: str, method: str, setting: str, pair: tuple[float, float]) -> Run:
+    def run(trust: str, method: str, setting: str, pair: Sequence[float]) -> Run:
         labels = {"dp": trust, "method": method, "setting": setting}
         return on_mnist(labels, {**METHODS, "SCAFFOLD_clipped": CLIPPED}[method], pair, values)
 
-    for setting, pairs in (("paper", PAIRS), ("best", BEST)):
-        for trust, methods in pairs.items():
-            for method, pair in methods.items():
-                yield run(trust, method, setting, pair)
-    for trust, methods in PAIRS.items():
-        yield run(trust, "SCAFFOLD_clipped", "paper", methods["SCAFFOLD"])
+    for trust, method in product(TRUSTS, METHODS):
+        yield run(trust, method, "paper", pair_of("MNIST", trust, method))
+    for trust, method in product(TRUSTS, METHODS):
+        yield run(trust, method, "best", BEST[trust][method])
+    for trust in TRUSTS:
+        yield run(trust, "SCAFFOLD_clipped", "paper", pair_of("MNIST", trust, "SCAFFOLD"))
     if scale == "paper":  # overtakes DP-FedEXP in an independent search on the real data
         yield run("ldp", "FedAvg", "other", (0.03, 0.3))
 

@@ -13,8 +13,9 @@ from dpfl_cli.papers.fedexp import (
     TRUSTS,
     WORDS,
     on_synthetic,
+    pair_of,
 )
-from dpfl_cli.papers.fedexp.mnist import NETWORK, PAIRS, SETUP, SMALLER, on_mnist
+from dpfl_cli.papers.fedexp.mnist import NETWORK, SETUP, SMALLER, on_mnist
 from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
@@ -62,15 +63,7 @@ def runs(scale: Scale) -> Runs:
 # --- claims: the choice is made anew with every seed ----------------------------------------------
 
 
-# Table 2: local step size and clip norm; of the synthetic problem as far as they can be read
-PRINTED = {
-    "synthetic": {
-        "ldp": {"FedEXP": (0.003, 0.3), "FedAvg": (0.003, 3.0), "SCAFFOLD": (0.003, 0.3)},
-        "ldp_privunit": {"FedEXP": (0.003, 0.3), "FedAvg": (0.003, 3.0), "SCAFFOLD": (0.003, 1.0)},
-        "cdp": {"FedEXP": (0.001, 0.3), "FedAvg": (0.003, 3.0), "SCAFFOLD": (0.001, 1.0)},
-    },
-    "MNIST": PAIRS,
-}
+DATA = ("synthetic", "MNIST")
 GUESSED = {("ldp_privunit", "FedAvg"), ("ldp_privunit", "SCAFFOLD"), ("cdp", "FedAvg")}
 
 
@@ -93,7 +86,7 @@ def _chosen(rows: Rows, trust: str, method: str, dataset: str = "synthetic") -> 
 
 
 def _pair(dataset: str, trust: str, method: str) -> Claim:
-    pair = PRINTED[dataset][trust][method]
+    pair = pair_of(dataset, trust, method)
     synthetic = dataset == "synthetic"
     name = f"pair_{method.lower()}_{trust}" + ("" if synthetic else "_mnist")
     where = "the synthetic problem" if synthetic else "MNIST"
@@ -141,7 +134,7 @@ def _pair(dataset: str, trust: str, method: str) -> Claim:
     return Claim(name, text, place, judged(is_best, "best pair"), note=note, readings=readings)
 
 
-EVERY_PAIR = [_pair(**cell) for cell in grid(dataset=PRINTED, trust=TRUSTS, method=METHODS)]
+EVERY_PAIR = [_pair(**cell) for cell in grid(dataset=DATA, trust=TRUSTS, method=METHODS)]
 
 
 def _step(rows: Rows, trust: str, local_lr: float) -> Comparisons:
@@ -238,7 +231,7 @@ table2 = Artifact(
         always=[
             {**cell, "local_lr": pair[0], "clip_norm": pair[1]}
             for cell in grid(dataset="MNIST", dp=TRUSTS, method=METHODS)
-            for pair in [PAIRS[cell["dp"]][cell["method"]]]
+            for pair in [pair_of(*cell.values())]
         ],
         finalists=True,
     ),

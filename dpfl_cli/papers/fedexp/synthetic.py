@@ -13,6 +13,7 @@ from dpfl_cli.papers.fedexp import (
     SCAFFOLD,
     TRUSTS,
     on_synthetic,
+    pair_of,
 )
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -32,25 +33,19 @@ from dpfl_cli.reproduction.api import (
 )
 
 LOCAL_LR = {"ldp": 0.003, "ldp_privunit": 0.003, "cdp": 0.001}  # FedAvg's printed 0.003 diverges
-CLIP_NORMS = {  # Table 2; the naive step takes the noise for signal
-    "ldp": {"FedEXP": 0.3, "FedAvg": 3.0, "SCAFFOLD": 0.3, "naive": 0.3, "nonprivate": None},
-    "ldp_privunit": {
-        "FedEXP": 0.3,
-        "FedAvg": 3.0,
-        "SCAFFOLD": 1.0,
-        "naive": 0.3,
-        "nonprivate": None,
-    },
-    "cdp": {"FedEXP": 0.3, "FedAvg": 3.0, "SCAFFOLD": 1.0, "nonprivate": None},
-}
 BESIDE = {"naive": ("algorithm=fedexp_naive",), "nonprivate": ("algorithm=fedexp",)}
 
 
 def runs(scale: Scale) -> Runs:
     small = {"rounds": 3, "dataset.clients": 60} if scale == "smoke" else {}
     seeds = FRESH if scale == "paper" else ()
-    for trust, clip_norms in CLIP_NORMS.items():
-        for method, clip_norm in clip_norms.items():
+    for trust in TRUSTS:
+        clip_norms: dict[str, float | None] = {
+            method: pair_of("synthetic", trust, method)[1] for method in METHODS
+        }
+        if trust in LOCAL:  # the naive step takes the noise for signal
+            clip_norms["naive"] = clip_norms["FedEXP"]
+        for method, clip_norm in {**clip_norms, "nonprivate": None}.items():
             dp = ("dp=none", "dp.convention=null") if method == "nonprivate" else (f"dp={trust}",)
             overrides = (*dp, *{**METHODS, **BESIDE}[method])
             labels = {"dp": trust, "method": method}
