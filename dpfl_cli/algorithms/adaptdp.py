@@ -41,8 +41,6 @@ Proved as `fedavg_record` is: under local trust for any K, under central trust a
 aggregation for K = 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from math import ceil, log
 from typing import Literal

@@ -1,7 +1,5 @@
 """What DP-SCAFFOLD's two forms share: control variates, their start and their warm start."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

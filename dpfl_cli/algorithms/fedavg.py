@@ -23,8 +23,6 @@ quantity of known sensitivity given the past releases, and adaptive composition 
 stands, to messages (local) as to sums (central, secure aggregation).
 """
 
-from __future__ import annotations
-
 from dpfl_cli.algorithms.api import (
     ALL_TRUSTS,
     CLIPPED,

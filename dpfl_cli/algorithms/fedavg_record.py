@@ -26,8 +26,6 @@ holds only the client's share of the noise, which no release shows: composition 
 not cover it.
 """
 
-from __future__ import annotations
-
 from dpfl_cli.algorithms.api import (
     Diagnostics,
     Positive,

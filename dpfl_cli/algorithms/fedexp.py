@@ -44,8 +44,6 @@ are functions of releases; clients hold no state. Local: eta_g costs nothing, it
 messages that are already paid for.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from dpfl_cli.algorithms.api import (

@@ -25,8 +25,6 @@ every release is the mechanism applied to a quantity of known sensitivity given 
 T + 1 of them.
 """
 
-from __future__ import annotations
-
 from dpfl_cli.algorithms.api import (
     ALL_TRUSTS,
     CLIPPED,

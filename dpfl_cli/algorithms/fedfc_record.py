@@ -24,8 +24,6 @@ taken at w, a function of past releases, and clients hold no state. So every rel
 mechanism applied to a quantity of known sensitivity given the past releases, T + 1 of them.
 """
 
-from __future__ import annotations
-
 from dpfl_cli.algorithms.api import (
     ALL_TRUSTS,
     GRADIENT,

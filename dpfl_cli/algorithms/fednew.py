@@ -54,8 +54,6 @@ Proved, by `dual`:
                 over 70 rounds at rho = 1, alpha = 0.1, many clients and H = 0: 91.5 in truth).
 """
 
-from __future__ import annotations
-
 from dpfl_cli.algorithms.api import (
     CLIPPED,
     Bound,

@@ -52,8 +52,6 @@ The composition, by `dual`:
            what is released, and the bound, for b_i held fixed, does not cover it.
 """
 
-from __future__ import annotations
-
 from math import inf
 from typing import Literal
 

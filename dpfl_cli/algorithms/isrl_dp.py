@@ -23,8 +23,6 @@ Proved under every trust model: the gradient is taken at x, a function of past r
 hold no state.
 """
 
-from __future__ import annotations
-
 from math import log, sqrt
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What client-level methods share: the bounded local update."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 import numpy as np

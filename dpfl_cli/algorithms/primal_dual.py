@@ -32,8 +32,6 @@ what the server broadcast. Nothing that a worker holds is secret, so all of it i
 state here.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from dpfl_cli.algorithms.api import (

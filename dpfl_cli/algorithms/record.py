@@ -1,7 +1,5 @@
 """What record-level methods share: noisy local steps, each a release of a clipped gradient."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import replace

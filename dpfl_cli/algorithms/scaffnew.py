@@ -58,8 +58,6 @@ communicated so far `longest_update` and `clipped_fraction`. These look at clien
 release.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from dpfl_cli.algorithms.api import (

@@ -34,8 +34,6 @@ Reference: Hou, Khirirat, Yaqub, Horvath, "Balancing Privacy and Performance for
 arXiv:2304.05127.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -55,8 +55,6 @@ share of the noise, which no release of the sum shows (not proved), unless every
 whole noise: then it is the messages that are priced.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Literal

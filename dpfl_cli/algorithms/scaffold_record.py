@@ -34,8 +34,6 @@ any released mean then, because gradients are taken at w. With more local steps 
 aggregation v_i and c_i hold the client's share of the noise only (not proved).
 """
 
-from __future__ import annotations
-
 from pydantic import NonNegativeInt
 
 from dpfl_cli.algorithms.api import (

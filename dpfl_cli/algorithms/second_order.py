@@ -2,8 +2,6 @@
 client's dual variable.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

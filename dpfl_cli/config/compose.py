@@ -1,7 +1,5 @@
 """Composing configs with Hydra, and turning what Hydra says about a bad one into one line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress

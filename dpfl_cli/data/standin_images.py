@@ -1,8 +1,6 @@
 """Generated data in the shapes of Fed-IXI and Messidor, for runs without the real ones; see
 `standins`."""
 
-from __future__ import annotations
-
 from functools import lru_cache, partialmethod
 from typing import Annotated
 

@@ -5,8 +5,6 @@ of them come with clients and with test records of each client, depend on `datas
 not on the run's seed, and are kept in the process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial, partialmethod
 

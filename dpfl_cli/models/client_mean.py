@@ -5,8 +5,6 @@ Reference: Hou, Khirirat, Yaqub, Horváth, "Balancing Privacy and Performance fo
 Learning Algorithms", 2023, arXiv:2304.05127, section 3 (clients' test errors have equal weight).
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What an algorithm sees of an objective: public sizes, and what clients compute."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

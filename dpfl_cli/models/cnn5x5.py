@@ -4,8 +4,6 @@ or two fully connected layers.
 Reference: McMahan et al. 2017 (arXiv 1602.05629), section 3, whose CNN on MNIST it is.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from annotated_types import Len

@@ -6,8 +6,6 @@ network. The order of every sum is fixed by the client's own records: results do
 threads, on other clients or on other runs.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from math import prod
 from typing import Any

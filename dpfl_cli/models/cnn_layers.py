@@ -10,8 +10,6 @@ of the window's 5x5 patch (36 selects and 16 products in place of 64 products), 
 weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from typing import Any

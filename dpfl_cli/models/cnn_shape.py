@@ -6,8 +6,6 @@ hidden, ReLU], fc classes; stride 1, no padding, pooling rounds down (Takakura, 
 arXiv:2504.09850, section 5, MNIST).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod

@@ -13,8 +13,6 @@ Learning Using Second Order Information", PoPETs 2025(1), sections 4.2 and 4.3 (
 inverts; the forms are this file's own).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import ceil, inf, log, log1p, sqrt
 

@@ -14,8 +14,6 @@ Reference: Goodfellow, "Efficient per-example gradient computations", 2015, arXi
 of per-record gradients of a layer).
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace

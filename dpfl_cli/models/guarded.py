@@ -1,7 +1,5 @@
 """Objectives of plugins, of which nobody knows what they do with the data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

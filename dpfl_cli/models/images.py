@@ -1,7 +1,5 @@
 """What models of images share."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from dpfl_cli.data.federation import DatasetInfo

@@ -16,8 +16,6 @@ Arrays are copied by loops: numba compiles an assignment to `a[:]` many times as
 of the error that shapes differ.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 

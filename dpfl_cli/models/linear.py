@@ -1,7 +1,5 @@
 """Linear regression: f_i(w) = loss_factor * mean_j (x_ij . w - y_ij)^2 in float64."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Literal
 

@@ -16,8 +16,6 @@ References:
   number).
 """
 
-from __future__ import annotations
-
 import math
 from functools import cached_property
 from typing import Literal

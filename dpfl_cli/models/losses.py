@@ -10,8 +10,6 @@ of records, every loss has
 - a name, by which compiled code calls it, and a scale, a factor, which is 1 where it has none.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

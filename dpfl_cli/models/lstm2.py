@@ -5,8 +5,6 @@ Reference: LEAF's model of Reddit (Caldas et al. 2018, arXiv 1812.01097), withou
   PyTorch's initial values.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor, nn

@@ -5,8 +5,6 @@ Federated Learning with Composite Objectives", 2023, arXiv:2308.01139, section A
 sigmoid, on MNIST).
 """
 
-from __future__ import annotations
-
 from math import prod
 from typing import Annotated, Literal
 

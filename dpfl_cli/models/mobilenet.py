@@ -16,8 +16,6 @@ References:
   Wu, He, "Group normalization", 2018, arXiv:1803.08494.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -2,8 +2,6 @@
 keeps for a backward pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod, sqrt
 

@@ -12,8 +12,6 @@ References:
   restart by the gradient's sign).
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ so bounds per record hold. What would let records meet, or one pass remember ano
 batch normalisation, and a module that keeps something of a pass.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import warnings

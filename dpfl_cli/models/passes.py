@@ -1,7 +1,5 @@
 """Forward and backward passes of fully connected layers, stacked over runs and clients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Pools of records on a device."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

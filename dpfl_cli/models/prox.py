@@ -12,8 +12,6 @@ References:
   a box).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf
 from typing import Literal

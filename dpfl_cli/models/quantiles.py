@@ -10,8 +10,6 @@ Reference: Fukami, Murata, Niwa, "Adaptive Clipping for Differential Private Fed
 Interpolation Regimes", TMLR 2025, OpenReview vvSHlH3a8V, definition 1.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -9,8 +9,6 @@ References:
   Boehning, "Multinomial logistic regression algorithm", Ann. Inst. Statist. Math. 44, 1992.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ layer.
 A bias is one more feature that is always 1, and a frozen layer is a feature map, applied once.
 """
 
-from __future__ import annotations
-
 import weakref
 from math import prod, sqrt
 from typing import Literal

@@ -4,8 +4,6 @@ batch normalisation.
 Batch normalisation would let records of a pass meet, and has a state that no release covers.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional

@@ -5,8 +5,6 @@ A tile of about `TILE` vectors of sums stays in registers, and every record that
 several columns of weights. The order of every sum is fixed by the records and by nothing else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial, wraps
 from math import factorial

@@ -11,8 +11,6 @@ torchvision's VGG: convolutions N(0, 2 / (9 out)), with which gradients keep the
 fan_out), linear layers N(0, 0.01^2), biases 0.
 """
 
-from __future__ import annotations
-
 from math import prod, sqrt
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Facts of a plan that is audited: what its releases give away, beside what is claimed of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

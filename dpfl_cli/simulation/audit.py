@@ -5,8 +5,6 @@ schedules are those of the plan. The models that are trained are of no interest:
 evaluated. What was found is kept as runs are, in `outputs/audits/<id>/{result.json, scores.csv}`.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
