@@ -16,11 +16,10 @@ from dpfl_cli.cli.varying import (
     repetitions,
     settings_of,
     short_names,
-    text_of,
     varying,
 )
 from dpfl_cli.config.errors import ConfigError, nearest
-from dpfl_cli.config.identity import content_id
+from dpfl_cli.config.identity import content_id, text_of
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.simulation.store import RunRecord
 

@@ -8,8 +8,9 @@ import pandas as pd
 from dpfl_cli.cli.compare import metric_of
 from dpfl_cli.cli.selection import order, row_of
 from dpfl_cli.cli.tables import make_table, mean_text, wide_console
-from dpfl_cli.cli.varying import repetitions, settings_of, text_of, varying
+from dpfl_cli.cli.varying import repetitions, settings_of, varying
 from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.identity import text_of
 from dpfl_cli.simulation.store import RunRecord
 
 

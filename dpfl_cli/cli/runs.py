@@ -14,8 +14,9 @@ from typing import Any
 from dpfl_cli.cli.files import write_output
 from dpfl_cli.cli.selection import STATUSES, chosen, load, narrowed, row_of
 from dpfl_cli.cli.tables import epsilon_remark, make_table, print_results, wide_console
-from dpfl_cli.cli.varying import cell_of, differences, text_of
+from dpfl_cli.cli.varying import cell_of, differences
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.identity import text_of
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.simulation.archive import packed, take
 from dpfl_cli.simulation.store import RunRecord, RunStore, is_id

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpfl_cli.cli.varying import settings_of, text_of
+from dpfl_cli.cli.varying import settings_of
 from dpfl_cli.config.errors import ConfigError, StoreError, nearest
-from dpfl_cli.config.identity import flat
+from dpfl_cli.config.identity import flat, text_of
 from dpfl_cli.simulation.store import RunRecord, RunStore
 
 MANIFEST = "manifest.json"  # of an artifact

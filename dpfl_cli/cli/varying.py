@@ -2,14 +2,13 @@
 alone.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import yaml
 
-from dpfl_cli.config.identity import canonical_json, flat
+from dpfl_cli.config.identity import canonical_json, flat, text_of
 from dpfl_cli.config.options import component_names, documented, option_files
 
 CHOICES = ("algorithm", "dp", "dataset")  # what a table of runs always shows
@@ -100,17 +99,6 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
     """Key -> its last part, or the whole of it where two share that."""
     last = [key.rpartition(".")[2] for key in keys]
     return {key: key if last.count(end) > 1 else end for key, end in zip(keys, last, strict=True)}
-
-
-def text_of(value: Any) -> str:
-    """A config value as it is written on the command line.
-
-    >>> text_of(True), text_of(None), text_of(0.5)
-    ('true', 'null', '0.5')
-    """
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    return str(value)
 
 
 def cell_of(value: Any) -> str:

@@ -29,6 +29,15 @@ def canonical_json(values: Any) -> str:
     return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
+def text_of(value: Any) -> str:
+    """A config value as it is written on the command line.
+
+    >>> text_of(True), text_of(None), text_of(0.5)
+    ('true', 'null', '0.5')
+    """
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+
+
 def content_id(values: Any) -> str:
     """The first 12 hex digits of the SHA-256 of the canonical text.
 

@@ -126,7 +126,8 @@ def _pool(option: str, path: str) -> Pool:
         if one.dtype.kind not in kinds[name]:
             raise DataError(f"{where}: {name} are {one.dtype}, not numbers")
         if one.dtype.kind == "f" and not np.isfinite(one).all():
-            raise DataError(f"{where}: {name} are not finite in record {_first_bad(one)}")
+            record = np.isfinite(one.reshape(len(one), -1)).all(axis=1).argmin()
+            raise DataError(f"{where}: {name} are not finite in record {record}")
     sides = [one for one in (targets, clients) if one is not None]
     if (
         features.ndim < 2
@@ -140,10 +141,6 @@ def _pool(option: str, path: str) -> Pool:
     if features.dtype != np.float64:
         features = features.astype(np.float32)
     return Pool(features, targets, clients)
-
-
-def _first_bad(values: np.ndarray) -> int:
-    return int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0])
 
 
 def _of_file(path: str, option: str) -> Mapping[str, np.ndarray]:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, DpflError
+from dpfl_cli.config.identity import text_of
 from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact, Run, Scale
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED, Best, Where
 from dpfl_cli.reproduction.rows import Place, matching, places
@@ -155,11 +156,5 @@ def commands(artifact: Artifact, scale: Scale) -> Iterator[str]:
 
 def _words_of_command(run: Run) -> str:
     words = [one for one in run.overrides if one.split("=")[0] not in run.values]
-    words += [f"{key}={_text(value)}" for key, value in run.values.items()]
+    words += [f"{key}={text_of(value)}" for key, value in run.values.items()]
     return " ".join(f"'{word}'" if set(word) & set("[]{}(), *") else word for word in words)
-
-
-def _text(value: Any) -> str:
-    return (
-        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    )

@@ -22,9 +22,7 @@ def problem_facts(plan: Plan) -> dict[str, float]:
     Raises:
       ConfigError: the model does not know its optimum.
     """
-    key = canonical_json(
-        [plan.identity["dataset"], plan.partitioner.identity(), plan.model.identity(), plan.seed]
-    )
+    key = canonical_json([plan.dealt, plan.model.identity()])
     if key not in _known:
         objective = plan.model.target(plan.model.settings, [federation_of(plan)], np.array([0]))
         describe = getattr(objective, "problem", None)

@@ -8,7 +8,6 @@ real clients are data.
 import numpy as np
 
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.simulation.run_plan import Plan, outlined
 
 _known: dict[str, dict[str, dict[str, float]]] = {}
@@ -24,7 +23,7 @@ def size_facts(plan: Plan) -> dict[str, dict[str, float]]:
     Raises:
       ConfigError: the data has no test records.
     """
-    key = canonical_json([plan.identity["dataset"], plan.partitioner.identity(), plan.seed])
+    key = plan.dealt
     if key not in _known:
         dataset, partition = outlined(plan)
         train = partition.counts

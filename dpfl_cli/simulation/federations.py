@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.simulation.run_plan import Plan
 
@@ -16,7 +15,7 @@ def federation_of(plan: Plan) -> Federation:
     Runs whose seeds change neither data nor partition get the same object, so that stacked they
     share features in products.
     """
-    key = canonical_json([plan.identity["dataset"], plan.partitioner.identity(), plan.seed])
+    key = plan.dealt
     if key not in _federations:
         dataset = plan.dataset.target.load(plan.dataset.settings, plan.seed)
         partition = plan.partitioner.target.partition(plan.partitioner.settings, dataset, plan.seed)

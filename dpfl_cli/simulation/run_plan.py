@@ -114,6 +114,11 @@ class Plan:
         return content_id(self.identity)
 
     @property
+    def dealt(self) -> str:
+        """What its data, and how they are dealt, follow from."""
+        return canonical_json([self.identity["dataset"], self.partitioner.identity(), self.seed])
+
+    @property
     def label(self) -> str:
         """A short name for progress and tables."""
         return f"{self.algorithm.name} {self.dp.name} {self.dataset.name} seed={self.seed}"
