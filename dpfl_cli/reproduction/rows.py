@@ -231,8 +231,12 @@ def matching(frame: pd.DataFrame, where: Where, labels: Iterable[str]) -> pd.Dat
             raise ConfigError(f"no label '{name}'; {nearest(name, known)}")
         if name not in frame:
             return frame.iloc[:0]
-        fits = fitting(wanted)
-        hit[hit] = [fits(value) for value in frame[name].to_numpy()[hit].tolist()]
+        values = frame[name].to_numpy(dtype=object)
+        if isinstance(wanted, str):
+            hit &= values == wanted
+        else:
+            fits = fitting(wanted)
+            hit[hit] = [fits(value) for value in values[hit]]
     return frame[hit] if where else frame
 
 
