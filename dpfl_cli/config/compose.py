@@ -130,7 +130,8 @@ def _composed(overrides: Sequence[str], with_hydra: bool = False) -> DictConfig:
     """The config of `dpfl run OVERRIDES` as Hydra composes it."""
     register_resolvers()
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base=VERSION_BASE, job_name="dpfl"):
+    where = initialize_config_dir(str(conf_dir()), version_base=VERSION_BASE, job_name="dpfl")
+    with where, hydra_speed.files_read_once():
         return compose("config", list(overrides), return_hydra_config=with_hydra)
 
 
@@ -177,7 +178,8 @@ def compose_jobs(
     def merged(*words: str) -> DictConfig:
         return _own(loader.load_sweep_config(sweep, list(words)))
 
-    return [_resolved(_with_values(words, merged)) for words in jobs]
+    with hydra_speed.files_read_once():
+        return [_resolved(_with_values(words, merged)) for words in jobs]
 
 
 def _with_values(words: Sequence[str], merged: Callable[..., DictConfig]) -> DictConfig:

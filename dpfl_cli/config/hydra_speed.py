@@ -1,5 +1,7 @@
 """What Hydra does again for every config that it composes, done once: half of its time."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 
 from hydra._internal import defaults_list as lists
@@ -34,5 +36,13 @@ def _interpolation_map(
     return DictConfig({})
 
 
-ConfigRepository.load_config = _load_config  # type: ignore[method-assign]
-lists._create_interpolation_map = _interpolation_map
+@contextmanager
+def files_read_once() -> Iterator[None]:
+    """While dpfl composes its configs; Hydra itself stays as it is for whoever else uses it."""
+    ConfigRepository.load_config = _load_config  # type: ignore[method-assign]
+    lists._create_interpolation_map = _interpolation_map
+    try:
+        yield
+    finally:
+        ConfigRepository.load_config = _read  # type: ignore[method-assign]
+        lists._create_interpolation_map = _choices
