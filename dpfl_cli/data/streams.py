@@ -33,7 +33,7 @@ TILE_VALUES = 1 << 15  # a tile is of several rounds as long as it holds at most
 MAX_TILE_ROUNDS = 64
 # fewer values (a quarter of a millisecond) are drawn sooner than a thread wakes up
 THREAD_VALUES = 1 << 15
-PART_VALUES = 1 << 15  # values that are drawn, and changed, while they are in a core's cache
+PART_VALUES = 1 << 18  # values that are drawn, and changed, while they are in a cache
 Place = tuple[int | slice, slice]  # of runs and clients
 Then = Callable[[np.ndarray, Place], None]
 

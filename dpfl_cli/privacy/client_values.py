@@ -50,7 +50,7 @@ __setitem__ __iadd__ __isub__ __imul__ __idiv__ __itruediv__ __ifloordiv__ __imo
 __iand__ __ior__ __ixor__
 """
 KEPT_STATE = "what a client keeps from round to round is in State.clients"
-PART_VALUES = 1 << 17  # values that are worked on at once
+PART_VALUES = 1 << 19  # values that are worked on at once; fewer wake threads too often
 V = TypeVar("V")
 READERS, _WRITERS = frozenset(_READ_OUT.split()), frozenset(_WRITES.split())
 
