@@ -81,9 +81,10 @@ def _inside(rows: Rows, cell: Where, by: float = 0.0, until: int | None = None) 
     """The best number between 1 and T is below both ends by more than `by`; of those tried, all up
     to the place `until`.
     """
-    first, *inner, last = rows.each("error", tau=rows.places("error", **cell)[:until], **cell)
-    if not inner:
+    steps = rows.places("error", **cell)[:until]
+    if len(steps) < 3:
         raise Missing("no number of local steps between 1 and T")
+    first, *inner, last = rows.each("error", tau=steps, **cell)
     words = ", ".join(f"{name}={value}" for name, value in cell.items())
     best = best_by_others(inner, f"best error between 1 and T ({words})")
     yield below(best, first, by=by)
