@@ -74,11 +74,13 @@ def close(samples: Sequence[Sample], within: float) -> Comparisons:
         yield level(one, other, within=within)
 
 
-def early(who: str, other: str, low: float = 1.0, **which: Any) -> Judge:
+def early(
+    who: str, other: str, low: float = 1.0, rounds: Sequence[int] = (5, 10, 15, 20), **which: Any
+) -> Judge:
     """In rounds 5 to 20 a method is more accurate than another."""
 
     def judge(rows: Rows) -> Comparisons:
-        for cell, number in itertools.product(cells(rows, low, **which), (5, 10, 15, 20)):
+        for cell, number in itertools.product(cells(rows, low, **which), rounds):
             yield above(*rows.each("curve", method=(who, other), **cell, round=number))
 
     return judge
