@@ -75,13 +75,19 @@ def close(samples: Sequence[Sample], within: float) -> Comparisons:
 
 
 def early(
-    who: str, other: str, low: float = 1.0, rounds: Sequence[int] = (5, 10, 15, 20), **which: Any
+    who: str,
+    other: str,
+    low: float = 1.0,
+    rounds: Sequence[int] = (5, 10, 15, 20),
+    by: float = 0.0,
+    **which: Any,
 ) -> Judge:
-    """In rounds 5 to 20 a method is more accurate than another."""
+    """In rounds 5 to 20 a method is more accurate than another, by more than `by` points."""
 
     def judge(rows: Rows) -> Comparisons:
         for cell, number in itertools.product(cells(rows, low, **which), rounds):
-            yield above(*rows.each("curve", method=(who, other), **cell, round=number))
+            ours, theirs = rows.each("curve", method=(who, other), **cell, round=number)
+            yield beats(ours, theirs, by)
 
     return judge
 
@@ -95,17 +101,21 @@ def crossing(values: Sequence[float], target: float, places: Sequence[float]) ->
 SOON = "the best round before 15 is, for every seed, that of the other seeds' means"
 
 
-def reaches(who: str, other: str | Point) -> Judge:
-    """From epsilon 1 on a method has another's final accuracy before round 15."""
+def reaches(who: str, other: str | Point, before: int = 15, by: float = 0.0) -> Judge:
+    """From epsilon 1 on a method has another's final accuracy, and `by` points more, before round
+    15.
+    """
 
     def judge(rows: Rows) -> Comparisons:
         for cell in cells(rows, 1.0):
             here = {"method": who, **cell}
-            rounds = [number for number in rows.places("curve", **here) if number < 15]
+            rounds = [number for number in rows.places("curve", **here) if number < before]
             found = [rows("curve", round=number, **here) for number in rounds]
             where = ", ".join(str(value) for value in cell.values())
-            best = best_by_others(found, f"{TITLES[who]} before round 15 ({where})", highest=True)
-            yield above(best, acc(rows, other, **cell))
+            best = best_by_others(
+                found, f"{TITLES[who]} before round {before} ({where})", highest=True
+            )
+            yield beats(best, acc(rows, other, **cell), by=by)
 
     return judge
 

@@ -56,6 +56,10 @@ def beside_first_order(figure: str, method: str) -> list[Claim]:
             f"sections 6.2 and 6.6, {figure}",
             reaches(method, "FGD"),
             note=SOON,
+            readings={
+                "to within one point": reaches(method, "FGD", by=-1.0),
+                "before round 30": reaches(method, "FGD", before=30),
+            },
         ),
         Claim(
             "fast_small_steps",
@@ -71,6 +75,10 @@ def beside_first_order(figure: str, method: str) -> list[Claim]:
             f"section 6.2, {figure}",
             early(method, "FGD"),
             note="of the points that are the best in the last 20 rounds",
+            readings={
+                "to within half a point": early(method, "FGD", by=-0.5),
+                "at round 5 alone": early(method, "FGD", rounds=(5,)),
+            },
         ),
         Claim(
             "scaffold",
