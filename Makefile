@@ -34,6 +34,7 @@ format: setup  ## ruff: format the code
 
 typecheck: setup  ## mypy
 	$(BIN)/mypy dpfl_cli
+	$(BIN)/mypy --strict --follow-imports=silent tests/typed.py
 
 check: lint typecheck test  ## everything that CI runs
 

@@ -102,8 +102,8 @@ SOON = "the best round before 15 is, for every seed, that of the other seeds' me
 
 
 def reaches(who: str, other: str | Point, before: int = 15, by: float = 0.0) -> Judge:
-    """From epsilon 1 on a method has another's final accuracy, and `by` points more, before round
-    15.
+    """From epsilon 1 on a method has another's final accuracy, and `by` points more, early: before
+    round `before`.
     """
 
     def judge(rows: Rows) -> Comparisons:
