@@ -14,13 +14,12 @@ inverts; the forms are this file's own).
 """
 
 from collections.abc import Callable, Sequence
-from math import ceil, inf, log, log1p, sqrt
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpfl_cli.data.devices import on_device
+from dpfl_cli.data.devices import on_device, told
 from dpfl_cli.models.records import one_thread, product, shared_product
 
 # relative residual at which conjugate gradients stop
@@ -31,6 +30,7 @@ UNDERFLOW = {dtype: 1e4 * torch.finfo(dtype).tiny for dtype in TOLERANCE}
 ROUNDING = {dtype: 1e3 * torch.finfo(dtype).eps for dtype in TOLERANCE}
 PRECONDITIONED = 512  # rows of one product with a preconditioner
 LANCZOS_STEPS = 16
+ASKED = 16  # steps of conjugate gradients after which a device is waited for: does a pair go on?
 
 
 def hessian_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
@@ -68,7 +68,6 @@ def hessian_by_conjugate_gradients(
     shares: Tensor,
     right: Tensor,
     damping: Tensor,
-    steps: int | None = None,
 ) -> Tensor:
     """(H + damping I)^-1 right by conjugate gradients, all pairs at once.
 
@@ -78,10 +77,9 @@ def hessian_by_conjugate_gradients(
       shares: [S, B, n] w.
       right: [S, B, c, q].
       damping: [S, 1, 1, 1].
-      steps: as for `conjugate_gradients`.
     """
     times = hessian_product(features, probabilities, shares)
-    return conjugate_gradients(lambda v: times(v).addcmul_(v, damping), right, steps)
+    return conjugate_gradients(lambda v: times(v).addcmul_(v, damping), right)
 
 
 def hessian_product(
@@ -147,9 +145,7 @@ def largest_eigenvalue(apply: Callable[[Tensor], Tensor], like: Tensor) -> Tenso
     return torch.where(usable, values[..., -1], torch.nan)
 
 
-def conjugate_gradients(
-    apply: Callable[[Tensor], Tensor], right: Tensor, steps: int | None = None
-) -> Tensor:
+def conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor) -> Tensor:
     """A^-1 right for a positive definite A of every pair, started at zero.
 
     A pair stops when its residual (as updated) is at most `TOLERANCE` times the right side, and
@@ -159,21 +155,16 @@ def conjugate_gradients(
     Args:
       apply: [..., c, q] -> A of it; may write its result into the same memory every time.
       right: [..., c, q].
-      steps: so many are taken, at most 2 d, without asking whether a pair goes on, for which a
-        device would be waited for: see
-        `enough_steps`. None: as many as are needed.
 
     Returns:
-      [..., c, q]; NaN where the right side is not finite, and where fewer steps than 2 d were not
-      enough.
+      [..., c, q]; NaN where the right side is not finite.
     """
-    most = 2 * right.shape[-2] * right.shape[-1]
     solution, residual, direction = torch.zeros_like(right), right.clone(), right.clone()
     squared = _inner(residual, residual)
     goal = squared * TOLERANCE[right.dtype] ** 2
-    for _ in range(most if steps is None else min(steps, most)):
+    for step in range(2 * right.shape[-2] * right.shape[-1]):
         active = squared > goal
-        if steps is None and not bool(active.any()):
+        if not step % ASKED and not told(active.any()):
             break
         applied = apply(direction)
         pace = torch.where(active, squared / _inner(direction, applied), 0.0)
@@ -182,30 +173,7 @@ def conjugate_gradients(
         fresh = torch.where(active, _inner(residual, residual), squared)
         direction.mul_(torch.where(active, fresh / squared, 0.0)).add_(residual)
         squared = fresh
-    if steps is not None and steps < most:
-        # a goal that underflows is beyond reach, and says nothing
-        solution.masked_fill_((squared > goal) & (goal >= torch.finfo(goal.dtype).tiny), torch.nan)
     return solution.add_(0.0 * goal)  # NaN where the right side is not finite
-
-
-def enough_steps(condition: float, dtype: torch.dtype) -> int:
-    """Steps k after which conjugate gradients have every residual at `TOLERANCE`, whatever the
-    right side.
-
-    With condition number kappa of A and q = (sqrt(kappa) - 1) / (sqrt(kappa) + 1) the error e_k is
-    ||e_k||_A <= 2 q^k ||e_0||_A (Saad, "Iterative Methods for Sparse Linear Systems", 2nd ed., eq.
-      6.128), so that the residual A e_k has
-
-        ||r_k|| <= 2 sqrt(kappa) q^k ||r_0||,    k = ln(2 sqrt(kappa) / tolerance) / -ln q.
-
-    Rounding acts as if A's eigenvalues were little intervals (Greenbaum, Linear Algebra Appl. 113,
-    1989), for which there is a quarter more.
-    """
-    root = sqrt(max(condition, 1.0))
-    if not root < 1e6:
-        return 1 << 30  # 2 d come first
-    rate = log1p(2 / (root - 1)) if root > 1 else inf  # -ln q
-    return 2 + ceil(1.25 * log(2 * root / TOLERANCE[dtype]) / rate)
 
 
 def _inner(one: Tensor, other: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfl_cli.data.devices import read_once
+from dpfl_cli.data.devices import told
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.curvature import (
     TOLERANCE,
@@ -23,7 +23,6 @@ from dpfl_cli.models.curvature import (
     covariance_inverse,
     covariance_product,
     covariance_solve,
-    enough_steps,
     hessian_by_cholesky,
     hessian_by_conjugate_gradients,
     hessian_product,
@@ -58,7 +57,6 @@ class SecondOrder(SingleLayer):
             self.solver_residual = TOLERANCE[torch.float32]
         self._factors: dict[object, tuple[Tensor, Tensor]] = {}
         self._seen: dict[str, tuple[Tensor, int, list[float]]] = {}
-        self._enough: int | None = None
 
     @classmethod
     def features_of(cls, settings: Any, info: DatasetInfo) -> int:
@@ -109,15 +107,12 @@ class SecondOrder(SingleLayer):
                 kept = keys if curvature == "covariance" else None
                 solved = self._by_rows(block, shares, side, shifts, kept)
             else:
-                own = shifts[block.runs]
-                features = block.features.to(self._solver_dtype)
+                own, features = shifts[block.runs], block.features.to(self._solver_dtype)
                 parts = features, chances, shares, side.to(self._solver_dtype)
                 if self._solver == "cholesky":
                     solved = hessian_by_cholesky(*parts, own)
                 else:
-                    steps = self._steps(shifts, limits)
-                    own = own.reshape(-1, 1, 1, 1)
-                    solved = hessian_by_conjugate_gradients(*parts, own, steps)
+                    solved = hessian_by_conjugate_gradients(*parts, own.reshape(-1, 1, 1, 1))
             block.put(result, layer.flat(solved).to(result.dtype))
         return client_values(result)
 
@@ -161,17 +156,14 @@ class SecondOrder(SingleLayer):
         return torch.full((self.runs,), torch.inf, dtype=self._solver_dtype, device=self.device)
 
     def _numbers(self, name: str, setting: Tensor | None) -> list[float]:
-        """What factors are kept by: the numbers [R] of a setting, or on a device, which is not
-        asked, the runs' own, for as long as the same tensor comes unchanged.
+        """What factors are kept by: the numbers [R] of a setting, of which a device is asked when
+        another tensor comes.
         """
         if setting is None:
             return [np.inf] * self.runs
         seen = self._seen.get(name)
         if seen is None or seen[0] is not setting or seen[1] != setting._version:
-            numbers = setting.tolist() if setting.device.type == "cpu" else list(range(self.runs))
-            seen = self._seen[name] = setting, setting._version, numbers
-            if setting.device.type != "cpu":
-                self._factors.clear()
+            seen = self._seen[name] = setting, setting._version, told(setting)
         return seen[2]
 
     def _curved(
@@ -229,30 +221,6 @@ class SecondOrder(SingleLayer):
         own_roots, inverses = [one for one, _ in factors], [one for _, one in factors]
         damping = shifts[block.runs].reshape(-1, 1, 1, 1).to(side.dtype)
         return covariance_solve(block.features, own_roots, inverses, side, damping)
-
-    def _steps(self, damping: Tensor, limits: Tensor) -> int | None:
-        """How many steps conjugate gradients take on a device; None on a CPU, where they ask.
-
-        H_i's eigenvalues are at most mean_j min(||x_j||^2 / 2, D), for those of diag(p) - p p^T are
-        at most 1/2 (Boehning) and none passes its matrix's Frobenius norm, D once clipped. So with
-        damping gamma the condition number is at most 1 + mean_j min(||x_j||^2 / 2, D) / gamma, here
-        for the worst run and client. What the first round has found is kept; should damping fall,
-        or the bounds grow, so far that it is not enough, solves are NaN.
-
-        Args:
-          damping, limits: [R] gamma and D.
-        """
-        if self.device.type == "cpu" or self._solver != "cg":
-            return None
-        if self._enough is None:
-            worst = damping.new_zeros(())
-            for block in self._pool.blocks(None, self._solve_bytes):
-                squared = block.squared_norms.to(damping.dtype).nan_to_num(0.0, 0.0, 0.0)  # [B, n]
-                bound = torch.minimum(squared / 2, limits[block.runs][:, None, None])
-                mean = (bound * block.weights).sum(dim=-1) / damping[block.runs].unsqueeze(-1)
-                worst = torch.maximum(worst, mean.amax())
-            self._enough = enough_steps(1.0 + read_once(worst), damping.dtype)
-        return self._enough
 
     def _solve_bytes(self, records: int) -> int:
         """Bytes that a solve of one pair works on."""
