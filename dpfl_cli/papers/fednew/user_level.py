@@ -142,6 +142,10 @@ fig3 = at_user_level(
             FIGURE_3,
             reaches("FN", "FGD"),
             note=f"DP-FedGD may take steps up to 10, at scale=paper up to 30; {SOON}",
+            readings={
+                "without duals": reaches("FN_off", "FGD"),
+                "to within two points": reaches("FN", "FGD", by=-2),
+            },
         ),
         Claim(
             "fast_small_steps",
