@@ -30,7 +30,8 @@ UNDERFLOW = {dtype: 1e4 * torch.finfo(dtype).tiny for dtype in TOLERANCE}
 ROUNDING = {dtype: 1e3 * torch.finfo(dtype).eps for dtype in TOLERANCE}
 PRECONDITIONED = 512  # rows of one product with a preconditioner
 LANCZOS_STEPS = 16
-ASKED = 16  # steps of conjugate gradients after which a device is waited for: does a pair go on?
+ASKED = {"cpu": 1}  # steps of conjugate gradients after which it is asked whether a pair goes on,
+SELDOM = 16  # and where that waits for a device
 
 
 def hessian_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
@@ -162,9 +163,10 @@ def conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor) -> Ten
     solution, residual, direction = torch.zeros_like(right), right.clone(), right.clone()
     squared = _inner(residual, residual)
     goal = squared * TOLERANCE[right.dtype] ** 2
+    often = ASKED.get(right.device.type, SELDOM)
     for step in range(2 * right.shape[-2] * right.shape[-1]):
         active = squared > goal
-        if not step % ASKED and not told(active.any()):
+        if step % often == 0 and not told(active.any()):
             break
         applied = apply(direction)
         pace = torch.where(active, squared / _inner(direction, applied), 0.0)
