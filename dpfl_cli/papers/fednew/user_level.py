@@ -69,7 +69,6 @@ GUARANTEES = (
     "of noise, are claimed and not proved; the others' are proved."
 )
 
-
 CLIPS = (0.03, 0.1, 1.0)
 # wider at scale=paper, where ends were the best at quick
 SERVER_STEPS = {
