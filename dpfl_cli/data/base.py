@@ -1,9 +1,26 @@
-"""What a dataset and a partitioner are: the two contracts of this room's components."""
+"""What a dataset and a partitioner are: the two contracts of this room's components, classes with
+these static or class methods.
+
+A dataset:
+- info(settings) -> DatasetInfo: what is known before records are read; finds and verifies the
+  files. DataError: files are absent or damaged; ConfigError: the settings ask for what they do not
+  hold.
+- load(settings, seed) -> Dataset: that of a run with this seed; kept in the process, so callers
+  must not write to its arrays.
+- outline(settings, seed) -> Dataset, of data whose features take long to read or compute: the
+  labels alone, or without classes as many records of no width.
+- prepare(settings, progress: Stages), of data whose records take long to compute: computes and
+  keeps them; called before runs start, where it is seen, and harmless to call again.
+
+A partitioner:
+- clients(settings, info) -> int: number of clients M, before anything is read; a ConfigError where
+  settings and dataset do not fit.
+- partition(settings, dataset, seed) -> Partition: the clients' segments, drawn from the stream
+  "partition" of the run's seed.
+"""
 
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
-
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition
+from typing import Protocol
 
 
 class Stage(Protocol):
@@ -19,45 +36,4 @@ class Stages(Protocol):
 
     def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
         """A step of `total` items begins, and ends with the context."""
-        ...
-
-
-class DatasetComponent(Protocol):
-    """A component of the group `dataset`.
-
-    One whose records take long to compute may have `prepare(settings, progress: Stages)` besides,
-    which computes and keeps them: called before runs start, where it is seen, and harmless to call
-    again.
-    """
-
-    def info(self, settings: Any) -> DatasetInfo:
-        """What is known before records are read; finds and verifies the files.
-
-        Raises:
-          DataError: files are absent or damaged.
-          ConfigError: the settings ask for what the files do not hold.
-        """
-        ...
-
-    def load(self, settings: Any, seed: int) -> Dataset:
-        """The dataset of a run with this seed; kept in the process, so callers must not write to
-        its arrays.
-
-        A dataset whose features take long to read or compute has `outline` besides, with the same
-        arguments: the labels alone, or without classes as many records of no width.
-        """
-        ...
-
-
-class PartitionerComponent(Protocol):
-    """A component of the group `partitioner`."""
-
-    def clients(self, settings: Any, info: DatasetInfo) -> int:
-        """Number of clients M, before anything is read; a ConfigError where settings and dataset do
-        not fit.
-        """
-        ...
-
-    def partition(self, settings: Any, dataset: Dataset, seed: int) -> Partition:
-        """The clients' segments, drawn from the stream "partition" of the run's seed."""
         ...

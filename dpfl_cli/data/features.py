@@ -174,32 +174,29 @@ class Resolved:
         tests = self.settings.test_records or len(self.images["test"])
         return {"train": range(first, self.train[1]), "test": range(tests)}
 
-    def blocks(self) -> dict[Path, tuple[str, slice]]:
-        """The files of the blocks that are needed, and the images of each."""
-        return {
-            self.folder / f"{split}-{number:04d}.npz": (
-                split,
-                slice(number * BLOCK, (number + 1) * BLOCK),
-            )
-            for split, rows in self.needed().items()
-            for number in range(rows.start // BLOCK, -(-rows.stop // BLOCK))
-        }
+    def path(self, split: str, number: int) -> Path:
+        """The file of a block of a split."""
+        return self.folder / f"{split}-{number:04d}.npz"
 
-    def block(self, path: Path) -> np.ndarray:
+    def block(self, split: str, number: int) -> np.ndarray:
         """Features [k, width] of a block, computed where they are not kept."""
-        split, rows = self.blocks()[path]
 
         def make() -> Arrays:
-            return {"features": extracted(self.extractor, self.images[split].features[rows])}
+            images = self.images[split].features[number * BLOCK : (number + 1) * BLOCK]
+            return {"features": extracted(self.extractor, images)}
 
-        return cached(path, make)["features"]
+        return cached(self.path(split, number), make)["features"]
 
     def features(self, split: str, rows: range) -> np.ndarray:
-        """[n, width] of needed records of a split."""
-        there = {path: some for path, (part, some) in self.blocks().items() if part == split}
-        first = min(some.start for some in there.values())
-        whole = np.concatenate([self.block(path) for path in there])
+        """[n, width] of some records of a split."""
+        there = blocks(rows)
+        whole, first = np.concatenate([self.block(split, one) for one in there]), there[0] * BLOCK
         return whole[rows.start - first : rows.stop - first]
+
+
+def blocks(rows: range) -> range:
+    """The numbers of the blocks that these records are in."""
+    return range(rows.start // BLOCK, -(-rows.stop // BLOCK))
 
 
 class FeatureDataset:
@@ -251,13 +248,14 @@ class FeatureDataset:
           KeyboardInterrupt: after what is finished has been kept.
         """
         found = Resolved(cls.name, cls.base, settings)
-        lacking = [path for path in found.blocks() if not path.is_file()]
+        whole = [(split, one) for split, rows in found.needed().items() for one in blocks(rows)]
+        lacking = [block for block in whole if not found.path(*block).is_file()]
         if not lacking:
             return 0
         title, made = f"features of {cls.base} by {found.backbone.name}, blocks of images", 0
         with progress.stage(title, len(lacking)) as stage:
-            for path in lacking:
-                made += len(found.block(path))
+            for block in lacking:
+                made += len(found.block(*block))
                 stage.advance()
         return made
 

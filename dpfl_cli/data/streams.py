@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -46,24 +45,6 @@ def stream_generator(seed: int, name: str, *key: int) -> np.random.Generator:
     )
 
 
-@dataclass
-class _Kept:
-    """The tiles of all runs of some rounds, kept while these last.
-
-    Attributes:
-      epochs: R of them, which multiple of the tile's rounds each run is in.
-      rows: (seed, epoch) -> its row of values.
-      values: [n, rounds, clients, size], the tiles' first rounds; runs that share seed and epoch
-        share a row.
-      index: [R] the row of values of every run.
-    """
-
-    epochs: list[int]
-    rows: dict[tuple[int, int], int]
-    values: np.ndarray
-    index: np.ndarray
-
-
 class Streams:
     """The random streams of a batch of runs.
 
@@ -83,16 +64,8 @@ class Streams:
         self.seeds = list(seeds)
         self._last = last
         self._device = None if noise is None else DeviceDraws(seeds, noise)
-        self._kept: dict[tuple[Any, ...], _Kept] = {}
-
-    def take_over(self, before: Streams) -> None:
-        """Goes on with the tiles drawn by the streams of another batch, which will not draw again.
-
-        Where a run leaves a batch, the others' tiles are good for some more rounds.
-        """
-        self._kept = before._kept
-        for kept in self._kept.values():
-            kept.epochs = []  # which row is whose is found anew
+        # of a tile the multiples of its rounds that runs are in, and their first [R, rounds, ...]
+        self._kept: dict[tuple[Any, ...], tuple[list[int], np.ndarray]] = {}
 
     def generator(self, run: int, name: str, *key: int) -> np.random.Generator:
         """A fresh generator at the start of stream `name`, `key`, of run number `run` in the
@@ -240,27 +213,20 @@ class Streams:
         multiples, within = np.divmod(wanted.rounds, depth)
         epochs: list[int] = multiples.tolist()
         key = wanted.law, wanted.name, tile, clients, wanted.size, dtype
-        kept = self._kept.get(key)
+        known, values = self._kept.get(key, ([], np.empty((0, 0))))
         needed = 1 + int(within.max(initial=0))
-        if kept is None or kept.epochs != epochs or needed > kept.values.shape[1]:
+        if known != epochs or needed > values.shape[1]:
             most = depth if self._last is None else 1 + self._last - depth * min(epochs, default=0)
             if needed <= most < depth:  # nobody goes on to the later rounds of these tiles
                 depth = most
-            addresses = list(zip(self.seeds, epochs, strict=True))
-            rows = {address: row for row, address in enumerate(dict.fromkeys(addresses))}
-            values = np.empty((len(rows), depth, clients, wanted.size), dtype)
-            jobs = []
-            for address, row in rows.items():
-                if kept is not None and address in kept.rows and kept.values.shape[1] >= depth:
-                    values[row] = kept.values[kept.rows[address], :depth]
-                else:
-                    place = (*address, tile)
-                    jobs.append(partial(_fill, wanted, values, [row], slice(None), place))
-            threads = usable_threads() if len(jobs) * values[0].size >= THREAD_VALUES else 1
-            in_threads(jobs, threads)
-            index = np.array([rows[address] for address in addresses])
-            kept = self._kept[key] = _Kept(epochs, rows, values, index)
-        return kept.values[kept.index, within]
+            values = np.empty((len(epochs), depth, clients, wanted.size), dtype)
+            jobs = [
+                partial(_fill, wanted, values, runs, slice(None), (*address, tile))
+                for address, runs in sharing(zip(self.seeds, epochs, strict=True)).items()
+            ]
+            in_threads(jobs, usable_threads() if values.size >= THREAD_VALUES else 1)
+            self._kept[key] = epochs, values
+        return values[np.arange(len(epochs)), within]
 
 
 def client_tiles(clients: int) -> list[slice]:

@@ -31,6 +31,7 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.losses import CrossEntropy, Loss
 from dpfl_cli.models.objective import Objective, misfit
 from dpfl_cli.models.passes import Activation, Layer, Passes
+from dpfl_cli.models.prox import penalty_of
 from dpfl_cli.models.records import (
     CPU_BLOCK,
     Block,
@@ -76,18 +77,17 @@ class Dense(Objective):
         self.layers = self.layers_for(settings, federations[0].dataset.info)
         self.dimension = self.layers[-1].stop
         self._pool = Pool(federations, index, self._rows, self.encoded)
-        self._passes = Passes(self.layers, self.activation, self.loss)
 
     @classmethod
     @abstractmethod
     def layers_for(cls, settings: Any, info: DatasetInfo) -> list[Layer]:
         """The layers; a ConfigError where model and dataset do not fit."""
 
-    @abstractmethod
     def inputs(self, records: Records, numbers: np.ndarray) -> Tensor:
         """[k, p] what the first layer sees of some records, on the device, a 1 for biases left
-        out.
+        out: their features, flat.
         """
+        return torch.from_numpy(records.features[numbers]).flatten(1).to(self.device, self.dtype)
 
     @staticmethod
     def dtype_of(settings: Any) -> torch.dtype:
@@ -114,7 +114,8 @@ class Dense(Objective):
     @property
     def l2(self) -> Tensor:
         """[R] the weight of the regulariser."""
-        return torch.full((self.runs,), self.settings.l2, dtype=self.dtype, device=self.device)
+        weight = getattr(self.settings, "l2", 0.0)
+        return torch.full((self.runs,), weight, dtype=self.dtype, device=self.device)
 
     def initial(self, streams: Streams) -> Tensor:
         """[R, d] by the setting `init`: zeros, N(0, init_scale^2), or (default)
@@ -165,6 +166,11 @@ class Dense(Objective):
         if self.device.type == "cpu" and not self.l2.any():  # zeros that take no memory
             return torch.zeros_like(parameters[..., :1]).expand_as(parameters)
         return self.l2.reshape(-1, *[1] * (parameters.dim() - 1)) * parameters
+
+    def prox(self, values: Tensor, step: Tensor) -> Tensor:
+        """As the contract, for the penalty g that settings name."""
+        steps = step.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
+        return penalty_of(self.settings).prox(values, steps)
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
         """`train_loss`, (1/M) sum_i of the clients' mean loss (of their first records, where
@@ -228,18 +234,18 @@ class Dense(Objective):
         """
         result = torch.zeros_like(values, memory_format=torch.contiguous_format)
         for block in self._blocks(batch):
-            self._passes.load(block.of(values))
+            passes = self._passes(block.of(values))
             for part in block.parts(PART):
-                norms = self._backward(part).sqrt_()
+                norms = _squared_norms(passes, part).sqrt_()
                 if limit is None:
                     # a record that is not finite makes the gradient what it is: not finite
                     shares = part.weights * (1.0 + 0.0 * part.squared_norms)
                 else:
                     own = block.of_runs(limit, self.clients).unsqueeze(-1)
-                    self._passes.drop_non_finite()
+                    passes.drop_non_finite()
                     shares = bounded_shares(part.weights, norms, own)
-                self._passes.collect(shares)
-            block.put(result, self._passes.gradient())
+                passes.collect(shares)
+            block.put(result, passes.gradient())
         if limit is None:
             result += (self.records > 0).unsqueeze(-1) * self.regulariser_gradient(values)
         return result
@@ -249,8 +255,9 @@ class Dense(Objective):
         width = self._pool.largest if batch is None else batch.shape[-1]
         result = values.new_zeros(self.runs, self.clients, width)
         for block in self._blocks(batch):
-            self._passes.load(block.of(values))
-            squared = torch.cat([self._backward(part) for part in block.parts(PART)], dim=-1)
+            passes = self._passes(block.of(values))
+            parts = [_squared_norms(passes, part) for part in block.parts(PART)]
+            squared = torch.cat(parts, dim=-1)
             squared.nan_to_num_(torch.inf, torch.inf)
             block.put(result, pad(squared, (0, width - squared.shape[-1])))
         return result
@@ -261,14 +268,17 @@ class Dense(Objective):
         """
         result = models.new_zeros(len(models), 1, len(scores))
         for block in pool.together(self._pair_bytes):
-            self._passes.load(block.of(models.unsqueeze(1)))
+            passes = self._passes(block.of(models.unsqueeze(1)))
             sums = result.new_zeros(())
             for part in block.parts(PART):
-                z = self._passes.forward(part.features)
+                z = passes.forward(part.features)
                 shares = [(one(z, part.targets) * part.weights).sum(dim=-1) for one in scores]
                 sums = sums + torch.stack(shares, dim=-1)
             block.put(result, sums)
         return list((result[:, 0] / pool.counts.shape[1]).unbind(-1))
+
+    def _passes(self, parameters: Tensor) -> Passes:
+        return Passes(self.layers, self.activation, self.loss, parameters)
 
     def _blocks(self, batch: Tensor | None) -> Iterator[Block]:
         return self._pool.blocks(batch, self._pair_bytes)
@@ -285,13 +295,14 @@ class Dense(Objective):
         )
         return min(self.dtype.itemsize * held, CPU_BLOCK // torch.get_num_threads())
 
-    def _backward(self, part: Block) -> Tensor:
-        """[S, B, n] squared norms of the records' gradients, after both passes; 0 for rows that are
-        no records.
-        """
-        self._passes.forward(part.features)
-        self._passes.backward(part.targets)
-        return torch.where(part.weights > 0, self._passes.squared_norms(part.squared_norms), 0.0)
+
+def _squared_norms(passes: Passes, part: Block) -> Tensor:
+    """[S, B, n] squared norms of the records' gradients, after both passes; 0 for rows that are no
+    records.
+    """
+    passes.forward(part.features)
+    passes.backward(part.targets)
+    return torch.where(part.weights > 0, passes.squared_norms(part.squared_norms), 0.0)
 
 
 def classes_of(model: str, info: DatasetInfo) -> int:

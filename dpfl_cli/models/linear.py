@@ -9,7 +9,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from dpfl_cli.config.component import Settings, component
-from dpfl_cli.data.federation import DatasetInfo, Records
+from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.losses import Squared
 from dpfl_cli.models.objective import misfit
 from dpfl_cli.models.passes import Layer
@@ -47,13 +47,6 @@ class LinearRegression(SecondOrder):
     @property
     def loss(self) -> Squared:  # type: ignore[override]
         return Squared(self.settings.loss_factor)
-
-    @property
-    def l2(self) -> Tensor:
-        return torch.zeros(self.runs, dtype=self.dtype, device=self.device)
-
-    def inputs(self, records: Records, numbers: np.ndarray) -> Tensor:
-        return torch.from_numpy(records.features[numbers]).to(self.device, self.dtype)
 
     def encoded(self, targets: np.ndarray) -> np.ndarray:
         """y itself."""

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.federation import DatasetInfo, Records
+from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.losses import Logistic
 from dpfl_cli.models.objective import misfit
 from dpfl_cli.models.optimum import LogisticProblem, minimiser, smoothness
@@ -89,16 +89,9 @@ class LogisticRegression(SecondOrder):
             raise misfit("logistic", needs, info, "dataset=ijcnn1")
         return [Layer(info.feature_shape[0], 1, bias=False)]
 
-    def inputs(self, records: Records, numbers: np.ndarray) -> Tensor:
-        return torch.from_numpy(records.features[numbers]).to(self.device, self.dtype)
-
     def encoded(self, targets: np.ndarray) -> np.ndarray:
         """-1 for class 0, 1 for class 1."""
         return 2.0 * targets - 1.0
-
-    def prox(self, values: Tensor, step: Tensor) -> Tensor:
-        """As the contract, for the penalty g."""
-        return penalty_of(self.settings).prox(values, step.reshape(-1, *[1] * (values.dim() - 1)))
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
         """Each [R]: `train_loss`, F = (1/M) sum_i f_i + g with g on its domain (a model outside is

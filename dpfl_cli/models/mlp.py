@@ -9,7 +9,6 @@ from math import prod
 from typing import Annotated, Literal
 
 import numpy as np
-import torch
 from annotated_types import Len
 from pydantic import NonNegativeFloat
 from torch import Tensor
@@ -20,7 +19,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Records
 from dpfl_cli.models.dense import Dense, classes_of
 from dpfl_cli.models.passes import Activation, Layer, layers_of
-from dpfl_cli.models.prox import PenaltySettings, penalty_of
+from dpfl_cli.models.prox import PenaltySettings
 
 
 class MlpSettings(PenaltySettings):
@@ -61,12 +60,8 @@ class Mlp(Dense):
 
     def inputs(self, records: Records, numbers: np.ndarray) -> Tensor:
         """Pooled, and flat."""
-        features = torch.from_numpy(records.features[numbers]).to(self.device, self.dtype)
-        if self.settings.average_pool > 1:
-            features = functional.avg_pool2d(features.unsqueeze(1), self.settings.average_pool)
-        return features.flatten(1)
-
-    def prox(self, values: Tensor, step: Tensor) -> Tensor:
-        """As the contract, for the penalty g on all weights and biases."""
-        steps = step.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
-        return penalty_of(self.settings).prox(values, steps)
+        flat = super().inputs(records, numbers)
+        if self.settings.average_pool == 1:
+            return flat
+        images = flat.unflatten(1, (1, *records.features.shape[1:]))
+        return functional.avg_pool2d(images, self.settings.average_pool).flatten(1)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
 from typing import Literal
 
 import torch
@@ -94,60 +93,50 @@ def layers_of(sizes: Sequence[int]) -> list[Layer]:
 
 
 class Passes:
-    """Forward and backward passes of S runs x B clients, some of their records at a time, in memory
-    that is used again.
+    """Forward and backward passes of S runs x B clients at parameters [S, B, d], some of their
+    records at a time.
 
-    `load` takes the pairs' parameters. Then, for each part of a block, `forward`, `backward` and
-    `collect`, which adds to `gradient`. Records are columns: activations are [S, B, width, n], with
-    the bias's row of ones after the units and zeros below it.
+    For each part of a block: `forward`, `backward` and `collect`, which adds to `gradient`. Records
+    are columns: activations are [S, B, width, n], with the bias's row of ones after the units and
+    zeros below it.
     """
 
-    def __init__(self, layers: Sequence[Layer], activation: Activation, loss: Loss) -> None:
+    def __init__(
+        self, layers: Sequence[Layer], activation: Activation, loss: Loss, parameters: Tensor
+    ) -> None:
         self._layers, self._loss = layers, loss
         self._activate, self._derive = ACTIVATIONS[activation], DERIVATIVES[activation]
-        self._memory: dict[tuple[str, int], Tensor] = {}
-
-    def load(self, parameters: Tensor) -> None:
-        """Takes parameters [S, B, d]."""
-        self._matrices = [layer.matrix(parameters) for layer in self._layers]
+        self._matrices = [layer.matrix(parameters) for layer in layers]
         self._gradients: list[Tensor] = []
 
     def forward(self, features: Tensor) -> Tensor:
         """[S, B, outputs, n] z_L of features [B, n, q] (with a column of ones where the layer has
-        biases); valid until the next pass.
+        biases).
         """
         self._features = features
         self._activations: list[Tensor] = []  # a_1 ... a_{L-1}
-        for number, (layer, weights) in enumerate(zip(self._layers, self._matrices, strict=True)):
-            sums = self._take("sums", number, *weights.shape[:3], features.shape[1])
-            if number == 0:
-                shared_product(weights, features.mT, sums)
-            else:
-                _each(product, weights, self._activations[-1], sums)
-            if layer is not self._layers[-1]:
-                width = self._layers[number + 1].width
-                outputs = self._take(
-                    "outputs", number, *weights.shape[:2], width, features.shape[1]
-                )
-                self._activate(sums, outputs[:, :, : layer.outputs])
-                outputs[:, :, layer.outputs] = 1.0
-                outputs[:, :, layer.outputs + 1 :] = 0.0
-                self._activations.append(outputs)
+        sums = shared_product(self._matrices[0], features.mT)
+        for below, above, weights in zip(
+            self._layers, self._layers[1:], self._matrices[1:], strict=False
+        ):
+            outputs = sums.new_empty(*sums.shape[:2], above.width, sums.shape[-1])
+            self._activate(sums, outputs[:, :, : below.outputs])
+            outputs[:, :, below.outputs] = 1.0
+            outputs[:, :, below.outputs + 1 :] = 0.0
+            self._activations.append(outputs)
+            sums = _each(weights, outputs)
         self._outputs = sums
         return sums
 
     def backward(self, targets: Tensor) -> None:
-        """delta_L ... delta_1 for targets [B, n]; they overwrite z_L ... z_1."""
+        """delta_L ... delta_1 for targets [B, n]; delta_L overwrites z_L."""
         delta = self._loss.slopes(self._outputs, targets)
         self._deltas = [delta]
         for number in range(len(self._layers) - 1, 0, -1):
             units = self._layers[number].inputs
-            weights = self._matrices[number][..., :units]
-            below = self._take("sums", number - 1, *delta.shape[:2], units, delta.shape[-1])
-            _each(product, weights.mT, delta, below)
-            self._derive(below, self._activations[number - 1][:, :, :units])
-            self._deltas.append(delta := below)
-        self._deltas.reverse()
+            delta = _each(self._matrices[number][..., :units].mT, delta)
+            self._derive(delta, self._activations[number - 1][:, :, :units])
+            self._deltas.insert(0, delta)
 
     def squared_norms(self, inputs: Tensor) -> Tensor:
         """[S, B, n] sum_l ||delta_l||^2 (||a_{l-1}||^2 + 1), from the first layer's ||[a_0, 1]||^2
@@ -156,11 +145,11 @@ class Passes:
         Not finite for a record whose inputs to some layer exceed `LARGEST_NORM`, as those of the
         first do in a `Block`.
         """
-        total = self._column_norms(self._deltas[0]).mul_(inputs)
+        total = _column_norms(self._deltas[0]).mul_(inputs)
         for delta, outputs in zip(self._deltas[1:], self._activations, strict=True):
-            above = self._column_norms(outputs)
+            above = _column_norms(outputs)
             above.masked_fill_(above > LARGEST_NORM[above.dtype] ** 2, torch.inf)
-            total.addcmul_(self._column_norms(delta), above)
+            total.addcmul_(_column_norms(delta), above)
         return total
 
     def drop_non_finite(self) -> None:
@@ -172,39 +161,28 @@ class Passes:
         """Adds sum_j share_j delta_lj (x) [a_{l-1,j}, 1] to the gradient, for shares [B, n] or [S,
         B, n].
         """
-        first = not self._gradients
-        for number, delta in enumerate(self._deltas):
-            delta.mul_(shares.unsqueeze(-2))
-            width = self._layers[number].width
-            out = self._take("gradient" if first else "part", number, *delta.shape[:3], width)
-            if number == 0:
-                shared_product(delta, self._features, out)
-            else:
-                _each(product, delta, self._activations[number - 1].mT, out)
-            if first:
-                self._gradients.append(out)
-            else:
-                self._gradients[number].add_(out)
+        first, *others = (delta.mul_(shares.unsqueeze(-2)) for delta in self._deltas)
+        parts = [shared_product(first, self._features)]
+        parts += [
+            _each(*pair) for pair in zip(others, (a.mT for a in self._activations), strict=True)
+        ]
+        if self._gradients:
+            parts = [old.add_(new) for old, new in zip(self._gradients, parts, strict=True)]
+        self._gradients = parts
 
     def gradient(self) -> Tensor:
-        """[S, B, d] what was collected since `load`."""
+        """[S, B, d] what was collected."""
         parts = zip(self._layers, self._gradients, strict=True)
         return torch.cat([layer.flat(matrix) for layer, matrix in parts], dim=-1)
 
-    def _column_norms(self, values: Tensor) -> Tensor:
-        """[S, B, n] squared norms of the columns."""
-        return torch.mul(values, values, out=self._take("squares", 0, *values.shape)).sum(dim=-2)
 
-    def _take(self, name: str, layer: int, *sizes: int) -> Tensor:
-        """Memory under a name, not cleared: fresh memory from the system costs more than a pass
-        over it.
-        """
-        kept, size = self._memory.get((name, layer)), prod(sizes)
-        if kept is None or len(kept) < size:
-            kept = self._memory[name, layer] = self._matrices[0].new_empty(size)
-        return kept[:size].view(sizes)
+def _column_norms(values: Tensor) -> Tensor:
+    """[S, B, n] squared norms of the columns of values [S, B, k, n]."""
+    return values.square().sum(dim=-2)
 
 
-def _each(of: Callable[..., Tensor], *stacks: Tensor) -> None:
-    """A product of every run and client, of stacks [S, B, ...], the last of which takes it."""
-    of(*(stack.flatten(0, 1) for stack in stacks))
+def _each(left: Tensor, right: Tensor) -> Tensor:
+    """A product of every run and client, of stacks [S, B, ...]."""
+    out = left.new_empty(*left.shape[:3], right.shape[-1])
+    product(left.flatten(0, 1), right.flatten(0, 1), out.flatten(0, 1))
+    return out

@@ -72,8 +72,10 @@ class PenaltySettings(Settings):
     radius: PositiveFloat
 
 
-def penalty_of(settings: PenaltySettings) -> Penalty:
-    """g."""
+def penalty_of(settings: Settings) -> Penalty:
+    """g; 0 where settings say nothing of it."""
+    if not isinstance(settings, PenaltySettings):
+        return L1Box()
     weight = settings.l1_weight if settings.penalty == "l1_box" else 0.0
     if settings.penalty in ("l1_box", "box"):
         return L1Box(weight, settings.box)

@@ -65,8 +65,7 @@ class SoftmaxRegression(SecondOrder):
     def inputs(self, records: Records, numbers: np.ndarray) -> Tensor:
         """Flat, mapped, normed, with the bias."""
         if self.settings.frozen_width is None:
-            flat = torch.from_numpy(records.features[numbers]).flatten(1)
-            inputs = flat.to(self.device, self.dtype)
+            inputs = super().inputs(records, numbers)
         else:
             mapped = frozen_features(records, self.settings, self.device)
             inputs = mapped[torch.from_numpy(numbers).to(self.device)]

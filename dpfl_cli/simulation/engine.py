@@ -41,7 +41,7 @@ def run_members(
                 rest = [member for member in stack.members if not member.finished]
                 if not rest:
                     return
-                stack = Stack(rest, before=stack.streams)
+                stack = Stack(rest)
             left = stack.until_event()
             while left:
                 left -= 1

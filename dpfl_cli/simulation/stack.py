@@ -114,7 +114,6 @@ class Stack:
 
     Args:
       members: R of them, fresh or from checkpoints, at any rounds.
-      before: streams of a stack that these members were part of, whose draws are gone on with.
       federations: [R] their data, where they are not those of their plans.
 
     Attributes:
@@ -126,7 +125,6 @@ class Stack:
     def __init__(
         self,
         members: Sequence[Member],
-        before: Streams | None = None,
         federations: Sequence[Federation] | None = None,
     ) -> None:
         self.members = list(members)
@@ -152,8 +150,6 @@ class Stack:
                 "client"
             )
         self.streams = self._streams([plan.seed for plan in plans])
-        if before is not None:
-            self.streams.take_over(before)
         self.ledger = BatchLedger(len(plans), started=[member.ledger for member in self.members])
         self._noise = self._noise_streams(first)
         site = Site(

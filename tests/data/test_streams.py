@@ -135,20 +135,6 @@ def test_draws_are_those_of_every_run_alone_on_any_number_of_threads(
         assert same_bits(found, torch.cat(alone))
 
 
-def test_streams_that_take_over_draw_what_they_would_alone() -> None:
-    """Also where the batch that they come from was of other runs, or in the same rounds."""
-    before = Streams([3, 1, 4])
-    for seeds in ([3, 4], [3, 4], [4], [5, 3, 1, 4]):
-        after = Streams(seeds)
-        before.normal("noise/x", np.full(len(before.seeds), 7), 20, 5)
-        after.take_over(before)
-        for round_ in (7, 8, 700):
-            rounds = np.full(len(seeds), round_)
-            found = after.normal("noise/x", rounds, 20, 5)
-            assert torch.equal(found, Streams(seeds).normal("noise/x", rounds, 20, 5))
-        before = after
-
-
 def test_an_error_in_a_thread_is_raised(threads: None) -> None:
     done = []
 
