@@ -14,7 +14,7 @@ from dpfl_cli.reproduction.artifact import (
     Table,
     untrained,
 )
-from dpfl_cli.reproduction.claim import Claim, Judge, Prior, claim
+from dpfl_cli.reproduction.claim import Claim, Judge, Prior, claim, every
 from dpfl_cli.reproduction.measure import (
     Best,
     Derived,
@@ -37,12 +37,14 @@ from dpfl_cli.reproduction.verdict import (
     Sample,
     above,
     below,
+    below_share,
     best_by_others,
     each_seed,
     exact,
     in_factor,
     level,
     near_paper,
+    ratio,
 )
 
 __all__ = [
@@ -74,15 +76,18 @@ __all__ = [
     "Where",
     "above",
     "below",
+    "below_share",
     "best_by_others",
     "between",
     "claim",
     "each_seed",
+    "every",
     "exact",
     "grid",
     "in_factor",
     "level",
     "near_paper",
     "printed",
+    "ratio",
     "untrained",
 ]

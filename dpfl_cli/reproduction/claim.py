@@ -1,13 +1,14 @@
 """Claims: what the paper says, or we of it, as functions on the rows."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.reproduction.verdict import Comparisons
+from dpfl_cli.reproduction.rows import PSEUDO, Rows, grid
+from dpfl_cli.reproduction.verdict import Comparison, Comparisons
 
 Prior = Literal["holds", "fails", "open"]
 Judge = Callable[..., Comparisons]  # of the rows, and of what has a default
@@ -32,8 +33,9 @@ class Claim:
         was.
       invariant: it follows from a definition and can only fail by a mistake; counted apart.
       note: what the verdict depends on.
-      readings: other choices for the verdict, in words ("with a margin of 50 %") -> the comparisons
-        under them. What is found then stands beside the verdict.
+      readings: other choices for the verdict, in words ("with a margin of 50 %") -> what the judge
+        is given in place of its defaults, or another judge. What is found then stands beside the
+        verdict.
     """
 
     id: str
@@ -43,7 +45,7 @@ class Claim:
     prior: Prior = "open"
     invariant: bool = False
     note: str = ""
-    readings: Mapping[str, Judge] = field(default_factory=dict, hash=False)
+    readings: Mapping[str, Judge | Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not self.ours and not CITED.search(self.source):
@@ -56,32 +58,58 @@ class Claim:
     def ours(self) -> bool:
         return self.source == "ours"
 
+    def reading(self, under: str) -> Judge:
+        """The judge under another choice."""
+        other = self.readings[under]
+        return partial(self.judge, **other) if isinstance(other, Mapping) else other
+
 
 def claim(
-    source: str,
-    prior: Prior = "open",
-    *,
-    id: str = "",
-    readings: Mapping[str, Judge | Mapping[str, Any]] | None = None,
-    **more: Any,
+    source: str, prior: Prior = "open", *, id: str = "", **more: Any
 ) -> Callable[[Judge], Claim]:
     """Decorator: a generator of comparisons as a claim; its docstring is the claim, its name the
     id; `more` are fields of `Claim`.
-
-    Args:
-      readings: other choices, in words -> what the same function is given in place of its defaults,
-        or another function.
     """
 
     def made(judge: Judge) -> Claim:
         text = " ".join((judge.__doc__ or "").split())
         if not text:
             raise ConfigError(f"claim {judge.__name__}: no docstring; it is what the claim says")
-        others = {
-            under: partial(judge, **one) if isinstance(one, Mapping) else one
-            for under, one in (readings or {}).items()
-        }
-        name = id or judge.__name__
-        return Claim(name, text, source, judge, prior, readings=others, **more)
+        return Claim(id or judge.__name__, text, source, judge, prior, **more)
 
     return made
+
+
+def every(
+    compare: Callable[..., Comparison | Comparisons],
+    measures: str | Sequence[str],
+    versus: str = "",
+    **given: Any,
+) -> Judge:
+    """A judge that says the same of every cell of a grid:
+    `every(above, "accuracy", "method", method=("fedexp", "fedavg"), clients=(100, 300))`.
+
+    A reading may give it other values of labels, and other options.
+
+    Args:
+      compare: of a cell's number, or of those of several measures one after another; `above`, say.
+      versus: a label; numbers that differ in it alone are compared with each other.
+      given: labels, each a value or several (`...`: all that occur
+        with those before it), and options of `compare`.
+    """
+
+    def judge(rows: Rows, **other: Any) -> Comparisons:
+        cells, options = dict[str, Any](), dict[str, Any]()
+        for name, value in {**given, **other}.items():
+            if name not in (*rows.labels, *PSEUDO):
+                options[name] = value
+            else:
+                cells[name] = rows.where(**cells).choices(name) if value is ... else value
+        compared = {versus: cells[versus]} if versus else {}
+        for cell in grid(**cells | dict.fromkeys(compared)):
+            names = [measures] if isinstance(measures, str) else measures
+            numbers = [one for name in names for one in rows.each(name, **cell | compared)]
+            found = compare(*numbers, **options)
+            yield from [found] if isinstance(found, Comparison) else found
+
+    return judge

@@ -90,8 +90,8 @@ def judge(artifact: Artifact, scale: Scale, rows: Rows) -> list[Verdict]:
         finding, each, reason = _finding(made[claim.id], variances)
         state = finding if artifact.full(scale) else REDUCED
         others = {
-            under: _finding(compared(claim, other, f", {under}"), variances)[0]
-            for under, other in claim.readings.items()
+            under: _finding(compared(claim, claim.reading(under), f", {under}"), variances)[0]
+            for under in claim.readings
         }
         known = before.get(claim.id, "")
         found.append(Verdict(claim, finding, state, each, reason, known, others))

@@ -164,6 +164,18 @@ def level(left: Sample, right: Sample | float, *, within: float) -> Comparison:
     )
 
 
+def below_share(left: Sample, right: Sample | None = None, *, share: float) -> Comparison:
+    """`left` is smaller than this share of `right`, or of the paper's number."""
+    return below(left, share * (left.printed if right is None else right))
+
+
+def ratio(
+    left: Sample, right: Sample | float | None = None, *, to: float = 1, within: float
+) -> Comparison:
+    """`left` over `right`, or over the paper's number, is `to`, give or take `within`."""
+    return level(left / (left.printed if right is None else right), to, within=within)
+
+
 def best_by_others(found: Sequence[Sample], text: str, *, highest: bool = False) -> Sample:
     """The lowest of several samples, or the highest, where every seed's choice is made by the mean
     over the other seeds: none judges a choice that it had a part in.

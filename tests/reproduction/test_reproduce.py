@@ -36,6 +36,7 @@ from dpfl_cli.reproduction.api import (
     Table,
     above,
     claim,
+    every,
     exact,
 )
 from dpfl_cli.reproduction.grid import cells, commands, requests
@@ -239,6 +240,18 @@ def asked(rows: Rows, more_than: float = 0.0, **labels: Any) -> Iterator[Compari
 
 def asks(**labels: Any) -> Claim:
     return Claim("asks", "it asks", "ours", partial(asked, **labels))
+
+
+def test_every_says_the_same_of_all_cells_and_a_reading_says_it_of_others(rows: Rows) -> None:
+    methods = ("fedavg", "fedexp")
+    judge = every(above, "distance", "method", clip=..., method=methods, by=0.5)
+    made = [one.text for one in judge(rows)]
+    pair = "distance(clip={0}, method=fedavg) > distance(clip={0}, method=fedexp)"
+    assert made == [pair.format(clip) + " by more than 0.5" for clip in (0.1, 0.3, 1.0)]
+    other = Claim("a", "b", "ours", judge, readings={"there": {"clip": 0.3, "by": 0.0}})
+    assert [one.text for one in other.reading("there")(rows)] == [pair.format(0.3)]
+    with pytest.raises(ConfigError, match=r"no clip '0[.]2'"):
+        list(judge(rows, clip=0.2))
 
 
 def test_what_is_found_under_other_readings_stands_beside_the_verdict(rows: Rows) -> None:

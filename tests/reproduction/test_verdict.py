@@ -4,6 +4,7 @@ decided.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -23,6 +24,7 @@ from dpfl_cli.reproduction.verdict import (
     Sample,
     above,
     below,
+    below_share,
     best_by_others,
     each_seed,
     exact,
@@ -30,6 +32,7 @@ from dpfl_cli.reproduction.verdict import (
     level,
     near_paper,
     pooled,
+    ratio,
 )
 
 
@@ -167,6 +170,9 @@ def test_papers_numbers_come_with_their_spread_or_two_points() -> None:
     close = Sample(pd.Series([80.0, 80.2, 79.9]), "a", "a", "logit", paper=81.0, paper_std=1.5)
     assert near_paper(close).margin == 1.5
     assert near_paper(Sample(close.values, "a", "a", paper=81.0)).margin == 2.0
+    plain = dataclasses.replace(close, scale="linear")
+    assert np.allclose(below_share(plain, share=0.5).differences, 40.5 - close.values)
+    assert np.allclose(ratio(close, within=0.1).differences, close.values / 81 - 1)
     with pytest.raises(ConfigError, match="no number"):
         near_paper(sample([1, 2, 3]))
 

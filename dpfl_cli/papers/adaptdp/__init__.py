@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from dpfl_cli.reproduction.api import (
     Best,
-    Comparisons,
+    Judge,
     Metric,
     Paper,
     Rows,
     Run,
-    below,
-    grid,
+    below_share,
+    every,
     printed,
 )
 
@@ -112,11 +112,9 @@ READ_AS = (
 TIE = 0.99  # of a loss: within one percent two are equal
 
 
-def lower_at_equal(rows: Rows, share: float = TIE, **cell: Any) -> Comparisons:
-    """AdaptDP's loss is below this share of DP-FedAvg's in all of these cells."""
-    for one in grid(**cell):
-        ours, theirs = rows.each("loss", method=BOTH, **one)
-        yield below(ours, share * theirs)
+def at_equal(**cells: Any) -> Judge:
+    """AdaptDP's loss is below a share of DP-FedAvg's in all of these cells."""
+    return every(below_share, "loss", "method", method=BOTH, **cells, share=TIE)
 
 
 def noise_of(gradient: float, *radius: float) -> dict[str, float]:

@@ -6,6 +6,7 @@ from typing import Any
 from dpfl_cli.papers.adaptdp import BOTH, LEVELS, METHODS, NAMES, private, quotient
 from dpfl_cli.reproduction.api import (
     Artifact,
+    Claim,
     Comparisons,
     Derived,
     Fact,
@@ -22,6 +23,7 @@ from dpfl_cli.reproduction.api import (
     below,
     between,
     claim,
+    every,
     grid,
 )
 
@@ -53,11 +55,12 @@ def of_mobilenet(scale: Scale) -> Runs:
             yield private(labels, MOBILENET[scale], ["model=mobilenet"], PAIR, task="T3")
 
 
-@claim("ours")
-def works(rows: Rows) -> Comparisons:
-    """the training loss falls below its value before round 1 for both methods at every level"""
-    for cell in grid(method=METHODS, level=LEVELS):
-        yield below(rows("loss", **cell), rows("first", **cell))
+WORKS = Claim(
+    "works",
+    "the training loss falls below its value before round 1 for both methods at every level",
+    "ours",
+    every(below, ["loss", "first"], method=METHODS, level=LEVELS),
+)
 
 
 @claim(

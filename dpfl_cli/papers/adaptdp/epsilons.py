@@ -5,6 +5,7 @@ from itertools import product
 from dpfl_cli.papers.adaptdp import BOTH, LAST, TASKS, TINY, best_pairs, losses
 from dpfl_cli.reproduction.api import (
     Artifact,
+    Claim,
     Comparisons,
     Fact,
     Figure,
@@ -19,6 +20,7 @@ from dpfl_cli.reproduction.api import (
     above,
     below,
     claim,
+    every,
     grid,
     level,
 )
@@ -57,15 +59,14 @@ def met(rows: Rows) -> Comparisons:
             yield level(spent / epsilon, 0.9995, within=0.0005 + 1e-9)
 
 
-@claim(
+T1 = Claim(
+    "T1",
+    "on T1 AdaptDP's best loss is below DP-FedAvg's best loss at every epsilon",
     "ours",
+    every(below, "objective", "method", task="T1", target=TARGETS, method=BOTH, **BEST),
     note="half of the budget goes to the radius, whose offset keeps it at or near its cap under "
     "this much noise",
 )
-def T1(rows: Rows) -> Comparisons:  # noqa: N802
-    """on T1 AdaptDP's best loss is below DP-FedAvg's best loss at every epsilon"""
-    for target in TARGETS:
-        yield below(*rows.each("objective", task="T1", target=target, method=BOTH, **BEST))
 
 
 @claim(
@@ -80,16 +81,14 @@ def T1_learns(rows: Rows) -> Comparisons:  # noqa: N802
         yield above(0.1 * rows("start", **cell), rows("objective", **cell, **BEST))
 
 
-@claim(
+T2 = Claim(
+    "T2",
+    "on T2 the two methods' best losses are within 0.01 of each other at every epsilon",
     "ours",
+    every(level, "loss", "method", task="T2", target=TARGETS, method=BOTH, **BEST, within=0.01),
     note="the best pairs are the largest of the grid after so few rounds; the cap that is best "
     "clips nearly nothing, and the adaptive clip norm is below it",
 )
-def T2(rows: Rows) -> Comparisons:  # noqa: N802
-    """on T2 the two methods' best losses are within 0.01 of each other at every epsilon"""
-    for target in TARGETS:
-        both = rows.each("loss", task="T2", target=target, method=BOTH, **BEST)
-        yield level(*both, within=0.01)
 
 
 def _bars(measure: str, task: str, log: bool) -> Figure:

@@ -17,12 +17,11 @@ from dpfl_cli.papers.adaptdp import (
     NAMES,
     ON_T1,
     READ_AS,
-    TIE,
     TINY,
     TRAINED,
+    at_equal,
     best_pairs,
     losses,
-    lower_at_equal,
     private,
 )
 from dpfl_cli.reproduction.api import (
@@ -39,13 +38,14 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Table,
+    Where,
     above,
     below,
     claim,
     each_seed,
-    grid,
+    every,
     in_factor,
-    level,
+    ratio,
 )
 
 STEPS = {"T1": (0.1, 0.3, 0.5), "T2": (0.01, 0.03, 0.1), "T3": (0.1, 0.3), "T4": (0.03, 0.1, 0.3)}
@@ -69,11 +69,12 @@ def runs(scale: Scale) -> Runs:
             yield private(labels, values, pair=(eta, cap), seeds=seeds)
 
 
-def _t1(
-    rows: Rows, method: str, eta: Any = STEPS["T1"], cap: Any = CLIPS, at: Any = LEVELS
-) -> list[Sample]:
-    """Losses of T1: every level of every clip norm of every step size."""
-    return rows.each("objective", **ON_T1, method=method, eta=eta, cap=cap, level=at)
+OF_T1: Where = {"eta": STEPS["T1"], "cap": CLIPS, "level": LEVELS}
+
+
+def _t1(rows: Rows, method: str, **some: Any) -> list[Sample]:
+    """Losses of T1: every level of every clip norm of every step size, or some."""
+    return rows.each("objective", **ON_T1, method=method, **{**OF_T1, **some})
 
 
 # The cells of T1 that DP-FedAvg is done with after 150 rounds.
@@ -84,7 +85,7 @@ def _wins(rows: Rows, method: str, pair: tuple[float, float], at: int) -> Compar
     """Whether a pair is the best of the grid of T1, seed by seed."""
 
     def best(one: Rows) -> bool:
-        losses = [loss.mean for loss in _t1(one, method, at=at)]
+        losses = [loss.mean for loss in _t1(one, method, level=at)]
         return pair == list(product(STEPS["T1"], CLIPS))[losses.index(min(losses))]
 
     return each_seed(
@@ -99,13 +100,14 @@ def c3(rows: Rows) -> Comparisons:
         yield _wins(rows, "FedAvg", (0.3, 0.5), at)
 
 
-@claim("Table 3", "holds")
-def c2_slow(rows: Rows) -> Comparisons:
-    """on T1 DP-FedAvg with step size 0.1 and clip norm 0.5 is not done after 150 rounds (loss above
-    1)
-    """
-    for loss in _t1(rows, "FedAvg", 0.1, 0.5):
-        yield above(loss, 1)
+SLOW = Claim(
+    "c2_slow",
+    "on T1 DP-FedAvg with step size 0.1 and clip norm 0.5 is not done after 150 rounds (loss above "
+    "1)",
+    "Table 3",
+    every(above, "objective", **ON_T1, method="FedAvg", eta=0.1, cap=0.5, level=LEVELS, right=1),
+    "holds",
+)
 
 
 @claim("Table 3", "holds")
@@ -113,10 +115,10 @@ def c2_law(rows: Rows) -> Comparisons:
     """on T1 DP-FedAvg's loss grows as the square of the noise, 1 to 4 to 11.1 within 10 %, in every
     other cell
     """
-    for pair in CONVERGED:
-        one, two, three = _t1(rows, "FedAvg", *pair)
-        yield level(two / one / 4, 1, within=0.1)
-        yield level(three / one / 11.111, 1, within=0.1)
+    for eta, cap in CONVERGED:
+        one, two, three = _t1(rows, "FedAvg", eta=eta, cap=cap)
+        yield ratio(two / one, 4, within=0.1)
+        yield ratio(three / one, 11.111, within=0.1)
 
 
 @claim("Table 3", "holds")
@@ -126,8 +128,8 @@ def c2_clip(rows: Rows) -> Comparisons:
     """
     for small, large, factor in ((0.5, 1.0, 4), (1.0, 3.0, 9)):
         for at in LEVELS:
-            one, other = _t1(rows, "FedAvg", 0.3, (small, large), at)
-            yield level(other / one / factor, 1, within=0.1)
+            one, other = _t1(rows, "FedAvg", eta=0.3, cap=(small, large), level=at)
+            yield ratio(other / one, factor, within=0.1)
 
 
 @claim("Table 3", "holds", note="with 100 dimensions, which is what these cells imply")
@@ -135,9 +137,10 @@ def c2_cells(rows: Rows) -> Comparisons:
     """on T1 every converged cell of DP-FedAvg (but the misprint) is between 0.9 and 1.5 times the
     paper's
     """
-    for pair in CONVERGED:
-        for loss in _t1(rows, "FedAvg", *pair, (2, 3) if pair == (0.3, 5.0) else LEVELS):
-            yield level(loss / loss.printed, 1.2, within=0.3)
+    for eta, cap in CONVERGED:
+        levels = (2, 3) if (eta, cap) == (0.3, 5.0) else LEVELS
+        for loss in _t1(rows, "FedAvg", eta=eta, cap=cap, level=levels):
+            yield ratio(loss, to=1.2, within=0.3)
 
 
 def _near_best(rows: Rows, share: float) -> Comparisons:
@@ -162,63 +165,51 @@ def best_adaptdp(rows: Rows, levels: Sequence[int] = (2, 3)) -> Comparisons:
         yield _wins(rows, "AdaptDP", (0.1, 3.0), at)
 
 
-@claim("ours", "holds")
-def best_wins(rows: Rows) -> Comparisons:
-    """on T1 AdaptDP's best pair has a lower loss than DP-FedAvg's best pair, at every level"""
-    for at in LEVELS:
-        yield below(*rows.each("objective", **ON_T1, method=BOTH, level=at, best=True))
-
-
-@claim(
-    "Table 3",
-    "fails",
-    note="with step sizes of 0.3 and more the paper's values hardly depend on the cap and are "
-    "larger than ours, as if its radius had a floor of its own; the cause is unknown",
-    readings={
-        "within a factor of 10": {"factor": 10},
-        "within a factor of 100": {"factor": 100},
-        "at step size 0.1 and caps of 3 and 5": {"eta": 0.1, "cap": (3.0, 5.0)},
-    },
-)
-def adaptdp_levels(
-    rows: Rows, factor: float = 3, eta: Any = STEPS["T1"], cap: Any = CLIPS
-) -> Comparisons:
-    """on T1 every cell of AdaptDP is within a factor of 3 of the paper's"""
-    for loss in _t1(rows, "AdaptDP", eta, cap):
-        yield from in_factor(loss, factor)
-
-
-def _pairs(rows: Rows, task: str) -> dict[str, Any]:
+def _pairs(task: str) -> Where:
     """Every cell of a grid of classifiers, at the levels that were run."""
-    levels = [at for at in LEVELS if at == 3 or 1 in rows.where(task=task).choices("level")]
-    return {"task": task, "eta": STEPS[task], "cap": CAPS[task], "level": levels}
-
-
-def _of_best(rows: Rows, task: str) -> Comparisons:
-    for at in _pairs(rows, task)["level"]:
-        both = rows.each("loss", task=task, method=BOTH, level=at, best=True)
-        yield below(*both)
+    return {"task": task, "eta": STEPS[task], "cap": CAPS[task], "level": ...}
 
 
 def _equal(task: str, text: str) -> Claim:
-    def judge(rows: Rows, share: float = TIE) -> Comparisons:
-        yield from lower_at_equal(rows, share, **_pairs(rows, task))
-
+    best = {"task": task, "method": BOTH, "level": ..., "best": True}
     return Claim(
         f"equal_{task}",
         text,
         "section 5.2, Table 3",
-        judge,
+        at_equal(**_pairs(task)),
         note="equal pairs; the choices of Table 2 differ in their product",
         readings={
-            "lower by any amount": partial(judge, share=1),
-            "equal to 1 % counts as well": partial(judge, share=1.01),
-            "either method's best pair, lower by any amount": partial(_of_best, task=task),
+            "lower by any amount": {"share": 1},
+            "equal to 1 % counts as well": {"share": 1.01},
+            "either method's best pair, lower by any amount": every(
+                below, "loss", "method", **best
+            ),
         },
     )
 
 
-AT_EQUAL = [
+BESIDE = [
+    Claim(
+        "best_wins",
+        "on T1 AdaptDP's best pair has a lower loss than DP-FedAvg's best pair, at every level",
+        "ours",
+        every(below, "objective", "method", **ON_T1, method=BOTH, level=LEVELS, best=True),
+        "holds",
+    ),
+    Claim(
+        "adaptdp_levels",
+        "on T1 every cell of AdaptDP is within a factor of 3 of the paper's",
+        "Table 3",
+        every(in_factor, "objective", **ON_T1, method="AdaptDP", **OF_T1, factor=3),
+        "fails",
+        note="with step sizes of 0.3 and more the paper's values hardly depend on the cap and are "
+        "larger than ours, as if its radius had a floor of its own; the cause is unknown",
+        readings={
+            "within a factor of 10": {"factor": 10},
+            "within a factor of 100": {"factor": 100},
+            "at step size 0.1 and caps of 3 and 5": {"eta": 0.1, "cap": (3.0, 5.0)},
+        },
+    ),
     _equal(
         "T3",
         "on T3 AdaptDP's loss is lower than DP-FedAvg's (by more than 1 %) at every equal step "
@@ -232,13 +223,11 @@ AT_EQUAL = [
 def same(rows: Rows) -> Comparisons:
     """on T3 and T4 the two losses are equal within 1 % at every equal step size and clip norm"""
     for task in IMAGES:
-        for cell in grid(**_pairs(rows, task)):
-            ours, theirs = rows.each("loss", method=BOTH, **cell)
-            yield level(ours / theirs, 1, within=0.01)
+        yield from every(ratio, "loss", "method", method=BOTH, **_pairs(task), within=0.01)(rows)
 
 
 def _spread(rows: Rows, method: str, at: int) -> float:
-    losses = [loss.mean for loss in _t1(rows, method, 0.1, CLIPS[1:], at)]
+    losses = [loss.mean for loss in _t1(rows, method, eta=0.1, cap=CLIPS[1:], level=at)]
     return max(losses) / min(losses)
 
 

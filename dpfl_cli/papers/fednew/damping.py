@@ -31,6 +31,7 @@ from dpfl_cli.reproduction.api import (
     Table,
     below,
     each_seed,
+    every,
     grid,
     level,
 )
@@ -73,11 +74,6 @@ def penalty_1(rows: Rows) -> Comparisons:
 def damping_below_1(rows: Rows) -> Comparisons:
     small = (fmean(alpha < 1 for alpha in favourites(one, "alpha")) for one in rows.by_seed())
     yield each_seed((one > 0.5 for one in small), "the best damping is below 1 at most of them")
-
-
-def top_three(rows: Rows) -> Comparisons:
-    for at in places(rows):
-        yield level(rows("curve", rank=1, **at), rows("curve", rank=3, **at), within=2)
 
 
 def insensitive(rows: Rows) -> Comparisons:
@@ -195,7 +191,7 @@ def pairs_of(
                 "the three best pairs are within two points of one another, at every round and "
                 "number of clients",
                 f"Table {number}",
-                top_three,
+                every(level, "curve", "rank", rank=(1, 3), clients=..., round=ROUNDS, within=2),
             ),
             Claim(
                 "insensitive",

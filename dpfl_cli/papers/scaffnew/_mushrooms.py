@@ -7,7 +7,6 @@ from typing import Any
 from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, PRIVATE, best_of, shape
 from dpfl_cli.reproduction.api import (
     Best,
-    Comparisons,
     Derived,
     Fact,
     Figure,
@@ -19,7 +18,7 @@ from dpfl_cli.reproduction.api import (
     Size,
     Where,
     below,
-    grid,
+    every,
 )
 
 DIVISORS = tuple(number for number in range(1, 481) if 480 % number == 0)
@@ -145,9 +144,4 @@ def in_factor(free: float, alike: float = float("inf"), **cell: Any) -> Judge:
 
 def closer(**cells: Any) -> Judge:
     """DP-ScaffNew is closer to f* than DP-FedAvg, each at its best number."""
-
-    def judge(rows: Rows) -> Comparisons:
-        for cell in grid(**cells):
-            yield below(*rows.each("suboptimality", method=METHODS, best=True, **cell))
-
-    return judge
+    return every(below, "suboptimality", "method", method=METHODS, best=True, **cells)

@@ -1,6 +1,6 @@
 """Figure 5: the best number of local steps against the clip norm (section 3.1, Observation 4)."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import sqrt
 from statistics import fmean, pstdev
@@ -32,6 +32,7 @@ from dpfl_cli.reproduction.api import (
     Table,
     below,
     each_seed,
+    every,
 )
 
 GROUPS = {"group_1": IMAGES_AND_TEXT, "group_2": HOSPITALS}
@@ -79,10 +80,6 @@ def _change(rows: Rows) -> float:
 
 
 def _grows(task: str) -> Iterator[Claim]:
-    def flat(rows: Rows, points: float = 3.0, methods: Iterable[str] = METHODS) -> Comparisons:
-        for change in rows.each("change", task=task, method=methods):
-            yield below(change, points)
-
     yield Claim(
         f"c6_{task}",
         f"on {WORDS[task]} the best number of local steps, averaged over epsilon, grows with C, "
@@ -102,11 +99,11 @@ def _grows(task: str) -> Iterator[Claim]:
         f"on {WORDS[task]}, at nominal epsilon 3.3 and the best local steps, the error changes by "
         "less than 3 points over C",
         "section 3.1, Observation 4",
-        flat,
+        every(below, "change", task=task, method=METHODS, right=3),
         "holds",
         readings={
-            "by less than 6 points": partial(flat, points=6.0),
-            "DP-ScaffNew alone": partial(flat, methods=["ScaffNew"]),
+            "by less than 6 points": {"right": 6},
+            "DP-ScaffNew alone": {"method": "ScaffNew"},
         },
     )
 

@@ -27,7 +27,6 @@ from dpfl_cli.reproduction.api import (
     Derived,
     Fact,
     Figure,
-    Judge,
     Metric,
     Price,
     Rows,
@@ -38,6 +37,7 @@ from dpfl_cli.reproduction.api import (
     above,
     below,
     claim,
+    every,
     exact,
     grid,
 )
@@ -59,13 +59,6 @@ def runs(scale: Scale) -> Runs:
         yield on_mushrooms(labels, base, V)
 
 
-def _fits_better(method: str, better: str, worse: str) -> Judge:
-    def judge(rows: Rows) -> Comparisons:
-        yield above(rows(better, method=method), rows(worse, method=method))
-
-    return judge
-
-
 C6 = [
     Claim(
         "c6",
@@ -85,14 +78,14 @@ C6 = [
         "c6_scaffnew",
         "for DP-ScaffNew a line in C fits it better than a line in the root of C",
         FIGURE_5,
-        _fits_better("ScaffNew", "linear", "root"),
+        every(above, ["linear", "root"], method="ScaffNew"),
         note=f"weak: {FREEDOM}",
     ),
     Claim(
         "c6_fedavg",
         "for DP-FedAvg a line in the root of C fits it better than a line in C",
         FIGURE_5,
-        _fits_better("FedAvg", "root", "linear"),
+        every(above, ["root", "linear"], method="FedAvg"),
         "holds",
         note=FREEDOM,
     ),
