@@ -44,11 +44,14 @@ def runs(scale: Scale) -> Runs:
         targets, pairs, values = (
             (("e8",), ((0.1,), (0.5,)), TINY) if smoke else (TARGETS, full, fewer)
         )
-        for target, method, eta, cap in product(targets, METHODS, *pairs):
-            labels = {"task": task, "target": target, "method": method, "eta": eta, "cap": cap}
-            setup = [f"+experiment=adaptdp/{TASKS[task]}", f"dp.epsilon={TARGETS[target]}"]
-            chosen = {"algorithm.local_lr": eta, "algorithm.clip_norm": cap}
-            yield Run(labels, [*setup, *METHODS[method]], chosen | values)
+        steps, caps = pairs
+        for labels in grid(task=task, target=targets, method=METHODS, eta=steps, cap=caps):
+            setup = [
+                f"+experiment=adaptdp/{TASKS[task]}",
+                f"dp.epsilon={TARGETS[labels['target']]}",
+            ]
+            chosen = {"algorithm.local_lr": labels["eta"], "algorithm.clip_norm": labels["cap"]}
+            yield Run(labels, [*setup, *METHODS[labels["method"]]], chosen | values)
 
 
 @claim("ours", "holds", invariant=True)

@@ -44,6 +44,7 @@ from dpfl_cli.reproduction.api import (
     claim,
     each_seed,
     every,
+    grid,
     in_factor,
     ratio,
 )
@@ -57,16 +58,15 @@ ROUNDS = {"T2": 4, "T3": 30, "T4": 30}  # at quick; 100 in the paper
 def runs(scale: Scale) -> Runs:
     for task, steps in STEPS.items():
         values = {} if task == "T1" else {"rounds": 100}
-        pairs = list(product(steps, CAPS[task]))
+        pairs = {"eta": steps, "cap": CAPS[task]}
         if scale == "smoke":
-            values, pairs = TINY, list(product((0.1, 0.3), (0.5, 0.05)))
+            values, pairs = TINY, {"eta": (0.1, 0.3), "cap": (0.5, 0.05)}
         elif scale == "quick" and task != "T1":
             values = {"rounds": ROUNDS[task]}
         seeds = FRESH if (task, scale) == ("T1", "paper") else ()
         levels = LEVELS if task == "T1" or scale == "paper" else (3,)
-        for method, (eta, cap), at in product(METHODS, pairs, levels):
-            labels = {"task": task, "method": method, "eta": eta, "cap": cap, "level": at}
-            yield private(labels, values, pair=(eta, cap), seeds=seeds)
+        for labels in grid(task=task, method=METHODS, **pairs, level=levels):
+            yield private(labels, values, pair=(labels["eta"], labels["cap"]), seeds=seeds)
 
 
 OF_T1: Where = {"eta": STEPS["T1"], "cap": CLIPS, "level": LEVELS}

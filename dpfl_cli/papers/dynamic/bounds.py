@@ -1,6 +1,5 @@
 """Table 1: the orders of the utility bounds, and the rounds that they ask for, in numbers."""
 
-from itertools import product
 from math import log
 
 from dpfl_cli.config.component import lookup
@@ -21,6 +20,7 @@ from dpfl_cli.reproduction.api import (
     claim,
     every,
     exact,
+    grid,
     ratio,
     untrained,
 )
@@ -39,15 +39,15 @@ METHODS = {
 
 
 def runs(scale: Scale) -> Runs:
-    for problem, setup in PROBLEMS.items():
-        for method, algorithm in METHODS.items():
-            overrides = [*setup, algorithm]
-            values: dict[str, float] = {"rounds": 3000, "evaluation.every": 1}
-            if method == "proposed":
-                values |= {"algorithm.step": 0.25, "algorithm.strong_convexity": 0.1}
-            elif problem == "a6a":  # these methods take no proximal steps: without the l1 term
-                overrides.append("model.penalty=none")
-            yield Run({"problem": problem, "method": method}, overrides, values)
+    for labels in grid(problem=PROBLEMS, method=METHODS):
+        problem, method = labels.values()
+        overrides = [*PROBLEMS[problem], METHODS[method]]
+        values: dict[str, float] = {"rounds": 3000, "evaluation.every": 1}
+        if method == "proposed":
+            values |= {"algorithm.step": 0.25, "algorithm.strong_convexity": 0.1}
+        elif problem == "a6a":  # these methods take no proximal steps: without the l1 term
+            overrides.append("model.penalty=none")
+        yield Run(labels, overrides, values)
 
 
 def order(facts: Facts) -> float:
@@ -80,8 +80,8 @@ def choice_of_rounds(facts: Facts) -> str:
 @claim("section 1, Table 1", "holds", invariant=True, id="composite")
 def only_composite(rows: Rows) -> Comparisons:
     """the proposed method alone takes composite problems, and alone needs no T*"""
-    for problem, method in product(PROBLEMS, METHODS):
-        cell, proposed = {"problem": problem, "method": method}, method == "proposed"
+    for cell in grid(problem=PROBLEMS, method=METHODS):
+        method, proposed = cell["method"], cell["method"] == "proposed"
         yield exact((rows.text("composite", **cell) == "yes") == proposed, f"composite: {method}")
         free = rows.text("rounds", **cell) != "needs T*"
         yield exact(free == proposed, f"any T: {method}")

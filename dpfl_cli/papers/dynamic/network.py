@@ -16,6 +16,7 @@ from dpfl_cli.reproduction.api import (
     Where,
     above,
     every,
+    grid,
     level,
 )
 
@@ -41,15 +42,11 @@ def runs(scale: Scale) -> Runs:
             "partitioner.own_class_records": 10,
             "dataset.test_records": 200,
         }
-    for budget, target in BUDGETS.items():
-        for clip_norm in (1.0,) if scale == "smoke" else (1.0, 4.0):
-            for name, rounds in (ROUNDS if scale == "paper" else FEWER).items():
-                if scale != "smoke" or name == "T500":
-                    yield Run(
-                        {"budget": budget, "clip_norm": clip_norm, "T": name},
-                        [*overrides, *target],
-                        {**values, "rounds": rounds, "algorithm.clip_norm": clip_norm},
-                    )
+    clip_norms, times = ((1.0,), ("T500",)) if scale == "smoke" else ((1.0, 4.0), ROUNDS)
+    for labels in grid(budget=BUDGETS, clip_norm=clip_norms, T=times):
+        rounds = (ROUNDS if scale == "paper" else FEWER)[labels["T"]]
+        own = {"rounds": rounds, "algorithm.clip_norm": labels["clip_norm"]}
+        yield Run(labels, [*overrides, *BUDGETS[labels["budget"]]], {**values, **own})
 
 
 CHOSEN = {"best": True}  # the clip norm

@@ -27,6 +27,7 @@ from dpfl_cli.reproduction.api import (
     below,
     claim,
     exact,
+    grid,
     level,
 )
 
@@ -36,15 +37,11 @@ SCHEDULES = ("dynamic", "static", "slow", "fast", "stacked")
 
 def runs(scale: Scale) -> Runs:
     small = SMALL if scale == "smoke" else {}
-    for rounds in (1000,) if small else (1000, 3000, 8000):
-        for schedule in SCHEDULES:
-            static = ["algorithm.schedule=static"] if schedule == "static" else []
-            pace = {} if static else {"algorithm.strong_convexity": CONVEXITY[schedule]}
-            yield Run(
-                {"T": rounds, "schedule": schedule},
-                [IJCNN1, "algorithm=primal_dual", *static],
-                {"rounds": rounds, "algorithm.step": 0.25, **pace, **small},
-            )
+    for labels in grid(T=(1000,) if small else (1000, 3000, 8000), schedule=SCHEDULES):
+        static = ["algorithm.schedule=static"] if labels["schedule"] == "static" else []
+        pace = {} if static else {"algorithm.strong_convexity": CONVEXITY[labels["schedule"]]}
+        values = {"rounds": labels["T"], "algorithm.step": 0.25, **pace, **small}
+        yield Run(labels, [IJCNN1, "algorithm=primal_dual", *static], values)
 
 
 def noise_part(facts: Facts) -> float:

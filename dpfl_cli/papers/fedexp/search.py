@@ -1,6 +1,6 @@
 """Table 2: the search over local step size and clip norm (appendix G.1)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pandas as pd
 
@@ -20,9 +20,9 @@ from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
     Claim,
-    Comparison,
     Comparisons,
     Figure,
+    Judge,
     Metric,
     Missing,
     PaperNumbers,
@@ -67,7 +67,7 @@ DATA = ("synthetic", "MNIST")
 GUESSED = {("ldp_privunit", "FedAvg"), ("ldp_privunit", "SCAFFOLD"), ("cdp", "FedAvg")}
 
 
-def _tried(rows: Rows, trust: str, method: str, dataset: str) -> pd.DataFrame:
+def _tried(rows: Rows, trust: str, method: str, dataset: str = "synthetic") -> pd.Series:
     """The pairs of one seed, the best first: of the lowest training loss on the synthetic problem,
     of the highest test accuracy on MNIST, where the pairs are those that the search kept and the
     paper's.
@@ -77,12 +77,8 @@ def _tried(rows: Rows, trust: str, method: str, dataset: str) -> pd.DataFrame:
     cells = rows.where(measure=measure, dataset=dataset, dp=trust, method=method).frame
     if cells.empty:
         raise Missing(f"no number for {measure}(dataset={dataset}, dp={trust}, method={method})")
-    return cells.sort_values("value", ascending=synthetic)
-
-
-def _chosen(rows: Rows, trust: str, method: str, dataset: str = "synthetic") -> tuple[float, float]:
-    best = _tried(rows, trust, method, dataset).iloc[0]
-    return best["local_lr"], best["clip_norm"]
+    ranked = cells.sort_values("value", ascending=synthetic)
+    return ranked.set_index(["local_lr", "clip_norm"])["value"]
 
 
 def _pair(dataset: str, trust: str, method: str) -> Claim:
@@ -100,38 +96,42 @@ def _pair(dataset: str, trust: str, method: str) -> Claim:
     elif (trust, method) in GUESSED:
         note += "; which of the printed numbers belong here is a guess"
 
-    def is_best(rows: Rows) -> bool:
-        return _chosen(rows, trust, method, dataset) == pair
-
-    def is_near(rows: Rows) -> bool:
-        best = _chosen(rows, trust, method, dataset)
+    def is_near(tried: pd.Series) -> bool:
         steps = SYNTHETIC_STEPS if synthetic else MNIST_STEPS
-        places = zip((steps, CLIP_NORMS), best, pair, strict=True)
+        places = zip((steps, CLIP_NORMS), tried.index[0], pair, strict=True)
         return all(abs(some.index(one) - some.index(other)) <= 1 for some, one, other in places)
 
-    def is_close(rows: Rows) -> bool:
-        tried = _tried(rows, trust, method, dataset).set_index(["local_lr", "clip_norm"])["value"]
-        if pair not in tried.index:
+    def is_close(tried: pd.Series) -> bool:
+        if pair not in tried:
             raise Missing(f"the pair {pair} was not run (dp={trust}, method={method})")
         best, own = tried.iloc[0], tried[pair]
         return bool(own <= 1.1 * best if synthetic else own >= best - 2)
 
-    def judged(test: Callable[[Rows], bool], found: str) -> Callable[[Rows], Iterator[Comparison]]:
+    def of_every_seed(found: str, test: Callable[[pd.Series], bool]) -> Judge:
         text = f"{found}(dp={trust}, method={method}) = {pair}"
-        return lambda rows: iter([each_seed(map(test, rows.by_seed()), text)])
 
-    who, under = PAPER.titles[method], WORDS[trust]
-    text = f"the search finds the paper's pair for {who} under {under} on {where}"
-    readings = {
-        "that the best pair is at most one place of the grid away in either": judged(
-            is_near, "at most one place from the best pair"
-        ),
-        f"that the paper's pair is within {'10 %' if synthetic else '2 points'} of the best": (
-            judged(is_close, "as good as the best pair")
-        ),
-    }
-    place = "appendix G.1, Table 2"
-    return Claim(name, text, place, judged(is_best, "best pair"), note=note, readings=readings)
+        def judge(rows: Rows) -> Comparisons:
+            tried = (_tried(one, trust, method, dataset) for one in rows.by_seed())
+            yield each_seed(map(test, tried), text)
+
+        return judge
+
+    return Claim(
+        name,
+        f"the search finds the paper's pair for {PAPER.titles[method]} under {WORDS[trust]} on "
+        f"{where}",
+        "appendix G.1, Table 2",
+        of_every_seed("best pair", lambda tried: bool(tried.index[0] == pair)),
+        note=note,
+        readings={
+            "that the best pair is at most one place of the grid away in either": of_every_seed(
+                "at most one place from the best pair", is_near
+            ),
+            f"that the paper's pair is within {'10 %' if synthetic else '2 points'} of the best": (
+                of_every_seed("as good as the best pair", is_close)
+            ),
+        },
+    )
 
 
 EVERY_PAIR = [_pair(**cell) for cell in grid(dataset=DATA, trust=TRUSTS, method=METHODS)]
@@ -139,7 +139,7 @@ EVERY_PAIR = [_pair(**cell) for cell in grid(dataset=DATA, trust=TRUSTS, method=
 
 def _step(rows: Rows, trust: str, local_lr: float) -> Comparisons:
     for method in METHODS:
-        found = (_chosen(one, trust, method)[0] for one in rows.by_seed())
+        found = (_tried(one, trust, method).index[0][0] for one in rows.by_seed())
         text = f"best local step(dp={trust}, method={method}) = {local_lr}"
         yield each_seed((step == local_lr for step in found), text)
 
@@ -174,7 +174,7 @@ def larger_clip(rows: Rows) -> Comparisons:
     """DP-FedEXP is best at a smaller clip norm than DP-FedAvg under every trust model"""
     for trust in TRUSTS:
         smaller = (
-            _chosen(one, trust, "FedEXP")[1] < _chosen(one, trust, "FedAvg")[1]
+            _tried(one, trust, "FedEXP").index[0][1] < _tried(one, trust, "FedAvg").index[0][1]
             for one in rows.by_seed()
         )
         yield each_seed(smaller, f"best clip norm(dp={trust}): FedEXP < FedAvg")
