@@ -808,6 +808,12 @@ RUNS: dict[str, list[str]] = {
         "model.init=kaiming",
         "model.watched_client=2",
     ],
+    "messidor stand-in unit": [
+        *FUNDI,
+        *SMALL_FUNDI,
+        "model.init=unit",
+        "dataset.lesion_size=3.5",
+    ],
 }
 # Runs that share a batch, differing in what may differ: seeds, rounds, numbers. Each must come out
 #   as it does alone.

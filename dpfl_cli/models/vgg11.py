@@ -8,14 +8,18 @@ Initial values: `default`, PyTorch's own for its layers, weights of variance 1 /
 are about 6^(-1/2) of its inputs and after eight layers little is left; or `kaiming`, those of
 torchvision's VGG: convolutions N(0, 2 / (9 out)), with which gradients keep their size from layer
   to layer (He, Zhang, Ren, Sun 2015, arXiv 1502.01852, eq. 14,
-fan_out), linear layers N(0, 0.01^2), biases 0.
+fan_out), linear layers N(0, 0.01^2), biases 0; or `unit`: weights N(0, 1), biases 0, and what a
+layer gives, bias included, is multiplied by sqrt(2 / fan_in), in the last by sqrt(1 / fan_in)
+(equalized learning rate: Karras, Aila, Laine, Lehtinen 2018, arXiv 1710.10196, section 4.1). The
+network starts as with He's values by fan_in, and noise of one size on all parameters is of one size
+beside the weights of every layer.
 """
 
 from math import prod, sqrt
 from typing import Literal
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from dpfl_cli.config.component import Count, component
 from dpfl_cli.data.federation import DatasetInfo
@@ -33,11 +37,22 @@ LAYERS = (
 
 class Vgg11Settings(ClientMeanSettings):
     """Width of the first convolution, of the two hidden fully connected layers (None: one layer on
-    means over all places), and the law of the initial values."""
+    means over all places), and the law of the initial values (`unit`: of the factors too)."""
 
     width: Count
     hidden: Count | None
-    init: Literal["default", "kaiming"] = "default"
+    init: Literal["default", "kaiming", "unit"] = "default"
+
+
+class Times(nn.Module):
+    """Its inputs times a constant."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.factor * inputs
 
 
 @component("model", "vgg11", revision=2, settings=Vgg11Settings)
@@ -49,32 +64,44 @@ class Vgg11(Images, ClientMeanNetwork):
     @classmethod
     def network(cls, settings: Vgg11Settings, info: DatasetInfo) -> nn.Module:
         into, _, _, classes = image_classes("vgg11", info, 32)
+
+        def layer(own: nn.Conv2d | nn.Linear, gain: float = 2.0) -> list[nn.Module]:
+            """The layer; with init=unit what it gives times sqrt(gain / fan_in)."""
+            unit = settings.init == "unit"
+            return [own, Times(sqrt(gain / own.weight[0].numel()))] if unit else [own]
+
         layers: list[nn.Module] = []
         for group in LAYERS:
             for multiple in group:
-                layers += [nn.Conv2d(into, multiple * settings.width, 3, padding=1), nn.ReLU()]
-                into = multiple * settings.width
+                out = multiple * settings.width
+                layers += [*layer(nn.Conv2d(into, out, 3, padding=1)), nn.ReLU()]
+                into = out
             layers.append(nn.MaxPool2d(2))
         hidden = settings.hidden
         if hidden is None:
-            return nn.Sequential(
-                *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(into, classes)
-            )
+            last = layer(nn.Linear(into, classes), gain=1.0)
+            return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), *last)
         connected = [
-            nn.Linear(49 * into, hidden),
+            *layer(nn.Linear(49 * into, hidden)),
             nn.ReLU(),
-            nn.Linear(hidden, hidden),
+            *layer(nn.Linear(hidden, hidden)),
             nn.ReLU(),
-            nn.Linear(hidden, classes),
+            *layer(nn.Linear(hidden, classes), gain=1.0),
         ]
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(7), nn.Flatten(), *connected)
 
     def initial_values(self, generator: np.random.Generator) -> np.ndarray:
         if self.settings.init == "default":
             return super().initial_values(generator)
+        law = kaiming if self.settings.init == "kaiming" else unit
         return np.concatenate(
-            [kaiming(tuple(one.shape), generator).ravel() for one in self.module.parameters()]
+            [law(tuple(one.shape), generator).ravel() for one in self.module.parameters()]
         )
+
+
+def unit(shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
+    """Weights N(0, 1), biases 0."""
+    return np.zeros(shape) if len(shape) == 1 else generator.standard_normal(shape)
 
 
 def kaiming(shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:

@@ -129,6 +129,24 @@ def test_only_sick_eyes_have_spots() -> None:
     )  # orange
 
 
+def test_larger_lesions_cover_more_of_sick_eyes_and_nothing_of_others() -> None:
+    small, large = (
+        MessidorSynth.load(MESSIDOR.model_copy(update={"lesion_size": size}), seed=0)
+        for size in (1.0, 3.5)
+    )
+    np.testing.assert_array_equal(small.train.targets, large.train.targets)
+    sick, first = small.train.targets == 1, small.natural == 0
+    np.testing.assert_array_equal(small.train.features[~sick], large.train.features[~sick])
+    red = []
+    for data in (small, large):
+        images = data.train.features[sick & first].transpose(0, 2, 3, 1)
+        images = images * np.array(STD, np.float32) + np.array(MEAN, np.float32)
+        red.append((np.abs(images - np.array(standin_images.RED)).max(axis=-1) < 0.04).sum())
+    assert red[1] > 5 * red[0]
+    with pytest.raises(ConfigError, match=r"dataset\.lesion_size"):
+        parse_settings(MessidorSynthSettings, {"lesion_size": 0}, "dataset")
+
+
 @pytest.mark.parametrize(
     ("kind", "settings"), [(RedditSynth, REDDIT), (IxiSynth, IXI), (MessidorSynth, MESSIDOR)]
 )

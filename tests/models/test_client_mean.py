@@ -290,6 +290,41 @@ def test_vggs_other_initial_values_are_torchvisions_in_law(hidden: int | None) -
     assert not torch.equal(values, model.initial(Streams([0, 1]))[1])
 
 
+@pytest.mark.parametrize("hidden", [None, 40])
+def test_vggs_unit_values_are_he_normal_by_what_layers_are_multiplied_with(
+    hidden: int | None,
+) -> None:
+    """The outputs are those of plain layers whose weights and biases hold the factors."""
+    federation = federation_of(Vgg11, [1], [1])
+    settings = Vgg11Settings(width=8, hidden=hidden, init="unit")
+    model = Vgg11(settings, [federation], np.array([0]))
+    values = model.initial(Streams([0]))[0]
+    info = federation.dataset.info
+    plain = Vgg11.network(settings.model_copy(update={"init": "default"}), info)
+    scaled = Vgg11.network(settings, info)
+    own = [one for one in plain.modules() if isinstance(one, nn.Conv2d | nn.Linear)]
+    nn.utils.vector_to_parameters(values, scaled.parameters())
+    for parameter in scaled.parameters():
+        if parameter.dim() == 1:
+            assert (parameter == 0).all()
+            nn.init.normal_(parameter)  # so that biases are seen in the outputs
+        else:
+            error = 5 * parameter.numel() ** -0.5
+            assert abs(float(parameter.detach().mean())) < error
+            assert float(parameter.detach().std()) == pytest.approx(1.0, rel=error)
+    nn.utils.vector_to_parameters(
+        nn.utils.parameters_to_vector(scaled.parameters()), plain.parameters()
+    )
+    with torch.no_grad():
+        for layer in own:
+            gain = 1.0 if layer is own[-1] else 2.0
+            fan_in = layer.weight.numel() / len(layer.weight)
+            layer.weight *= (gain / fan_in) ** 0.5
+            layer.bias *= (gain / fan_in) ** 0.5
+        images = torch.randn(4, 3, 32, 32)
+        torch.testing.assert_close(scaled(images), plain(images), rtol=1e-4, atol=1e-5)
+
+
 def test_initial_values_are_pytorchs_in_law() -> None:
     federation = federation_of(Unet3d, [1], [1])
     values = Unet3d(settings_of(Unet3d), [federation], np.array([0])).initial(Streams([0]))[0]

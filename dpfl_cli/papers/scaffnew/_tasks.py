@@ -45,6 +45,7 @@ PRIVATE = (
 )
 WRONG_IF_CONSTANT = {"messidor": 45.0}  # test error (%) of who always answers the larger class
 LR = {"cifar10": 0.05, "femnist": 0.1, "reddit": 5.0, "ixi": 0.5, "messidor": 0.05}  # small sizes
+PAPER_LR = {**LR, "messidor": 0.3}
 
 TINY_VOLUMES = (
     "dataset.shape=[8,8,8]",
@@ -97,7 +98,15 @@ SMALL = {  # networks and data: all sizes are small
             "model.train_loss_records=100",
             "algorithm.batch_size=16",
         ),
-        "messidor": (*QUICK_TASKS["messidor"], "model.init=kaiming"),
+        "messidor": (
+            "model=vgg11_small",
+            "model.width=2",
+            "model.init=unit",
+            "dataset.side=64",
+            "dataset.lesion_size=3.5",  # 224 / 64
+            "model.train_loss_records=20",
+            "algorithm.batch_size=4",
+        ),
     },
     "smoke": {
         "cifar10": (
@@ -147,7 +156,7 @@ def on_task(scale: Scale, labels: Where, iterations: int) -> Run:
         "rounds": iterations,
         "evaluation.every": iterations,
         "algorithm.local_steps": min(labels["tau"], iterations),
-        "algorithm.local_lr": LR[task],
+        "algorithm.local_lr": (PAPER_LR if scale == "paper" else LR)[task],
     }
     overrides += SMALL[scale][task]
     if epsilon == NONE:
@@ -221,6 +230,19 @@ QUICK = (
     "without noise. There DP-ScaffNew without noise is at the edge of what it bears: its step must "
     "stay below 1/L where gradient descent bears 2/L. On the FEMNIST stand-in with 3 local steps "
     "it diverges for two of three other seeds.",
-    "At quick the hospitals have three numbers of local steps, of which one is inside. On the "
-    "Messidor stand-in nothing is learned, in 20 iterations at quick or in 100 at scale=paper.",
+    "At quick the hospitals have three numbers of local steps, of which one is inside, and on the "
+    "Messidor stand-in nothing is learned in 20 iterations.",
+)
+MESSIDOR = (
+    "At scale=paper the Messidor stand-in has the paper's 300 + 100 records a hospital, T = 500 "
+    "and batches of 4. Ours are images of side 64 whose lesions are as large in pixels as at 224 "
+    "(dataset.lesion_size=3.5), a VGG-11 of 1/32 of the width (9,174 parameters), a learning rate "
+    "of 0.3, and weights of variance 1 in layers that are multiplied by sqrt(2 / fan_in) "
+    "(model.init=unit). All was chosen on other drawn data and other seeds, without noise and at "
+    "nominal epsilon 3.3, C = 10. Of width 16 with PyTorch's or torchvision's initial values, "
+    "logits of different images differ at the start by 0.00005 or 0.002, and with torchvision's "
+    "nothing was learned in 100 iterations: a page whose tables end at 100 local steps is of those "
+    "runs. Noise of R communications at nominal epsilon 3.3 and C = 10 adds up to a standard "
+    "deviation of 0.056 R on every parameter of the average, while He's weights have 0.042 in a "
+    "layer with 128 inputs.",
 )
