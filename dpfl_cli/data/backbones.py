@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib import import_module
-from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -149,17 +148,16 @@ def _network(
     return build
 
 
-def _resnet50() -> nn.Module:
+def _torchvision() -> Any:
+    """Its models; a ConfigError where it cannot be imported."""
     try:
-        models = import_module("torchvision.models")
+        return import_module("torchvision.models")
     except (ImportError, RuntimeError) as error:  # RuntimeError: it was built for another torch
         reason = " ".join(str(error).split())[:120]
         raise ConfigError(
             "dataset.backbone=resnet50_imagenet: torchvision cannot be imported "
             f"({reason}); {INSTALL}"
         ) from error
-    found: nn.Module = models.resnet50(weights=None)
-    return found
 
 
 def _rcf(weights: Weights, public: Tensor) -> Extractor:
@@ -209,7 +207,9 @@ def _real(
 
 
 LITE0 = _network(efficientnet_lite0, "EfficientNet-Lite0", SIDE, [PIXEL_MEAN] * 3, [PIXEL_STD] * 3)
-RESNET50 = _network(_resnet50, "torchvision's resnet50", 224, *IMAGENET)
+RESNET50 = _network(
+    lambda: _torchvision().resnet50(weights=None), "torchvision's resnet50", 224, *IMAGENET
+)
 RESNET44 = _network(resnet44, "cifar100_resnet44", 32, *CIFAR100)
 RCF = "convolutions with random patches of public images"
 PCA = "principal components of the pixels of public images"
@@ -268,14 +268,6 @@ def principal_components(public: np.ndarray, components: int) -> Callable[[np.nd
     )
 
 
-def check_packages(backbone: str) -> None:
-    """A ConfigError where the backbone needs a package that is not installed."""
-    if backbone == "resnet50_imagenet" and find_spec("torchvision") is None:
-        raise ConfigError(
-            f"dataset.backbone=resnet50_imagenet: torchvision is not installed; {INSTALL}"
-        )
-
-
 def backbone_of(name: str, chosen: str, given: str | None) -> tuple[Backbone, Path | None]:
     """The backbone and its weights' file for a data set's settings; `auto` takes the stand-in where
     EfficientNet-Lite0's are nowhere, and says so.
@@ -303,7 +295,8 @@ def backbone_of(name: str, chosen: str, given: str | None) -> tuple[Backbone, Pa
         raise DataError(
             f"{file}: cannot be read (no such file); dataset.weights names the file of the weights"
         )
-    check_packages(chosen)
+    if backbone.build is RESNET50:
+        _torchvision()
     if backbone.weights == "catalogue":
         file = next(iter(locate(chosen).values()))
     elif backbone.weights == "path" and file is None:

@@ -58,14 +58,12 @@ class ClientSide:
     """
 
     __slots__ = (
-        "__checked",
         "__cohort",
         "__common",
         "__counts_public",
         "__objective",
         "__plugin",
         "__sizes",
-        "__unread",
     )
 
     def __init__(
@@ -77,9 +75,6 @@ class ClientSide:
         self.__sizes = objective.runs, objective.clients, objective.dimension
         self.__cohort = cohort
         self.__counts_public = unit == "record"
-        self.__checked = False
-        # on a device, whether a batch held a record twice; see `verify`
-        self.__unread: list[Tensor] = []
 
     @property
     def runs(self) -> int:
@@ -171,14 +166,11 @@ class ClientSide:
         self._public("start", start, (self.runs, self.dimension))
         self._public("learning_rate", learning_rate, (self.runs,))
         own = None if drift is None else self._own("drift", drift)
-        if isinstance(batches, list):
-            batches = torch.stack([records_of(batch) for batch in batches], dim=2)
-        if batches is not None:
-            found = self._distinct(batches, 4).shape[2]
-            if found != steps:
-                raise PrivacyError(f"{steps} local steps need as many batches, not {found}")
+        records = self._batch(batches, axes=4)
+        if records is not None and records.shape[2] != steps:
+            raise PrivacyError(f"{steps} local steps need as many batches, not {records.shape[2]}")
         descent = self.__objective.local_descent
-        return self.__theirs(descent(start, learning_rate, steps, own, batches))
+        return self.__theirs(descent(start, learning_rate, steps, own, records))
 
     def clipped_gradient(
         self, parameters: Tensor, clip_norm: Tensor, batch: Batch | Tensor | None = None
@@ -280,19 +272,6 @@ class ClientSide:
         self._public("step", step, (self.runs,))
         return _as_given(values, self._without_records().prox(values, step))
 
-    def verify(self) -> None:
-        """Makes up for the check of batches that rounds on a device leave open, so as not to wait
-        for it; reads the device.
-
-        Called when metrics are read, and so before any result of these rounds is seen.
-
-        Raises:
-          PrivacyError: a batch holds a record twice.
-        """
-        if any(bool(twice) for twice in self.__unread):
-            raise PrivacyError(TWICE)
-        self.__unread.clear()
-
     def _without_records(self) -> Any:
         """The model, for what it computes for everybody: a plugin's on records of zeros, so that it
         cannot depend on clients' own.
@@ -322,31 +301,22 @@ class ClientSide:
         """What clients compute."""
         return of_cohort(client_values(values), self.__cohort)
 
-    def _batch(self, batch: Batch | Tensor | None) -> Tensor | None:
-        """[R, M, b] the record numbers of a batch."""
+    def _batch(self, batch: Batch | list[Batch] | Tensor | None, axes: int = 3) -> Tensor | None:
+        """[R, M, b] the record numbers of a batch, or [R, M, steps, b] of several: as they were
+        drawn, or public ones, none of which may come twice.
+        """
         if batch is None:
             return None
-        if isinstance(batch, Batch):
-            records = records_of(batch)
-            return records if batch.law == "repeats" else self._distinct(records, 3)
-        return self._distinct(batch, 3)
-
-    def _distinct(self, batch: Tensor, axes: int) -> Tensor:
-        """Refuses a batch [R, M, b], or several [R, M, steps, b], that holds a record twice. Read
-        on the host where that costs nothing, else once (`verify`).
-        """
-        plain = isinstance(batch, Tensor) and not isinstance(batch, Unreleased)
-        if not plain or batch.dim() != axes or batch.shape[:2] != (self.runs, self.clients):
+        if isinstance(batch, list):
+            records = torch.stack([records_of(one) for one in batch], dim=2)
+        else:
+            records = records_of(batch) if isinstance(batch, Batch) else batch
+        plain = isinstance(records, Tensor) and not isinstance(records, Unreleased)
+        if not plain or records.dim() != axes or records.shape[:2] != (self.runs, self.clients):
             raise PrivacyError(BATCHES)
-        if batch.device.type != "cpu":
-            if not self.__checked:
-                self.__unread.append((batch.sort(dim=-1).values.diff(dim=-1) == 0).any())
-            self.__checked = True
-            return batch
-        ascending = bool((batch[..., 1:] > batch[..., :-1]).all())  # as streams draw them
-        if not ascending and bool((batch.sort(dim=-1).values.diff(dim=-1) == 0).any()):
+        if records is batch and bool((records.sort(dim=-1).values.diff(dim=-1) == 0).any()):
             raise PrivacyError(TWICE)
-        return batch
+        return records
 
     def _own(self, name: str, values: Tensor) -> ClientValues:
         """[R, M, d] exactly: an objective that broadcast another shape could hand one client's

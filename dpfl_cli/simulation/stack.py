@@ -257,7 +257,6 @@ class Stack:
                 "with new tensors"
             )
         if sampling is not None:
-            view.verify()
             state = State(state.server, put_back(cohort, state.clients, whole.clients))
         return state, diagnostics
 
@@ -318,7 +317,6 @@ class Stack:
         if not due:
             return
         self.mechanism.verify()
-        self.clients_view.verify()
         self._refuse_kept()
         average = self._average()
         metrics = self.objective.metrics(average)

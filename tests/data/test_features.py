@@ -586,12 +586,15 @@ def test_a_grid_computes_them_in_the_parent_before_any_worker_starts(capsys):
         ),  # before packages are looked for
         (
             {"backbone": "resnet50_imagenet", "weights": __file__},
-            "torchvision is not installed; install the one that fits",
+            "torchvision cannot be imported (absent); install the one that fits",
         ),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(looked, monkeypatch, values, says):
-    monkeypatch.setattr(backbones, "find_spec", lambda name: None)
+    def absent(name):
+        raise ImportError("absent")
+
+    monkeypatch.setattr(backbones, "import_module", absent)
     with pytest.raises((ConfigError, DataError)) as refused:
         MnistFeatures.info(
             parse_settings(
