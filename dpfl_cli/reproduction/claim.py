@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal
 
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.reproduction.rows import PSEUDO, Rows, grid
+from dpfl_cli.reproduction.rows import PSEUDO, Between, Rows, grid
 from dpfl_cli.reproduction.verdict import Comparison, Comparisons
 
 Prior = Literal["holds", "fails", "open"]
@@ -94,8 +94,8 @@ def every(
     Args:
       compare: of a cell's number, or of those of several measures one after another; `above`, say.
       versus: a label; numbers that differ in it alone are compared with each other.
-      given: labels, each a value or several (`...`: all that occur
-        with those before it), and options of `compare`.
+      given: labels, each a value or several (`...`: all that occur with those before it; a range:
+        those of them in it), and options of `compare`.
     """
 
     def judge(rows: Rows, **other: Any) -> Comparisons:
@@ -104,7 +104,9 @@ def every(
             if name not in (*rows.labels, *PSEUDO):
                 options[name] = value
             else:
-                cells[name] = rows.where(**cells).choices(name) if value is ... else value
+                within = {name: value} if isinstance(value, Between) else {}
+                occurring = value is ... or within
+                cells[name] = rows.where(**cells, **within).choices(name) if occurring else value
         compared = {versus: cells[versus]} if versus else {}
         for cell in grid(**cells | dict.fromkeys(compared)):
             names = [measures] if isinstance(measures, str) else measures

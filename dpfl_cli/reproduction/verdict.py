@@ -23,6 +23,7 @@ import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -167,6 +168,11 @@ def level(left: Sample, right: Sample | float, *, within: float) -> Comparison:
 def below_share(left: Sample, right: Sample | None = None, *, share: float) -> Comparison:
     """`left` is smaller than this share of `right`, or of the paper's number."""
     return below(left, share * (left.printed if right is None else right))
+
+
+def falling(*numbers: Sample) -> Comparisons:
+    """Each is larger than the next."""
+    return (above(one, other) for one, other in pairwise(numbers))
 
 
 def ratio(

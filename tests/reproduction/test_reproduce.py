@@ -35,9 +35,11 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Table,
     above,
+    between,
     claim,
     every,
     exact,
+    falling,
 )
 from dpfl_cli.reproduction.grid import cells, commands, requests
 from dpfl_cli.reproduction.judge import beside, judge, numbers_line
@@ -248,6 +250,9 @@ def test_every_says_the_same_of_all_cells_and_a_reading_says_it_of_others(rows: 
     made = [one.text for one in judge(rows)]
     pair = "distance(clip={0}, method=fedavg) > distance(clip={0}, method=fedexp)"
     assert made == [pair.format(clip) + " by more than 0.5" for clip in (0.1, 0.3, 1.0)]
+    falls = every(falling, "distance", "clip", clip=between(0.2, 1.0), method="fedexp")
+    step = "distance(clip=0.3, method=fedexp) > distance(clip=1.0, method=fedexp)"
+    assert [one.text for one in falls(rows)] == [step]
     other = Claim("a", "b", "ours", judge, readings={"there": {"clip": 0.3, "by": 0.0}})
     assert [one.text for one in other.reading("there")(rows)] == [pair.format(0.3)]
     with pytest.raises(ConfigError, match=r"no clip '0[.]2'"):

@@ -16,6 +16,8 @@ from dpfl_cli.reproduction.api import (
     Sample,
     above,
     best_by_others,
+    every,
+    falling,
     grid,
     level,
 )
@@ -181,10 +183,6 @@ def everywhere(
 
         return judge
 
-    def every_step(rows: Rows) -> Comparisons:
-        for fewer, more in itertools.pairwise(over_clients(rows, "Scaf", 0.1)):
-            yield above(fewer, more)
-
     place = f"section 6.4, {table}"
     low, high = "at epsilon 0.1", "at epsilon 10"
     varies = "over the number of clients by at most"
@@ -193,7 +191,7 @@ def everywhere(
         "scaffold_clients",
         f"{low} the accuracy of DP-SCAFFOLD falls with every step in the number of clients",
         place,
-        every_step,
+        every(falling, "accuracy", "clients", best=True, method="Scaf", eps=0.1, clients=...),
         "holds",
         note=f"{WHOLE}; see scaffold_shares",
     )

@@ -30,6 +30,7 @@ from dpfl_cli.reproduction.api import (
     Size,
     Table,
     below,
+    claim,
     each_seed,
     every,
     grid,
@@ -65,26 +66,34 @@ def favourites(rows: Rows, label: str) -> list[float]:
     ]
 
 
-def penalty_1(rows: Rows) -> Comparisons:
+def rho(rows: Rows) -> Comparisons:
+    """the best penalty is 1 at more of the rounds and numbers of clients than any other"""
     counts = [Counter(favourites(one, "rho")) for one in rows.by_seed()]
-    first = (all(one[1.0] > one[rho] for rho in PENALTIES if rho != 1) for one in counts)
+    first = (all(one[1.0] > one[other] for other in PENALTIES if other != 1) for one in counts)
     yield each_seed(first, "penalty 1 is the best most often")
 
 
-def damping_below_1(rows: Rows) -> Comparisons:
-    small = (fmean(alpha < 1 for alpha in favourites(one, "alpha")) for one in rows.by_seed())
+def alpha(rows: Rows) -> Comparisons:
+    """the best damping is below 1 at most of the rounds and numbers of clients"""
+    small = (fmean(best < 1 for best in favourites(one, "alpha")) for one in rows.by_seed())
     yield each_seed((one > 0.5 for one in small), "the best damping is below 1 at most of them")
 
 
 def insensitive(rows: Rows) -> Comparisons:
+    """DP-FedNew is not too sensitive to the choice of rho: at the best damping the five penalties
+    are within five points of one another after round 70
+    """
     for clients in rows.choices("clients"):
         best = {"clients": clients, "round": 70, "rank": 1}
-        alpha = rows.value("best.alpha", **best)
-        found = rows.each("accuracy", clients=clients, alpha=alpha, rho=PENALTIES)
+        damping = rows.value("best.alpha", **best)
+        found = rows.each("accuracy", clients=clients, alpha=damping, rho=PENALTIES)
         yield from close(found, within=5)
 
 
 def curvature(rows: Rows) -> Comparisons:
+    """the clients' largest curvature is less than a tenth of alpha + rho at the best pair of every
+    round
+    """
     for at in places(rows):
         best = {**at, "rank": 1}
         shift = rows.value("best.alpha", **best) + rows.value("best.rho", **best)
@@ -173,18 +182,9 @@ def pairs_of(
         ],
         figures=[Figure("heatmap", "rho", y="alpha", measures="accuracy", panels="clients")],
         claims=[
-            Claim(
-                "rho",
-                "the best penalty is 1 at more of the rounds and numbers of clients than any other",
-                place,
-                penalty_1,
-            ),
-            Claim(
-                "alpha",
-                "the best damping is below 1 at most of the rounds and numbers of clients",
-                place,
-                damping_below_1,
-                note="where rho is much larger than alpha the choice of alpha is a tie",
+            claim(place)(rho),
+            claim(place, note="where rho is much larger than alpha the choice of alpha is a tie")(
+                alpha
             ),
             Claim(
                 "top_three",
@@ -193,24 +193,16 @@ def pairs_of(
                 f"Table {number}",
                 every(level, "curve", "rank", rank=(1, 3), clients=..., round=ROUNDS, within=2),
             ),
-            Claim(
-                "insensitive",
-                "DP-FedNew is not too sensitive to the choice of rho: at the best damping the five "
-                "penalties are within five points of one another after round 70",
+            claim(
                 place,
-                insensitive,
                 note="the paper gives no number; five points are ours. It sees the best pairs "
                 "only, never a pair that is bad",
-            ),
-            Claim(
-                "curvature",
-                "the clients' largest curvature is less than a tenth of alpha + rho at the best "
-                "pair of every round",
+            )(insensitive),
+            claim(
                 "ours",
-                curvature,
                 note="then the best directions of DP-FedNew are nearly gradients over alpha + rho: "
                 "what the penalty chooses is above all the length of a step",
-            ),
+            )(curvature),
         ],
         notes=[FEATURES],
     )
