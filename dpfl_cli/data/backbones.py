@@ -40,7 +40,7 @@ from dpfl_cli.data.networks import (
 )
 from dpfl_cli.data.sources import locate, read_uncompressed, status
 from dpfl_cli.data.streams import stream_generator
-from dpfl_cli.data.threads import one_thread_each
+from dpfl_cli.data.threads import one_thread_each, slices
 
 logger = logging.getLogger("dpfl")
 
@@ -261,10 +261,7 @@ def principal_components(public: np.ndarray, components: int) -> Callable[[np.nd
     )
     axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(components)])
     return lambda rows: np.concatenate(
-        [
-            ((rows[start : start + AT_ONCE] - mean) @ axes).astype(np.float32)
-            for start in range(0, len(rows), AT_ONCE)
-        ]
+        [((rows[some] - mean) @ axes).astype(np.float32) for some in slices(len(rows), AT_ONCE)]
     )
 
 

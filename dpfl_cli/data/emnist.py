@@ -26,6 +26,7 @@ from dpfl_cli.data.idx import SIDE, Part
 from dpfl_cli.data.loading import HeldOut, UsedSettings
 from dpfl_cli.data.mnist import Mnist, Origin, Pictures
 from dpfl_cli.data.sources import content_sha256, locate, status
+from dpfl_cli.data.threads import slices
 
 logger = logging.getLogger("dpfl")
 
@@ -157,9 +158,8 @@ class EmnistBalanced(Emnist):
             return super().features(images, origin, settings)
         mean, components = principal_components(origin)
         found = np.empty((len(images), settings.pca), np.float32)
-        for first, pixels in _pixels(images):
-            projected = (pixels / 255 - mean) @ components[:, : settings.pca]
-            found[first : first + AT_ONCE] = projected
+        for some, pixels in _pixels(images):
+            found[some] = (pixels / 255 - mean) @ components[:, : settings.pca]
         return found
 
 
@@ -175,9 +175,9 @@ def _warn(name: str, standin: str) -> None:
 
 
 def _pixels(images: np.ndarray) -> Any:
-    """(number of the first, [n, 784] float64 pixels) of images, some at a time."""
-    for first in range(0, len(images), AT_ONCE):
-        yield first, images[first : first + AT_ONCE].reshape(-1, PIXELS).astype(np.float64)
+    """(which, [n, 784] float64 pixels) of images, some at a time."""
+    for some in slices(len(images), AT_ONCE):
+        yield some, images[some].reshape(-1, PIXELS).astype(np.float64)
 
 
 @lru_cache(maxsize=2)

@@ -5,7 +5,7 @@ of them come with clients and with test records of each client, depend on `datas
 not on the run's seed, and are kept in the process.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial, partialmethod
 
 import numpy as np
@@ -21,6 +21,7 @@ from dpfl_cli.data.leaf_femnist import CLASSES
 from dpfl_cli.data.leaf_reddit import IGNORED, LENGTH, PAD, sequences_info
 from dpfl_cli.data.sources import content_sha256
 from dpfl_cli.data.streams import stream_generator
+from dpfl_cli.data.threads import slices
 
 AT_ONCE = 1 << 22  # numbers that a step works on at once
 
@@ -55,10 +56,9 @@ def counted(info: DatasetInfo, train: Sequence[int], test: Sequence[int]) -> Dat
     return joined(info, *parts)
 
 
-def some_at_once(count: int, values: int) -> Iterator[slice]:
+def some_at_once(count: int, values: int) -> list[slice]:
     """Slices of `count` records of so many values each that a step works on at once."""
-    size = max(1, AT_ONCE // values)
-    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+    return slices(count, max(1, AT_ONCE // values))
 
 
 class FemnistSynthSettings(EqualSettings):

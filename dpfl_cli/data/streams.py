@@ -25,7 +25,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.device_draws import DeviceDraws, Draw, sharing
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.normals import filler
-from dpfl_cli.data.threads import in_threads, usable_threads
+from dpfl_cli.data.threads import in_threads, slices, usable_threads
 
 CLIENT_TILE = 256  # clients per tile
 TILE_VALUES = 1 << 15  # a tile is of several rounds as long as it holds at most this many values
@@ -167,7 +167,7 @@ class Streams:
         facts = (row.tobytes() for row in held)
         shared = sharing(zip(self.seeds, rounds.tolist(), facts, strict=True))
         for (seed, round_, _), runs in shared.items():
-            for tile, mine in enumerate(client_tiles(clients)):
+            for tile, mine in enumerate(slices(clients, CLIENT_TILE)):
                 generator = stream_generator(seed, name, round_, tile)
                 chosen[runs, mine] = _subsets(generator, held[runs[0], mine], size)
         return on_device(chosen, device)
@@ -195,7 +195,7 @@ class Streams:
         out = np.empty((len(self.seeds), clients, size), dtype)
         shared = sharing(zip(self.seeds, wanted.rounds.tolist(), strict=True))
         jobs = []
-        for tile, mine in enumerate(client_tiles(clients)):
+        for tile, mine in enumerate(slices(clients, CLIENT_TILE)):
             if _depth(mine.stop - mine.start, size) == 1:
                 jobs += [
                     partial(_fill, wanted, out, runs, mine, (seed, round_, tile), then)
@@ -227,13 +227,6 @@ class Streams:
             in_threads(jobs, usable_threads() if values.size >= THREAD_VALUES else 1)
             self._kept[key] = epochs, values
         return values[np.arange(len(epochs)), within]
-
-
-def client_tiles(clients: int) -> list[slice]:
-    """The clients of every tile."""
-    return [
-        slice(start, min(start + CLIENT_TILE, clients)) for start in range(0, clients, CLIENT_TILE)
-    ]
 
 
 def _depth(clients: int, size: int) -> int:

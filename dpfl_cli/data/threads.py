@@ -36,6 +36,15 @@ def even_parts(jobs: int, parts: int) -> list[tuple[int, int]]:
     return list(pairwise(cuts))
 
 
+def slices(count: int, size: int) -> list[slice]:
+    """0 ... count - 1 in parts of `size`, of which the last may be smaller.
+
+    >>> slices(5, 3)
+    [slice(0, 3, None), slice(3, 5, None)]
+    """
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
 def in_threads(jobs: Sequence[Callable[[], object]], threads: int) -> None:
     """Does all jobs, in any order, on this many threads.
 

@@ -128,14 +128,14 @@ class ClientSide:
         repeats: bool = False,
     ) -> Batch:
         """As `batches.drawn`, of the clients' records."""
-        held, device = self.__objective.held, self.__objective.batch_device
+        held, device = self.__objective.held, self.device
         if self.__cohort is not None:  # rows of nobody draw records that are not there
             held = np.where(held, held, size)
         return drawn(of_batches(streams, stream), stream, numbers, held, size, device, repeats)
 
     def epoch(self, streams: Streams, stream: str, numbers: np.ndarray, size: int) -> list[Batch]:
         """As `batches.epoch`, of the clients' records."""
-        held, device = self.__objective.held, self.__objective.batch_device
+        held, device = self.__objective.held, self.device
         if not self.__counts_public:
             raise PrivacyError(
                 "Round.epoch: how many batches there are tells how many records clients hold, and "

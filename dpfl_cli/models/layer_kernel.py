@@ -12,6 +12,8 @@ from numba import types
 from dpfl_cli.data.programs import built
 from dpfl_cli.data.threads import even_parts, in_threads
 from dpfl_cli.models import layer_loops as loops
+from dpfl_cli.models.losses import Loss
+from dpfl_cli.models.records import Pool
 from dpfl_cli.models.vector_code import VECTOR_BYTES
 from dpfl_cli.models.vectors import aligned, lanes_of
 
@@ -54,28 +56,31 @@ class Layout(NamedTuple):
     counts: np.ndarray
     block: int
 
-    @classmethod
-    def of(
-        cls, number: type, room: int, loss: str, scale: float, outs: int, rows: np.ndarray,
-        targets: np.ndarray, norms: np.ndarray, firsts: np.ndarray, counts: np.ndarray,
-    ) -> Layout:  # fmt: skip
-        """
-        Args:
-          number: the type of vectors, that of rows or float64.
-          room: bytes that vectors may take; there are none of records that take more.
-        """
-        lanes = lanes_of(number)
+
+def layouts(
+    pool: Pool, loss: Loss, outs: int, number: type[np.floating]
+) -> list[tuple[np.ndarray, Layout]]:
+    """Of every federation of a pool the runs that use it, and its clients' records.
+
+    Args:
+      number: the type of vectors, that of rows or float64.
+    """
+    norms = pool.squared_norms.double().sqrt()
+    rows, records = pool.features.numpy(), (pool.targets.double().numpy(), norms.numpy())
+    lanes, size = lanes_of(number), NEAREST if outs == 1 else NEAR
+    width = -(-rows.shape[1] // lanes) * lanes
+    block = max(1, min(BLOCK, size // (VECTOR_BYTES * width)) // 8) * 8
+    kind, found = (LOSSES.index(loss.name), loss.scale, outs), []
+    for federation, (firsts, counts) in enumerate(zip(pool.first, pool.counts, strict=True)):
         heights = -(-counts // lanes)
-        places, width = np.cumsum(heights) - heights, -(-rows.shape[1] // lanes) * lanes
         total = int(heights.sum())
-        if total * width * VECTOR_BYTES > room:
+        if total * width * VECTOR_BYTES > KEPT // len(pool.counts):
             total = 0
         vectors = aligned(total * width * lanes, number, zeros=False).reshape(total, width, lanes)
-        size = NEAREST if outs == 1 else NEAR
-        block = max(1, min(BLOCK, size // (VECTOR_BYTES * width)) // 8) * 8
-        records = (rows, targets, norms, firsts, counts)
-        since = np.full(len(counts), NEVER)
-        return cls(LOSSES.index(loss), scale, outs, vectors, places, since, *records, block)
+        kept = vectors, np.cumsum(heights) - heights, np.full(len(counts), NEVER)
+        layout = Layout(*kind, *kept, rows, *records, firsts, counts, block)
+        found.append((pool.runs(federation), layout))
+    return found
 
 
 class LayerKernel:

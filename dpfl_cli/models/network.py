@@ -31,7 +31,7 @@ from dpfl_cli.config.component import ClientNumber, Count, Settings
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.federation import DatasetInfo, Federation, Records
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.data.threads import one_thread_each
+from dpfl_cli.data.threads import one_thread_each, slices
 from dpfl_cli.models.modules import default_values, kept_bytes, trainable
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.models.pools import Pools
@@ -91,10 +91,6 @@ class Network(Objective):
         other = copy.copy(self)
         other._hold(federations, index)
         return other  # which shares the network and the data on the device
-
-    @property
-    def batch_device(self) -> torch.device:
-        return torch.device("cpu")  # where records are dealt to threads
 
     @property
     def module(self) -> nn.Module:
@@ -303,8 +299,7 @@ class Network(Objective):
         own = partition.indices[partition.offsets[client] : partition.offsets[client + 1]]
         numbers = np.arange(len(own)) if numbers is None else numbers
         places = np.flatnonzero((numbers >= 0) & (numbers < len(own)))
-        for begin in range(0, len(places), most):
-            some = places[begin : begin + most]
+        for some in (places[part] for part in slices(len(places), most)):
             yield *self._records(federation.dataset.train, own[numbers[some]]), some
 
     def _slope(self, values: Tensor, pair: Pair, numbers: np.ndarray | None, out: Tensor) -> None:

@@ -114,11 +114,6 @@ class Objective(ABC):
         """
         return type(self)(self.settings, federations, index, self.device)
 
-    @property
-    def batch_device(self) -> torch.device:
-        """Where it wants the record numbers of batches, which are drawn on the host."""
-        return self.device
-
     @classmethod
     @abstractmethod
     def dimension_of(cls, settings: Any, info: DatasetInfo) -> int:

@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.federation import Federation, Records
+from dpfl_cli.data.threads import slices
 
 # rows and columns are filled up to a multiple: 16 bytes, so that no pair's lie otherwise than
 # another's
@@ -146,8 +147,7 @@ class Block:
         """The same pairs with `size` of their records at a time, filled up to a multiple of
         `ALIGNMENT`, on which a product's rounding would depend.
         """
-        for start in range(0, self.weights.shape[-1], size):
-            some = slice(start, start + size)
+        for some in slices(self.weights.shape[-1], size):
             names = ("features", "targets", "squared_norms", "weights")
             kept: dict[str, Any] = {name: getattr(self, name)[:, some] for name in names}
             missing = -kept["weights"].shape[1] % ALIGNMENT
@@ -214,8 +214,7 @@ class Pool:
             self.first[segment.federation, segment.clients] = starts
             each = np.repeat(np.arange(own.clients), own.counts)  # whose record it is
             rows = starts[each] + np.arange(len(each)) - own.offsets[each]
-            for begin in range(0, len(rows), READ):
-                some = slice(begin, begin + READ)
+            for some in slices(len(rows), READ):
                 numbers, places = own.indices[some], on_device(rows[some], self.device)
                 self.features[places] = features_of(train, numbers)
                 targets = torch.from_numpy(targets_of(train.targets[numbers]))
@@ -232,14 +231,14 @@ class Pool:
         of infinite norm, those below `SMALLEST_NORM` zeros.
         """
         dtype = self.features.dtype
-        for start in range(0, len(self.features), 1 << 14):
-            features = self.features[start : start + (1 << 14)]
+        for some in slices(len(self.features), READ):
+            features = self.features[some]
             squared = features.double().square().sum(dim=-1)
             strange = ~(squared <= LARGEST_NORM[dtype] ** 2)  # NaN among them
             tiny = squared < SMALLEST_NORM[dtype] ** 2
             features.masked_fill_((strange | tiny).unsqueeze(-1), 0.0)
             squared.masked_fill_(strange, torch.inf).masked_fill_(tiny, 0.0)
-            self.squared_norms[start : start + len(features)] = squared
+            self.squared_norms[some] = squared
 
     def runs(self, federation: int) -> np.ndarray:
         """[S] the runs that use it."""

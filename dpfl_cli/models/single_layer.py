@@ -51,18 +51,10 @@ class SingleLayer(Dense):
         """For the kernel, of every federation the runs that use it and the clients' records, laid
         out as numbers of a type.
         """
-        from dpfl_cli.models.layer_kernel import KEPT, Layout
+        from dpfl_cli.models.layer_kernel import layouts
 
         if number not in self._laid_out:
-            pool = self._pool
-            norms = pool.squared_norms.double().sqrt()
-            records = (pool.features.numpy(), pool.targets.double().numpy(), norms.numpy())
-            room = KEPT // len(pool.counts)
-            kind = number, room, self.loss.name, self.loss.scale, self.outputs
-            self._laid_out[number] = [
-                (pool.runs(federation), Layout.of(*kind, *records, *places))
-                for federation, places in enumerate(zip(pool.first, pool.counts, strict=True))
-            ]
+            self._laid_out[number] = layouts(self._pool, self.loss, self.outputs, number)
         return self._laid_out[number]
 
     def _computed(

@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 from dpfl_cli.config.component import Count, Settings, component
 from dpfl_cli.data.federation import DatasetInfo, Records
 from dpfl_cli.data.streams import stream_generator
+from dpfl_cli.data.threads import slices
 from dpfl_cli.models.dense import DTYPES, classes_of
 from dpfl_cli.models.passes import Layer
 from dpfl_cli.models.second_order import SecondOrder
@@ -91,9 +92,8 @@ def frozen_features(records: Records, settings: SoftmaxSettings, device: torch.d
     uniform = stream_generator(seed, "frozen layer").uniform(-1.0, 1.0, (width, inputs + 1))
     layer = torch.from_numpy(uniform / sqrt(inputs)).to(device, dtype)
     mapped = torch.empty(len(records), width, dtype=dtype, device=device)
-    for start in range(0, len(records), MAP_ROWS):
-        some = records.features[start : start + MAP_ROWS].reshape(-1, inputs)
-        part = torch.from_numpy(some).to(device, dtype)
-        mapped[start : start + MAP_ROWS] = torch.addmm(layer[:, -1], part, layer[:, :-1].T).relu_()
+    for some in slices(len(records), MAP_ROWS):
+        part = torch.from_numpy(records.features[some].reshape(-1, inputs)).to(device, dtype)
+        mapped[some] = torch.addmm(layer[:, -1], part, layer[:, :-1].T).relu_()
     _mapped[key] = (weakref.ref(records.features, lambda _: _mapped.pop(key, None)), mapped)
     return mapped
