@@ -14,7 +14,7 @@ from dpfl_cli.reproduction.artifact import (
     Table,
     untrained,
 )
-from dpfl_cli.reproduction.claim import Claim, Judge, Prior, claim, every
+from dpfl_cli.reproduction.claim import Claim, Compare, Judge, Prior, claim, every
 from dpfl_cli.reproduction.measure import (
     Best,
     Derived,
@@ -52,6 +52,7 @@ __all__ = [
     "Artifact",
     "Best",
     "Claim",
+    "Compare",
     "Comparison",
     "Comparisons",
     "Derived",

@@ -12,6 +12,7 @@ from dpfl_cli.reproduction.verdict import Comparison, Comparisons
 
 Prior = Literal["holds", "fails", "open"]
 Judge = Callable[..., Comparisons]  # of the rows, and of what has a default
+Compare = Callable[..., Comparison | Comparisons]  # of samples
 # What a source cites, for "ours" aside it says where in the paper the claim stands.
 CITED = re.compile(
     r"\b(section|appendix|figure|table|caption|equation|theorem|proposition|lemma|corollary|"
@@ -81,7 +82,7 @@ def claim(
 
 
 def every(
-    compare: Callable[..., Comparison | Comparisons],
+    compare: Compare,
     measures: str | Sequence[str],
     versus: str = "",
     **given: Any,
@@ -111,7 +112,8 @@ def every(
         for cell in grid(**cells | dict.fromkeys(compared)):
             names = [measures] if isinstance(measures, str) else measures
             numbers = [one for name in names for one in rows.each(name, **cell | compared)]
-            found = compare(*numbers, **options)
-            yield from [found] if isinstance(found, Comparison) else found
+            if numbers:
+                found = compare(*numbers, **options)
+                yield from [found] if isinstance(found, Comparison) else found
 
     return judge

@@ -9,6 +9,7 @@ from dpfl_cli.papers.fednew import TITLES, WHOLE
 from dpfl_cli.papers.fednew._search import Point
 from dpfl_cli.reproduction.api import (
     Claim,
+    Compare,
     Comparison,
     Comparisons,
     Judge,
@@ -70,7 +71,7 @@ def level_with(who: str, other: str, within: float, **which: Any) -> Judge:
     )
 
 
-def close(samples: Sequence[Sample], within: float) -> Comparisons:
+def close(*samples: Sample, within: float) -> Comparisons:
     """Every two of them are equal to `within`."""
     for one, other in itertools.combinations(samples, 2):
         yield level(one, other, within=within)
@@ -151,9 +152,15 @@ def gap(place: str, note: str) -> list[Claim]:
 # --- over the number of clients ---------------------------------------------------------------
 
 
-def over_clients(rows: Rows, method: str, eps: float) -> list[Sample]:
-    place = {"eps": eps, "clients": rows.choices("clients")}
-    return rows.each("accuracy", best=True, method=method, **place)
+def over_clients(compare: Compare, methods: str | Sequence[str], eps: Any, **options: Any) -> Judge:
+    """Of every method's accuracies with every number of clients, at some epsilon or all."""
+    of_each = {"best": True, "method": methods, "eps": eps, "clients": ...}
+    return every(compare, "accuracy", "clients", **of_each, **options)
+
+
+def from_fewest_to_most(*found: Sample, by: float) -> Comparison:
+    """It is more accurate with the fewest clients than with the most."""
+    return beats(found[0], found[-1], by)
 
 
 def everywhere(
@@ -166,23 +173,6 @@ def everywhere(
         text speaks of epsilon 0.1 alone.
     """
 
-    def flat(method: str, within: float, epsilons: Sequence[float] = ()) -> Judge:
-        """At these epsilons, or all, a method varies over the number of clients so far."""
-        return lambda rows: itertools.chain.from_iterable(
-            close(over_clients(rows, method, eps), within)
-            for eps in epsilons or rows.choices("eps")
-        )
-
-    def falls(by: float, eps: float, *names: str) -> Judge:
-        """Methods are more accurate with the fewest clients than with the most."""
-
-        def judge(rows: Rows) -> Comparisons:
-            for method in names:
-                found = over_clients(rows, method, eps)
-                yield beats(found[0], found[-1], by)
-
-        return judge
-
     place = f"section 6.4, {table}"
     low, high = "at epsilon 0.1", "at epsilon 10"
     varies = "over the number of clients by at most"
@@ -191,7 +181,7 @@ def everywhere(
         "scaffold_clients",
         f"{low} the accuracy of DP-SCAFFOLD falls with every step in the number of clients",
         place,
-        every(falling, "accuracy", "clients", best=True, method="Scaf", eps=0.1, clients=...),
+        over_clients(falling, "Scaf", 0.1),
         "holds",
         note=f"{WHOLE}; see scaffold_shares",
     )
@@ -199,14 +189,14 @@ def everywhere(
         "scaffold_shares",
         f"with shares of the noise the accuracy of DP-SCAFFOLD {low} varies {varies} 1.5 points",
         "ours",
-        flat("Scaf_share", 1.5, [0.1]),
+        over_clients(close, "Scaf_share", 0.1, within=1.5),
         priors.get("scaffold_shares", "holds"),
     )
     yield Claim(
         "fedgd_clients",
         f"the accuracy of DP-FedGD varies {varies} 1.5 points at every epsilon",
         place,
-        flat("FGD", 1.5),
+        over_clients(close, "FGD", ..., within=1.5),
         priors.get("fedgd_clients", "holds"),
     )
     yield Claim(
@@ -214,15 +204,15 @@ def everywhere(
         f"{low} every second-order method is less accurate with the most clients than with the "
         "fewest",
         place,
-        falls(0, 0.1, *second_order),
+        over_clients(from_fewest_to_most, second_order, 0.1, by=0),
         note="its tables: falls of 0 to 1.4 points, not monotone",
-        readings={"that they do not rise by half a point": falls(-0.5, 0.1, *second_order)},
+        readings={"that they do not rise by half a point": {"by": -0.5}},
     )
     yield Claim(
         "fedfc_new_flat",
         f"{high} the accuracy of DP-FedNew-FC varies {varies} 2.5 points",
         place,
-        flat("FN_FC", 2.5, [10.0]),
+        over_clients(close, "FN_FC", 10.0, within=2.5),
         "holds",
     )
     yield Claim(
@@ -230,7 +220,7 @@ def everywhere(
         f"{high} the accuracy of DP-SCAFFOLD falls by more than 10 points from the fewest to the "
         "most clients",
         place if high_falls else "ours",
-        falls(10, 10.0, "Scaf"),
+        over_clients(from_fewest_to_most, "Scaf", 10.0, by=10),
         "fails",
         note=high_falls or "the paper has it in Tables 5, 10 and 11 alone; see table10",
     )

@@ -87,7 +87,7 @@ def insensitive(rows: Rows) -> Comparisons:
         best = {"clients": clients, "round": 70, "rank": 1}
         damping = rows.value("best.alpha", **best)
         found = rows.each("accuracy", clients=clients, alpha=damping, rho=PENALTIES)
-        yield from close(found, within=5)
+        yield from close(*found, within=5)
 
 
 def curvature(rows: Rows) -> Comparisons:
