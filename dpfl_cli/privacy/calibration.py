@@ -61,7 +61,7 @@ def calibrate(
     least, most = (1 / HIGHEST, 1 / LOWEST) if increasing else (LOWEST, HIGHEST)
     noise = min(max(1.0, least), most)
     ledger = ledger_of(parameter(noise))
-    refuse_hopeless(ledger, accountant)
+    refuse_hopeless(ledger)
 
     goal = f"epsilon {target_epsilon:g} at delta {delta:g} under accountant {accountant.label}"
     epsilon = epsilon_at(noise)
@@ -120,7 +120,7 @@ def calibrate(
     )
 
 
-def refuse_hopeless(ledger: Ledger, accountant: Accountant) -> None:
+def refuse_hopeless(ledger: Ledger) -> None:
     """Refuses ledgers for which the noise does not matter."""
     if not ledger.releases:
         raise PrivacyError(
@@ -134,6 +134,3 @@ def refuse_hopeless(ledger: Ledger, accountant: Accountant) -> None:
                 f"release '{entry.name}' is made without noise: no epsilon can be met; choose a "
                 "mechanism other than none"
             )
-    reason = accountant.supports(ledger)
-    if reason is not None:
-        raise PrivacyError(reason)

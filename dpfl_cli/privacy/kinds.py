@@ -5,19 +5,14 @@ and refuses a kind that has no such method. A new kind of release is a class her
 `KINDS`.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import dp_accounting
 
 
 class Entry(Protocol):
@@ -61,11 +56,7 @@ class Kind(ABC):
 
     name: str  # in ledgers
     label: str
-    event_name: str  # of dp-accounting's event
-
-    @abstractmethod
-    def event(self, parameter: float) -> dp_accounting.DpEvent:
-        """One release as an event of dp-accounting."""
+    event_name: str  # as dp-accounting calls the event of one release
 
     @abstractmethod
     def unprotected(self, parameters: np.ndarray) -> bool:
@@ -78,11 +69,6 @@ class Gaussian(Kind):
     name = "gaussian"
     label = "Gaussian"
     event_name = "GaussianDpEvent"
-
-    def event(self, parameter: float) -> dp_accounting.DpEvent:
-        import dp_accounting
-
-        return dp_accounting.GaussianDpEvent(parameter)
 
     def unprotected(self, parameters: np.ndarray) -> bool:
         return bool((parameters == 0).any())
@@ -130,11 +116,6 @@ class Pure(Kind):
     name = "pure"
     label = "pure-epsilon"
     event_name = "PureDpEvent"
-
-    def event(self, parameter: float) -> dp_accounting.DpEvent:
-        from dpfl_cli.privacy.events import PureDpEvent
-
-        return PureDpEvent(parameter)
 
     def unprotected(self, parameters: np.ndarray) -> bool:
         return bool(np.isinf(parameters).any())
@@ -188,11 +169,6 @@ class NonPrivate(Kind):
     name = "nonprivate"
     label = "non-private"
     event_name = "NonPrivateDpEvent"
-
-    def event(self, parameter: float) -> dp_accounting.DpEvent:
-        import dp_accounting
-
-        return dp_accounting.NonPrivateDpEvent()
 
     def unprotected(self, parameters: np.ndarray) -> bool:
         return True

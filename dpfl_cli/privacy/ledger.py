@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,9 +20,6 @@ from torch import Tensor
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.cohorts import Law
 from dpfl_cli.privacy.kinds import KINDS
-
-if TYPE_CHECKING:
-    import dp_accounting
 
 Scope = Literal["client", "federation"]
 Quantity = Literal["", "squared_norms"]
@@ -134,23 +131,6 @@ class LedgerEntry:
             parameter = float(parameters[0]) if same else tuple(parameters.tolist())
         return replace(self, count=len(parameters), parameter=parameter, rounds=kept)
 
-    def event(self) -> dp_accounting.DpEvent:
-        """The entry as a dp-accounting event (composition of its releases), amplified where clients
-        were drawn by a Poisson law.
-        """
-        import dp_accounting
-
-        def of(parameter: float) -> dp_accounting.DpEvent:
-            event = KINDS[self.kind].event(parameter)
-            amplified = self.law == "poisson"
-            return dp_accounting.PoissonSampledDpEvent(self.rate, event) if amplified else event
-
-        if isinstance(self.parameter, tuple):
-            return dp_accounting.ComposedDpEvent([of(one) for one in self.parameter])
-        if self.parameter is None:
-            return of(0.0)
-        return dp_accounting.SelfComposedDpEvent(of(self.parameter), self.charges)
-
     def to_json(self) -> dict[str, Any]:
         """Plain values; noise that changes over time becomes a list."""
         values = asdict(self)
@@ -226,8 +206,7 @@ class ReleaseLog:
 
     Attributes:
       entry: the release with count 1, but for the numbers of single runs.
-      parameters: [R, T] the noise multiplier or pure epsilon of every round; [R, 1] where it stays
-        the same.
+      parameters: [R, T] the noise multiplier or pure epsilon of every round.
       one_message: whether the releases of a round are sent as one message.
       counts: [R, T] how many were made in every round.
       floats: [R] how many numbers each client sent.
@@ -236,12 +215,11 @@ class ReleaseLog:
 
     entry: LedgerEntry
     parameters: np.ndarray
-    rounds: int
     one_message: bool = False
 
     def __post_init__(self) -> None:
         runs = len(self.parameters)
-        self.counts = np.zeros((runs, self.rounds), np.int32)
+        self.counts = np.zeros(self.parameters.shape, np.int32)
         self.floats = np.zeros(runs, np.int64)
         self.latest = np.zeros(runs, np.int64)
         self._runs = np.arange(runs)
@@ -249,8 +227,7 @@ class ReleaseLog:
 
     def noise(self, rounds: np.ndarray) -> np.ndarray:
         """[R] the parameters of these rounds."""
-        steady = self.parameters.shape[1] == 1
-        return self.parameters[self._runs, 0 if steady else rounds - 1]
+        return self.parameters[self._runs, rounds - 1]
 
     def made(self, rounds: np.ndarray) -> np.ndarray:
         """[R] how many releases were made in these rounds."""
@@ -279,12 +256,11 @@ class ReleaseLog:
         times = self.counts[run]
         if not times.any() or self._range is None:
             return None
-        table = np.broadcast_to(self.parameters[run], times.shape)
         smallest, largest = (float(bound[run]) for bound in self._range)
         known = smallest == largest and np.isfinite(largest)
-        rounds = np.repeat(np.arange(1, self.rounds + 1), times)
+        rounds = np.repeat(np.arange(1, len(times) + 1), times)
         return replace(
-            self.entry.of_releases(np.repeat(table, times), rounds),
+            self.entry.of_releases(np.repeat(self.parameters[run], times), rounds),
             sensitivity=largest if known else None,
             floats=int(self.floats[run]),
         )

@@ -346,15 +346,11 @@ class Mechanism(ABC):
             shared = [replace(entry, parameter=None) for entry in entries.values()]
             if any(entry != shared[0] for entry in shared):
                 raise PrivacyError(f"release '{name}': runs of one batch declare it differently")
-            steady = all(specs[name].factors is None for specs in site.specs)
-            rounds = int(self._last.max())
-            rows = {}
+            rows = {key: np.full(self._last.max(), np.nan) for key in distinct}  # after its end
             for key, (_, spec, setup) in distinct.items():
-                own = 1 if steady else setup.rounds
-                rows[key] = np.full(1 if steady else rounds, np.nan)  # after its end
-                rows[key][:own] = spec.noise(entries[key], setup.rounds)[:own]
+                rows[key][: setup.rounds] = spec.noise(entries[key], setup.rounds)
             table = np.stack([rows[key] for key in keys])
-            logs[name] = ReleaseLog(shared[0], table, rounds, site.specs[0][name].one_message)
+            logs[name] = ReleaseLog(shared[0], table, site.specs[0][name].one_message)
         return logs[name]
 
     def _check_bound(self, name: str, bound: Tensor) -> None:

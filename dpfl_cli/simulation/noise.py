@@ -133,7 +133,7 @@ def with_noise(plan: Plan) -> Plan:
     increasing = any(entry.kind == "pure" for entry in probe.entries)
     try:
         if plan.dp.calibration in FORMULAS:
-            noise = _by_formula(plan, probe, own)
+            noise = _by_formula(plan, probe)
         else:
             key = _depends_on(counted)
             noise = _calibrated.get(key) or calibrate(
@@ -213,7 +213,7 @@ def _check_kinds(plan: Plan, others: Sequence[str]) -> None:
         )
 
 
-def _by_formula(plan: Plan, probe: Ledger, own: Accountant) -> float:
+def _by_formula(plan: Plan, probe: Ledger) -> float:
     """The noise multiplier by the formula of a paper; refused for what it does not speak of."""
     dp = plan.dp
     assert dp.epsilon is not None
@@ -229,7 +229,7 @@ def _by_formula(plan: Plan, probe: Ledger, own: Accountant) -> float:
             f"{says} is for one vector release per communication, all with the same noise, but "
             f"algorithm={plan.algorithm.name} releases {made}; write dp.calibration=accountant"
         )
-    refuse_hopeless(probe, own)
+    refuse_hopeless(probe)
     if dp.calibration == "lemma1":
         assert dp.v is not None
         found = lemma1(dp.epsilon, dp.delta, probe.releases, dp.v)

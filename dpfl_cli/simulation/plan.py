@@ -49,7 +49,6 @@ MOST = 10**9  # of clients, records, steps or whatever a component counts
 IGNORED = ("hints", "scale")  # they act on other keys while the config is composed
 WITHOUT_COMPONENTS = (  # slow to import, needed by few commands
     "dpfl_cli.privacy.auditing",
-    "dpfl_cli.privacy.events",
     "dpfl_cli.models.cnn_kernel",
     "dpfl_cli.models.layer_kernel",
     "dpfl_cli.models.layer_loops",

@@ -204,7 +204,8 @@ class TestAgainstEachOther:
         for composed in (ledger(entry(2.5, 50)), fedexp(500, 50), ledger(entry(30.0, 200))):
             theirs = dp_accounting.rdp.RdpAccountant(orders)
             for part in composed.entries:
-                theirs.compose(part.event())
+                event = dp_accounting.GaussianDpEvent(part.parameter)
+                theirs.compose(event, part.count)
             ours = accountant("rdp").epsilon(composed, DELTA)
             assert ours <= theirs.get_epsilon(DELTA) <= ours * (1 + 1e-5)
 

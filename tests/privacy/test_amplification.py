@@ -8,7 +8,12 @@ import math
 
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
+from dp_accounting import (
+    GaussianDpEvent,
+    NeighboringRelation,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+)
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import brentq
@@ -76,7 +81,7 @@ def test_one_release_of_a_poisson_cohort_by_its_closed_form(z: float, rate: floa
 def test_accountants_of_cohorts_agree(z: float, rate: float, rounds: int) -> None:
     tight, loose = (priced(name, entry(z, rounds, rate)) for name in ("pld", "rdp"))
     public = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
-    public.compose(entry(z, rounds, rate).event())
+    public.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(z)), rounds)
     assert tight == pytest.approx(public.get_epsilon(DELTA), rel=2e-3)
     assert tight * (1 - 2e-3) <= loose <= 1.4 * tight
     assert loose < 0.8 * priced("gdp", entry(z, rounds, rate))
