@@ -262,21 +262,20 @@ FAULTS = [
     Fault(
         "a result is published before its files",
         "simulation/store.py",
-        "            for name, content in files.items():\n"
-        "                _write(staging / name, content)\n"
-        "            # a disk that gets all at once writes them in one go\n"
-        "            new = [*(staging / name for name in files), staging]\n"
-        "            in_threads([partial(_sync, path) for path in new], len(new))\n"
-        "            if os.path.lexists(target):\n"
-        "                shutil.rmtree(old, ignore_errors=True)\n"
-        "                target.rename(old)\n"
-        "            staging.rename(target)\n",
-        "            if os.path.lexists(target):\n"
-        "                shutil.rmtree(old, ignore_errors=True)\n"
-        "                target.rename(old)\n"
-        "            staging.rename(target)\n"
-        "            for name, content in files.items():\n"
-        "                _write(target / name, content)\n",
+        "    for path, content in written.items():\n"
+        "        _write(path, content)\n"
+        "    # a disk that gets all at once writes them in one go\n"
+        "    in_threads([partial(_sync, path) for path in (*written, *folders)], 8)\n"
+        "    if os.path.lexists(target):\n"
+        "        shutil.rmtree(old, ignore_errors=True)\n"
+        "        target.rename(old)\n"
+        "    new.rename(target)\n",
+        "    if os.path.lexists(target):\n"
+        "        shutil.rmtree(old, ignore_errors=True)\n"
+        "        target.rename(old)\n"
+        "    new.rename(target)\n"
+        "    for name, content in files.items():\n"
+        "        _write(target / name, content)\n",
         "simulation/test_store.py",
     ),
     Fault(

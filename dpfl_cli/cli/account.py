@@ -85,18 +85,16 @@ def _remarks(record: RunRecord, delta: float | None) -> Iterator[str]:
 
 def _at(record: RunRecord, delta: float) -> dict[str, Any]:
     """What a run's report says of its messages' mean and of colluding clients, at another delta."""
-    from dpfl_cli.privacy.accountants import accountant, price
-    from dpfl_cli.privacy.views import collusion, mean_alone
+    from dpfl_cli.privacy.accountants import accountant
+    from dpfl_cli.privacy.views import central, collusion
 
     privacy, clients = record.result["privacy"], record.result["data"]["clients"]
     chosen = {k: v for k, v in record.config["accountant"].items() if k not in ("name", "revision")}
     own = accountant(privacy["accountant"], chosen)
     found: dict[str, Any] = {}
-    seen_alone = mean_alone(record.ledger, clients)
-    if "epsilon_central" in privacy and seen_alone is not None:
-        priced = price(seen_alone, own, delta)
-        stated = {"value": priced.epsilon, "reason": priced.reason}
-        found["epsilon_central"] = {**privacy["epsilon_central"], **stated}
+    if "epsilon_central" in privacy:
+        seen = central(record.ledger, clients, own, delta)
+        found["epsilon_central"] = {**privacy["epsilon_central"], **(seen or {})}
     if "collusion" in privacy:
         found["collusion"] = collusion(record.ledger, clients, own, delta)
     return found

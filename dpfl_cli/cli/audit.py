@@ -6,10 +6,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from dpfl_cli.cli.files import write_output
-from dpfl_cli.cli.plugins import add_plugin_option, load_plugins
 from dpfl_cli.cli.start import importing
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import outputs_dir
+from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins
 from dpfl_cli.simulation.progress import Progress
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpfl_cli.cli.plugins import load_plugins
 from dpfl_cli.cli.tables import make_table, wide_console
 from dpfl_cli.config.component import Component, components
 from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.simulation.plugins import load_plugins
 
 if TYPE_CHECKING:
     from dpfl_cli.simulation.conformance import Kit

@@ -4,9 +4,8 @@ completion bash)".
 
 import argparse
 
-from dpfl_cli.cli.calculate import CALCULATORS, FLAGS
 from dpfl_cli.cli.list import GROUPS
-from dpfl_cli.cli.main import COMMANDS
+from dpfl_cli.cli.main import COMMANDS, command_parser
 from dpfl_cli.config.options import option_files, parameters
 from dpfl_cli.config.paths import conf_dir
 
@@ -53,30 +52,20 @@ def words(command: str, current: str) -> list[str]:
         papers = dict.fromkeys(name.partition("/")[0] for name in artifacts())
         scales = [f"scale={path.stem}" for path in option_files("scale")]
         return ["all", *papers, *artifacts(), *scales]
-    if command == "runs":
-        from dpfl_cli.cli.runs import ACTIONS
-
-        return list(ACTIONS)
-    if command == "list":
-        return list(GROUPS)
-    flags = {
-        "run": ["-m", "--help", "--cfg", "--plugin", "--quiet", "--debug"],
-        "calibrate": ["--plugin", "--help"],
-        "check": ["--quiet", "--help"],
-        "audit": ["--canaries", "--confidence", "--plugin", "--quiet", "--help"],
-        "calculate": [*FLAGS, "--plugin", "--help"],
-    }
-    if command not in flags:
-        return []
+    _, parser = command_parser(command)
+    flags = [*parser._option_string_actions, "--debug"]
     if current.startswith("-"):
-        return flags[command]
+        return flags
+    places = {one.dest: one for one in parser._actions if not one.option_strings}
+    found = [str(choice) for one in places.values() for choice in one.choices or ()]
+    if "overrides" not in places:
+        return found
     group, equals, _ = current.partition("=")
     if equals and group in GROUPS:
         return [f"{group}={path.stem}" for path in option_files(group)]
-    methods = list(CALCULATORS) if command == "calculate" else []
     if command == "check":
-        methods = [path.stem for path in option_files("algorithm")]
-    return [*methods, *(f"{name}=" for name in GROUPS), *_keys(), *flags[command]]
+        found += [path.stem for path in option_files("algorithm")]
+    return [*found, *(f"{name}=" for name in GROUPS), *_keys(), *flags]
 
 
 def _keys() -> list[str]:

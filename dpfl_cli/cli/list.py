@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from dpfl_cli.cli.calculate import CALCULATORS
-from dpfl_cli.cli.plugins import add_plugin_option, load_plugins
 from dpfl_cli.config.component import GROUPS as COMPONENT_GROUPS
 from dpfl_cli.config.component import Component, components, parse_settings
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.options import component_names, option_files, parameters
+from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins
 
 GROUPS = (*COMPONENT_GROUPS, "scale", "hydra/launcher")
 

@@ -10,6 +10,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from types import ModuleType
 from typing import NoReturn
 
 from dpfl_cli import __version__
@@ -124,10 +125,7 @@ def _dispatch(words: list[str]) -> int:
     name, *rest = words
     if name not in COMMANDS:
         raise ConfigError(f"{name}: no such command; {nearest(name, COMMANDS)}")
-    module = importlib.import_module(f"dpfl_cli.cli.{name}")
-    own_help = hasattr(module, "OWN_HELP")
-    parser = _Parser(prog=f"dpfl {name}", description=COMMANDS[name], add_help=not own_help)
-    module.configure(parser)
+    module, parser = command_parser(name)
     args = parser.parsed(rest)
     try:
         return int(module.execute(args))
@@ -136,6 +134,15 @@ def _dispatch(words: list[str]) -> int:
             raise stop.__context__ from None
         place = place_in_plugin(stop)
         raise ConfigError(f"SystemExit: {stop}; leave it out of your code{place}") from stop
+
+
+def command_parser(name: str) -> "tuple[ModuleType, _Parser]":
+    """A command's module, and what takes its arguments."""
+    module = importlib.import_module(f"dpfl_cli.cli.{name}")
+    own_help = hasattr(module, "OWN_HELP")
+    parser = _Parser(prog=f"dpfl {name}", description=COMMANDS[name], add_help=not own_help)
+    module.configure(parser)
+    return module, parser
 
 
 class _Parser(argparse.ArgumentParser):
@@ -165,7 +172,7 @@ class _Parser(argparse.ArgumentParser):
 def entry() -> None:
     """Console script."""
     code = main()
-    plugins = sys.modules.get("dpfl_cli.cli.plugins")
+    plugins = sys.modules.get("dpfl_cli.simulation.plugins")
     if plugins is None or not plugins.listed_plugins():  # what a plugin leaves may have an end
         gc.freeze()  # the rest goes with the process: looking through it takes most of a second
     sys.exit(code)

@@ -8,8 +8,8 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dpfl_cli.cli.plugins import add_plugin_option, load_plugins
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins
 
 if TYPE_CHECKING:
     from dpfl_cli.privacy.ledger import LedgerEntry

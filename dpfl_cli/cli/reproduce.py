@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpfl_cli.cli.plugins import add_plugin_option, load_plugins
 from dpfl_cli.cli.start import importing
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.paths import COMMAND, outputs_dir
+from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins
 
 if TYPE_CHECKING:
     from dpfl_cli.reproduction.artifact import Artifact, Scale

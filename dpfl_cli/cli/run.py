@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from dpfl_cli.cli.plugins import ENVIRONMENT, add_plugin_option, listed_plugins, load_plugins
 from dpfl_cli.cli.start import importing
 from dpfl_cli.config.compose import (
     CONFIG_ERRORS,
@@ -32,10 +31,11 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.identity import content_id
 from dpfl_cli.config.own_files import check_configs_below
 from dpfl_cli.config.paths import COMMAND, conf_dir, outputs_dir
+from dpfl_cli.simulation.plugins import ENVIRONMENT, add_plugin_option, listed_plugins, load_plugins
 
 if TYPE_CHECKING:
     from dpfl_cli.simulation.execute import Outcome
-    from dpfl_cli.simulation.workers import Assignment, Backend, Report
+    from dpfl_cli.simulation.workers import Backend
 
 OWN_HELP = True  # --help is Hydra's, which shows the options of every group
 QUIET, DRY = "DPFL_QUIET", "DPFL_DRY_RUN"  # switches that reach launchers through Hydra
@@ -210,19 +210,6 @@ def execute_configs(
         if backend is None:
             outcomes = execute(plans, store, progress)
         else:
-            outcomes = execute_on_workers(
-                configs, plans, store, progress, backend, run_assignment, listed_plugins()
-            )
+            outcomes = execute_on_workers(configs, plans, store, progress, backend)
     executed.extend(outcomes)
     return outcomes
-
-
-def run_assignment(own: Assignment) -> Report:
-    """What a worker process does: takes its cores, loads the plugins that its parent had, executes
-    its runs.
-    """
-    from dpfl_cli.simulation.workers import prepare_process, work
-
-    prepare_process(own)
-    load_plugins(own.plugins)
-    return work(own)

@@ -46,6 +46,20 @@ def mean_alone(ledger: Ledger, clients: int) -> Ledger | None:
     return Ledger(tuple(entries))
 
 
+def central(
+    ledger: Ledger, clients: int, accountant: Accountant, delta: float
+) -> dict[str, Any] | None:
+    """What `mean_alone` is worth: the `value` of epsilon, and the `reason` where there is none;
+    None where it is not defined, or nothing was released.
+    """
+    seen = mean_alone(ledger, clients)
+    if seen is None or not seen.releases:
+        return None
+    found = price(seen, accountant, delta)
+    why = {} if found.reason is None else {"reason": found.reason}
+    return {"value": found.epsilon, **why}
+
+
 def coalitions(clients: int) -> list[int]:
     """One client, a tenth and half of them: those that are fewer than all, each once.
 

@@ -10,7 +10,7 @@ from dpfl_cli.simulation.backends import make_backend
 from dpfl_cli.simulation.dealing import cores_of_this_process
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.run_plan import Plan
-from dpfl_cli.simulation.workers import on_workers, prepared_work
+from dpfl_cli.simulation.workers import on_workers
 
 CANARIES = 4000  # a side: a bound of Gaussian scores is then by chance within a few per cent
 EACH = 6  # audits of a worker process: of fewer, its start costs more than it saves
@@ -45,7 +45,7 @@ def make_all(
         store.prepare()
         backend = make_backend("joblib", {"workers": workers})
         alone = [[plan] for plan in missing]
-        on_workers(composed, alone, store, progress, backend, prepared_work, canaries=CANARIES)
+        on_workers(composed, alone, store, progress, backend, CANARIES)
 
 
 def audit_facts(plan: Plan) -> dict[str, float | str]:

@@ -4,14 +4,12 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from dpfl_cli.config.errors import StoreError
-from dpfl_cli.data.threads import in_threads
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
-from dpfl_cli.simulation.store import write_atomically
+from dpfl_cli.simulation.store import replace_folder
 
 PAGES = ("table.csv", "series.csv", "table.md", "claims.json", "manifest.json")
 SEARCH = "search.csv"
@@ -38,25 +36,13 @@ def publish(folder: Path, files: Mapping[str, str | bytes]) -> None:
     Raises:
       StoreError: it cannot be written.
     """
-    staging = folder.with_name(f".{folder.name}.new")
-    old = folder.with_name(f".{folder.name}.old")
+    new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
+    encoded = {k: v.encode() if isinstance(v, str) else v for k, v in files.items()}
     try:
-        if (
-            old.exists() and not folder.exists()
-        ):  # a replacement was interrupted between its two renames
+        # a replacement was interrupted between its two renames
+        if old.exists() and not folder.exists():
             old.rename(folder)
-        shutil.rmtree(staging, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
-        writes = []
-        for name, content in files.items():
-            path = staging / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            payload = content.encode() if isinstance(content, str) else content
-            writes.append(partial(write_atomically, path, payload))
-        in_threads(writes, 8)  # most of the time is waiting for the disk
-        if folder.exists():
-            folder.rename(old)
-        staging.rename(folder)
+        replace_folder(folder, encoded, new, old)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise StoreError(

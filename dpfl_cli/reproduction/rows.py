@@ -145,25 +145,20 @@ class Rows:
         keys, frame = [*self.labels, MEASURE, ROUND, RANK], self.frame
         if frame.empty:
             return frame.assign(std=[], n=[])
-        worst = frame.sort_values(
-            "epsilon",
-            key=lambda one: one.astype(float).fillna(math.inf),
-            ascending=False,
-            kind="stable",
-        )
-        grouped = frame.groupby(keys, sort=False, dropna=False)
-        first = worst.groupby(keys, sort=False, dropna=False).first(skipna=False)
-        first = first.reindex(grouped.size().index)
+        spent = frame["epsilon"].astype(float).fillna(math.inf)
+        grouped = frame.assign(spent=spent).groupby(keys, sort=False, dropna=False)
         values = grouped["value"]
-        first["value"], first["std"], first["n"] = values.mean(), values.std(), values.size()
-        same = values.nunique(dropna=False) == 1
-        first.loc[same & first["std"].notna(), "std"] = 0.0  # not what rounding leaves of it
-        infinite = grouped["value"].agg(lambda one: bool(np.isinf(one).any()))
-        first.loc[infinite, "value"] = values.sum()[infinite]
-        first["diverged"] = grouped["diverged"].sum()
-        first["text"] = grouped["text"].agg(lambda one: ", ".join(dict.fromkeys(one)))
-        first["seeds"] = grouped["seeds"].max()
-        found = first.reset_index()
+        std, same = values.std(), values.nunique(dropna=False) == 1
+        columns = {
+            "value": values.sum() / values.count(),  # pandas' own mean knows no infinite values
+            "std": std.mask(same & std.notna(), 0.0),  # not what rounding leaves of it
+            "n": values.size(),
+            "diverged": grouped["diverged"].sum(),
+            "text": grouped["text"].agg(lambda one: ", ".join(dict.fromkeys(one))),
+            "seeds": grouped["seeds"].max(),
+        }
+        worst = frame.loc[grouped["spent"].idxmax()].reset_index(drop=True)
+        found = worst.assign(**{name: column.to_numpy() for name, column in columns.items()})
         for name, measure in self.measures.items():
             if measure.summary != "mean":
                 mine = (found[MEASURE] == name) & np.isfinite(found["value"])

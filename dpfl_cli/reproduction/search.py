@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError
@@ -78,11 +79,11 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
     asked = [Request(replace(run, exclusive=False), SEARCH_SEEDS[1]) for run in again]
     full = planned(artifact, asked)
     exact = measured(artifact, grouped(full, ended(full)), names, labels)
-    candidate = [place in kept for place in places(exact, labels)]
-    dropped = [place not in kept for place in places(rough, labels)]
+    there = places(exact, labels)
+    near = np.array([place in kept for place in places(rough, labels)])
+    final = exact[[place in kept for place in there]] if compared else rough[near]
     # with those that were dropped, so that the ends of a grid are known
-    final = exact[candidate] if compared else rough[[not one for one in dropped]]
-    rows = pd.concat([final, rough[dropped].assign(value=math.nan)], ignore_index=True)
+    rows = pd.concat([final, rough[~near].assign(value=math.nan)], ignore_index=True)
     winners = best(rows)
     lasting = winners | always | (kept if declared.finalists else set())
     last = [
@@ -91,11 +92,11 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
         if place not in searched or place in lasting
         for seed in artifact.seeds(scale, run)
     ]
-    went_on = {REDUCED: kept, FULL: winners, WHOLE: set[Place]()}
-    stages = [FULL if one else WHOLE for one in candidate]
-    table = pd.concat([rough.assign(stage=REDUCED), exact.assign(stage=stages)])
-    each = zip(places(table, labels), table["stage"], strict=True)
-    table["kept"] = [place in went_on[stage] for place, stage in each]
+    stages = [FULL if place in kept else WHOLE for place in there]
+    won = [place in winners for place in there]
+    table = pd.concat(
+        [rough.assign(stage=REDUCED, kept=near), exact.assign(stage=stages, kept=won)]
+    )
     by_rule = [
         matching(table[table[MEASURE] == rule.by], rule.where, labels) for rule in artifact.best
     ]

@@ -107,14 +107,14 @@ def _sample(given: Sample | float) -> Sample:
 
 def _paired(left: Sample, right: Sample) -> tuple[pd.Series, pd.Series]:
     """Both under the seeds that they share; an exact one has its value under every seed."""
-    if left.exact and not right.exact:
-        return pd.Series(left.values.iloc[0], right.values.index), right.values
-    if right.exact and not left.exact:
-        return left.values, pd.Series(right.values.iloc[0], left.values.index)
-    if left.exact:
-        return left.values.reset_index(drop=True), right.values.reset_index(drop=True)
-    both = left.values.index.intersection(right.values.index)
-    return left.values[both], right.values[both]
+    seeds = left.values.index.intersection(right.values.index)
+    if left.exact or right.exact:
+        seeds = (right if left.exact else left).values.index
+    one, two = (
+        pd.Series(own.values.iloc[0], seeds) if own.exact else own.values[seeds]
+        for own in (left, right)
+    )
+    return one, two
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from dpfl_cli.data.programs import fallbacks
 from dpfl_cli.privacy.accountants import price
 from dpfl_cli.privacy.cohorts import Sampling
 from dpfl_cli.privacy.ledger import Ledger
-from dpfl_cli.privacy.views import collusion, mean_alone, priced_part
+from dpfl_cli.privacy.views import central, collusion, priced_part
 from dpfl_cli.simulation.checked import unchecked
 from dpfl_cli.simulation.checks import proof_gap
 from dpfl_cli.simulation.federations import federation_of
@@ -110,8 +110,9 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str
         part, words = priced_part(convention, ledger)
         value = price(part, accountant, plan.dp.delta).epsilon if part.releases else None
         report["epsilon_paper"] = {"value": value, "convention": words}
-    if plan.dp.trust == "local":
-        report |= _central(plan, ledger)
+    seen = central(ledger, plan.clients, accountant, plan.dp.delta)
+    if plan.dp.trust == "local" and seen is not None:
+        report["epsilon_central"] = {"reading": _reading(plan), **seen}
     if plan.dp.trust == "secure_aggregation" and ledger.releases and proof_gap(plan) is None:
         report["collusion"] = collusion(ledger, plan.clients, accountant, plan.dp.delta)
     return report
@@ -156,22 +157,15 @@ def _participation(plan: Plan, sampling: Sampling) -> str:
     return f"{text}; accountant={plan.accountant.name} prices it as if all took part"
 
 
-def _central(plan: Plan, ledger: Ledger) -> dict[str, Any]:
-    """`epsilon_central`: what messages are worth against somebody who sees no more of them than
-    their mean; {} if undefined.
-    """
-    seen = mean_alone(ledger, plan.clients)
-    if seen is None or not seen.releases:
-        return {}
+def _reading(plan: Plan) -> str:
+    """What `epsilon_central` means, in words."""
     reading = (
         "for information: against somebody who is shown the mean of the messages by a trusted "
         "party, and nothing else"
     )
     if not all(spec.sums_suffice for spec in plan.specs):
         reading += "; not proved where clients go on from their own messages, as they do here"
-    found = price(seen, plan.accountant_object(), plan.dp.delta)
-    why = {} if found.reason is None else {"reason": found.reason}
-    return {"epsilon_central": {"value": found.epsilon, "reading": reading, **why}}
+    return reading
 
 
 def communication(plan: Plan, ledger: Ledger) -> dict[str, Any]:

@@ -283,20 +283,9 @@ class RunStore:
         one.
         """
         target, unfinished = self.runs / run_id, self.partial / run_id
-        staging, old = unfinished / "publish", unfinished / "replaced"
+        old = unfinished / "replaced"
         with _explained(target, "cannot be published"):
-            shutil.rmtree(staging, ignore_errors=True)
-            staging.mkdir(parents=True)
-            for name, content in files.items():
-                _write(staging / name, content)
-            # a disk that gets all at once writes them in one go
-            new = [*(staging / name for name in files), staging]
-            in_threads([partial(_sync, path) for path in new], len(new))
-            if os.path.lexists(target):
-                shutil.rmtree(old, ignore_errors=True)
-                target.rename(old)
-            staging.rename(target)
-            _sync(self.runs)
+            replace_folder(target, files, unfinished / "publish", old)
         shutil.rmtree(old if keep_checkpoint else unfinished, ignore_errors=True)
         return RunRecord(run_id, target)
 
@@ -328,6 +317,30 @@ def write_atomically(path: Path, payload: bytes) -> None:
         _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def replace_folder(target: Path, files: Mapping[str, bytes], new: Path, old: Path) -> None:
+    """Puts a folder of these files in the place of `target` by renames: whole, once it is on the
+    disk.
+
+    Args:
+      new: where the folder is written first, on the same disk.
+      old: where what was in that place goes, and stays.
+    """
+    shutil.rmtree(new, ignore_errors=True)
+    written = {new / name: content for name, content in files.items()}
+    folders = {new, *(path.parent for path in written)}
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    for path, content in written.items():
+        _write(path, content)
+    # a disk that gets all at once writes them in one go
+    in_threads([partial(_sync, path) for path in (*written, *folders)], 8)
+    if os.path.lexists(target):
+        shutil.rmtree(old, ignore_errors=True)
+        target.rename(old)
+    new.rename(target)
+    _sync(target.parent)
 
 
 def sealed(files: Mapping[str, str | bytes], result: Mapping[str, Any]) -> dict[str, bytes]:

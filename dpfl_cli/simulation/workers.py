@@ -132,7 +132,9 @@ class Backend(Settings):
     def start(
         self, entry: Entry, assignments: Sequence[Assignment]
     ) -> contextlib.AbstractContextManager[Sequence[Future]]:
-        """Starts one process an assignment; on leaving the context none is left."""
+        """Starts one process an assignment, which calls `entry` with it; on leaving the context
+        none is left.
+        """
         raise NotImplementedError
 
 
@@ -142,14 +144,11 @@ def execute_on_workers(
     store: RunStore,
     progress: Progress,
     backend: Backend,
-    entry: Entry,
-    plugins: Sequence[str] = (),
 ) -> list[Outcome]:
     """As `execute`, with the runs dealt to the processes of a backend.
 
     Args:
       configs: the composed config of every plan.
-      entry: what a worker process calls: loads plugins, then `work`.
 
     Raises:
       WorkerError: a worker process died.
@@ -163,7 +162,7 @@ def execute_on_workers(
     if not missing:
         return [outcomes[plan.id] for plan in plans]
     composed = {plan.id: config for plan, config in zip(plans, configs, strict=True)}
-    reports = on_workers(composed, groups(missing), store, progress, backend, entry, plugins)
+    reports = on_workers(composed, groups(missing), store, progress, backend)
     by_id = {plan.id: plan for plan in missing}
     for run_id, status, reason, cached in (one for report in reports for one in report.ended):
         record = store.find(run_id)
@@ -178,8 +177,6 @@ def on_workers(
     store: RunStore,
     progress: Progress,
     backend: Backend,
-    entry: Entry,
-    plugins: Sequence[str] = (),
     canaries: int | None = None,
 ) -> list[Report]:
     """Deals groups of runs to the processes of a backend; their reports, when all have ended.
@@ -194,6 +191,7 @@ def on_workers(
     from dpfl_cli.simulation.grouping import memory_budget
     from dpfl_cli.simulation.memory import keep_freed_memory
     from dpfl_cli.simulation.plan import with_values
+    from dpfl_cli.simulation.plugins import listed_plugins
 
     plans = [plan for group in groups for plan in group]
     keep_freed_memory()
@@ -212,7 +210,7 @@ def on_workers(
                 number=number,
                 configs=[with_values(composed[i], {"launcher.memory": shares[i]}) for i in shares],
                 ids=list(shares),
-                plugins=list(plugins),
+                plugins=listed_plugins(),
                 outputs=str(store.outputs.resolve()),
                 folder=folder,
                 home=str(Path.cwd()),
@@ -224,12 +222,11 @@ def on_workers(
             )
             assignments.append(one)
         with deferred_interrupt(progress) as stop:
-            return _attend(backend, entry, assignments, progress, stop)
+            return _attend(backend, assignments, progress, stop)
 
 
 def _attend(
     backend: Backend,
-    entry: Entry,
     assignments: Sequence[Assignment],
     progress: Progress,
     stop: Callable[[], bool],
@@ -238,7 +235,7 @@ def _attend(
     reports.
     """
     inboxes = [Inbox(Path(one.folder) / str(one.number)) for one in assignments]
-    with backend.start(entry, assignments) as futures:
+    with backend.start(worker, assignments) as futures:
         running = list(zip(futures, inboxes, strict=True))
         while running:
             time.sleep(POLL)
@@ -281,9 +278,12 @@ def prepare_process(own: Assignment) -> None:
     os.environ |= {COMMAND: own.command, **dict.fromkeys(THREADS, str(own.threads))}
 
 
-def prepared_work(own: Assignment) -> Report:
-    """What a worker process does where there are no plugins to load."""
+def worker(own: Assignment) -> Report:
+    """What a worker process does: takes its cores, loads the plugins that its parent had, works."""
     prepare_process(own)
+    from dpfl_cli.simulation.plugins import load_plugins
+
+    load_plugins(own.plugins)
     return work(own)
 
 

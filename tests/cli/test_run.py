@@ -22,12 +22,12 @@ import pytest
 from rich.console import Console
 
 from dpfl_cli.cli.main import COMMANDS, main
-from dpfl_cli.cli.plugins import load_plugins
 from dpfl_cli.cli.tables import print_results
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, StoreError
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.plugins import load_plugins
 from dpfl_cli.simulation.store import RunStore
 
 SMALL = ["dataset.clients=12", "dataset.dimension=5", "rounds=4"]

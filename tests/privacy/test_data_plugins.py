@@ -14,7 +14,6 @@ import torch
 
 import dpfl_cli as dpfl
 import dpfl_cli.config.component as component_module
-from dpfl_cli.cli.plugins import load_plugins
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.federation import Federation
@@ -30,6 +29,7 @@ from dpfl_cli.simulation.federations import federation_of
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.neighbours import with_records
 from dpfl_cli.simulation.plan import Plan, make_plan
+from dpfl_cli.simulation.plugins import load_plugins
 from dpfl_cli.simulation.stack import Stack
 
 MODEL = """

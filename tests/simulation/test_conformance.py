@@ -13,11 +13,11 @@ import pytest
 import dpfl_cli.config.component as component_module
 from dpfl_cli.cli.check import SMALL, Case, cases, check
 from dpfl_cli.cli.main import main
-from dpfl_cli.cli.plugins import ENVIRONMENT, load_plugins
 from dpfl_cli.config.component import components, lookup
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.simulation.checked import note_check, passed
 from dpfl_cli.simulation.plan import load_components, make_plan
+from dpfl_cli.simulation.plugins import ENVIRONMENT, load_plugins
 from dpfl_cli.simulation.results import privacy_report
 
 load_components()

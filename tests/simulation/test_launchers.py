@@ -152,7 +152,7 @@ class Threads:
     ) -> Iterator[list[Future[workers.Report]]]:
         def run(share: workers.Assignment) -> workers.Report:
             self.started(share)
-            return entry(share)
+            return workers.work(share)  # this process keeps its cores and its folder
 
         with ThreadPoolExecutor(1) as pool:
             yield [pool.submit(run, share) for share in shares]
@@ -178,9 +178,7 @@ def grid(*overrides: str) -> list[dict[str, Any]]:
 def spread(
     configs: list[dict[str, Any]], store: RunStore, backend: Any, progress: Progress = QUIET
 ) -> list[Outcome]:
-    return workers.execute_on_workers(
-        configs, make_plans(configs), store, progress, backend, workers.work
-    )
+    return workers.execute_on_workers(configs, make_plans(configs), store, progress, backend)
 
 
 @pytest.mark.usefixtures("two_cores")
@@ -293,7 +291,7 @@ def audited(
     store.prepare()
     try:
         alone = [[plan] for plan in plans]
-        workers.on_workers(composed, alone, store, progress, backend, workers.work, canaries=20)
+        workers.on_workers(composed, alone, store, progress, backend, canaries=20)
     finally:
         assert list(store.partial.iterdir()) == []
     return {one.id: one.content(SCORES) for one in store.all()}
