@@ -140,8 +140,7 @@ def _of_numbers(args: argparse.Namespace) -> Question:
 
 def _of_run(overrides: Sequence[str], plugins: Sequence[str]) -> Question:
     """A question about a run: its data, its model and its noise."""
-    from dpfl_cli.reproduction.problems import problem_facts
-    from dpfl_cli.reproduction.theory import noise_of, scaffnew_bound
+    from dpfl_cli.reproduction.facts import noise_of, problem_facts, scaffnew_bound
 
     chosen = {word.partition("=")[0] for word in overrides}
     if "algorithm" in chosen and "algorithm=scaffnew" not in overrides:

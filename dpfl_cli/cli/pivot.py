@@ -76,6 +76,9 @@ def _cells(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> pd
                 f"{words}: its runs differ in {', '.join(varying(list(settings)))}; add that to "
                 "--rows or --cols, or choose with --where"
             )
-    cells = grouped["value"].agg(["mean", "std", "count"]).rename(columns={"count": "seeds"})
-    text = grouped["value"].agg(lambda one: mean_text(list(one.dropna()), len(one)))
-    return cells.assign(text=text)
+    return grouped["value"].agg(
+        mean="mean",
+        std="std",
+        seeds="count",
+        text=lambda one: mean_text(list(one.dropna()), len(one)),
+    )

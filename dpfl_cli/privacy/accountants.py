@@ -185,9 +185,7 @@ def price(ledger: Ledger, accountant: Accountant, delta: float) -> Price:
         guarantee=accountant.guarantee,
         delta=delta,
         releases=ledger.releases,
-        unit=_common(ledger, "unit"),
-        relation=_common(ledger, "relation"),
-        scope=_common(ledger, "scope"),
+        **{what: _common(ledger, what) for what in ("unit", "relation", "scope")},
         vacuous=vacuous,
     )
 

@@ -62,9 +62,7 @@ def poisson_epsilon(
     *options: Hashable,
 ) -> float:
     """Epsilon of `of_rounds` by an accountant of dp-accounting, made of these options."""
-    levels, counts = np.unique(entry.parameters(), return_counts=True)
-    composed = tuple(zip(levels.tolist(), counts.tolist(), strict=True))
-    return _epsilon_of(accountant, options, composed, entry.rate, delta)
+    return _epsilon_of(accountant, options, tuple(entry.levels().items()), entry.rate, delta)
 
 
 @lru_cache(maxsize=64)  # runs of a grid often share their ledger, and so do methods

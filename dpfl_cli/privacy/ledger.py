@@ -102,6 +102,13 @@ class LedgerEntry:
             return np.asarray(self.parameter, float)
         return np.full(self.count, float(self.parameter))
 
+    def levels(self) -> dict[float, int]:
+        """Noise multiplier (or pure epsilon) -> how many releases it costs as much as."""
+        if isinstance(self.parameter, tuple):
+            levels, counts = np.unique(self.parameters(), return_counts=True)
+            return dict(zip(levels.tolist(), counts.tolist(), strict=True))
+        return {float(self.parameters()[0]): self.charges}
+
     def scaled(self, factor: float) -> LedgerEntry:
         """With every noise multiplier times a factor."""
         if isinstance(self.parameter, tuple):

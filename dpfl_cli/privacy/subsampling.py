@@ -14,7 +14,7 @@ With the mechanism's own curve e(j), a batch of b out of n records, g = b / n, a
 
 import math
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -26,7 +26,7 @@ from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 LARGEST_ORDER = 1 << 20
 
 
-def gaussian_rdp(orders: np.ndarray, noise_multiplier: float) -> np.ndarray:
+def gaussian_rdp(orders: Any, noise_multiplier: float) -> Any:
     """a / (2 z^2): Rényi divergence of a Gaussian release with noise multiplier z (Mironov 2017,
     Corollary 3).
     """
@@ -58,10 +58,10 @@ def without_replacement_rdp(
             f"order {order}, rate {rate}, noise multiplier {noise_multiplier}: need an integer >= "
             "2, (0, 1], > 0"
         )
-    own = order / (2.0 * noise_multiplier**2)
+    own = gaussian_rdp(order, noise_multiplier)
     if rate == 1:
         return own
-    second = 2.0 / (2.0 * noise_multiplier**2)  # e(2)
+    second = gaussian_rdp(2.0, noise_multiplier)  # e(2)
     # ln min(4 (e^e(2) - 1), 2 e^e(2)): the first is the smaller one while e^e(2) < 2
     factor = (
         np.log(4.0) + np.log(np.expm1(second)) if second < np.log(2.0) else np.log(2.0) + second
@@ -214,12 +214,8 @@ class WangRdpAccountant(Accountant):
 
 def rdp_of(entries: list[LedgerEntry], order: int, capped: bool = True) -> float:
     """Renyi divergence of Gaussian releases at an integer order, added up."""
-    total = []
-    for entry in entries:
-        if isinstance(entry.parameter, tuple):
-            levels, counts = np.unique(entry.parameters(), return_counts=True)
-        else:
-            levels, counts = np.array([entry.parameters()[0]]), np.array([entry.charges])
-        for level, count in zip(levels.tolist(), counts.tolist(), strict=True):
-            total.append(count * without_replacement_rdp(order, entry.rate or 1.0, level, capped))
-    return math.fsum(total)
+    return math.fsum(
+        count * without_replacement_rdp(order, entry.rate or 1.0, level, capped)
+        for entry in entries
+        for level, count in entry.levels().items()
+    )

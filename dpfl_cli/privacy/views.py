@@ -34,12 +34,8 @@ def mean_alone(ledger: Ledger, clients: int) -> Ledger | None:
     """
     entries = []
     for entry in ledger.entries:
-        if (
-            entry.kind != "gaussian"
-            or entry.shape != "vector"
-            or entry.scope != "client"
-            or entry.unit != "client"
-        ):
+        sent = entry.kind, entry.shape, entry.scope, entry.unit
+        if sent != ("gaussian", "vector", "client", "client"):
             return None
         mean = entry.composed().scaled(math.sqrt(clients))
         entries.append(replace(mean, scope="federation"))

@@ -171,9 +171,9 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """Vertical lines in a figure at a number, or at the values that a measure has in the panel."""
+    """Vertical lines in a figure at the values that a measure has in the panel."""
 
-    at: float | str
+    at: str
     title: str
 
 

@@ -36,22 +36,21 @@ def curves(found: ScaffnewBound) -> pd.DataFrame:
     least = min(found.probability / 10.0, 0.1)
     probabilities = np.unique(np.append(np.geomspace(least, 1.0, POINTS), found.probability))
     lengths = sorted({max(1.0, float(round(best * factor))) for factor in TIMES})
-    made = [_curve(found, "iterations", times, p, p == found.probability) for p in chances]
-    made += [
-        _curve(found, "probability", time, probabilities, time == found.iterations)
-        for time in lengths
-    ]
-    return pd.concat(made, ignore_index=True)
-
-
-def _curve(
-    found: ScaffnewBound, over: str, iterations: Any, probability: Any, best: bool
-) -> pd.DataFrame:
-    times, chances = np.broadcast_arrays(iterations, probability)
-    bound = found.bound(times, chances, found.step)
-    points = {"over": over, "iterations": iterations, "probability": probability}
-    curve = pd.DataFrame({**points, "step": found.step, "bound": bound, "best": best})
-    return curve.astype({"iterations": int})
+    over_times = pd.DataFrame({"probability": chances}).merge(
+        pd.DataFrame({"iterations": times}), "cross"
+    )
+    over_chances = pd.DataFrame({"iterations": lengths}).merge(
+        pd.DataFrame({"probability": probabilities}), "cross"
+    )
+    over_times["best"] = over_times["probability"] == found.probability
+    over_chances["best"] = over_chances["iterations"] == found.iterations
+    parts = {"iterations": over_times, "probability": over_chances}
+    points = pd.concat(parts, names=["over"]).reset_index(level="over")
+    iterations, probability = (points[name].to_numpy() for name in parts)
+    bound = found.bound(iterations, probability, found.step)
+    points = points.assign(step=found.step, bound=bound).astype({"iterations": int})
+    columns = ["over", "iterations", "probability", "step", "bound", "best"]
+    return points[columns].reset_index(drop=True)
 
 
 def draw_bound(found: ScaffnewBound, drawn: pd.DataFrame, setting: str) -> dict[str, bytes]:

@@ -179,19 +179,17 @@ class _Drawing:
             axis.xaxis.set_minor_locator(NullLocator())
 
     def _mark(self, axis: Axes, mark: Mark, panel: Mapping[str, Any]) -> None:
-        """Vertical lines at a number, or at every different value of a measure whose labels, where
-        it has them, are the panel's; in the colour of its series, if they are several.
+        """Vertical lines at every different value of a measure whose labels, where it has them, are
+        the panel's; in the colour of its series, if they are several.
         """
-        places = pd.DataFrame({"value": [mark.at], "colour": [GREY]})
-        if isinstance(mark.at, str):
-            found = self.rows[(self.rows[MEASURE] == mark.at) & np.isfinite(self.rows["value"])]
-            for name, wanted in panel.items():
-                fits = matching(found, {name: wanted}, self.labels).index
-                found = found[found.index.isin(fits) | (found[name] == "")]
-            colours = {"": GREY} | {name: look.colour for name, look in self.names.items()}
-            own = found[self.spec.series].map(colours) if self.spec.series else GREY
-            found = found.assign(value=found["value"].map("{:.6g}".format).astype(float))
-            places = found.assign(colour=own)[["value", "colour"]].dropna().drop_duplicates()
+        found = self.rows[(self.rows[MEASURE] == mark.at) & np.isfinite(self.rows["value"])]
+        for name, wanted in panel.items():
+            fits = matching(found, {name: wanted}, self.labels).index
+            found = found[found.index.isin(fits) | (found[name] == "")]
+        colours = {"": GREY} | {name: look.colour for name, look in self.names.items()}
+        own = found[self.spec.series].map(colours) if self.spec.series else GREY
+        found = found.assign(value=found["value"].map("{:.6g}".format).astype(float), colour=own)
+        places = found[["value", "colour"]].dropna().drop_duplicates()
         alone = places["value"].nunique() == 1
         line: Any = {"linewidth": 1.2, "linestyle": ":"}
         for place, colour in places.itertuples(index=False):

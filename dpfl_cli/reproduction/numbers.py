@@ -1,7 +1,7 @@
 """The numbers of one group of runs: what finished runs report, and what plans know beforehand."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +9,7 @@ from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.privacy.accountants import accountant, price
 from dpfl_cli.privacy.views import priced_part
 from dpfl_cli.reproduction.artifact import Artifact
-from dpfl_cli.reproduction.attacks import attack_facts
-from dpfl_cli.reproduction.audits import audit_facts
+from dpfl_cli.reproduction.facts import FACTS
 from dpfl_cli.reproduction.grid import Cell
 from dpfl_cli.reproduction.measure import (
     BEST,
@@ -24,10 +23,7 @@ from dpfl_cli.reproduction.measure import (
     Price,
     Where,
 )
-from dpfl_cli.reproduction.problems import problem_facts
 from dpfl_cli.reproduction.rows import fitting
-from dpfl_cli.reproduction.sizes import size_facts
-from dpfl_cli.reproduction.theory import theory_facts
 from dpfl_cli.simulation.results import privacy_report
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunRecord
@@ -51,13 +47,6 @@ PRIVACY = [
     "not_covered",
 ]
 TUNING = "tuning not included"
-FACTS: dict[str, Callable[[Plan], Mapping[str, Any]]] = {
-    "problem": problem_facts,
-    "attack": attack_facts,
-    "audit": audit_facts,
-    "theory": theory_facts,
-    "sizes": size_facts,
-}
 
 Row = dict[str, Any]
 

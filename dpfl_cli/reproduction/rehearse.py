@@ -4,9 +4,10 @@ anything runs: metrics' places, labels, measures, axes, and what claims ask for.
 
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from dpfl_cli.reproduction.figure import canvas_of
 from dpfl_cli.reproduction.grid import Cell, labelled, requests
 from dpfl_cli.reproduction.judge import judge
 from dpfl_cli.reproduction.layout import page
-from dpfl_cli.reproduction.measure import Derived, Metric, Where
+from dpfl_cli.reproduction.measure import Metric
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rows import PSEUDO, check_values, matching
 from dpfl_cli.reproduction.search import Found
@@ -128,56 +129,55 @@ def check_names(artifact: Artifact) -> None:
 
     A label, or a value, of another scale only is known too.
     """
-    labels = list(artifact.choices)
+    labels, measures = list(artifact.choices), artifact.measure_names
     pseudo = [*labels, *PSEUDO]
-
-    def known(names: Sequence[str], among: Sequence[str], what: str, place: str) -> None:
-        for name in names:
-            if name and name not in among:
-                where = f"artifact {artifact.name}: {place}"
-                raise ConfigError(f"{where}: no {what} '{name}'; {nearest(name, among)}")
-
-    def selects(where: Where, place: str) -> None:
-        known(list(where), pseudo, "label", f"{place}: where")
+    names = {  # field -> what it names, and one of what
+        "better": ("value", ["lower", "higher"]),
+        "prior": ("value", ["holds", "fails", "open"]),
+        "kind": ("kind", ["lines", "bars", "heatmap"]),
+        "log": ("axis", ["x", "y", "colour"]),
+        "over": ("label", labels),
+        **dict.fromkeys(
+            ("where", "per", "rows", "columns", "panels", "series", "y"), ("label", pseudo)
+        ),
+        "by": ("measure", list(artifact.measures)),
+        **dict.fromkeys(("cells", "measures"), ("measure", measures)),
+        "x": ("label or measure", [*pseudo, *measures]),
+    }
+    parts: list[tuple[str, Any]] = [
+        *((f"measure {name}", one) for name, one in artifact.measures.items()),
+        *(("best", one) for one in artifact.best),
+        *((f"tables[{number}]", one) for number, one in enumerate(artifact.tables)),
+        *((f"figures[{number}]", one) for number, one in enumerate(artifact.figures)),
+        *((f"claim {one.id}", one) for one in artifact.claims),
+    ]
+    if artifact.numbers is not None:
+        ours = [
+            [one] if isinstance(one, str) else one for one in artifact.numbers.measures.values()
+        ]
+        parts.append(
+            ("numbers", SimpleNamespace(measures=chain(*ours), where=artifact.numbers.where))
+        )
+    for place, part in parts:
+        for field, (what, among) in names.items():
+            given = getattr(part, field, None) or ()
+            for name in [given] if isinstance(given, str) else given:
+                if name not in among:
+                    near = nearest(name, among)
+                    where = f"artifact {artifact.name}: {place}: {field}"
+                    raise ConfigError(f"{where}: no {what} '{name}'; {near}")
         try:
-            check_values(where, artifact.choices)
+            check_values(getattr(part, "where", {}), artifact.choices)
         except ConfigError as error:
             raise ConfigError(f"artifact {artifact.name}: {place}: where: {error}") from None
-
-    for name, measure in artifact.measures.items():
-        known([measure.better or ""], ["lower", "higher"], "value", f"measure {name}: better")
-        selects(measure.where, f"measure {name}")
-        if isinstance(measure, Derived):
-            known(measure.per, pseudo, "label", f"measure {name}: per")
     for rule in artifact.best:
-        known(rule.over, labels, "label", "best: over")
-        selects(rule.where, "best")
-        known([rule.by], list(artifact.measures), "measure", "best: by")
         if artifact.measures[rule.by].better is None:
             raise ConfigError(f"artifact {artifact.name}: measure {rule.by}: say which is better")
     for number, table in enumerate(artifact.tables):
-        place = f"tables[{number}]"
-        known([*table.rows, *table.columns], pseudo, "label", place)
-        known(table.cells, artifact.measure_names, "measure", place)
         if not table.cells:
-            raise ConfigError(f"artifact {artifact.name}: {place}: no cells; name a measure")
-        selects(table.where, place)
-    for number, figure in enumerate(artifact.figures):
-        place = f"figures[{number}]"
-        known([figure.kind], ["lines", "bars", "heatmap"], "kind", place)
-        known(figure.log, ["x", "y", "colour"], "axis", place)
-        names = [figure.y, figure.series or "", *figure.panels]
-        known(names, pseudo, "label", place)
-        known([figure.x], [*pseudo, *artifact.measure_names], "label or measure", place)
-        known(figure.measures, artifact.measure_names, "measure", place)
-        selects(figure.where, place)
-    if artifact.numbers is not None:
-        ours = [artifact.numbers.measures[word] for word in artifact.numbers.measures]
-        many = [name for one in ours for name in ([one] if isinstance(one, str) else one)]
-        known(many, artifact.measure_names, "measure", "numbers: measures")
-        selects(artifact.numbers.where, "numbers")
-    for claim in artifact.claims:
-        known([claim.prior], ["holds", "fails", "open"], "value", f"claim {claim.id}: prior")
+            raise ConfigError(
+                f"artifact {artifact.name}: tables[{number}]: no cells; name a measure"
+            )
     ids = [claim.id for claim in artifact.claims]
     for twice in {one for one in ids if ids.count(one) > 1}:
         raise ConfigError(f"artifact {artifact.name}: two claims are called {twice}; rename one")

@@ -8,7 +8,7 @@ import pytest
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.reproduction.attacks import PROVED, attack_facts
+from dpfl_cli.reproduction.facts import PROVED, attack_facts
 from dpfl_cli.simulation.plan import make_plan
 
 PLAIN = [

@@ -13,9 +13,8 @@ from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.sources import locate
 from dpfl_cli.papers import artifacts
 from dpfl_cli.reproduction.artifact import Scale
+from dpfl_cli.reproduction.facts import problem_facts, scaffnew_bound
 from dpfl_cli.reproduction.grid import Request, requests
-from dpfl_cli.reproduction.problems import problem_facts
-from dpfl_cli.reproduction.theory import scaffnew_bound
 from dpfl_cli.simulation.plan import make_plan
 
 NAMES = ("scaffnew/fig12", "scaffnew/fig12_splits", "scaffnew/scaling")

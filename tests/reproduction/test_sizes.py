@@ -6,7 +6,7 @@ import pytest
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.reproduction.sizes import size_facts
+from dpfl_cli.reproduction.facts import size_facts
 from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.run_plan import Plan
 

@@ -16,12 +16,17 @@ from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data.sources import locate
 from dpfl_cli.privacy.nominal import zcdp_v
 from dpfl_cli.reproduction.api import Artifact, Fact, Figure, Mark, Run, Scale, Size
+from dpfl_cli.reproduction.facts import (
+    UNLIMITED,
+    noise_of,
+    problem_facts,
+    scaffnew_bound,
+    theory_facts,
+)
 from dpfl_cli.reproduction.figure import canvas_of
 from dpfl_cli.reproduction.grid import cells
 from dpfl_cli.reproduction.look import COLOURS, GREY
-from dpfl_cli.reproduction.problems import problem_facts
 from dpfl_cli.reproduction.reduce import rows_of_runs
-from dpfl_cli.reproduction.theory import UNLIMITED, noise_of, scaffnew_bound, theory_facts
 from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.run_plan import Plan
 
@@ -197,11 +202,7 @@ def swept(scale: Scale) -> Iterator[Run]:
 
 def test_advice_stands_in_rows_and_as_lines_in_panels() -> None:
     """A vertical line at T* in the colour of its epsilon, in grey where it is one for all."""
-    marks = [
-        Mark(at="advised", title="T*"),
-        Mark(at="steps", title="1/p*"),
-        Mark(at=6, title="six"),
-    ]
+    marks = [Mark(at="advised", title="T*"), Mark(at="steps", title="1/p*")]
     artifact = Artifact(
         id="swept",
         title="Swept",
@@ -226,4 +227,4 @@ def test_advice_stands_in_rows_and_as_lines_in_panels() -> None:
         for line in canvas.axes[0].lines
         if np.asarray(line.get_ydata()).tolist() == [0, 1]
     }
-    assert found == {(few, COLOURS[0]), (many, COLOURS[1]), (5.0, GREY), (6.0, GREY)}
+    assert found == {(few, COLOURS[0]), (many, COLOURS[1]), (5.0, GREY)}
