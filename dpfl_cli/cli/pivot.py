@@ -76,9 +76,9 @@ def _cells(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> pd
                 f"{words}: its runs differ in {', '.join(varying(list(settings)))}; add that to "
                 "--rows or --cols, or choose with --where"
             )
-    return grouped["value"].agg(
-        mean="mean",
-        std="std",
-        seeds="count",
-        text=lambda one: mean_text(list(one.dropna()), len(one)),
+    return grouped.agg(
+        mean=("value", "mean"),
+        std=("value", "std"),
+        seeds=("value", "count"),
+        text=("value", lambda one: mean_text(list(one.dropna()), len(one))),
     )
