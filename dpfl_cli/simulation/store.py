@@ -249,12 +249,11 @@ class RunStore:
             write_atomically(path, payload)
 
     def begin_forced(self, run_id: str) -> None:
-        """Marks an unfinished rerun of a finished run, so that an interruption of it can be gone on
-        with.
-        """
-        self._forced_mark(run_id).parent.mkdir(parents=True, exist_ok=True)
+        """Marks a rerun of a finished run, so that an interruption of it can be gone on with."""
+        mark = self._forced_mark(run_id)
+        mark.parent.mkdir(parents=True, exist_ok=True)
         self.checkpoint_file(run_id).unlink(missing_ok=True)
-        self._forced_mark(run_id).touch()
+        mark.touch()
 
     def is_forced(self, run_id: str) -> bool:
         """Whether what is unfinished is a forced rerun."""
@@ -264,9 +263,7 @@ class RunStore:
         return self.partial / run_id / "forced"
 
     def recover(self, run_id: str) -> None:
-        """Ends an exchange of results that was killed between taking the old one away and putting
-        the new one in its place.
-        """
+        """Ends an exchange of results that was killed between its two renames."""
         target, unfinished = self.runs / run_id, self.partial / run_id
         if not target.exists() and (unfinished / "replaced").exists():
             # the new one was complete before the old one was taken away
@@ -276,11 +273,8 @@ class RunStore:
     def publish(
         self, run_id: str, files: Mapping[str, bytes], keep_checkpoint: bool = False
     ) -> RunRecord:
-        """Publishes a finished run: all its files or none, then drops its checkpoint (unless it is
-        to be tried again).
-
-        An existing folder of the same id (a failed run, or a forced rerun) is exchanged for the new
-        one.
+        """Publishes a finished run, all its files or none, in the place of one with its id (failed,
+        or forced again); drops its checkpoint unless it is to be tried again.
         """
         target, unfinished = self.runs / run_id, self.partial / run_id
         old = unfinished / "replaced"
@@ -320,12 +314,8 @@ def write_atomically(path: Path, payload: bytes) -> None:
 
 
 def replace_folder(target: Path, files: Mapping[str, bytes], new: Path, old: Path) -> None:
-    """Puts a folder of these files in the place of `target` by renames: whole, once it is on the
-    disk.
-
-    Args:
-      new: where the folder is written first, on the same disk.
-      old: where what was in that place goes, and stays.
+    """Puts a folder of these files, written as `new` until it is on the disk, in the place of
+    `target` by one rename; what was there becomes `old`.
     """
     shutil.rmtree(new, ignore_errors=True)
     written = {new / name: content for name, content in files.items()}
