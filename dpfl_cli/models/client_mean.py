@@ -41,7 +41,7 @@ class ClientMeanNetwork(Network):
         return super().unreleased() | (self.test_metrics if owned else frozenset())
 
     def test_weights(self, federation: Federation) -> np.ndarray:
-        return test_weights(federation, self.settings.average, self.test_sizes(federation))
+        return shares_of(federation, self.settings.average, self.test_sizes(federation))
 
     def test_sizes(self, federation: Federation) -> np.ndarray:
         """[N] how much a test record counts in its client's mean; all alike."""
@@ -53,7 +53,7 @@ class ClientMeanNetwork(Network):
         return {**found, "test_error": 100.0 - found["accuracy"]}
 
 
-def test_weights(federation: Federation, average: str, sizes: np.ndarray) -> np.ndarray:
+def shares_of(federation: Federation, average: str, sizes: np.ndarray) -> np.ndarray:
     """[N] weights of the test records, whose sum is 1.
 
     Args:
@@ -71,10 +71,6 @@ def test_weights(federation: Federation, average: str, sizes: np.ndarray) -> np.
     shares = np.zeros(len(totals))
     shares[counted] = 1.0 / totals[counted] / len(counted)
     return sizes * shares[natural]
-
-
-# pytest takes it for a test where it is imported
-test_weights.__test__ = False  # type: ignore[attr-defined]
 
 
 def own_clients(federation: Federation) -> np.ndarray | None:

@@ -243,15 +243,9 @@ class Network(Objective):
 
     def _tested(self, parameters: Tensor) -> dict[str, Tensor]:
         """Each [R]: means of `scores` over test records; none where a federation has none."""
-
-        def test(federation: Federation) -> Weighted:
-            records = federation.dataset.test
-            assert records is not None
-            return records, np.arange(len(records)), self.test_weights(federation)
-
         if any(federation.dataset.test is None for federation in self.federations):
             return {}
-        return self._evaluated(parameters, self.scores, test)
+        return self._evaluated(parameters, self.scores, self._tests)
 
     def record_gradients(
         self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor
@@ -352,6 +346,12 @@ class Network(Objective):
             part = part.first(most)
         weights = np.repeat(1.0 / np.maximum(part.counts, 1) / part.clients, part.counts)
         return federation.dataset.train, part.indices, weights
+
+    def _tests(self, federation: Federation) -> Weighted:
+        """The test records, with `test_weights`."""
+        records = federation.dataset.test
+        assert records is not None
+        return records, np.arange(len(records)), self.test_weights(federation)
 
     def _evaluated(
         self, parameters: Tensor, scores: Scores, of: Callable[[Federation], Weighted]

@@ -19,7 +19,7 @@ from dpfl_cli.data.fed_ixi import volumes_info
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.leaf_reddit import IGNORED, sequences_info
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models.client_mean import own_clients, test_weights
+from dpfl_cli.models.client_mean import own_clients, shares_of
 from dpfl_cli.models.cnn5x5 import Cnn5x5, Cnn5x5Settings
 from dpfl_cli.models.lstm2 import Lstm2, Lstm2Settings, PlainLstm
 from dpfl_cli.models.unet3d import Convolution, Unet3d, Unet3dSettings
@@ -353,12 +353,12 @@ def test_weights_are_means_over_clients_then_over_records() -> None:
     federation = federation_of(Cnn5x5, [3, 2, 1], [4, 1, 2])
     ones = np.ones(7)
     np.testing.assert_allclose(
-        test_weights(federation, "clients", ones), np.repeat([1 / 12, 1 / 3, 1 / 6], [4, 1, 2])
+        shares_of(federation, "clients", ones), np.repeat([1 / 12, 1 / 3, 1 / 6], [4, 1, 2])
     )
-    np.testing.assert_allclose(test_weights(federation, "pooled", ones), 1 / 7)
+    np.testing.assert_allclose(shares_of(federation, "pooled", ones), 1 / 7)
     sizes = np.array([1, 2, 3, 0, 5, 1, 1.0])
     np.testing.assert_allclose(
-        test_weights(federation, "clients", sizes),
+        shares_of(federation, "clients", sizes),
         np.array([1 / 6, 2 / 6, 3 / 6, 0, 1, 1 / 2, 1 / 2]) / 3,
     )
     some = replace(
@@ -366,15 +366,15 @@ def test_weights_are_means_over_clients_then_over_records() -> None:
     )  # clients 2 and 0 take part
     assert own_clients(some).tolist() == [2, 0]
     np.testing.assert_allclose(
-        test_weights(some, "clients", ones), np.repeat([1 / 8, 0, 1 / 4], [4, 1, 2])
+        shares_of(some, "clients", ones), np.repeat([1 / 8, 0, 1 / 4], [4, 1, 2])
     )
     dealt = replace(
         federation, partition=Partition.from_lists([np.array([0, 5]), np.array([1, 2, 3, 4])])
     )
     assert own_clients(dealt) is None
-    np.testing.assert_allclose(test_weights(dealt, "clients", ones), 1 / 7)
+    np.testing.assert_allclose(shares_of(dealt, "clients", ones), 1 / 7)
     without = replace(federation, dataset=replace(federation.dataset, test_natural=None))
-    np.testing.assert_allclose(test_weights(without, "clients", ones), 1 / 7)
+    np.testing.assert_allclose(shares_of(without, "clients", ones), 1 / 7)
 
 
 def test_accuracy_is_the_mean_of_the_clients() -> None:
