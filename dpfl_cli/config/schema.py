@@ -53,11 +53,20 @@ class ParticipationSettings(Settings):
 
 
 class EvaluationSettings(Settings):
-    """When models are evaluated, and which."""
+    """When models are evaluated, and which: besides after round 0 and the last, after every so many
+    rounds, or after these `rounds` alone.
+    """
 
     every: Count
+    rounds: Annotated[list[Count], Field(min_length=1)] | None = None
     average_last: Count
     final_window: Count
+
+    def after(self, done: int) -> int:
+        """The first round after so many that is evaluated; 0 where none is."""
+        if self.rounds is None:
+            return done - done % self.every + self.every
+        return min((number for number in self.rounds if number > done), default=0)
 
 
 class RuntimeSettings(Settings):

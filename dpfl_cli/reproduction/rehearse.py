@@ -190,11 +190,12 @@ def made_up(artifact: Artifact, plan: Plan, shown: int = SHOWN) -> RunRecord:
     draws = np.random.default_rng(zlib.crc32(plan.id.encode()))
     asked = [one for one in artifact.measures.values() if isinstance(one, Metric)]
     names = {name for one in asked for name in (one.metric, *one.plus)}
-    every = plan.evaluation.every
+    every, alone = plan.evaluation.every, plan.evaluation.rounds
     step = every * max(1, plan.rounds // (shown * every))
     rounds = {0, every, *range(step, plan.rounds + 1, step), plan.rounds}
     rounds |= {number for one in asked for number in one.rounds if number <= plan.rounds}
     rounds |= {one.at for one in asked if isinstance(one.at, int) and one.at <= plan.rounds}
+    rounds = rounds if alone is None else {0, *alone, plan.rounds}
     rows: list[dict[str, float]] = [
         {"round": number} | {name: float(draws.uniform(40, 60)) for name in sorted(names)}
         for number in sorted(rounds)

@@ -71,12 +71,13 @@ class Member:
 
     @property
     def due(self) -> bool:
-        """Whether its model is to be evaluated now: at round 0, every `every` rounds and after the
-        last, once.
+        """Whether its model is to be evaluated now, once: at round 0, where `evaluation` says so,
+        and after the last round.
         """
         if self.rows and self.rows[-1]["round"] >= self.round:
             return False
-        return self.round % self.plan.evaluation.every == 0 or self.round >= self.plan.last_round
+        asked = self.plan.evaluation.after(self.round - 1) == self.round
+        return asked or self.round in (0, self.plan.last_round)
 
     def check_ledger(self) -> None:
         """Refuses a run whose ledger is not the one that was planned: a release too many, one never

@@ -307,8 +307,9 @@ class Stack:
 
     def until_event(self) -> int:
         """Rounds up to the next after which a member is evaluated or at its end."""
-        every = self.members[0].plan.evaluation.every
-        return int(np.minimum(every - self.rounds % every, self._last - self.rounds).min())
+        after = self.members[0].plan.evaluation.after
+        counted = zip(self.rounds.tolist(), self._last.tolist(), strict=True)
+        return min(min(after(done) or last, last) - done for done, last in counted)
 
     def evaluate(self, diagnostics: Mapping[str, Tensor]) -> None:
         """Appends a row to every member that is due, and marks those that diverged."""

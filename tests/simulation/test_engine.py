@@ -154,15 +154,18 @@ def test_diagnostics_are_computed_in_rounds_that_are_shown_only(
         module, "update_diagnostics", lambda update: looks.append(1) or genuine(update)
     )
     found = {}
-    for every, times in ((1, 7), (3, 3)):  # after 3, 6 and 7 rounds
-        (plan,) = plans_of(f"algorithm={algorithm}", f"evaluation.every={every}", rounds=[7])
+    # after all of 7 rounds, after 3, 6 and 7, after 2, 5 and 7
+    for words, times in (("every=1", 7), ("every=3", 3), ("rounds=[2,5]", 3)):
+        (plan,) = plans_of(f"algorithm={algorithm}", f"evaluation.{words}", rounds=[7])
         (member,) = finish([plan]).values()
         assert len(looks) == times
         looks.clear()
-        found[every] = {row["round"]: row for row in member.rows}
+        found[words] = {row["round"]: row for row in member.rows}
         assert {"clipped_fraction", "mean_squared_norm", "repaired"} <= set(member.unreleased)
-    assert sorted(found[3]) == [0, 3, 6, 7]
-    assert found[3] == {number: found[1][number] for number in found[3]}
+    assert sorted(found["every=3"]) == [0, 3, 6, 7]
+    assert sorted(found["rounds=[2,5]"]) == [0, 2, 5, 7]
+    for some in found.values():
+        assert some == {number: found["every=1"][number] for number in some}
 
 
 def test_rounds_are_counted_at_events_and_a_round_that_broke_is_not_done(

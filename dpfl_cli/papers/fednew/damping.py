@@ -48,7 +48,11 @@ OWN = {
     "algorithm.server_lr": 1.0,
     "evaluation.final_window": 5,  # nothing is chosen by it here
 }
-SMALLER: Mapping[str, Values] = {"smoke": {**PIXELS, "rounds": 10}, "quick": SMALL, "paper": {}}
+SMALLER: Mapping[str, Values] = {
+    "smoke": {**PIXELS, "rounds": 10},
+    "quick": SMALL,
+    "paper": {"evaluation.rounds": [*ROUNDS]},
+}
 
 # --- claims -----------------------------------------------------------------------------------
 
