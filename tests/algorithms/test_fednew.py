@@ -571,13 +571,16 @@ def test_duals_stay_with_the_clients() -> None:
 def test_rounds_on_a_device_share_their_covariance_factors(
     method: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A device is not asked whether the damping is the same as before: it has to be the same
-    tensor.
+    """A device is asked for the damping and the bound once, and not whether they are the same as
+    before: they have to be the same tensors.
     """
-    made = []
+    made, asked = [], []
     factor = second_order.covariance_inverse
     monkeypatch.setattr(
         second_order, "covariance_inverse", lambda *args: made.append(args) or factor(*args)
+    )
+    monkeypatch.setattr(
+        second_order, "told", lambda values: asked.append(values) or [1.0] * len(values)
     )
     monkeypatch.setattr(stack, "pick_device", lambda name: torch.device("meta"))
     data = [
@@ -596,6 +599,7 @@ def test_rounds_on_a_device_share_their_covariance_factors(
     ]
     batch = Stack([Member(make_plan(compose_config([*words, "rounds=4"])))])
     batch.step(shown=False)
-    first = len(made)
+    first = len(made), len(asked)
     batch.step(shown=False)
-    assert 0 < first == len(made)
+    assert 0 not in first
+    assert first == (len(made), len(asked))

@@ -75,7 +75,7 @@ def follow(plans: list[Plan]) -> dict[str, tuple[Member, list[State_]]]:
                     ended[member.plan.id] = member
             if not rest:
                 break
-            batch = Stack(rest, before=batch.streams)
+            batch = Stack(rest)
     return {plan.id: (ended[plan.id], seen[plan.id]) for plan in plans}
 
 

@@ -1,7 +1,7 @@
 """Tables 6 and 12: damping and penalty of DP-FedNew, and the clients' curvature (section 6.5)."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from dpfl_cli.papers.fednew import FEATURES
@@ -22,6 +22,7 @@ from dpfl_cli.reproduction.api import (
     Claim,
     Comparisons,
     Figure,
+    Judge,
     Metric,
     Rows,
     Run,
@@ -57,41 +58,51 @@ SMALLER: Mapping[str, Values] = {
 # --- claims -----------------------------------------------------------------------------------
 
 
-def places(rows: Rows) -> Iterator[dict[str, float]]:
+def places(rows: Rows, rounds: Sequence[int] = ROUNDS) -> Iterator[dict[str, float]]:
     """Every number of clients and round."""
-    return grid(clients=rows.choices("clients"), round=ROUNDS)
+    return grid(clients=rows.choices("clients"), round=rounds)
 
 
-def favourites(rows: Rows, label: str) -> list[float]:
+def favourites(rows: Rows, label: str, rounds: Sequence[int]) -> list[float]:
     """Its value in the most accurate pair, at every number of clients and round, of one seed."""
     pairs = list(grid(alpha=rows.choices("alpha"), rho=rows.choices("rho")))
     return [
-        max(pairs, key=lambda pair: rows.value("curve", **pair, **at))[label] for at in places(rows)
+        max(pairs, key=lambda pair: rows.value("curve", **pair, **at))[label]
+        for at in places(rows, rounds)
     ]
 
 
-def rho(rows: Rows) -> Comparisons:
+LATER = {"from round 30 on": {"rounds": ROUNDS[2:]}, "after round 70": {"rounds": ROUNDS[-1:]}}
+
+
+def rho(rows: Rows, rounds: Sequence[int] = ROUNDS) -> Comparisons:
     """the best penalty is 1 at more of the rounds and numbers of clients than any other"""
-    counts = [Counter(favourites(one, "rho")) for one in rows.by_seed()]
+    counts = [Counter(favourites(one, "rho", rounds)) for one in rows.by_seed()]
     first = (all(one[1.0] > one[other] for other in PENALTIES if other != 1) for one in counts)
     yield each_seed(first, "penalty 1 is the best most often")
 
 
-def alpha(rows: Rows) -> Comparisons:
+def alpha(rows: Rows, rounds: Sequence[int] = ROUNDS) -> Comparisons:
     """the best damping is below 1 at most of the rounds and numbers of clients"""
-    small = (fmean(best < 1 for best in favourites(one, "alpha")) for one in rows.by_seed())
+    small = (fmean(best < 1 for best in favourites(one, "alpha", rounds)) for one in rows.by_seed())
     yield each_seed((one > 0.5 for one in small), "the best damping is below 1 at most of them")
 
 
-def insensitive(rows: Rows) -> Comparisons:
+def first_three(within: float, rounds: Sequence[int] = ROUNDS) -> Judge:
+    return every(level, "curve", "rank", rank=(1, 3), clients=..., round=rounds, within=within)
+
+
+def insensitive(
+    rows: Rows, within: float = 5, penalties: Sequence[float] = PENALTIES
+) -> Comparisons:
     """DP-FedNew is not too sensitive to the choice of rho: at the best damping the five penalties
     are within five points of one another after round 70
     """
     for clients in rows.choices("clients"):
         best = {"clients": clients, "round": 70, "rank": 1}
         damping = rows.value("best.alpha", **best)
-        found = rows.each("accuracy", clients=clients, alpha=damping, rho=PENALTIES)
-        yield from close(*found, within=5)
+        found = rows.each("accuracy", clients=clients, alpha=damping, rho=penalties)
+        yield from close(*found, within=within)
 
 
 def curvature(rows: Rows) -> Comparisons:
@@ -186,21 +197,31 @@ def pairs_of(
         ],
         figures=[Figure("heatmap", "rho", y="alpha", measures="accuracy", panels="clients")],
         claims=[
-            claim(place)(rho),
-            claim(place, note="where rho is much larger than alpha the choice of alpha is a tie")(
-                alpha
-            ),
+            claim(place, readings=LATER)(rho),
+            claim(
+                place,
+                note="where rho is much larger than alpha the choice of alpha is a tie",
+                readings=LATER,
+            )(alpha),
             Claim(
                 "top_three",
                 "the three best pairs are within two points of one another, at every round and "
                 "number of clients",
                 f"Table {number}",
-                every(level, "curve", "rank", rank=(1, 3), clients=..., round=ROUNDS, within=2),
+                first_three(2),
+                readings={
+                    "within five points": first_three(5),
+                    "from round 10 on": first_three(2, ROUNDS[1:]),
+                },
             ),
             claim(
                 place,
                 note="the paper gives no number; five points are ours. It sees the best pairs "
                 "only, never a pair that is bad",
+                readings={
+                    "within ten points": {"within": 10},
+                    "penalties up to 10": {"penalties": PENALTIES[:-1]},
+                },
             )(insensitive),
             claim(
                 "ours",
