@@ -241,8 +241,7 @@ MESSIDOR = (
     "(model.init=unit). All was chosen on other drawn data and other seeds, without noise and at "
     "nominal epsilon 3.3, C = 10. Of width 16 with PyTorch's or torchvision's initial values, "
     "logits of different images differ at the start by 0.00005 or 0.002, and with torchvision's "
-    "nothing was learned in 100 iterations: a page whose tables end at 100 local steps is of those "
-    "runs. Noise of R communications at nominal epsilon 3.3 and C = 10 adds up to a standard "
-    "deviation of 0.056 R on every parameter of the average, while He's weights have 0.042 in a "
-    "layer with 128 inputs.",
+    "nothing was learned in 100 iterations. Noise of R communications at nominal epsilon 3.3 and "
+    "C = 10 adds up to a standard deviation of 0.056 R on every parameter of the average, while "
+    "He's weights have 0.042 in a layer with 128 inputs.",
 )
