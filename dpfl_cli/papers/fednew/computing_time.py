@@ -91,8 +91,8 @@ def within(
         yield each_seed(soon, f"{TITLES[other]}'s {text}, {said(place)}")
 
 
-FIRST_ORDER = ("FGD", "Scaf")
-SLOWER = {"the final accuracy of DP-SCAFFOLD alone": {"others": FIRST_ORDER[1:]}}
+OTHERS = ("FGD", "Scaf")
+SLOWER = {"the final accuracy of DP-SCAFFOLD alone": {"others": OTHERS[1:]}}
 
 
 @claim(
@@ -105,7 +105,7 @@ def time(
     rows: Rows,
     share: float = 0.25,
     text: str = "within a quarter",
-    others: Sequence[str] = FIRST_ORDER,
+    others: Sequence[str] = OTHERS,
 ) -> Comparisons:
     """DP-FedNew reaches the final accuracy of DP-FedGD and of DP-SCAFFOLD within a quarter of its
     own computing time
@@ -118,7 +118,7 @@ def time(
     note="depends on the step that DP-FedGD may take",
     readings={**SLOWER, "before round 35, half of all": {"before": 35}},
 )
-def rounds(rows: Rows, before: int = 15, others: Sequence[str] = FIRST_ORDER) -> Comparisons:
+def rounds(rows: Rows, before: int = 15, others: Sequence[str] = OTHERS) -> Comparisons:
     """DP-FedNew reaches the final accuracy of DP-FedGD and of DP-SCAFFOLD before round 15"""
     yield from within(rows, "seconds", 1, f"before round {before}", others, round=before)
 
