@@ -2,8 +2,9 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import signature
+from typing import Any, Concatenate, ParamSpec, cast
 
 from dpfl_cli.papers.fednew import TITLES, WHOLE
 from dpfl_cli.papers.fednew._search import Point
@@ -23,7 +24,10 @@ from dpfl_cli.reproduction.api import (
     level,
 )
 
+P = ParamSpec("P")
+OF_SHARES = {"method": "Scaf_share"}  # what a reading compares in place of "Scaf"
 SLOW = {"method": "FGD", "eta": 1.0}  # DP-FedGD with a server step of 1
+SMALL_STEP = "beside DP-FedGD with a server step of 1"
 
 
 def acc(rows: Rows, who: str | Point, **labels: Any) -> Sample:
@@ -46,29 +50,44 @@ def all_of(*judges: Judge) -> Judge:
     return lambda rows: itertools.chain.from_iterable(judge(rows) for judge in judges)
 
 
+def judging(compare: Callable[Concatenate[Rows, P], Comparisons]) -> Callable[P, Judge]:
+    """Makes judges of a function of rows and more; a reading may give it other arguments."""
+    names, judge = [*signature(compare).parameters][1:], cast(Judge, compare)
+
+    def made(*args: P.args, **given: P.kwargs) -> Judge:
+        named: dict[str, Any] = dict(zip(names, args, strict=False)) | given
+        return lambda rows, **other: judge(rows, **named | other)
+
+    return made
+
+
 def beats(ours: Sample, theirs: Sample, by: float) -> Comparison:
     """It is ahead by more than so many points, or, if negative, less far behind."""
     return above(ours + -by, theirs) if by < 0 else above(ours, theirs, by=by)
 
 
+@judging
 def ahead(
-    who: str | Sequence[str], other: str | Point | Sequence[str], by: float = 0.0, **which: Any
-) -> Judge:
+    rows: Rows,
+    who: str | Sequence[str],
+    other: str | Point | Sequence[str | Point],
+    by: float = 0.0,
+    **which: Any,
+) -> Comparisons:
     """In every one of some `cells` each of these methods beats each of the others."""
     ours, theirs = ([many] if isinstance(many, str | Mapping) else many for many in (who, other))
-    return lambda rows: (
-        beats(acc(rows, one, **cell), acc(rows, two, **cell), by)
-        for one, two in itertools.product(ours, theirs)
-        for cell in cells(rows, **which)
-    )
+    for one, two in itertools.product(ours, theirs):
+        for cell in cells(rows, **which):
+            yield beats(acc(rows, one, **cell), acc(rows, two, **cell), by)
 
 
-def level_with(who: str, other: str, within: float, **which: Any) -> Judge:
+@judging
+def level_with(
+    rows: Rows, who: str, other: str | Point, within: float, **which: Any
+) -> Comparisons:
     """In every one of some `cells` two methods are within so many points of each other."""
-    return lambda rows: (
-        level(acc(rows, who, **cell), acc(rows, other, **cell), within=within)
-        for cell in cells(rows, **which)
-    )
+    for cell in cells(rows, **which):
+        yield level(acc(rows, who, **cell), acc(rows, other, **cell), within=within)
 
 
 def close(*samples: Sample, within: float) -> Comparisons:
@@ -77,22 +96,20 @@ def close(*samples: Sample, within: float) -> Comparisons:
         yield level(one, other, within=within)
 
 
+@judging
 def early(
+    rows: Rows,
     who: str,
     other: str,
     low: float = 1.0,
     rounds: Sequence[int] = (5, 10, 15, 20),
     by: float = 0.0,
     **which: Any,
-) -> Judge:
+) -> Comparisons:
     """In rounds 5 to 20 a method is more accurate than another, by more than `by` points."""
-
-    def judge(rows: Rows) -> Comparisons:
-        for cell, number in itertools.product(cells(rows, low, **which), rounds):
-            ours, theirs = rows.each("curve", method=(who, other), **cell, round=number)
-            yield beats(ours, theirs, by)
-
-    return judge
+    for cell, number in itertools.product(cells(rows, low, **which), rounds):
+        ours, theirs = rows.each("curve", method=(who, other), **cell, round=number)
+        yield beats(ours, theirs, by)
 
 
 def crossing(values: Sequence[float], target: float, places: Sequence[float]) -> float:
@@ -104,38 +121,40 @@ def crossing(values: Sequence[float], target: float, places: Sequence[float]) ->
 SOON = "the best round before 15 is, for every seed, that of the other seeds' means"
 
 
-def reaches(who: str, other: str | Point, before: int = 15, by: float = 0.0) -> Judge:
+@judging
+def reaches(
+    rows: Rows, who: str, other: str | Point, before: int = 15, by: float = 0.0
+) -> Comparisons:
     """From epsilon 1 on a method has another's final accuracy, and `by` points more, early: before
     round `before`.
     """
+    for cell in cells(rows, 1.0):
+        here = {"method": who, **cell}
+        rounds = [number for number in rows.places("curve", **here) if number < before]
+        found = [rows("curve", round=number, **here) for number in rounds]
+        where = ", ".join(str(value) for value in cell.values())
+        best = best_by_others(found, f"{TITLES[who]} before round {before} ({where})", highest=True)
+        yield beats(best, acc(rows, other, **cell), by=by)
 
-    def judge(rows: Rows) -> Comparisons:
-        for cell in cells(rows, 1.0):
-            here = {"method": who, **cell}
-            rounds = [number for number in rows.places("curve", **here) if number < before]
-            found = [rows("curve", round=number, **here) for number in rounds]
-            where = ", ".join(str(value) for value in cell.values())
-            best = best_by_others(
-                found, f"{TITLES[who]} before round {before} ({where})", highest=True
-            )
-            yield beats(best, acc(rows, other, **cell), by=by)
 
-    return judge
+@judging
+def wider_gap(
+    rows: Rows, other: str | Point, by: float = 0.0, of_errors: bool = False
+) -> Comparisons:
+    """DP-FedNew-FC is further ahead of another at epsilon 10 than at epsilon 0.1, in points or, of
+    errors, times.
+    """
+
+    def gap(cell: Mapping[str, Any]) -> Sample:
+        ours, theirs = acc(rows, "FN_FC", **cell), acc(rows, other, **cell)
+        return (theirs + -100) / (ours + -100) if of_errors else ours - theirs
+
+    for cell in cells(rows, 10.0):
+        yield beats(gap(cell), gap({**cell, "eps": 0.1}), by)
 
 
 def gap(place: str, note: str) -> list[Claim]:
     """On how far DP-FedNew-FC is ahead of DP-FedGD, at its best step and at a small one."""
-
-    def wider(other: str | Point) -> Judge:
-        def judge(rows: Rows) -> Comparisons:
-            for cell in cells(rows, 10.0):
-                more, less = (
-                    acc(rows, "FN_FC", **at) - acc(rows, other, **at)
-                    for at in (cell, {**cell, "eps": 0.1})
-                )
-                yield above(more, less)
-
-        return judge
 
     def text(which: str) -> str:
         return (
@@ -144,8 +163,18 @@ def gap(place: str, note: str) -> list[Claim]:
         )
 
     return [
-        Claim("gap", text("at its best step of the grid"), place, wider("FGD"), note=note),
-        Claim("gap_small_steps", text("with a server step of 1"), "ours", wider(SLOW)),
+        Claim(
+            "gap",
+            text("at its best step of the grid"),
+            place,
+            wider_gap("FGD"),
+            note=note,
+            readings={
+                "that it is not half a point smaller": {"by": -0.5},
+                "of DP-FedGD's errors over DP-FedNew-FC's": {"of_errors": True},
+            },
+        ),
+        Claim("gap_small_steps", text("with a server step of 1"), "ours", wider_gap(SLOW)),
     ]
 
 
@@ -184,6 +213,12 @@ def everywhere(
         over_clients(falling, "Scaf", 0.1),
         "holds",
         note=f"{WHOLE}; see scaffold_shares",
+        readings={
+            "from the fewest clients to the most": over_clients(
+                from_fewest_to_most, "Scaf", 0.1, by=0
+            ),
+            "with shares of the noise": OF_SHARES,
+        },
     )
     yield Claim(
         "scaffold_shares",
@@ -198,6 +233,10 @@ def everywhere(
         place,
         over_clients(close, "FGD", ..., within=1.5),
         priors.get("fedgd_clients", "holds"),
+        readings={
+            "by at most 4 points": {"within": 4},
+            "at epsilon 10 alone": {"eps": 10.0},
+        },
     )
     yield Claim(
         "second_order_falls",
@@ -206,7 +245,10 @@ def everywhere(
         place,
         over_clients(from_fewest_to_most, second_order, 0.1, by=0),
         note="its tables: falls of 0 to 1.4 points, not monotone",
-        readings={"that they do not rise by half a point": {"by": -0.5}},
+        readings={
+            "that they do not rise by half a point": {"by": -0.5},
+            "DP-FedNew-FC alone": {"method": "FN_FC"},
+        },
     )
     yield Claim(
         "fedfc_new_flat",
@@ -214,6 +256,10 @@ def everywhere(
         place,
         over_clients(close, "FN_FC", 10.0, within=2.5),
         "holds",
+        readings={
+            "by at most 5 points": {"within": 5},
+            "at every epsilon": {"eps": ...},
+        },
     )
     yield Claim(
         "scaffold_high",
@@ -222,5 +268,9 @@ def everywhere(
         place if high_falls else "ours",
         over_clients(from_fewest_to_most, "Scaf", 10.0, by=10),
         "fails",
+        readings={
+            "by more than 3 points": {"by": 3},
+            "with shares of the noise": OF_SHARES,
+        },
         note=high_falls or "the paper has it in Tables 5, 10 and 11 alone; see table10",
     )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, WHOLE
 from dpfl_cli.papers.fednew._claims import (
     SLOW,
+    SMALL_STEP,
     SOON,
     ahead,
     all_of,
@@ -57,8 +58,8 @@ def beside_first_order(figure: str, method: str) -> list[Claim]:
             reaches(method, "FGD"),
             note=SOON,
             readings={
-                "to within one point": reaches(method, "FGD", by=-1.0),
-                "before round 30": reaches(method, "FGD", before=30),
+                "to within one point": {"by": -1},
+                "before round 30": {"before": 30},
             },
         ),
         Claim(
@@ -76,8 +77,8 @@ def beside_first_order(figure: str, method: str) -> list[Claim]:
             early(method, "FGD"),
             note="of the points that are the best in the last 20 rounds",
             readings={
-                "to within half a point": early(method, "FGD", by=-0.5),
-                "at round 5 alone": early(method, "FGD", rounds=(5,)),
+                "to within half a point": {"by": -0.5},
+                "at round 5 alone": {"rounds": (5,)},
             },
         ),
         Claim(
@@ -87,6 +88,10 @@ def beside_first_order(figure: str, method: str) -> list[Claim]:
             ahead(("FGD", method), "Scaf", by=1, high=0.2),
             "holds",
             note=WHOLE,
+            readings={
+                "with shares of the noise": {"other": "Scaf_share"},
+                "by any margin": {"by": 0},
+            },
         ),
     ]
 
@@ -171,12 +176,14 @@ def on_emnist(end: str, tasks: Sequence[str], clients: str) -> list[Claim]:
             place,
             level_with("FN_FC", "FGD", 2, high=0.2, task=tasks),
             note=f"in the paper's Table 5 {OF_TABLE_5[end][0]}",
+            readings={"within 4 points": {"within": 4}, SMALL_STEP: {"other": SLOW}},
         ),
         Claim(
             f"femnist_high{end}",
             f"{which} more accurate than DP-FedGD at its best step of the grid from epsilon 1 on",
             place,
             ahead("FN_FC", "FGD", low=1.0, task=tasks),
+            readings={"to within one point": {"by": -1}, "from epsilon 3 on": {"low": 3.0}},
         ),
         Claim(
             f"femnist_high_small_steps{end}",
@@ -216,12 +223,19 @@ fig2 = compared(
                 ahead("FN", "FGD", by=-5, high=0.2, task=SYNTHETIC),
             ),
             note="the paper says a small margin",
+            readings={
+                "within 2 points of each other": level_with(
+                    "FN", "FGD", 2, high=0.2, task=SYNTHETIC
+                ),
+                "that it is behind, by any margin": ahead("FGD", "FN", high=0.2, task=SYNTHETIC),
+            },
         ),
         Claim(
             "synthetic_high",
             "on Synthetic(5, 5) DP-FedNew is within 2 points of DP-FedGD at epsilon 10",
             "section 6.3, Figure 2",
             level_with("FN", "FGD", 2, low=10.0, task=SYNTHETIC),
+            readings={"within 4 points": {"within": 4}, SMALL_STEP: {"other": SLOW}},
         ),
     ],
     notes=[TWO_READINGS, CLIENTS_DIFFER, TESTED, OURS],
@@ -238,6 +252,7 @@ def no_worse(method: str, source: str, note: str) -> Claim:
         source,
         ahead(method, "FFC", by=-0.5),
         note=note,
+        readings={"to within two points": {"by": -2}, "at epsilon 0.5 and above": {"low": 0.5}},
     )
 
 

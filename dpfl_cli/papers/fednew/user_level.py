@@ -143,7 +143,7 @@ fig3 = at_user_level(
             note=f"DP-FedGD may take steps up to 10, at scale=paper up to 30; {SOON}",
             readings={
                 "without duals": reaches("FN_off", "FGD"),
-                "to within two points": reaches("FN", "FGD", by=-2),
+                "to within two points": {"by": -2},
             },
         ),
         Claim(
@@ -245,6 +245,10 @@ def on_data(name: str, tasks: Sequence[str], where: str, method: str) -> list[Cl
             place,
             ahead(method, "Scaf", high=10, task=tasks),
             note=WHOLE,
+            readings={
+                "with shares of the noise": {"other": "Scaf_share"},
+                "without duals": {"who": f"{method}_off"},
+            },
         ),
         Claim(
             f"fedgd_slow_{name}",
@@ -252,6 +256,10 @@ def on_data(name: str, tasks: Sequence[str], where: str, method: str) -> list[Cl
             "epsilon",
             place,
             early(method, "FGD", low=0, task=tasks),
+            readings={
+                "without duals": {"who": f"{method}_off"},
+                "at round 5 alone": {"rounds": (5,)},
+            },
         ),
     ]
 
@@ -344,7 +352,7 @@ def beside_fedfc(
                 "methods choose",
                 readings={
                     "without duals": ahead(without, "FFC"),
-                    "to within two and a half points": ahead(method, "FFC", by=-2.5),
+                    "to within two and a half points": {"by": -2.5},
                 },
             ),
             Claim(
@@ -354,7 +362,7 @@ def beside_fedfc(
                 early(method, "FFC"),
                 readings={
                     "without duals": early(without, "FFC"),
-                    "at round 5 alone": early(method, "FFC", rounds=(5,)),
+                    "at round 5 alone": {"rounds": (5,)},
                 },
             ),
             Claim(
