@@ -237,7 +237,7 @@ def noise(rows: Rows) -> Comparisons:
 
 def on_data(name: str, tasks: Sequence[str], where: str, method: str) -> list[Claim]:
     """What the paper says of both data, on one of them."""
-    place = "section 6.3, Figure 6"
+    place, off = "section 6.3, Figure 6", {"who": f"{method}_off"}
     return [
         Claim(
             f"scaffold_{name}",
@@ -245,10 +245,7 @@ def on_data(name: str, tasks: Sequence[str], where: str, method: str) -> list[Cl
             place,
             ahead(method, "Scaf", high=10, task=tasks),
             note=WHOLE,
-            readings={
-                "with shares of the noise": {"other": "Scaf_share"},
-                "without duals": {"who": f"{method}_off"},
-            },
+            readings={"with shares of the noise": {"other": "Scaf_share"}, "without duals": off},
         ),
         Claim(
             f"fedgd_slow_{name}",
@@ -256,10 +253,7 @@ def on_data(name: str, tasks: Sequence[str], where: str, method: str) -> list[Cl
             "epsilon",
             place,
             early(method, "FGD", low=0, task=tasks),
-            readings={
-                "without duals": {"who": f"{method}_off"},
-                "at round 5 alone": {"rounds": (5,)},
-            },
+            readings={"without duals": off, "at round 5 alone": {"rounds": (5,)}},
         ),
     ]
 
@@ -386,11 +380,7 @@ def beside_fedfc(
                 ahead(without, method, by=1, high=1.1),
             ),
         ],
-        notes=[
-            GUARANTEES,
-            FEATURES,
-            OURS,
-        ],
+        notes=[GUARANTEES, FEATURES, OURS],
     )
 
 
