@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, PRIVATE, best_of, shape
@@ -120,24 +121,24 @@ def inside(**cells: Any) -> Judge:
     return shape("best local steps beat 1 and 480", test, **cells)
 
 
-def no_fall(**cells: Any) -> Judge:
-    """It rises as epsilon falls, or falls by one step of the grid at most."""
+def no_fall(steps: int = 1, **cells: Any) -> Judge:
+    """It rises as epsilon falls, or falls by so many steps of the grid at most."""
 
     def test(rows: Rows, cell: Where) -> bool:
         grid = rows.choices("tau")
         places = [grid.index(best) for best in over_epsilon(rows, cell)]
-        return all(high <= low + 1 for low, high in pairwise(places))
+        return all(high <= low + steps for low, high in pairwise(places))
 
     return shape("best local steps do not fall with epsilon", test, **cells)
 
 
-def in_factor(free: float, alike: float = float("inf"), **cell: Any) -> Judge:
-    """It is within a factor of 3 of 1/p* = `free` at every epsilon, and of `alike` of itself."""
+def in_factor(free: float, alike: float = inf, near: float = 3, **cell: Any) -> Judge:
+    """It is within a factor of 1/p* = `free` at every epsilon, and within `alike` of itself."""
 
     def test(rows: Rows, cell: Where) -> bool:
         best = over_epsilon(rows, cell)
-        near = all(free / 3 <= one <= free * 3 for one in best)
-        return near and max(best) <= alike * min(best)
+        within = all(free / near <= one <= free * near for one in best)
+        return within and max(best) <= alike * min(best)
 
     return shape("best local steps", test, method="ScaffNew", **cell)
 

@@ -1,5 +1,6 @@
 """Figure 12 on other problems: records by label or at random, a smaller condition number; ours."""
 
+from math import inf
 from typing import Any
 
 from dpfl_cli.papers.scaffnew._mushrooms import (
@@ -96,6 +97,10 @@ fig12_splits = Artifact(
             "section 3.1, Observation 1",
             inside(problem=UNEQUAL, method=METHODS, eps=EPSILONS),
             "holds",
+            readings={
+                "at epsilon 0.5 and 1": inside(problem=UNEQUAL, method=METHODS, eps=(0.5, 1.0)),
+                "DP-ScaffNew alone": inside(problem=UNEQUAL, method="ScaffNew", eps=EPSILONS),
+            },
         ),
         Claim(
             "c1_random",
@@ -104,6 +109,10 @@ fig12_splits = Artifact(
             inside(problem="random100", method=METHODS, eps=(0.5, 1.0)),
             "fails",
             note="where clients are alike local steps cost next to nothing",
+            readings={
+                "DP-ScaffNew alone": inside(problem="random100", method="ScaffNew", eps=(0.5, 1.0)),
+                "at epsilon 3.3": inside(problem="random100", method=METHODS, eps=3.3),
+            },
         ),
         Claim(
             "c2",
@@ -112,6 +121,10 @@ fig12_splits = Artifact(
             "section 3.1, Observation 3",
             no_fall(problem=UNEQUAL, method=METHODS),
             "holds",
+            readings={
+                "no step of the grid is allowed": no_fall(0, problem=UNEQUAL, method=METHODS),
+                "two steps are allowed": no_fall(2, problem=UNEQUAL, method=METHODS),
+            },
         ),
         Claim(
             "c8_label",
@@ -121,6 +134,10 @@ fig12_splits = Artifact(
             in_factor(10, alike=2, problem="label100"),
             "holds",
             note="the factors are ours",
+            readings={
+                "that it is the same alone": in_factor(10, alike=2, near=inf, problem="label100"),
+                "that it is near 1/p* alone": in_factor(10, problem="label100"),
+            },
         ),
         Claim(
             "c8_condition",
@@ -129,6 +146,10 @@ fig12_splits = Artifact(
             in_factor(5, problem="file25"),
             "fails",
             note="the factor is ours",
+            readings={
+                "within a factor of 2": in_factor(5, near=2, problem="file25"),
+                "within a factor of 5": in_factor(5, near=5, problem="file25"),
+            },
         ),
         Claim(
             "c10",
