@@ -200,8 +200,8 @@ MENDS = [
     Fault(
         "privacy 9: secret noise is of the seed",
         "simulation/stack.py",
-        'if first.dp.noise == "seeded":',
-        "if True:",
+        'elif first.dp.noise == "secret":',
+        "elif False:",
         f"{ENDS}::test_secret_noise_is_of_no_seed_and_moves_no_other_id",
     ),
     Fault(

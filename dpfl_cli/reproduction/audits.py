@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from joblib import Parallel, cpu_count, delayed
+
 from dpfl_cli.config.paths import outputs_dir
-from dpfl_cli.simulation.audit import CONFIDENCE, audit_store, is_kept, kept_audit, make_audits
-from dpfl_cli.simulation.backends import make_backend
-from dpfl_cli.simulation.dealing import cores_of_this_process
+from dpfl_cli.simulation.audit import CONFIDENCE, audit_store, is_kept, kept_audit
+from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.run_plan import Plan
-from dpfl_cli.simulation.workers import on_workers
 
 CANARIES = 4000  # a side: a bound of Gaussian scores is then by chance within a few per cent
 EACH = 6  # audits of a worker process: of fewer, its start costs more than it saves
@@ -31,21 +31,27 @@ def make_all(
     Args:
       configs: the composed config of every plan.
 
-    Raises: as `make_audits`, and WorkerError.
+    Raises: as `kept_audit`.
     """
     store = audit_store(outputs)
-    composed = {plan.id: config for plan, config in zip(plans, configs, strict=True)}
-    missing = [plan for plan in plans if not is_kept(plan, CANARIES, store)]
-    workers = min(len(cores_of_this_process()), len(missing) // EACH)
-    own = any(plan.data_files for plan in missing)  # code that workers would have to load
-    with Progress(title, 2 * CANARIES * len(missing), quiet) as progress:
-        if workers < 2 or own:
-            make_audits(missing, CANARIES, outputs, progress)
-            return
-        store.prepare()
-        backend = make_backend("joblib", {"workers": workers})
-        alone = [[plan] for plan in missing]
-        on_workers(composed, alone, store, progress, backend, CANARIES)
+    missing = [
+        (plan, config)
+        for plan, config in zip(plans, configs, strict=True)
+        if not is_kept(plan, CANARIES, store)
+    ]
+    own = any(plan.data_files for plan, _ in missing)  # code that workers would have to load
+    workers = 1 if own else max(1, min(cpu_count(), len(missing) // EACH))
+    with Progress(title, len(missing), quiet) as progress:
+        make = delayed(_made)
+        tasks = (make(config, CANARIES, outputs) for _, config in missing)
+        made = Parallel(workers, return_as="generator")(tasks)
+        for (plan, _), folder in zip(missing, made, strict=True):
+            progress.advance()
+            progress.say(f"audited {plan.label}: {folder}")
+
+
+def _made(config: Mapping[str, Any], canaries: int, outputs: Path) -> Path:
+    return kept_audit(make_plan(config), canaries, outputs)[1]
 
 
 def audit_facts(plan: Plan) -> dict[str, float | str]:

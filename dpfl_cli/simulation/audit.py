@@ -7,7 +7,7 @@ evaluated. What was found is kept as runs are, in `outputs/audits/<id>/{result.j
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ import numpy as np
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.identity import content_id, stored_config
-from dpfl_cli.data.streams import Streams, stream_generator
+from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.privacy.accountants import price
 from dpfl_cli.privacy.canaries import Canaries
 from dpfl_cli.simulation.grouping import bytes_per_run, memory_budget
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.memory import keep_freed_memory
-from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.results import origin, privacy_report
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import Stack
@@ -72,31 +71,6 @@ class Audit:
         return max(self.bounds(SURE).values()) - self.claim
 
 
-def make_audits(
-    plans: Sequence[Plan],
-    canaries: int,
-    outputs: Path,
-    progress: Progress,
-    stop: Callable[[], bool] = lambda: False,
-) -> None:
-    """Makes audits of plans, one after another, each of which is kept.
-
-    Args:
-      stop: asked after every stack of runs.
-
-    Raises: as `audit`; KeyboardInterrupt where it is to stop.
-    """
-
-    def advance(runs: int) -> None:
-        progress.advance(runs)
-        if stop():
-            raise KeyboardInterrupt
-
-    for plan in plans:
-        _, folder = kept_audit(plan, canaries, outputs, advance)
-        progress.say(f"audited {plan.label}: {folder}")
-
-
 def audit_store(outputs: Path) -> RunStore:
     """Where audits are kept."""
     return RunStore(outputs, "audits")
@@ -127,21 +101,16 @@ def kept_audit(
                 store.recover(run_id)
                 record = store.whole(run_id)
                 if record is None:
-                    own = {"audit": identity["audit"]}
-                    config = stored_config({**plan.config, **own}, identity)
-                    about = {"id": run_id, "config": config}
-                    record = store.publish(
-                        run_id, _files(plan, audit(plan, canaries, advance), about)
-                    )
+                    files = _files(plan, identity, audit(plan, canaries, advance))
+                    record = store.publish(run_id, files)
                 return _read(record), record.folder
-        advance(0)
         time.sleep(1.0)  # another process makes it
 
 
-def _files(plan: Plan, found: Audit, about: Mapping[str, Any]) -> dict[str, bytes]:
-    pairs = zip(found.sides.tolist(), found.scores.tolist(), strict=True)
+def _files(plan: Plan, identity: Mapping[str, Any], found: Audit) -> dict[str, bytes]:
     report = {
-        **about,
+        "id": content_id(identity),
+        "config": stored_config({**plan.config, "audit": identity["audit"]}, identity),
         "status": "done",
         "seed": plan.seed,
         "data": {"name": plan.info.name, "source": plan.info.source, "sha256": plan.info.sha256},
@@ -153,6 +122,7 @@ def _files(plan: Plan, found: Audit, about: Mapping[str, Any]) -> dict[str, byte
         },
         "origin": origin(),
     }
+    pairs = zip(found.sides.tolist(), found.scores.tolist(), strict=True)
     rows = [{"side": int(side), "score": score} for side, score in pairs]
     return sealed({SCORES: metrics_csv(rows)}, report)
 
@@ -167,25 +137,6 @@ def _read(record: RunRecord) -> Audit:
         np.array([row["side"] == 1 for row in rows]),
         found["bounds"],
     )
-
-
-class _Stack(Stack):
-    """Runs of one plan that differ in their draws."""
-
-    def __init__(self, plan: Plan, seeds: list[int]) -> None:
-        self._seeds = seeds
-        super().__init__([Member(plan) for _ in seeds])
-
-    def _noise_streams(self, first: Plan) -> Streams:
-        return self._streams(self._seeds)
-
-    def check_ledgers(self) -> None:
-        """What was released is what the plan's price is of."""
-        self.write_back()
-        for run in self.ledger.kinds():
-            member = self.members[run]
-            member.ledger = self.ledger.of_run(run)
-            member.check_ledger()
 
 
 def audit(plan: Plan, canaries: int, advance: Callable[[int], None] = lambda runs: None) -> Audit:
@@ -210,11 +161,15 @@ def audit(plan: Plan, canaries: int, advance: Callable[[int], None] = lambda run
         put = Canaries(sides[some])
         component = replace(plan.mechanism.component, target=put.mechanism(plan.mechanism.target))
         own = replace(plan, mechanism=replace(plan.mechanism, component=component))
-        stack = _Stack(own, seeds[some])
+        stack = Stack([Member(own) for _ in seeds[some]], noise_seeds=seeds[some])
         for _ in range(plan.last_round):
             stack.step(shown=False)
         stack.mechanism.verify()
-        stack.check_ledgers()
+        stack.write_back()
+        for run in stack.ledger.kinds():  # what was released is what the plan's price is of
+            member = stack.members[run]
+            member.ledger = stack.ledger.of_run(run)
+            member.check_ledger()
         scores.append(put.scores.numpy())
         gaussian &= put.gaussian
         advance(len(put.scores))

@@ -9,7 +9,8 @@ import importlib.util
 import logging
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from dpfl_cli.config.component import PositiveOrNone, parse_settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.simulation.signals import handled
-from dpfl_cli.simulation.workers import Assignment, Backend, Entry, Future
+from dpfl_cli.simulation.workers import Assignment, Backend, Report
 
 IDLE = 5  # seconds after which a process without work ends by itself, should its parent be gone
 
@@ -26,10 +27,10 @@ IDLE = 5  # seconds after which a process without work ends by itself, should it
 class Joblib(Backend):
     """Processes of this machine, by joblib's loky."""
 
-    package = "joblib"
-
     @contextlib.contextmanager
-    def start(self, entry: Entry, assignments: Sequence[Assignment]) -> Iterator[Sequence[Future]]:
+    def start(
+        self, entry: Callable[[Assignment], Report], assignments: Sequence[Assignment]
+    ) -> Iterator[Sequence[Future[Report]]]:
         from joblib.externals.loky import ProcessPoolExecutor
 
         pools = [
@@ -49,32 +50,31 @@ class Joblib(Backend):
 class Ray(Backend):
     """Ray tasks, on this machine or, with an address, on a cluster that sees the same files."""
 
-    package = "ray"
     address: str | None
     cpus_per_worker: PositiveInt
     gpus_per_worker: NonNegativeFloat
 
     @property
-    def local(self) -> bool:
-        return self.address is None
+    def elsewhere(self) -> int | None:
+        return None if self.address is None else self.cpus_per_worker
 
     @contextlib.contextmanager
-    def start(self, entry: Entry, assignments: Sequence[Assignment]) -> Iterator[Sequence[Future]]:
+    def start(
+        self, entry: Callable[[Assignment], Report], assignments: Sequence[Assignment]
+    ) -> Iterator[Sequence[Future[Report]]]:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
 
-        here: dict[str, Any] = (
-            {"num_cpus": len(assignments), "include_dashboard": False} if self.local else {}
-        )
+        here: dict[str, Any] = {"num_cpus": len(assignments), "include_dashboard": False}
         ray.init(
             address=self.address or "local",
             log_to_driver=False,
             logging_level=logging.ERROR,
-            **here,
+            **({} if self.elsewhere else here),
         )
         try:
-            cpus = 1 if self.local else self.cpus_per_worker
-            task = ray.remote(num_cpus=cpus, num_gpus=self.gpus_per_worker, max_retries=0)(entry)
+            each = {"num_cpus": self.elsewhere or 1, "num_gpus": self.gpus_per_worker}
+            task = ray.remote(**each, max_retries=0)(entry)
             references = [task.remote(one) for one in assignments]
             try:
                 yield [reference.future() for reference in references]
@@ -90,7 +90,6 @@ class Submitit(Backend):
     files.
     """
 
-    package = "submitit"
     executor: Literal["local", "slurm"]
     folder: str | None
     timeout: PositiveInt
@@ -102,11 +101,13 @@ class Submitit(Backend):
     slurm: dict[str, Any]
 
     @property
-    def local(self) -> bool:
-        return self.executor == "local"
+    def elsewhere(self) -> int | None:
+        return None if self.executor == "local" else self.cpus_per_worker
 
     @contextlib.contextmanager
-    def start(self, entry: Entry, assignments: Sequence[Assignment]) -> Iterator[Sequence[Future]]:
+    def start(
+        self, entry: Callable[[Assignment], Report], assignments: Sequence[Assignment]
+    ) -> Iterator[Sequence[Future[Report]]]:
         import submitit
 
         executor = submitit.AutoExecutor(
@@ -115,7 +116,7 @@ class Submitit(Backend):
         executor.update_parameters(
             name="dpfl", timeout_min=self.timeout, gpus_per_node=self.gpus_per_worker
         )
-        if not self.local:
+        if self.elsewhere:
             chosen = {
                 "mem_gb": self.memory_per_worker,
                 "slurm_partition": self.partition,
@@ -127,7 +128,7 @@ class Submitit(Backend):
                 **{name: value for name, value in chosen.items() if value is not None},
             )
         with handled(signal.SIG_IGN, signal.SIGINT):  # the parent tells its workers to stop
-            jobs = executor.map_array(entry, assignments)
+            jobs: Sequence[Any] = executor.map_array(entry, assignments)
         try:
             yield jobs
         finally:
@@ -136,6 +137,7 @@ class Submitit(Backend):
                     job.cancel(check=False)
 
 
+# by the names of their packages
 BACKENDS: dict[str, type[Backend]] = {"joblib": Joblib, "ray": Ray, "submitit": Submitit}
 
 
@@ -145,11 +147,9 @@ def make_backend(name: str, options: Mapping[str, Any]) -> Backend:
     Raises:
       ConfigError: its package is not installed, or an option is wrong.
     """
-    kind = BACKENDS[name]
-    if importlib.util.find_spec(kind.package) is None:
+    if importlib.util.find_spec(name) is None:
         raise ConfigError(
-            f"hydra/launcher={name}: the package {kind.package} is not installed; "
-            f"pip install dpfl[{name}]"
+            f"hydra/launcher={name}: the package {name} is not installed; pip install dpfl[{name}]"
         )
-    backend: Backend = parse_settings(kind, dict(options), "hydra.launcher")
+    backend: Backend = parse_settings(BACKENDS[name], dict(options), "hydra.launcher")
     return backend

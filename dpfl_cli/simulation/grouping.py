@@ -5,6 +5,7 @@ import os
 import resource
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from dpfl_cli.config.errors import ConfigError
@@ -39,6 +40,17 @@ def stacks(plans: Sequence[Plan]) -> list[list[Plan]]:
         size = min(max(1, memory_budget(group[0]) // bytes_per_run(group[0])), most)
         cut += [group[start : start + size] for start in range(0, len(group), size)]
     return cut
+
+
+def deal(plans: Sequence[Plan], workers: int) -> list[list[Plan]]:
+    """Plans dealt to at most so many workers in parts of about equal work; those that can be
+    stacked stay side by side, for runs in one stack cost less than runs apart.
+    """
+    ordered = [plan for group in groups(plans) for plan in group]
+    each = np.array([plan.last_round * plan.rows * max(plan.dimension, 1.0) for plan in ordered])
+    place = (workers * (each.cumsum() - each / 2) / each.sum()).astype(int)
+    cuts = 1 + np.flatnonzero(np.diff(place))
+    return [ordered[one] for one in map(slice, [0, *cuts], [*cuts, None])]
 
 
 def _check_memory(plan: Plan) -> None:

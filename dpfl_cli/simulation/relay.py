@@ -1,37 +1,29 @@
-"""A worker's progress, written to a file that its parent reads and shows."""
+"""A worker's progress, written to a file that its parent reads and shows: lines of JSON, a method
+of `Progress` and its arguments each.
+"""
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from dpfl_cli.simulation.progress import Progress
 
 POLL = 0.2  # seconds between two looks at the folder, on either side
 
 
-class Inbox:
-    """The parent's side of a worker's file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._read = 0
-
-    def forward(self, progress: Progress) -> None:
-        """Passes on what is new."""
-        if not self.path.exists():
-            return
-        with self.path.open("rb") as file:
-            file.seek(self._read)
-            lines = file.read().split(b"\n")
-        for line in lines[:-1]:  # the last one is not complete yet
-            self._read += len(line) + 1
-            said = json.loads(line)
-            if "say" in said:
-                progress.say(said["say"])
-            else:
-                progress.advance(said["steps"], said["note"])
+def forwarded(path: Path, progress: Progress) -> Iterator[None]:
+    """The parent's side: passes on what is new, each time that it is asked for the next item."""
+    while not path.exists():
+        yield
+    rest = ""
+    with path.open() as file:
+        while True:
+            *lines, rest = (rest + file.read()).split("\n")  # the last one is not complete yet
+            for line in lines:
+                method, *values = json.loads(line)
+                getattr(progress, method)(*values)
+            yield
 
 
 class Outbox(Progress):
@@ -39,7 +31,7 @@ class Outbox(Progress):
 
     def __init__(self, path: Path) -> None:
         super().__init__("", 0, quiet=True)
-        self._file = path.open("w")
+        self._file = path.open("w", buffering=1)
         self._steps = 0
 
     def advance(self, steps: int = 1, note: str = "") -> None:
@@ -49,7 +41,7 @@ class Outbox(Progress):
             self._flush()
 
     def say(self, line: str) -> None:
-        self._write({"say": line})
+        print(json.dumps(["say", line]), file=self._file)
 
     def __exit__(self, *error: object) -> None:
         self._flush()
@@ -57,9 +49,5 @@ class Outbox(Progress):
 
     def _flush(self) -> None:
         self._last = time.monotonic()
-        self._write({"steps": self._steps, "note": self._note})
+        print(json.dumps(["advance", self._steps, self._note]), file=self._file)
         self._steps = 0
-
-    def _write(self, said: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(said) + "\n")
-        self._file.flush()

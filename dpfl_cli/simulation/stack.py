@@ -115,6 +115,7 @@ class Stack:
     Args:
       members: R of them, fresh or from checkpoints, at any rounds.
       federations: [R] their data, where they are not those of their plans.
+      noise_seeds: [R] of what the mechanism draws, where they are not those of their plans.
 
     Attributes:
       rounds: [R] rounds done.
@@ -126,6 +127,7 @@ class Stack:
         self,
         members: Sequence[Member],
         federations: Sequence[Federation] | None = None,
+        noise_seeds: Sequence[int] | None = None,
     ) -> None:
         self.members = list(members)
         plans = [member.plan for member in self.members]
@@ -151,7 +153,11 @@ class Stack:
             )
         self.streams = self._streams([plan.seed for plan in plans])
         self.ledger = BatchLedger(len(plans), started=[member.ledger for member in self.members])
-        self._noise = self._noise_streams(first)
+        self._noise = self.streams
+        if noise_seeds is not None:
+            self._noise = self._streams(noise_seeds)
+        elif first.dp.noise == "secret":  # of seeds that nobody keeps
+            self._noise = Streams([secrets.randbits(128) for _ in plans])
         site = Site(
             setups=[plan.setup for plan in plans],
             specs=[{spec.name: spec for spec in plan.specs} for plan in plans],
@@ -187,14 +193,6 @@ class Stack:
             torch.stack([model.to(self.device) for model in models])
             for models in zip(*padded, strict=True)
         ]
-
-    def _noise_streams(self, first: Plan) -> Streams:
-        """What the mechanism draws from: the runs' own streams, or, with dp.noise=secret, streams
-        of seeds that the operating system makes up, which nobody keeps.
-        """
-        if first.dp.noise == "seeded":
-            return self.streams
-        return Streams([secrets.randbits(128) for _ in self.members])
 
     def _streams(self, seeds: Sequence[int]) -> Streams:
         first = self.members[0].plan

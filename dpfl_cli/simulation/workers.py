@@ -1,5 +1,5 @@
-"""Worker processes: a grid's runs are dealt to them in groups that stay stacked, or audits of
-runs, each with its share of the machine.
+"""Worker processes: a grid's runs are dealt to them in groups that stay stacked, each with its
+share of the machine.
 
 The parent has composed and planned every run. A worker gets plain configs, plans them again (to the
 same ids) and executes them as a process alone would: locks, folders, checkpoints and failures are
@@ -7,7 +7,7 @@ the run store's. What a worker has to say goes through a file in a folder that b
 does not matter who started the process, and on which machine:
 
     <folder>/<number>   lines of JSON, written by worker <number>: rounds done, news
-    <folder>/stop       written by the parent: save a checkpoint after this round and end
+    <folder>/go-on      the parent takes it away: save a checkpoint after this round and end
 
 This module is imported before a worker knows how many threads it may use; what computes is imported
 inside functions.
@@ -19,23 +19,23 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic import PositiveInt
 
 from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import ConfigError, DpflError
 from dpfl_cli.config.paths import COMMAND
-from dpfl_cli.simulation.dealing import cores_of_this_process, deal, share_of_cores
+from dpfl_cli.simulation.plugins import ENVIRONMENT, load_plugins
 from dpfl_cli.simulation.progress import Progress
-from dpfl_cli.simulation.relay import POLL, Inbox, Outbox
+from dpfl_cli.simulation.relay import POLL, Outbox, forwarded
 from dpfl_cli.simulation.signals import handled
 
 if TYPE_CHECKING:
@@ -43,8 +43,11 @@ if TYPE_CHECKING:
     from dpfl_cli.simulation.run_plan import Plan
     from dpfl_cli.simulation.store import RunStore
 
-STOP = "stop"
+GO_ON = "go-on"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+# (id, status, reason, cached) of executed runs, as in `Outcome`, or what stopped the worker before
+# the last one: None is an interruption
+Report = list[tuple[str, str, str | None, bool]] | DpflError | None
 
 
 class WorkerError(DpflError):
@@ -58,55 +61,22 @@ class Assignment:
     """What one worker gets; plain values, so that any backend can carry it.
 
     Attributes:
-      configs, ids: the composed configs of its runs, and their ids by the parent's reckoning.
-      canaries: the runs are not executed but audited, with so many canaries a side; None: executed.
-      plugins: files with the user's components.
+      configs: id -> the composed config of a run, by the parent's reckoning.
       outputs, folder, home: the outputs tree, where it reports, and the working directory;
         absolute.
-      command: the command line that asked for the runs.
+      environment: variables of its process: threads, plugins, the command line that asked.
       cores: of this machine, that it may use; None where the backend assigns them.
-      threads: that it may use.
       parent: the process whose end stops it; None where that may be on another machine.
     """
 
     number: int
-    configs: list[dict[str, Any]]
-    ids: list[str]
-    plugins: list[str]
+    configs: dict[str, dict[str, Any]]
     outputs: str
     folder: str
     home: str
-    command: str
-    cores: tuple[int, ...] | None
-    threads: int
+    environment: dict[str, str]
+    cores: list[int] | None
     parent: int | None
-    canaries: int | None = None
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a worker returns.
-
-    Attributes:
-      ended: (id, status, reason, cached) of executed runs, as in `Outcome`; the rest is in the
-        store.
-      error, interrupted: what stopped it before the last one, if anything did.
-    """
-
-    ended: list[tuple[str, str, str | None, bool]]
-    error: DpflError | None = None
-    interrupted: bool = False
-
-
-class Future(Protocol):
-    """The result of a worker to come."""
-
-    def done(self) -> bool: ...
-
-    def result(self) -> Report: ...
-
-
-Entry = Callable[[Assignment], Report]
 
 
 class Backend(Settings):
@@ -116,22 +86,18 @@ class Backend(Settings):
       workers: how many; None for one a core.
     """
 
-    package: ClassVar[str]
     workers: PositiveInt | None
 
     @property
-    def local(self) -> bool:
-        """Whether the workers run on this machine, and so share its cores and memory."""
-        return True
-
-    @property
-    def threads(self) -> int:
-        """Of a worker on another machine."""
-        return int(getattr(self, "cpus_per_worker", 1))
+    def elsewhere(self) -> int | None:
+        """The threads of a worker on another machine; None where workers run on this one, and so
+        share its cores and memory.
+        """
+        return None
 
     def start(
-        self, entry: Entry, assignments: Sequence[Assignment]
-    ) -> contextlib.AbstractContextManager[Sequence[Future]]:
+        self, entry: Callable[[Assignment], Report], assignments: Sequence[Assignment]
+    ) -> contextlib.AbstractContextManager[Sequence[Future[Report]]]:
         """Starts one process an assignment, which calls `entry` with it; on leaving the context
         none is left.
         """
@@ -154,75 +120,66 @@ def execute_on_workers(
       WorkerError: a worker process died.
       StoreError, KeyboardInterrupt: as `execute`, when every worker has ended.
     """
-    from dpfl_cli.simulation.execute import Outcome, look_up
-    from dpfl_cli.simulation.grouping import groups
+    from dpfl_cli.simulation.execute import Outcome, deferred_interrupt, look_up, prepare_data
+    from dpfl_cli.simulation.grouping import deal, memory_budget
+    from dpfl_cli.simulation.plan import with_values
+    from dpfl_cli.simulation.store import RunRecord
 
     store.prepare()
     outcomes, missing = look_up(plans, store, progress)
     if not missing:
         return [outcomes[plan.id] for plan in plans]
+    prepare_data(missing, progress)  # here, so that every worker finds it done
     composed = {plan.id: config for plan, config in zip(plans, configs, strict=True)}
-    reports = on_workers(composed, groups(missing), store, progress, backend)
     by_id = {plan.id: plan for plan in missing}
-    for run_id, status, reason, cached in (one for report in reports for one in report.ended):
-        record = store.find(run_id)
-        assert record is not None, run_id
+    local = backend.elsewhere is None
+    dealt = deal(missing, backend.workers or len(cores_of_this_process()))
+    with tempfile.TemporaryDirectory(prefix="workers-", dir=store.partial.resolve()) as folder:
+        assignments = []
+        for number, mine in enumerate(dealt):
+            cores = share_of_cores(number, len(dealt)) if local else None
+            threads = str(backend.elsewhere or len(cores or ()))
+            own = {
+                COMMAND: os.environ.get(COMMAND, ""),
+                ENVIRONMENT: os.environ.get(ENVIRONMENT, ""),
+            }
+            shares = {
+                plan.id: memory_budget(plan, len(dealt)) if local else plan.launcher.memory
+                for plan in mine
+            }
+            one = Assignment(
+                number,
+                {i: with_values(composed[i], {"launcher.memory": shares[i]}) for i in shares},
+                outputs=str(store.outputs.resolve()),
+                folder=folder,
+                home=str(Path.cwd()),
+                environment=own | dict.fromkeys(THREADS, threads),
+                cores=cores,
+                parent=os.getpid() if local else None,
+            )
+            assignments.append(one)
+        with deferred_interrupt(progress) as stop:
+            ended = _attend(backend, assignments, progress, stop)
+    for run_id, status, reason, cached in ended:
+        record = RunRecord(run_id, store.runs / run_id)
         outcomes[run_id] = Outcome(by_id[run_id], status, record, reason, cached)
     return [outcomes[plan.id] for plan in plans]
 
 
-def on_workers(
-    composed: Mapping[str, Mapping[str, Any]],
-    groups: Sequence[Sequence[Plan]],
-    store: RunStore,
-    progress: Progress,
-    backend: Backend,
-    canaries: int | None = None,
-) -> list[Report]:
-    """Deals groups of runs to the processes of a backend; their reports, when all have ended.
+def cores_of_this_process() -> list[int]:
+    """Numbers of the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
-    Args:
-      composed: id -> config.
-      canaries: as of an `Assignment`.
 
-    Raises: as `execute_on_workers`.
+def share_of_cores(number: int, workers: int) -> list[int]:
+    """The cores of worker `number`: an equal part of all, or one that it shares where there are
+    more workers than cores.
     """
-    from dpfl_cli.simulation.execute import deferred_interrupt, prepare_data
-    from dpfl_cli.simulation.grouping import memory_budget
-    from dpfl_cli.simulation.memory import keep_freed_memory
-    from dpfl_cli.simulation.plan import with_values
-    from dpfl_cli.simulation.plugins import listed_plugins
-
-    plans = [plan for group in groups for plan in group]
-    keep_freed_memory()
-    prepare_data(plans, progress)  # here, so that every worker finds it done
-    local = backend.local
-    workers = min(backend.workers or len(cores_of_this_process()), len(plans))
-    with tempfile.TemporaryDirectory(prefix="workers-", dir=store.partial.resolve()) as folder:
-        assignments = []
-        for number, mine in enumerate(deal(groups, workers)):
-            cores = share_of_cores(number, workers) if local else None
-            shares = {
-                plan.id: memory_budget(plan, workers) if local else plan.launcher.memory
-                for plan in mine
-            }
-            one = Assignment(
-                number=number,
-                configs=[with_values(composed[i], {"launcher.memory": shares[i]}) for i in shares],
-                ids=list(shares),
-                plugins=listed_plugins(),
-                outputs=str(store.outputs.resolve()),
-                folder=folder,
-                home=str(Path.cwd()),
-                command=os.environ.get(COMMAND, ""),
-                cores=cores,
-                threads=len(cores) if cores else backend.threads,
-                parent=os.getpid() if local else None,
-                canaries=canaries,
-            )
-            assignments.append(one)
-        with deferred_interrupt(progress) as stop:
-            return _attend(backend, assignments, progress, stop)
+    cores = cores_of_this_process()
+    first, end = (len(cores) * one // workers for one in (number, number + 1))
+    return cores[first : max(end, first + 1)]
 
 
 def _attend(
@@ -230,42 +187,45 @@ def _attend(
     assignments: Sequence[Assignment],
     progress: Progress,
     stop: Callable[[], bool],
-) -> list[Report]:
-    """Starts the workers, forwards what they say until all have ended, and gathers their
-    reports.
+) -> list[tuple[str, str, str | None, bool]]:
+    """Starts the workers, forwards what they say until all have ended, and gathers what became of
+    their runs.
     """
-    inboxes = [Inbox(Path(one.folder) / str(one.number)) for one in assignments]
+    folder = Path(assignments[0].folder)
+    (folder / GO_ON).touch()
+    files = [folder / str(one.number) for one in assignments]
     with backend.start(worker, assignments) as futures:
-        running = list(zip(futures, inboxes, strict=True))
+        news = [forwarded(file, progress) for file in files]
+        running = list(zip(futures, files, strict=True))
         while running:
             time.sleep(POLL)
             if stop():
-                (Path(assignments[0].folder) / STOP).touch()
+                (folder / GO_ON).unlink(missing_ok=True)
                 # the others never started
-                running = [(future, inbox) for future, inbox in running if inbox.path.exists()]
-            running = [(future, inbox) for future, inbox in running if not future.done()]
-            for inbox in inboxes:
-                inbox.forward(progress)
+                running = [(future, file) for future, file in running if file.exists()]
+            running = [(future, file) for future, file in running if not future.done()]
+            for one in news:
+                next(one)
         reports, died = [], []
-        for one, future in zip(assignments, futures, strict=True):
+        for share, future in zip(assignments, futures, strict=True):
             try:
-                reports += [future.result()] if future.done() else []
+                reports.append(future.result() if future.done() else None)
             except Exception as error:  # each backend has kinds of its own for a process that died
-                died.append((one, f"{type(error).__name__}: {str(error)[:200]}"))
-    if any(report.interrupted for report in reports) or (
-        stop() and len(reports) < len(assignments)
-    ):
+                died.append((share, f"{type(error).__name__}: {str(error)[:200]}"))
+    if None in reports:
         raise KeyboardInterrupt
     if died:
         lost, why = died[0]
         raise WorkerError(
-            f"worker {lost.number} ({len(lost.ids)} runs) ended without a result ({why}); "
+            f"worker {lost.number} ({len(lost.configs)} runs) ended without a result ({why}); "
             "the same command goes on from what is kept"
         )
+    ended = []
     for report in reports:
-        if report.error is not None:
-            raise report.error
-    return reports
+        if isinstance(report, DpflError):
+            raise report
+        ended += report or []
+    return ended
 
 
 def prepare_process(own: Assignment) -> None:
@@ -275,56 +235,37 @@ def prepare_process(own: Assignment) -> None:
         for thread in os.listdir("/proc/self/task"):  # also those that the backend has started
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(int(thread), own.cores)
-    os.environ |= {COMMAND: own.command, **dict.fromkeys(THREADS, str(own.threads))}
+    os.environ |= own.environment
 
 
 def worker(own: Assignment) -> Report:
     """What a worker process does: takes its cores, loads the plugins that its parent had, works."""
     prepare_process(own)
-    from dpfl_cli.simulation.plugins import load_plugins
-
-    load_plugins(own.plugins)
+    load_plugins([])
     return work(own)
 
 
 def work(own: Assignment) -> Report:
-    """Executes, or audits, its runs; what a worker process does once it is prepared and has its
-    plugins.
-    """
-    import torch
-
-    from dpfl_cli.simulation.audit import make_audits
+    """Executes its runs; what a worker process does once it is prepared and has its plugins."""
     from dpfl_cli.simulation.execute import execute
     from dpfl_cli.simulation.plan import make_plans
     from dpfl_cli.simulation.store import RunStore
 
-    torch.set_num_threads(own.threads)
-    if "numba" in sys.modules:  # the backend had it; otherwise it reads the environment
-        sys.modules["numba"].set_num_threads(
-            min(own.threads, sys.modules["numba"].config.NUMBA_NUM_THREADS)
-        )
-    with (
-        Outbox(Path(own.folder) / str(own.number)) as progress,
-        _news_to(progress),
-        _stop_asked(own) as stop,
-    ):
+    with Outbox(Path(own.folder) / str(own.number)) as progress, _news_to(progress):
         try:
-            plans = make_plans(own.configs)
-            for plan, run_id in zip(plans, own.ids, strict=True):
-                if plan.id != run_id:
-                    raise ConfigError(
-                        f"worker {own.number}: its dpfl, plugins or data are not those of the "
-                        "process that asked"
-                    )
-            if own.canaries is not None:
-                make_audits(plans, own.canaries, Path(own.outputs), progress, stop)
-                return Report([])
-            outcomes = execute(plans, RunStore(Path(own.outputs)), progress, stop=stop)
+            plans = make_plans([*own.configs.values()])
+            if [plan.id for plan in plans] != [*own.configs]:
+                raise ConfigError(
+                    f"worker {own.number}: its dpfl, plugins or data are not those of the process "
+                    "that asked"
+                )
+            with _stop_asked(own) as stop:
+                outcomes = execute(plans, RunStore(Path(own.outputs)), progress, stop=stop)
         except DpflError as error:
-            return Report([], error=error)
+            return error
         except KeyboardInterrupt:
-            return Report([], interrupted=True)
-    return Report([(one.plan.id, one.status, one.reason, one.cached) for one in outcomes])
+            return None
+    return [(one.plan.id, one.status, one.reason, one.cached) for one in outcomes]
 
 
 @contextlib.contextmanager
@@ -332,29 +273,24 @@ def _stop_asked(own: Assignment) -> Iterator[Callable[[], bool]]:
     """Yields whether to stop: the parent says so or is gone, or this process got SIGINT, or SIGUSR2
     (its time is nearly up).
     """
-    signalled = threading.Event()
+    stopped = threading.Event()
     looked = 0.0
-    file = Path(own.folder) / STOP
 
     def asked() -> bool:
         nonlocal looked
-        if not signalled.is_set() and time.monotonic() - looked >= POLL:
+        if time.monotonic() - looked >= POLL:
             looked = time.monotonic()
-            if (
-                file.exists()
-                or not file.parent.exists()
-                or (own.parent is not None and not _alive(own.parent))
-            ):
-                signalled.set()
-        return signalled.is_set()
+            if not (Path(own.folder) / GO_ON).exists() or not _alive(own.parent):
+                stopped.set()
+        return stopped.is_set()
 
-    with handled(lambda *_: signalled.set(), signal.SIGINT, signal.SIGUSR2):
+    with handled(lambda *_: stopped.set(), signal.SIGINT, signal.SIGUSR2):
         yield asked
 
 
-def _alive(process: int) -> bool:
+def _alive(process: int | None) -> bool:
     try:
-        os.kill(process, 0)
+        os.kill(process or os.getpid(), 0)
     except ProcessLookupError:
         return False
     return True
@@ -367,11 +303,9 @@ def _news_to(progress: Progress) -> Iterator[None]:
     handler.emit = (  # type: ignore[method-assign]
         lambda record: progress.say(f"dpfl: {record.getMessage()}")
     )
-    before = logger.handlers, logger.level, logger.propagate
-    logger.handlers, logger.propagate = [handler], False
     logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
     try:
         yield
     finally:
-        logger.handlers, logger.propagate = before[0], before[2]
-        logger.setLevel(before[1])
+        logger.removeHandler(handler)

@@ -46,7 +46,7 @@ def test_many_audits_are_made_by_processes_with_the_bits_of_one(monkeypatch, tmp
 
     def made(cores: int) -> dict[str, tuple[bytes, str]]:
         outputs = tmp_path / str(cores)
-        monkeypatch.setattr(audits, "cores_of_this_process", lambda: range(cores))
+        monkeypatch.setattr(audits, "cpu_count", lambda: cores)
         audits.make_all(plans, configs, outputs, "audits", quiet=True)
         records = audit_store(outputs).all()
         return {one.id: (one.content(SCORES), json_text(one.result["metrics"])) for one in records}
@@ -54,5 +54,5 @@ def test_many_audits_are_made_by_processes_with_the_bits_of_one(monkeypatch, tmp
     alone = made(1)
     assert len(alone) == 4
     assert made(2) == alone
-    monkeypatch.setattr(audits, "on_workers", lambda *rest, **more: pytest.fail("all were kept"))
+    monkeypatch.setattr(audits, "_made", lambda *rest: pytest.fail("all were kept"))
     assert made(2) == alone

@@ -32,8 +32,7 @@ from dpfl_cli.cli.main import main
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, StoreError
 from dpfl_cli.config.options import documented, option_files
-from dpfl_cli.simulation import dealing, workers
-from dpfl_cli.simulation.audit import SCORES, audit_store, make_audits
+from dpfl_cli.simulation import grouping, workers
 from dpfl_cli.simulation.backends import BACKENDS, make_backend
 from dpfl_cli.simulation.execute import Outcome, execute
 from dpfl_cli.simulation.member import DIGEST
@@ -144,11 +143,13 @@ class Threads:
         self, workers: int, started: Callable[[workers.Assignment], None] = lambda share: None
     ) -> None:
         self.workers, self.started = workers, started
-        self.local, self.threads = True, 1
+        self.elsewhere = None
 
     @contextmanager
     def start(
-        self, entry: workers.Entry, shares: Sequence[workers.Assignment]
+        self,
+        entry: Callable[[workers.Assignment], workers.Report],
+        shares: Sequence[workers.Assignment],
     ) -> Iterator[list[Future[workers.Report]]]:
         def run(share: workers.Assignment) -> workers.Report:
             self.started(share)
@@ -159,12 +160,8 @@ class Threads:
 
 
 @pytest.fixture
-def two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    before = torch.get_num_threads()
-    for module in (workers, dealing):
-        monkeypatch.setattr(module, "cores_of_this_process", lambda: [0, 1])
-    yield
-    torch.set_num_threads(before)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "cores_of_this_process", lambda: [0, 1])
 
 
 def grid(*overrides: str) -> list[dict[str, Any]]:
@@ -190,7 +187,7 @@ def test_outcomes_come_in_order_and_what_is_finished_is_not_dealt(
     execute(make_plans(configs[1:2]), store)
     dealt: list[str] = []
     outcomes = spread(
-        [*configs, configs[0]], store, Threads(count, lambda share: dealt.extend(share.ids))
+        [*configs, configs[0]], store, Threads(count, lambda share: dealt.extend(share.configs))
     )
     ids = [plan.id for plan in make_plans(configs)]
     assert [outcome.plan.id for outcome in outcomes] == [*ids, ids[0]]
@@ -257,7 +254,7 @@ def test_what_a_worker_cannot_do_is_said_by_the_parent(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("two_cores")
 def test_a_worker_with_other_plugins_or_data_is_refused(tmp_path: Path) -> None:
     def strange(share: workers.Assignment) -> None:
-        share.ids[0] = "0" * 12
+        share.configs["0" * 12] = share.configs.popitem()[1]
 
     with pytest.raises(ConfigError, match="not those of the process that asked"):
         spread(grid(), RunStore(tmp_path), Threads(2, strange))
@@ -266,7 +263,7 @@ def test_a_worker_with_other_plugins_or_data_is_refused(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("two_cores")
 def test_workers_stop_when_they_are_told_or_left_alone(tmp_path: Path) -> None:
     def told(share: workers.Assignment) -> None:
-        (Path(share.folder) / workers.STOP).touch()
+        (Path(share.folder) / workers.GO_ON).unlink(missing_ok=True)
 
     def orphaned(share: workers.Assignment) -> None:
         gone = multiprocessing.get_context("fork").Process(target=int)
@@ -282,79 +279,14 @@ def test_workers_stop_when_they_are_told_or_left_alone(tmp_path: Path) -> None:
         assert len(list(store.partial.glob("*/checkpoint.pt"))) == 4
 
 
-def audited(
-    configs: list[dict[str, Any]], outputs: Path, backend: Any, progress: Progress = QUIET
-) -> dict[str, bytes]:
-    """The scores of audits on workers, by id."""
-    plans, store = make_plans(configs), audit_store(outputs)
-    composed = {plan.id: config for plan, config in zip(plans, configs, strict=True)}
-    store.prepare()
-    try:
-        alone = [[plan] for plan in plans]
-        workers.on_workers(composed, alone, store, progress, backend, canaries=20)
-    finally:
-        assert list(store.partial.iterdir()) == []
-    return {one.id: one.content(SCORES) for one in store.all()}
-
-
-@pytest.mark.usefixtures("two_cores")
-@pytest.mark.parametrize("count", [1, 2])
-def test_audits_on_workers_have_the_bits_that_each_has_alone(count: int, tmp_path: Path) -> None:
-    configs, progress = grid("dp=ldp"), Progress("audits", 0, quiet=True)
-    found = audited(configs, tmp_path / "workers", Threads(count), progress)
-    make_audits(make_plans(configs), 20, tmp_path / "alone", QUIET)
-    assert found == {one.id: one.content(SCORES) for one in audit_store(tmp_path / "alone").all()}
-    assert len(set(found.values())) == len(configs)
-    assert progress.done == 4 * 2 * 20
-
-
-@pytest.mark.usefixtures("two_cores")
-def test_a_worker_that_dies_costs_its_own_audits_only(tmp_path: Path) -> None:
-    def dying(share: workers.Assignment) -> None:
-        if share.number == 0:
-            raise MemoryError("no room")
-
-    with pytest.raises(workers.WorkerError, match=r"worker 0 \(2 runs\) ended .* what is kept"):
-        audited(grid("dp=ldp"), tmp_path, Threads(2, dying))
-    assert len(audit_store(tmp_path).all()) == 2
-
-
-@pytest.mark.usefixtures("two_cores")
-def test_what_cannot_be_audited_is_said_by_the_parent(tmp_path: Path) -> None:
-    configs = [*grid("dp=ldp")[:2], *grid("dp=none")[:2]]
-    with pytest.raises(ConfigError, match="nothing is private"):
-        audited(configs, tmp_path, Threads(2))
-
-
-@pytest.mark.usefixtures("two_cores")
-def test_audits_stop_when_they_are_told(tmp_path: Path) -> None:
-    """What is finished is kept, and the next time the others alone are made."""
-    plans, store = make_plans(grid("dp=ldp")), audit_store(tmp_path / "stopped")
-    with pytest.raises(KeyboardInterrupt):
-        make_audits(plans, 20, store.outputs, QUIET, lambda: len(store.all()) == 2)
-    assert len(store.all()) == 2
-    assert list(store.partial.iterdir()) == []
-
-    def told(share: workers.Assignment) -> None:
-        (Path(share.folder) / workers.STOP).touch()
-
-    with pytest.raises(KeyboardInterrupt):
-        audited(grid("dp=ldp"), tmp_path / "told", Threads(2, told))
-
-
 def test_a_process_takes_its_cores_and_threads(tmp_path: Path) -> None:
-    core = dealing.cores_of_this_process()[-1]
+    core = workers.cores_of_this_process()[-1]
     share = workers.Assignment(
         0,
-        [],
-        [],
-        [],
-        str(tmp_path),
-        str(tmp_path),
-        str(tmp_path),
-        command="",
-        cores=(core,),
-        threads=1,
+        {},
+        *[str(tmp_path)] * 3,
+        environment={"OMP_NUM_THREADS": "1"},
+        cores=[core],
         parent=None,
     )
 
@@ -364,7 +296,7 @@ def test_a_process_takes_its_cores_and_threads(tmp_path: Path) -> None:
         workers.prepare_process(share)
         pinned = [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
         assert pinned == [{core}] * 2
-        assert os.environ["OMP_NUM_THREADS"] == os.environ["NUMBA_NUM_THREADS"] == "1"
+        assert os.environ["OMP_NUM_THREADS"] == "1"
         assert Path.cwd() == tmp_path
         os._exit(7)
 
@@ -377,61 +309,59 @@ def test_a_process_takes_its_cores_and_threads(tmp_path: Path) -> None:
 @given(cores=st.integers(1, 40), count=st.integers(1, 40))
 def test_cores_are_dealt_evenly(cores: int, count: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dealing, "cores_of_this_process", lambda: list(range(100, 100 + cores)))
-        shares = [dealing.share_of_cores(number, count) for number in range(count)]
+        patch.setattr(workers, "cores_of_this_process", lambda: list(range(100, 100 + cores)))
+        shares = [workers.share_of_cores(number, count) for number in range(count)]
     assert set(itertools.chain(*shares)) == set(range(100, 100 + min(cores, max(count, cores))))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
     if count <= cores:
         assert len(list(itertools.chain(*shares))) == cores  # nobody shares a core
 
 
-def fake_groups(sizes: Sequence[int], rounds: Sequence[int]) -> list[list[Any]]:
+def fake_plans(sizes: Sequence[int], rounds: Sequence[int]) -> list[Any]:
+    """Plans of groups of these sizes, mixed."""
     return [
-        [
-            SimpleNamespace(last_round=length, rows=3, dimension=2, name=(group, number))
-            for number in range(size)
-        ]
-        for group, (size, length) in enumerate(zip(sizes, rounds, strict=True))
+        SimpleNamespace(last_round=rounds[group], rows=3, dimension=2, group=group)
+        for number in range(max(sizes))
+        for group, size in enumerate(sizes)
+        if number < size
     ]
 
 
 @given(st.data())
 def test_every_run_is_dealt_once_and_everybody_has_work(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=6))
-    groups = fake_groups(
-        sizes, data.draw(st.lists(st.integers(1, 50), min_size=len(sizes), max_size=len(sizes)))
-    )
-    count = data.draw(st.integers(1, min(8, sum(sizes))))
-    dealt = dealing.deal(groups, count)
-    assert len(dealt) == count
+    lengths = st.lists(st.integers(1, 50), min_size=len(sizes), max_size=len(sizes))
+    plans, count = fake_plans(sizes, data.draw(lengths)), data.draw(st.integers(1, 8))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouping, "stack_key", lambda plan: str(plan.group))
+        dealt = grouping.deal(plans, count)
+    assert len(dealt) <= count
     assert all(dealt)
-    assert sorted(plan.name for part in dealt for plan in part) == sorted(
-        plan.name for group in groups for plan in group
-    )
+    assert sorted(id(plan) for part in dealt for plan in part) == sorted(map(id, plans))
     loads = [sum(plan.last_round for plan in part) for part in dealt]
-    longest = max(plan.last_round for group in groups for plan in group)
-    assert max(loads) <= max(dealing.IMBALANCE * sum(loads) / count, min(loads) + longest)
+    assert max(loads) <= sum(loads) / count + max(plan.last_round for plan in plans)
 
 
 @pytest.mark.parametrize(
     ("sizes", "count", "wanted"),
     [
         ((10, 11), 2, [[10], [11]]),  # about equal: no group is split
-        ((30, 1), 2, [[15], [1, 15]]),
+        ((30, 1), 2, [[15], [15, 1]]),
         ((20,), 4, [[5], [5], [5], [5]]),
-        ((6, 6, 6), 2, [[3, 6], [3, 6]]),
+        ((6, 6, 6), 2, [[6, 3], [3, 6]]),
         ((3, 3), 1, [[3, 3]]),
+        ((1, 1), 5, [[1], [1]]),
     ],
 )
-def test_only_a_group_that_is_much_too_large_is_split(
-    sizes: tuple[int, ...], count: int, wanted: list[list[int]]
+def test_runs_of_one_stack_stay_side_by_side(
+    sizes: tuple[int, ...], count: int, wanted: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dealt = dealing.deal(fake_groups(sizes, [5] * len(sizes)), count)
-    pieces = [
-        sorted(len(list(run)) for _, run in itertools.groupby(part, lambda plan: plan.name[0]))
+    monkeypatch.setattr(grouping, "stack_key", lambda plan: str(plan.group))
+    dealt = grouping.deal(fake_plans(sizes, [5] * len(sizes)), count)
+    assert [
+        [len(list(run)) for _, run in itertools.groupby(part, lambda plan: plan.group)]
         for part in dealt
-    ]
-    assert sorted(pieces) == sorted(wanted)
+    ] == wanted
 
 
 @pytest.mark.parametrize("name", list(BACKENDS))
@@ -513,21 +443,8 @@ def test_slurm_jobs_get_what_they_are_allotted(
         "slurm": {"qos": "high"},
     }
     backend = make_backend("submitit", options_of("submitit") | given)
-    assert not backend.local
-    assert backend.threads == 8
-    share = workers.Assignment(
-        0,
-        [],
-        [],
-        [],
-        str(tmp_path),
-        str(tmp_path),
-        str(tmp_path),
-        command="",
-        cores=None,
-        threads=8,
-        parent=None,
-    )
+    assert backend.elsewhere == 8
+    share = workers.Assignment(0, {}, *[str(tmp_path)] * 3, environment={}, cores=None, parent=None)
     with backend.start(workers.work, [share]):
         script = (tmp_path / "script").read_text()
     for line in ("--partition=long", "--cpus-per-task=8", "--time=90", "--qos=high"):
