@@ -8,7 +8,6 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -33,33 +32,19 @@ class ArraysSettings(Settings):
     test_fraction: HeldOut = 0.0
 
 
-@dataclass(frozen=True)
-class Pool:
-    """Records as the user gave them.
+# Records as the user gave them: "features" [N, ...] finite numbers, float32 unless they were
+# float64; "targets" [N], whole numbers or strings (classes) or floats (regression); and "clients"
+# [N] whose they are, in whatever names, where somebody says so.
+Pool = dict[str, np.ndarray]
+KINDS = {"features": "buif", "targets": "buifUS", "clients": "buifUS"}  # of the arrays' types
 
-    Attributes:
-      features: [N, ...] finite numbers, float32 unless they were float64.
-      targets: [N], whole numbers or strings (classes) or floats (regression).
-      clients: [N] whose they are, in whatever names; None where nobody says.
-    """
 
-    features: np.ndarray
-    targets: np.ndarray
-    clients: np.ndarray | None
-
-    def taken(self, rows: np.ndarray) -> Pool:
-        """Some of the records."""
-        clients = None if self.clients is None else self.clients[rows]
-        return Pool(self.features[rows], self.targets[rows], clients)
-
-    @property
-    def sha256(self) -> str:
-        """Of what the arrays hold."""
-        found = hashlib.sha256()
-        for one in (self.features, self.targets, self.clients):
-            if one is not None:
-                found.update(f"{one.dtype.str} {one.shape}\n".encode() + one.tobytes())
-        return found.hexdigest()
+def pool_sha256(pool: Pool) -> str:
+    """Of what the arrays hold."""
+    found = hashlib.sha256()
+    for one in pool.values():
+        found.update(f"{one.dtype.str} {one.shape}\n".encode() + one.tobytes())
+    return found.hexdigest()
 
 
 @component("dataset", "arrays", revision=1, settings=ArraysSettings)
@@ -113,34 +98,26 @@ class File:
 def _pool(option: str, path: str) -> Pool:
     """The records of a .npz file or of a torch Dataset, checked."""
     where = f"{option}={path}"
-    parts = _of_dataset(path, option) if is_code(path) else _of_file(path, option)
-    if missing := [name for name in ("features", "targets") if name not in parts]:
-        raise DataError(f"{where}: no array {' and no '.join(missing)}; it has {', '.join(parts)}")
-    features, targets, clients = (parts.get(name) for name in ("features", "targets", "clients"))
-    assert features is not None
-    assert targets is not None
-    kinds = {"features": "buif", "targets": "buifUS", "clients": "buifUS"}
-    for name, one in zip(kinds, (features, targets, clients), strict=True):
-        if one is None:
-            continue
-        if one.dtype.kind not in kinds[name]:
+    given = _of_dataset(path, option) if is_code(path) else _of_file(path, option)
+    if missing := [name for name in ("features", "targets") if name not in given]:
+        raise DataError(f"{where}: no array {' and no '.join(missing)}; it has {', '.join(given)}")
+    pool = {name: given[name] for name in KINDS if name in given}
+    for name, one in pool.items():
+        if one.dtype.kind not in KINDS[name]:
             raise DataError(f"{where}: {name} are {one.dtype}, not numbers")
         if one.dtype.kind == "f" and not np.isfinite(one).all():
             record = np.isfinite(one.reshape(len(one), -1)).all(axis=1).argmin()
             raise DataError(f"{where}: {name} are not finite in record {record}")
-    sides = [one for one in (targets, clients) if one is not None]
-    if (
-        features.ndim < 2
-        or not features.size
-        or any(one.shape != (len(features),) for one in sides)
-    ):
-        shapes = ", ".join(f"{name} {list(one.shape)}" for name, one in parts.items())
+    features, *sides = pool.values()
+    fits = all(one.shape == features.shape[:1] for one in sides)
+    if features.ndim < 2 or not features.size or not fits:
+        shapes = ", ".join(f"{name} {list(one.shape)}" for name, one in pool.items())
         raise DataError(
             f"{where}: {shapes}; write features [N, ...], targets [N] and, if any, clients [N]"
         )
     if features.dtype != np.float64:
-        features = features.astype(np.float32)
-    return Pool(features, targets, clients)
+        pool["features"] = features.astype(np.float32)
+    return pool
 
 
 def _of_file(path: str, option: str) -> Mapping[str, np.ndarray]:
@@ -163,10 +140,7 @@ def _numpy(content: bytes) -> Any:
             return found
         if sum(member.file_size for member in found.zip.infolist()) > LARGEST:
             raise ValueError(f"more than {LARGEST} bytes unpacked")
-        arrays = {name: found[name] for name in found.files}
-        if strange := [name for name, one in arrays.items() if not isinstance(one, np.ndarray)]:
-            raise ValueError(f"{strange[0]} is no array")
-        return arrays
+        return {name: np.asarray(found[name]) for name in found.files}
     except (*DAMAGED, zipfile.BadZipFile, RuntimeError, MemoryError, TypeError) as error:
         raise ValueError(str(error)) from error
 
@@ -193,38 +167,42 @@ def _loaded(settings: ArraysSettings, stamps: tuple[str, ...]) -> Dataset:
     given = {"path": settings.path, "test_path": settings.test_path}
     pools = {name: _pool(f"dataset.{name}", path) for name, path in given.items() if path}
     pool, test = pools["path"], pools.get("test_path")
-    sha256 = listing_sha256({name: one.sha256 for name, one in pools.items()})
-    held = fraction_of(settings.test_fraction, len(pool.targets), f"{len(pool.targets)} records")
-    if held:
-        mixed = stream_generator(0, "data").permutation(len(pool.targets))
-        pool, test = pool.taken(np.sort(mixed[held:])), pool.taken(np.sort(mixed[:held]))
-    labels = None if pool.targets.dtype.kind == "f" else np.unique(pool.targets)
+    sha256 = listing_sha256({name: pool_sha256(one) for name, one in pools.items()})
+    size = len(pool["targets"])
+    if held := fraction_of(settings.test_fraction, size, f"{size} records"):
+        mixed = stream_generator(0, "data").permutation(size)
+        parts = np.sort(mixed[held:]), np.sort(mixed[:held])
+        pool, test = ({name: one[rows] for name, one in pool.items()} for rows in parts)
+    features, targets = pool["features"], pool["targets"]
+    labels = None if targets.dtype.kind == "f" else np.unique(targets)
     if labels is not None and len(labels) < 2:
         raise DataError(
             f"dataset.path={settings.path}: all targets are equal; classes need two labels, and "
             "regression floats"
         )
-    names = None if pool.clients is None else np.unique(pool.clients, return_inverse=True)
+    natural, names = None, None
+    if "clients" in pool:
+        names, natural = np.unique(pool["clients"], return_inverse=True)
     info = DatasetInfo(
         name="arrays",
         source="real",
         sha256=sha256,
-        feature_shape=pool.features.shape[1:],
+        feature_shape=features.shape[1:],
         classes=None if labels is None else len(labels),
-        records=len(pool.targets),
-        clients=None if names is None else len(names[0]),
+        records=len(targets),
+        clients=None if names is None else len(names),
     )
-    train = Records(pool.features, _encoded(pool.targets, labels, "dataset.path"))
-    made = Dataset(info, train, None, None if names is None else names[1].astype(np.int64))
-    if test is not None:
-        if test.features.shape[1:] != info.feature_shape:
-            raise DataError(
-                f"dataset.test_path={settings.test_path}: features {list(test.features.shape[1:])} "
-                f"a record, and the training records have {list(info.feature_shape)}"
-            )
-        encoded = _encoded(test.targets, labels, "dataset.test_path")
-        made = replace(made, test=Records(test.features.astype(pool.features.dtype), encoded))
-    return made
+    train = Records(features, _encoded(targets, labels, "dataset.path"))
+    if test is None:
+        return Dataset(info, train, None, natural)
+    tested = test["features"]
+    if tested.shape[1:] != info.feature_shape:
+        raise DataError(
+            f"dataset.test_path={settings.test_path}: features {list(tested.shape[1:])} "
+            f"a record, and the training records have {list(info.feature_shape)}"
+        )
+    encoded = _encoded(test["targets"], labels, "dataset.test_path")
+    return Dataset(info, train, Records(tested.astype(features.dtype), encoded), natural)
 
 
 def _encoded(targets: np.ndarray, labels: np.ndarray | None, option: str) -> np.ndarray:
@@ -246,16 +224,12 @@ def _partition(path: str | None, records: int) -> Partition:
     try:
         found = _numpy(content)
         if isinstance(found, np.ndarray):
-            owners = found.astype(np.int64, casting="same_kind")
-            order = np.argsort(owners, kind="stable")
-            if owners.max(initial=0) > len(owners):
-                raise DataError(
-                    f"{where}: a client's number is above that of the {len(owners)} records; "
-                    "number clients 0, 1, ..."
-                )
+            owners, size = found.astype(np.int64, casting="same_kind"), len(found)
+            if owners.max(initial=0) > size:
+                raise ValueError(f"a client's number is above that of the {size} records")
             counts = np.bincount(owners[owners >= 0])
-            made = Partition.from_counts(order[len(owners) - counts.sum() :], counts)
-            size = len(owners)
+            order = np.argsort(owners, kind="stable")
+            made = Partition.from_counts(order[size - counts.sum() :], counts)
         else:
             parts = (np.atleast_1d(found[name]) for name in ("indices", "offsets"))
             made = Partition(*(part.astype(np.int64, casting="same_kind") for part in parts))

@@ -78,7 +78,6 @@ class Backbone:
     """
 
     name: str
-    what: str
     revision: int
     source: Literal["real", "standin"]
     weights: Literal["catalogue", "path"] | None
@@ -89,16 +88,9 @@ class Backbone:
 
 
 def as_images(features: np.ndarray) -> Tensor:
-    """[n, H, W] or [n, C, H, W] float32 in [0, 1] as [n, C, H, W]; a DataError for what is no
-    images.
-    """
-    if features.ndim == 3:
-        features = features[:, None]
-    if features.ndim != 4 or features.shape[1] not in (1, 3):
-        raise DataError(
-            f"records of shape {features.shape[1:]} are no images of one or three channels"
-        )
-    return torch.from_numpy(np.ascontiguousarray(features, np.float32))
+    """[n, H, W] or [n, C, H, W] float32 in [0, 1] as [n, C, H, W]."""
+    images = features[:, None] if features.ndim == 3 else features
+    return torch.from_numpy(np.ascontiguousarray(images, np.float32))
 
 
 def read_weights(path: Path) -> Weights:
@@ -201,9 +193,9 @@ def _pixels(weights: Weights, public: Tensor) -> Extractor:
 
 
 def _real(
-    name: str, what: str, width: int, build: Build, weights: Literal["catalogue", "path"] = "path"
+    name: str, width: int, build: Build, weights: Literal["catalogue", "path"] = "path"
 ) -> Backbone:
-    return Backbone(name, what, 2, "real", weights, False, lambda shape: width, build)
+    return Backbone(name, 2, "real", weights, False, lambda shape: width, build)
 
 
 LITE0 = _network(efficientnet_lite0, "EfficientNet-Lite0", SIDE, [PIXEL_MEAN] * 3, [PIXEL_STD] * 3)
@@ -211,16 +203,14 @@ RESNET50 = _network(
     lambda: _torchvision().resnet50(weights=None), "torchvision's resnet50", 224, *IMAGENET
 )
 RESNET44 = _network(resnet44, "cifar100_resnet44", 32, *CIFAR100)
-RCF = "convolutions with random patches of public images"
-PCA = "principal components of the pixels of public images"
 BACKBONES: dict[str, Backbone] = {
     one.name: one
     for one in (
-        _real(EFFICIENTNET, "EfficientNet-Lite0, ImageNet", WIDTH, LITE0, "catalogue"),
-        _real("resnet50_imagenet", "torchvision's ResNet-50, ImageNet", 2048, RESNET50),
-        _real("resnet44_cifar100", "pytorch-cifar-models' ResNet-44, CIFAR-100", 64, RESNET44),
-        Backbone("rcf", RCF, 2, "standin", None, True, lambda shape: 4 * FILTERS, _rcf),
-        Backbone("pca", PCA, 1, "standin", None, False, prod, _pixels, components=64),
+        _real(EFFICIENTNET, WIDTH, LITE0, "catalogue"),
+        _real("resnet50_imagenet", 2048, RESNET50),
+        _real("resnet44_cifar100", 64, RESNET44),
+        Backbone("rcf", 2, "standin", None, True, lambda shape: 4 * FILTERS, _rcf),
+        Backbone("pca", 1, "standin", None, False, prod, _pixels, components=64),
     )
 }
 

@@ -26,7 +26,7 @@ from dpfl_cli.data.catalogue import catalogue_entry
 from dpfl_cli.data.derive import facts
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.loading import used
-from dpfl_cli.data.sources import digest, kept_until_changed, listing_sha256, locate
+from dpfl_cli.data.sources import content_sha256, kept_until_changed, locate
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import read_table
 
@@ -73,7 +73,7 @@ def read_bank(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     words_of = {**COLUMNS, TARGET: ["no", "yes"]}
-    table = read_table(path, list(words_of), others=False)
+    table = read_table(path, list(words_of))
     return pd.DataFrame(
         {
             name: table.numbers(name) if words is None else table.places(name, words)
@@ -94,33 +94,19 @@ class Bank:
         items = ["means and standard deviations of the training records' numbers (standardising)"]
         return [*items, f"test split {LEAKAGE}"] if settings.test == "bank_csv" else items
 
-    @staticmethod
-    def info(settings: BankSettings) -> DatasetInfo:
-        """Finds, verifies and reads the files; the checksum covers whole files, whatever part of
-        them is used.
+    @classmethod
+    def info(cls, settings: BankSettings) -> DatasetInfo:
+        """Reads the files: their sizes are not known otherwise. The checksum covers whole files,
+        whatever part of them is used.
         """
-        paths = _files(settings)
-        size = len(read_bank(paths["train"]))
-        left = size - _held_out(settings, size)
-        widths = [len(words) if words else 1 for words in COLUMNS.values()]
-        return DatasetInfo(
-            name="bank",
-            source="real",
-            sha256=listing_sha256({part: digest(path).sha256 for part, path in paths.items()}),
-            feature_shape=(sum(widths) if settings.categorical == "onehot" else len(widths),),
-            classes=2,
-            records=used("bank", "train_records", settings.train_records, left),
-            clients=None,
-            details={"test_split": LEAKAGE} if "test" in paths else {},
-        )
+        return cls.load(settings, 0).info
 
     @staticmethod
     def load(settings: BankSettings, seed: int) -> Dataset:
         """Features [N, 51] (ordinal: [N, 16]) float64 and classes [N] int64; they do not depend on
         the run's seed.
         """
-        info = Bank.info(settings)
-        return Dataset(info, *_records(info.sha256, settings))
+        return _dataset(content_sha256(_files(settings)), settings)
 
 
 def _files(settings: BankSettings) -> dict[str, Path]:
@@ -151,29 +137,22 @@ def _files(settings: BankSettings) -> dict[str, Path]:
     return {"train": path, "test": sample}
 
 
-def _held_out(settings: BankSettings, size: int) -> int:
-    """Number of records held out for testing; a DataError where nothing would train or test."""
-    if settings.test != "holdout20":
-        return 0
-    held = int(HELD_OUT * size)
-    if not held:
-        raise DataError(
-            f"bank: a fifth of {size} records is less than one; write dataset.test=none"
-        )
-    return held
-
-
 @lru_cache(maxsize=4)
-def _records(sha256: str, settings: BankSettings) -> tuple[Records, Records | None]:
-    """Training and test records, in the order of their files; kept by content, which is why the
-    checksum is an argument.
+def _dataset(sha256: str, settings: BankSettings) -> Dataset:
+    """Records in the order of their files; kept by content, which is why the checksum is an
+    argument.
     """
     files = {part: read_bank(path) for part, path in _files(settings).items()}
     columns = {part: file[list(COLUMNS)].to_numpy(np.float64) for part, file in files.items()}
     size = len(files["train"])
+    count = int(HELD_OUT * size) if settings.test == "holdout20" else 0
+    if settings.test == "holdout20" and not count:
+        raise DataError(
+            f"bank: a fifth of {size} records is less than one; write dataset.test=none"
+        )
     mixed = stream_generator(settings.data_seed, "data").permutation(size)
-    held, rest = np.split(mixed, [_held_out(settings, size)])
-    rows = np.sort(rest[: settings.train_records])
+    held, rest = np.split(mixed, [count])
+    rows = np.sort(rest[: used("bank", "train_records", settings.train_records, len(rest))])
     train = np.ascontiguousarray(columns["train"][rows])
     means, deviations = train.mean(axis=0), train.std(axis=0)
     deviations[deviations == 0] = 1.0
@@ -189,6 +168,12 @@ def _records(sha256: str, settings: BankSettings) -> tuple[Records, Records | No
         ]
         return Records(np.concatenate(parts, axis=1), targets)
 
+    records, test = made("train", rows), None
     if "test" in files:
-        return made("train", rows), made("test", np.arange(len(files["test"])))
-    return made("train", rows), made("train", np.sort(held)) if len(held) else None
+        test = made("test", np.arange(len(files["test"])))
+    elif count:
+        test = made("train", np.sort(held))
+    details = {"test_split": LEAKAGE} if "test" in files else {}
+    shape = records.features.shape[1:]
+    info = DatasetInfo("bank", "real", sha256, shape, 2, len(rows), details=details)
+    return Dataset(info, records, test)

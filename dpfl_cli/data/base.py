@@ -6,9 +6,8 @@ A dataset:
   files. DataError: files are absent or damaged; ConfigError: the settings ask for what they do not
   hold.
 - load(settings, seed) -> Dataset: that of a run with this seed; kept in the process, so callers
-  must not write to its arrays.
-- outline(settings, seed) -> Dataset, of data whose features take long to read or compute: the
-  labels alone, or without classes as many records of no width.
+  must not write to its arrays. Features and targets that take long to read or compute are made
+  when they are looked at (`Records`): plans ask for clients, counts and labels alone.
 - prepare(settings, progress: Stages), of data whose records take long to compute: computes and
   keeps them; called before runs start, where it is seen, and harmless to call again.
 

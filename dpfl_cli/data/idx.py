@@ -44,23 +44,3 @@ def idx_file(name: str, part: Part, what: str) -> Path:
         if what in file and ("train" in file) == (part == "train")
     )
     return path
-
-
-def idx_labels(name: str, part: Part, classes: int) -> np.ndarray:
-    """[N] int64 of a data set; a DataError names a file without labels 0..classes - 1."""
-    path = idx_file(name, part, "labels")
-    labels = read_idx(path)
-    if labels.ndim != 1 or labels.max(initial=0) >= classes:
-        raise DataError(f"{path}: shape {list(labels.shape)}: not a row of labels 0..{classes - 1}")
-    return labels.astype(np.int64)
-
-
-def idx_images(name: str, part: Part, count: int) -> np.ndarray:
-    """[N, 28, 28] uint8 of a data set; a DataError names a file that does not hold so many."""
-    path = idx_file(name, part, "images")
-    images = read_idx(path)
-    if images.shape != (count, SIDE, SIDE):
-        raise DataError(
-            f"{path}: shape {list(images.shape)}: not the images of {count} labels, 28x28"
-        )
-    return images

@@ -2,7 +2,7 @@
 
 A file is {"users": [names], "num_samples": [numbers], "user_data": {name: {"x": [records], "y":
 [targets]}}}. A folder holds either train/*.json and test/*.json, the split that LEAF's scripts
-make, or all_data/*.json, or the *.json themselves; .gz and .bz2 are read too.
+make, or all_data/*.json; .gz and .bz2 are read too.
 """
 
 from __future__ import annotations
@@ -67,13 +67,10 @@ def leaf_parts(folder: Path, whole: bool = True) -> Parts:
         raise DataError(
             f"{folder}: has {found} of train/*.json and test/*.json; put both there{instead}"
         )
-    together = files_below(folder / "all_data", ENDINGS) or {
-        name: path for name, path in files_below(folder, ENDINGS).items() if "/" not in name
-    }
+    together = files_below(folder / "all_data", ENDINGS)
     if not together:
         raise DataError(
-            f"{folder}: no LEAF files: neither train/*.json and test/*.json, nor all_data/*.json, "
-            "nor *.json"
+            f"{folder}: no LEAF files: neither train/*.json and test/*.json, nor all_data/*.json"
         )
     return {"all": together}
 

@@ -77,9 +77,6 @@ def load_femnist(folder: Path, settings: FemnistSettings) -> Dataset:
         Records(arrays["images"].reshape(-1, 28, 28), arrays["labels"].astype(np.int64)),
         client,
         test,
-        [f"client {number}" for number in range(clients)],
-        f"dataset.clients={clients}",
-        "write fewer clients, or a larger dataset.share",
     )
 
 

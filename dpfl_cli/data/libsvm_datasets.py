@@ -23,9 +23,7 @@ from dpfl_cli.data.libsvm import SparseRecords, parse_libsvm
 from dpfl_cli.data.loading import HeldOut, fraction_of, unit_rows, used
 from dpfl_cli.data.sources import (
     content_sha256,
-    digest,
     kept_until_changed,
-    listing_sha256,
     locate,
     read_uncompressed,
 )
@@ -147,7 +145,6 @@ class LibsvmDataset:
             feature_shape=(files.dimension,),
             classes=files.classes,
             records=used(cls.name, "records", settings.records, files.records - held, note),
-            clients=None,
         )
 
     @classmethod
@@ -195,10 +192,8 @@ class Libsvm(LibsvmDataset):
                     f"{records.name}: index {records.dimension} is beyond dataset.dimension="
                     f"{dimension}; write at least that, or null for the largest index"
                 )
-        sha256 = listing_sha256({part: digest(path).sha256 for part, path in paths.items()})
-        train, classes = read[0], len(label_values(read[0]))
-        test = paths.get("test")
-        return LibsvmFiles(paths["train"], test, sha256, len(train), dimension, classes)
+        train, test, classes = paths["train"], paths.get("test"), len(label_values(read[0]))
+        return LibsvmFiles(train, test, content_sha256(paths), len(read[0]), dimension, classes)
 
 
 @component("dataset", "ijcnn1", revision=1, settings=Ijcnn1Settings)

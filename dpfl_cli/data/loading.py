@@ -1,6 +1,6 @@
 """What loaders of data sets share: how many records are used, which are held out for testing."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Annotated
 
 import numpy as np
@@ -61,11 +61,9 @@ def ranks(labels: np.ndarray) -> np.ndarray:
     >>> ranks(np.array([7, 3, 7, 7])).tolist()
     [0, 0, 1, 2]
     """
-    order = np.argsort(labels, kind="stable")
-    _, first, counts = np.unique(labels[order], return_index=True, return_counts=True)
-    found = np.empty(len(labels), np.int64)
-    found[order] = np.arange(len(labels)) - np.repeat(first, counts)
-    return found
+    import pandas as pd
+
+    return pd.Series(labels).groupby(labels).cumcount().to_numpy()
 
 
 def held_out(
@@ -80,33 +78,11 @@ def held_out(
 
 
 def split_dataset(
-    info: Callable[[int], DatasetInfo],
-    records: Records,
-    client: np.ndarray,
-    test: np.ndarray,
-    names: Sequence[str],
-    setting: str,
-    remedy: str,
+    info: Callable[[int], DatasetInfo], records: Records, client: np.ndarray, test: np.ndarray
 ) -> Dataset:
-    """Records [N] of clients [N], split by test [N] bool.
-
-    Args:
-      info: makes what is known of the data from the number of training records.
-      names: of the clients.
-      setting, remedy: what to change, and how, where a client is left without training or test
-        records: a ConfigError.
+    """Records [N] of clients [N], split by test [N] bool; `info` makes what is known of the data
+    from the number of training records.
     """
-    for number, name in enumerate(names):
-        if len(np.unique(test[client == number])) < 2:
-            raise ConfigError(
-                f"{setting}: {name} gets no training or no test records of the {len(client)} "
-                f"there; {remedy}"
-            )
-    train = ~test
-    return Dataset(
-        info(int(train.sum())),
-        Records(records.features[train], records.targets[train]),
-        Records(records.features[test], records.targets[test]),
-        client[train],
-        test_natural=client[test],
-    )
+    train, held = (Records(records.features[some], records.targets[some]) for some in (~test, test))
+    known = info(len(train))
+    return Dataset(known, train, held if len(held) else None, client[~test], {}, client[test])

@@ -93,9 +93,6 @@ def load_messidor(folder: Path, settings: MessidorSettings) -> Dataset:
         ),
         hospital,
         held_out(hospital, settings.test_fraction, draws),
-        [f"department {name}" for name in departments],
-        f"dataset.test_fraction={settings.test_fraction:g}",
-        "write another fraction",
     )
 
 

@@ -8,7 +8,7 @@ red, then green, then blue, row by row.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache, partialmethod
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from pydantic import NonNegativeInt, model_validator
 from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records, Source
-from dpfl_cli.data.idx import SIDE, Part, idx_file, idx_images, idx_labels
+from dpfl_cli.data.idx import SIDE, Part, idx_file, read_idx
 from dpfl_cli.data.loading import UsedSettings, ranks, used
 from dpfl_cli.data.sources import content_sha256, digest, locate, read_uncompressed
 from dpfl_cli.data.streams import stream_generator
@@ -63,13 +63,25 @@ class Pictures:
 
     @classmethod
     def labels(cls, part: Part) -> np.ndarray:
-        """[N] int64; a DataError names a file that does not hold such."""
-        return idx_labels(cls.name, part, cls.classes)
+        """[N] int64; a DataError names a file without labels 0..classes - 1."""
+        path = idx_file(cls.name, part, "labels")
+        labels = read_idx(path)
+        if labels.ndim != 1 or labels.max(initial=0) >= cls.classes:
+            raise DataError(
+                f"{path}: shape {list(labels.shape)}: not a row of labels 0..{cls.classes - 1}"
+            )
+        return labels.astype(np.int64)
 
     @classmethod
     def images(cls, part: Part) -> np.ndarray:
-        """[N, *shape] uint8; a DataError names a file that does not hold such."""
-        return idx_images(cls.name, part, len(cls.labels(part)))
+        """[N, *shape] uint8; a DataError names a file that does not hold one for each label."""
+        path, count = idx_file(cls.name, part, "images"), len(cls.labels(part))
+        images = read_idx(path)
+        if images.shape != (count, *cls.shape):
+            raise DataError(
+                f"{path}: shape {list(images.shape)}: not the images of {count} labels, 28x28"
+            )
+        return images
 
     @classmethod
     def origin(cls, settings: Any) -> Origin:
@@ -86,24 +98,12 @@ class Pictures:
         """Finds and verifies the files; the checksum covers all of them, whatever part of them is
         used.
         """
-        origin, components = cls.origin(settings), getattr(settings, "pca", None)
-        return DatasetInfo(
-            name=cls.name,
-            source=origin.source,
-            sha256=origin.sha256,
-            feature_shape=cls.shape if components is None else (components,),
-            classes=cls.classes,
-            records=len(_split(origin, settings)[0]),
-            clients=None,
-            details={"standin": cls.standin} if origin.source == "standin" else {},
-        )
+        return cls.load(settings, 0).info
 
     @classmethod
-    def load(cls, settings: Any, seed: int, images: bool = True) -> Dataset:
-        """The records; they do not depend on the seed. With images, or of no width."""
-        return Dataset(cls.info(settings), *_records(cls.origin(settings), settings, images))
-
-    outline = partialmethod(load, images=False)
+    def load(cls, settings: Any, seed: int) -> Dataset:
+        """The records; they do not depend on the seed."""
+        return _dataset(cls.origin(settings), settings)
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,7 @@ class Origin:
 
     @property
     def source(self) -> Source:
+        """What results say of it."""
         return "real" if self.made is self.data else "standin"
 
 
@@ -215,7 +216,30 @@ def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return records[:, 1:].reshape(-1, *Cifar10.shape), labels
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
+def _dataset(origin: Origin, settings: Any) -> Dataset:
+    """Kept by content, which is why the origin is an argument."""
+    data, made, components = origin.data, origin.made, getattr(settings, "pca", None)
+    train, test_part, test = _split(origin, settings)
+    info = DatasetInfo(
+        name=data.name,
+        source=origin.source,
+        sha256=origin.sha256,
+        feature_shape=data.shape if components is None else (components,),
+        classes=data.classes,
+        records=len(train),
+        details={} if made is data else {"standin": data.standin},
+    )
+
+    def records(part: Part, rows: np.ndarray) -> Records:
+        return Records(
+            lambda: data.features(made.images(part)[rows], origin, settings),
+            lambda: made.labels(part)[rows],
+        )
+
+    return Dataset(info, records("train", train), records(test_part, test))
+
+
 def _split(origin: Origin, settings: Any) -> tuple[np.ndarray, Part, np.ndarray]:
     """Numbers of the records that train, the part that the test records are from, and their
     numbers.
@@ -252,21 +276,6 @@ def _split(origin: Origin, settings: Any) -> tuple[np.ndarray, Part, np.ndarray]
     if wanted is not None and getattr(settings, "subset", "first") != "first":
         train = train[_subset(source.labels("train")[train], wanted, settings)]
     return train[:wanted], part, test[: settings.test_records]
-
-
-@lru_cache(maxsize=2)
-def _records(origin: Origin, settings: Any, whole: bool) -> tuple[Records, Records]:
-    """Training and test records; kept by content, which is why the origin is an argument."""
-    train, test_part, test = _split(origin, settings)
-
-    def made(part: Part, rows: np.ndarray) -> Records:
-        labels = origin.made.labels(part)[rows]
-        if not whole:
-            return Records(np.empty((len(rows), 0), np.float32), labels)
-        images = origin.made.images(part)[rows]
-        return Records(origin.data.features(images, origin, settings), labels)
-
-    return made("train", train), made(test_part, test)
 
 
 def _subset(labels: np.ndarray, size: int, settings: ImageSettings) -> np.ndarray:

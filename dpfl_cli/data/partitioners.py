@@ -7,8 +7,7 @@ replacement; never a record to two clients. All are determined by the run's seed
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import NonNegativeInt, PositiveFloat
@@ -66,45 +65,61 @@ class MixedSettings(Settings):
     seed: Seed | None = None
 
 
+class Dealt:
+    """As many clients as are asked for, or as the data come with."""
+
+    each = "records_per_client"  # the setting that says how many records a client needs
+    by_class = ""  # the name of one that deals records by their classes
+
+    @classmethod
+    def clients(cls, settings: Any, info: DatasetInfo) -> int:
+        """M, checked against the number of records, of which each client needs some."""
+        if cls.by_class:
+            _classes(cls.by_class, info)
+        clients: int | None = settings.clients or info.clients
+        if clients is None:
+            raise ConfigError(
+                f"partitioner.clients: dataset={info.name} comes without clients; write a number, "
+                "as partitioner.clients=100"
+            )
+        _check("clients", clients, "more clients than records", clients, info, "")
+        each = getattr(settings, cls.each, None)
+        if each is not None:
+            total = clients * each
+            needed = f"{clients} clients x {each} = {total} records"
+            _check(cls.each, each, needed, total, info, "partitioner.clients")
+        return clients
+
+
 @component("partitioner", "iid", revision=1, settings=IidSettings)
-class Iid:
+class Iid(Dealt):
     """Records dealt uniformly at random; sizes differ by at most one."""
 
-    @staticmethod
-    def clients(settings: IidSettings, info: DatasetInfo) -> int:
-        """M, checked against the number of records."""
-        return _number_of_clients(settings, info, settings.records_per_client)
-
-    @staticmethod
-    def partition(settings: IidSettings, dataset: Dataset, seed: int) -> Partition:
+    @classmethod
+    def partition(cls, settings: IidSettings, dataset: Dataset, seed: int) -> Partition:
         """A random permutation of all records, or of a random sample of them, cut into M parts."""
-        clients = Iid.clients(settings, dataset.info)
-        order = _generator(settings, seed).permutation(len(dataset.train))
+        clients = cls.clients(settings, dataset.info)
+        order = _generator(settings, seed).permutation(dataset.info.records)
         if settings.records_per_client is not None:
             order = order[: clients * settings.records_per_client]
         return Partition.from_lists(np.array_split(order, clients))
 
 
 @component("partitioner", "contiguous", revision=1, settings=ClientsSettings)
-class Contiguous:
+class Contiguous(Dealt):
     """Consecutive records in the order of the data; sizes differ by at most one, the first clients
     have the larger ones.
     """
 
-    @staticmethod
-    def clients(settings: ClientsSettings, info: DatasetInfo) -> int:
-        """M, checked against the number of records."""
-        return _number_of_clients(settings, info)
-
-    @staticmethod
-    def partition(settings: ClientsSettings, dataset: Dataset, seed: int) -> Partition:
+    @classmethod
+    def partition(cls, settings: ClientsSettings, dataset: Dataset, seed: int) -> Partition:
         """Segments that are the records in order; nothing is drawn."""
-        clients = Contiguous.clients(settings, dataset.info)
-        return Partition.from_lists(np.array_split(np.arange(len(dataset.train)), clients))
+        clients = cls.clients(settings, dataset.info)
+        return Partition.from_lists(np.array_split(np.arange(dataset.info.records), clients))
 
 
 @component("partitioner", "dirichlet", revision=1, settings=DirichletSettings)
-class Dirichlet:
+class Dirichlet(Dealt):
     """Label skew: class proportions drawn from a Dirichlet, client by client or class by class.
 
     `clientwise` (Hsu, Qi, Brown 2019, arXiv 1909.06335): each client draws class proportions
@@ -117,52 +132,49 @@ class Dirichlet:
     empty.
     """
 
-    @staticmethod
-    def clients(settings: DirichletSettings, info: DatasetInfo) -> int:
+    by_class = "dirichlet"
+
+    @classmethod
+    def clients(cls, settings: DirichletSettings, info: DatasetInfo) -> int:
         """M, checked against the number of records; refuses data without classes."""
-        _classes("dirichlet", info)
         if settings.kind == "classwise" and settings.records_per_client is not None:
             raise ConfigError(
                 f"partitioner.records_per_client={settings.records_per_client}: "
                 "partitioner.kind=classwise deals every record once; write "
                 "partitioner.records_per_client=null"
             )
-        return _number_of_clients(settings, info, settings.records_per_client)
+        return super().clients(settings, info)
 
-    @staticmethod
-    def partition(settings: DirichletSettings, dataset: Dataset, seed: int) -> Partition:
+    @classmethod
+    def partition(cls, settings: DirichletSettings, dataset: Dataset, seed: int) -> Partition:
         """Segments of equal size (clientwise; sorted by class within a client), or of all records
         (classwise).
         """
-        clients = Dirichlet.clients(settings, dataset.info)
+        clients = cls.clients(settings, dataset.info)
         generator = _generator(settings, seed)
         pools = _class_pools(dataset, generator)
         if settings.kind == "classwise":
             return _classwise(pools, clients, settings.alpha, generator)
-        each = settings.records_per_client or len(dataset.train) // clients
+        each = settings.records_per_client or dataset.info.records // clients
         return _clientwise(pools, clients, each, settings.alpha, generator)
 
 
 @component("partitioner", "shards", revision=1, settings=ShardsSettings)
-class Shards:
+class Shards(Dealt):
     """By class: records sorted by class, cut into shards, a few random shards for each client.
 
     McMahan et al. 2017 (arXiv 1602.05629), section 3. Every record is dealt once; shards differ by
     at most one record.
     """
 
-    @staticmethod
-    def clients(settings: ShardsSettings, info: DatasetInfo) -> int:
-        """M, checked against the number of records; refuses data without classes."""
-        _classes("shards", info)
-        return _number_of_clients(settings, info, settings.shards_per_client, "shards_per_client")
+    each, by_class = "shards_per_client", "shards"
 
-    @staticmethod
-    def partition(settings: ShardsSettings, dataset: Dataset, seed: int) -> Partition:
+    @classmethod
+    def partition(cls, settings: ShardsSettings, dataset: Dataset, seed: int) -> Partition:
         """Segments made of `shards_per_client` shards each; within a class, records are in random
         order.
         """
-        clients, each = Shards.clients(settings, dataset.info), settings.shards_per_client
+        clients, each = cls.clients(settings, dataset.info), settings.shards_per_client
         generator = _generator(settings, seed)
         by_class = np.concatenate(_class_pools(dataset, generator))
         shards = np.array_split(by_class, clients * each)
@@ -197,7 +209,7 @@ class Mixed:
         own class.
         """
         clients, each = Mixed.clients(settings, dataset.info), settings.own_class_records
-        order = _generator(settings, seed).permutation(len(dataset.train))
+        order = _generator(settings, seed).permutation(dataset.info.records)
         drawn, rest = np.split(order, [settings.uniform_records])
         labels = dataset.train.targets[rest]
         left = np.bincount(labels, minlength=clients)
@@ -258,27 +270,6 @@ def _check(field: str, value: int, needed: str, total: int, info: DatasetInfo, o
         )
 
 
-def _number_of_clients(
-    settings: ClientsSettings,
-    info: DatasetInfo,
-    each: int | None = None,
-    field: str = "records_per_client",
-) -> int:
-    """M, checked against the number of records, of which each client needs so many."""
-    clients = settings.clients or info.clients
-    if clients is None:
-        raise ConfigError(
-            f"partitioner.clients: dataset={info.name} comes without clients; write a number, as "
-            "partitioner.clients=100"
-        )
-    _check("clients", clients, "more clients than records", clients, info, "")
-    if each is not None:
-        total = clients * each
-        needed = f"{clients} clients x {each} = {total} records"
-        _check(field, each, needed, total, info, "partitioner.clients")
-    return clients
-
-
 def _classes(name: str, info: DatasetInfo) -> int:
     """The number of classes; refuses data without."""
     if info.classes is None:
@@ -291,7 +282,7 @@ def _classes(name: str, info: DatasetInfo) -> int:
 
 def _class_pools(dataset: Dataset, generator: np.random.Generator) -> list[np.ndarray]:
     """For each class, the numbers of its records in random order."""
-    order = generator.permutation(len(dataset.train))
+    order = generator.permutation(dataset.info.records)
     pools = _by_group(order, dataset.train.targets[order], dataset.info.classes or 0)
     return np.split(pools.indices, pools.offsets[1:-1])
 
@@ -302,37 +293,27 @@ def _by_group(records: np.ndarray, groups: np.ndarray, number: int) -> Partition
     return Partition.from_counts(records[np.argsort(groups, kind="stable")], counts)
 
 
-@dataclass(frozen=True)
-class GammaLogs:
-    """Gamma(alpha) variates g in the log domain, log g = `logs` / `scale`.
+def log_gammas(generator: np.random.Generator, alpha: float, shape: tuple[int, int]) -> np.ndarray:
+    """min(alpha, 1) log g of independent Gamma(alpha) variates g, for `proportions`.
 
-    For alpha <= 1 the scale is alpha: by Gamma(a) = Gamma(a + 1) U^(1/a), a log Gamma(a) is of
-    moderate size for every a, while g itself underflows. Subsets are normalised before the division
-    by alpha, so that even for the smallest alpha proportions are right: one-hot at the largest g of
-    the subset.
+    For alpha <= 1, by Gamma(a) = Gamma(a + 1) U^(1/a), a log Gamma(a) is of moderate size for every
+    a, while g itself underflows.
     """
+    if alpha > 1.0:
+        return np.log(generator.standard_gamma(alpha, shape))
+    logs = alpha * np.log(generator.standard_gamma(alpha + 1.0, shape))
+    return logs - generator.standard_exponential(shape)
 
-    logs: np.ndarray
-    scale: float
 
-    @classmethod
-    def draw(
-        cls, generator: np.random.Generator, alpha: float, shape: tuple[int, int]
-    ) -> GammaLogs:
-        """Independent variates of the given shape."""
-        if alpha > 1.0:
-            return cls(np.log(generator.standard_gamma(alpha, shape)), 1.0)
-        logs = alpha * np.log(generator.standard_gamma(alpha + 1.0, shape))
-        return cls(logs - generator.standard_exponential(shape), alpha)
+def proportions(logs: np.ndarray, alpha: float) -> np.ndarray:
+    """g / sum g of some `log_gammas`: a draw from Dir(alpha 1), renormalised over these.
 
-    def proportions(self, row: int, subset: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """g / sum g over a subset of a row: a draw from Dir(alpha 1), renormalised over the
-        subset.
-        """
-        logs = self.logs[row, subset]
-        with np.errstate(over="ignore"):
-            weights = np.exp((logs - logs.max()) / self.scale)
-        return weights / weights.sum()
+    Normalised before the division by alpha, so that even for the smallest alpha proportions are
+    right: one-hot at the largest g.
+    """
+    with np.errstate(over="ignore"):
+        weights = np.exp((logs - logs.max()) / min(alpha, 1.0))
+    return weights / weights.sum()
 
 
 def _clientwise(
@@ -345,14 +326,14 @@ def _clientwise(
     what the pools can give, and drawing the excess again over the classes that are left; each pass
     exhausts a class or is the last.
     """
-    gammas = GammaLogs.draw(generator, alpha, (clients, len(pools)))
+    logs = log_gammas(generator, alpha, (clients, len(pools)))
     left = np.array([len(pool) for pool in pools])
     parts = []
     for client in range(clients):
         before, excess = left.copy(), each
         while excess:
             there = np.flatnonzero(left)
-            drawn = generator.multinomial(excess, gammas.proportions(client, there))
+            drawn = generator.multinomial(excess, proportions(logs[client, there], alpha))
             kept = np.minimum(drawn, left[there])
             left[there] -= kept
             excess -= int(kept.sum())
@@ -371,10 +352,10 @@ def _classwise(
     class: client i gets floor or ceil of its share, its share on average, and small classes do not
     all favour the same clients.
     """
-    gammas = GammaLogs.draw(generator, alpha, (len(pools), clients))
+    logs = log_gammas(generator, alpha, (len(pools), clients))
     owners = []
-    for label, pool in enumerate(pools):
-        shares = np.cumsum(gammas.proportions(label)) * len(pool)
+    for own, pool in zip(logs, pools, strict=True):
+        shares = np.cumsum(proportions(own, alpha)) * len(pool)
         cuts = np.floor(shares + generator.random()).astype(np.int64).clip(max=len(pool))
         cuts[-1] = len(pool)
         owners.append(np.repeat(np.arange(clients), np.diff(cuts, prepend=0)))

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,18 +49,20 @@ class Digest:
     sha256: str
 
 
-_digests: dict[Version, Digest] = {}
-
-
 @dataclass(frozen=True)
 class Status:
     """Where a data set's files are: paths by file name, names of absent files, and what is wrong
-    if anything is.
+    with files that are there, by name.
     """
 
     files: Mapping[str, Path]
     missing: tuple[str, ...]
-    problem: str | None
+    problems: Mapping[str, str]
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong first, if anything is."""
+        return next(iter(self.problems.values()), None)
 
     @property
     def size(self) -> int:
@@ -112,13 +114,11 @@ def read_uncompressed(path: Path) -> bytes:
     try:
         with open_uncompressed(path) as stream:
             content = stream.read()
-        version = _as_it_is(path)
     except DAMAGED as error:
         raise DataError(f"{path}: {damage(error)}") from error
-    known = _remembered(version)
-    if known is not None and known.sha256 != hashlib.sha256(content).hexdigest():
-        del _digests[version]
-        _memo(version).unlink(missing_ok=True)
+    if hashlib.sha256(content).hexdigest() != digest(path).sha256:
+        _memo(path).unlink(missing_ok=True)
+        _digest.cache_clear()
         raise DataError(f"{path}: damaged since it was verified: its checksum is another")
     return content
 
@@ -155,30 +155,28 @@ def _as_it_is(path: Path) -> Version:
     return path.absolute(), stat.st_size, stat.st_mtime_ns
 
 
-def _memo(version: Version) -> Path:
-    """Where a digest is remembered from one process to the next."""
-    path, size, changed = version
+def _memo(path: Path) -> Path:
+    """Where the digest of a file as it is now is remembered from one process to the next."""
+    path, size, changed = _as_it_is(path)
     address = f"{path.resolve()}\n{size}\n{changed}".encode()
     return cache_dir() / "digests" / f"{hashlib.sha256(address).hexdigest()[:32]}.json"
-
-
-def _remembered(version: Version) -> Digest | None:
-    if version not in _digests:
-        with suppress(OSError, ValueError, TypeError):
-            _digests[version] = Digest(**json.loads(_memo(version).read_text()))
-    return _digests.get(version)
 
 
 def digest(path: Path) -> Digest:
     """The file's digest, remembered in the process and in the cache folder; content that is read
     later is compared with it (`read_uncompressed`).
     """
-    version = _as_it_is(path)
-    found = _remembered(version)
-    if found is None:
-        found = _digests[version] = compute_digest(path)
-        text = json.dumps(asdict(found))
-        write_atomically(_memo(version), lambda temporary: temporary.write_text(text))
+    return _digest(*_as_it_is(path))
+
+
+@cache
+def _digest(path: Path, size: int, changed: int) -> Digest:
+    memo = _memo(path)
+    with suppress(OSError, ValueError, TypeError):
+        return Digest(**json.loads(memo.read_text()))
+    found = compute_digest(path)
+    text = json.dumps(asdict(found))
+    write_atomically(memo, lambda temporary: temporary.write_text(text))
     return found
 
 
@@ -212,22 +210,27 @@ def locate(dataset: str) -> dict[str, Path]:
 
 
 def status(dataset: str) -> Status:
-    """Where the files of a data set are and whether they are good; raises only for an unknown
-    name.
+    """Where the files of a data set are and whether they are, byte for byte, the published ones;
+    raises only for an unknown name.
     """
     entry = catalogue_entry(dataset)
-    files: dict[str, Path] = {}
-    problem = None
+    files, missing, problems = {}, [], {}
     for file in entry.files:
+        path = find(entry, file)
+        if path is None:
+            missing.append(file.name)
+            continue
+        files[file.name] = path
         try:
-            path = find(entry, file)
-            if path is not None:
-                files[file.name] = path
-                verify(entry, file, path)
+            problem = difference(digest(path), file)
+            said = problem and f"{path}: {problem}"
         except DataError as error:
-            problem = problem or str(error)
-    missing = tuple(file.name for file in entry.files if file.name not in files)
-    return Status(files, missing, problem)
+            said = str(error)
+        if said:
+            inside = cache_dir() in path.parents
+            remedy = f"run: dpfl data fetch {dataset}" if inside else "replace or remove it"
+            problems[file.name] = f"{said}; {remedy}"
+    return Status(files, tuple(missing), problems)
 
 
 def find(entry: DatasetEntry, file: SourceFile) -> Path | None:
@@ -260,18 +263,6 @@ def _md5(path: Path) -> str | None:
         return digest(path).md5
     except DataError:
         return None
-
-
-def verify(entry: DatasetEntry, file: SourceFile, path: Path) -> None:
-    """A DataError where the file is not, byte for byte, the published one."""
-    inside = cache_dir() in path.parents
-    remedy = f"run: dpfl data fetch {entry.name}" if inside else "replace or remove it"
-    try:
-        problem = difference(digest(path), file)
-    except DataError as error:
-        raise DataError(f"{error}; {remedy}") from error
-    if problem:
-        raise DataError(f"{path}: {problem}; {remedy}")
 
 
 def difference(found: Digest, file: SourceFile) -> str | None:

@@ -1,7 +1,8 @@
 """Generated data in the shapes of Fed-IXI and Messidor, for runs without the real ones; see
 `standins`."""
 
-from functools import lru_cache, partialmethod
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import Annotated
 
 import numpy as np
@@ -11,9 +12,9 @@ from pydantic import Field
 from dpfl_cli.config.component import Count, Seed, Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.fed_ixi import standardised, volumes_info
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
+from dpfl_cli.data.federation import Dataset, DatasetInfo
 from dpfl_cli.data.messidor import normalised
-from dpfl_cli.data.standins import EqualSettings, counted, joined, some_at_once
+from dpfl_cli.data.standins import EqualSettings, Pair, Pairs, drawn_later, some_at_once
 from dpfl_cli.data.streams import stream_generator
 
 Counts = Annotated[list[Count], Field(min_length=1)]
@@ -66,24 +67,19 @@ class IxiSynth:
         """
         return _ixi(settings.model_dump_json())
 
-    @classmethod
-    def outline(cls, settings: IxiSynthSettings, seed: int) -> Dataset:
-        """How many there are of each hospital."""
-        return counted(cls.info(settings), settings.train_records, settings.test_records)
-
 
 @lru_cache(maxsize=2)
 def _ixi(dumped: str) -> Dataset:
     settings = IxiSynthSettings.model_validate_json(dumped)
-    info, train, test = IxiSynth.info(settings), [], []
-    for hospital, (first, rest) in enumerate(
-        zip(settings.train_records, settings.test_records, strict=True)
-    ):
-        generator = stream_generator(settings.data_seed, "data", hospital)
-        volumes, masks = _brains(hospital, first + rest, tuple(settings.shape), generator)
-        train.append(Records(volumes[:first], masks[:first]))
-        test.append(Records(volumes[first:], masks[first:]))
-    return joined(info, train, test)
+    train, test = settings.train_records, settings.test_records
+
+    def draw() -> Iterator[Pairs]:
+        for hospital, (first, rest) in enumerate(zip(train, test, strict=True)):
+            generator = stream_generator(settings.data_seed, "data", hospital)
+            volumes, masks = _brains(hospital, first + rest, tuple(settings.shape), generator)
+            yield (volumes[:first], masks[:first]), (volumes[first:], masks[first:])
+
+    return drawn_later(IxiSynth.info(settings), train, test, draw)
 
 
 def _brains(
@@ -160,34 +156,33 @@ class MessidorSynth:
         return DatasetInfo("messidor_synth", "standin", "", shape, 2, records, settings.clients)
 
     @staticmethod
-    def load(settings: MessidorSynthSettings, seed: int, images: bool = True) -> Dataset:
-        """Images [N, 3, side, side] float32, scaled by ImageNet's means and stds, or of no width,
-        and labels [N] int64.
+    def load(settings: MessidorSynthSettings, seed: int) -> Dataset:
+        """Images [N, 3, side, side] float32, scaled by ImageNet's means and stds, and labels [N]
+        int64.
         """
-        return _messidor(settings, images)
-
-    outline = partialmethod(load, images=False)
+        return _messidor(settings)
 
 
 @lru_cache(maxsize=2)
-def _messidor(settings: MessidorSynthSettings, whole: bool) -> Dataset:
-    parts: list[list[Records]] = [[], []]
-    for hospital in range(settings.clients):
-        for part, count in enumerate((settings.train_records, settings.test_records)):
-            generator = stream_generator(settings.data_seed, "data", hospital, part)
-            labels = generator.permutation(
-                (np.arange(count) < round(POSITIVE * count)).astype(np.int64)
-            )
-            side = settings.side if whole else 0
-            images = np.empty((count, 3, side, side), np.float32)
-            for some in some_at_once(count if whole else 0, 8 * settings.side**2):
-                images[some] = normalised(
-                    fundus_images(
-                        hospital, labels[some], settings.side, generator, settings.lesion_size
-                    )
-                )
-            parts[part].append(Records(images, labels))
-    return joined(MessidorSynth.info(settings), *parts)
+def _messidor(settings: MessidorSynthSettings) -> Dataset:
+    each, side = (settings.train_records, settings.test_records), settings.side
+
+    def drawn(hospital: int, key: int) -> Pair:
+        generator = stream_generator(settings.data_seed, "data", hospital, key)
+        sick = np.arange(each[key]) < round(POSITIVE * each[key])
+        labels = generator.permutation(sick.astype(np.int64))
+        images = [
+            fundus_images(hospital, labels[some], side, generator, settings.lesion_size)
+            for some in some_at_once(len(labels), 8 * side**2)
+        ]
+        return normalised(np.concatenate(images)), labels
+
+    def draw() -> Iterator[Pairs]:
+        for hospital in range(settings.clients):
+            yield drawn(hospital, 0), drawn(hospital, 1)
+
+    train, test = ([count] * settings.clients for count in each)
+    return drawn_later(MessidorSynth.info(settings), train, test, draw)
 
 
 def fundus_images(

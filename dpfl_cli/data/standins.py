@@ -5,8 +5,8 @@ of them come with clients and with test records of each client, depend on `datas
 not on the run's seed, and are kept in the process.
 """
 
-from collections.abc import Sequence
-from functools import lru_cache, partial, partialmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, lru_cache, partial
 
 import numpy as np
 from numpy.random import Generator
@@ -24,6 +24,8 @@ from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.threads import slices
 
 AT_ONCE = 1 << 22  # numbers that a step works on at once
+Pair = tuple[np.ndarray, np.ndarray]  # features and targets
+Pairs = tuple[Pair, Pair]  # of training and of test records
 
 
 class EqualSettings(Settings):
@@ -37,23 +39,31 @@ class EqualSettings(Settings):
     data_seed: Seed = 0
 
 
-def joined(info: DatasetInfo, train: Sequence[Records], test: Sequence[Records]) -> Dataset:
-    """Clients' records one after the other."""
+def drawn_later(
+    info: DatasetInfo,
+    train: Sequence[int],
+    test: Sequence[int],
+    draw: Callable[[], Iterable[Pairs]],
+) -> Dataset:
+    """Clients with so many training and test records each, drawn when one is first looked at.
 
-    def together(clients: Sequence[Records]) -> tuple[Records, np.ndarray]:
-        features = np.concatenate([own.features for own in clients])
-        targets = np.concatenate([own.targets for own in clients])
-        natural = np.repeat(np.arange(len(clients)), [len(own) for own in clients])
-        return Records(features, targets), natural
+    Args:
+      draw: makes clients' records, in their order, as many clients at once as it likes.
+    """
 
-    (records, natural), (test_records, test_natural) = together(train), together(test)
-    return Dataset(info, records, test_records, natural, test_natural=test_natural)
+    @cache
+    def drawn() -> list[list[np.ndarray]]:
+        """Features and targets of the training records, and of the test records."""
+        return [
+            [np.concatenate(some) for some in zip(*part, strict=True)]
+            for part in zip(*draw(), strict=True)
+        ]
 
+    def records(part: int) -> Records:
+        return Records(lambda: drawn()[part][0], lambda: drawn()[part][1])
 
-def counted(info: DatasetInfo, train: Sequence[int], test: Sequence[int]) -> Dataset:
-    """Clients' records of no width, for the outline of data that have no classes."""
-    parts = ([Records(*np.empty((2, count, 0))) for count in counts] for counts in (train, test))
-    return joined(info, *parts)
+    natural, test_natural = (np.repeat(np.arange(len(counts)), counts) for counts in (train, test))
+    return Dataset(info, records(0), records(1), natural, test_natural=test_natural)
 
 
 def some_at_once(count: int, values: int) -> list[slice]:
@@ -95,28 +105,25 @@ class FemnistSynth:
         )
 
     @classmethod
-    def load(cls, settings: FemnistSynthSettings, seed: int, images: bool = True) -> Dataset:
-        """Images [N, 28, 28] float32 in [0, 1], or of no width, and labels [N] int64."""
-        return _femnist(cls.info(settings).sha256, settings, images)
-
-    outline = partialmethod(load, images=False)
+    def load(cls, settings: FemnistSynthSettings, seed: int) -> Dataset:
+        """Images [N, 28, 28] float32 in [0, 1] and labels [N] int64."""
+        return _femnist(cls.info(settings).sha256, settings)
 
 
 @lru_cache(maxsize=2)
-def _femnist(sha256: str, settings: FemnistSynthSettings, whole: bool) -> Dataset:
+def _femnist(sha256: str, settings: FemnistSynthSettings) -> Dataset:
     """Kept by content, which is why the checksum is an argument."""
-    parts: dict[Part, int] = {"train": settings.train_records, "test": settings.test_records}
-    made: list[list[Records]] = []
-    for key, (part, each) in enumerate(parts.items()):
+    clients, each = settings.clients, (settings.train_records, settings.test_records)
+
+    def made(part: Part, key: int) -> Pair:
         generator = stream_generator(settings.data_seed, "data", key)
-        labels = generator.permutation(np.arange(settings.clients * each) % CLASSES)
-        images = np.empty((len(labels), 0), np.float32)
-        if whole:
-            pick = partial(_another, part, generator)
-            images = np.divide(characters(part, labels, pick), np.float32(255), dtype=np.float32)
-        slices = (slice(start, start + each) for start in range(0, len(labels), each))
-        made.append([Records(images[own], labels[own]) for own in slices])
-    return joined(FemnistSynth.info(settings), *made)
+        labels = generator.permutation(np.arange(clients * each[key]) % CLASSES)
+        images = characters(part, labels, partial(_another, part, generator))
+        return np.divide(images, np.float32(255), dtype=np.float32), labels
+
+    train, test = ([count] * clients for count in each)
+    info = FemnistSynth.info(settings)
+    return drawn_later(info, train, test, lambda: [(made("train", 0), made("test", 1))])
 
 
 def _another(
@@ -176,29 +183,26 @@ class RedditSynth:
         """Tokens [N, 10] int64 and next tokens [N, 10] int64, -1 where the next is padding."""
         return _reddit(settings)
 
-    @classmethod
-    def outline(cls, settings: RedditSynthSettings, seed: int) -> Dataset:
-        """How many there are of each client."""
-        each = settings.train_records, settings.test_records
-        return counted(cls.info(settings), *([count] * settings.clients for count in each))
-
 
 @lru_cache(maxsize=4)
 def _reddit(settings: RedditSynthSettings) -> Dataset:
-    words = settings.vocabulary - 2
-    weights = np.arange(1, words + 1) ** -ZIPF
-    shared = _successors(weights, words, stream_generator(settings.data_seed, "data", 0))
-    train, test = [], []
-    for client in range(settings.clients):
-        generator = stream_generator(settings.data_seed, "data", 1 + client)
-        successors = shared.copy()
-        remixed = generator.permutation(words)[: round(settings.remixed * words)]
-        successors[remixed] = _successors(weights, len(remixed), generator)
-        kept = settings.train_records
-        tokens, following = _sequences(weights, successors, kept + settings.test_records, generator)
-        train.append(Records(tokens[:kept], following[:kept]))
-        test.append(Records(tokens[kept:], following[kept:]))
-    return joined(RedditSynth.info(settings), train, test)
+    clients, each = settings.clients, settings.train_records
+
+    def draw() -> Iterator[Pairs]:
+        words = settings.vocabulary - 2
+        weights = np.arange(1, words + 1) ** -ZIPF
+        shared = _successors(weights, words, stream_generator(settings.data_seed, "data", 0))
+        for client in range(clients):
+            generator = stream_generator(settings.data_seed, "data", 1 + client)
+            successors = shared.copy()
+            remixed = generator.permutation(words)[: round(settings.remixed * words)]
+            successors[remixed] = _successors(weights, len(remixed), generator)
+            count = each + settings.test_records
+            tokens, following = _sequences(weights, successors, count, generator)
+            yield (tokens[:each], following[:each]), (tokens[each:], following[each:])
+
+    info, tests = RedditSynth.info(settings), settings.test_records
+    return drawn_later(info, [each] * clients, [tests] * clients, draw)
 
 
 def _successors(weights: np.ndarray, count: int, generator: Generator) -> np.ndarray:

@@ -61,13 +61,12 @@ class Table:
         return values
 
 
-def read_table(path: Path, wanted: Sequence[str], others: bool = True) -> Table:
+def read_table(path: Path, wanted: Sequence[str]) -> Table:
     """The table in a file, plain or compressed, whose columns stand between commas,
     semicolons or tabs.
 
     Args:
-      wanted: columns that it must have, each once.
-      others: whether it may have more.
+      wanted: columns that it must have, each once; it may have more.
 
     Raises:
       DataError: names the file, and what is wrong with it.
@@ -83,10 +82,9 @@ def read_table(path: Path, wanted: Sequence[str], others: bool = True) -> Table:
     except ValueError as error:  # no UTF-8, or of pandas: no table
         raise DataError(f"{path}: not a table in csv: {error}") from error
     names = [" ".join(str(name).lower().split()) for name in cells.iloc[0]]
-    for name in (*wanted, *names):
-        there = names.count(name)
-        if there != 1 or not (others or name in wanted):
-            what = "missing" if not there else "twice" if there > 1 else "none of this format"
+    for name in wanted:
+        if names.count(name) != 1:
+            what = "twice" if name in names else "missing"
             raise DataError(
                 f"{path}: column '{name}' is {what}; the columns are {', '.join(wanted)}"
             )

@@ -25,7 +25,7 @@ from dpfl_cli.privacy.nominal import clipped_sensitivity, zcdp_v
 from dpfl_cli.reproduction.audits import audit_facts
 from dpfl_cli.simulation.federations import federation_of
 from dpfl_cli.simulation.noise import counted_ledger
-from dpfl_cli.simulation.run_plan import Plan, outlined
+from dpfl_cli.simulation.run_plan import Plan, deal
 
 UNLIMITED = "no limit without noise"  # in place of a number: the bound falls for ever
 # in place of a number: no data are known that a sound variant is measured by
@@ -158,8 +158,8 @@ def size_facts(plan: Plan) -> dict[str, dict[str, float]]:
     """
     key = plan.dealt
     if key not in _sizes:
-        dataset, partition = outlined(plan)
-        train = partition.counts
+        federation = deal(plan)
+        dataset, train = federation.dataset, federation.partition.counts
         if dataset.test is None:
             raise ConfigError(
                 f"dataset={plan.dataset.name} has no test records; ask for sizes.train only of "

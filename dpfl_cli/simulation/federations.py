@@ -3,7 +3,7 @@
 import numpy as np
 
 from dpfl_cli.data.federation import Federation
-from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.run_plan import Plan, deal
 
 KEPT = 64
 _federations: dict[str, Federation] = {}
@@ -17,9 +17,7 @@ def federation_of(plan: Plan) -> Federation:
     """
     key = plan.dealt
     if key not in _federations:
-        dataset = plan.dataset.target.load(plan.dataset.settings, plan.seed)
-        partition = plan.partitioner.target.partition(plan.partitioner.settings, dataset, plan.seed)
-        made = Federation(dataset, partition)
+        made = deal(plan)
         made = next((known for known in _federations.values() if _same(known, made)), made)
         while len(_federations) >= KEPT:
             del _federations[next(iter(_federations))]

@@ -17,7 +17,7 @@ from dpfl_cli.config.schema import (
     ParticipationSettings,
     RuntimeSettings,
 )
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition
+from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.sources import search_path
 from dpfl_cli.privacy.accountants import TooLargeToPrice
 from dpfl_cli.privacy.cohorts import Sampling
@@ -228,11 +228,12 @@ class Plan:
         return list(dict.fromkeys(items))
 
 
-def outlined(plan: Plan) -> tuple[Dataset, Partition]:
-    """A plan's data, dealt: with labels alone where features take long."""
+def deal(plan: Plan) -> Federation:
+    """A plan's data, dealt to its clients."""
     data, partitioner = plan.dataset, plan.partitioner
-    dataset = getattr(data.target, "outline", data.target.load)(data.settings, plan.seed)
-    return dataset, partitioner.target.partition(partitioner.settings, dataset, plan.seed)
+    dataset = data.target.load(data.settings, plan.seed)
+    partition = partitioner.target.partition(partitioner.settings, dataset, plan.seed)
+    return Federation(dataset, partition)
 
 
 def _fewest_records(plan: Plan) -> int:
@@ -240,5 +241,5 @@ def _fewest_records(plan: Plan) -> int:
     data, partitioner = plan.dataset.identity(), plan.partitioner.identity()
     key = canonical_json([data, plan.info.sha256, partitioner, plan.seed])
     if key not in _fewest:
-        _fewest[key] = max(int(outlined(plan)[1].counts.min()), 1)
+        _fewest[key] = max(int(deal(plan).partition.counts.min()), 1)
     return _fewest[key]

@@ -15,10 +15,18 @@ from PIL import Image
 
 from dpfl_cli.data import fetching
 from dpfl_cli.data.catalogue import CATALOGUE, DatasetEntry, Source, SourceFile
+from dpfl_cli.data.federation import Dataset
 
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
+
+
+def looked_at(data: Dataset) -> Dataset:
+    """The data set, every record of which has been made."""
+    for records in (data.train, data.test):
+        assert records is None or len(records.features) == len(records.targets)
+    return data
 
 
 def idx_bytes(values: np.ndarray) -> bytes:

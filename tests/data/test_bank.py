@@ -151,10 +151,6 @@ def without_month(text: str) -> str:
             changed(1, lambda line: line.replace('"day"', '"month"')),
             "column 'day' is missing",
         ),
-        (
-            changed(1, lambda line: line + ';"euribor"'),
-            "column 'euribor' is none of this format",
-        ),
         (changed(1, lambda line: line + ';"age"'), "column 'age' is twice"),
         (
             changed(7, lambda line: line + ';"no"'),

