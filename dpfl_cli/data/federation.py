@@ -129,7 +129,7 @@ class Partition:
         return cls.from_counts(np.concatenate([*lists, np.empty(0, np.int64)]), counts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Federation:
     """One run's clients: a dataset and the partition that deals its training records to them."""
 

@@ -12,7 +12,6 @@ import tarfile
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO
 
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.simulation.store import RESULT, RunRecord, RunStore
@@ -63,7 +62,10 @@ def take(path: Path, store: RunStore) -> list[tuple[str, str]]:
     """
     try:
         with lzma.open(path) as file:
-            runs = _unpacked(file)
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES >> 20} MiB in it")
+        runs = _unpacked(content)
     except FileNotFoundError as error:
         raise StoreError(f"{path}: no such file") from error
     except DAMAGED as error:
@@ -98,31 +100,14 @@ def _publish(run_id: str, files: dict[str, bytes], store: RunStore) -> str:
         return "here already" if same else "differs"
 
 
-def _unpacked(file: IO[bytes]) -> dict[str, dict[str, bytes]]:
+def _unpacked(content: bytes) -> dict[str, dict[str, bytes]]:
     """id -> file -> content, of a stranger's tar."""
     runs: dict[str, dict[str, bytes]] = {}
-    bounded = _Bounded(file)
-    with tarfile.open(fileobj=bounded, mode="r|") as archive:
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
         for member in archive:
             named = MEMBER.fullmatch(member.name)
-            content = archive.extractfile(member) if named and member.isreg() else None
-            if named is None or content is None:
+            file = archive.extractfile(member) if named and member.isreg() else None
+            if named is None or file is None:
                 raise ValueError(f"it holds {member.name!r}, which is no file of a run")
-            runs.setdefault(named[1], {})[named[2]] = content.read()
-    while bounded.read(1 << 20):  # to the end, where the file's own checksums are
-        pass
+            runs.setdefault(named[1], {})[named[2]] = file.read()
     return runs
-
-
-class _Bounded(io.RawIOBase):
-    """Reads a file up to MOST_BYTES."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._left = file, MOST_BYTES
-
-    def read(self, size: int = -1) -> bytes:
-        found = self._file.read(size)
-        self._left -= len(found)
-        if self._left < 0:
-            raise ValueError(f"more than {MOST_BYTES >> 20} MiB in it")
-        return found

@@ -28,9 +28,8 @@ from dpfl_cli.privacy.cohorts import Cohort, members_of
 
 def numbered(federations: Sequence[Federation]) -> tuple[list[Federation], np.ndarray]:
     """The distinct federations, and [R] which of them each run has."""
-    distinct = list({id(one): one for one in federations}.values())
-    place = {id(one): number for number, one in enumerate(distinct)}
-    return distinct, np.array([place[id(one)] for one in federations])
+    place = {one: number for number, one in enumerate(dict.fromkeys(federations))}
+    return list(place), np.array([place[one] for one in federations])
 
 
 def view_of(cohort: Cohort, objective: Objective, federations: Sequence[Federation]) -> ClientSide:
@@ -40,10 +39,10 @@ def view_of(cohort: Cohort, objective: Objective, federations: Sequence[Federati
       objective: of all clients.
       federations: of every run. Runs with one cohort share its records.
     """
-    known: dict[tuple[int, bytes], Federation] = {}
+    known: dict[tuple[Federation, bytes], Federation] = {}
     own = []
     for federation, members in zip(federations, members_of(cohort), strict=True):
-        key = id(federation), members.tobytes()
+        key = federation, members.tobytes()
         if key not in known:
             known[key] = Federation(federation.dataset, federation.partition.of(members))
         own.append(known[key])

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -28,17 +27,11 @@ from dpfl_cli.privacy.cohorts import Cohort, among, members_of
 from dpfl_cli.privacy.mechanism import Call, Mechanism
 from dpfl_cli.privacy.releases import Release
 from dpfl_cli.simulation.member import Member
-from dpfl_cli.simulation.neighbours import Data, held, hostile, with_first, with_records
+from dpfl_cli.simulation.neighbours import Data, held, hostile, with_records
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import Stack
 
-CHECKS = {
-    "marks": "clients' values keep their mark",
-    "influence": "clients' data reach others by releases only",
-    "sensitivity": "no neighbour moves a release further than declared",
-    "ledger": "every release is charged, as planned",
-    "noise": "as much noise as is priced",
-}
+CHECKS = ("marks", "influence", "sensitivity", "ledger", "noise")
 CLIENT = 0  # whose data change
 SEEDS = 100  # runs whose noise is tested
 UNLIKELY = 1e-6  # noise as priced fails with this probability, once and for all: seeds are fixed
@@ -109,7 +102,6 @@ class Recorder:
         return replace(found, received=_firsts(found.received), mean=_firsts(found.mean), own=own)
 
 
-@dataclass
 class Play:
     """R runs of a plan side by side, to their end.
 
@@ -117,27 +109,22 @@ class Play:
       states: of every round, round 0 first; none where rounds are not shown, which takes longer.
     """
 
-    stack: Stack
-    recorder: Recorder
-    states: list[State]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         plans: Sequence[Plan],
         federations: Sequence[Federation],
         replay: bool = True,
         shown: bool = True,
-    ) -> Play:
-        stack = Stack([Member(plan) for plan in plans], federations=federations)
-        play = cls(stack, Recorder(stack.mechanism, replay), [])
+    ) -> None:
+        self.stack = Stack([Member(plan) for plan in plans], federations=federations)
+        self.recorder = Recorder(self.stack.mechanism, replay)
+        self.states: list[State] = []
         for number in range(plans[0].last_round + 1):
-            diagnostics = stack.step(shown) if number else {}
+            diagnostics = self.stack.step(shown) if number else {}
             if shown:
-                stack.evaluate(diagnostics)
-                play.states.append(_kept(stack.state))
-        stack.collect()
-        return play
+                self.stack.evaluate(diagnostics)
+                self.states.append(_kept(self.stack.state))
+        self.stack.collect()
 
     def distances(self) -> Tensor:
         """[R] how far a run's contributions are at most from those of another one, in
@@ -180,35 +167,37 @@ class Kit:
         """All checks; the others are not made where the method does not run at all."""
         plan = self.plans[0]
         try:
-            self._look(Play.of([plan], [self.federation]))
+            self._look(Play([plan], [self.federation]))
         except Exception as error:
             self._note([("marks", _line(error))])
             return
-        own, place = self._unit()
+        first = slice(1) if plan.dp.unit == "record" else slice(None)
+        features, targets = (values[first] for values in held(self.federation, CLIENT))
         generator = np.random.default_rng(0)
-        others = list(hostile(self.federation, CLIENT, own, generator))
+        others = list(hostile(self.federation, CLIENT, (features, targets), generator))
         if plan.dp.unit == "client":  # who has how many records is the client's own
-            others.append((np.concatenate([own[0], own[0]]), np.concatenate([own[1], own[1]])))
+            others.append((np.concatenate([features] * 2), np.concatenate([targets] * 2)))
         try:
-            neighbours = [place(data) for data in others]
+            neighbours = [self._place(data) for data in others]
             beside = self._beside(neighbours)
             self._look(beside)
-            self._note(strays(beside, Play.of([plan], neighbours[:1])))
-            self._climb(others[-2], place)
+            self._note(strays(beside, Play([plan], neighbours[:1])))
+            self._climb(others[-2])
             self._noise()
         except Exception as error:
             self._note([("influence", f"other data end the run: {_line(error)}")])
 
-    def _unit(self) -> tuple[Data, Callable[[Data], Federation]]:
-        """What the privacy unit holds, and how a federation comes about where it holds another."""
-        features, targets = held(self.federation, CLIENT)
-        if self.plans[0].dp.unit == "client":
-            return (features, targets), partial(with_records, self.federation, CLIENT)
-        return (features[:1], targets[:1]), partial(with_first, self.federation, CLIENT)
+    def _place(self, data: Data) -> Federation:
+        """The federation where the privacy unit, a client or its first record, holds other data."""
+        if self.plans[0].dp.unit == "record":
+            kept = (values[1:] for values in held(self.federation, CLIENT))
+            features, targets = map(np.concatenate, zip(data, kept, strict=True))
+            data = features, targets
+        return with_records(self.federation, CLIENT, data)
 
     def _beside(self, others: Sequence[Federation], shown: bool = True) -> Play:
         federations = [self.federation, *others, self.federation]
-        return Play.of([self.plans[0]] * len(federations), federations, shown=shown)
+        return Play([self.plans[0]] * len(federations), federations, shown=shown)
 
     def _look(self, play: Play) -> None:
         """Notes what a play shows of marks, influence, sensitivity, ledger and noise."""
@@ -218,8 +207,7 @@ class Kit:
 
     def _note(self, found: Iterable[Fault]) -> None:
         for check, fault in found:
-            if fault not in self.faults[check]:
-                self.faults[check].append(fault)
+            self.faults[check].append(fault)
 
     def _measure(self, play: Play) -> Tensor:
         distances = play.distances()
@@ -229,7 +217,7 @@ class Kit:
             self.faults["sensitivity"] = [text]
         return distances
 
-    def _climb(self, start: Data, place: Callable[[Data], Federation]) -> None:
+    def _climb(self, start: Data) -> None:
         """Gradient ascent on the distance of contributions, over the data of the unit; the
         gradient by differences along random directions.
         """
@@ -247,7 +235,8 @@ class Kit:
         for _ in range(STEPS):
             width = 0.01 * (np.abs(point).mean() + 1e-3)
             ways = generator.standard_normal((DIRECTIONS, len(point)))
-            tried = [place(data(point + width * way)) for way in [np.zeros_like(point), *ways]]
+            steps = [np.zeros_like(point), *ways]
+            tried = [self._place(data(point + width * step)) for step in steps]
             _, here, *there = self._measure(self._beside(tried, shown=False))[:-1].numpy()
             slope = (np.array(there) - here) @ ways
             point = point + np.linalg.norm(point) * slope / (np.linalg.norm(slope) or 1.0)
@@ -256,7 +245,7 @@ class Kit:
         """Chi-square tests of the noise that was added, over what the ledger priced: as it is,
         and summed over releases and clients, which finds noise that is used again.
         """
-        play = Play.of(self.plans, [self.federation] * len(self.plans), replay=False, shown=False)
+        play = Play(self.plans, [self.federation] * len(self.plans), replay=False, shown=False)
         total = 0.0
         for name, draws in priced_noise(play).items():
             total += float(draws.square().sum())

@@ -7,9 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from dpfl_cli.config.errors import ConfigError, StoreError, nearest
@@ -25,8 +23,6 @@ from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.signals import handled
 from dpfl_cli.simulation.stack import Stack
 from dpfl_cli.simulation.store import RunRecord, RunStore
-
-PUBLISHERS = 4  # threads that publish, which is waiting for the disk
 
 
 @dataclass(frozen=True)
@@ -131,7 +127,7 @@ def execute_alone(plans: Sequence[Plan], store: RunStore, progress: Progress) ->
     for plan in plans:
         with store.lock(plan.id) as held:
             if held:  # from its beginning: a checkpoint may have been computed in company
-                store.begin_forced(plan.id)
+                store.checkpoint_file(plan.id, forced=True).unlink(missing_ok=True)
         counted = plan
         with contextlib.suppress(Exception):  # recorded when the run itself is made
             counted = replace(plan, flops_per_round=_flops_per_round(plan))
@@ -204,37 +200,27 @@ def _run(
     members = {plan.id: _begin(plan, store, progress) for plan in plans}
     counted = sum(member.round for member in members.values())
     outcomes: list[Outcome] = []
-    publishing: deque[tuple[Member, Future[RunRecord]]] = deque()
-
-    def settle(wait: bool) -> None:
-        """Takes what is published, in order; what went wrong there is raised here."""
-        while publishing and (wait or publishing[0][1].done()):
-            member, one = publishing.popleft()
-            outcomes.append(Outcome(member.plan, _status(member), one.result(), member.diverged))
 
     def advance(active: Sequence[Member]) -> None:
         nonlocal counted
-        settle(wait=False)  # a full disk is known now, not when the longest run has ended
         rounds = sum(member.round for member in members.values())
         progress.advance(rounds - counted, _note(active))
         counted = rounds
 
     def checkpoint(member: Member) -> None:
-        store.write_checkpoint(member.plan.id, member.to_bytes())
+        plan = member.plan
+        store.write_checkpoint(plan.id, member.to_bytes(), plan.runtime.force)
 
     try:
-        with ThreadPoolExecutor(PUBLISHERS) as pool:
-            for member in run_members([*members.values()], checkpoint, advance, stop):
-                files = run_files(member, _status(member), member.diverged)
-                publishing.append((member, pool.submit(store.publish, member.plan.id, files)))
-                progress.advance(member.plan.last_round - member.round)
-            settle(wait=True)
+        for member in run_members([*members.values()], checkpoint, advance, stop):
+            plan, reason = member.plan, member.diverged
+            status = "done" if reason is None else "diverged"
+            record = store.publish(plan.id, run_files(member, status, reason))
+            outcomes.append(Outcome(plan, status, record, reason))
+            progress.advance(plan.last_round - member.round)
     except (StoreError, KeyboardInterrupt):
         raise
     except Exception as error:
-        while publishing:
-            with contextlib.suppress(Exception):  # one that is not published goes on too
-                settle(wait=True)
         reason = failure_reason(error, plans[0].dp.trust != "none")
         for outcome in outcomes:
             del members[outcome.plan.id]
@@ -246,15 +232,9 @@ def _run(
     return outcomes
 
 
-def _status(member: Member) -> str:
-    return "done" if member.diverged is None else "diverged"
-
-
 def _begin(plan: Plan, store: RunStore, progress: Progress) -> Member:
     """The run at its last checkpoint, or at its beginning."""
-    path = store.checkpoint_file(plan.id)
-    if plan.runtime.force and not store.is_forced(plan.id):
-        store.begin_forced(plan.id)
+    path = store.checkpoint_file(plan.id, plan.runtime.force)
     if not path.is_file():
         return Member(plan)
     try:

@@ -5,7 +5,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpfl_cli.algorithms.local import BatchSettings, LocalSettings
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.simulation.grouping import bytes_per_run, stacks
@@ -13,8 +12,6 @@ from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunStore
 
 NEWEST = 200  # finished runs whose times are looked at
-ROUND = 5e-4  # seconds that a step of a stack takes at least, whatever it computes
-RATE = 4e9  # products and sums a second, of gradients on two cores
 
 
 def forecast(plans: Sequence[Plan], store: RunStore) -> list[str]:
@@ -23,7 +20,7 @@ def forecast(plans: Sequence[Plan], store: RunStore) -> list[str]:
     missing = [
         plan for plan in distinct.values() if plan.runtime.force or store.finished(plan.id) is None
     ]
-    started = sum(store.checkpoint_file(plan.id).is_file() for plan in missing)
+    started = sum(store.checkpoint_file(plan.id, plan.runtime.force).is_file() for plan in missing)
     lines = [
         f"runs: {len(distinct)} (finished {len(distinct) - len(missing)}, to do {len(missing)}"
         + (f", from a checkpoint {started})" if started else ")")
@@ -37,19 +34,13 @@ def forecast(plans: Sequence[Plan], store: RunStore) -> list[str]:
         f"memory: at most {largest / 2**20:.3g} MiB at once, and the data"
     )
     known = _seconds_per_round(store)
-    each = [
-        (plan, known.get(_kind(plan.config)), len(stack)) for stack in together for plan in stack
-    ]
-    timed = [plan.last_round * seconds for plan, seconds, _ in each if seconds is not None]
-    strange = [_least_seconds(plan, sharing) for plan, seconds, sharing in each if seconds is None]
+    kinds = [(plan.last_round, _kind(plan.config)) for plan in missing]
+    timed = [rounds * known[kind] for rounds, kind in kinds if kind in known]
     cost = [f"{sum(plan.last_round for plan in missing)} rounds"]
     if timed:
         cost.append(f"about {_duration(sum(timed))} by the times of finished runs like these")
-    if strange:
-        cost.append(
-            f"at least {_duration(sum(strange))} by the operations of gradients where no finished "
-            f"run is alike ({len(strange)})"
-        )
+    if len(timed) < len(missing):
+        cost.append(f"no finished run is like {len(missing) - len(timed)} of the runs")
     return [*lines, f"cost: {', '.join(cost)}"]
 
 
@@ -70,18 +61,6 @@ def _kind(config: Mapping[str, Any]) -> str:
     return canonical_json(
         [method, config["dataset"]["name"], config["partitioner"], config["model"]]
     )
-
-
-def _least_seconds(plan: Plan, sharing: int) -> float:
-    """Seconds of one of the runs that share a stack's steps: of a linear model, four products and
-    sums for each record and parameter; more where a parameter is used more than once.
-    """
-    chosen = plan.algorithm.settings
-    steps = chosen.local_steps if isinstance(chosen, LocalSettings) else 1
-    batch = chosen.batch_size if isinstance(chosen, BatchSettings) else None
-    share = plan.setup.cohort / plan.clients
-    records = share * (plan.info.records if batch is None else plan.clients * batch)
-    return float(plan.last_round * steps * (ROUND / sharing + 4 * records * plan.dimension / RATE))
 
 
 def _duration(seconds: float) -> str:

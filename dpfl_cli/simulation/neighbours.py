@@ -29,14 +29,6 @@ def with_records(federation: Federation, client: int, records: Data) -> Federati
     return Federation(dataset, Partition.from_lists(indices))
 
 
-def with_first(federation: Federation, client: int, record: Data) -> Federation:
-    """The federation where another record [1, ...] stands in place of a client's first."""
-    own = held(federation, client)
-    for values, new in zip(own, record, strict=True):
-        values[:1] = new
-    return with_records(federation, client, own)
-
-
 def with_constant_features(federation: Federation) -> Federation:
     """The federation whose records differ in their targets only."""
     train = federation.dataset.train

@@ -19,7 +19,6 @@ class Progress:
     """
 
     LINE_EVERY = 10.0  # seconds between plain lines
-    SHOWN_EVERY = 0.1  # seconds between two looks at the rate: rounds may take microseconds
 
     def __init__(
         self, title: str, total: int, quiet: bool = False, stream: TextIO | None = None
@@ -29,7 +28,7 @@ class Progress:
         self.done = 0
         self._bar: Any = None  # rich's; it draws on a terminal alone
         self._task: Any = None
-        self._last, self._shown = time.monotonic(), float("-inf")
+        self._last = time.monotonic()
         self._note = ""
 
     def __enter__(self) -> Self:
@@ -60,15 +59,13 @@ class Progress:
         """`steps` more are done; `note` is the metric to show."""
         self.done += steps
         self._note = note or self._note
-        now = time.monotonic()
-        if self._bar is None or (now - self._shown < self.SHOWN_EVERY and self.done < self.total):
+        if self._bar is None:
             return
-        self._shown = now
         self._bar.update(self._task.id, completed=self.done, note=self._note)
         rate = f"{self._task.speed:.1f}/s" if self._task.speed else ""
         self._task.fields["rate"] = rate
-        if self._bar.disable and now - self._last >= self.LINE_EVERY:
-            self._last = now
+        if self._bar.disable and time.monotonic() - self._last >= self.LINE_EVERY:
+            self._last = time.monotonic()
             left = self._task.time_remaining
             rest = "" if left is None else f"{left:.0f} s left"
             said = (f"{self.title}: {self.done}/{self.total}", rate, rest, self._note)

@@ -24,6 +24,7 @@ from dpfl_cli.config.errors import (
 )
 from dpfl_cli.config.identity import stored_config
 from dpfl_cli.config.paths import COMMAND
+from dpfl_cli.data.federation import Federation
 from dpfl_cli.data.programs import fallbacks
 from dpfl_cli.privacy.accountants import price
 from dpfl_cli.privacy.cohorts import Sampling
@@ -61,7 +62,7 @@ def run_files(member: Member, status: str, reason: str | None = None) -> dict[st
         "ledger.json": json_text(_priced(member).to_json()),
     }
     if status != "failed":  # the data may be what failed
-        files["partition.npz"] = _partition(plan)
+        files["partition.npz"] = _partition(federation_of(plan))
         if plan.runtime.keep_model:
             files[MODEL] = _model(member)
     return sealed(files, {**_result(member, status, reason), "config": config})
@@ -288,22 +289,12 @@ def _model(member: Member) -> bytes:
     return buffer.getvalue()
 
 
-def _partition(plan: Plan) -> bytes:
-    partition = federation_of(plan).partition
-    return _packed(
-        partition.indices.astype(np.int32).tobytes(),
-        partition.offsets.tobytes(),
-        partition.offsets.dtype.str,
-    )
-
-
-@lru_cache(maxsize=2)  # the runs of a grid often share their partition
-def _packed(indices: bytes, offsets: bytes, kind: str) -> bytes:
+@lru_cache(maxsize=2)  # the runs of a grid often share their data
+def _partition(federation: Federation) -> bytes:
     """The file partition.npz."""
+    indices, offsets = federation.partition.indices, federation.partition.offsets
     buffer = io.BytesIO()
-    np.savez_compressed(
-        buffer, indices=np.frombuffer(indices, np.int32), offsets=np.frombuffer(offsets, kind)
-    )
+    np.savez_compressed(buffer, indices=indices.astype(np.int32), offsets=offsets)
     return buffer.getvalue()
 
 

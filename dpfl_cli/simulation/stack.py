@@ -51,8 +51,6 @@ def stack_key(plan: Plan) -> str:
         "data": [plan.identity["dataset"], plan.partitioner.identity(), plan.model.identity()],
         "participation": [plan.participation.name, plan.participation.cohort],
         "releases": [[spec.name, spec.rate, spec.disjoint] for spec in plan.specs],
-        "clients": plan.clients,
-        "dimension": plan.dimension,
         "evaluation": plan.evaluation.model_dump(),
         "device": plan.runtime.device,
         "noise": plan.runtime.noise,

@@ -3,7 +3,8 @@
     outputs/runs/<id>/{config.yaml, metrics.csv, ledger.json, partition.npz, result.json}
                       and model.npz where it was kept
                                                  finished, never half-written
-    outputs/runs/.partial/<id>/checkpoint.pt     unfinished: the last checkpoint
+    outputs/runs/.partial/<id>/checkpoint.pt     unfinished: the last checkpoint (of a forced rerun
+                                                 forced.pt)
 
 A folder appears under its id by one rename of a complete folder, after its files have reached the
 disk; so whatever is there was finished. Checkpoints replace one another the same way. A lock per id
@@ -238,29 +239,16 @@ class RunStore:
                     path.unlink(missing_ok=True)
                 return
 
-    def checkpoint_file(self, run_id: str) -> Path:
-        return self.partial / run_id / "checkpoint.pt"
+    def checkpoint_file(self, run_id: str, forced: bool = False) -> Path:
+        """Of a run, or of a forced rerun, which is gone on with where it is forced again."""
+        return self.partial / run_id / ("forced.pt" if forced else "checkpoint.pt")
 
-    def write_checkpoint(self, run_id: str, payload: bytes) -> None:
+    def write_checkpoint(self, run_id: str, payload: bytes, forced: bool = False) -> None:
         """Replaces the run's checkpoint atomically."""
-        path = self.checkpoint_file(run_id)
+        path = self.checkpoint_file(run_id, forced)
         with _explained(path, "checkpoint cannot be written"):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, payload)
-
-    def begin_forced(self, run_id: str) -> None:
-        """Marks a rerun of a finished run, so that an interruption of it can be gone on with."""
-        mark = self._forced_mark(run_id)
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        self.checkpoint_file(run_id).unlink(missing_ok=True)
-        mark.touch()
-
-    def is_forced(self, run_id: str) -> bool:
-        """Whether what is unfinished is a forced rerun."""
-        return self._forced_mark(run_id).exists()
-
-    def _forced_mark(self, run_id: str) -> Path:
-        return self.partial / run_id / "forced"
 
     def recover(self, run_id: str) -> None:
         """Ends an exchange of results that was killed between its two renames."""
@@ -285,7 +273,7 @@ class RunStore:
 
     def forget_unfinished(self, run_id: str) -> None:
         """Deletes what publishing left of a run, but not an unfinished forced rerun."""
-        if not self.is_forced(run_id):
+        if not self.checkpoint_file(run_id, forced=True).exists():
             shutil.rmtree(self.partial / run_id, ignore_errors=True)
 
     def remove(self, run_id: str) -> None:
