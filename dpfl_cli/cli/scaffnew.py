@@ -208,7 +208,7 @@ def publish(asked: Question) -> Path:
     drawn = curves(bound)
     files = {
         **draw_bound(bound, drawn, setting),
-        "bound.csv": drawn.drop(columns="best").to_csv(index=False).encode(),
+        "bound.csv": drawn.to_csv(index=False).encode(),
     }
     name = content_id({**asdict(bound), "setting": setting})
     folder = outputs_dir() / "calculate" / "scaffnew" / name

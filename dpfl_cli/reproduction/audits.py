@@ -1,12 +1,13 @@
 """Facts of a plan that is audited: what its releases give away, beside what is claimed of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from joblib import Parallel, cpu_count, delayed
 
 from dpfl_cli.config.paths import outputs_dir
+from dpfl_cli.reproduction.grid import Cell
 from dpfl_cli.simulation.audit import CONFIDENCE, audit_store, is_kept, kept_audit
 from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.progress import Progress
@@ -15,39 +16,24 @@ from dpfl_cli.simulation.run_plan import Plan
 CANARIES = 4000  # a side: a bound of Gaussian scores is then by chance within a few per cent
 EACH = 6  # audits of a worker process: of fewer, its start costs more than it saves
 NOT_GAUSSIAN = "scores are not Gaussian"
-_known: dict[str, dict[str, float | str]] = {}
 
 
-def make_all(
-    plans: Sequence[Plan],
-    configs: Sequence[Mapping[str, Any]],
-    outputs: Path,
-    title: str,
-    quiet: bool = False,
-) -> None:
+def make_all(cells: Iterable[Cell], outputs: Path, title: str, quiet: bool = False) -> None:
     """Makes the audits of plans that are not kept yet: a stack of small rounds is Python's time,
     so that they go to a worker process a core where they are many.
 
-    Args:
-      configs: the composed config of every plan.
-
     Raises: as `kept_audit`.
     """
-    store = audit_store(outputs)
-    missing = [
-        (plan, config)
-        for plan, config in zip(plans, configs, strict=True)
-        if not is_kept(plan, CANARIES, store)
-    ]
-    own = any(plan.data_files for plan, _ in missing)  # code that workers would have to load
+    store, unique = audit_store(outputs), {cell.plan.id: cell for cell in cells}
+    missing = [one for one in unique.values() if not is_kept(one.plan, CANARIES, store)]
+    own = any(cell.plan.data_files for cell in missing)  # code that workers would have to load
     workers = 1 if own else max(1, min(cpu_count(), len(missing) // EACH))
     with Progress(title, len(missing), quiet) as progress:
-        make = delayed(_made)
-        tasks = (make(config, CANARIES, outputs) for _, config in missing)
+        tasks = (delayed(_made)(cell.config(), CANARIES, outputs) for cell in missing)
         made = Parallel(workers, return_as="generator")(tasks)
-        for (plan, _), folder in zip(missing, made, strict=True):
+        for cell, folder in zip(missing, made, strict=True):
             progress.advance()
-            progress.say(f"audited {plan.label}: {folder}")
+            progress.say(f"audited {cell.plan.label}: {folder}")
 
 
 def _made(config: Mapping[str, Any], canaries: int, outputs: Path) -> Path:
@@ -59,11 +45,9 @@ def audit_facts(plan: Plan) -> dict[str, float | str]:
     (and its share of the claim, in percent), `one_run`, `threshold`; `excess`, by how much the
     largest bound of 99.9 % is above the claim (negative: it is below).
     """
-    if plan.id not in _known:
-        found, _ = kept_audit(plan, CANARIES, outputs_dir())
-        bounds: dict[str, float | str] = {"gaussian": NOT_GAUSSIAN, "gaussian_share": NOT_GAUSSIAN}
-        bounds |= found.bounds(CONFIDENCE)
-        if found.gaussian:
-            bounds["gaussian_share"] = 100 * float(bounds["gaussian"]) / found.claim
-        _known[plan.id] = {"claim": found.claim, "excess": found.excess, **bounds}
-    return _known[plan.id]
+    found, _ = kept_audit(plan, CANARIES, outputs_dir())
+    bounds: dict[str, float | str] = {"gaussian": NOT_GAUSSIAN, "gaussian_share": NOT_GAUSSIAN}
+    bounds |= found.bounds(CONFIDENCE)
+    if found.gaussian:
+        bounds["gaussian_share"] = 100 * float(bounds["gaussian"]) / found.claim
+    return {"claim": found.claim, "excess": found.excess, **bounds}

@@ -2,8 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,45 +11,18 @@ import pandas as pd
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, Best, Metric
 from dpfl_cli.reproduction.numbers import Row, row_of
-from dpfl_cli.reproduction.rows import Place, is_number, matching, places, records
+from dpfl_cli.reproduction.rows import is_number, matching, records
+
+EDGES = "edges"  # column of winners: label -> where it is at an end of its axis
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What a `Best` chose.
+def chosen(
+    artifact: Artifact, rule: Best, rows: pd.DataFrame, labels: Sequence[str]
+) -> pd.DataFrame:
+    """The best cells of every grid by their means over seeds, each once; diverged ones never are.
 
-    Attributes:
-      winners: the labels of the chosen cells, with the round where one is chosen at each, and the
-        rank and edge of each.
-      added: rows best.<label>.
+    Columns: the labels, the round where one is chosen at each, rank, edges (by label).
     """
-
-    rule: Best
-    labels: Sequence[str]
-    winners: pd.DataFrame
-    added: Sequence[Row]
-
-    @property
-    def cells(self) -> set[Place]:
-        return set(places(self.winners, self.labels))
-
-    def mark(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The rows with rank and edge where they belong to a chosen cell."""
-        keys = [name for name in self.winners if name not in (RANK, "edge")]
-        mine = matching(rows, self.rule.where, self.labels)[keys]
-        found = mine.merge(self.winners, "left", keys).set_axis(mine.index).dropna(subset=RANK)
-        rows = rows.copy()
-        rows.loc[found.index, BEST] |= found[RANK] == 1
-        if self.rule.top > 1:
-            rows.loc[found.index, RANK] = found[RANK]
-        if ROUND not in keys:  # a curve has no edge
-            found = found[rows.loc[found.index, ROUND] == ""]
-        rows.loc[found.index, "edge"] = found["edge"]
-        return rows
-
-
-def chosen(artifact: Artifact, rule: Best, rows: pd.DataFrame, labels: Sequence[str]) -> Choice:
-    """Chooses the best cells by their means over seeds; diverged ones never are."""
     measure = artifact.measures[rule.by]
     at_rounds = isinstance(measure, Metric) and measure.at == "series"
     mine = matching(rows[rows[MEASURE] == rule.by], rule.where, labels)
@@ -58,26 +30,54 @@ def chosen(artifact: Artifact, rule: Best, rows: pd.DataFrame, labels: Sequence[
     keys = [*beside, *rule.over]
     means = mine.groupby(keys, sort=False, dropna=False)["value"].mean().reset_index()
     lower = measure.better == "lower"
-    winners, added = list[Row](), list[Row]()
+    winners = []
     for _, grid in means.groupby(beside or (lambda row: 0), sort=False, dropna=False):
         finite = grid[np.isfinite(grid["value"])]
         best = finite.sort_values("value", ascending=lower, kind="stable").head(rule.top)
-        for rank, winner in enumerate(records(best), start=1):
+        for rank, winner in enumerate(records(best[keys]), start=1):
             edges = {name: _edge(name, winner[name], grid[name]) for name in rule.over}
-            place = {name: winner[name] for name in beside}
-            where = "; ".join(filter(None, edges.values()))
-            winners.append({name: winner[name] for name in keys} | {RANK: rank, "edge": where})
-            for name, edge in edges.items():
-                value = winner[name]
-                if value == "":  # a label of another method's grid
-                    continue
-                number = is_number(value)
-                about: Row = {"text": "" if number else artifact.title_of(value), "note": rule.note}
-                about |= {"edge": edge, BEST: rank == 1, RANK: rank if rule.top > 1 else ""}
-                shown = float(value) if number else math.nan
-                added.append(row_of(place, f"best.{name}", shown, **about))
-    frame = pd.DataFrame(winners, columns=[*keys, RANK, "edge"], dtype=object)
-    return Choice(rule, labels, frame, added)
+            winners.append({**winner, RANK: rank, EDGES: edges})
+    return pd.DataFrame(winners, columns=[*keys, RANK, EDGES], dtype=object)
+
+
+def marked(
+    rule: Best, winners: pd.DataFrame, rows: pd.DataFrame, labels: Sequence[str]
+) -> pd.DataFrame:
+    """The rows with rank and edge where they belong to a chosen cell."""
+    keys = [name for name in winners if name not in (RANK, EDGES)]
+    mine = matching(rows, rule.where, labels)[keys]
+    found = mine.merge(winners, "left", keys).set_axis(mine.index).dropna(subset=RANK)
+    rows = rows.copy()
+    rows.loc[found.index, BEST] |= found[RANK] == 1
+    if rule.top > 1:
+        rows.loc[found.index, RANK] = found[RANK]
+    if ROUND not in keys:  # a curve has no edge
+        found = found[rows.loc[found.index, ROUND] == ""]
+    rows.loc[found.index, "edge"] = [_joined(edges) for edges in found[EDGES]]
+    return rows
+
+
+def rows_of_winners(artifact: Artifact, rule: Best, winners: pd.DataFrame) -> list[Row]:
+    """The rows best.<label>."""
+    rows = []
+    for winner in records(winners):
+        rank, edges = winner.pop(RANK), winner.pop(EDGES)
+        place = {name: one for name, one in winner.items() if name not in rule.over}
+        about = {BEST: rank == 1, RANK: rank if rule.top > 1 else "", "note": rule.note}
+        for name in rule.over:
+            value = winner[name]
+            if is_number(value):
+                known = {"value": float(value), "text": ""}
+            elif value != "":
+                known = {"value": math.nan, "text": artifact.title_of(value)}
+            else:  # a label of another method's grid
+                continue
+            rows.append(row_of(place, f"best.{name}", **known, edge=edges[name], **about))
+    return rows
+
+
+def _joined(edges: Mapping[str, str]) -> str:
+    return "; ".join(filter(None, edges.values()))
 
 
 def _edge(name: str, value: Any, column: pd.Series) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal
 
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.reproduction.rows import PSEUDO, Between, Rows, grid
+from dpfl_cli.reproduction.rows import PSEUDO, Rows, between, grid
 from dpfl_cli.reproduction.verdict import Comparison, Comparisons
 
 Prior = Literal["holds", "fails", "open"]
@@ -105,7 +105,7 @@ def every(
             if name not in (*rows.labels, *PSEUDO):
                 options[name] = value
             else:
-                within = {name: value} if isinstance(value, Between) else {}
+                within = {name: value} if isinstance(value, between) else {}
                 occurring = value is ... or within
                 cells[name] = rows.where(**cells, **within).choices(name) if occurring else value
         compared = {versus: cells[versus]} if versus else {}

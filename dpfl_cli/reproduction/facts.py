@@ -30,8 +30,8 @@ from dpfl_cli.simulation.run_plan import Plan, deal
 UNLIMITED = "no limit without noise"  # in place of a number: the bound falls for ever
 # in place of a number: no data are known that a sound variant is measured by
 PROVED = "rests on its proof"
+_known: dict[tuple[str, str], Mapping[str, Any]] = {}  # by kind and run
 _problems: dict[str, dict[str, float]] = {}  # by data, model and seed
-_sizes: dict[str, dict[str, dict[str, float]]] = {}  # by data
 
 
 def problem_facts(plan: Plan) -> dict[str, float]:
@@ -156,21 +156,18 @@ def size_facts(plan: Plan) -> dict[str, dict[str, float]]:
     Raises:
       ConfigError: the data has no test records.
     """
-    key = plan.dealt
-    if key not in _sizes:
-        federation = deal(plan)
-        dataset, train = federation.dataset, federation.partition.counts
-        if dataset.test is None:
-            raise ConfigError(
-                f"dataset={plan.dataset.name} has no test records; ask for sizes.train only of "
-                "data that have some"
-            )
-        if dataset.test_natural is None:
-            test = np.full(len(train), len(dataset.test) / len(train))
-        else:
-            test = np.unique(dataset.test_natural, return_counts=True)[1]
-        _sizes[key] = {"train": _summary(train), "test": _summary(test)}
-    return _sizes[key]
+    federation = deal(plan)
+    dataset, train = federation.dataset, federation.partition.counts
+    if dataset.test is None:
+        raise ConfigError(
+            f"dataset={plan.dataset.name} has no test records; ask for sizes.train only of "
+            "data that have some"
+        )
+    if dataset.test_natural is None:
+        test = np.full(len(train), len(dataset.test) / len(train))
+    else:
+        test = np.unique(dataset.test_natural, return_counts=True)[1]
+    return {"train": _summary(train), "test": _summary(test)}
 
 
 def _summary(counts: np.ndarray) -> dict[str, float]:
@@ -222,6 +219,14 @@ def attack_facts(plan: Plan) -> dict[str, float | str]:
         "claimed": claimed,
         "exact": gaussian_epsilon(factor * unequal * mu, plan.dp.delta),
     }
+
+
+def facts_of(kind: str, plan: Plan) -> Mapping[str, Any]:
+    """The facts of a kind, found once."""
+    key = kind, plan.id
+    if key not in _known:
+        _known[key] = FACTS[kind](plan)
+    return _known[key]
 
 
 FACTS: dict[str, Callable[[Plan], Mapping[str, Any]]] = {

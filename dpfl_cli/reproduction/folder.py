@@ -9,13 +9,12 @@ from typing import Any, cast
 
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
+from dpfl_cli.reproduction.judge import Verdict, recorded
 from dpfl_cli.simulation.store import replace_folder
 
 PAGES = ("table.csv", "series.csv", "table.md", "claims.json", "manifest.json")
 SEARCH = "search.csv"
 FIGURES = ("figure.png", "figure.pdf")
-CLAIM_KEYS = {"id", "text", "source", "ours", "invariant", "prior", "finding", "state", "reason"}
-CLAIM_KEYS |= {"note", "comparisons"}
 
 
 def files_of(artifact: Artifact, scale: Scale) -> tuple[str, ...]:
@@ -39,9 +38,6 @@ def publish(folder: Path, files: Mapping[str, str | bytes]) -> None:
     new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
     encoded = {k: v.encode() if isinstance(v, str) else v for k, v in files.items()}
     try:
-        # a replacement was interrupted between its two renames
-        if old.exists() and not folder.exists():
-            old.rename(folder)
         replace_folder(folder, encoded, new, old)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
@@ -60,9 +56,10 @@ class Made:
     folder: Path
     damage: str = ""
     page: str = ""
-    claims: Sequence[Mapping[str, Any]] = ()
+    claims: Sequence[Verdict] = ()
     numbers: str = ""
     manifest: Mapping[str, Any] = field(default_factory=dict)
+    complete: bool = False
 
     @property
     def paper(self) -> str:
@@ -76,10 +73,6 @@ class Made:
     def scale(self) -> Scale:
         return cast(Scale, self.folder.name)
 
-    @property
-    def complete(self) -> bool:
-        return not self.damage and self.manifest["complete"] is True
-
 
 def read_folder(folder: Path) -> Made:
     """One folder; what is wrong with it is said there, so that one bad folder stops nothing."""
@@ -87,14 +80,12 @@ def read_folder(folder: Path) -> Made:
         judged = json.loads((folder / "claims.json").read_text())
         manifest = json.loads((folder / "manifest.json").read_text())
         page = (folder / "table.md").read_text()
-        claims, numbers = judged["claims"], str(judged["numbers"])
-        missing = sorted({key for one in claims for key in CLAIM_KEYS - set(one)})
-        missing += sorted({"complete"} - set(manifest))
-        if missing:
-            raise ValueError(f"without {', '.join(missing)}")
+        known = recorded().get(judged["artifact"], {}).get(judged["scale"], {})
+        claims = [Verdict(**one, recorded=known.get(one["id"], "")) for one in judged["claims"]]
+        complete = manifest["complete"] is True
+        return Made(folder, "", page, claims, judged["numbers"], manifest, complete)
     except (OSError, ValueError, KeyError, TypeError) as error:
         return Made(folder, f"{type(error).__name__}: {error}")
-    return Made(folder, "", page, claims, numbers, manifest)
 
 
 def folders(*roots: Path) -> list[Made]:

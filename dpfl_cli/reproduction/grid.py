@@ -1,8 +1,8 @@
 """From an artifact to the runs that it asks for: labels, seed and plan of each."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import pandas as pd
@@ -20,11 +20,12 @@ RESERVED = {BEST, MEASURE, RANK, ROUND, SEED, "value", "text", "paper", "epsilon
 
 
 @dataclass(frozen=True)
-class Request:
-    """A run that an artifact asks for, with one seed."""
+class Cell:
+    """A run that an artifact needs, with one seed."""
 
     run: Run
     seed: int
+    artifact: str = ""  # its name, for errors
 
     def config(self) -> dict[str, Any]:
         """The composed config."""
@@ -32,14 +33,18 @@ class Request:
             composed(tuple(self.run.overrides)), {**self.run.values, "seed": self.seed}
         )
 
+    @cached_property
+    def plan(self) -> Plan:
+        """What it is planned to be.
 
-@dataclass(frozen=True)
-class Cell:
-    """A run that an artifact needs, planned."""
-
-    run: Run
-    seed: int
-    plan: Plan
+        Raises:
+          ConfigError, DataError: with the artifact's name and the labels of the run in front.
+        """
+        try:
+            return make_plan(self.config())
+        except DpflError as error:
+            where = f"artifact {self.artifact} ({_words(self.run)})"
+            raise type(error)(f"{where}: {error}") from error
 
 
 @lru_cache(maxsize=512)
@@ -48,9 +53,9 @@ def composed(overrides: tuple[str, ...]) -> dict[str, Any]:
     return compose_config(list(overrides))
 
 
-def requests(artifact: Artifact, scale: Scale) -> list[Request]:
-    """The runs that an artifact asks for at a scale, in its order, each with every seed; the cells
-    of a `Search` at reduced size with its first seed.
+def requests(artifact: Artifact, scale: Scale) -> list[Cell]:
+    """The runs that an artifact asks for at a scale, in its order, each with every seed, not
+    planned yet; the cells of a `Search` at reduced size with its first seed.
 
     Raises:
       ConfigError: no runs at all, a label with a reserved name, or two runs with the same labels.
@@ -73,14 +78,14 @@ def requests(artifact: Artifact, scale: Scale) -> list[Request]:
             )
     search = artifact.searched(scale)
     inside = _in_grids(artifact.best, search.where, runs) if search else [False] * len(runs)
-    found: list[Request] = []
+    found: list[Cell] = []
     for run, searched in zip(runs, inside, strict=True):
         if search and searched:
             values = {**run.values, **search.reduced(run)}
             cheap = replace(run, values=values, exclusive=False)
-            found.append(Request(cheap, SEARCH_SEEDS[0]))
+            found.append(Cell(cheap, SEARCH_SEEDS[0], artifact.name))
         else:
-            found += [Request(run, seed) for seed in artifact.seeds(scale, run)]
+            found += [Cell(run, seed, artifact.name) for seed in artifact.seeds(scale, run)]
     return found
 
 
@@ -96,33 +101,19 @@ def _in_grids(rules: Sequence[Best], where: Where, runs: Sequence[Run]) -> list[
     labels = [str(name) for name in frame]
     for rule in rules:
         mine = matching(matching(frame, where, labels), rule.where, labels)
-        beside = [name for name in labels if name not in rule.over]
-        grids: dict[Place, set[Place]] = {}
-        for grid, cell in zip(places(mine, beside), places(mine, labels), strict=True):
-            grids.setdefault(grid, set()).add(cell)
-        inside |= {cell for cells in grids.values() if len(cells) > 1 for cell in cells}
+        mine = mine.drop_duplicates()
+        beside = [name for name in labels if name not in rule.over] or (lambda row: 0)
+        many = mine.groupby(beside, dropna=False)[rule.over[0]].transform("size") > 1
+        inside |= set(places(mine[many], labels))
     return [place in inside for place in places(frame, labels)]
 
 
 def cells(artifact: Artifact, scale: Scale) -> list[Cell]:
-    """The same as plans: everything is validated, and data are found, before anything runs.
-
-    Raises:
-      ConfigError, DataError: with the artifact's name and the labels of the run in front.
-    """
-    return planned(artifact, requests(artifact, scale))
-
-
-def planned(artifact: Artifact, asked: Iterable[Request]) -> list[Cell]:
-    """A cell of every request."""
-    return [Cell(one.run, one.seed, _plan(artifact, one)) for one in asked]
-
-
-def _plan(artifact: Artifact, request: Request) -> Plan:
-    try:
-        return make_plan(request.config())
-    except DpflError as error:
-        raise type(error)(f"artifact {artifact.name} ({_words(request.run)}): {error}") from error
+    """The same, planned: everything is validated, and data are found, before anything runs."""
+    found = requests(artifact, scale)
+    for cell in found:
+        _ = cell.plan
+    return found
 
 
 def _words(run: Run) -> str:
@@ -143,15 +134,12 @@ def commands(artifact: Artifact, scale: Scale) -> Iterator[str]:
         yield f"dpfl run {many}"
     if search := artifact.searched(scale):
         low, high = SEARCH_SEEDS
-        best = "the best cell of each grid"
+        best, last = "the best cell of each grid", artifact.size(scale).seeds - 1
         if search.keep > 1:
-            best = (
-                f"the best {search.keep} cells of each grid with seed={high}, and the best of these"
-            )
-        yield (
-            f"# Then, without what makes runs with seed={low} small ({search.note}): {best} with "
-            f"seeds 0 to {artifact.size(scale).seeds - 1}."
-        )
+            many = f"the best {search.keep} cells of each grid"
+            best = f"{many} with seed={high}, and the best of these"
+        small = f"what makes runs with seed={low} small ({search.note})"
+        yield f"# Then, without {small}: {best} with seeds 0 to {last}."
 
 
 def _words_of_command(run: Run) -> str:

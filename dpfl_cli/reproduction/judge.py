@@ -29,51 +29,61 @@ from dpfl_cli.simulation.store import json_text
 
 NOT_RUN = "not run at this size"
 REDUCED = "at reduced size"
+OF_CLAIM = ("id", "text", "source", "ours", "invariant", "prior", "note")
+GROUPS = {  # of claims, as they are counted
+    "paper": "The papers' claims, at their sizes",
+    "reduced": "The papers' claims, at reduced size",
+    "ours": "Our own claims",
+    "invariant": "Invariants",
+}
 RECORDED = Path(__file__).resolve().parent / "recorded.json"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found of a claim.
+    """What was found of a claim, as claims.json has it.
 
     Attributes:
       finding: holds, fails or undecided; or that its cells are not run at this size.
       state: the finding, or "at reduced size" where the runs are smaller than the paper's.
       reason: what keeps it undecided.
-      recorded: what was found when the artifact was last published at this scale: a lock against
-        regressions, no more than that; "" where nothing was.
+      comparisons: as `Judged` writes them.
       readings: what is found under other choices, in words -> finding.
+      recorded: what was found when the artifact was last published at this scale: a lock against
+        regressions, no more than that, and not in claims.json; "" where nothing was.
     """
 
-    claim: Claim
+    id: str
+    text: str
+    source: str
+    ours: bool
+    invariant: bool
+    prior: str
     finding: str
     state: str
-    comparisons: Sequence[Judged] = ()
-    reason: str = ""
-    recorded: str = ""
+    reason: str
+    note: str
+    comparisons: Sequence[Mapping[str, Any]]
     readings: Mapping[str, str] = field(default_factory=dict)
+    recorded: str = ""
 
     @property
-    def text(self) -> str:
+    def said(self) -> str:
         """For readers."""
         said = self.finding if self.state == self.finding else f"{self.state}: {self.finding}"
         return f"{said} ({self.reason})" if self.reason else said
 
-    def to_json(self) -> dict[str, Any]:
-        claim = self.claim
-        return {
-            "id": claim.id,
-            "text": claim.text,
-            "source": claim.source,
-            "ours": claim.ours,
-            "invariant": claim.invariant,
-            "prior": claim.prior,
-            "finding": self.finding,
-            "state": self.state,
-            "reason": self.reason,
-            "note": claim.note,
-            "comparisons": [one.to_json() for one in self.comparisons],
-        } | ({"readings": dict(self.readings)} if self.readings else {})
+    @property
+    def group(self) -> str:
+        """Of claims that are counted together; a definition's consequences stand apart."""
+        if self.invariant:
+            return "invariant"
+        return "ours" if self.ours else "reduced" if self.state == REDUCED else "paper"
+
+    @property
+    def moved(self) -> bool:
+        """Whether something else was recorded."""
+        return self.recorded not in ("", self.finding)
 
 
 def judge(artifact: Artifact, scale: Scale, rows: Rows) -> list[Verdict]:
@@ -82,19 +92,26 @@ def judge(artifact: Artifact, scale: Scale, rows: Rows) -> list[Verdict]:
     def compared(claim: Claim, judge: Judge, under: str = "") -> list[Comparison] | str:
         return _compared(f"artifact {artifact.name}: claim {claim.id}{under}", judge, rows)
 
-    made = {claim.id: compared(claim, claim.judge) for claim in artifact.claims}
-    variances = pooled(one for many in made.values() if not isinstance(many, str) for one in many)
+    made = [compared(claim, claim.judge) for claim in artifact.claims]
+    variances = pooled(one for many in made if not isinstance(many, str) for one in many)
     before = recorded().get(artifact.name, {}).get(scale, {})
     found = []
-    for claim in artifact.claims:
-        finding, each, reason = _finding(made[claim.id], variances)
-        state = finding if artifact.full(scale) else REDUCED
+    for claim, comparisons in zip(artifact.claims, made, strict=True):
+        finding, each, reason = _finding(comparisons, variances)
         others = {
             under: _finding(compared(claim, claim.reading(under), f", {under}"), variances)[0]
             for under in claim.readings
         }
-        known = before.get(claim.id, "")
-        found.append(Verdict(claim, finding, state, each, reason, known, others))
+        verdict = Verdict(
+            **{name: getattr(claim, name) for name in OF_CLAIM},
+            finding=finding,
+            state=finding if artifact.full(scale) else REDUCED,
+            reason=reason,
+            comparisons=[one.to_json() for one in each],
+            readings=others,
+            recorded=before.get(claim.id, ""),
+        )
+        found.append(verdict)
     return found
 
 
@@ -110,14 +127,6 @@ def _compared(where: str, judge: Judge, rows: Rows) -> list[Comparison] | str:
         raise ConfigError(f"{where}: {type(error).__name__}: {error}") from error
 
 
-def _reason(each: Sequence[Judged]) -> str:
-    """What keeps a claim undecided."""
-    failing = sum(one.finding == FAILS for one in each)
-    if failing:
-        return f"{failing} of {len(each)} fails taken alone, not at 5 % over all {len(each)} (Holm)"
-    return next((one.reason for one in each if one.finding == UNDECIDED and one.reason), "")
-
-
 def _finding(
     many: list[Comparison] | str, variances: Variances
 ) -> tuple[str, Sequence[Judged], str]:
@@ -125,7 +134,14 @@ def _finding(
     if isinstance(many, str):
         return NOT_RUN, (), many
     finding, each = judged(many, variances)
-    return finding, each, _reason(each) if finding == UNDECIDED else ""
+    if finding != UNDECIDED:
+        return finding, each, ""
+    failing = sum(one.finding == FAILS for one in each)
+    if failing:
+        all_of = f"{failing} of {len(each)} fails taken alone, not at 5 % over all {len(each)}"
+        return finding, each, f"{all_of} (Holm)"
+    reasons = (one.reason for one in each if one.finding == UNDECIDED and one.reason)
+    return finding, each, next(reasons, "")
 
 
 @cache
@@ -134,10 +150,10 @@ def recorded() -> dict[str, Any]:
     return dict(json.loads(RECORDED.read_text())) if RECORDED.is_file() else {}
 
 
-def record(artifact: str, scale: str, verdicts: Sequence[Mapping[str, Any]]) -> None:
+def record(artifact: str, scale: str, verdicts: Sequence[Verdict]) -> None:
     """Keeps the findings of a published artifact."""
     known = recorded()
-    known.setdefault(artifact, {})[scale] = {str(one["id"]): one["finding"] for one in verdicts}
+    known.setdefault(artifact, {})[scale] = {one.id: one.finding for one in verdicts}
     RECORDED.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 
@@ -145,31 +161,30 @@ def claims_json(
     artifact: Artifact, scale: Scale, verdicts: Sequence[Verdict], horizon: str, rows: Rows
 ) -> str:
     """claims.json: verdicts, and how the numbers compare with the paper's."""
+    claims = [{**vars(one)} for one in verdicts]
+    for one in claims:
+        del one["recorded"]
+        if not one["readings"]:
+            del one["readings"]
     return json_text(
         {
             "artifact": artifact.name,
             "scale": scale,
             "tested_to": horizon,
             "numbers": numbers_line(artifact, rows.means) if artifact.full(scale) else "",
-            "claims": [verdict.to_json() for verdict in verdicts],
+            "claims": claims,
         }
     )
 
 
 def count_verdicts(verdicts: Sequence[Verdict]) -> str:
-    """The verdicts in one line: the paper's claims, ours, invariants."""
+    """The verdicts in one line, by group."""
     parts = []
-    for name, mine in (
-        ("paper", [one for one in verdicts if not one.claim.ours and not one.claim.invariant]),
-        ("ours", [one for one in verdicts if one.claim.ours and not one.claim.invariant]),
-        ("invariants", [one for one in verdicts if one.claim.invariant]),
-    ):
-        if mine:
-            counts = Counter(one.finding for one in mine)
-            where = f" ({REDUCED})" if all(one.state == REDUCED for one in mine) else ""
-            words = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-            parts.append(f"{name}{where}: {words}")
-    moved = [one.claim.id for one in verdicts if one.recorded and one.recorded != one.finding]
+    for group, title in GROUPS.items():
+        counts = Counter(one.finding for one in verdicts if one.group == group)
+        words = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+        parts += [f"{title}: {words}"] if counts else []
+    moved = [one.id for one in verdicts if one.moved]
     return "; ".join([*parts, *([f"not as recorded: {', '.join(moved)}"] if moved else [])])
 
 

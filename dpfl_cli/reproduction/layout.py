@@ -64,7 +64,7 @@ def page(
         numbers=partial(numbers_table, artifact, rows.means, rows.labels),
         verdicts=verdicts,
         intervals=_intervals,
-        pooling=POOLING if any(each.freedom for each in compared) else "",
+        pooling=POOLING if any(each.get("freedom") for each in compared) else "",
         reduced_state=REDUCED,
         epsilons=privacy_table(artifact, rows),
     )
@@ -230,7 +230,7 @@ def numbers_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str])
 def _intervals(one: Verdict) -> str:
     """The first of a claim's comparisons, each with its finding and its interval."""
     texts = []
-    for shown in (each.to_json() for each in one.comparisons[:4]):
+    for shown in one.comparisons[:4]:
         found = f"`{shown['text']}`: {shown['finding']}"
         texts.append(", ".join(filter(None, [found, interval_text(shown)])))
     more = len(one.comparisons) - len(texts)

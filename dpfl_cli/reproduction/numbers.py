@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.privacy.accountants import accountant, price
 from dpfl_cli.privacy.views import priced_part
 from dpfl_cli.reproduction.artifact import Artifact
-from dpfl_cli.reproduction.facts import FACTS
+from dpfl_cli.reproduction.facts import FACTS, facts_of
 from dpfl_cli.reproduction.grid import Cell
 from dpfl_cli.reproduction.measure import (
     BEST,
@@ -51,41 +50,41 @@ TUNING = "tuning not included"
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Group:
-    """Cells with equal labels, and the records of those that ended, by seed."""
-
-    labels: Mapping[str, Any]
-    plan: Plan
-    cells: Sequence[Cell]
-    records: Mapping[int, RunRecord]
-
-
 def row_of(labels: Mapping[str, Any], measure: str, value: float, **more: Any) -> Row:
     plain = {ROUND: "", SEED: math.nan, "text": "", "diverged": False, "seeds": 1, "note": ""}
     return {**plain, **labels, MEASURE: measure, "value": value, **more}
 
 
-def numbers_of(artifact: Artifact, group: Group, names: Iterable[str]) -> list[Row]:
-    """The rows of these measures of one group."""
+def numbers_of(
+    artifact: Artifact,
+    cells: Sequence[Cell],
+    records: Mapping[str, RunRecord],
+    names: Iterable[str],
+) -> list[Row]:
+    """The rows of these measures of cells with equal labels, seed by seed.
+
+    Args:
+      records: run id -> record, of the runs that ended.
+    """
     rows: list[Row] = []
+    labels, plan, seeds = cells[0].run.labels, cells[0].plan, {"seeds": len(cells)}
+    ended = {one.seed: records[one.plan.id] for one in cells if one.plan.id in records}
     for name in names:
         measure = artifact.measures[name]
-        if not applies(measure, group.labels):
+        if not applies(measure, labels):
             continue
         if isinstance(measure, Metric):
             rows += [
-                {**row, **privacy_cells(record.result["privacy"]), "seeds": len(group.cells)}
-                for seed, record in group.records.items()
-                for row in _measured(name, measure, group.labels, seed, record)
+                {**row, **privacy_cells(record.result["privacy"]), **seeds}
+                for seed, record in ended.items()
+                for row in _measured(name, measure, labels, seed, record)
             ]
-            if not group.records and measure.at != "series":
-                known = {"seeds": len(group.cells), "note": "no run ended"}
-                rows.append(row_of(group.labels, name, math.nan, **known))
+            if not ended and measure.at != "series":
+                rows.append(row_of(labels, name, math.nan, **seeds, note="no run ended"))
         else:
-            rows.append(_planned(name, measure, group))
+            rows.append(_planned(name, measure, labels, plan))
     shown = {
-        name: known_of(group.plan, path, f"artifact {artifact.name}: show.{name}")
+        name: known_of(plan, path, f"artifact {artifact.name}: show.{name}")
         for name, path in artifact.show.items()
     }
     return [{**row, **shown} for row in rows]
@@ -148,11 +147,8 @@ def _single(name: str, measure: Metric, record: RunRecord) -> float | str | None
     finite = [value for _, value in sorted(series.items()) if math.isfinite(value)]
     if not finite:
         return _bad(measure)
-    if measure.at == "final":
-        last_ones = finite[-int(record.config["evaluation"]["final_window"]) :]
-        return math.fsum(last_ones) / len(last_ones)
-    ends = {"first": finite[0], "last": finite[-1], "min": min(finite), "max": max(finite)}
-    return ends[measure.at]
+    ends = {"first": finite[0], "min": min(finite), "max": max(finite)}
+    return ends.get(measure.at, finite[-1])
 
 
 def _inside(record: RunRecord, path: str) -> Any:
@@ -193,8 +189,7 @@ def _finite(value: float, measure: Measure) -> float:
     return value if math.isfinite(value) else _bad(measure)
 
 
-def _planned(name: str, measure: Measure, group: Group) -> Row:
-    labels, plan = group.labels, group.plan
+def _planned(name: str, measure: Measure, labels: Mapping[str, Any], plan: Plan) -> Row:
     if isinstance(measure, Fact):
 
         def fact(path: str) -> Any:
@@ -237,7 +232,7 @@ def known_of(plan: Plan, path: str, where: str, labels: Where | None = None) -> 
     first = path.partition(".")[0]
     node: Any
     if first in FACTS:
-        node = {first: FACTS[first](plan)}
+        node = {first: facts_of(first, plan)}
     elif first == "ledger":
         releases = {
             one.name: {"count": one.count, "noise_multiplier": one.parameter, "rate": one.rate}

@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.reproduction.artifact import Artifact, PaperNumbers
 from dpfl_cli.reproduction.measure import MEASURE
 from dpfl_cli.reproduction.rows import FIXED, PAPER, matching
@@ -49,12 +48,7 @@ def beside_paper(artifact: Artifact, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _paper_numbers(path: Path, table: PaperNumbers) -> pd.DataFrame:
     """Our measure and the CSV's words -> number, printed spread, remark."""
-    lines = _csv(path)
-    named, note = list(table.columns.values()), [table.note] if table.note else []
-    for column in (*named, *note, "metric", "value"):
-        if column not in lines:
-            near = nearest(column, [str(name) for name in lines])
-            raise ConfigError(f"{path.name}: no column '{column}'; {near}")
+    lines, named = _csv(path), list(table.columns.values())
     known = lines[lines["value"] != ""]
     known = known.assign(**{MEASURE: known["metric"].map(dict(table.measures))}).explode(MEASURE)
     std = known["std"].replace("", "nan") if "std" in known else math.nan
@@ -67,9 +61,4 @@ def _paper_numbers(path: Path, table: PaperNumbers) -> pd.DataFrame:
 
 @lru_cache(maxsize=64)
 def _csv(path: Path) -> pd.DataFrame:
-    try:
-        return pd.read_csv(path, dtype=str, keep_default_na=False)
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: the paper's numbers cannot be read ({error.strerror}); reinstall dpfl"
-        ) from error
+    return pd.read_csv(path, dtype=str, keep_default_na=False)

@@ -8,7 +8,7 @@ from typing import cast
 from dpfl_cli.config.errors import DpflError, StoreError
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.reproduction.folder import SEARCH, artifact_folder, files_of, publish, read_folder
-from dpfl_cli.reproduction.judge import claims_json, judge, record, recorded
+from dpfl_cli.reproduction.judge import Verdict, claims_json, judge, record
 from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.report import index_md
 from dpfl_cli.reproduction.tables import from_csv
@@ -50,20 +50,21 @@ def publish_artifacts(outputs: Path, artifacts: Sequence[Artifact], scale: Scale
 
 def _put(root: Path, artifact: Artifact, scale: Scale, files: Files) -> Path:
     """One folder, with pages as its CSV files give them today and its findings as recorded."""
-    claims = remade(artifact, scale, files)["claims.json"]
-    record(artifact.name, scale, json.loads(claims)["claims"])
+    record(artifact.name, scale, remade(artifact, scale, files)[0])
     folder = root / artifact.name / scale
-    publish(folder, {**files, **remade(artifact, scale, files)})  # which say what is recorded now
+    publish(folder, {**files, **remade(artifact, scale, files)[1]})  # they say what is recorded now
     return folder
 
 
-def remade(artifact: Artifact, scale: Scale, files: Files) -> dict[str, str]:
-    """table.md and claims.json as the CSV files give them today."""
+def remade(
+    artifact: Artifact, scale: Scale, files: Files
+) -> tuple[Sequence[Verdict], dict[str, str]]:
+    """The verdicts, and table.md and claims.json, as the CSV files give them today."""
     manifest = json.loads(files["manifest.json"])
     rows = from_csv(artifact, {name: files[name].decode() for name in ("table.csv", "series.csv")})
     verdicts = judge(artifact, scale, rows)
     horizon, gaps, search = manifest["tested_to"], manifest["gaps"], files.get(SEARCH, b"").decode()
-    return {
+    return verdicts, {
         "claims.json": claims_json(artifact, scale, verdicts, horizon, rows),
         "table.md": page(artifact, scale, rows, verdicts, horizon, gaps, search),
     }
@@ -122,25 +123,17 @@ def _checked(folder: Path, artifact: Artifact, scale: Scale) -> tuple[int, list[
     made = read_folder(folder)
     if made.damage:
         return 0, [f"damaged ({made.damage}); reproduce and publish it again"]
-    lines = []
-    shown = made.manifest.get("artifact"), made.manifest.get("scale")
-    if shown != (artifact.name, scale):
-        lines.append(f"manifest.json is that of {shown[0]} at {shown[1]}")
-    if not made.complete:
-        lines.append("not complete: some of its runs failed; reproduce it again")
+    lines = [] if made.complete else ["not complete: some of its runs failed; reproduce it again"]
     files: Files = {name: (folder / name).read_bytes() for name in wanted}
-    again = remade(artifact, scale, files)
+    verdicts, again = remade(artifact, scale, files)
     lines += [
         f"{file} is not what its CSV files give today; reproduce and publish it again"
         for file, text in again.items()
         if files[file] != text.encode()
     ]
-    before = recorded().get(artifact.name, {}).get(scale, {})
-    verdicts = json.loads(again["claims.json"])["claims"]
-    for one in verdicts:
-        was = before.get(one["id"])
-        if was is None:
-            lines.append(f"claim {one['id']}: nothing recorded; publish it again")
-        elif was != one["finding"]:
-            lines.append(f"claim {one['id']}: recorded '{was}', found '{one['finding']}'")
+    lines += [
+        f"claim {one.id}: recorded '{one.recorded}', found '{one.finding}'"
+        for one in verdicts
+        if one.recorded != one.finding
+    ]
     return len(verdicts), lines

@@ -10,15 +10,16 @@ A label that a row does not have is "".
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 
 import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import Artifact
-from dpfl_cli.reproduction.choose import chosen
+from dpfl_cli.reproduction.choose import chosen, marked, rows_of_winners
 from dpfl_cli.reproduction.grid import Cell
 from dpfl_cli.reproduction.measure import MEASURE, SEED, Derived
-from dpfl_cli.reproduction.numbers import Group, Row, numbers_of, row_of
+from dpfl_cli.reproduction.numbers import Row, numbers_of, row_of
 from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.rows import Missing, Place, Rows, matching, places
 from dpfl_cli.reproduction.tables import framed, rows_of
@@ -38,26 +39,26 @@ def rows_of_runs(
       searched: the rows by which a search chooses among its cells, all of which it has; what these
         runs say of them has no part in it.
     """
-    groups = grouped(cells, records)
-    labels = list(dict.fromkeys(name for one in groups for name in one.labels))
+    labels = list(dict.fromkeys(name for cell in cells for name in cell.run.labels))
     if searched is not None:
         labels = [str(name) for name in searched.columns[: searched.columns.get_loc(MEASURE)]]
     measures = artifact.measures
     known = {name: one for name, one in measures.items() if not isinstance(one, Derived)}
     first = [name for name, one in known.items() if not one.of_chosen]
     late = [name for name, one in known.items() if one.of_chosen]
-    rows = measured(artifact, groups, first, labels)
+    rows = measured(artifact, cells, records, first, labels)
     ground = rows if searched is None else _replaced(rows, searched, labels)
-    choices = [chosen(artifact, rule, ground, labels) for rule in artifact.best]
-    best = {place for one in choices for place in one.cells}
-    of_best = [one for one in groups if tuple(one.labels.get(name, "") for name in labels) in best]
-    rows = pd.concat([rows, measured(artifact, of_best, late, labels)], ignore_index=True)
-    for choice in choices:
-        rows = choice.mark(rows)
+    choices = [(rule, chosen(artifact, rule, ground, labels)) for rule in artifact.best]
+    best = {place for _, winners in choices for place in places(winners, labels)}
+    inside = [tuple(one.run.labels.get(name, "") for name in labels) in best for one in cells]
+    of_best = measured(artifact, list(compress(cells, inside)), records, late, labels)
+    rows = pd.concat([rows, of_best], ignore_index=True)
+    for rule, winners in choices:
+        rows = marked(rule, winners, rows, labels)
     for name in late:
         mine = rows[rows[MEASURE] == name]
         rows = rows.drop(mine.index.difference(matching(mine, measures[name].where, labels).index))
-    added = [row for choice in choices for row in choice.added]
+    added = [row for choice in choices for row in rows_of_winners(artifact, *choice)]
     rows = pd.concat([rows, framed(artifact, labels, added)], ignore_index=True)
     for name, measure in measures.items():
         if isinstance(measure, Derived):
@@ -67,24 +68,22 @@ def rows_of_runs(
 
 
 def measured(
-    artifact: Artifact, groups: Sequence[Group], names: Sequence[str], labels: Sequence[str]
+    artifact: Artifact,
+    cells: Sequence[Cell],
+    records: Mapping[str, RunRecord],
+    names: Sequence[str],
+    labels: Sequence[str],
 ) -> pd.DataFrame:
-    """The rows of some measures of groups alone, with nothing chosen."""
-    found = [row for one in groups for row in numbers_of(artifact, one, names)]
-    return framed(artifact, labels, found)
-
-
-def grouped(cells: Sequence[Cell], records: Mapping[str, RunRecord]) -> list[Group]:
-    """Cells with equal labels, seed by seed, with the records of those that ended."""
-    found: dict[Place, list[Cell]] = {}
+    """The rows of some measures of cells alone, with nothing chosen."""
+    groups: dict[Place, list[Cell]] = {}
     for cell in cells:
-        found.setdefault(tuple(sorted(cell.run.labels.items())), []).append(cell)
-    groups = []
-    for members in found.values():
-        members.sort(key=lambda cell: cell.seed)
-        ended = {one.seed: records[one.plan.id] for one in members if one.plan.id in records}
-        groups.append(Group(dict(members[0].run.labels), members[0].plan, members, ended))
-    return groups
+        groups.setdefault(tuple(sorted(cell.run.labels.items())), []).append(cell)
+    rows = [
+        row
+        for equal in groups.values()
+        for row in numbers_of(artifact, sorted(equal, key=lambda one: one.seed), records, names)
+    ]
+    return framed(artifact, labels, rows)
 
 
 def _replaced(rows: pd.DataFrame, searched: pd.DataFrame, labels: Sequence[str]) -> pd.DataFrame:

@@ -3,7 +3,8 @@ anything runs: metrics' places, labels, measures, axes, and what claims ask for.
 """
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, groupby, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,12 +16,13 @@ import numpy as np
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.reproduction.figure import canvas_of
-from dpfl_cli.reproduction.grid import Cell, labelled, requests
+from dpfl_cli.reproduction.grid import Cell, requests
 from dpfl_cli.reproduction.judge import judge
 from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.measure import Metric
+from dpfl_cli.reproduction.numbers import applies
 from dpfl_cli.reproduction.reduce import rows_of_runs
-from dpfl_cli.reproduction.rows import PSEUDO, check_values, matching
+from dpfl_cli.reproduction.rows import PSEUDO, check_values
 from dpfl_cli.reproduction.search import Found
 from dpfl_cli.simulation.execute import execute
 from dpfl_cli.simulation.plan import make_plan, with_values
@@ -32,16 +34,14 @@ SEEDS = 2  # of every run, the first ones, are made up at first
 TRIED = 3  # rounds of a trial run
 
 
-def rehearse(
-    artifact: Artifact, scale: Scale, cells: Sequence[Cell], found: Found | None = None
-) -> None:
+def rehearse(artifact: Artifact, scale: Scale, found: Found) -> None:
     """Makes the artifact's rows, page, figure and verdicts from numbers that mean nothing.
 
     Names do not depend on how many seeds and rounds there are, but the code of a claim may (the
     value of round 50, or of seed 3): what fails with few of them is tried with more.
 
     Args:
-      found: of a search among made-up numbers.
+      found: its cells, and of a search what it comes to among made-up numbers.
 
     Raises:
       ConfigError: something is mistyped, in one line with the nearest right name.
@@ -49,27 +49,24 @@ def rehearse(
     check_names(artifact)
     if not artifact.trains:
         return  # what is made from plans alone is made at once
-    by_run = groupby(cells, key=lambda cell: cell.run)
+    by_run = groupby(found.cells, key=lambda cell: cell.run)
     few = [cell for _, seeds in by_run for cell in islice(seeds, SEEDS)]
     try:
         try:
-            _make(artifact, scale, few, found, SHOWN)
+            _make(artifact, scale, replace(found, cells=few), SHOWN)
         except DpflError:
-            _make(artifact, scale, cells, found, MORE)
+            _make(artifact, scale, found, MORE)
     except DpflError as error:
         text = str(error)
         named = text if text.startswith("artifact ") else f"artifact {artifact.name}: {text}"
         raise type(error)(named) from error
 
 
-def _make(
-    artifact: Artifact, scale: Scale, cells: Sequence[Cell], found: Found | None, shown: int
-) -> None:
+def _make(artifact: Artifact, scale: Scale, found: Found, shown: int) -> None:
     """All that is made of an artifact's runs, these being made up."""
-    records = {cell.plan.id: made_up(artifact, cell.plan, shown) for cell in cells}
-    rows = rows_of_runs(artifact, cells, records, found.rows if found else None)
-    verdicts = judge(artifact, scale, rows)
-    page(artifact, scale, rows, verdicts, "", [], found.table if found else "")
+    records = {cell.plan.id: made_up(artifact, cell.plan, shown) for cell in found.cells}
+    rows = rows_of_runs(artifact, found.cells, records, found.rows)
+    page(artifact, scale, rows, judge(artifact, scale, rows), "", [], found.table)
     if artifact.figures:
         canvas_of(artifact, scale, rows)
 
@@ -82,45 +79,41 @@ def check_metrics(artifact: Artifact, cells: Sequence[Cell], store: RunStore) ->
     Raises:
       ConfigError: in one line with the nearest metric that is reported.
     """
-    runs = labelled([cell.run for cell in cells])
-    labels = [str(name) for name in runs]
-
-    def asked_of_some(one: Metric) -> bool:
-        where = {name: wanted for name, wanted in one.where.items() if name in labels}
-        return len(matching(runs, where, labels)) > 0
-
     metrics = [one for one in artifact.measures.values() if isinstance(one, Metric)]
-    asked = [one for one in metrics if asked_of_some(one)]
     # what stands in for an absent one, and paths into result.json, are not looked for
-    missing = {one.metric for one in asked if one.absent is None and "." not in one.metric}
+    looked_for = [one for one in metrics if one.absent is None and "." not in one.metric]
+    labels = [cell.run.labels for cell in cells]
+    missing = {one.metric for one in looked_for if any(applies(one, each) for each in labels)}
     reported: set[str] = set()
-    for cell in cells if missing else []:
-        record = store.finished(cell.plan.id)
-        reported |= {name for row in record.rows[:2] for name in row} if record else set()
-        if missing <= reported:
-            return
     with TemporaryDirectory() as folder:
-        for plan in _trials(artifact) if missing else []:
-            (outcome,) = execute([plan], RunStore(Path(folder)))
-            if outcome.status != "failed":  # why is said when the artifact itself is run
-                reported |= {name for row in outcome.record.rows for name in row}
+        for rows in chain(_finished(cells, store), _tried(artifact, RunStore(Path(folder)))):
             if missing <= reported:
                 return
+            reported |= {name for row in rows for name in row}
     for name in sorted(missing - reported) if reported else []:
         near = nearest(name, reported)
         raise ConfigError(f"artifact {artifact.name}: no run reports metric {name}; {near}")
 
 
-def _trials(artifact: Artifact) -> Iterator[Plan]:
-    """The first run of every method and model at the smallest size there is."""
+def _finished(cells: Sequence[Cell], store: RunStore) -> Iterator[Sequence[Mapping[str, float]]]:
+    """Some rows of every finished run."""
+    records = (store.finished(cell.plan.id) for cell in cells)
+    return (record.rows[:2] for record in records if record)
+
+
+def _tried(artifact: Artifact, store: RunStore) -> Iterator[Sequence[Mapping[str, float]]]:
+    """Those of the first run of every method and model at the smallest size there is."""
     smallest = next(scale for scale in SCALES if scale in artifact.sizes)
     tried = set()
-    for request in requests(artifact, smallest):
-        config = request.config()
+    for cell in requests(artifact, smallest):
+        config = cell.config()
         kind = config["algorithm"]["name"], config["model"]["name"]
         if kind not in tried:
             tried.add(kind)
-            yield make_plan(with_values(config, {"rounds": min(config["rounds"], TRIED)}))
+            short = with_values(config, {"rounds": min(config["rounds"], TRIED)})
+            (outcome,) = execute([make_plan(short)], store)
+            if outcome.status != "failed":  # why is said when the artifact itself is run
+                yield outcome.record.rows
 
 
 def check_names(artifact: Artifact) -> None:
@@ -173,14 +166,6 @@ def check_names(artifact: Artifact) -> None:
     for rule in artifact.best:
         if artifact.measures[rule.by].better is None:
             raise ConfigError(f"artifact {artifact.name}: measure {rule.by}: say which is better")
-    for number, table in enumerate(artifact.tables):
-        if not table.cells:
-            raise ConfigError(
-                f"artifact {artifact.name}: tables[{number}]: no cells; name a measure"
-            )
-    ids = [claim.id for claim in artifact.claims]
-    for twice in {one for one in ids if ids.count(one) > 1}:
-        raise ConfigError(f"artifact {artifact.name}: two claims are called {twice}; rename one")
 
 
 def made_up(artifact: Artifact, plan: Plan, shown: int = SHOWN) -> RunRecord:
@@ -193,12 +178,12 @@ def made_up(artifact: Artifact, plan: Plan, shown: int = SHOWN) -> RunRecord:
     every, alone = plan.evaluation.every, plan.evaluation.rounds
     step = every * max(1, plan.rounds // (shown * every))
     rounds = {0, every, *range(step, plan.rounds + 1, step), plan.rounds}
-    rounds |= {number for one in asked for number in one.rounds if number <= plan.rounds}
-    rounds |= {one.at for one in asked if isinstance(one.at, int) and one.at <= plan.rounds}
+    rounds |= {at for one in asked for at in (*one.rounds, one.at) if isinstance(at, int)}
     rounds = rounds if alone is None else {0, *alone, plan.rounds}
     rows: list[dict[str, float]] = [
         {"round": number} | {name: float(draws.uniform(40, 60)) for name in sorted(names)}
         for number in sorted(rounds)
+        if number <= plan.rounds
     ]
     result: dict[str, Any] = {
         "status": "done",

@@ -21,7 +21,7 @@ from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.folder import Made, folders, publish
 from dpfl_cli.reproduction.grid import commands
-from dpfl_cli.reproduction.judge import NOT_RUN, REDUCED, recorded
+from dpfl_cli.reproduction.judge import GROUPS, NOT_RUN, Verdict
 from dpfl_cli.reproduction.measure import MEASURE, ROUND
 from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.templating import MARKDOWN, template
@@ -30,11 +30,7 @@ from dpfl_cli.reproduction.verdict import FAILS, HOLDS, UNDECIDED, interval_text
 PACKAGE = "dpfl_cli.reproduction"
 ASSETS = ("report.css", "report.js")
 FINDINGS = (HOLDS, FAILS, UNDECIDED, NOT_RUN)
-GROUPS = {  # of claims, as they are counted; a definition's consequences are not
-    "paper": "The papers' claims, at their sizes",
-    "reduced": "The papers' claims, at reduced size",
-    "ours": "Our own claims",
-}
+COUNTED = {name: title for name, title in GROUPS.items() if name != "invariant"}
 BUDGET = {  # hours that scale=paper may take on two cores
     "adaptdp": "2 without table5",
     "dynamic": "2",
@@ -101,12 +97,8 @@ class Shown:
 
     @property
     def claims(self) -> list[dict[str, Any]]:
-        """Its claims, each with its group, where it stands, and what was recorded."""
-        known = recorded().get(self.made.artifact, {}).get(self.made.scale, {})
-        return [
-            {**one, "group": _group(one), "of": self, "recorded": known.get(one["id"], "")}
-            for one in self.made.claims
-        ]
+        """Its claims, each with its group and where it stands."""
+        return [{**vars(one), "group": one.group, "of": self} for one in self.made.claims]
 
     @property
     def counts(self) -> Counts:
@@ -120,13 +112,13 @@ class Shown:
         return f"({text})" if self.reduced else text
 
     @property
-    def changes(self) -> list[tuple[Mapping[str, Any], str, str]]:
+    def changes(self) -> list[tuple[Verdict, str, str]]:
         """Claims of which `before` found otherwise: each with that finding, and what decides it."""
-        earlier = {one["id"]: one for one in self.before.claims} if self.before else {}
+        earlier = {one.id: one for one in self.before.made.claims} if self.before else {}
         return [
-            (one, known["finding"], _why(known["comparisons"], one))
-            for one in self.claims
-            if (known := earlier.get(one["id"])) and known["finding"] != one["finding"]
+            (one, known.finding, _why(known, one))
+            for one in self.made.claims
+            if (known := earlier.get(one.id)) and known.finding != one.finding
         ]
 
     @property
@@ -199,24 +191,18 @@ class Shown:
         return [measure for measure, log in first.items() if {"y", "colour"} & set(log)]
 
 
-def _group(claim: Mapping[str, Any]) -> str:
-    if claim["invariant"]:
-        return "invariant"
-    return "ours" if claim["ours"] else "reduced" if claim["state"] == REDUCED else "paper"
-
-
-def _why(before: Iterable[Mapping[str, Any]], claim: Mapping[str, Any]) -> str:
+def _why(before: Verdict, claim: Verdict) -> str:
     """A comparison at both sizes: the first that is found otherwise now, one with the claim's new
     finding before others; or the first that does not hold.
     """
-    known = {one["text"]: one for one in before}
-    mine = claim["comparisons"]
+    known = {one["text"]: one for one in before.comparisons}
+    mine = claim.comparisons
     changed = [one for one in mine if known.get(one["text"], {}).get("finding") != one["finding"]]
-    decisive = [one for one in changed if one["finding"] == claim["finding"]]
+    decisive = [one for one in changed if one["finding"] == claim.finding]
     for one in (*decisive, *changed, *(one for one in mine if one["finding"] != HOLDS)):
         earlier = _found(known[one["text"]]) if one["text"] in known else "not compared"
         return f"`{one['text']}`: {earlier}; then {_found(one)}"
-    return str(claim["reason"])
+    return claim.reason
 
 
 def _found(one: Mapping[str, Any]) -> str:
@@ -231,14 +217,12 @@ def _plain(value: Any) -> Any:
 
 def totals(shown: Iterable[Shown]) -> Counts:
     """The claims of several artifacts: group -> finding -> how many."""
-    found = {group: Counter(dict.fromkeys(FINDINGS, 0)) for group in GROUPS}
-    for claim in (claim for one in shown for claim in one.claims if claim["group"] in found):
-        found[claim["group"]][claim["finding"]] += 1
-    return found
+    found = Counter((one.group, one.finding) for each in shown for one in each.made.claims)
+    return {group: {name: found[group, name] for name in FINDINGS} for group in COUNTED}
 
 
 def _template(name: str) -> Callable[..., str]:
-    known = {"groups": GROUPS, "findings": FINDINGS, "totals": totals, "budget": BUDGET}
+    known = {"groups": COUNTED, "findings": FINDINGS, "totals": totals, "budget": BUDGET}
     return partial(template(name), **known, changed=CHANGED, interval=interval_text)
 
 

@@ -5,8 +5,8 @@ what can be written.
 import hashlib
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ from dpfl_cli.reproduction.audits import make_all
 from dpfl_cli.reproduction.choose import chosen_rows, edges_text
 from dpfl_cli.reproduction.figure import draw
 from dpfl_cli.reproduction.folder import SEARCH, artifact_folder, publish, read_folder
-from dpfl_cli.reproduction.grid import Cell, Request, cells
+from dpfl_cli.reproduction.grid import Cell
 from dpfl_cli.reproduction.judge import Verdict, claims_json, count_verdicts, judge
 from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.measure import Fact
 from dpfl_cli.reproduction.numbers import applies
-from dpfl_cli.reproduction.reduce import grouped, rows_of_runs
+from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rehearse import check_metrics, made_up, rehearse
 from dpfl_cli.reproduction.search import Found, search
 from dpfl_cli.reproduction.tables import from_csv, to_csv
@@ -44,41 +44,36 @@ class Job:
     """An artifact at a scale, with everything that it needs, validated.
 
     Attributes:
-      cells: what its rows are made of.
-      found: of its search; before that is made, one of as many runs, among made-up numbers where
-        runs are not finished.
+      found: its cells, and what its search came to; before that is made, what it comes to among
+        made-up numbers where runs are not finished.
     """
 
     artifact: Artifact
     scale: Scale
-    cells: Sequence[Cell]
-    found: Found | None = None
+    found: Found
 
     @property
-    def stages(self) -> Sequence[Sequence[Cell]]:
-        """The runs of a search, before `cells`."""
-        return self.found.stages if self.found else ()
+    def cells(self) -> Sequence[Cell]:
+        """What its rows are made of."""
+        return self.found.cells
 
     @cached_property
     def plans(self) -> dict[str, Plan]:
         """The runs to be trained, each once, by id."""
-        every = chain(*self.stages, self.cells) if self.artifact.trains else ()
+        every = chain(*self.found.stages, self.cells) if self.artifact.trains else ()
         return {cell.plan.id: cell.plan for cell in every}
 
     @property
     def horizon(self) -> str:
         """How far it is tested: rounds, training records, clients, seeds."""
-        if not self.plans:
-            return ""
-        plans = [cell.plan for cell in self.cells]
-        runs = [cell.run for cell in self.cells]
-        parts = [
-            _range([plan.last_round for plan in plans], "round"),
-            _range([plan.info.records for plan in plans], "training record"),
-            _range([plan.clients for plan in plans], "client"),
-            _range([len(self.artifact.seeds(self.scale, run)) for run in runs], "seed"),
-        ]
-        return ", ".join(parts)
+        plans = [cell.plan for cell in self.cells] if self.plans else []
+        numbers = {
+            "round": [plan.last_round for plan in plans],
+            "training record": [plan.info.records for plan in plans],
+            "client": [plan.clients for plan in plans],
+            "seed": [len(self.artifact.seeds(self.scale, cell.run)) for cell in self.cells],
+        }
+        return ", ".join(_range(many, what) for what, many in numbers.items() if plans)
 
     @cached_property
     def exclusive(self) -> set[str]:
@@ -130,36 +125,27 @@ def prepare(artifacts: Sequence[Artifact], scale: Scale, store: RunStore) -> lis
     """
     jobs = []
     for artifact in artifacts:
-        found = _foreseen(artifact, scale, store) if artifact.searched(scale) else None
-        planned = found.cells if found else cells(artifact, scale)
-        rehearse(artifact, scale, planned, found)
-        jobs.append(Job(artifact, scale, planned, found))
+        found = search(artifact, scale, partial(_foreseen, artifact, store))
+        rehearse(artifact, scale, found)
+        jobs.append(Job(artifact, scale, found))
     return jobs
 
 
-def _foreseen(artifact: Artifact, scale: Scale, store: RunStore) -> Found:
-    """What a search comes to by the runs that are finished, and made-up numbers for the others."""
-
-    def ended(cells: Sequence[Cell]) -> dict[str, RunRecord]:
-        return {
-            cell.plan.id: store.finished(cell.plan.id) or made_up(artifact, cell.plan)
-            for cell in cells
-        }
-
-    return search(artifact, scale, ended)
+def _foreseen(artifact: Artifact, store: RunStore, cells: Sequence[Cell]) -> dict[str, RunRecord]:
+    """The runs that are finished, and made-up numbers for the others."""
+    plans = [cell.plan for cell in cells]
+    return {plan.id: store.finished(plan.id) or made_up(artifact, plan) for plan in plans}
 
 
 def estimate(jobs: Sequence[Job], store: RunStore, force: bool = False) -> str:
     """How much is to be done, in one line; a run that several artifacts share counts once."""
     seen: set[str] = set()  # run for a job before, or finished
-    alone: set[str] = set()
-    minutes, missing = 0.0, 0
+    minutes, missing, alone = 0.0, 0, 0
     for job in jobs:
-        timed = job.exclusive - alone
-        untimed = set(job.plans) - seen - timed
-        new = timed | {run for run in untimed if force or store.finished(run) is None}
+        rest = set(job.plans) - seen - job.exclusive
+        new = job.exclusive | {run for run in rest if force or store.finished(run) is None}
         seen |= new
-        alone |= timed
+        alone += len(job.exclusive)
         missing += len(new)
         work = {run: plan.rounds * plan.info.records for run, plan in job.plans.items()}
         share = sum(work[run] for run in new) / (sum(work.values()) or 1)
@@ -171,45 +157,39 @@ def estimate(jobs: Sequence[Job], store: RunStore, force: bool = False) -> str:
         return f"{where}: {total} runs, all finished" if total else f"{which}: nothing to train"
     seconds = f"{max(60 * minutes, 1):.0f} seconds"
     cost = f"about {minutes:.0f} minutes" if minutes >= 1.5 else f"about {seconds}"
-    anew = f" ({len(alone)} alone and anew, for their times)" if alone else ""
+    anew = f" ({alone} alone and anew, for their times)" if alone else ""
     return f"{where}: {total} runs, {missing} to do{anew}, {cost} on two cores"
 
 
-@dataclass(frozen=True)
-class Pass:
-    """What a pass over several artifacts has run again, by id, so that nothing is twice: forced,
-    and alone for its times.
-    """
-
-    forced: set[str] = field(default_factory=set)
-    alone: set[str] = field(default_factory=set)
-
-
 def produce(
-    job: Job, store: RunStore, quiet: bool = False, force: bool = False, before: Pass | None = None
+    job: Job,
+    store: RunStore,
+    quiet: bool = False,
+    force: bool = False,
+    again: set[str] | None = None,
 ) -> Produced:
     """Runs what an artifact misses, stage by stage where it searches, and its exclusive runs anew,
     and writes its folder.
 
     Args:
       force: run again even what is finished.
-      before: what this pass has run again already, which is added to.
+      again: the runs that this pass has run again already, which are added to.
     """
     artifact = job.artifact
     outcomes: dict[str, Outcome] = {}
-    this = before or Pass()
+    repeated = set[str]() if again is None else again
 
     def ended(cells: Sequence[Cell]) -> dict[str, RunRecord]:
-        made = _executed(replace(job, cells=cells, found=None), store, quiet, force, this)
+        part = replace(job, found=Found(cells))
+        made = _executed(part, store, quiet, repeated if force else None)
         outcomes.update(made)
         return {run: one.record for run, one in made.items() if one.status != "failed"}
 
-    if job.found:
-        found = search(artifact, job.scale, ended)
-        job = replace(job, cells=found.cells, found=found)
-    searched, made = job.found.rows if job.found else None, ended(job.cells)
+    if job.found.stages:
+        job = replace(job, found=search(artifact, job.scale, ended))
+    made, found = ended(job.cells), job.found
     _audit(job, store.outputs, quiet)
-    tables = to_csv(rows_of_runs(artifact, job.cells, made, searched))
+    tables = to_csv(rows_of_runs(artifact, job.cells, made, found.rows))
     rows = from_csv(artifact, tables)  # so that page and verdicts are what the files give
     gaps = [
         f"run {run} ({outcome.plan.label}) failed: {outcome.reason}"
@@ -222,36 +202,43 @@ def produce(
     edges = edges_text(artifact, chosen_rows(rows.means), rows.labels)
     if gaps and read_folder(folder).complete:
         return Produced(job, folder, verdicts, gaps, new, edges, kept=True)
-    horizon, text = job.horizon, job.found.table if job.found else ""
+    horizon = job.horizon
     files: dict[str, str | bytes] = {
         **tables,
-        "table.md": page(artifact, job.scale, rows, verdicts, horizon, gaps, text),
+        "table.md": page(artifact, job.scale, rows, verdicts, horizon, gaps, found.table),
         **draw(artifact, job.scale, rows),
         "claims.json": claims_json(artifact, job.scale, verdicts, horizon, rows),
         "manifest.json": json_text(_manifest(job, outcomes, gaps, edges)),
     }
-    files |= {SEARCH: text} if text else {}
+    files |= {SEARCH: found.table} if found.stages else {}
     publish(folder, files)
     return Produced(job, folder, verdicts, gaps, new, edges)
 
 
 def _executed(
-    job: Job, store: RunStore, quiet: bool, force: bool, before: Pass
+    job: Job, store: RunStore, quiet: bool, repeated: set[str] | None
 ) -> dict[str, Outcome]:
+    """The outcomes of its runs, by id.
+
+    Args:
+      repeated: the runs that have been forced already, which are added to; None: nothing is forced.
+    """
     plans = list(job.plans.values())
     if not plans:
         return {}
-    with Progress(
-        job.artifact.name, sum(plan.last_round for plan in plans), quiet=quiet
-    ) as progress:
-        alone = [plan for plan in plans if plan.id in job.exclusive - before.alone]
-        again = [plan for plan in plans if force and plan.id not in before.forced | job.exclusive]
-        rest = [plan for plan in plans if plan not in again and plan not in alone]
-        outcomes = execute(again, store, progress, force=True) if again else []
-        outcomes += execute(rest, store, progress) if rest else []
-        outcomes += execute_alone(alone, store, progress) if alone else []
-    before.alone.update(plan.id for plan in alone)
-    before.forced.update(plan.id for plan in (*again, *alone))  # a batch would cost it its times
+    alone = [plan for plan in plans if plan.id in job.exclusive]
+    rest = [plan for plan in plans if plan.id not in job.exclusive]
+    again = [] if repeated is None else [plan for plan in rest if plan.id not in repeated]
+    rest = [plan for plan in rest if plan not in again]
+    rounds = sum(plan.last_round for plan in plans)
+    with Progress(job.artifact.name, rounds, quiet=quiet) as progress:
+        outcomes = [
+            *execute(again, store, progress, force=True),
+            *execute(rest, store, progress),
+            *execute_alone(alone, store, progress),
+        ]
+    if repeated is not None:  # a batch would cost those that were alone their times
+        repeated.update(plan.id for plan in (*again, *alone))
     return {outcome.plan.id: outcome for outcome in outcomes}
 
 
@@ -259,12 +246,9 @@ def _audit(job: Job, outputs: Path, quiet: bool) -> None:
     """Makes the audits that measures are of, before rows ask for one after another."""
     facts = [one for one in job.artifact.measures.values() if isinstance(one, Fact)]
     asked = [one for one in facts if str(one.value).startswith("audit.") and not one.of_chosen]
-    groups = grouped(job.cells, {}) if asked else []
-    cells = [one.cells[0] for one in groups if any(applies(fact, one.labels) for fact in asked)]
-    plans = {cell.plan.id: cell.plan for cell in cells}
-    if plans:
-        configs = {cell.plan.id: Request(cell.run, cell.seed).config() for cell in cells}
-        make_all([*plans.values()], [*configs.values()], outputs, job.artifact.name, quiet)
+    cells = [one for one in job.cells if any(applies(fact, one.run.labels) for fact in asked)]
+    if cells:
+        make_all(cells, outputs, job.artifact.name, quiet)
 
 
 def _manifest(
@@ -279,7 +263,7 @@ def _manifest(
             "status": outcomes[cell.plan.id].status,
         }
         | ({"exclusive": True} if cell.run.exclusive else {})
-        for cell in chain(*job.stages, job.cells)
+        for cell in chain(*job.found.stages, job.cells)
         if cell.plan.id in outcomes
     ]
     return {
@@ -313,23 +297,18 @@ def _hours(outcomes: Mapping[str, Outcome]) -> float:
 def dry_run(
     artifacts: Sequence[Artifact], scale: Scale, outputs: Path, force: bool = False
 ) -> list[str]:
-    """What a pass would run, an artifact a line, and what all of it costs."""
-    store = RunStore(outputs)
+    """What a pass would run, an artifact a line with the stages of its search, and what all of it
+    costs.
+    """
+    store, lines = RunStore(outputs), []
     jobs = prepare(artifacts, scale, store)
-    lines = [
-        f"{job.artifact.name}: {job.horizon or 'nothing is trained'}; {_stages(job)}"
-        f"{estimate([job], store, force)}"
-        for job in jobs
-    ]
+    for job in jobs:
+        price = estimate([job], store, force)
+        if job.found.stages:
+            reduced, full = map(len, job.found.stages)
+            price = f"a search of {reduced} runs at reduced size, {full} at full size; {price}"
+        lines.append(f"{job.artifact.name}: {job.horizon or 'nothing is trained'}; {price}")
     return [*lines, *([f"in all: {estimate(jobs, store, force)}"] if len(jobs) > 1 else [])]
-
-
-def _stages(job: Job) -> str:
-    """The sizes of a search's stages."""
-    if not job.found:
-        return ""
-    reduced, full = job.found.stages
-    return f"a search of {len(reduced)} runs at reduced size, {len(full)} at full size; "
 
 
 def reproduce(
@@ -357,9 +336,9 @@ def reproduce(
         check_metrics(job.artifact, job.cells, store)
     say(estimate(jobs, store, force))
     made: list[Produced] = []
-    before = Pass()
+    again: set[str] = set()
     for number, job in enumerate(jobs, start=1):
-        one = produce(job, store, quiet, force, before)
+        one = produce(job, store, quiet, force, again)
         made.append(one)
         say(f"[{number}/{len(jobs)}] {_line(one)}")
         after(one)

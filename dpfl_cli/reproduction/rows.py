@@ -29,7 +29,9 @@ class Missing(Exception):
 
 
 @dataclass(frozen=True)
-class Between:
+class between:  # written as a function is: clients=between(10, 100)
+    """As the value of a label: a range, ends included."""
+
     low: float
     high: float
 
@@ -38,11 +40,6 @@ def grid(**labels: Any) -> Iterator[dict[str, Any]]:
     """Every combination of labels given as several values, the last label varying fastest."""
     many = [list(one) if isinstance(one, MANY) else [one] for one in labels.values()]
     return (dict(zip(labels, one, strict=True)) for one in product(*many))
-
-
-def between(low: float, high: float) -> Between:
-    """As the value of a label: a range, ends included."""
-    return Between(low, high)
 
 
 @dataclass(frozen=True)
@@ -59,14 +56,14 @@ class Rows:
     frame: pd.DataFrame
     labels: Sequence[str]
     measures: dict[str, Measure]
-    named: Sequence[str] = ()  # all measures, best.<label> too
-    known: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values of labels
+    known: Mapping[str, Sequence[Any]]  # values of labels, and all measures, best.<label> too
     whole: Rows | None = None  # in a derived measure: the rows of all combinations
     place: Where = field(default_factory=dict)  # and the labels of this one
 
     def where(self, **labels: Any) -> Rows:
         """The rows with these labels: a value, a list of values, or between(low, high)."""
-        return replace(self, frame=self._matching(self.frame, labels))
+        check_values(labels, self.known)
+        return replace(self, frame=matching(self.frame, labels, self.labels))
 
     def __call__(self, measure: str, **labels: Any) -> Sample:
         """One cell, seed by seed."""
@@ -167,14 +164,8 @@ class Rows:
                 found.loc[mine, "std"] = math.nan
         return found
 
-    def _matching(self, frame: pd.DataFrame, labels: Where) -> pd.DataFrame:
-        check_values(labels, self.known)
-        return matching(frame, labels, self.labels)
-
     def _of(self, measure: str, labels: Where) -> pd.DataFrame:
-        if measure not in self.named:
-            raise ConfigError(f"no measure '{measure}'; {nearest(measure, self.named)}")
-        return self._matching(self.frame, {MEASURE: measure, **labels})
+        return self.where(**{MEASURE: measure, **labels}).frame
 
     def _known(self, label: str) -> None:
         if label not in self.labels and label not in PSEUDO:
@@ -212,7 +203,7 @@ def check_values(where: Where, known: Mapping[str, Sequence[Any]]) -> None:
     for name, wanted in where.items():
         values = [*known.get(name, ()), ""]
         for value in list(wanted) if isinstance(wanted, MANY) else [wanted]:
-            if name in known and not isinstance(value, Between) and value not in values:
+            if name in known and not isinstance(value, between) and value not in values:
                 near = nearest(str(value), [str(one) for one in known[name]])
                 raise ConfigError(f"no {name} '{value}'; {near}")
 
@@ -237,7 +228,7 @@ def matching(frame: pd.DataFrame, where: Where, labels: Iterable[str]) -> pd.Dat
 
 def fitting(wanted: Any) -> Callable[[Any], bool]:
     """Whether a label's value is the one that is wanted, one of several, or between two."""
-    if isinstance(wanted, Between):
+    if isinstance(wanted, between):
         return lambda value: is_number(value) and wanted.low <= value <= wanted.high
     many = list(wanted) if isinstance(wanted, MANY) else [wanted]
     return lambda value: value in many and any(_same(value, one) for one in many)
@@ -277,6 +268,6 @@ def is_number(value: Any) -> bool:
 
 def _words(measure: str, labels: Where) -> str:
     def one(value: Any) -> str:
-        return f"{value.low:g}..{value.high:g}" if isinstance(value, Between) else str(value)
+        return f"{value.low:g}..{value.high:g}" if isinstance(value, between) else str(value)
 
     return f"{measure}({', '.join(f'{name}={one(value)}' for name, value in labels.items())})"

@@ -12,9 +12,9 @@ import pandas as pd
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact, Scale
 from dpfl_cli.reproduction.choose import chosen
-from dpfl_cli.reproduction.grid import Cell, Request, cells, labelled, planned
+from dpfl_cli.reproduction.grid import Cell, cells, labelled
 from dpfl_cli.reproduction.measure import MEASURE, Where
-from dpfl_cli.reproduction.reduce import grouped, measured
+from dpfl_cli.reproduction.reduce import measured
 from dpfl_cli.reproduction.rows import Place, matching, places
 from dpfl_cli.simulation.store import RunRecord
 
@@ -24,25 +24,25 @@ Ended = Callable[[Sequence[Cell]], Mapping[str, RunRecord]]
 
 @dataclass(frozen=True)
 class Found:
-    """What a search came to.
+    """What a search came to; without one, the cells alone.
 
     Attributes:
-      stages: the runs at reduced size, and those at full size with one seed.
       cells: what the artifact's rows are made of; no seed of theirs had a part in a choice.
+      stages: the runs at reduced size, and those at full size with one seed.
       rows: every cell of the search with the value at full size, or none where it was dropped.
       table: search.csv: the stage of a run, its labels, the value that it is chosen by, and whether
         it was kept; runs of whole grids that were no candidates are a stage of their own.
     """
 
-    stages: tuple[Sequence[Cell], Sequence[Cell]]
     cells: Sequence[Cell]
-    rows: pd.DataFrame
-    table: str
+    stages: Sequence[Sequence[Cell]] = ()
+    rows: pd.DataFrame | None = None
+    table: str = ""
 
 
 def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
-    """Goes through the stages; the numbers of their runs do not depend on what is found, where as
-    many cells end as are kept.
+    """Goes through the stages, if there is a search; the numbers of their runs do not depend on
+    what is found, where as many cells end as are kept.
 
     Args:
       ended: run id -> record of those of these runs that end (done or diverged), made or found.
@@ -50,9 +50,11 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
     Raises:
       ConfigError: there is nothing to choose, or it names cells that there are not.
     """
-    declared = artifact.searched(scale)
-    reduced = [cell for cell in cells(artifact, scale) if cell.seed == SEARCH_SEEDS[0]]
-    if declared is None or not reduced:
+    declared, first = artifact.searched(scale), cells(artifact, scale)
+    if declared is None:
+        return Found(first)
+    reduced = [cell for cell in first if cell.seed == SEARCH_SEEDS[0]]
+    if not reduced:
         raise ConfigError(f"artifact {artifact.name}: search: no grid of several cells in best")
     runs = list(artifact.runs(scale))
     frame = labelled(runs)
@@ -68,17 +70,17 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
 
     def best(rows: pd.DataFrame, keep: int = 0) -> set[Place]:
         rules = [replace(rule, top=keep or rule.top) for rule in artifact.best]
-        return {place for rule in rules for place in chosen(artifact, rule, rows, labels).cells}
+        found = (chosen(artifact, rule, rows, labels) for rule in rules)
+        return {place for winners in found for place in places(winners, labels)}
 
     checked, always = named("whole", declared.whole), named("always", declared.always)
-    rough = measured(artifact, grouped(reduced, ended(reduced)), names, labels)
+    rough = measured(artifact, reduced, ended(reduced), names, labels)
     searched = set(places(rough, labels))
     kept = best(rough, declared.keep)
     compared = kept if declared.keep > 1 else set[Place]()  # one that is kept has won
     again = [run for place, run in by_place.items() if place in compared | checked & searched]
-    asked = [Request(replace(run, exclusive=False), SEARCH_SEEDS[1]) for run in again]
-    full = planned(artifact, asked)
-    exact = measured(artifact, grouped(full, ended(full)), names, labels)
+    full = [Cell(replace(run, exclusive=False), SEARCH_SEEDS[1], artifact.name) for run in again]
+    exact = measured(artifact, full, ended(full), names, labels)
     there = places(exact, labels)
     near = np.array([place in kept for place in places(rough, labels)])
     final = exact[[place in kept for place in there]] if compared else rough[near]
@@ -87,7 +89,7 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
     winners = best(rows)
     lasting = winners | always | (kept if declared.finalists else set())
     last = [
-        Request(run, seed)
+        Cell(run, seed, artifact.name)
         for place, run in by_place.items()
         if place not in searched or place in lasting
         for seed in artifact.seeds(scale, run)
@@ -101,4 +103,4 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
         matching(table[table[MEASURE] == rule.by], rule.where, labels) for rule in artifact.best
     ]
     text = pd.concat(by_rule)[["stage", *labels, "value", "kept"]].to_csv(index=False)
-    return Found((reduced, full), planned(artifact, last), rows, text)
+    return Found(last, (reduced, full), rows, text)

@@ -4,6 +4,7 @@ import io
 import math
 from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
 import pandas as pd
 
@@ -32,7 +33,7 @@ def search_section(artifact: Artifact, scale: Scale, text: str, rows: pd.DataFra
     for rule in artifact.best:
         beside = [name for name in labels if name not in rule.over]
         grids = matching(frame, rule.where, labels).groupby(beside or (lambda row: 0), sort=False)
-        rules.append((rule, [_Grid(artifact, rule, one, beside) for _, one in grids]))
+        rules.append(_compared(artifact, rule, [grid for _, grid in grids], beside))
     return template("search.md.j2")(
         title_of=artifact.title_of,
         search=artifact.searched(scale),
@@ -45,55 +46,41 @@ def search_section(artifact: Artifact, scale: Scale, text: str, rows: pd.DataFra
     )
 
 
-class _Grid:
-    """One grid: its stages, the best first."""
-
-    def __init__(
-        self, artifact: Artifact, rule: Best, rows: pd.DataFrame, beside: Sequence[str]
-    ) -> None:
-        lower = artifact.measures[rule.by].better == "lower"
-        rows = rows.sort_values("value", ascending=lower, kind="stable")
-        self.artifact, self.over, self.beside = artifact, rule.over, beside
-        self.sign = -1.0 if lower else 1.0
-        self.rough, self.full, self.whole = (
-            rows[rows["stage"] == stage] for stage in (REDUCED, FULL, WHOLE)
-        )
-
-    @property
-    def gap(self) -> float | None:
-        """By how much the last that was kept is ahead of the first that was dropped."""
-        kept, dropped = (self.rough[self.rough["kept"] == one]["value"] for one in (True, False))
-        if kept.empty or dropped.empty:
-            return None
-        gap = float(self.sign * (kept.iloc[-1] - dropped.iloc[0]))
-        return gap if math.isfinite(gap) else None
-
-    @property
-    def place(self) -> int:
-        """Of the winner, at reduced size."""
-        keys = [tuple(row) for row in self.rough[list(self.over)].to_numpy()]
-        return 1 + keys.index(tuple(self.full.iloc[0][list(self.over)]))
-
-    @property
-    def was_last(self) -> bool:
-        """Whether the winner was the last that was kept."""
-        return self.place == len(self.full)
-
-    @property
-    def remark(self) -> str:
-        """What the whole grid at full size says of the winner."""
-        first = self.full.iloc[0] if len(self.full) else self.whole.iloc[0]
-        where = ", ".join(
-            self.artifact.title_of(first[one]) for one in self.beside if first[one] != ""
-        )
-        other = self.whole.iloc[0]
-        lost = float(self.sign * (other["value"] - first["value"]))
-        count = len(self.full) + len(self.whole)
-        if not lost > 0:
-            return f"{where}: the best of all {count} is the one that was found."
-        better = ", ".join(
-            f"{self.artifact.title_of(name)} {self.artifact.title_of(other[name])}"
-            for name in self.over
-            if other[name] != ""
-        )
-        return f"{where}: another of the {count} is better by {lost:.3g} ({better})."
+def _compared(
+    artifact: Artifact, rule: Best, grids: Sequence[pd.DataFrame], beside: Sequence[str]
+) -> dict[str, Any]:
+    """Of a rule's grids: `gaps`, by how much the last that was kept is ahead of the first that was
+    dropped; `places` of the winners at reduced size, `last_kept` of them the last that was kept;
+    `remarks`, what whole grids at full size say of them.
+    """
+    title, over = artifact.title_of, list(rule.over)
+    lower = artifact.measures[rule.by].better == "lower"
+    sign = -1.0 if lower else 1.0
+    gaps, places, remarks, lasts = [], [], list[str](), 0
+    for grid in grids:
+        ranked = grid.sort_values("value", ascending=lower, kind="stable")
+        rough, full, whole = (ranked[ranked["stage"] == one] for one in (REDUCED, FULL, WHOLE))
+        if len(full):
+            kept, dropped = (rough[rough["kept"] == one]["value"] for one in (True, False))
+            if len(kept) and len(dropped):
+                gaps.append(sign * float(kept.iloc[-1] - dropped.iloc[0]))
+            tried = [tuple(row) for row in rough[over].to_numpy()]
+            places.append(1 + tried.index(tuple(full.iloc[0][over])))
+            lasts += places[-1] == len(full)
+        if len(whole):
+            first, other = (full if len(full) else whole).iloc[0], whole.iloc[0]
+            where = ", ".join(title(first[one]) for one in beside if first[one] != "")
+            lost, count = sign * (other["value"] - first["value"]), len(full) + len(whole)
+            found = f"the best of all {count} is the one that was found"
+            if lost > 0:
+                better = [f"{title(one)} {title(other[one])}" for one in over if other[one] != ""]
+                found = f"another of the {count} is better by {lost:.3g} ({', '.join(better)})"
+            remarks.append(f"{where}: {found}.")
+    finite = [gap for gap in gaps if math.isfinite(gap)]
+    return {
+        "rule": rule,
+        "gaps": finite,
+        "places": places,
+        "last_kept": lasts,
+        "remarks": remarks,
+    }

@@ -337,11 +337,16 @@ def _judged(one: Comparison, variances: Variances) -> Judged:
         true = one.truths[0]
         return Judged(one, HOLDS if true else FAILS, against=1.0 if true else 0.0)
     if one.kind == "each":
-        return _shape(one)
-    n = len(one.differences)
-    if not np.all(np.isfinite(one.differences)):
-        return _diverged(one)
-    mean = float(np.mean(one.differences)) if n else math.nan
+        n = len(one.truths)
+        few = f"; {FEWEST_OF_SHAPES} are needed" if n < FEWEST_OF_SHAPES else ""
+        return _seed_by_seed(one, one.truths, f"true in {sum(one.truths)} of {n} seeds{few}")
+    gaps, n = one.differences, len(one.differences)
+    lost = int(np.sum(~np.isfinite(gaps)))
+    if lost:
+        true = (gaps > one.margin if one.kind == "above" else np.abs(gaps) < one.margin).tolist()
+        reason = f"{lost} of {n} seeds diverged; true in {sum(true)}"
+        return _seed_by_seed(one, true, reason, clear=not np.any(np.isnan(gaps)))
+    mean = float(np.mean(gaps)) if n else math.nan
     if n < FEWEST:
         return Judged(one, UNDECIDED, mean, seeds=n, reason=f"{n} of at least {FEWEST} seeds")
     variance, freedom = variances.get(one.group) or _own(one)
@@ -358,23 +363,15 @@ def _judged(one: Comparison, variances: Variances) -> Judged:
     return Judged(one, finding, mean, low, high, n, reason, against, freedom)
 
 
-def _shape(one: Comparison) -> Judged:
-    n, true = len(one.truths), sum(one.truths)
-    reason = f"true in {true} of {n} seeds"
-    if n < FEWEST_OF_SHAPES:
-        return Judged(one, UNDECIDED, seeds=n, reason=f"{reason}; {FEWEST_OF_SHAPES} are needed")
-    finding = HOLDS if true == n else FAILS if true == 0 else UNDECIDED
-    return Judged(one, finding, seeds=n, reason=reason, against=0.0 if true == 0 else 1.0)
-
-
-def _diverged(one: Comparison) -> Judged:
-    """Where runs diverged no interval is left: decided only where all of five seeds agree."""
-    gaps, n = one.differences, len(one.differences)
-    beyond = int(np.sum(gaps > one.margin if one.kind == "above" else np.abs(gaps) < one.margin))
-    clear = n >= FEWEST_OF_SHAPES and not np.any(np.isnan(gaps))
-    finding = HOLDS if clear and beyond == n else FAILS if clear and beyond == 0 else UNDECIDED
-    reason = f"{int(np.sum(~np.isfinite(gaps)))} of {n} seeds diverged; true in {beyond}"
-    return Judged(one, finding, seeds=n, reason=reason, against=0.0 if finding == FAILS else 1.0)
+def _seed_by_seed(
+    one: Comparison, truths: Sequence[bool], reason: str, clear: bool = True
+) -> Judged:
+    """Without an interval: decided only where all of at least five seeds agree."""
+    enough = clear and len(truths) >= FEWEST_OF_SHAPES
+    finding = HOLDS if enough and all(truths) else UNDECIDED
+    finding = FAILS if enough and not any(truths) else finding
+    against = float(finding != FAILS)
+    return Judged(one, finding, seeds=len(truths), reason=reason, against=against)
 
 
 def _quantile(freedom: int) -> float:

@@ -6,6 +6,8 @@ import pytest
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.reproduction import audits
+from dpfl_cli.reproduction.artifact import Run
+from dpfl_cli.reproduction.grid import Cell
 from dpfl_cli.reproduction.numbers import known_of
 from dpfl_cli.simulation.audit import SCORES, audit_store
 from dpfl_cli.simulation.plan import make_plan
@@ -37,17 +39,16 @@ def test_many_audits_are_made_by_processes_with_the_bits_of_one(monkeypatch, tmp
     monkeypatch.setattr(audits, "CANARIES", 100)
     monkeypatch.setattr(audits, "EACH", 2)
     small = ["rounds=2", "dataset=synthetic", "dataset.clients=5", "dataset.dimension=4"]
-    configs = [
-        compose_config([f"algorithm={method}", f"dp={trust}", "dp.epsilon=8", *small])
-        for method, trust in (("fedavg", "cdp"), ("scaffold", "ldp"), ("fednew", "ldp_privunit"))
+    kinds = {"fedavg": "cdp", "scaffold": "ldp", "fednew": "ldp_privunit", "isrl_dp": "record"}
+    cells = [
+        Cell(Run({}, [f"algorithm={method}", f"dp={trust}", "dp.epsilon=8", *small]), seed=0)
+        for method, trust in kinds.items()
     ]
-    configs.append(compose_config(["algorithm=isrl_dp", "dp=record", "dp.epsilon=8", *small]))
-    plans = [make_plan(config) for config in configs]
 
     def made(cores: int) -> dict[str, tuple[bytes, str]]:
         outputs = tmp_path / str(cores)
         monkeypatch.setattr(audits, "cpu_count", lambda: cores)
-        audits.make_all(plans, configs, outputs, "audits", quiet=True)
+        audits.make_all(cells, outputs, "audits", quiet=True)
         records = audit_store(outputs).all()
         return {one.id: (one.content(SCORES), json_text(one.result["metrics"])) for one in records}
 

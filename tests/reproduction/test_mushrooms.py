@@ -14,7 +14,7 @@ from dpfl_cli.data.sources import locate
 from dpfl_cli.papers import artifacts
 from dpfl_cli.reproduction.artifact import Scale
 from dpfl_cli.reproduction.facts import problem_facts, scaffnew_bound
-from dpfl_cli.reproduction.grid import Request, requests
+from dpfl_cli.reproduction.grid import Cell, requests
 from dpfl_cli.simulation.plan import make_plan
 
 NAMES = ("scaffnew/fig12", "scaffnew/fig12_splits", "scaffnew/scaling")
@@ -28,7 +28,7 @@ def here() -> None:
         pytest.skip(str(error))
 
 
-def of(name: str, scale: Scale = "quick", **labels: Any) -> list[Request]:
+def of(name: str, scale: Scale = "quick", **labels: Any) -> list[Cell]:
     """The requests of an artifact whose labels have these values, of seed 0."""
     asked = [request for request in requests(artifacts()[name], scale) if request.seed == 0]
     found = [

@@ -53,7 +53,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     execute = reproducing.execute
 
     def watched(plans: Sequence[Any], *more: Any, **named: Any) -> Any:
-        found.append((len(plans), {plan.seed for plan in plans}))
+        if plans:
+            found.append((len(plans), {plan.seed for plan in plans}))
         return execute(plans, *more, **named)
 
     monkeypatch.setattr(reproducing, "execute", watched)
