@@ -66,13 +66,12 @@ def rows_of_winners(artifact: Artifact, rule: Best, winners: pd.DataFrame) -> li
         about = {BEST: rank == 1, RANK: rank if rule.top > 1 else "", "note": rule.note}
         for name in rule.over:
             value = winner[name]
-            if is_number(value):
-                known = {"value": float(value), "text": ""}
-            elif value != "":
-                known = {"value": math.nan, "text": artifact.title_of(value)}
-            else:  # a label of another method's grid
+            if value == "":  # a label of another method's grid
                 continue
-            rows.append(row_of(place, f"best.{name}", **known, edge=edges[name], **about))
+            number = is_number(value)
+            shown, text = float(value) if number else math.nan, artifact.title_of(value)
+            about["text"] = "" if number else text
+            rows.append(row_of(place, f"best.{name}", shown, **about, edge=edges[name]))
     return rows
 
 

@@ -237,23 +237,21 @@ class _Drawing:
         turn: Any = {"rotation": 30, "ha": "right"} if turned else {}
         axis.set_xticks(range(len(groups)), texts, fontsize=7.5, **turn)
         axis.grid(axis="x", visible=False)
-        if spec.x_title or all(isinstance(group, int | float) for group in groups):
-            axis.set_xlabel(spec.x_title or artifact.title_of(spec.x))
+        if all(isinstance(group, int | float) for group in groups):
+            axis.set_xlabel(artifact.title_of(spec.x))
 
     def _heatmap(self, axis: Axes, inside: pd.DataFrame, scaled: pd.Series) -> Any:
         """Its image, with the colour scale of the numbers `scaled`."""
         spec, title = self.spec, self.artifact.title_of
         finite = inside.assign(value=inside["value"].where(np.isfinite(inside["value"])))
-        places = finite[spec.y], finite[spec.x]
-        grid = pd.crosstab(*places, values=finite["value"], aggfunc="mean", dropna=False)
+        grid = finite.pivot_table("value", spec.y, spec.x, dropna=False)
         xs, ys = list(grid.columns), list(grid.index)
         norm = colour_scale(scaled, "colour" in spec.log)
         image = axis.imshow(grid, cmap="cividis", aspect="auto", origin="lower", norm=norm)
         axis.grid(visible=False)
         axis.set_xticks(range(len(xs)), [f"{value:g}" for value in xs])
         axis.set_yticks(range(len(ys)), [f"{value:g}" for value in ys])
-        axis.set_xlabel(spec.x_title or title(spec.x))
-        axis.set_ylabel(spec.y_title or title(spec.y))
+        axis.set(xlabel=title(spec.x), ylabel=title(spec.y))
         centred: Any = {"ha": "center", "va": "center", "fontsize": 6.5}
         frame: Any = {"fill": False, "edgecolor": "#D55E00", "linewidth": 2}
         for cell in records(finite):

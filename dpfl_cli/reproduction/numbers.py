@@ -111,14 +111,14 @@ def _measured(
             for number, value in sorted(series.items())
             if number in wanted
         ]
-    value = _single(name, measure, record)
+    value, text, note = _single(name, measure, record), "", ""
     if value is None:
         return []
     if isinstance(value, str):
-        return [row_of(labels, name, math.nan, **about) | {"text": value}]
-    late = isinstance(measure.at, int) and math.isnan(value) and not about["diverged"]
-    note = f"round {measure.at} was not evaluated" if late else ""
-    return [row_of(labels, name, float(value), **about) | {"note": note}]
+        value, text = math.nan, value
+    elif isinstance(measure.at, int) and math.isnan(value) and not about["diverged"]:
+        note = f"round {measure.at} was not evaluated"
+    return [row_of(labels, name, float(value), **about, text=text, note=note)]
 
 
 def _single(name: str, measure: Metric, record: RunRecord) -> float | str | None:

@@ -3,11 +3,17 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
 
 from dpfl_cli.config.errors import DpflError, StoreError
-from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
-from dpfl_cli.reproduction.folder import SEARCH, artifact_folder, files_of, publish, read_folder
+from dpfl_cli.reproduction.artifact import Artifact, Scale
+from dpfl_cli.reproduction.folder import (
+    SEARCH,
+    Made,
+    artifact_folder,
+    files_of,
+    folders,
+    publish,
+)
 from dpfl_cli.reproduction.judge import Verdict, claims_json, judge, record
 from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.report import index_md
@@ -86,50 +92,42 @@ def check_published(
     Raises:
       StoreError: nothing is published.
     """
-    folders = [path for path in sorted(root.glob("*/*/*")) if path.is_dir() and path.name in SCALES]
-    if not folders:
+    found = folders(root)
+    if not found:
         raise StoreError(f"{root}: nothing is published here, so there is nothing to check; {HOW}")
-    lines = []
-    absent = [
-        name
-        for name in artifacts
-        if not any((root / name / scale).is_dir() for scale in ("quick", "paper"))
-    ]
-    compared = 0
-    for folder in folders:
-        name = folder.parent.relative_to(root).as_posix()
-        if name not in artifacts:
-            lines.append(f"{name}: published, but there is no such artifact; remove {folder}")
+    there = {one.artifact for one in found if one.scale != "smoke"}
+    compared, lines = 0, list[str]()
+    for made in found:
+        if made.artifact not in artifacts:
+            no_such = "published, but there is no such artifact; remove"
+            lines.append(f"{made.artifact}: {no_such} {made.folder}")
             continue
         try:
-            count, found = _checked(folder, artifacts[name], cast(Scale, folder.name))
+            count, wrong = _checked(made, artifacts[made.artifact])
         except DpflError as error:
-            count, found = 0, [str(error)]
+            count, wrong = 0, [str(error)]
         compared += count
-        lines += [f"{name} ({folder.name}): {line}" for line in found]
+        lines += [f"{made.artifact} ({made.scale}): {line}" for line in wrong]
     index = root / INDEX
     if not index.is_file() or index.read_text() != index_md(root):
         lines.append(f"{index}: not the index of what is published; {HOW}")
-    return compared, lines, absent
+    return compared, lines, [name for name in artifacts if name not in there]
 
 
-def _checked(folder: Path, artifact: Artifact, scale: Scale) -> tuple[int, list[str]]:
+def _checked(made: Made, artifact: Artifact) -> tuple[int, list[str]]:
     """The number of verdicts of one folder, and what is wrong with it."""
-    present, wanted = {path.name for path in folder.iterdir()}, set(files_of(artifact, scale))
-    if present != wanted:
-        return 0, [
-            f"missing or unknown files: {', '.join(sorted(present ^ wanted))}; publish it again"
-        ]
-    made = read_folder(folder)
+    present = {path.name: path.read_bytes() for path in made.folder.iterdir()}
+    other = present.keys() ^ files_of(artifact, made.scale)
+    if other:
+        return 0, [f"missing or unknown files: {', '.join(sorted(other))}; publish it again"]
     if made.damage:
         return 0, [f"damaged ({made.damage}); reproduce and publish it again"]
     lines = [] if made.complete else ["not complete: some of its runs failed; reproduce it again"]
-    files: Files = {name: (folder / name).read_bytes() for name in wanted}
-    verdicts, again = remade(artifact, scale, files)
+    verdicts, again = remade(artifact, made.scale, present)
     lines += [
         f"{file} is not what its CSV files give today; reproduce and publish it again"
         for file, text in again.items()
-        if files[file] != text.encode()
+        if present[file] != text.encode()
     ]
     lines += [
         f"claim {one.id}: recorded '{one.recorded}', found '{one.finding}'"
