@@ -244,7 +244,8 @@ class _Drawing:
         """Its image, with the colour scale of the numbers `scaled`."""
         spec, title = self.spec, self.artifact.title_of
         finite = inside.assign(value=inside["value"].where(np.isfinite(inside["value"])))
-        grid = finite.pivot_table("value", spec.y, spec.x, dropna=False)
+        places = finite[spec.y], finite[spec.x]
+        grid = pd.crosstab(*places, values=finite["value"], aggfunc="mean", dropna=False)
         xs, ys = list(grid.columns), list(grid.index)
         norm = colour_scale(scaled, "colour" in spec.log)
         image = axis.imshow(grid, cmap="cividis", aspect="auto", origin="lower", norm=norm)

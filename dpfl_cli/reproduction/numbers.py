@@ -111,14 +111,14 @@ def _measured(
             for number, value in sorted(series.items())
             if number in wanted
         ]
-    value, text, note = _single(name, measure, record), "", ""
+    value, note = _single(name, measure, record), ""
     if value is None:
         return []
     if isinstance(value, str):
-        value, text = math.nan, value
-    elif isinstance(measure.at, int) and math.isnan(value) and not about["diverged"]:
+        return [row_of(labels, name, math.nan, **about, text=value)]
+    if isinstance(measure.at, int) and math.isnan(value) and not about["diverged"]:
         note = f"round {measure.at} was not evaluated"
-    return [row_of(labels, name, float(value), **about, text=text, note=note)]
+    return [row_of(labels, name, value, **about, note=note)]
 
 
 def _single(name: str, measure: Metric, record: RunRecord) -> float | str | None:
@@ -127,7 +127,8 @@ def _single(name: str, measure: Metric, record: RunRecord) -> float | str | None
     if dotted:
         node = _inside(record, measure.metric)
         if not isinstance(node, Mapping):
-            return ("yes" if node else "no") if isinstance(node, bool) else node
+            known = ("yes" if node else "no") if isinstance(node, bool) else node
+            return known if isinstance(known, str | None) else float(known)
     summary, diverged = record.result["metrics"], record.status == "diverged"
     last = summary.get("last", {})
     reported = dotted or measure.metric in last
