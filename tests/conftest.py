@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from dpfl_cli.cli.start import importing
-
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("same", derandomize=True, deadline=None, database=None)
 settings.load_profile("same")  # the same examples every time, wherever they are run
@@ -26,8 +24,10 @@ def pytest_collection() -> Iterator[None]:
     """What is imported and collected stays: nobody looks for garbage among it, then or later, and
     seldom among what many tests keep (plans, data sets), which took 7 % of all time.
     """
-    with importing():
-        collected = yield
+    gc.disable()
+    collected = yield
+    gc.freeze()
+    gc.enable()
     gc.set_threshold(700, 10, 100)
     return collected
 

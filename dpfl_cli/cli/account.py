@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Iterator
-from typing import Any
 
 from dpfl_cli.cli.pricing import release_line
 from dpfl_cli.cli.tables import (
@@ -13,7 +12,6 @@ from dpfl_cli.cli.tables import (
     make_table,
     wide_console,
 )
-from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.simulation.store import RunRecord, RunStore
 
@@ -27,15 +25,13 @@ def execute(args: argparse.Namespace) -> int:
     from dpfl_cli.privacy.accountants import price_all
     from dpfl_cli.simulation.plan import load_components
 
-    if args.delta is not None and not 0 < args.delta < 1:
-        raise ConfigError(f"--delta {args.delta}: must lie strictly between 0 and 1")
     load_components()
     store = RunStore(outputs_dir())
     console = wide_console()
     for record in [store.match(name) for name in args.runs]:
         privacy = record.result["privacy"]
         claimed = " (claimed)" if is_claimed(privacy) else ""
-        delta = args.delta or privacy["delta"]
+        delta = privacy["delta"] if args.delta is None else args.delta
         rows = [
             (
                 priced.accountant,
@@ -49,18 +45,18 @@ def execute(args: argparse.Namespace) -> int:
             f"{record.ledger.releases} releases, delta {delta:g}"
         )
         console.print(make_table(("accountant", "epsilon", "remark"), rows, title=title))
-        for line in _remarks(record, args.delta):
-            console.print(f"  {line}", markup=False)
+        for line in _remarks(record, args.delta is None):
+            console.print(f"  {line}")
     return 0
 
 
-def _remarks(record: RunRecord, delta: float | None) -> Iterator[str]:
+def _remarks(record: RunRecord, own_delta: bool) -> Iterator[str]:
     """What was released, who set the noise, and what the epsilons mean.
 
     Args:
-      delta: None for the run's own, whose epsilons are stored.
+      own_delta: whether it is the run's own, whose further epsilons are stored.
     """
-    privacy, clients = record.result["privacy"], record.result["data"]["clients"]
+    privacy = record.result["privacy"]
     if "participation" in privacy:
         yield f"participation: {privacy['participation']}"
     for entry in record.ledger.entries:
@@ -70,31 +66,11 @@ def _remarks(record: RunRecord, delta: float | None) -> Iterator[str]:
         target = f"{aim} {privacy['epsilon_target']:g} at delta {privacy['delta']:g}"
         yield f"noise by {privacy['calibration']}; {target}"
     yield f"guarantee: {privacy['guarantee']}"
-    shown = privacy if delta is None else _at(record, delta)
-    central = shown.get("epsilon_central")
-    if central is not None:
-        worth = f"none ({central.get('reason')})"
-        if central["value"] is not None:
-            worth = epsilon_number(central["value"])
+    central = privacy.get("epsilon_central")
+    if central is not None and own_delta:
+        why = f" ({central['reason']})" if central.get("reason") else ""
+        worth = f"{epsilon_number(central['value'])}{why}"
         yield f"{privacy['accountant']}: epsilon {worth}, {central['reading']}"
-    if "collusion" in shown:
-        line = collusion_text(shown["collusion"], clients).removesuffix(".")
+    if own_delta and (line := collusion_text(record.result)):
         yield f"{privacy['accountant']}: {line}"
     yield f"not covered: {'; '.join(privacy['not_covered'])}"
-
-
-def _at(record: RunRecord, delta: float) -> dict[str, Any]:
-    """What a run's report says of its messages' mean and of colluding clients, at another delta."""
-    from dpfl_cli.privacy.accountants import accountant
-    from dpfl_cli.privacy.views import central, collusion
-
-    privacy, clients = record.result["privacy"], record.result["data"]["clients"]
-    chosen = {k: v for k, v in record.config["accountant"].items() if k not in ("name", "revision")}
-    own = accountant(privacy["accountant"], chosen)
-    found: dict[str, Any] = {}
-    if "epsilon_central" in privacy:
-        seen = central(record.ledger, clients, own, delta)
-        found["epsilon_central"] = {**privacy["epsilon_central"], **(seen or {})}
-    if "collusion" in privacy:
-        found["collusion"] = collusion(record.ledger, clients, own, delta)
-    return found

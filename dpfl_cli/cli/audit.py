@@ -6,10 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from dpfl_cli.cli.files import write_output
-from dpfl_cli.cli.start import importing
+from dpfl_cli.cli.pricing import add_run_arguments, plan_of
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import outputs_dir
-from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins
 from dpfl_cli.simulation.progress import Progress
 
 if TYPE_CHECKING:
@@ -45,8 +44,7 @@ Exit codes: 0 no bound of 99.9 % is above the claim, 2 wrong use or config, 3 on
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="as of `dpfl run`")
-    add_plugin_option(parser)
+    add_run_arguments(parser)
     parser.add_argument(
         "--canaries", type=int, default=1000, help="runs a side, on average (default 1000)"
     )
@@ -61,12 +59,9 @@ def execute(args: argparse.Namespace) -> int:
         raise ConfigError(f"--canaries {args.canaries}: at least {FEWEST} a side")
     if not 0.5 <= args.confidence < 1:
         raise ConfigError(f"--confidence {args.confidence}: from 0.5 to below 1, as 0.95")
-    with importing():
-        from dpfl_cli.config.compose import compose_config
-        from dpfl_cli.simulation.audit import SURE, kept_audit
-        from dpfl_cli.simulation.plan import make_plan
-    load_plugins(args.plugin)
-    plan = make_plan(compose_config(args.overrides))
+    from dpfl_cli.simulation.audit import SURE, kept_audit
+
+    plan = plan_of(args.overrides, args.plugin)
     with Progress(f"audit {plan.label}", 2 * args.canaries, args.quiet) as progress:
         found, folder = kept_audit(plan, args.canaries, outputs_dir(), progress.advance)
     bounds, sure = found.bounds(args.confidence), found.bounds(SURE)

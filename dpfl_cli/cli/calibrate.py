@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from dpfl_cli.simulation.results import privacy_report
 
-    plan = plan_for_target("calibrate", args.overrides, args.plugin)
+    plan = plan_for_target(args.overrides, args.plugin)
     dp, ledger = plan.dp, plan.ledger()
     assert dp.epsilon is not None
     field = plan.mechanism.target.noise_field

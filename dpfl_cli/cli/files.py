@@ -6,11 +6,8 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.simulation.store import write_atomically
 
 
-def write_output(path: Path, payload: bytes, advice: str = "name a file that can") -> None:
+def write_output(path: Path, payload: bytes) -> None:
     """Writes a file, whole or not at all; its folder is created.
-
-    Args:
-      advice: what to do where it cannot be written.
 
     Raises:
       ConfigError: it cannot be written.
@@ -23,4 +20,7 @@ def write_output(path: Path, payload: bytes, advice: str = "name a file that can
         else:
             write_atomically(target, payload)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror}); {advice}") from error
+        raise ConfigError(
+            f"{path}: cannot be written ({error.strerror}); name a file that can, or set "
+            "DPFL_OUTPUTS to a folder"
+        ) from error

@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from dpfl_cli.cli.calculate import CALCULATORS
 from dpfl_cli.config.component import GROUPS as COMPONENT_GROUPS
 from dpfl_cli.config.component import Component, components, parse_settings
 from dpfl_cli.config.errors import ConfigError, nearest
@@ -32,7 +31,7 @@ def execute(args: argparse.Namespace) -> int:
         describe(args.group, args.option)
         return 0
     for group in [args.group] if args.group else GROUPS:
-        lines = {path.stem: _line_of(group, path) for path in option_files(group)}
+        lines = {path.stem: line_of(group, path) for path in option_files(group)}
         lines |= {name: found.summary for name, found in _plugged(group).items()}
         print(f"{group}=")
         width = max(map(len, lines), default=0)
@@ -60,18 +59,11 @@ def summary_of(path: Path) -> str:
     return ""
 
 
-def preset_of(group: str, path: Path) -> str | None:
-    """The option whose component this one sets otherwise, where it is another one: the component's
-    namesake.
-    """
+def line_of(group: str, path: Path) -> str:
+    """What an option is, and of what it is a preset: the namesake of its component."""
     name = component_names(group)[path.stem]
-    return name if name != path.stem and (path.parent / f"{name}.yaml").exists() else None
-
-
-def _line_of(group: str, path: Path) -> str:
-    """What an option is, and of what it is a preset."""
-    found = preset_of(group, path)
-    return summary_of(path) + (f" [preset of {group}={found}]" if found else "")
+    is_preset = name != path.stem and path.with_stem(name).exists()
+    return summary_of(path) + f" [preset of {group}={name}]" * is_preset
 
 
 # --- one option -----------------------------------------------------------------------------------
@@ -95,7 +87,7 @@ def describe(group: str, option: str) -> None:
     if path is not None:
         if group in COMPONENT_GROUPS:
             found = components(group).get(component_names(group)[option])
-        print(f"{group}={option}: {_line_of(group, path)}")
+        print(f"{group}={option}: {line_of(group, path)}")
         rows = parameters(group, path)
     else:
         assert found is not None
@@ -113,15 +105,11 @@ def describe(group: str, option: str) -> None:
     for key, value, comment in rows:
         print(f"  {key:<{width}}  {value:<{depth}}  {comment}")
     if found is not None:
-        _print_facts(found, option if path is not None else None)
+        _print_facts(found, option)
 
 
-def _print_facts(found: Component, option: str | None) -> None:
-    """What a component says of itself.
-
-    Args:
-      option: of the config group; None for a plugin's, which has no file.
-    """
+def _print_facts(found: Component, option: str) -> None:
+    """What the component of an option says of itself."""
     target = found.target
     if getattr(target, "paper", None):
         print(f"paper: {target.paper}")
@@ -134,25 +122,18 @@ def _print_facts(found: Component, option: str | None) -> None:
             for line in _releases(found, option, trust):
                 print(f"  {trust}: {line}")
     print(f"component: {found.name}, revision {found.revision}, from {found.origin}")
-    if found.group == "algorithm":
-        checked = found.name if found.origin == "dpfl" else found.origin
-        print(f"attacks on it: dpfl check {checked}")
-        print(f"what its runs give away: dpfl audit algorithm={option or found.name} dp=...")
-    if found.group == "algorithm" and found.name in CALCULATORS:
-        print(f"in closed form: dpfl calculate {found.name}")
 
 
-def _releases(found: Component, option: str | None, trust: Any) -> list[str]:
+def _releases(found: Component, option: str, trust: Any) -> list[str]:
     """What a method releases under a trust model, with its defaults, on a model that has what it
     needs; or why it cannot.
     """
     from dpfl_cli.config.compose import compose_config
     from dpfl_cli.privacy.releases import Setup
 
-    words = [] if option is None else [f"algorithm={option}", "model=logistic"]
-    known: Any = compose_config(words)["algorithm"]
-    chosen = {key: value for key, value in known.items() if key in found.settings.model_fields}
     try:
+        known: Any = compose_config([f"algorithm={option}", "model=logistic"])["algorithm"]
+        chosen = {key: value for key, value in known.items() if key != "name"}
         parsed, unit = parse_settings(found.settings, chosen, "algorithm"), min(found.target.units)
         # of any run: its numbers do not matter for the names of releases
         run = Setup(trust, "replace_one", unit, 1000, 1000, 0, 1000, lambda: 10**9)

@@ -139,8 +139,8 @@ def _dispatch(words: list[str]) -> int:
 def command_parser(name: str) -> "tuple[ModuleType, _Parser]":
     """A command's module, and what takes its arguments."""
     module = importlib.import_module(f"dpfl_cli.cli.{name}")
-    own_help = hasattr(module, "OWN_HELP")
-    parser = _Parser(prog=f"dpfl {name}", description=COMMANDS[name], add_help=not own_help)
+    summary = COMMANDS[name]
+    parser = _Parser(prog=f"dpfl {name}", description=summary, conflict_handler="resolve")
     module.configure(parser)
     return module, parser
 

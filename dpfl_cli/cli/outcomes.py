@@ -20,7 +20,7 @@ def report_outcomes(outcomes: Sequence[Outcome], quiet: bool) -> int:
         console = wide_console()
         print_results(console, [outcome.record for outcome in outcomes])
         for line in notes(outcomes):
-            console.print(line, markup=False)
+            console.print(line)
         done = {one.record.id: one.record for one in outcomes if one.status == "done"}
         if len(done) > 1:
             from dpfl_cli.cli.compare import plot_comparison
@@ -79,17 +79,7 @@ def _collusions(results: Sequence[dict[str, Any]]) -> list[str]:
     """What colluding clients would see: a line for each setting that the runs differ in, the first
     few.
     """
-    lines: dict[str, None] = {}
-    for result in results:
-        privacy = result["privacy"]
-        if "collusion" not in privacy:
-            continue
-        line = collusion_text(privacy["collusion"], result["data"]["clients"])
-        epsilon = privacy["epsilon"]
-        known = not isinstance(privacy["collusion"], str) and epsilon is not None
-        if known and len(results) > 1:
-            line = f"{line.removesuffix('.')} in place of {epsilon:.4f}."
-        lines[line] = None
+    lines = [f"{line}." for line in dict.fromkeys(map(collusion_text, results)) if line]
     left = len(lines) - SETTINGS_SAID
-    more = f"... and for {left} more setting{'s' if left > 1 else ''}: dpfl account RUN shows them."
-    return [*list(lines)[:SETTINGS_SAID], *([more] if left > 0 else [])]
+    more = f"... and for {left} more settings: dpfl account RUN shows them."
+    return [*lines[:SETTINGS_SAID], *([more] if left > 0 else [])]

@@ -1,6 +1,4 @@
-"""What `account`, `calibrate` and `calculate` share: a plan from overrides, and the lines of a
-ledger.
-"""
+"""What commands about runs share: a plan from overrides, and the lines of a ledger."""
 
 from __future__ import annotations
 
@@ -18,34 +16,29 @@ if TYPE_CHECKING:
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """OVERRIDE ... and --plugin, of a command about a run that is not run."""
-    parser.add_argument(
-        "overrides", nargs="*", metavar="OVERRIDE", help="as of `dpfl run`; dp.epsilon is needed"
-    )
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="as of `dpfl run`")
     add_plugin_option(parser)
 
 
-def plan_for_target(
-    command: str, overrides: Sequence[str], plugins: Sequence[str], or_without_noise: bool = False
-) -> Plan:
-    """The plan of `dpfl run OVERRIDES`, whose noise meets a target epsilon.
-
-    Args:
-      command: for errors.
-      or_without_noise: takes dp=none too.
+def plan_of(overrides: Sequence[str], plugins: Sequence[str]) -> Plan:
+    """The plan of `dpfl run OVERRIDES`.
 
     Raises:
-      ConfigError: there is no target, or the run cannot be planned.
+      ConfigError: the run cannot be planned.
     """
     from dpfl_cli.config.compose import compose_config
     from dpfl_cli.simulation.plan import make_plan
 
     load_plugins(plugins)
-    config = compose_config(overrides)
-    dp = config["dp"]
-    if dp["epsilon"] is None and not (or_without_noise and dp["trust"] == "none"):
-        other = ", or dp=none for a problem without noise" if or_without_noise else ""
-        raise ConfigError(f"{command}: no target; add dp.epsilon=VALUE (and dp.delta=VALUE){other}")
-    return make_plan(config)
+    return make_plan(compose_config(overrides))
+
+
+def plan_for_target(overrides: Sequence[str], plugins: Sequence[str]) -> Plan:
+    """The plan of a run whose noise meets a target epsilon; a ConfigError where there is none."""
+    plan = plan_of(overrides, plugins)
+    if plan.dp.epsilon is None:
+        raise ConfigError("calibrate: no target; add dp.epsilon=VALUE (and dp.delta=VALUE)")
+    return plan
 
 
 def release_line(entry: LedgerEntry, *more: str) -> str:

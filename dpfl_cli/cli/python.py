@@ -6,15 +6,14 @@ line that the command line prints.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from functools import wraps
 from operator import attrgetter
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import ConfigDict, ValidationError, validate_call
+from pydantic import ConfigDict, validate_call
 
 from dpfl_cli.cli import run as command
 from dpfl_cli.cli.pricing import plan_for_target
@@ -29,27 +28,8 @@ from dpfl_cli.simulation.results import privacy_report
 from dpfl_cli.simulation.store import RunRecord as Run
 from dpfl_cli.simulation.store import RunStore
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _typed(function: Callable[P, T]) -> Callable[P, T]:
-    """The function with arguments that are held against its annotations."""
-    typed = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(function)
-
-    @wraps(function)
-    def called(*args: P.args, **named: P.kwargs) -> T:
-        try:
-            return typed(*args, **named)
-        except ValidationError as error:
-            first = error.errors()[0]
-            given, place = first["input"], first["loc"][0]
-            raise ConfigError(
-                f"{function.__name__}: argument {place} is of type {type(given).__name__}; "
-                f"{first['msg'].lower()}"
-            ) from error
-
-    return called
+# Arguments are held against annotations; pydantic says what is wrong with one.
+_typed = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))
 
 
 @_typed
@@ -71,22 +51,21 @@ def run(*overrides: str, plugins: Sequence[str] = (), quiet: bool = False) -> li
     """
     os.environ[command.QUIET], os.environ[command.DRY] = "1" if quiet else "", ""
     note_command(["run", "-m", *overrides])
-    command.perform(overrides, ("--multirun",), plugins)
+    command.perform(overrides, {"multirun": True}, plugins)
     return [outcome.record for outcome in command.executed]
 
 
 @_typed
-def runs(where: str | Sequence[str] = (), status: str | None = None) -> pd.DataFrame:
+def runs(where: str | Sequence[str] = ()) -> pd.DataFrame:
     """The finished runs of the store, oldest first: a row each, with its choices, its last metrics,
     its epsilon and every key of its config.
 
     Args:
       where: conditions as of `dpfl runs list --where`: "algorithm=fedexp", "accuracy>80".
-      status: only "done", "diverged" or "failed" ones.
     """
     conditions = [where] if isinstance(where, str) else where
     found = load(RunStore(outputs_dir()).all(), attrgetter("result"))
-    records = narrowed(found, conditions, status)
+    records = narrowed(found, conditions)
     return pd.DataFrame([row_of(record) for record in records])
 
 
@@ -133,10 +112,9 @@ def account(run: Run | str, delta: float | None = None) -> pd.DataFrame:
     """
     record = _found(run)
     load_components()
-    if delta is not None and not 0 < delta < 1:
-        raise ConfigError(f"delta={delta}: must lie strictly between 0 and 1")
-    own = record.result["privacy"]["delta"]
-    return pd.DataFrame([asdict(one) for one in price_all(record.ledger, delta or own)])
+    if delta is None:
+        delta = record.result["privacy"]["delta"]
+    return pd.DataFrame([asdict(one) for one in price_all(record.ledger, delta)])
 
 
 @_typed
@@ -146,7 +124,7 @@ def calibrate(*overrides: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     Returns:
       the mechanism's option and its value, and the privacy report of such a run.
     """
-    plan = plan_for_target("calibrate", overrides, plugins)
+    plan = plan_for_target(overrides, plugins)
     field = plan.mechanism.target.noise_field
     noise = {f"mechanism.{field}": getattr(plan.mechanism.settings, field)}
     return noise | privacy_report(plan, plan.ledger())

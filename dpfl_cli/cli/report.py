@@ -9,7 +9,6 @@ import argparse
 import os
 from pathlib import Path
 
-from dpfl_cli.cli.start import importing
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import COMMAND, outputs_dir
 
@@ -27,9 +26,8 @@ def execute(args: argparse.Namespace) -> int:
             f"{wrong[0]}: report shows all that is there and takes only Python files of your own; "
             "dpfl reproduce makes an artifact"
         )
-    with importing():
-        from dpfl_cli.papers import artifacts, own
-        from dpfl_cli.reproduction.report import write_report
+    from dpfl_cli.papers import artifacts, own
+    from dpfl_cli.reproduction.report import write_report
 
     mine = {one.name: one for name in args.files for one in own(Path(name))}
     outputs = outputs_dir()

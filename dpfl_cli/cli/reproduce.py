@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpfl_cli.cli.start import importing
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.paths import COMMAND, outputs_dir
 from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins
@@ -73,13 +72,12 @@ def execute(args: argparse.Namespace) -> int:
     if args.check_published is not None:
         return _check(Path(args.check_published) if args.check_published else None)
     names, word = _split(args.words)
-    with importing():
-        from dpfl_cli.papers import artifacts as papers
-        from dpfl_cli.papers import select
-        from dpfl_cli.reproduction.grid import commands
-        from dpfl_cli.reproduction.published import publish_artifacts
-        from dpfl_cli.reproduction.report import write_report
-        from dpfl_cli.reproduction.reproduce import check_scale, dry_run, reproduce
+    from dpfl_cli.papers import artifacts as papers
+    from dpfl_cli.papers import select
+    from dpfl_cli.reproduction.grid import commands
+    from dpfl_cli.reproduction.published import publish_artifacts
+    from dpfl_cli.reproduction.report import write_report
+    from dpfl_cli.reproduction.reproduce import check_scale, dry_run, reproduce
 
     load_plugins(args.plugin)
     scale = check_scale(word)

@@ -1,7 +1,6 @@
 """`dpfl run`: one run, or a grid with -m. Hydra composes; runs that share shapes are stacked.
 
---plugin FILE, --dry-run and --quiet (and --debug) are ours; all other flags and the overrides are
-Hydra's.
+--plugin FILE, --dry-run and --quiet (and --debug) are ours; all other arguments are Hydra's.
 """
 
 from __future__ import annotations
@@ -9,15 +8,15 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from hydra import version
+from hydra._internal.utils import _run_hydra, get_args_parser
 
-from dpfl_cli.cli.start import importing
 from dpfl_cli.config.compose import (
     CONFIG_ERRORS,
     VERSION_BASE,
@@ -37,36 +36,20 @@ if TYPE_CHECKING:
     from dpfl_cli.simulation.execute import Outcome
     from dpfl_cli.simulation.workers import Backend
 
-OWN_HELP = True  # --help is Hydra's, which shows the options of every group
 QUIET, DRY = "DPFL_QUIET", "DPFL_DRY_RUN"  # switches that reach launchers through Hydra
-SHOWN = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-SWITCH: dict[str, Any] = {"action": "store_const", "const": ""}
-HYDRA_FLAGS: dict[tuple[str, ...], dict[str, Any]] = {
-    ("--help", "-h"): SWITCH,
-    ("--hydra-help",): SWITCH,
-    ("--version",): SWITCH,
-    ("--resolve",): SWITCH,
-    ("--run", "-r"): SWITCH,
-    ("--multirun", "-m"): SWITCH,
-    ("--cfg", "-c"): {"choices": ("job", "hydra", "all")},
-    ("--info", "-i"): {"nargs": "?", "const": "all"},
-    ("--package", "-p"): {},
-    ("--config-path", "-cp"): {},
-    ("--config-name", "-cn"): {},
-    ("--config-dir", "-cd"): {},
-}
+# Hydra's arguments, its --help too, which shows the options of every group
+OF_HYDRA = [one for one in get_args_parser()._actions if one.dest != "experimental_rerun"]
 # What was run in this call: neither Hydra's launchers nor its main function hand it on.
 executed: list[Outcome] = []
 searched: list[str] = []  # and what a sweeper that searches says of it
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE")
+    for argument in OF_HYDRA:
+        parser._add_action(argument)
     add_plugin_option(parser)
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
-    for flags, kind in HYDRA_FLAGS.items():
-        parser.add_argument(*flags, dest=flags[0], **kind)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -74,20 +57,12 @@ def execute(args: argparse.Namespace) -> int:
     if args.quiet:
         os.environ[QUIET] = "1"
     os.environ[DRY] = "1" if args.dry_run else ""
-    if vars(args)["--info"] not in (None, *SHOWN):  # it took the override after it
-        args.overrides.append(vars(args)["--info"])
-        setattr(args, "--info", "all")
-    given = {flags[0]: getattr(args, flags[0]) for flags in HYDRA_FLAGS}
-    for flag in ("--config-dir", "--config-path"):
-        if given[flag]:
-            check_configs_below(Path(given[flag]))
-    for flag in ("--package", "--resolve"):
-        if given[flag] is not None and given["--cfg"] is None:
-            raise ConfigError(f"run: {flag} is for what --cfg shows; add --cfg job")
-    # flags first: Hydra's parser does not take them mixed
-    flags = [
-        word for flag, value in given.items() if value is not None for word in (flag, value) if word
-    ]
+    for folder in filter(None, (args.config_dir, args.config_path)):
+        check_configs_below(Path(folder))
+    if (args.package or args.resolve) and not args.cfg:
+        raise ConfigError("run: --package and --resolve are for what --cfg shows; add --cfg job")
+    given = {one.dest: getattr(args, one.dest, None) for one in OF_HYDRA}
+    flags = {name: value for name, value in given.items() if value and name != "overrides"}
     code = perform(args.overrides, flags, args.plugin)
     if not executed:
         return code
@@ -98,11 +73,11 @@ def execute(args: argparse.Namespace) -> int:
     return code
 
 
-def perform(overrides: Sequence[str], flags: Sequence[str], plugins: Sequence[str]) -> int:
+def perform(overrides: Sequence[str], flags: Mapping[str, Any], plugins: Sequence[str]) -> int:
     """Composes and runs what a command line says; `executed` has what became of it.
 
     Args:
-      flags: of Hydra, as --multirun.
+      flags: of Hydra, as {"multirun": True}.
       plugins: files, whose components stay.
 
     Returns:
@@ -120,15 +95,12 @@ def perform(overrides: Sequence[str], flags: Sequence[str], plugins: Sequence[st
     return 0
 
 
-def _through_hydra(flags: Sequence[str], overrides: Sequence[str]) -> int:
+def _through_hydra(flags: Mapping[str, Any], overrides: Sequence[str]) -> int:
     """What Hydra's main function does with a command line; the exit code."""
-    import hydra
-
     check_overrides(overrides)
     register_resolvers()
     stopped: list[BaseException] = []
 
-    @hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name="config")
     def single(config: Any) -> None:
         if stopped:  # a launcher that is not ours goes on with the next job
             return
@@ -138,22 +110,23 @@ def _through_hydra(flags: Sequence[str], overrides: Sequence[str]) -> int:
             stopped.append(error)
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors reach `explained`
-    saved = sys.argv
+    version.setbase(VERSION_BASE)
+    parser = get_args_parser()
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     with tempfile.TemporaryDirectory() as scratch:
         # Hydra notes a sweep's config in a folder of its own: not in our tree
-        extra = [f"hydra.sweep.dir={scratch}"] if "--multirun" in flags else []
-        sys.argv = ["dpfl run", *flags, *overrides, *extra]
+        extra = [f"hydra.sweep.dir={scratch}"] if flags.get("multirun") else []
+        args = parser.parse_args([])
+        vars(args).update(flags, overrides=[*overrides, *extra])
         try:
-            single()
+            _run_hydra(args, parser, single, str(conf_dir()), "config")
             searched.extend(map(_kept, Path(scratch).glob("optimization_results.yaml")))
         except CONFIG_ERRORS as error:
-            raise explained(error, overrides) from error
+            raise explained(error) from error
         except SystemExit as stop:
             return ConfigError.exit_code if stop.code else 0
         finally:
-            sys.argv = saved
             root.setLevel(level)  # --info has Hydra show everything that anyone logs from then on
             root.handlers[:] = handlers
     if stopped:
@@ -184,14 +157,12 @@ def execute_configs(
         raise ConfigError(
             "-m: the grid is empty; give every key at least one value, as seed=range(3)"
         )
-    with importing():
-        from dpfl_cli.simulation.execute import execute
-        from dpfl_cli.simulation.plan import load_components, make_plans
-        from dpfl_cli.simulation.progress import Progress
-        from dpfl_cli.simulation.store import RunStore
-        from dpfl_cli.simulation.workers import execute_on_workers
+    from dpfl_cli.simulation.execute import execute
+    from dpfl_cli.simulation.plan import make_plans
+    from dpfl_cli.simulation.progress import Progress
+    from dpfl_cli.simulation.store import RunStore
+    from dpfl_cli.simulation.workers import execute_on_workers
 
-        load_components()
     for config in configs:
         runtime = config["runtime"]
         if isinstance(runtime, dict) and runtime.get("keep_model") is None:

@@ -15,7 +15,6 @@ from dpfl_cli.config.identity import flat, text_of
 from dpfl_cli.simulation.store import RunRecord, RunStore
 
 MANIFEST = "manifest.json"  # of an artifact
-STATUSES = ("done", "diverged", "failed")
 COMPARED = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -24,6 +23,9 @@ COMPARED = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+
+
+Needs = Callable[[RunRecord], object]  # reads of a run what must be whole
 
 
 def row_of(record: RunRecord) -> dict[str, Any]:
@@ -53,10 +55,7 @@ def chosen(store: RunStore, names: Sequence[str]) -> list[RunRecord]:
 
 
 def load(
-    found: Iterable[RunRecord],
-    needs: Callable[[RunRecord], object],
-    named: bool = False,
-    listed: bool = False,
+    found: Iterable[RunRecord], needs: Needs, named: bool = False, listed: bool = False
 ) -> list[RunRecord]:
     """The runs of which the files that `needs` reads are whole.
 
@@ -95,18 +94,16 @@ def _runs_of(name: str) -> list[str]:
 
 
 def narrowed(
-    records: Sequence[RunRecord], where: Sequence[str], status: str | None, sort: str | None = None
+    records: Sequence[RunRecord], where: Sequence[str], sort: str | None = None
 ) -> list[RunRecord]:
     """The runs that meet every condition, as `accuracy>80`, in the order of a key, as `accuracy` or
     `-accuracy`.
 
     Raises:
-      ConfigError: a condition cannot be read, no run has its key, or there is no such status.
+      ConfigError: a condition cannot be read, or no run has its key.
     """
-    if status not in (None, *STATUSES):
-        raise ConfigError(f"status {status}: {nearest(str(status), STATUSES)}")
     if not where and sort is None:
-        return [record for record in records if status is None or record.status == status]
+        return list(records)
     rows = [(record, row_of(record)) for record in records]
     known = {key for _, row in rows for key in row}
 
@@ -122,18 +119,15 @@ def narrowed(
             )
         key, sign, wanted = found.groups()
         check("--where", key)
-        if sign[0] in "<>":
-            values = [row[key] for _, row in rows if row.get(key) is not None]
-            if math.isnan(_number(wanted) or 0.0) or _number(wanted) is None:
-                raise ConfigError(f"--where {condition}: {wanted} is not a number")
-            if values and all(_number(value) is None for value in values):
-                raise ConfigError(f"--where {condition}: {key} is no number; compare it by = or !=")
+        number = _number(wanted)
+        if sign[0] in "<>" and (number is None or math.isnan(number)):
+            raise ConfigError(f"--where {condition}: {wanted} is not a number")
         rows = [(record, row) for record, row in rows if _meets(row.get(key), sign, wanted)]
     if sort is not None:
         key = sort.removeprefix("-")
         check("--sort", key)
         rows.sort(key=lambda pair: order(pair[1].get(key)), reverse=sort != key)
-    return [record for record, _ in rows if status is None or record.status == status]
+    return [record for record, _ in rows]
 
 
 def _number(value: Any) -> float | None:

@@ -1,11 +1,11 @@
 """Tables of runs, and how an epsilon is written wherever one is shown."""
 
 import statistics
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
@@ -20,18 +20,16 @@ from dpfl_cli.cli.varying import (
 from dpfl_cli.privacy.nominal import NOMINAL_SIGN
 from dpfl_cli.simulation.store import CLAIMED, LARGE_DELTA, RunRecord
 
-# What may be said once for all runs where a table is too wide.
-COMMON = ("delta", "status", "dataset", "dp", "algorithm", "seed")
+# What is said once where it is equal for all runs.
+COMMON = ("algorithm", "dp", "dataset", "seed", "delta", "status")
 Row = dict[str, str]  # column -> cell
-LEFT = ("run", "algorithm", "dp", "dataset", "seed", "status")  # texts
 SHOWN = ("accuracy", "relative_distance", "distance", "train_loss", "test_loss")
 METRICS = 3  # of SHOWN, the first that the runs have
-KNOWN = (*LEFT, *SHOWN, "seeds", "epsilon", "delta")  # columns that are not swept keys
 
 
 def wide_console(stderr: bool = False) -> Console:
     """A console that neither breaks nor cuts a line because the output is not a terminal."""
-    console = Console(highlight=False, emoji=False, stderr=stderr)
+    console = Console(highlight=False, emoji=False, markup=False, stderr=stderr)
     if not console.is_terminal:
         console.width = 10_000
     return console
@@ -50,12 +48,14 @@ def make_table(
 # --- epsilons -------------------------------------------------------------------------------------
 
 
-def epsilon_number(value: float) -> str:
+def epsilon_number(value: float | None) -> str:
     """An epsilon to 4 decimals; from a million on, where it says no more than that, to 5 digits.
 
     >>> epsilon_number(15.658124), epsilon_number(500004264889.8)
     ('15.6581', '5.0000e+11')
     """
+    if value is None:
+        return "none"
     return f"{value:.4f}" if value < 1e6 else f"{value:.4e}"
 
 
@@ -95,15 +95,17 @@ def epsilon_text(privacy: dict[str, Any]) -> str:
     return f"{epsilon_number(privacy['epsilon'])} {epsilon_remark(privacy)}".rstrip()
 
 
-def collusion_text(collusion: str | list[dict[str, Any]], clients: int) -> str:
-    """What the largest coalition would see, in one line."""
-    if isinstance(collusion, str):
-        return f"Colluding clients: {collusion}."
-    if not collusion:
-        return "Colluding clients: there is one client only."
-    largest = collusion[-1]
-    epsilon = "none" if largest["epsilon"] is None else f"{largest['epsilon']:.4f}"
-    return f"Against {largest['colluding']} of {clients} colluding clients: epsilon {epsilon}."
+def collusion_text(result: dict[str, Any]) -> str:
+    """What the largest coalition would see of a run, in one line; empty where that is no
+    question.
+    """
+    privacy, clients = result["privacy"], result["data"]["clients"]
+    found = privacy.get("collusion")
+    if isinstance(found, str) or not found:
+        return f"Colluding clients: {found}" if found else ""
+    worth, plain = epsilon_number(found[-1]["epsilon"]), epsilon_number(privacy["epsilon"])
+    who = f"{found[-1]['colluding']} of {clients} colluding clients"
+    return f"Against {who}: epsilon {worth} in place of {plain}"
 
 
 # --- runs -----------------------------------------------------------------------------------------
@@ -113,22 +115,27 @@ def print_results(console: Console, records: Sequence[RunRecord], means: bool = 
     """Prints a table of runs, and below it what holds for all of them.
 
     Means over seeds follow where there are any, unless `means` is False. Where the console is too
-    narrow for a line a run, columns whose cells are all equal go below the table; then only one
-    metric is shown, and the swept keys stand below their run.
+    narrow for a line a run, every run is as many lines as it takes, and nothing is cut.
     """
     rows, averages = _rows(records)
+    common = {name: rows[0][name] for name in COMMON if len({row[name] for row in rows}) == 1}
+    for table in (rows, averages if means else []):
+        shown = [{name: row[name] for name in row if name not in common} for row in table]
+        lines = _lines(shown)
+        if max(map(len, lines), default=0) > console.width:
+            texts = (" ".join(f"{name}={cell}" for name, cell in row.items()) for row in shown)
+            lines = [textwrap.fill(text, console.width, subsequent_indent="  ") for text in texts]
+        console.out("\n".join(lines))
     reports = [record.result["privacy"] for record in records]
-    tables = [rows, averages] if means else [rows]
-    common = dict.fromkeys(line for table in tables for line in _print_rows(console, table))
     for line in (
-        *([", ".join(common)] if common else []),
+        ", ".join(f"{name} {cell}" for name, cell in common.items()),
         _caption(reports),
         *_each(reports, "participation", "Participation", ": "),
         *_each(reports, "stopped", "Stopped", " "),
         *_each(reports, "calibration", "Noise", " by "),
         *_each(reports, "guarantee", "Guarantee", ": "),
     ):
-        console.print(line, markup=False)
+        console.print(line)
 
 
 def _rows(records: Sequence[RunRecord]) -> tuple[list[Row], list[Row]]:
@@ -193,48 +200,13 @@ def mean_text(values: Sequence[float], runs: int) -> str:
     return text if len(values) == runs else f"{text} ({len(values)} of {runs} runs)"
 
 
-def _print_rows(console: Console, rows: Sequence[Row]) -> list[str]:
-    """Prints a line a row where the console is wide enough; returns what is to be said once for all
-    of them instead. Nothing is cut.
-    """
-    common = {name: {row.get(name) for row in rows} for name in COMMON}
-    equal = [name for name, cells in common.items() if len(cells) == 1 and None not in cells]
-    short = [{name: row[name] for name in row if name not in equal} for row in rows]
-    for shown in (rows, short):
-        lines = _lines(shown)
-        if max(map(cell_len, lines), default=0) <= console.width:
-            break
-    else:
-        lines = _folded(short)
-    console.out("\n".join(lines))
-    return [f"{name} {rows[0][name]}" for name in equal] if shown is not rows else []
-
-
 def _lines(rows: Sequence[Row]) -> list[str]:
     """Rows as lines of text, below their header: rich takes 20 s for a table of 5,000 runs."""
     if not rows:
         return []
-    padded = []
-    for name in rows[0]:
-        cells = [name, *(row[name] for row in rows)]
-        width = max(map(cell_len, cells))
-        blanks = [" " * (width - cell_len(cell)) for cell in cells]
-        sides = (cells, blanks) if name in LEFT else (blanks, cells)
-        padded.append(["".join(cell) for cell in zip(*sides, strict=True)])
-    head, *lines = ["  ".join(cells) for cells in zip(*padded, strict=True)]
-    return [head, "─" * cell_len(head), *lines, ""]
-
-
-def _folded(rows: Sequence[Row]) -> list[str]:
-    """Rows as lines for a narrow console: one metric, and the swept keys below each."""
-    further = [name for name in SHOWN if name in rows[0]][1:]
-    kept = [name for name in rows[0] if name in KNOWN and name not in further]
-    head, rule, *lines = _lines([{name: row[name] for name in kept} for row in rows])
-    folded = [head, rule]
-    for line, row in zip(lines, [*rows, {}], strict=True):
-        settings = [f"{name}={cell}" for name, cell in row.items() if cell and name not in KNOWN]
-        folded += [line, f"  {' '.join(settings)}"] if settings else [line]
-    return folded
+    table = [dict(zip(rows[0], rows[0], strict=True)), *rows]
+    widths = {name: max(len(row[name]) for row in table) for name in rows[0]}
+    return ["  ".join(row[name].ljust(widths[name]) for name in widths) for row in table] + [""]
 
 
 def _caption(reports: Sequence[dict[str, Any]]) -> str:

@@ -2,11 +2,9 @@
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from copy import deepcopy
 from functools import cache, lru_cache
 from itertools import compress, islice
-from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -26,13 +24,11 @@ from hydra.errors import (
     OverrideParseException,
 )
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError
 
-from dpfl_cli.config import hydra_speed
 from dpfl_cli.config.component import GROUPS
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest
-from dpfl_cli.config.own_files import check_configs_below
 from dpfl_cli.config.paths import conf_dir
 
 VERSION_BASE = "1.3"
@@ -81,27 +77,16 @@ def check_overrides(words: Sequence[str]) -> None:
             sweep = isinstance(value, ChoiceSweep | RangeSweep)
             iterator = override.sweep_string_iterator() if sweep else iter([value])
             values = list(islice(iterator, MOST_RUNS + 1))
-            if isinstance(value, dict):
-                OmegaConf.create(re.sub(r":(?! )", ": ", word.partition("=")[2]))
         except OverrideParseException:
             continue  # refused where it is composed
-        except (ValueError, RecursionError, OmegaConfBaseException) as error:
+        except (ValueError, RecursionError) as error:
             reason = str(error).partition(";")[0].splitlines()
             raise ConfigError(f"{word}: {reason[0] if reason else 'too deep'}") from error
-        except YAMLError as error:
-            if twice := re.search("duplicate key.*", str(error)):
-                raise ConfigError(f"{word}: {twice[0]}") from error
         if not key or (key == "experiment" and value is None):
             raise ConfigError(f"{word}: not an override; write key=value")
         group, _, option = key.partition(".")
         if any(f"{folder}.".startswith(f"{key}.") for folder in HYDRA_FOLDERS):
             raise ConfigError(f"{word}: results go to one tree; set DPFL_OUTPUTS to its folder")
-        folders = value if key == "hydra.searchpath" and isinstance(value, list) else []
-        for folder in map(str, folders):
-            path = Path(folder.removeprefix("file://"))
-            if not (folder.startswith("pkg://") or path.is_dir()):
-                raise ConfigError(f"{word}: no folder {folder}; write file://PATH or pkg://PACKAGE")
-            check_configs_below(path)
         if option == "name" and group in GROUPS:
             raise ConfigError(f"{word}: choose an option with its settings, as {group}=NAME")
         if "" in values:
@@ -126,15 +111,6 @@ def _number(value: Any) -> float | str:
         return str(value)
 
 
-def _composed(overrides: Sequence[str], with_hydra: bool = False) -> DictConfig:
-    """The config of `dpfl run OVERRIDES` as Hydra composes it."""
-    register_resolvers()
-    GlobalHydra.instance().clear()
-    where = initialize_config_dir(str(conf_dir()), version_base=VERSION_BASE, job_name="dpfl")
-    with where, hydra_speed.files_read_once():
-        return compose("config", list(overrides), return_hydra_config=with_hydra)
-
-
 def compose_config(overrides: Sequence[str]) -> dict[str, Any]:
     """The resolved config of `dpfl run OVERRIDES`, as plain values.
 
@@ -145,18 +121,21 @@ def compose_config(overrides: Sequence[str]) -> dict[str, Any]:
     try:
         return _resolved(_with_values(overrides, _merged))
     except CONFIG_ERRORS as error:
-        raise explained(error, overrides) from error
+        raise explained(error) from error
 
 
 @lru_cache(maxsize=MOST_KEPT)
 def _merged(*words: str) -> DictConfig:
-    return _own(_composed(words))
+    """The config of `dpfl run WORDS` as Hydra composes it."""
+    register_resolvers()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base=VERSION_BASE, job_name="dpfl"):
+        return _own(compose("config", list(words)))
 
 
 def options_changed() -> None:
     """Options of groups are no longer what they were: configs are composed of them anew."""
     _merged.cache_clear()
-    hydra_speed.kept.clear()
 
 
 def compose_jobs(
@@ -178,8 +157,7 @@ def compose_jobs(
     def merged(*words: str) -> DictConfig:
         return _own(loader.load_sweep_config(sweep, list(words)))
 
-    with hydra_speed.files_read_once():
-        return [_resolved(_with_values(words, merged)) for words in jobs]
+    return [_resolved(_with_values(words, merged)) for words in jobs]
 
 
 def _with_values(words: Sequence[str], merged: Callable[..., DictConfig]) -> DictConfig:
@@ -195,11 +173,10 @@ def _with_values(words: Sequence[str], merged: Callable[..., DictConfig]) -> Dic
     choices = [_is_group(override.key_or_group) for override in overrides]
     if all(group or _is_plain(one) for group, one in zip(choices, overrides, strict=True)):
         config = deepcopy(merged(*compress(words, choices)))
-        with suppress(OmegaConfBaseException):  # Hydra has words for what is wrong
-            for override, group in zip(overrides, choices, strict=True):
-                if not group:
-                    OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
-            return config
+        for override, group in zip(overrides, choices, strict=True):
+            if not group:
+                OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+        return config
     return merged(*words)
 
 
@@ -237,12 +214,12 @@ def _resolved(config: DictConfig) -> dict[str, Any]:
     try:
         values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        raise explained(error, ()) from error
+        raise explained(error) from error
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
 
 
-def explained(error: Exception, overrides: Sequence[str]) -> DpflError:
+def explained(error: Exception) -> DpflError:
     """A Hydra or OmegaConf error as one line with the nearest right name."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, option = error.missing_cfg_file.rpartition("/")
@@ -263,38 +240,16 @@ def explained(error: Exception, overrides: Sequence[str]) -> DpflError:
         return ConfigError("a config file holds itself (an anchor in its own value) or is too deep")
     if isinstance(error, UnicodeError):
         return ConfigError(f"a config file is no text in UTF-8 ({error})")
-    message = str(error).strip()
+    missing = error.__cause__ if isinstance(error, ConfigCompositionException) else error
+    if isinstance(missing, ConfigKeyError | ConfigAttributeError):
+        names = [str(name) for name in missing.parent_node if name not in ("hydra", "hints")]
+        hint = nearest(str(missing.key), names) if names else "nothing is below a value"
+        return ConfigError(f"{missing.full_key}: unknown option; {hint}")
+    message = " ".join(str(error).split()) if isinstance(error, YAMLError) else str(error).strip()
     first = (message.splitlines() or [type(error).__name__])[0]
-    unknown = re.search(r"Could not (?:override|find match for|delete)\w*[^']*'([^']+)'", message)
-    if isinstance(error, ConfigCompositionException) and unknown:
-        return ConfigError(_unknown_key(re.split("[@=]", unknown[1])[0], overrides))
-    if isinstance(error, YAMLError):
-        first = " ".join(message.split())
     if "--multirun" in message:
         # "range(3) requires --multirun", or "Ambiguous value for argument 'seed=1,2'"
         word = re.search(r"argument '([^']*)'", message)
         found = word[1] if word else first.split(" requires")[0]
         return ConfigError(f"{found}: several values make a grid; add -m")
     return ConfigError(f"{first}; `dpfl run --cfg job` shows the config")
-
-
-def _unknown_key(key: str, overrides: Sequence[str]) -> str:
-    """The line for an override of a key that does not exist."""
-    choices = [  # of options of groups; of a grid, the first point
-        word.split(",")[0] for word in overrides if re.match(r"[^.=+~]+=[^(]*$", word)
-    ]
-    try:
-        known: Any = _composed(choices, with_hydra=True)
-    except CONFIG_ERRORS:
-        known = _composed([], with_hydra=True)
-    known = OmegaConf.to_container(known, resolve=False)
-    where: list[str] = []
-    for part in key.split("."):
-        if not isinstance(known, dict):
-            return f"{key}: {'.'.join(where)} is a value, not a group of options"
-        where.append(part)
-        if part not in known:
-            names = [str(name) for name in known if name not in ("hydra", "hints")]
-            return f"{'.'.join(where)}: unknown option; {nearest(part, names)}"
-        known = known[part]
-    return f"{key}: cannot be overridden so; write {key}=value"

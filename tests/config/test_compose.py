@@ -12,13 +12,13 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
-from dpfl_cli.cli.list import GROUPS, describe, preset_of, summary_of
+from dpfl_cli.cli.list import GROUPS, describe, line_of, summary_of
 from dpfl_cli.config.component import components, lookup
 from dpfl_cli.config.compose import (
-    CONFIG_ERRORS,
     VERSION_BASE,
     compose_config,
     compose_jobs,
+    explained,
     options_changed,
     plain,
     register_resolvers,
@@ -65,6 +65,7 @@ def refused(*overrides: str) -> str:
         (["dp.convention=fedxp"], "dp.convention=fedxp: no such convention; did you mean fedexp?"),
         (["dp.trust=locl"], "dp.trust='locl'"),
         (["rounds"], "rounds: not an override"),
+        (["seed.x=1"], "seed.x: unknown option; nothing is below a value"),
     ],
 )
 def test_bad_configs_are_refused_in_one_line(overrides: list[str], expected: str) -> None:
@@ -84,7 +85,6 @@ def test_bad_configs_are_refused_in_one_line(overrides: list[str], expected: str
         ("dp.name=foo", "as dp=NAME"),
         ("scale=", "empty; give it a value, or null"),
         ("dataset.path=''", "empty; give it a value, or null"),
-        ("runtime={force:false,force:true}", "duplicate key force"),
         ("hydra.run.dir=x", "set DPFL_OUTPUTS"),
         ("hydra.sweep.dir=x", "set DPFL_OUTPUTS"),
         ("hydra.job.chdir=true", "set DPFL_OUTPUTS"),
@@ -272,14 +272,13 @@ def test_every_method_lists_its_releases(
 
 
 def test_an_option_that_sets_another_ones_component_is_listed_as_its_preset() -> None:
-    found = {path.stem: preset_of("algorithm", path) for path in option_files("algorithm")}
+    found = {path.stem: line_of("algorithm", path) for path in option_files("algorithm")}
     presets = {"fedgd": "fedavg", "fedgd_record": "fedavg_record", "fedexp_naive": "fedexp"}
-    assert {name: of for name, of in found.items() if name in presets} == presets
-    assert not any(found[name] for name in ("fedavg", "fedfc", "scaffold_record"))
-    assert (
-        preset_of("model", conf_dir() / "model" / "softmax.yaml") is None
-    )  # its component bears a name of no option
-    assert preset_of("dp", conf_dir() / "dp" / "cdp.yaml") is None
+    for name, of in presets.items():
+        assert found[name].endswith(f" [preset of algorithm={of}]")
+    # of softmax, the component bears a name of no option
+    for group, name in (("algorithm", "fedavg"), ("model", "softmax"), ("dp", "cdp")):
+        assert "preset of" not in line_of(group, conf_dir() / group / f"{name}.yaml")
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg_record", "scaffold_record"])
@@ -373,9 +372,9 @@ def test_a_wrong_job_of_a_sweep_says_what_hydra_says(word):
             lambda job: compose_jobs(loader, sweep, [job]),
             lambda job: plain(loader.load_sweep_config(sweep, job)),
         ):
-            with pytest.raises((*CONFIG_ERRORS, ConfigError)) as caught:
+            with pytest.raises(Exception) as caught:  # noqa: PT011
                 compose(["rounds=3", word])
-            said.append((type(caught.value), str(caught.value)))
+            said.append(str(explained(caught.value)))
         assert said[0] == said[1]
 
 

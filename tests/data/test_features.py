@@ -429,12 +429,9 @@ def test_an_interruption_keeps_what_is_finished(looked, capsys, monkeypatch):
         "data",
         "features",
         "mnist_features",
-        "--backbone",
-        "pixels",
-        "--fit-records",
-        "0",
-        "--test-records",
-        "8",
+        "dataset.backbone=pixels",
+        "dataset.fit_records=0",
+        "dataset.test_records=8",
     ]
     assert main(words) == 130
     assert (
@@ -497,14 +494,11 @@ def test_the_command_says_what_it_did(capsys):
         "data",
         "features",
         "mnist_features",
-        "--backbone",
-        "rcf",
-        "--fit-records",
-        "10",
-        "--train-records",
-        "6",
+        "dataset.backbone=rcf",
+        "dataset.fit_records=10",
+        "dataset.train_records=6",
     ]
-    assert main([*words, "--components", "3"]) == 0
+    assert main([*words, "dataset.components=3"]) == 0
     out = capsys.readouterr().out
     assert "mnist_features: rcf (stand-in), 3 values a record; 28 images looked at" in out
     assert str(cache_dir() / "features") in out
@@ -607,7 +601,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(looked, monkeypatch, values,
 
 
 @pytest.mark.parametrize(
-    "words", [["mnist"], ["mnist_feature"], ["mnist_features", "--components", "x"], []]
+    "words", [["mnist"], ["mnist_feature"], ["mnist_features", "dataset.components=x"], []]
 )
 def test_wrong_use_of_the_command_is_one_line(words, capsys):
     assert main(["data", "features", *words]) == 2
