@@ -83,7 +83,7 @@ MENDS = [
     Fault(
         "privacy plugin: a plugin's mechanism is proved",
         "simulation/checks.py",
-        'if chosen[group].component.origin != "dpfl"',
+        'if one.component.origin != "dpfl"',
         "if False",
         f"{PLUGINS}::test_what_nobody_proved_is_refused",
     ),

@@ -309,7 +309,7 @@ MENDS = [
     Fault(
         "privacy drawn: fixed cohorts of clients that keep a state are proved",
         "simulation/checks.py",
-        'if participation == "fixed" and getattr(target, "away", None) == "rests":',
+        'if plan.participation.name == "fixed" and getattr(target, "away", None) == "rests":',
         "if False:",
         f"{COHORTS}::test_what_makes_no_sense_is_refused",
     ),

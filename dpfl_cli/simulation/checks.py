@@ -1,6 +1,6 @@
 """Combinations that make no sense are refused before anything runs, with what to write instead."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpfl_cli.algorithms.local import BatchSettings
@@ -12,12 +12,11 @@ from dpfl_cli.models.prox import PenaltySettings
 from dpfl_cli.privacy.nominal import FORMULAS
 from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.privacy.views import CONVENTIONS
-from dpfl_cli.simulation.run_plan import CHOSEN, Choice, Plan
+from dpfl_cli.simulation.run_plan import Choice, Plan
 
 
-def check_trust(chosen: Mapping[str, Choice], dp: DpSettings, participation: str) -> None:
+def check_trust(algorithm: Choice, mechanism: Choice, dp: DpSettings) -> None:
     """Method, mechanism, trust model, unit and relation fit each other."""
-    algorithm, mechanism = chosen["algorithm"], chosen["mechanism"]
     if dp.trust not in algorithm.target.trusts:
         defined = ", ".join(sorted(algorithm.target.trusts))
         raise ConfigError(
@@ -34,18 +33,9 @@ def check_trust(chosen: Mapping[str, Choice], dp: DpSettings, participation: str
             f"mechanism={mechanism.name} makes no sense under dp={dp.name} (trust {dp.trust}); "
             f"{_instead('mechanism', lambda target: dp.trust in target.trusts)}"
         )
-    _refuse_unproved(algorithm, dp, _gap(chosen, dp.trust, participation))
     if dp.relation not in mechanism.target.relations:
         raise ConfigError(
             f"mechanism={mechanism.name} has no sensitivity under dp.relation={dp.relation}"
-        )
-
-
-def _refuse_unproved(algorithm: Choice, dp: DpSettings, missing: str | None) -> None:
-    if dp.mode == "sound" and missing is not None:
-        raise ConfigError(
-            f"algorithm={algorithm.name} under dp.trust={dp.trust} is not proved with these "
-            f"settings ({missing}): dp.mode=sound refuses it, dp.mode=paper runs it"
         )
 
 
@@ -66,28 +56,18 @@ def proof_gap(plan: Plan) -> str | None:
     """Why the guarantee of a run's method under its trust model is not proved: all the reasons, or
     None.
     """
-    chosen = {group: getattr(plan, group) for group in CHOSEN}
-    return _gap(chosen, plan.dp.trust, plan.participation.name, plan.specs)
-
-
-def _gap(
-    chosen: Mapping[str, Choice],
-    trust: str,
-    participation: str,
-    specs: Sequence[ReleaseSpec] = (),
-) -> str | None:
+    trust, algorithm, mechanism = plan.dp.trust, plan.algorithm, plan.mechanism
     if trust == "none":
         return None
-    algorithm, mechanism = chosen["algorithm"], chosen["mechanism"]
     target, noise = algorithm.target, mechanism.target
     whole = noise.whole_noise(mechanism.settings)
     found = [noise.gap(mechanism.settings)]
     found += [
-        f"{group}={chosen[group].name} is a plugin's, and nobody has shown that it is right"
-        for group in ("mechanism", "accountant")
-        if chosen[group].component.origin != "dpfl"
+        f"{one.component.group}={one.name} is a plugin's, and nobody has shown that it is right"
+        for one in (mechanism, plan.accountant)
+        if one.component.origin != "dpfl"
     ]
-    kept = any(spec.echo and (spec.sums_suffice or not whole) for spec in specs)
+    kept = any(spec.echo and (spec.sums_suffice or not whole) for spec in plan.specs)
     plugin = algorithm.component.origin != "dpfl"
     if plugin and kept and trust == "secure_aggregation":
         found.append(
@@ -99,7 +79,7 @@ def _gap(
         found = [*target.gaps(algorithm.settings, trust, whole), *found]
     elif trust not in target.proved:
         found = ["its file gives no proof for this trust model", *found]
-    if participation == "fixed" and getattr(target, "away", None) == "rests":
+    if plan.participation.name == "fixed" and getattr(target, "away", None) == "rests":
         found.append(
             "participation=fixed: what a client keeps tells in which rounds it took part, and with "
             "it who else did, which the bound for subsets does not cover"
@@ -212,7 +192,12 @@ def check_runtime(runtime: RuntimeSettings, dp: DpSettings) -> None:
 
 def check_releases(plan: Plan) -> None:
     """Relation, mechanism and proof know the releases that the method declares."""
-    _refuse_unproved(plan.algorithm, plan.dp, proof_gap(plan))
+    missing = proof_gap(plan)
+    if plan.dp.mode == "sound" and missing is not None:
+        raise ConfigError(
+            f"algorithm={plan.algorithm.name} under dp.trust={plan.dp.trust} is not proved with "
+            f"these settings ({missing}): dp.mode=sound refuses it, dp.mode=paper runs it"
+        )
     batches = any(spec.rate is not None or spec.disjoint > 1 for spec in plan.specs)
     if plan.dp.relation == "add_or_remove" and batches:
         raise ConfigError(

@@ -148,15 +148,7 @@ def with_noise(plan: Plan) -> Plan:
     except PrivacyError as error:
         raise ConfigError(f"{plan.label}: {error}") from error  # one of a grid
     noise = towards_more_noise(noise, increasing)
-    settings = settings_of(noise)
-    try:
-        mechanism.target.check(settings, plan.dimension)
-    except ConfigError as error:
-        raise ConfigError(
-            f"dp.epsilon={target:g}: mechanism={mechanism.name} cannot be set up with "
-            f"{field}={noise:g}, which it takes ({error}); choose another target"
-        ) from error
-    return replace(plan, mechanism=replace(mechanism, settings=settings))
+    return replace(plan, mechanism=replace(mechanism, settings=settings_of(noise)))
 
 
 def _depends_on(counted: Plan) -> bytes:

@@ -103,7 +103,7 @@ def _planned(config: Mapping[str, Any]) -> Plan:
     dp, units = sections["dp"], chosen["algorithm"].target.units
     if dp.trust == "none" and dp.unit not in units:  # nothing is protected, of neither unit
         dp = sections["dp"] = dp.model_copy(update={"unit": min(units)})
-    check_trust(chosen, dp, sections["participation"].name)
+    check_trust(chosen["algorithm"], chosen["mechanism"], dp)
     check_calibration(dp)
     check_runtime(sections["runtime"], dp)
     check_needs(chosen["algorithm"], chosen["model"])
@@ -124,8 +124,7 @@ def _planned(config: Mapping[str, Any]) -> Plan:
     plan = replace(plan, specs=tuple(declared))
     check_releases(plan)
     plan = with_noise(plan)
-    if dp.epsilon is None:
-        plan.mechanism.target.check(plan.mechanism.settings, plan.dimension)
+    plan.mechanism.target.check(plan.mechanism.settings, plan.dimension)
     reason = plan.accountant_object().supports(plan.ledger(plan.rounds))
     if reason is not None:
         raise ConfigError(f"accountant={plan.accountant.name} cannot price this run: {reason}")
