@@ -169,9 +169,9 @@ def _kits(case: Case) -> Iterator[tuple[str, Kit]]:
     from dpfl_cli.privacy.cohorts import drawn, members_of
     from dpfl_cli.simulation.checks import proof_gap
     from dpfl_cli.simulation.conformance import CLIENT, SEEDS, Kit
-    from dpfl_cli.simulation.federations import federation_of
     from dpfl_cli.simulation.neighbours import with_constant_features
     from dpfl_cli.simulation.plan import make_plan, make_plans, with_values
+    from dpfl_cli.simulation.run_plan import federation_of
 
     own = any(word.startswith(("dataset", "partitioner")) for word in case.words)
     small = SMALL[:1] if own else SMALL

@@ -23,9 +23,8 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.gaussian_accountants import gaussian_epsilon
 from dpfl_cli.privacy.nominal import clipped_sensitivity, zcdp_v
 from dpfl_cli.reproduction.audits import audit_facts
-from dpfl_cli.simulation.federations import federation_of
 from dpfl_cli.simulation.noise import counted_ledger
-from dpfl_cli.simulation.run_plan import Plan, deal
+from dpfl_cli.simulation.run_plan import Plan, federation_of
 
 UNLIMITED = "no limit without noise"  # in place of a number: the bound falls for ever
 # in place of a number: no data are known that a sound variant is measured by
@@ -156,7 +155,7 @@ def size_facts(plan: Plan) -> dict[str, dict[str, float]]:
     Raises:
       ConfigError: the data has no test records.
     """
-    federation = deal(plan)
+    federation = federation_of(plan)
     dataset, train = federation.dataset, federation.partition.counts
     if dataset.test is None:
         raise ConfigError(

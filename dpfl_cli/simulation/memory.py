@@ -27,7 +27,7 @@ def reset_peak() -> None:
     with suppress(OSError):
         # resets VmHWM (Linux, Documentation/filesystems/proc.rst)
         (_PROCESS / "clear_refs").write_text("5")
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
 
 
@@ -43,6 +43,4 @@ def peak_bytes() -> int:
 
 def peak_device_bytes() -> int | None:
     """Peak memory that torch has held on the GPU since `reset_peak`; None without one."""
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
-        return None
-    return int(torch.cuda.max_memory_allocated())
+    return int(torch.cuda.max_memory_allocated()) if torch.cuda.is_initialized() else None

@@ -32,11 +32,10 @@ from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.views import central, collusion, priced_part
 from dpfl_cli.simulation.checked import unchecked
 from dpfl_cli.simulation.checks import proof_gap
-from dpfl_cli.simulation.federations import federation_of
 from dpfl_cli.simulation.member import Member, Row
 from dpfl_cli.simulation.memory import peak_bytes, peak_device_bytes
 from dpfl_cli.simulation.noise import calibration_text, nominal_because
-from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.run_plan import Plan, federation_of
 from dpfl_cli.simulation.stack import noise_device, pick_device
 from dpfl_cli.simulation.store import (
     CLAIMED,

@@ -7,6 +7,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dpfl_cli.algorithms.local import BatchSettings
 from dpfl_cli.config.component import Component, Settings
 from dpfl_cli.config.identity import canonical_json, content_id
@@ -31,7 +33,9 @@ SEEDED = (
     "dp.noise=secret is for a model that is published"
 )
 SECRET = "noise that is not reproducible, by a generator (SFC64) that is not cryptographic"
-_fewest: dict[str, int] = {}  # records of the client with the fewest, by data, partition and seed
+KEPT = 64
+_federations: dict[str, Federation] = {}  # by `Plan.dealt`
+_fewest: dict[str, int] = {}  # records of the client with the fewest, the same
 
 
 @dataclass(frozen=True)
@@ -228,18 +232,36 @@ class Plan:
         return list(dict.fromkeys(items))
 
 
-def deal(plan: Plan) -> Federation:
-    """A plan's data, dealt to its clients."""
-    data, partitioner = plan.dataset, plan.partitioner
-    dataset = data.target.load(data.settings, plan.seed)
-    partition = partitioner.target.partition(partitioner.settings, dataset, plan.seed)
-    return Federation(dataset, partition)
+def federation_of(plan: Plan) -> Federation:
+    """The plan's data, dealt to its clients; kept while the process lives, the last `KEPT` of them.
+
+    Runs whose seeds change neither data nor partition get the same object, so that stacked they
+    share features in products.
+    """
+    key = plan.dealt
+    if key not in _federations:
+        data, partitioner = plan.dataset, plan.partitioner
+        dataset = data.target.load(data.settings, plan.seed)
+        partition = partitioner.target.partition(partitioner.settings, dataset, plan.seed)
+        made = Federation(dataset, partition)
+        made = next((known for known in _federations.values() if _same(known, made)), made)
+        while len(_federations) >= KEPT:
+            del _federations[next(iter(_federations))]
+        _federations[key] = made
+    return _federations[key]
+
+
+def _same(one: Federation, other: Federation) -> bool:
+    return (
+        one.dataset.train is other.dataset.train
+        and one.dataset.test is other.dataset.test
+        and np.array_equal(one.partition.offsets, other.partition.offsets)
+        and np.array_equal(one.partition.indices, other.partition.indices)
+    )
 
 
 def _fewest_records(plan: Plan) -> int:
     """Records of the client with the fewest, at least 1 (the engine refuses empty ones)."""
-    data, partitioner = plan.dataset.identity(), plan.partitioner.identity()
-    key = canonical_json([data, plan.info.sha256, partitioner, plan.seed])
-    if key not in _fewest:
-        _fewest[key] = max(int(deal(plan).partition.counts.min()), 1)
-    return _fewest[key]
+    if plan.dealt not in _fewest:
+        _fewest[plan.dealt] = max(int(federation_of(plan).partition.counts.min()), 1)
+    return _fewest[plan.dealt]

@@ -32,10 +32,9 @@ from dpfl_cli.privacy.data_files import closed
 from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Site
 from dpfl_cli.simulation.cohorts import numbered, put_back, taken, view_of
-from dpfl_cli.simulation.federations import federation_of
 from dpfl_cli.simulation.kept import refuse_kept
 from dpfl_cli.simulation.member import Member, Row, own_names, plain
-from dpfl_cli.simulation.run_plan import Choice, Plan
+from dpfl_cli.simulation.run_plan import Choice, Plan, federation_of
 
 T = TypeVar("T")
 

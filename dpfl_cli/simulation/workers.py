@@ -133,6 +133,11 @@ def execute_on_workers(
     composed = {plan.id: config for plan, config in zip(plans, configs, strict=True)}
     by_id = {plan.id: plan for plan in missing}
     local = backend.elsewhere is None
+
+    def shared(plan: Plan) -> dict[str, Any]:
+        memory = {"launcher.memory": memory_budget(plan, len(dealt))}
+        return with_values(composed[plan.id], memory if local else {})
+
     dealt = deal(missing, backend.workers or len(cores_of_this_process()))
     with tempfile.TemporaryDirectory(prefix="workers-", dir=store.partial.resolve()) as folder:
         assignments = []
@@ -143,13 +148,9 @@ def execute_on_workers(
                 COMMAND: os.environ.get(COMMAND, ""),
                 ENVIRONMENT: os.environ.get(ENVIRONMENT, ""),
             }
-            shares = {
-                plan.id: memory_budget(plan, len(dealt)) if local else plan.launcher.memory
-                for plan in mine
-            }
             one = Assignment(
                 number,
-                {i: with_values(composed[i], {"launcher.memory": shares[i]}) for i in shares},
+                {plan.id: shared(plan) for plan in mine},
                 outputs=str(store.outputs.resolve()),
                 folder=folder,
                 home=str(Path.cwd()),

@@ -23,13 +23,13 @@ from dpfl_cli.privacy.client_values import client_values, opened
 from dpfl_cli.simulation.checks import proof_gap
 from dpfl_cli.simulation.engine import run_members
 from dpfl_cli.simulation.execute import execute
-from dpfl_cli.simulation.federations import federation_of as federation_of_plan
 from dpfl_cli.simulation.grouping import stacks
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.results import privacy_report
 from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.run_plan import federation_of as federation_of_plan
 from dpfl_cli.simulation.stack import Stack, stack_key
 from dpfl_cli.simulation.store import RunStore
 

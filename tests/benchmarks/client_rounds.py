@@ -22,9 +22,9 @@ from dpfl_cli.config.component import Settings, component, registering_from
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.data.federation import Dataset, DatasetInfo
 from dpfl_cli.privacy.client_values import opened
-from dpfl_cli.simulation.federations import federation_of
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.run_plan import federation_of
 from dpfl_cli.simulation.stack import Stack
 from tests.benchmarks.harness import Case, Contender, Workload
 from tests.benchmarks.plain import clipped

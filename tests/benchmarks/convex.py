@@ -23,10 +23,9 @@ from torch.nn import functional
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.simulation.engine import run_members
-from dpfl_cli.simulation.federations import federation_of
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plans
-from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.run_plan import Plan, federation_of
 from tests.benchmarks.harness import Case, Contender, Workload
 from tests.benchmarks.plain import clipped
 from tests.padding import padded

@@ -25,12 +25,11 @@ from dpfl_cli.data import normals
 from dpfl_cli.data import streams as streams_module
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy import gaussian_accountants
-from dpfl_cli.simulation import federations, results
+from dpfl_cli.simulation import results, run_plan
 from dpfl_cli.simulation.execute import execute
-from dpfl_cli.simulation.federations import federation_of
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan, make_plans
-from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.run_plan import Plan, federation_of
 from dpfl_cli.simulation.stack import Stack
 from dpfl_cli.simulation.store import RunStore
 from tests.benchmarks.harness import Case, Contender, Workload
@@ -187,8 +186,8 @@ def grid(device: str, *overrides: str) -> Workload:
 
     def run() -> None:
         for kept in (
-            federations._federations.clear,
-            results._packed.cache_clear,
+            run_plan._federations.clear,
+            results._partition.cache_clear,
             gaussian_accountants.gaussian_epsilon.cache_clear,
         ):
             kept()  # a new command has no data yet, nor what was made of it

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.simulation.federations import federation_of
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.run_plan import federation_of
 from dpfl_cli.simulation.stack import Stack
 from tests.benchmarks import (
     client_rounds,

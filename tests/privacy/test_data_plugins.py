@@ -25,11 +25,11 @@ from dpfl_cli.models.objective import Objective
 from dpfl_cli.models.softmax import SoftmaxRegression
 from dpfl_cli.privacy.client_values import opened
 from dpfl_cli.simulation.conformance import Kit
-from dpfl_cli.simulation.federations import federation_of
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.neighbours import with_records
 from dpfl_cli.simulation.plan import Plan, make_plan
 from dpfl_cli.simulation.plugins import load_plugins
+from dpfl_cli.simulation.run_plan import federation_of
 from dpfl_cli.simulation.stack import Stack
 
 MODEL = """

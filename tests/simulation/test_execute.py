@@ -23,7 +23,7 @@ from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, StoreError
 from dpfl_cli.data.partitioners import Natural
 from dpfl_cli.simulation import execute as execute_module
-from dpfl_cli.simulation import federations, grouping
+from dpfl_cli.simulation import grouping, run_plan
 from dpfl_cli.simulation import store as store_module
 from dpfl_cli.simulation.engine import run_members
 from dpfl_cli.simulation.execute import execute, execute_alone
@@ -175,7 +175,7 @@ def test_data_that_cannot_be_built_fail_their_run_alone(
             raise MemoryError("no room")
         return original(settings, dataset, seed)
 
-    federations._federations.clear()
+    run_plan._federations.clear()
     monkeypatch.setattr(Natural, "partition", staticmethod(failing))
     outcomes = execute(plans, RunStore(tmp_path))
     assert {(one.plan.seed, one.status) for one in outcomes} == {(0, "done"), (1, "failed")}

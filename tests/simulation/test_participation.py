@@ -20,11 +20,10 @@ from dpfl_cli.privacy import cohorts
 from dpfl_cli.privacy.bounded import clip
 from dpfl_cli.privacy.client_values import is_raw, opened, own_values
 from dpfl_cli.privacy.cohorts import Sampling, drawn, members_of
-from dpfl_cli.simulation.federations import federation_of
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.results import privacy_report
-from dpfl_cli.simulation.run_plan import Plan
+from dpfl_cli.simulation.run_plan import Plan, federation_of
 from dpfl_cli.simulation.stack import Stack
 
 CLIENTS, SIZE, D = 30, 6, 5
