@@ -207,4 +207,4 @@ def _features(args: argparse.Namespace) -> None:
     standin = " (stand-in)" if info.source == "standin" else ""
     size = f"{info.feature_shape[0]} values a record"
     print(f"{args.name}: {info.details['backbone']}{standin}, {size}; {news}")
-    print(found.target.folder(settings))
+    print(found.target.content(settings))

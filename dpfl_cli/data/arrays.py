@@ -8,7 +8,6 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError, DataError, without_values
 from dpfl_cli.config.own_files import OwnFile, OwnPath, content_of, is_code, own_object, read_own
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
-from dpfl_cli.data.loading import HeldOut, fraction_of
+from dpfl_cli.data.loading import HeldOut, Kept, fraction_of, own_paths
 from dpfl_cli.data.sources import DAMAGED, LARGEST, listing_sha256
 from dpfl_cli.data.streams import stream_generator
 
@@ -48,7 +47,7 @@ def pool_sha256(pool: Pool) -> str:
 
 
 @component("dataset", "arrays", revision=1, settings=ArraysSettings)
-class Arrays:
+class Arrays(Kept):
     """Records of yours: arrays `features` [N, ...], `targets` [N] and, if you like, `clients` [N]
     of a .npz file, or a torch Dataset, as FILE.py:NAME.
 
@@ -57,25 +56,53 @@ class Arrays:
     target, client).
     """
 
-    @classmethod
-    def info(cls, settings: ArraysSettings) -> DatasetInfo:
-        """Reads the records: their sizes are not known otherwise."""
-        return cls.load(settings, 0).info
+    @staticmethod
+    def content(settings: ArraysSettings) -> tuple[str, ...]:
+        """Of the files."""
+        return tuple(map(content_of, own_paths(settings, "my.npz or data.py:NAME").values()))
 
-    @classmethod
-    def load(cls, settings: ArraysSettings, seed: int) -> Dataset:
-        """The records; they, and which are held out, do not depend on the run's seed."""
-        if settings.path is None:
-            raise ConfigError(
-                "dataset.path: missing; name a file, as dataset.path=my.npz or data.py:NAME"
+    @staticmethod
+    def make(settings: ArraysSettings, content: tuple[str, ...]) -> Dataset:
+        """Which records are held out does not depend on the run's seed either."""
+        paths = own_paths(settings, "my.npz")
+        pools = {name: _pool(f"dataset.{name}", path) for name, path in paths.items()}
+        pool, test = pools["path"], pools.get("test_path")
+        sha256 = listing_sha256({name: pool_sha256(one) for name, one in pools.items()})
+        size = len(pool["targets"])
+        if held := fraction_of(settings.test_fraction, size, f"{size} records"):
+            mixed = stream_generator(0, "data").permutation(size)
+            parts = np.sort(mixed[held:]), np.sort(mixed[:held])
+            pool, test = ({name: one[rows] for name, one in pool.items()} for rows in parts)
+        features, targets = pool["features"], pool["targets"]
+        labels = None if targets.dtype.kind == "f" else np.unique(targets)
+        if labels is not None and len(labels) < 2:
+            raise DataError(
+                f"dataset.path={settings.path}: all targets are equal; classes need two labels, "
+                "and regression floats"
             )
-        if settings.test_path is not None and settings.test_fraction:
-            raise ConfigError(
-                f"dataset.test_fraction={settings.test_fraction:g}: dataset.test_path already "
-                "names the test records; drop one"
+        natural, names = None, None
+        if "clients" in pool:
+            names, natural = np.unique(pool["clients"], return_inverse=True)
+        info = DatasetInfo(
+            name="arrays",
+            source="real",
+            sha256=sha256,
+            feature_shape=features.shape[1:],
+            classes=None if labels is None else len(labels),
+            records=len(targets),
+            clients=None if names is None else len(names),
+        )
+        train = Records(features, _encoded(targets, labels, "dataset.path"))
+        if test is None:
+            return Dataset(info, train, None, natural)
+        tested = test["features"]
+        if tested.shape[1:] != info.feature_shape:
+            raise DataError(
+                f"dataset.test_path={settings.test_path}: features {list(tested.shape[1:])} "
+                f"a record, and the training records have {list(info.feature_shape)}"
             )
-        paths = [path for path in (settings.path, settings.test_path) if path]
-        return _loaded(settings, tuple(map(content_of, paths)))
+        encoded = _encoded(test["targets"], labels, "dataset.test_path")
+        return Dataset(info, train, Records(tested.astype(features.dtype), encoded), natural)
 
 
 @component("partitioner", "file", revision=1, settings=OwnFile)
@@ -159,50 +186,6 @@ def _of_dataset(path: str, option: str) -> Mapping[str, np.ndarray]:
             "items are (features, target) or (features, target, client); --debug shows more"
         ) from error
     return dict(zip(("features", "targets", "clients"), arrays, strict=False))
-
-
-@lru_cache(maxsize=4)
-def _loaded(settings: ArraysSettings, stamps: tuple[str, ...]) -> Dataset:
-    """The data of settings, whose files have these contents; runs that share data share it."""
-    given = {"path": settings.path, "test_path": settings.test_path}
-    pools = {name: _pool(f"dataset.{name}", path) for name, path in given.items() if path}
-    pool, test = pools["path"], pools.get("test_path")
-    sha256 = listing_sha256({name: pool_sha256(one) for name, one in pools.items()})
-    size = len(pool["targets"])
-    if held := fraction_of(settings.test_fraction, size, f"{size} records"):
-        mixed = stream_generator(0, "data").permutation(size)
-        parts = np.sort(mixed[held:]), np.sort(mixed[:held])
-        pool, test = ({name: one[rows] for name, one in pool.items()} for rows in parts)
-    features, targets = pool["features"], pool["targets"]
-    labels = None if targets.dtype.kind == "f" else np.unique(targets)
-    if labels is not None and len(labels) < 2:
-        raise DataError(
-            f"dataset.path={settings.path}: all targets are equal; classes need two labels, and "
-            "regression floats"
-        )
-    natural, names = None, None
-    if "clients" in pool:
-        names, natural = np.unique(pool["clients"], return_inverse=True)
-    info = DatasetInfo(
-        name="arrays",
-        source="real",
-        sha256=sha256,
-        feature_shape=features.shape[1:],
-        classes=None if labels is None else len(labels),
-        records=len(targets),
-        clients=None if names is None else len(names),
-    )
-    train = Records(features, _encoded(targets, labels, "dataset.path"))
-    if test is None:
-        return Dataset(info, train, None, natural)
-    tested = test["features"]
-    if tested.shape[1:] != info.feature_shape:
-        raise DataError(
-            f"dataset.test_path={settings.test_path}: features {list(tested.shape[1:])} "
-            f"a record, and the training records have {list(info.feature_shape)}"
-        )
-    encoded = _encoded(test["targets"], labels, "dataset.test_path")
-    return Dataset(info, train, Records(tested.astype(features.dtype), encoded), natural)
 
 
 def _encoded(targets: np.ndarray, labels: np.ndarray | None, option: str) -> np.ndarray:

@@ -12,11 +12,10 @@ no antialiasing) before the pixels are normalised.
 """
 
 import io
-import logging
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -29,6 +28,7 @@ from torch import Tensor, nn
 
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.config.paths import expanded
+from dpfl_cli.data.loading import warn_once
 from dpfl_cli.data.networks import (
     PIXEL_MEAN,
     PIXEL_STD,
@@ -41,8 +41,6 @@ from dpfl_cli.data.networks import (
 from dpfl_cli.data.sources import locate, read_uncompressed, status
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.threads import one_thread_each, slices
-
-logger = logging.getLogger("dpfl")
 
 EFFICIENTNET = "efficientnet_lite0"  # in the catalogue, too
 STANDIN = "rcf"  # of `auto`, where no weights are here
@@ -221,16 +219,17 @@ def extracted(extract: Extractor, images: np.ndarray) -> np.ndarray:
     Every batch has one size and one thread, so that an image's features depend neither on how many
     are asked for nor on how many threads there are.
     """
-    found: list[np.ndarray] = [np.empty(0)] * -(-len(images) // BATCH)
+    whole = as_images(images)
+    lacking = whole.new_zeros(-len(whole) % BATCH, *whole.shape[1:])
+    batches = torch.cat([whole, lacking]).split(BATCH)
+    found = [np.empty(0)] * len(batches)
 
     def job(number: int) -> None:
-        batch = as_images(images[number * BATCH : (number + 1) * BATCH])
-        full = torch.cat([batch, batch.new_zeros(BATCH - len(batch), *batch.shape[1:])])
         with torch.inference_mode():
-            found[number] = extract(full)[: len(batch)].numpy()
+            found[number] = extract(batches[number]).numpy()
 
-    one_thread_each([partial(job, number) for number in range(len(found))])
-    return np.concatenate(found)
+    one_thread_each([partial(job, number) for number in range(len(batches))])
+    return np.concatenate(found)[: len(images)]
 
 
 def principal_components(public: np.ndarray, components: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -268,7 +267,10 @@ def backbone_of(name: str, chosen: str, given: str | None) -> tuple[Backbone, Pa
         found = status(EFFICIENTNET)
         chosen = EFFICIENTNET
         if found.missing and found.problem is None:
-            _warn(name)
+            warn_once(
+                f"{name}: no ImageNet weights are here, and {STANDIN} STANDS IN for the backbone; "
+                f"results say source=standin (to have them: dpfl data fetch {EFFICIENTNET})"
+            )
             chosen = STANDIN
     backbone = BACKBONES[chosen]
     if given is not None and backbone.weights != "path":
@@ -278,10 +280,6 @@ def backbone_of(name: str, chosen: str, given: str | None) -> tuple[Backbone, Pa
             f"yours; write dataset.backbone={needing}, or dataset.weights=null"
         )
     file = None if given is None else expanded(given)
-    if file is not None and not file.is_file():
-        raise DataError(
-            f"{file}: cannot be read (no such file); dataset.weights names the file of the weights"
-        )
     if backbone.build is RESNET50:
         _torchvision()
     if backbone.weights == "catalogue":
@@ -292,15 +290,3 @@ def backbone_of(name: str, chosen: str, given: str | None) -> tuple[Backbone, Pa
             "dataset.weights=PATH, or dataset.backbone=auto"
         )
     return backbone, file
-
-
-@lru_cache(maxsize=16)
-def _warn(name: str) -> None:
-    """Once in a process."""
-    logger.warning(
-        "WARNING: %s: no ImageNet weights are here, and %s STANDS IN for the backbone; results say "
-        "source=standin (to have them: dpfl data fetch %s)",
-        name,
-        STANDIN,
-        EFFICIENTNET,
-    )

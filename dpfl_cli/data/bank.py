@@ -12,7 +12,6 @@ What is drawn (the records held out) is drawn from `data_seed`, not from the run
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -25,7 +24,7 @@ from dpfl_cli.config.paths import expanded
 from dpfl_cli.data.catalogue import catalogue_entry
 from dpfl_cli.data.derive import facts
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.loading import used
+from dpfl_cli.data.loading import Kept, used
 from dpfl_cli.data.sources import content_sha256, kept_until_changed, locate
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import read_table
@@ -83,7 +82,7 @@ def read_bank(path: Path) -> pd.DataFrame:
 
 
 @component("dataset", "bank", revision=1, settings=BankSettings)
-class Bank:
+class Bank(Kept):
     """Bank Marketing: 45,211 calls of a Portuguese bank, 16 attributes, 2 classes (Moro, Cortez,
     Rita 2014).
     """
@@ -94,19 +93,53 @@ class Bank:
         items = ["means and standard deviations of the training records' numbers (standardising)"]
         return [*items, f"test split {LEAKAGE}"] if settings.test == "bank_csv" else items
 
-    @classmethod
-    def info(cls, settings: BankSettings) -> DatasetInfo:
-        """Reads the files: their sizes are not known otherwise. The checksum covers whole files,
-        whatever part of them is used.
-        """
-        return cls.load(settings, 0).info
+    @staticmethod
+    def content(settings: BankSettings) -> str:
+        """The checksum of whole files, whatever part of them is used."""
+        return content_sha256(_files(settings))
 
     @staticmethod
-    def load(settings: BankSettings, seed: int) -> Dataset:
-        """Features [N, 51] (ordinal: [N, 16]) float64 and classes [N] int64; they do not depend on
-        the run's seed.
+    def make(settings: BankSettings, sha256: str) -> Dataset:
+        """Features [N, 51] (ordinal: [N, 16]) float64 and classes [N] int64, in the order of the
+        files.
         """
-        return _dataset(content_sha256(_files(settings)), settings)
+        files = {part: read_bank(path) for part, path in _files(settings).items()}
+        columns = {part: file[list(COLUMNS)].to_numpy(np.float64) for part, file in files.items()}
+        size = len(files["train"])
+        count = int(HELD_OUT * size) if settings.test == "holdout20" else 0
+        if settings.test == "holdout20" and not count:
+            raise DataError(
+                f"bank: a fifth of {size} records is less than one; write dataset.test=none"
+            )
+        mixed = stream_generator(settings.data_seed, "data").permutation(size)
+        held, rest = np.split(mixed, [count])
+        rows = np.sort(rest[: used("bank", "train_records", settings.train_records, len(rest))])
+        train = np.ascontiguousarray(columns["train"][rows])
+        means, deviations = train.mean(axis=0), train.std(axis=0)
+        deviations[deviations == 0] = 1.0
+
+        def made(part: str, rows: np.ndarray) -> Records:
+            some, targets = columns[part][rows], files[part][TARGET].to_numpy()[rows]
+            scaled = np.ascontiguousarray((some - means) / deviations)
+            if settings.categorical == "ordinal":
+                return Records(scaled, targets)
+            parts = [
+                np.eye(len(words))[some[:, number].astype(np.int64)]
+                if words
+                else scaled[:, [number]]
+                for number, words in enumerate(COLUMNS.values())
+            ]
+            return Records(np.concatenate(parts, axis=1), targets)
+
+        records, test = made("train", rows), None
+        if "test" in files:
+            test = made("test", np.arange(len(files["test"])))
+        elif count:
+            test = made("train", np.sort(held))
+        details = {"test_split": LEAKAGE} if "test" in files else {}
+        shape = records.features.shape[1:]
+        info = DatasetInfo("bank", "real", sha256, shape, 2, len(rows), details=details)
+        return Dataset(info, records, test)
 
 
 def _files(settings: BankSettings) -> dict[str, Path]:
@@ -135,45 +168,3 @@ def _files(settings: BankSettings) -> dict[str, Path]:
     if not test.isin(known).all():  # no checksum of the sample is published: this is known of it
         raise DataError(f"{sample}: has records that are none of {path}; it is no part of that")
     return {"train": path, "test": sample}
-
-
-@lru_cache(maxsize=4)
-def _dataset(sha256: str, settings: BankSettings) -> Dataset:
-    """Records in the order of their files; kept by content, which is why the checksum is an
-    argument.
-    """
-    files = {part: read_bank(path) for part, path in _files(settings).items()}
-    columns = {part: file[list(COLUMNS)].to_numpy(np.float64) for part, file in files.items()}
-    size = len(files["train"])
-    count = int(HELD_OUT * size) if settings.test == "holdout20" else 0
-    if settings.test == "holdout20" and not count:
-        raise DataError(
-            f"bank: a fifth of {size} records is less than one; write dataset.test=none"
-        )
-    mixed = stream_generator(settings.data_seed, "data").permutation(size)
-    held, rest = np.split(mixed, [count])
-    rows = np.sort(rest[: used("bank", "train_records", settings.train_records, len(rest))])
-    train = np.ascontiguousarray(columns["train"][rows])
-    means, deviations = train.mean(axis=0), train.std(axis=0)
-    deviations[deviations == 0] = 1.0
-
-    def made(part: str, rows: np.ndarray) -> Records:
-        some, targets = columns[part][rows], files[part][TARGET].to_numpy()[rows]
-        scaled = np.ascontiguousarray((some - means) / deviations)
-        if settings.categorical == "ordinal":
-            return Records(scaled, targets)
-        parts = [
-            np.eye(len(words))[some[:, number].astype(np.int64)] if words else scaled[:, [number]]
-            for number, words in enumerate(COLUMNS.values())
-        ]
-        return Records(np.concatenate(parts, axis=1), targets)
-
-    records, test = made("train", rows), None
-    if "test" in files:
-        test = made("test", np.arange(len(files["test"])))
-    elif count:
-        test = made("train", np.sort(held))
-    details = {"test_split": LEAKAGE} if "test" in files else {}
-    shape = records.features.shape[1:]
-    info = DatasetInfo("bank", "real", sha256, shape, 2, len(rows), details=details)
-    return Dataset(info, records, test)

@@ -12,7 +12,6 @@ of the same size made from MNIST and Fashion-MNIST. Damaged or incomplete files 
 nothing stands in for those.
 """
 
-import logging
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -23,12 +22,10 @@ from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.characters import ORIGINS, characters, origin_files
 from dpfl_cli.data.idx import SIDE, Part
-from dpfl_cli.data.loading import HeldOut, UsedSettings
+from dpfl_cli.data.loading import HeldOut, UsedSettings, warn_once
 from dpfl_cli.data.mnist import Mnist, Origin, Pictures
-from dpfl_cli.data.sources import content_sha256, locate, status
+from dpfl_cli.data.sources import content_sha256, status
 from dpfl_cli.data.threads import slices
-
-logger = logging.getLogger("dpfl")
 
 PIXELS = SIDE * SIDE
 AT_ONCE = 1 << 12  # images that are worked on at once
@@ -67,26 +64,23 @@ class Emnist(Pictures):
         return super().images(part).swapaxes(1, 2)
 
     @classmethod
-    def origin(cls, settings: Any) -> Origin:
+    def content(cls, settings: Any) -> Origin:
         """Finds and verifies the published files, or those of what stands in.
 
         Raises:
-          DataError: some files are absent or damaged; or all are absent, and `standin` is false or
-            its own files are absent.
+          DataError: files are absent or damaged, of what stands in too.
         """
-        found = status(cls.name)
-        if found.files or found.problem is not None:
-            return super().origin(settings)
-        hint = f" (to stand in for {cls.name}, which is absent)"
+        if status(cls.name).files or not settings.standin:
+            return super().content(settings)
         try:
-            if not settings.standin:
-                hint = "; or write dataset.standin=true"
-                locate(cls.name)
             files = origin_files(cls.standins)
         except DataError as error:
-            raise DataError(f"{error}{hint}") from error
-        _warn(cls.name, cls.standin)
-        return Origin(cls, cls.instead, content_sha256(files))
+            raise DataError(f"{error} (to stand in for {cls.name}, which is absent)") from error
+        warn_once(
+            f"{cls.name} is not here, and other data STAND IN for it: {cls.standin}; results say "
+            "source=standin (dataset.standin=false refuses)"
+        )
+        return Origin(cls.instead, content_sha256(files))
 
 
 @component("dataset", "emnist_digits", revision=1, settings=EmnistSettings)
@@ -117,11 +111,6 @@ class Made(Pictures):
         labels, each = cls.labels(part), cls.per_class[part]
 
         def pick(source: int, here: np.ndarray, own: np.ndarray) -> np.ndarray:
-            if not len(own):
-                raise DataError(
-                    f"{ORIGINS[source // 10]}: no {part} images of class {source % 10} to make "
-                    f"{cls.name} of"
-                )
             first = labels[here] // 20 * each  # of the images as they are, in negative, swapped
             return own[(first + here // cls.classes) % len(own)]
 
@@ -163,17 +152,6 @@ class EmnistBalanced(Emnist):
         return found
 
 
-@lru_cache(maxsize=8)
-def _warn(name: str, standin: str) -> None:
-    """Once in a process."""
-    logger.warning(
-        "WARNING: %s is not here, and other data STAND IN for it: %s; results say source=standin "
-        "(dataset.standin=false refuses)",
-        name,
-        standin,
-    )
-
-
 def _pixels(images: np.ndarray) -> Any:
     """(which, [n, 784] float64 pixels) of images, some at a time."""
     for some in slices(len(images), AT_ONCE):
@@ -189,7 +167,7 @@ def principal_components(origin: Origin) -> tuple[np.ndarray, np.ndarray]:
     their products are sums of whole numbers below 2^53, exact in float64 in any order: neither how
     many are worked on at once nor threads change the covariance.
     """
-    images = origin.made.images("train")
+    images = origin.pictures.images("train")
     total, products = np.zeros(PIXELS), np.zeros((PIXELS, PIXELS))
     for _, pixels in _pixels(images):
         total += pixels.sum(axis=0)

@@ -12,7 +12,7 @@ and only of blocks with records that are asked for.
 
 import logging
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from pydantic import NonNegativeInt, field_validator
 
 import dpfl_cli.data.emnist
 import dpfl_cli.data.mnist  # noqa: F401
-from dpfl_cli.config.component import Component, Count, Settings, component, lookup
+from dpfl_cli.config.component import Count, Settings, component, lookup
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import content_id
 from dpfl_cli.data.backbones import (
@@ -37,6 +37,7 @@ from dpfl_cli.data.backbones import (
 from dpfl_cli.data.base import Stages
 from dpfl_cli.data.cache import Arrays, cached
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
+from dpfl_cli.data.loading import Kept, used
 from dpfl_cli.data.sources import cache_dir, digest
 
 logger = logging.getLogger("dpfl")
@@ -85,11 +86,13 @@ class Resolved:
 
     Attributes:
       kind, settings: which data set, and how it is set.
-      base, base_info: the data set of the images, and what is known of all of it.
+      base, base_info, images: the data set of the images, what is known of it, and its records by
+        split, with pixels in [0, 1].
       weights, weights_sha256: their file and its content, of a backbone that has any.
       components: principal components that are taken, if any.
-      train: records [start, stop) of the training file that are private.
+      used: records of each split that are used; of the training file private ones.
       public: the first records of the training file, where something is fitted on them; else 0.
+      needed: records whose features are needed, public ones included.
 
     Raises:
       ConfigError: more records or components than there are; weights or packages that are needed
@@ -99,12 +102,12 @@ class Resolved:
 
     def __init__(self, kind: type["FeatureDataset"], settings: FeatureSettings) -> None:
         self.kind, self.settings, self.base = kind, settings, lookup("dataset", kind.base)
-        whole = _settings_of(self.base, None, settings.test_records)
-        self.base_info: DatasetInfo = self.base.target.info(whole)
-        backbone, weights = backbone_of(kind.name, settings.backbone, settings.weights)
-        self.backbone, self.weights = backbone, weights
-        fit, records = settings.fit_records, self.base_info.records
-        stop = records if settings.train_records is None else fit + settings.train_records
+        whole: Dataset = self.base.target.load(self.base.settings(), 0)
+        self.base_info, train, test = whole.info, whole.train, whole.test
+        assert test is not None
+        self.images = {"train": train, "test": test}
+        self.backbone, self.weights = backbone_of(kind.name, settings.backbone, settings.weights)
+        backbone, fit, records = self.backbone, settings.fit_records, whole.info.records
         self.components = components = settings.components or backbone.components
         most = min(self.width, fit - 1)
         if fit >= records:
@@ -112,12 +115,9 @@ class Resolved:
                 f"dataset.fit_records={fit}: {kind.base} has {records} training records; leave "
                 "some to train on"
             )
-        if stop > records:
-            raise ConfigError(
-                f"dataset.train_records={settings.train_records}: {kind.base} has {records} "
-                f"training records, of which the first {fit} are public (dataset.fit_records); "
-                f"write at most {records - fit}, or null for all"
-            )
+        note = f", besides the first {fit}, which are public (dataset.fit_records)"
+        private = used(kind.base, "train_records", settings.train_records, records - fit, note)
+        tests = used(kind.base, "test_records", settings.test_records, len(test))
         if components is not None and components > most:
             raise ConfigError(
                 f"dataset.components={components}: at most {max(most, 0)} for {backbone.name} "
@@ -128,9 +128,10 @@ class Resolved:
                 f"dataset.fit_records=0: dataset.backbone={backbone.name} is fitted on public "
                 "records; raise it"
             )
-        self.weights_sha256 = None if weights is None else digest(weights).sha256
-        self.train = fit, stop
         self.public = fit if components is not None or backbone.fitted else 0
+        self.used = {"train": range(fit, fit + private), "test": range(tests)}
+        self.needed = self.used | {"train": range(0 if self.public else fit, fit + private)}
+        self.weights_sha256 = self.weights and digest(self.weights).sha256
 
     @property
     def width(self) -> int:
@@ -151,26 +152,11 @@ class Resolved:
         return cache_dir() / "features" / key
 
     @cached_property
-    def images(self) -> dict[str, Records]:
-        """The images by split, with pixels in [0, 1], of the training file the first ones, in whole
-        blocks.
-        """
-        most = min(self.base_info.records, -(-self.train[1] // BLOCK) * BLOCK)
-        data = self.base.target.load(_settings_of(self.base, most, None), 0)
-        return {"train": data.train, "test": data.test}
-
-    @cached_property
     def extractor(self) -> Extractor:
         """The backbone with its weights."""
         weights = {} if self.weights is None else read_weights(self.weights)
         public = self.images["train"].features[: self.public]
         return self.backbone.build(weights, as_images(public))
-
-    def needed(self) -> dict[str, range]:
-        """For each split the records whose features are needed, public ones included."""
-        first = 0 if self.public else self.train[0]
-        tests = self.settings.test_records or len(self.images["test"])
-        return {"train": range(first, self.train[1]), "test": range(tests)}
 
     def path(self, split: str, number: int) -> Path:
         """The file of a block of a split."""
@@ -198,8 +184,9 @@ class Resolved:
             return np.asarray
         return principal_components(self.features("train", range(self.public)), self.components)
 
-    def records(self, split: str, rows: range) -> Records:
-        """Some records of a split, which are computed when they are looked at."""
+    def records(self, split: str) -> Records:
+        """The records of a split that are used, which are computed when they are looked at."""
+        rows = self.used[split]
         return Records(
             lambda: self.project(self.features(split, rows)),
             lambda: self.images[split].targets[rows.start : rows.stop],
@@ -211,7 +198,7 @@ def blocks(rows: range) -> range:
     return range(rows.start // BLOCK, -(-rows.stop // BLOCK))
 
 
-class FeatureDataset:
+class FeatureDataset(Kept):
     """Features [N, d] float32 and the labels of the images, in the order of the files."""
 
     name: str
@@ -226,17 +213,36 @@ class FeatureDataset:
         ]
 
     @classmethod
-    def info(cls, settings: FeatureSettings) -> DatasetInfo:
-        """Finds and verifies the images' files and the weights; no image is looked at."""
-        return cls.load(settings, 0).info
+    def content(cls, settings: FeatureSettings) -> Path:
+        """Where the features are kept, by all that they depend on; finds and verifies the images'
+        files and the weights.
+        """
+        return Resolved(cls, settings).folder
 
     @classmethod
-    def load(cls, settings: FeatureSettings, seed: int) -> Dataset:
-        """The records; they do not depend on the seed. What is not in the cache is computed
-        first.
-        """
-        kind: Any = cls  # a class, which mypy does not take for hashable
-        return _dataset(kind, settings, cls.folder(settings))
+    def make(cls, settings: FeatureSettings, folder: Path) -> Dataset:
+        """What is not in the cache is computed when it is looked at."""
+        found = Resolved(cls, settings)
+        base, backbone = found.base_info, found.backbone
+        info = DatasetInfo(
+            name=cls.name,
+            source="standin" if "standin" in (backbone.source, base.source) else "real",
+            sha256=base.sha256,
+            feature_shape=(found.components or found.width,),
+            classes=base.classes,
+            records=len(found.used["train"]),
+            details={
+                **base.details,
+                "base": cls.base,
+                "base_source": base.source,
+                "base_revision": found.base.revision,
+                "backbone": backbone.name,
+                "backbone_revision": backbone.revision,
+                "weights_sha256": found.weights_sha256,
+                "components": found.components,
+            },
+        )
+        return Dataset(info, found.records("train"), found.records("test"))
 
     @classmethod
     def prepare(cls, settings: FeatureSettings, progress: Stages) -> int:
@@ -248,7 +254,7 @@ class FeatureDataset:
           KeyboardInterrupt: after what is finished has been kept.
         """
         found = Resolved(cls, settings)
-        whole = [(split, one) for split, rows in found.needed().items() for one in blocks(rows)]
+        whole = [(split, one) for split, rows in found.needed.items() for one in blocks(rows)]
         lacking = [block for block in whole if not found.path(*block).is_file()]
         if not lacking:
             return 0
@@ -258,43 +264,6 @@ class FeatureDataset:
                 made += len(found.block(*block))
                 stage.advance()
         return made
-
-    @classmethod
-    def folder(cls, settings: FeatureSettings) -> Path:
-        """Where the features are kept."""
-        return Resolved(cls, settings).folder
-
-
-def _settings_of(base: Component, train: int | None, test: int | None) -> Settings:
-    """Of the base, for the first so many of its records."""
-    return base.settings.model_validate({"train_records": train, "test_records": test})
-
-
-@lru_cache(maxsize=4)
-def _dataset(kind: Any, settings: FeatureSettings, folder: Path) -> Dataset:
-    """Kept by content, and where it lies, which is why the folder is an argument."""
-    found = Resolved(kind, settings)
-    base, backbone = found.base_info, found.backbone
-    info = DatasetInfo(
-        name=kind.name,
-        source="standin" if "standin" in (backbone.source, base.source) else "real",
-        sha256=base.sha256,
-        feature_shape=(found.components or found.width,),
-        classes=base.classes,
-        records=found.train[1] - found.train[0],
-        details={
-            **base.details,
-            "base": kind.base,
-            "base_source": base.source,
-            "base_revision": found.base.revision,
-            "backbone": backbone.name,
-            "backbone_revision": backbone.revision,
-            "weights_sha256": found.weights_sha256,
-            "components": found.components,
-        },
-    )
-    train, test = range(*found.train), found.needed()["test"]
-    return Dataset(info, found.records("train", train), found.records("test", test))
 
 
 @component("dataset", "mnist_features", revision=1, settings=FeatureSettings)

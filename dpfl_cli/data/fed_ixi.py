@@ -14,8 +14,6 @@ whole numbers). Each volume is scaled to mean 0 and std 1; histogram standardisa
 """
 
 import re
-from functools import lru_cache
-from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ from dpfl_cli.config.component import Seed, Settings, Share, component
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.catalogue import FOLDERS
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.folders import Arrays, decoded, files_below, folder_dataset
+from dpfl_cli.data.folders import Arrays, FolderDataset, decoded, files_below
 from dpfl_cli.data.loading import held_out, split_dataset
 from dpfl_cli.data.sources import DAMAGED, damage
 from dpfl_cli.data.streams import stream_generator
@@ -67,46 +65,43 @@ def standardised(volumes: np.ndarray) -> np.ndarray:
     return ((flat - mean) / np.where(std > 0, std, 1.0)).astype(np.float32).reshape(volumes.shape)
 
 
-@lru_cache(maxsize=2)
-def load_ixi(folder: Path, settings: FedIxiSettings) -> Dataset:
-    """The data set in a folder; a run keeps what it read first, as files do not change under a
-    run.
-    """
-    subjects = _subjects(folder)
-    tables = list(files_below(folder, ("metadata_tiny.csv",)).values())[:1]
-    paths = [path for pair in subjects.values() for path in pair] + tables
-    files = {path.relative_to(folder).as_posix(): path for path in paths}
-    sha256, arrays = decoded("fed_ixi", files, str(DECODER), lambda: _decode(subjects))
-    hospital = np.array([HOSPITALS.index(name.split("-")[1]) for name in subjects])
-    if tables:
-        test = _published(tables[0], list(subjects))
-    else:
-        draws = (stream_generator(settings.data_seed, "data", k) for k in range(len(HOSPITALS)))
-        test = held_out(hospital, settings.test_fraction, draws)
-    return split_dataset(
-        lambda count: volumes_info("fed_ixi", "real", sha256, SHAPE, count, len(HOSPITALS)),
-        Records(arrays["volumes"], arrays["masks"]),
-        hospital,
-        test,
-    )
-
-
 @component("dataset", "fed_ixi", revision=1, settings=FedIxiSettings)
-class FedIxi:
+class FedIxi(FolderDataset):
     """Fed-IXI: T1 brain volumes of three hospitals and their brain masks (FLamby, du Terrail et al.
     2022).
 
     Volumes [N, 1, 48, 60, 48] float32, each of mean 0 and std 1, and masks [N, 48, 60, 48] uint8.
     """
 
-    info, load = folder_dataset("fed_ixi", load_ixi)
+    name = "fed_ixi"
+
+    @staticmethod
+    def make(settings: FedIxiSettings, folder: Path) -> Dataset:
+        """Of the files in the folder."""
+        subjects = _subjects(folder)
+        tables = list(files_below(folder, ("metadata_tiny.csv",)).values())[:1]
+        paths = [path for pair in subjects.values() for path in pair] + tables
+        files = {path.relative_to(folder).as_posix(): path for path in paths}
+        sha256, arrays = decoded("fed_ixi", files, str(DECODER), lambda: _decode(subjects))
+        hospital = np.array([HOSPITALS.index(name.split("-")[1]) for name in subjects])
+        if tables:
+            test = _published(tables[0], list(subjects))
+        else:
+            draws = (stream_generator(settings.data_seed, "data", k) for k in range(len(HOSPITALS)))
+            test = held_out(hospital, settings.test_fraction, draws)
+        return split_dataset(
+            lambda count: volumes_info("fed_ixi", "real", sha256, SHAPE, count, len(HOSPITALS)),
+            Records(arrays["volumes"], arrays["masks"]),
+            hospital,
+            test,
+        )
 
 
 def _subjects(folder: Path) -> dict[str, tuple[Path, Path]]:
     """Paths of image and label by subject, in the order of subjects; a DataError where they are not
     pairs.
     """
-    found: dict[tuple[str, str], Path] = {}
+    found: dict[str, dict[str, Path]] = {}
     for path in files_below(folder, (".nii", ".nii.gz")).values():
         match = SUBJECT.fullmatch(path.name)
         if match is None or (
@@ -115,15 +110,13 @@ def _subjects(folder: Path) -> dict[str, tuple[Path, Path]]:
             continue  # another modality, or another file
         if match[3] not in HOSPITALS:
             raise DataError(f"{path}: hospital {match[3]} is none of {', '.join(HOSPITALS)}")
-        if (first := found.setdefault((match[1], match[4]), path)) != path:
-            raise DataError(f"{path}: a second {match[4]} of subject {match[1]}, besides {first}")
+        found.setdefault(match[1], {})[match[4]] = path
     if not found:
         raise DataError(f"{folder}: no IXI volumes; put {FOLDERS['fed_ixi'].layout} there")
-    names = sorted({name for name, _ in found})
-    for name, kind in product(names, ("image", "label")):
-        if (name, kind) not in found:
+    for name, pair in found.items():
+        for kind in {"image", "label"} - pair.keys():
             raise DataError(f"{folder}: subject {name} has no {name}_{kind}.nii.gz")
-    return {name: (found[name, "image"], found[name, "label"]) for name in names}
+    return {name: (found[name]["image"], found[name]["label"]) for name in sorted(found)}
 
 
 def _decode(subjects: dict[str, tuple[Path, Path]]) -> Arrays:

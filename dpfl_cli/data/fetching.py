@@ -11,12 +11,12 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.catalogue import (
-    FORMS,
     DatasetEntry,
     Source,
     SourceFile,
@@ -103,12 +103,13 @@ def fetch(dataset: str, progress: FetchProgress | None = None) -> dict[str, Path
 
 
 def _wanted(entry: DatasetEntry, folder: Path, progress: FetchProgress) -> list[SourceFile]:
-    """The files that must still be fetched: absent, or damaged in the cache."""
+    """The files that must still be fetched: absent, or damaged in the cache, which go."""
     found = status(entry.name)
     for name, problem in found.problems.items():
         if found.files[name].parent != folder:
             raise DataError(problem)
         progress.note(f"{entry.name}: {problem}")
+        found.files[name].unlink()
     lacking = {*found.missing, *found.problems}
     return [file for file in entry.files if file.name in lacking]
 
@@ -126,9 +127,6 @@ def _publish(path: Path, file: SourceFile, form: str, folder: Path) -> None:
     if problem:
         raise _SourceFailed(f"{name}: {problem}")
     os.replace(path, folder / name)
-    for other in FORMS:  # what was damaged under another ending must not be found first
-        if other != form:
-            (folder / (file.name + other)).unlink(missing_ok=True)
 
 
 def _obtained(
@@ -168,11 +166,14 @@ def _obtained(
         yield file, path
 
 
+@dataclass
 class _Bar:
     """A download as pooch shows it to a progress bar."""
 
-    def __init__(self, what: str, progress: FetchProgress) -> None:
-        self.what, self.progress, self.total, self.done = what, progress, 0, 0
+    what: str
+    progress: FetchProgress
+    total: int = 0
+    done: int = 0
 
     def update(self, count: int) -> None:
         self.done += count
@@ -258,9 +259,8 @@ def _client(command: list[str], work: Path) -> None:
         raise _SourceFailed(f"{name} cannot be run: {_reason(error)}") from error
     if done.returncode:
         lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-        complaints = [line for line in lines if "err" in line.lower()] or lines[-1:]
-        complaint = complaints[0][:160] if complaints else "no message"
-        raise _SourceFailed(f"{name} exited with {done.returncode}: {complaint}")
+        complaints = [line[:160] for line in lines if "err" in line.lower()] or lines[-1:]
+        raise _SourceFailed(f"{name} exited with {done.returncode}: {' '.join(complaints[:1])}")
 
 
 def _unpack(packed: Path, into: Path) -> None:

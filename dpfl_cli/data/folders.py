@@ -16,7 +16,7 @@ from typing import Any
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.cache import Arrays, cached
 from dpfl_cli.data.catalogue import FOLDERS
-from dpfl_cli.data.federation import Dataset
+from dpfl_cli.data.loading import Kept
 from dpfl_cli.data.sources import (
     cache_dir,
     content_sha256,
@@ -43,15 +43,17 @@ def find_folder(name: str) -> Path:
     )
 
 
-def folder_dataset(name: str, read: Callable[[Path, Any], Dataset]) -> tuple[Any, Any]:
-    """`info` and `load` of a data set in a folder, which is read whole for both: `read` gets the
-    folder and the settings. The records do not depend on the run's seed.
+class FolderDataset(Kept):
+    """A data set in a folder of its name, which is read whole even for what is known of it. A run
+    keeps what it read first, as files do not change under a run.
     """
 
-    def load(settings: Any, seed: int = 0) -> Dataset:
-        return read(find_folder(name), settings)
+    name: str
 
-    return staticmethod(lambda settings: load(settings).info), staticmethod(load)
+    @classmethod
+    def content(cls, settings: Any) -> Path:
+        """The folder."""
+        return find_folder(cls.name)
 
 
 def files_below(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:

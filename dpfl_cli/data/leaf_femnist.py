@@ -9,7 +9,7 @@ EMNIST's files by class are not taken in the place of LEAF's, and images are not
 128x128.
 """
 
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,7 +20,7 @@ from pydantic import Field
 from dpfl_cli.config.component import Count, Seed, Settings, Share, component
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.folders import Arrays, decoded, folder_dataset
+from dpfl_cli.data.folders import Arrays, FolderDataset, decoded
 from dpfl_cli.data.leaf import LeafFile, Parts, UserRecords, leaf_files, leaf_parts, read_users
 from dpfl_cli.data.loading import held_out, split_dataset
 from dpfl_cli.data.streams import stream_generator
@@ -52,42 +52,39 @@ class FemnistSettings(Settings):
     data_seed: Seed = 0
 
 
-@lru_cache(maxsize=2)
-def load_femnist(folder: Path, settings: FemnistSettings) -> Dataset:
-    """The data set in a folder; a run keeps what it read first, as files do not change under a
-    run.
-    """
-    parts = leaf_parts(folder)
-    key = f"{DECODER} share={settings.share!r} seed={settings.data_seed}"
-    sha256, arrays = decoded(
-        "femnist", leaf_files(parts), key, lambda: _decode(folder, parts, settings)
-    )
-    clients = settings.clients
-    draw = partial(stream_generator, settings.data_seed, "data")
-    by_writer = settings.split == "writers"
-    dealt = int(arrays["writers"]) if by_writer else len(arrays["labels"])
-    client = draw(_CLIENTS).permutation(np.arange(dealt) % clients)  # of a writer, or a record
-    if by_writer:
-        client = client[arrays["writer"]]
-    test = arrays["test"]
-    if "test" not in parts:
-        test = held_out(client, settings.test_fraction, [draw(_SPLIT)] * clients)
-    return split_dataset(
-        lambda count: DatasetInfo("femnist", "real", sha256, (28, 28), CLASSES, count, clients),
-        Records(arrays["images"].reshape(-1, 28, 28), arrays["labels"].astype(np.int64)),
-        client,
-        test,
-    )
-
-
 @component("dataset", "femnist", revision=1, settings=FemnistSettings)
-class Femnist:
+class Femnist(FolderDataset):
     """FEMNIST: handwritten characters by writer, 28x28, 62 classes (LEAF, Caldas et al. 2018).
 
     Images [N, 28, 28] float32 in [0, 1] and labels [N] int64.
     """
 
-    info, load = folder_dataset("femnist", load_femnist)
+    name = "femnist"
+
+    @staticmethod
+    def make(settings: FemnistSettings, folder: Path) -> Dataset:
+        """Of the files in the folder."""
+        parts = leaf_parts(folder)
+        key = f"{DECODER} share={settings.share!r} seed={settings.data_seed}"
+        sha256, arrays = decoded(
+            "femnist", leaf_files(parts), key, lambda: _decode(folder, parts, settings)
+        )
+        clients = settings.clients
+        draw = partial(stream_generator, settings.data_seed, "data")
+        by_writer = settings.split == "writers"
+        dealt = int(arrays["writers"]) if by_writer else len(arrays["labels"])
+        client = draw(_CLIENTS).permutation(np.arange(dealt) % clients)  # of a writer, or a record
+        if by_writer:
+            client = client[arrays["writer"]]
+        test = arrays["test"]
+        if "test" not in parts:
+            test = held_out(client, settings.test_fraction, [draw(_SPLIT)] * clients)
+        return split_dataset(
+            lambda count: DatasetInfo("femnist", "real", sha256, (28, 28), CLASSES, count, clients),
+            Records(arrays["images"].reshape(-1, 28, 28), arrays["labels"].astype(np.int64)),
+            client,
+            test,
+        )
 
 
 def _decode(folder: Path, parts: Parts, settings: FemnistSettings) -> Arrays:

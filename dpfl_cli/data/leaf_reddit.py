@@ -4,9 +4,8 @@ prediction.
 Layout: the folder `reddit` with LEAF's preprocessed files train/*.json and test/*.json (see `leaf`;
 its val/ is not used). A record x of a user is a comment: a list of sequences of 10 tokens, from
 <BOS> to <EOS>, filled up with <PAD>. Its y is an object with target_tokens, the same shifted by
-one, and count_tokens, 1 where x is a token and 0 where it is filled up (where y lacks it, that is
-computed). Files of the older preprocessing, where x is a comment's plain list of sequences without
-an object y, are refused.
+one, and count_tokens, 1 where x is a token and 0 where it is filled up. Files of the older
+preprocessing, where x is a comment's plain list of sequences without an object y, are refused.
 
 Tokens become numbers: <PAD> 0, <UNK> 1, then the most frequent other tokens of x in all training
 files, ties in the order of the tokens. LEAF's build_vocab numbers the others by rank + 1, which is
@@ -15,7 +14,6 @@ the same as long as <PAD> is the most frequent token.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +24,7 @@ from pydantic import BaseModel, Field, model_validator
 from dpfl_cli.config.component import Count, Seed, Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.folders import Arrays, decoded, folder_dataset
+from dpfl_cli.data.folders import Arrays, FolderDataset, decoded
 from dpfl_cli.data.leaf import LeafFile, Parts, UserRecords, leaf_files, leaf_parts, read_users
 from dpfl_cli.data.streams import stream_generator
 
@@ -45,12 +43,7 @@ class Targets(BaseModel):
     """What a comment's sequences predict, and which places count."""
 
     target_tokens: list[Tokens]
-    count_tokens: list[Counts] | None = None
-
-    def beside(self, x: list[list[str]]) -> tuple[list[list[str]], list[list[str]], list[Any]]:
-        """Sequences, their targets, and whether these count."""
-        padded = [[token != "<PAD>" for token in sequence] for sequence in x]
-        return x, self.target_tokens, padded if self.count_tokens is None else self.count_tokens
+    count_tokens: list[Counts]
 
 
 class Redditor(UserRecords):
@@ -61,9 +54,9 @@ class Redditor(UserRecords):
 
     @model_validator(mode="after")
     def _of_as_many_sequences(self) -> Redditor:
-        for place, (x, y) in enumerate(zip(self.x, self.y, strict=True), 1):
-            if len(set(map(len, y.beside(x)))) > 1:
-                raise ValueError(f"comment {place}: not as many targets or counts as sequences")
+        for x, y in zip(self.x, self.y, strict=True):
+            if not len(x) == len(y.target_tokens) == len(y.count_tokens):
+                raise ValueError("a comment has not as many targets or counts as sequences")
         return self
 
 
@@ -91,54 +84,53 @@ def sequences_info(
     )
 
 
-@lru_cache(maxsize=2)
-def load_reddit(folder: Path, settings: RedditSettings) -> Dataset:
-    """The data set in a folder; a run keeps what it read first, as files do not change under a
-    run.
-    """
-    parts = leaf_parts(folder, whole=False)
-    sha256, arrays = decoded(
-        "reddit",
-        leaf_files(parts),
-        f"{DECODER} vocabulary={settings.vocabulary}",
-        lambda: _decode(parts, settings.vocabulary),
-    )
-    clients = settings.clients
-    dealt = stream_generator(settings.data_seed, "data", _CLIENTS)
-    owner = dealt.permutation(np.arange(int(arrays["users"])) % clients)
-
-    def drawn(part: str, key: int, wanted: int | None) -> tuple[Records, np.ndarray]:
-        """The sequences of a part that are used, client by client, and their clients."""
-        user = arrays[f"{part}_user"]
-        generator = stream_generator(settings.data_seed, "data", _DRAWN, key)
-        chosen = []
-        for client in range(clients):
-            own = np.flatnonzero(owner[user] == client)
-            if len(own) < (wanted or 1):
-                raise ConfigError(
-                    f"dataset.{part}_records={'null' if wanted is None else wanted}: client "
-                    f"{client} of {clients} has {len(own)} sequences; write at most that (null for "
-                    "all of every client), or fewer dataset.clients"
-                )
-            chosen.append(own if wanted is None else np.sort(generator.permutation(own)[:wanted]))
-        rows = np.concatenate(chosen)
-        return Records(arrays[f"{part}_x"][rows], arrays[f"{part}_y"][rows]), owner[user[rows]]
-
-    train, natural = drawn("train", 0, settings.train_records)
-    test, test_natural = drawn("test", 1, settings.test_records)
-    info = sequences_info("reddit", "real", sha256, settings.vocabulary, len(train), clients)
-    return Dataset(info, train, test, natural, test_natural=test_natural)
-
-
 @component("dataset", "reddit", revision=1, settings=RedditSettings)
-class Reddit:
+class Reddit(FolderDataset):
     """Reddit: sequences of 10 tokens of comments, for next-token prediction (LEAF, Caldas et al.
     2018).
 
     Tokens [N, 10] int64 and next tokens [N, 10] int64, -1 where none counts.
     """
 
-    info, load = folder_dataset("reddit", load_reddit)
+    name = "reddit"
+
+    @staticmethod
+    def make(settings: RedditSettings, folder: Path) -> Dataset:
+        """Of the files in the folder."""
+        parts = leaf_parts(folder, whole=False)
+        sha256, arrays = decoded(
+            "reddit",
+            leaf_files(parts),
+            f"{DECODER} vocabulary={settings.vocabulary}",
+            lambda: _decode(parts, settings.vocabulary),
+        )
+        clients = settings.clients
+        dealt = stream_generator(settings.data_seed, "data", _CLIENTS)
+        owner = dealt.permutation(np.arange(int(arrays["users"])) % clients)
+
+        def drawn(part: str, key: int, wanted: int | None) -> tuple[Records, np.ndarray]:
+            """The sequences of a part that are used, client by client, and their clients."""
+            user = arrays[f"{part}_user"]
+            generator = stream_generator(settings.data_seed, "data", _DRAWN, key)
+            chosen = []
+            for client in range(clients):
+                own = np.flatnonzero(owner[user] == client)
+                if len(own) < (wanted or 1):
+                    raise ConfigError(
+                        f"dataset.{part}_records={'null' if wanted is None else wanted}: client "
+                        f"{client} of {clients} has {len(own)} sequences; write at most that (null "
+                        "for all of every client), or fewer dataset.clients"
+                    )
+                chosen.append(
+                    own if wanted is None else np.sort(generator.permutation(own)[:wanted])
+                )
+            rows = np.concatenate(chosen)
+            return Records(arrays[f"{part}_x"][rows], arrays[f"{part}_y"][rows]), owner[user[rows]]
+
+        train, natural = drawn("train", 0, settings.train_records)
+        test, test_natural = drawn("test", 1, settings.test_records)
+        info = sequences_info("reddit", "real", sha256, settings.vocabulary, len(train), clients)
+        return Dataset(info, train, test, natural, test_natural=test_natural)
 
     @staticmethod
     def not_covered(settings: RedditSettings) -> list[str]:
@@ -160,7 +152,9 @@ def _decode(parts: Parts, vocabulary: int) -> Arrays:
             for name, user in read_users(path, LeafFile[Redditor], counted=False):
                 owner = users.setdefault(name, len(users))
                 for x, y in zip(user.x, user.y, strict=True):
-                    for tokens, targets, counts in zip(*y.beside(x), strict=True):
+                    for tokens, targets, counts in zip(
+                        x, y.target_tokens, y.count_tokens, strict=True
+                    ):
                         words = [came.setdefault(word, len(came)) for word in (*tokens, *targets)]
                         rows.append([*words, *counts, owner])
         found[part] = np.array(rows, np.int64).reshape(-1, 3 * LENGTH + 1)

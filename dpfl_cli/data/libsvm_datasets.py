@@ -7,7 +7,7 @@ different seeds solve the same problem.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,12 +15,22 @@ import numpy as np
 from pydantic import NonNegativeInt
 
 from dpfl_cli.config.component import Count, Seed, Settings, component
-from dpfl_cli.config.errors import ConfigError, DataError
+from dpfl_cli.config.errors import DataError
 from dpfl_cli.config.own_files import OwnPath
 from dpfl_cli.config.paths import expanded
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
+from dpfl_cli.data.federation import Dataset, DatasetInfo
 from dpfl_cli.data.libsvm import SparseRecords, parse_libsvm
-from dpfl_cli.data.loading import HeldOut, fraction_of, unit_rows, used
+from dpfl_cli.data.loading import (
+    HeldOut,
+    Kept,
+    Pair,
+    Pairs,
+    fraction_of,
+    later,
+    own_paths,
+    unit_rows,
+    used,
+)
 from dpfl_cli.data.sources import (
     content_sha256,
     kept_until_changed,
@@ -98,20 +108,19 @@ class LibsvmFiles:
     """The files that a dataset reads, and their facts.
 
     Attributes:
-      test: None where no test file is used.
+      paths: of the training file, and of the test file where one is used.
       sha256: of all content.
       records, dimension, classes: of the training file: N, d, c.
     """
 
-    train: Path
-    test: Path | None
+    paths: tuple[Path, ...]
     sha256: str
     records: int
     dimension: int
     classes: int = 2
 
 
-class LibsvmDataset:
+class LibsvmDataset(Kept):
     """Features [N, d] float64 and classes [N] int64 of a training file, with a test split from a
     file or held out. A data set of the catalogue is known in size before its files are read.
     """
@@ -122,23 +131,22 @@ class LibsvmDataset:
     test_size = 0  # records of the test file
 
     @classmethod
-    def files(cls, settings: Any) -> LibsvmFiles:
+    def content(cls, settings: Any) -> LibsvmFiles:
         """Finds and verifies the files."""
         found, tested = locate(cls.name), 0
         if isinstance(settings, WithTestFile):
             tested = used(cls.name, "test_records", settings.test_records, cls.test_size)
-        test = found[f"{cls.name}.t"] if tested else None
-        return LibsvmFiles(found[cls.name], test, content_sha256(found), cls.size, cls.dimension)
+        paths = tuple(found.values())[: 2 if tested else 1]
+        return LibsvmFiles(paths, content_sha256(found), cls.size, cls.dimension)
 
     @classmethod
-    def info(cls, settings: Any) -> DatasetInfo:
-        """What is known of the data; the checksum covers whole files, whatever part of them is
-        used.
+    def make(cls, settings: Any, files: LibsvmFiles) -> Dataset:
+        """The files are read when a record is looked at; the checksum covers whole files, whatever
+        part of them is used.
         """
-        files = cls.files(settings)
         held = _held_out(settings, files.records)
         note = " left beside the test records" if held else ""
-        return DatasetInfo(
+        info = DatasetInfo(
             name=cls.name,
             source="real",
             sha256=files.sha256,
@@ -146,12 +154,8 @@ class LibsvmDataset:
             classes=files.classes,
             records=used(cls.name, "records", settings.records, files.records - held, note),
         )
-
-    @classmethod
-    def load(cls, settings: Any, seed: int) -> Dataset:
-        """The records; they do not depend on the run's seed."""
-        info = cls.info(settings)
-        return Dataset(info, *_records(cls.files(settings), settings))
+        train, test = later(partial(_records, files, settings))
+        return Dataset(info, train, test if held or files.paths[1:] else None)
 
 
 @component("dataset", "libsvm", revision=1, settings=LibsvmSettings)
@@ -167,20 +171,10 @@ class Libsvm(LibsvmDataset):
         return [taken] if settings.dimension is None else []
 
     @classmethod
-    def files(cls, settings: Any) -> LibsvmFiles:
+    def content(cls, settings: Any) -> LibsvmFiles:
         """Reads the files: their sizes are not known otherwise."""
-        if settings.path is None:
-            raise ConfigError(
-                "dataset.path: missing; name a file in LIBSVM's format, as dataset.path=FILE"
-            )
-        if settings.test_path is not None and settings.test_fraction:
-            raise ConfigError(
-                f"dataset.test_fraction={settings.test_fraction:g}: dataset.test_path already "
-                "names the test records; drop one"
-            )
-        given = {"train": settings.path, "test": settings.test_path}
-        paths = {part: expanded(path) for part, path in given.items() if path is not None}
-        read = [read_libsvm(path) for path in paths.values()]
+        paths = tuple(map(expanded, own_paths(settings, "FILE").values()))
+        read = [read_libsvm(path) for path in paths]
         dimension = settings.dimension or max(records.dimension for records in read)
         if not dimension:
             raise DataError(
@@ -192,8 +186,9 @@ class Libsvm(LibsvmDataset):
                     f"{records.name}: index {records.dimension} is beyond dataset.dimension="
                     f"{dimension}; write at least that, or null for the largest index"
                 )
-        train, test, classes = paths["train"], paths.get("test"), len(label_values(read[0]))
-        return LibsvmFiles(train, test, content_sha256(paths), len(read[0]), dimension, classes)
+        sha256 = content_sha256(dict(zip(("train", "test"), paths, strict=False)))
+        classes = len(label_values(read[0]))
+        return LibsvmFiles(paths, sha256, len(read[0]), dimension, classes)
 
 
 @component("dataset", "ijcnn1", revision=1, settings=Ijcnn1Settings)
@@ -267,10 +262,9 @@ def _held_out(options: LibsvmOptions, size: int) -> int:
     return fraction_of(getattr(options, "test_fraction", 0.0), size, f"{size} records")
 
 
-@lru_cache(maxsize=4)
-def _records(files: LibsvmFiles, options: LibsvmOptions) -> tuple[Records, Records | None]:
-    """Training and test records."""
-    pool = read_libsvm(files.train)
+def _records(files: LibsvmFiles, options: LibsvmOptions) -> Pairs:
+    """Of the training and of the test records, which may be none."""
+    pool, *tested = map(read_libsvm, files.paths)
     values = label_values(pool)
     mixed = stream_generator(options.shuffle_seed, "data").permutation(len(pool))
     held, rest = np.split(mixed, [_held_out(options, len(pool))])
@@ -279,7 +273,7 @@ def _records(files: LibsvmFiles, options: LibsvmOptions) -> tuple[Records, Recor
         train = np.sort(train)
         train = train[np.argsort(pool.labels[train], kind="stable")]
 
-    def made(records: SparseRecords, rows: np.ndarray) -> Records:
+    def made(records: SparseRecords, rows: np.ndarray) -> Pair:
         labels = records.labels[rows]
         targets = np.searchsorted(values, labels).clip(max=len(values) - 1)
         strange = np.flatnonzero(values[targets] != labels)
@@ -287,10 +281,10 @@ def _records(files: LibsvmFiles, options: LibsvmOptions) -> tuple[Records, Recor
             raise records.error(rows[strange[0]], f"the label is none of those in {pool.name}")
         features = records.dense(rows, files.dimension)
         scaled = unit_rows(features) if options.normalise else features
-        return Records(scaled, targets.astype(np.int64))
+        return scaled, targets.astype(np.int64)
 
-    if files.test is not None:
-        tested = read_libsvm(files.test)
-        rows = np.arange(len(tested))[: getattr(options, "test_records", None)]
-        return made(pool, train), made(tested, rows)
-    return made(pool, train), made(pool, np.sort(held)) if len(held) else None
+    test, rows = pool, np.sort(held)
+    if tested:
+        (test,) = tested
+        rows = np.arange(len(test))[: getattr(options, "test_records", None)]
+    return made(pool, train), made(test, rows)

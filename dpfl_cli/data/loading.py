@@ -1,7 +1,10 @@
 """What loaders of data sets share: how many records are used, which are held out for testing."""
 
-from collections.abc import Callable, Iterable
-from typing import Annotated
+import logging
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -10,7 +13,14 @@ from dpfl_cli.config.component import Count, Settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 
+logger = logging.getLogger("dpfl")
 HeldOut = Annotated[float, Field(ge=0, lt=1)]  # share of the records that are for testing
+
+
+@lru_cache(maxsize=64)
+def warn_once(line: str) -> None:
+    """Once in a process."""
+    logger.warning("WARNING: %s", line)
 
 
 class UsedSettings(Settings):
@@ -18,6 +28,79 @@ class UsedSettings(Settings):
 
     train_records: Count | None = None
     test_records: Count | None = None
+
+
+class Kept:
+    """A data set that does not depend on the run's seed: made once for its settings and what it is
+    made of, and kept in the process.
+    """
+
+    make: Callable[[Any, Any], Dataset]  # from the settings and `content`
+
+    @staticmethod
+    def content(settings: Any) -> Hashable:
+        """What the records are made of besides the settings: files that are found and verified."""
+        return None
+
+    @classmethod
+    def info(cls, settings: Any) -> DatasetInfo:
+        """What is known of it; checksums cover whole files, whatever part of them is used."""
+        return cls.load(settings, 0).info
+
+    @classmethod
+    def load(cls, settings: Any, seed: int) -> Dataset:
+        """The records."""
+        return kept(_Wanted(cls, settings.model_dump_json(), cls.content(settings), settings))
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    kind: type[Kept]
+    values: str
+    content: Hashable
+    settings: Settings = field(compare=False)  # which may hold lists
+
+
+@lru_cache(maxsize=4)
+def kept(wanted: _Wanted) -> Dataset:
+    """The data set; the last four are kept."""
+    return wanted.kind.make(wanted.settings, wanted.content)
+
+
+Pair = tuple[np.ndarray, np.ndarray]  # features and targets
+Pairs = tuple[Pair, Pair]  # of training and of test records
+
+
+def later(make: Callable[[], Sequence[Pair]]) -> tuple[Records, Records]:
+    """Training and test records, made when one of them is first looked at."""
+    made = cache(make)
+
+    def records(part: int) -> Records:
+        return Records(lambda: made()[part][0], lambda: made()[part][1])
+
+    return records(0), records(1)
+
+
+def drawn_later(
+    info: DatasetInfo,
+    train: Sequence[int],
+    test: Sequence[int],
+    draw: Callable[[], Iterable[Pairs]],
+) -> Dataset:
+    """Clients with so many training and test records each, drawn when one is first looked at.
+
+    Args:
+      draw: makes clients' records, in their order, as many clients at once as it likes.
+    """
+
+    def together() -> list[Pair]:
+        parts = (zip(*clients, strict=True) for clients in zip(*draw(), strict=True))
+        return [(np.concatenate(features), np.concatenate(targets)) for features, targets in parts]
+
+    records, tests = later(together)
+    natural, test_natural = (np.repeat(np.arange(len(counts)), counts) for counts in (train, test))
+    known = tests if any(test) else None
+    return Dataset(info, records, known, natural, test_natural=test_natural)
 
 
 def used(name: str, field: str, wanted: int | None, there: int, note: str = "") -> int:
@@ -30,6 +113,22 @@ def used(name: str, field: str, wanted: int | None, there: int, note: str = "") 
             "null for all"
         )
     return there if wanted is None else wanted
+
+
+def own_paths(settings: Any, example: str) -> dict[str, str]:
+    """The files of a user's records by the setting that names them, `path` and maybe `test_path`; a
+    ConfigError where none is named, or test records are both named and held out.
+    """
+    if settings.path is None:
+        raise ConfigError(f"dataset.path: missing; name a file, as dataset.path={example}")
+    if settings.test_path is None:
+        return {"path": settings.path}
+    if settings.test_fraction:
+        raise ConfigError(
+            f"dataset.test_fraction={settings.test_fraction:g}: dataset.test_path already names "
+            "the test records; drop one"
+        )
+    return {"path": settings.path, "test_path": settings.test_path}
 
 
 def fraction_of(fraction: float, size: int, what: str) -> int:

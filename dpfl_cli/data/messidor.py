@@ -15,7 +15,6 @@ are not offered: objectives see records by number, without a step to draw them f
 
 import re
 import warnings
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +25,7 @@ from dpfl_cli.config.component import Seed, Settings, Share, component
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.catalogue import FOLDERS
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.folders import Arrays, decoded, files_below, folder_dataset
+from dpfl_cli.data.folders import Arrays, FolderDataset, decoded, files_below
 from dpfl_cli.data.loading import held_out, split_dataset
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import read_table
@@ -68,43 +67,42 @@ def cropped(image: np.ndarray) -> np.ndarray:
     return image[rows][:, columns] if rows.any() else image
 
 
-@lru_cache(maxsize=2)
-def load_messidor(folder: Path, settings: MessidorSettings) -> Dataset:
-    """The data set in a folder; a run keeps what it read first, as files do not change under a
-    run.
-    """
-    images, tables = files_below(folder, IMAGES), files_below(folder, (".csv",))
-    if not images or not tables:
-        what = "tables in csv" if images else "images"
-        raise DataError(f"{folder}: no {what}; put {FOLDERS['messidor'].layout} there")
-    graded = _graded(images, tables, folder)
-    used = {name: images[name] for name in graded}
-    key, side = f"{DECODER} side={settings.side}", settings.side
-    sha256, arrays = decoded("messidor", used | tables, key, lambda: _decode(used, side))
-    names, grades = zip(*graded.values(), strict=True)
-    departments, hospital = np.unique(names, return_inverse=True)
-    clients = len(departments)
-    draws = (stream_generator(settings.data_seed, "data", number) for number in range(clients))
-    return split_dataset(
-        lambda count: DatasetInfo("messidor", "real", sha256, (3, side, side), 2, count, clients),
-        Records(
-            normalised(arrays["images"]),
-            (np.array(grades) >= settings.positive_grade).astype(np.int64),
-        ),
-        hospital,
-        held_out(hospital, settings.test_fraction, draws),
-    )
-
-
 @component("dataset", "messidor", revision=1, settings=MessidorSettings)
-class Messidor:
+class Messidor(FolderDataset):
     """Messidor: fundus photographs of three hospitals, with or without diabetic retinopathy
     (Decenciere et al. 2014).
 
     Images [N, 3, side, side] float32 and labels [N] int64.
     """
 
-    info, load = folder_dataset("messidor", load_messidor)
+    name = "messidor"
+
+    @staticmethod
+    def make(settings: MessidorSettings, folder: Path) -> Dataset:
+        """Of the files in the folder."""
+        images, tables = files_below(folder, IMAGES), files_below(folder, (".csv",))
+        if not images or not tables:
+            what = "tables in csv" if images else "images"
+            raise DataError(f"{folder}: no {what}; put {FOLDERS['messidor'].layout} there")
+        graded = _graded(images, tables, folder)
+        used = {name: images[name] for name in graded}
+        key, side = f"{DECODER} side={settings.side}", settings.side
+        sha256, arrays = decoded("messidor", used | tables, key, lambda: _decode(used, side))
+        names, grades = zip(*graded.values(), strict=True)
+        departments, hospital = np.unique(names, return_inverse=True)
+        clients = len(departments)
+        draws = (stream_generator(settings.data_seed, "data", number) for number in range(clients))
+        return split_dataset(
+            lambda count: DatasetInfo(
+                "messidor", "real", sha256, (3, side, side), 2, count, clients
+            ),
+            Records(
+                normalised(arrays["images"]),
+                (np.array(grades) >= settings.positive_grade).astype(np.int64),
+            ),
+            hospital,
+            held_out(hospital, settings.test_fraction, draws),
+        )
 
 
 def _graded(

@@ -8,7 +8,6 @@ red, then green, then blue, row by row.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,9 +16,9 @@ from pydantic import NonNegativeInt, model_validator
 
 from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError, DataError
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Records, Source
+from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.idx import SIDE, Part, idx_file, read_idx
-from dpfl_cli.data.loading import UsedSettings, ranks, used
+from dpfl_cli.data.loading import Kept, UsedSettings, ranks, used
 from dpfl_cli.data.sources import content_sha256, digest, locate, read_uncompressed
 from dpfl_cli.data.streams import stream_generator
 
@@ -46,7 +45,7 @@ class ImageSettings(UsedSettings):
         return self
 
 
-class Pictures:
+class Pictures(Kept):
     """Images [N, *shape] float32 and labels [N] int64 in 0..classes - 1, which do not depend on the
     run's seed.
     """
@@ -84,9 +83,9 @@ class Pictures:
         return images
 
     @classmethod
-    def origin(cls, settings: Any) -> Origin:
+    def content(cls, settings: Any) -> Origin:
         """Finds and verifies the files."""
-        return Origin(cls, cls, content_sha256(locate(cls.name)))
+        return Origin(cls, content_sha256(locate(cls.name)))
 
     @classmethod
     def features(cls, images: np.ndarray, origin: Origin, settings: Any) -> np.ndarray:
@@ -94,35 +93,41 @@ class Pictures:
         return np.divide(images, np.float32(255), order="C", dtype=np.float32)
 
     @classmethod
-    def info(cls, settings: Any) -> DatasetInfo:
-        """Finds and verifies the files; the checksum covers all of them, whatever part of them is
-        used.
-        """
-        return cls.load(settings, 0).info
+    def make(cls, settings: Any, origin: Origin) -> Dataset:
+        """Neither images nor labels are read unless they are looked at."""
+        pictures, components = origin.pictures, getattr(settings, "pca", None)
+        standin = {} if pictures is cls else {"standin": cls.standin}
+        train, test_part, test = _split(cls.name, pictures, bool(standin), settings)
+        info = DatasetInfo(
+            name=cls.name,
+            source="standin" if standin else "real",
+            sha256=origin.sha256,
+            feature_shape=cls.shape if components is None else (components,),
+            classes=cls.classes,
+            records=len(train),
+            details=standin,
+        )
 
-    @classmethod
-    def load(cls, settings: Any, seed: int) -> Dataset:
-        """The records; they do not depend on the seed."""
-        return _dataset(cls.origin(settings), settings)
+        def records(part: Part, rows: np.ndarray) -> Records:
+            return Records(
+                lambda: cls.features(pictures.images(part)[rows], origin, settings),
+                lambda: pictures.labels(part)[rows],
+            )
+
+        return Dataset(info, records("train", train), records(test_part, test))
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the records of a data set come from: its published files, or what stands in for them.
+    """Where the records of a data set come from.
 
     Attributes:
-      made: what gives images and labels: the data set itself, or another.
+      pictures: what gives images and labels: the data set itself, or what stands in for it.
       sha256: of all content.
     """
 
-    data: type[Pictures]
-    made: type[Pictures]
+    pictures: type[Pictures]
     sha256: str
-
-    @property
-    def source(self) -> Source:
-        """What results say of it."""
-        return "real" if self.made is self.data else "standin"
 
 
 class Images(Pictures):
@@ -216,38 +221,15 @@ def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return records[:, 1:].reshape(-1, *Cifar10.shape), labels
 
 
-@lru_cache(maxsize=2)
-def _dataset(origin: Origin, settings: Any) -> Dataset:
-    """Kept by content, which is why the origin is an argument."""
-    data, made, components = origin.data, origin.made, getattr(settings, "pca", None)
-    train, test_part, test = _split(origin, settings)
-    info = DatasetInfo(
-        name=data.name,
-        source=origin.source,
-        sha256=origin.sha256,
-        feature_shape=data.shape if components is None else (components,),
-        classes=data.classes,
-        records=len(train),
-        details={} if made is data else {"standin": data.standin},
-    )
-
-    def records(part: Part, rows: np.ndarray) -> Records:
-        return Records(
-            lambda: data.features(made.images(part)[rows], origin, settings),
-            lambda: made.labels(part)[rows],
-        )
-
-    return Dataset(info, records("train", train), records(test_part, test))
-
-
-def _split(origin: Origin, settings: Any) -> tuple[np.ndarray, Part, np.ndarray]:
+def _split(
+    name: str, source: type[Pictures], standin: bool, settings: Any
+) -> tuple[np.ndarray, Part, np.ndarray]:
     """Numbers of the records that train, the part that the test records are from, and their
     numbers.
 
     Raises:
       ConfigError: more records are asked for than there are, or none are left.
     """
-    name, source = origin.data.name, origin.made
     part: Part = "train"
     train, held_out = np.arange(source.size(part)), getattr(settings, "held_out", 0)
     fraction, wanted = getattr(settings, "test_fraction", 0.0), settings.train_records
@@ -265,7 +247,7 @@ def _split(origin: Origin, settings: Any) -> tuple[np.ndarray, Part, np.ndarray]
         train, test = train[~held], train[held]
     else:
         part, test = "test", np.arange(source.size("test"))
-    note = " (a stand-in)" if origin.source == "standin" else ""
+    note = " (a stand-in)" if standin else ""
     used(name, "train_records", wanted, len(train), note)
     used(name, "test_records", settings.test_records, len(test), note)
     if not len(test):

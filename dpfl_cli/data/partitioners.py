@@ -7,9 +7,11 @@ replacement; never a record to two clients. All are determined by the run's seed
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
+from numpy.random import Generator
 from pydantic import NonNegativeInt, PositiveFloat
 
 from dpfl_cli.config.component import Count, Seed, Settings, component
@@ -68,6 +70,7 @@ class MixedSettings(Settings):
 class Dealt:
     """As many clients as are asked for, or as the data come with."""
 
+    deal: Callable[[Any, Dataset, int, Generator], Partition]  # of so many clients
     each = "records_per_client"  # the setting that says how many records a client needs
     by_class = ""  # the name of one that deals records by their classes
 
@@ -90,16 +93,26 @@ class Dealt:
             _check(cls.each, each, needed, total, info, "partitioner.clients")
         return clients
 
+    @classmethod
+    def partition(cls, settings: Any, dataset: Dataset, seed: int) -> Partition:
+        """What `deal` makes with the generator of the partition's own seed where it has one, of the
+        run's else.
+        """
+        own = getattr(settings, "seed", None)
+        generator = stream_generator(seed if own is None else own, "partition")
+        return cls.deal(settings, dataset, cls.clients(settings, dataset.info), generator)
+
 
 @component("partitioner", "iid", revision=1, settings=IidSettings)
 class Iid(Dealt):
     """Records dealt uniformly at random; sizes differ by at most one."""
 
-    @classmethod
-    def partition(cls, settings: IidSettings, dataset: Dataset, seed: int) -> Partition:
+    @staticmethod
+    def deal(
+        settings: IidSettings, dataset: Dataset, clients: int, generator: Generator
+    ) -> Partition:
         """A random permutation of all records, or of a random sample of them, cut into M parts."""
-        clients = cls.clients(settings, dataset.info)
-        order = _generator(settings, seed).permutation(dataset.info.records)
+        order = generator.permutation(dataset.info.records)
         if settings.records_per_client is not None:
             order = order[: clients * settings.records_per_client]
         return Partition.from_lists(np.array_split(order, clients))
@@ -111,10 +124,11 @@ class Contiguous(Dealt):
     have the larger ones.
     """
 
-    @classmethod
-    def partition(cls, settings: ClientsSettings, dataset: Dataset, seed: int) -> Partition:
+    @staticmethod
+    def deal(
+        settings: ClientsSettings, dataset: Dataset, clients: int, generator: Generator
+    ) -> Partition:
         """Segments that are the records in order; nothing is drawn."""
-        clients = cls.clients(settings, dataset.info)
         return Partition.from_lists(np.array_split(np.arange(dataset.info.records), clients))
 
 
@@ -145,13 +159,13 @@ class Dirichlet(Dealt):
             )
         return super().clients(settings, info)
 
-    @classmethod
-    def partition(cls, settings: DirichletSettings, dataset: Dataset, seed: int) -> Partition:
+    @staticmethod
+    def deal(
+        settings: DirichletSettings, dataset: Dataset, clients: int, generator: Generator
+    ) -> Partition:
         """Segments of equal size (clientwise; sorted by class within a client), or of all records
         (classwise).
         """
-        clients = cls.clients(settings, dataset.info)
-        generator = _generator(settings, seed)
         pools = _class_pools(dataset, generator)
         if settings.kind == "classwise":
             return _classwise(pools, clients, settings.alpha, generator)
@@ -169,13 +183,14 @@ class Shards(Dealt):
 
     each, by_class = "shards_per_client", "shards"
 
-    @classmethod
-    def partition(cls, settings: ShardsSettings, dataset: Dataset, seed: int) -> Partition:
+    @staticmethod
+    def deal(
+        settings: ShardsSettings, dataset: Dataset, clients: int, generator: Generator
+    ) -> Partition:
         """Segments made of `shards_per_client` shards each; within a class, records are in random
         order.
         """
-        clients, each = cls.clients(settings, dataset.info), settings.shards_per_client
-        generator = _generator(settings, seed)
+        each = settings.shards_per_client
         by_class = np.concatenate(_class_pools(dataset, generator))
         shards = np.array_split(by_class, clients * each)
         dealt = generator.permutation(len(shards)).reshape(clients, each)
@@ -185,15 +200,15 @@ class Shards(Dealt):
 
 
 @component("partitioner", "mixed", revision=1, settings=MixedSettings)
-class Mixed:
+class Mixed(Dealt):
     """One client for each class: a share of a uniform draw, and more records of its own class.
 
     Zhang, Fay, Johansson 2023 (arXiv 2308.01139), section 5: of MNIST, 10,000 records drawn
     uniformly and dealt equally to ten clients, then 2,850 others of class k to client k.
     """
 
-    @staticmethod
-    def clients(settings: MixedSettings, info: DatasetInfo) -> int:
+    @classmethod
+    def clients(cls, settings: MixedSettings, info: DatasetInfo) -> int:
         """M, the number of classes, checked against the number of records; refuses data without
         classes.
         """
@@ -204,12 +219,13 @@ class Mixed:
         return classes
 
     @staticmethod
-    def partition(settings: MixedSettings, dataset: Dataset, seed: int) -> Partition:
+    def deal(
+        settings: MixedSettings, dataset: Dataset, clients: int, generator: Generator
+    ) -> Partition:
         """Segments of a client's share of the draw (shares differ by at most one record), then its
         own class.
         """
-        clients, each = Mixed.clients(settings, dataset.info), settings.own_class_records
-        order = _generator(settings, seed).permutation(dataset.info.records)
+        each, order = settings.own_class_records, generator.permutation(dataset.info.records)
         drawn, rest = np.split(order, [settings.uniform_records])
         labels = dataset.train.targets[rest]
         left = np.bincount(labels, minlength=clients)
@@ -225,11 +241,11 @@ class Mixed:
 
 
 @component("partitioner", "natural", revision=1, settings=DrawnSettings)
-class Natural:
+class Natural(Dealt):
     """The clients that the data come with, or some of them drawn at random."""
 
-    @staticmethod
-    def clients(settings: DrawnSettings, info: DatasetInfo) -> int:
+    @classmethod
+    def clients(cls, settings: DrawnSettings, info: DatasetInfo) -> int:
         """M; refuses data that come without clients."""
         if info.clients is None:
             raise ConfigError(
@@ -244,21 +260,17 @@ class Natural:
         return settings.clients or info.clients
 
     @staticmethod
-    def partition(settings: DrawnSettings, dataset: Dataset, seed: int) -> Partition:
+    def deal(
+        settings: DrawnSettings, dataset: Dataset, clients: int, generator: Generator
+    ) -> Partition:
         """Segments in the order of client numbers, records in the order of the data."""
-        clients, everyone = Natural.clients(settings, dataset.info), dataset.info.clients
         assert dataset.natural is not None
-        assert everyone is not None
+        everyone = dataset.info.clients or 0
         whole = _by_group(np.arange(len(dataset.natural)), dataset.natural, everyone)
         if clients == everyone:
             return whole
-        chosen = _generator(settings, seed).choice(everyone, clients, replace=False)
+        chosen = generator.choice(everyone, clients, replace=False)
         return whole.of(np.sort(chosen))
-
-
-def _generator(settings: DrawnSettings | MixedSettings, seed: int) -> np.random.Generator:
-    """Of the partition's own seed where it has one, of the run's else."""
-    return stream_generator(seed if settings.seed is None else settings.seed, "partition")
 
 
 def _check(field: str, value: int, needed: str, total: int, info: DatasetInfo, other: str) -> None:
@@ -280,7 +292,7 @@ def _classes(name: str, info: DatasetInfo) -> int:
     return info.classes
 
 
-def _class_pools(dataset: Dataset, generator: np.random.Generator) -> list[np.ndarray]:
+def _class_pools(dataset: Dataset, generator: Generator) -> list[np.ndarray]:
     """For each class, the numbers of its records in random order."""
     order = generator.permutation(dataset.info.records)
     pools = _by_group(order, dataset.train.targets[order], dataset.info.classes or 0)
@@ -293,7 +305,7 @@ def _by_group(records: np.ndarray, groups: np.ndarray, number: int) -> Partition
     return Partition.from_counts(records[np.argsort(groups, kind="stable")], counts)
 
 
-def log_gammas(generator: np.random.Generator, alpha: float, shape: tuple[int, int]) -> np.ndarray:
+def log_gammas(generator: Generator, alpha: float, shape: tuple[int, int]) -> np.ndarray:
     """min(alpha, 1) log g of independent Gamma(alpha) variates g, for `proportions`.
 
     For alpha <= 1, by Gamma(a) = Gamma(a + 1) U^(1/a), a log Gamma(a) is of moderate size for every
@@ -317,7 +329,7 @@ def proportions(logs: np.ndarray, alpha: float) -> np.ndarray:
 
 
 def _clientwise(
-    pools: list[np.ndarray], clients: int, each: int, alpha: float, generator: np.random.Generator
+    pools: list[np.ndarray], clients: int, each: int, alpha: float, generator: Generator
 ) -> Partition:
     """Every client's class counts, then its records from the front of what is left of the shuffled
     pools.
@@ -344,7 +356,7 @@ def _clientwise(
 
 
 def _classwise(
-    pools: list[np.ndarray], clients: int, alpha: float, generator: np.random.Generator
+    pools: list[np.ndarray], clients: int, alpha: float, generator: Generator
 ) -> Partition:
     """Each class cut at the cumulated proportions.
 

@@ -2,7 +2,6 @@
 `standins`."""
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Annotated
 
 import numpy as np
@@ -13,8 +12,9 @@ from dpfl_cli.config.component import Count, Seed, Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.fed_ixi import standardised, volumes_info
 from dpfl_cli.data.federation import Dataset, DatasetInfo
+from dpfl_cli.data.loading import Kept, Pair, Pairs, drawn_later
 from dpfl_cli.data.messidor import normalised
-from dpfl_cli.data.standins import EqualSettings, Pair, Pairs, drawn_later, some_at_once
+from dpfl_cli.data.standins import EqualSettings, some_at_once
 from dpfl_cli.data.streams import stream_generator
 
 Counts = Annotated[list[Count], Field(min_length=1)]
@@ -36,7 +36,7 @@ class IxiSynthSettings(Settings):
 
 
 @component("dataset", "ixi_synth", revision=1, settings=IxiSynthSettings)
-class IxiSynth:
+class IxiSynth(Kept):
     """Stands in for Fed-IXI: an ellipsoid brain in a shell of skull, its mask, and hospitals with
     other scanners.
 
@@ -49,37 +49,25 @@ class IxiSynth:
     """
 
     @staticmethod
-    def info(settings: IxiSynthSettings) -> DatasetInfo:
-        """Known from the settings alone; there is no content to hash."""
-        records, hospitals = sum(settings.train_records), len(settings.train_records)
-        if hospitals != len(settings.test_records) or hospitals > len(GAIN):
-            raise ConfigError(
-                f"dataset.train_records={settings.train_records} and dataset.test_records="
-                f"{settings.test_records}: one number for each hospital, as many in both and "
-                f"{len(GAIN)} at most"
-            )
-        return volumes_info("ixi_synth", "standin", "", tuple(settings.shape), records, hospitals)
-
-    @staticmethod
-    def load(settings: IxiSynthSettings, seed: int) -> Dataset:
+    def make(settings: IxiSynthSettings, content: None) -> Dataset:
         """Volumes [N, 1, x, y, z] float32, each of mean 0 and std 1, and masks [N, x, y, z]
         uint8.
         """
-        return _ixi(settings.model_dump_json())
+        train, test, shape = settings.train_records, settings.test_records, tuple(settings.shape)
+        if len(train) != len(test) or len(train) > len(GAIN):
+            raise ConfigError(
+                f"dataset.train_records={train} and dataset.test_records={test}: one number for "
+                f"each hospital, as many in both and {len(GAIN)} at most"
+            )
 
+        def draw() -> Iterator[Pairs]:
+            for hospital, (first, rest) in enumerate(zip(train, test, strict=True)):
+                generator = stream_generator(settings.data_seed, "data", hospital)
+                volumes, masks = _brains(hospital, first + rest, shape, generator)
+                yield (volumes[:first], masks[:first]), (volumes[first:], masks[first:])
 
-@lru_cache(maxsize=2)
-def _ixi(dumped: str) -> Dataset:
-    settings = IxiSynthSettings.model_validate_json(dumped)
-    train, test = settings.train_records, settings.test_records
-
-    def draw() -> Iterator[Pairs]:
-        for hospital, (first, rest) in enumerate(zip(train, test, strict=True)):
-            generator = stream_generator(settings.data_seed, "data", hospital)
-            volumes, masks = _brains(hospital, first + rest, tuple(settings.shape), generator)
-            yield (volumes[:first], masks[:first]), (volumes[first:], masks[first:])
-
-    return drawn_later(IxiSynth.info(settings), train, test, draw)
+        info = volumes_info("ixi_synth", "standin", "", shape, sum(train), len(train))
+        return drawn_later(info, train, test, draw)
 
 
 def _brains(
@@ -136,7 +124,7 @@ class MessidorSynthSettings(EqualSettings):
 
 
 @component("dataset", "messidor_synth", revision=1, settings=MessidorSynthSettings)
-class MessidorSynth:
+class MessidorSynth(Kept):
     """Stands in for Messidor: drawn fundus images, in class 1 with dark red spots and yellow blobs.
 
     Of width W: an orange disc of radius .45 W, darker towards its edge, on black; a bright optic
@@ -149,40 +137,31 @@ class MessidorSynth:
     """
 
     @staticmethod
-    def info(settings: MessidorSynthSettings) -> DatasetInfo:
-        """Known from the settings alone; there is no content to hash."""
-        shape = (3, settings.side, settings.side)
-        records = settings.clients * settings.train_records
-        return DatasetInfo("messidor_synth", "standin", "", shape, 2, records, settings.clients)
-
-    @staticmethod
-    def load(settings: MessidorSynthSettings, seed: int) -> Dataset:
+    def make(settings: MessidorSynthSettings, content: None) -> Dataset:
         """Images [N, 3, side, side] float32, scaled by ImageNet's means and stds, and labels [N]
         int64.
         """
-        return _messidor(settings)
+        each, side = (settings.train_records, settings.test_records), settings.side
 
+        def drawn(hospital: int, key: int) -> Pair:
+            generator = stream_generator(settings.data_seed, "data", hospital, key)
+            sick = np.arange(each[key]) < round(POSITIVE * each[key])
+            labels = generator.permutation(sick.astype(np.int64))
+            images = [
+                fundus_images(hospital, labels[some], side, generator, settings.lesion_size)
+                for some in some_at_once(len(labels), 8 * side**2)
+            ]
+            return normalised(np.concatenate(images)), labels
 
-@lru_cache(maxsize=2)
-def _messidor(settings: MessidorSynthSettings) -> Dataset:
-    each, side = (settings.train_records, settings.test_records), settings.side
+        def draw() -> Iterator[Pairs]:
+            for hospital in range(settings.clients):
+                yield drawn(hospital, 0), drawn(hospital, 1)
 
-    def drawn(hospital: int, key: int) -> Pair:
-        generator = stream_generator(settings.data_seed, "data", hospital, key)
-        sick = np.arange(each[key]) < round(POSITIVE * each[key])
-        labels = generator.permutation(sick.astype(np.int64))
-        images = [
-            fundus_images(hospital, labels[some], side, generator, settings.lesion_size)
-            for some in some_at_once(len(labels), 8 * side**2)
-        ]
-        return normalised(np.concatenate(images)), labels
-
-    def draw() -> Iterator[Pairs]:
-        for hospital in range(settings.clients):
-            yield drawn(hospital, 0), drawn(hospital, 1)
-
-    train, test = ([count] * settings.clients for count in each)
-    return drawn_later(MessidorSynth.info(settings), train, test, draw)
+        train, test = ([count] * settings.clients for count in each)
+        info = DatasetInfo(
+            "messidor_synth", "standin", "", (3, side, side), 2, sum(train), settings.clients
+        )
+        return drawn_later(info, train, test, draw)
 
 
 def fundus_images(

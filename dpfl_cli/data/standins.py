@@ -5,8 +5,8 @@ of them come with clients and with test records of each client, depend on `datas
 not on the run's seed, and are kept in the process.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, lru_cache, partial
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from numpy.random import Generator
@@ -15,17 +15,16 @@ from pydantic import Field
 from dpfl_cli.config.component import Count, Seed, Settings, component
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data.characters import ORIGINS, characters, origin_files
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
+from dpfl_cli.data.federation import Dataset, DatasetInfo
 from dpfl_cli.data.idx import SIDE, Part
 from dpfl_cli.data.leaf_femnist import CLASSES
 from dpfl_cli.data.leaf_reddit import IGNORED, LENGTH, PAD, sequences_info
+from dpfl_cli.data.loading import Kept, Pair, Pairs, drawn_later
 from dpfl_cli.data.sources import content_sha256
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.threads import slices
 
 AT_ONCE = 1 << 22  # numbers that a step works on at once
-Pair = tuple[np.ndarray, np.ndarray]  # features and targets
-Pairs = tuple[Pair, Pair]  # of training and of test records
 
 
 class EqualSettings(Settings):
@@ -37,33 +36,6 @@ class EqualSettings(Settings):
     train_records: Count
     test_records: Count
     data_seed: Seed = 0
-
-
-def drawn_later(
-    info: DatasetInfo,
-    train: Sequence[int],
-    test: Sequence[int],
-    draw: Callable[[], Iterable[Pairs]],
-) -> Dataset:
-    """Clients with so many training and test records each, drawn when one is first looked at.
-
-    Args:
-      draw: makes clients' records, in their order, as many clients at once as it likes.
-    """
-
-    @cache
-    def drawn() -> list[list[np.ndarray]]:
-        """Features and targets of the training records, and of the test records."""
-        return [
-            [np.concatenate(some) for some in zip(*part, strict=True)]
-            for part in zip(*draw(), strict=True)
-        ]
-
-    def records(part: int) -> Records:
-        return Records(lambda: drawn()[part][0], lambda: drawn()[part][1])
-
-    natural, test_natural = (np.repeat(np.arange(len(counts)), counts) for counts in (train, test))
-    return Dataset(info, records(0), records(1), natural, test_natural=test_natural)
 
 
 def some_at_once(count: int, values: int) -> list[slice]:
@@ -80,7 +52,7 @@ class FemnistSynthSettings(EqualSettings):
 
 
 @component("dataset", "femnist_synth", revision=1, settings=FemnistSynthSettings)
-class FemnistSynth:
+class FemnistSynth(Kept):
     """Stands in for FEMNIST: 62 classes of 28x28 images made of MNIST and Fashion-MNIST; there are
     no writers.
 
@@ -90,40 +62,30 @@ class FemnistSynth:
 
     sources = ORIGINS
 
-    @classmethod
-    def info(cls, settings: FemnistSynthSettings) -> DatasetInfo:
-        """Finds and verifies the files of MNIST and Fashion-MNIST; the checksum covers all of
-        them.
-        """
+    @staticmethod
+    def content(settings: FemnistSynthSettings) -> str:
+        """The checksum of the files of MNIST and Fashion-MNIST."""
         try:
-            sha256 = content_sha256(origin_files(ORIGINS))
+            return content_sha256(origin_files(ORIGINS))
         except DataError as error:
             raise DataError(f"{error} (femnist_synth is made of it)") from error
-        records = settings.clients * settings.train_records
-        return DatasetInfo(
-            "femnist_synth", "standin", sha256, (SIDE, SIDE), CLASSES, records, settings.clients
-        )
 
-    @classmethod
-    def load(cls, settings: FemnistSynthSettings, seed: int) -> Dataset:
+    @staticmethod
+    def make(settings: FemnistSynthSettings, sha256: str) -> Dataset:
         """Images [N, 28, 28] float32 in [0, 1] and labels [N] int64."""
-        return _femnist(cls.info(settings).sha256, settings)
+        clients, each = settings.clients, (settings.train_records, settings.test_records)
 
+        def drawn(part: Part, key: int) -> Pair:
+            generator = stream_generator(settings.data_seed, "data", key)
+            labels = generator.permutation(np.arange(clients * each[key]) % CLASSES)
+            images = characters(part, labels, partial(_another, part, generator))
+            return np.divide(images, np.float32(255), dtype=np.float32), labels
 
-@lru_cache(maxsize=2)
-def _femnist(sha256: str, settings: FemnistSynthSettings) -> Dataset:
-    """Kept by content, which is why the checksum is an argument."""
-    clients, each = settings.clients, (settings.train_records, settings.test_records)
-
-    def made(part: Part, key: int) -> Pair:
-        generator = stream_generator(settings.data_seed, "data", key)
-        labels = generator.permutation(np.arange(clients * each[key]) % CLASSES)
-        images = characters(part, labels, partial(_another, part, generator))
-        return np.divide(images, np.float32(255), dtype=np.float32), labels
-
-    train, test = ([count] * clients for count in each)
-    info = FemnistSynth.info(settings)
-    return drawn_later(info, train, test, lambda: [(made("train", 0), made("test", 1))])
+        train, test = ([count] * clients for count in each)
+        info = DatasetInfo(
+            "femnist_synth", "standin", sha256, (SIDE, SIDE), CLASSES, sum(train), clients
+        )
+        return drawn_later(info, train, test, lambda: [(drawn("train", 0), drawn("test", 1))])
 
 
 def _another(
@@ -158,7 +120,7 @@ class RedditSynthSettings(EqualSettings):
 
 
 @component("dataset", "reddit_synth", revision=1, settings=RedditSynthSettings)
-class RedditSynth:
+class RedditSynth(Kept):
     """Stands in for Reddit: sequences of a Markov chain on tokens, most of it shared by the
     clients.
 
@@ -171,38 +133,28 @@ class RedditSynth:
     """
 
     @staticmethod
-    def info(settings: RedditSynthSettings) -> DatasetInfo:
-        """Known from the settings alone; there is no content to hash."""
-        records = settings.clients * settings.train_records
-        return sequences_info(
-            "reddit_synth", "standin", "", settings.vocabulary, records, settings.clients
-        )
-
-    @staticmethod
-    def load(settings: RedditSynthSettings, seed: int) -> Dataset:
+    def make(settings: RedditSynthSettings, content: None) -> Dataset:
         """Tokens [N, 10] int64 and next tokens [N, 10] int64, -1 where the next is padding."""
-        return _reddit(settings)
+        clients, each = settings.clients, settings.train_records
 
+        def draw() -> Iterator[Pairs]:
+            words = settings.vocabulary - 2
+            weights = np.arange(1, words + 1) ** -ZIPF
+            shared = _successors(weights, words, stream_generator(settings.data_seed, "data", 0))
+            for client in range(clients):
+                generator = stream_generator(settings.data_seed, "data", 1 + client)
+                successors = shared.copy()
+                remixed = generator.permutation(words)[: round(settings.remixed * words)]
+                successors[remixed] = _successors(weights, len(remixed), generator)
+                count = each + settings.test_records
+                tokens, following = _sequences(weights, successors, count, generator)
+                yield (tokens[:each], following[:each]), (tokens[each:], following[each:])
 
-@lru_cache(maxsize=4)
-def _reddit(settings: RedditSynthSettings) -> Dataset:
-    clients, each = settings.clients, settings.train_records
-
-    def draw() -> Iterator[Pairs]:
-        words = settings.vocabulary - 2
-        weights = np.arange(1, words + 1) ** -ZIPF
-        shared = _successors(weights, words, stream_generator(settings.data_seed, "data", 0))
-        for client in range(clients):
-            generator = stream_generator(settings.data_seed, "data", 1 + client)
-            successors = shared.copy()
-            remixed = generator.permutation(words)[: round(settings.remixed * words)]
-            successors[remixed] = _successors(weights, len(remixed), generator)
-            count = each + settings.test_records
-            tokens, following = _sequences(weights, successors, count, generator)
-            yield (tokens[:each], following[:each]), (tokens[each:], following[each:])
-
-    info, tests = RedditSynth.info(settings), settings.test_records
-    return drawn_later(info, [each] * clients, [tests] * clients, draw)
+        train, test = [each] * clients, [settings.test_records] * clients
+        info = sequences_info(
+            "reddit_synth", "standin", "", settings.vocabulary, sum(train), clients
+        )
+        return drawn_later(info, train, test, draw)
 
 
 def _successors(weights: np.ndarray, count: int, generator: Generator) -> np.ndarray:

@@ -8,14 +8,16 @@ one normal number among the coordinates of a client.) The data do not depend on 
 in the paper, which fixes it.
 """
 
-from functools import lru_cache, partial
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat
 
 from dpfl_cli.config.component import Count, Seed, Settings, component
-from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.loading import HeldOut, fraction_of, unit_rows
+from dpfl_cli.data.federation import Dataset, DatasetInfo
+from dpfl_cli.data.loading import HeldOut, Kept, Pairs, drawn_later, fraction_of, unit_rows
 from dpfl_cli.data.streams import stream_generator
 
 # keys of the stream "data"
@@ -41,51 +43,31 @@ class SyntheticAlphaBetaSettings(Settings):
     normalise: bool = True
     data_seed: Seed = 0
 
-    def kept(self) -> int:
-        """Number of training records of each client."""
-        each = self.records_per_client
-        return each - fraction_of(self.test_fraction, each, f"a client's {each} records")
-
 
 @component("dataset", "synthetic_alpha_beta", revision=1, settings=SyntheticAlphaBetaSettings)
-class SyntheticAlphaBeta:
+class SyntheticAlphaBeta(Kept):
     """Synthetic(alpha, beta): classification with a linear rule of its own for every client (Noble
     et al. 2022).
     """
 
     @staticmethod
-    def info(settings: SyntheticAlphaBetaSettings) -> DatasetInfo:
-        """Known from the settings alone; there is no content to hash."""
-        return DatasetInfo(
-            name="synthetic_alpha_beta",
-            source="synthetic",
-            sha256="",
-            feature_shape=(settings.dimension,),
-            classes=settings.classes,
-            records=settings.clients * settings.kept(),
-            clients=settings.clients,
+    def make(settings: SyntheticAlphaBetaSettings, content: None) -> Dataset:
+        """features [N, d] float64 and classes [N] int64, clients in order."""
+        clients, d, each = settings.clients, settings.dimension, settings.records_per_client
+        held = fraction_of(settings.test_fraction, each, f"a client's {each} records")
+        kept = each - held
+
+        def draw() -> Iterator[Pairs]:
+            for features, targets in zip(*_drawn(settings), strict=True):
+                some = unit_rows(features) if settings.normalise else features
+                yield (some[:kept], targets[:kept]), (some[kept:], targets[kept:])
+
+        classes = settings.classes
+        info = DatasetInfo(
+            "synthetic_alpha_beta", "synthetic", "", (d,), classes, clients * kept, clients
         )
-
-    @staticmethod
-    def load(settings: SyntheticAlphaBetaSettings, seed: int) -> Dataset:
-        """features [N, d] float64 and classes [N] int64, clients in order; they do not depend on
-        the run's seed.
-        """
-        return _load(settings)
-
-
-@lru_cache(maxsize=4)
-def _load(settings: SyntheticAlphaBetaSettings) -> Dataset:
-    features, targets = _drawn(settings)
-    d, kept = settings.dimension, settings.kept()
-    if settings.normalise:
-        features = unit_rows(features.reshape(-1, d)).reshape(features.shape)
-    info = SyntheticAlphaBeta.info(settings)
-    train = Records(features[:, :kept].reshape(-1, d), targets[:, :kept].reshape(-1))
-    test = Records(features[:, kept:].reshape(-1, d), targets[:, kept:].reshape(-1))
-    return Dataset(
-        info, train, test if len(test) else None, np.repeat(np.arange(settings.clients), kept)
-    )
+        data = drawn_later(info, [kept] * clients, [held] * clients, draw)
+        return replace(data, test_natural=None)  # the test split is all clients' together
 
 
 def _drawn(settings: SyntheticAlphaBetaSettings) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,7 @@ from small_files import entry_of, idx_bytes, image_arrays, image_files, looked_a
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, DataError
-from dpfl_cli.data import emnist
+from dpfl_cli.data import emnist, loading
 from dpfl_cli.data.catalogue import CATALOGUE
 from dpfl_cli.data.emnist import (
     EmnistBalanced,
@@ -56,7 +56,7 @@ def data(tmp_path, monkeypatch):
     """A folder named by DPFL_DATA with small MNIST and Fashion-MNIST, and small stand-ins made of
     them.
     """
-    emnist._warn.cache_clear()
+    loading.warn_once.cache_clear()
     monkeypatch.setattr(logging.getLogger("dpfl"), "propagate", True)
     monkeypatch.setenv("DPFL_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(emnist.Made, "per_class", {"train": 12, "test": 5})
@@ -216,8 +216,8 @@ def test_a_standin_is_labelled_everywhere_and_warned_of_once(data, kind, caplog)
 def test_the_warning_is_one_line_on_standard_error_even_when_quiet(data):
     code = (
         "from dpfl_cli.cli import main; main._show_log(quiet=True); "
-        "from dpfl_cli.data import emnist; "
-        "emnist._warn('emnist_digits', 'mnist'); emnist._warn('emnist_digits', 'mnist')"
+        "from dpfl_cli.data.loading import warn_once; "
+        "warn_once('data STAND IN'); warn_once('data STAND IN')"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -227,7 +227,7 @@ def test_the_warning_is_one_line_on_standard_error_even_when_quiet(data):
         env=dict(os.environ),
     )
     assert done.stdout == ""
-    assert done.stderr.startswith("dpfl: WARNING: emnist_digits is not here")
+    assert done.stderr.startswith("dpfl: WARNING: data STAND IN")
     assert done.stderr.count("\n") == 1
 
 
@@ -241,7 +241,7 @@ def test_a_standin_that_is_not_allowed_or_absent_itself_is_refused_in_one_line(
         kind,
         options(standin=False),
         f"{kind.name}: not found in DPFL_DATA={data}",
-        f"run: dpfl data fetch {kind.name}; or write dataset.standin=true",
+        f"run: dpfl data fetch {kind.name}",
     )
     monkeypatch.setenv("DPFL_DATA", str(data / "nowhere"))
     refused(
@@ -294,13 +294,6 @@ def test_the_47_classes_are_what_the_documentation_says(data):
                 images = np.concatenate([images[:, 14:], images[:, :14]], axis=1)
                 images = np.concatenate([images[:, :, 14:], images[:, :, :14]], axis=2)
             np.testing.assert_array_equal(images, own[(kind * each + np.arange(each)) % len(own)])
-
-
-def test_a_source_class_without_images_is_named(data, monkeypatch):
-    files = image_files(5, 300)
-    monkeypatch.setitem(CATALOGUE, "mnist", entry_of(files, "mnist"))
-    put(data / "mnist", files)
-    refused(DataError, EmnistBalanced, EmnistBalancedSettings(), "mnist: no train images of class")
 
 
 # --- records, held out and not
@@ -376,7 +369,7 @@ def test_principal_components_are_those_of_all_training_images(publish):
 
 
 def test_principal_components_do_not_depend_on_the_block_and_are_kept(data, monkeypatch):
-    origin = EmnistBalanced.origin(EmnistBalancedSettings())
+    origin = EmnistBalanced.content(EmnistBalancedSettings())
     first = principal_components(origin)
     assert principal_components(origin) is first
     principal_components.cache_clear()

@@ -12,7 +12,7 @@ import pytest
 from small_files import SUBJECTS, TYPES, nifti, write
 
 from dpfl_cli.config.errors import DataError
-from dpfl_cli.data import fed_ixi
+from dpfl_cli.data import loading
 from dpfl_cli.data.fed_ixi import SHAPE, FedIxi, FedIxiSettings, read_nifti
 
 
@@ -77,7 +77,7 @@ def folder(tmp_path, monkeypatch):
     elsewhere.
     """
     monkeypatch.setenv("DPFL_DATA", str(tmp_path / "data"))
-    fed_ixi.load_ixi.cache_clear()
+    loading.kept.cache_clear()
     rng = np.random.default_rng(0)
     folder = tmp_path / "data" / "fed_ixi"
     for name in SUBJECTS:
@@ -118,7 +118,7 @@ def test_flambys_table_says_who_is_for_testing(folder) -> None:
     )
     before = FedIxi.load(FedIxiSettings(data_seed=3), seed=0)
     assert len(before.test) == sum(n % 5 == 0 for n in numbers)
-    fed_ixi.load_ixi.cache_clear()
+    loading.kept.cache_clear()
     write(
         folder / "metadata_tiny.csv",
         "\n".join(["Patient ID,Manufacturer,Split", *lines[1:]]).encode(),
@@ -129,7 +129,7 @@ def test_flambys_table_says_who_is_for_testing(folder) -> None:
 
 def test_what_does_not_fit_is_named(folder) -> None:
     def refused(said: str) -> None:
-        fed_ixi.load_ixi.cache_clear()
+        loading.kept.cache_clear()
         with pytest.raises(DataError, match=said) as error:
             FedIxi.info(FedIxiSettings())
         assert "\n" not in str(error.value)

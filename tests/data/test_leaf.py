@@ -12,7 +12,7 @@ from small_files import FIRST, SECOND, femnist_file, reddit_file
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, DataError
-from dpfl_cli.data import leaf_femnist, leaf_reddit
+from dpfl_cli.data import leaf_femnist, loading
 from dpfl_cli.data.leaf_femnist import Femnist, FemnistSettings
 from dpfl_cli.data.leaf_reddit import IGNORED, Reddit, RedditSettings
 
@@ -25,8 +25,7 @@ def put(folder: Path, files: dict[str, dict]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(content).encode()
         path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
-    leaf_femnist.load_femnist.cache_clear()
-    leaf_reddit.load_reddit.cache_clear()
+    loading.kept.cache_clear()
 
 
 @pytest.fixture
@@ -107,7 +106,7 @@ def test_a_published_split_is_used(femnist) -> None:
 def test_the_checksum_follows_the_content_and_decoding_is_kept(femnist, monkeypatch) -> None:
     settings = FemnistSettings(share=1.0, clients=2)
     before = Femnist.info(settings).sha256
-    leaf_femnist.load_femnist.cache_clear()
+    loading.kept.cache_clear()
     monkeypatch.setattr(leaf_femnist, "_decode", None)  # a second process finds the decoded arrays
     assert Femnist.info(settings).sha256 == before
     monkeypatch.undo()
@@ -279,19 +278,6 @@ def test_a_damaged_comment_is_named(reddit, change, said) -> None:
     with pytest.raises(DataError, match=said) as error:
         Reddit.info(TINY)
     assert "reddit_0_train.json: not LEAF's JSON: user_data 7" in str(error.value)
-
-
-def test_without_count_tokens_padding_does_not_count(reddit) -> None:
-    kept = Reddit.load(TINY, seed=0)
-    for name in ("train/reddit_0_train.json", "test/reddit_0_test.json"):
-        content = json.loads((reddit / name).read_text())
-        for records in content["user_data"].values():
-            for y in records["y"]:
-                del y["count_tokens"]
-        put(reddit, {name: content})
-    data = Reddit.load(TINY, seed=0)
-    assert data.info.sha256 != kept.info.sha256
-    np.testing.assert_array_equal(data.train.targets, kept.train.targets)
 
 
 def test_what_reddit_advises_is_what_it_takes(reddit) -> None:

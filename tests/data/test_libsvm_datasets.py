@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
-from small_files import entry_of, give_package, put
+from small_files import entry_of, give_package, looked_at, put
 
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.compose import compose_config
@@ -62,7 +62,7 @@ def rows(count: int, seed: int = 0) -> bytes:
 
 def refused(kind: type[Exception], settings: LibsvmSettings, *words: str) -> None:
     with pytest.raises(kind) as error:
-        Libsvm.load(settings, 0)
+        looked_at(Libsvm.load(settings, 0))
     for word in words:
         assert word in str(error.value)
     assert "\n" not in str(error.value)

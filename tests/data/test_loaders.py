@@ -27,9 +27,9 @@ from small_files import (
 
 from dpfl_cli.config.component import components, lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data import fed_ixi, leaf_femnist, leaf_reddit, messidor
 from dpfl_cli.data.catalogue import CATALOGUE
 from dpfl_cli.data.libsvm_datasets import LibsvmDataset
+from dpfl_cli.data.loading import kept
 from dpfl_cli.simulation.plan import load_components
 
 load_components()
@@ -127,13 +127,7 @@ class Small:
 
     def publish(self, name: str, seed: int) -> None:
         """Puts the files there, others for another seed."""
-        for loader in (
-            leaf_femnist.load_femnist,
-            leaf_reddit.load_reddit,
-            fed_ixi.load_ixi,
-            messidor.load_messidor,
-        ):
-            loader.cache_clear()
+        kept.cache_clear()
         if name in FOLDERS:
             shutil.rmtree(self.data / name, ignore_errors=True)
             FOLDERS[name](self.data / name, seed)

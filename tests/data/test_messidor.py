@@ -7,7 +7,7 @@ import pytest
 from small_files import photograph, written
 
 from dpfl_cli.config.errors import DataError
-from dpfl_cli.data import messidor
+from dpfl_cli.data import loading
 from dpfl_cli.data.messidor import MEAN, STD, Messidor, MessidorSettings, cropped
 
 SMALL = {"side": 8}
@@ -54,7 +54,7 @@ def test_images_labels_and_hospitals(folder) -> None:
 def test_departments_come_from_folders_where_the_table_has_none(folder) -> None:
     with_column = Messidor.load(MessidorSettings(**SMALL), seed=0)
     written(folder, "Image name,Retinopathy  grade,Risk", department=False)
-    messidor.load_messidor.cache_clear()
+    loading.kept.cache_clear()
     without = Messidor.load(MessidorSettings(**SMALL), seed=0)
     np.testing.assert_array_equal(with_column.natural, without.natural)
     assert with_column.info.sha256 != without.info.sha256  # tables are content too
@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_named(folder) -> None:
     good = table.read_text()
 
     def refused(text: str, said: str) -> None:
-        messidor.load_messidor.cache_clear()
+        loading.kept.cache_clear()
         table.write_text(text)
         with pytest.raises(DataError, match=said) as error:
             Messidor.info(MessidorSettings(**SMALL))
@@ -84,10 +84,10 @@ def test_what_does_not_fit_is_named(folder) -> None:
     refused(good + "im21_0.tif,Service 2,2,0\n", "line 6: im21_0.tif has been graded otherwise")
     table.write_text(good)
     (folder / "Base21" / "im21_0.tif").write_bytes(b"II*\0 no image")
-    messidor.load_messidor.cache_clear()
+    loading.kept.cache_clear()
     with pytest.raises(DataError, match=r"im21_0\.tif: not an image that can be read"):
         Messidor.info(MessidorSettings(**SMALL))
-    messidor.load_messidor.cache_clear()
+    loading.kept.cache_clear()
     photograph(folder / "Base21" / "im21_0.tif", (9, 9, 9))
     photograph(folder / "Base11" / "im21_0.tif", (9, 9, 9))
     with pytest.raises(DataError, match="a second image of this name"):
