@@ -221,11 +221,10 @@ def _partition(path: str | None, records: int) -> Partition:
         raise DataError(
             f"{where}: neither a .npy array of clients [N] nor a run's partition.npz ({error})"
         ) from error
-    inside = made.indices[(made.indices >= 0) & (made.indices < records)]
     cuts = made.offsets
     whole = len(cuts) > 1 and cuts[0] == 0 and cuts[-1] == len(made.indices)
-    whole = whole and bool((made.counts >= 0).all())
-    if size != records or len(np.unique(inside)) < len(made.indices) or not whole:
+    known = np.intersect1d(made.indices, np.arange(records))  # each of them once
+    if size != records or len(known) < len(made.indices) or not whole or made.counts.min() < 0:
         raise DataError(
             f"{where}: does not deal the {records} training records of this dataset, each to one "
             "client at most; make it from the same records (those held out for the test, as by "

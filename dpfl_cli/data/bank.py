@@ -25,7 +25,7 @@ from dpfl_cli.data.catalogue import catalogue_entry
 from dpfl_cli.data.derive import facts
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.loading import Kept, used
-from dpfl_cli.data.sources import content_sha256, kept_until_changed, locate
+from dpfl_cli.data.sources import content_sha256, locate
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import read_table
 
@@ -60,10 +60,9 @@ class BankSettings(Settings):
     test_path: OwnPath = None
 
 
-@kept_until_changed
 def read_bank(path: Path) -> pd.DataFrame:
-    """The N records of a file, plain or compressed, kept in the process until it changes: columns
-    in the order of `COLUMNS`, numbers as written and words as their places, then `y`, 1 for yes.
+    """The N records of a file, plain or compressed: columns in the order of `COLUMNS`, numbers as
+    written and words as their places, then `y`, 1 for yes.
 
     Raises:
       DataError: absent, unreadable, or not of the format; names the file, and record and column
@@ -103,14 +102,20 @@ class Bank(Kept):
         """Features [N, 51] (ordinal: [N, 16]) float64 and classes [N] int64, in the order of the
         files.
         """
-        files = {part: read_bank(path) for part, path in _files(settings).items()}
+        import pandas as pd
+
+        paths = _files(settings)
+        files = {part: read_bank(path) for part, path in paths.items()}
+        if "test" in files:  # no checksum of the sample is published: so much is known of it
+            known, sample = map(pd.MultiIndex.from_frame, files.values())
+            if not sample.isin(known).all():
+                raise DataError(
+                    f"{paths['test']}: has records that are none of {paths['train']}; it is no "
+                    "part of that"
+                )
         columns = {part: file[list(COLUMNS)].to_numpy(np.float64) for part, file in files.items()}
         size = len(files["train"])
         count = int(HELD_OUT * size) if settings.test == "holdout20" else 0
-        if settings.test == "holdout20" and not count:
-            raise DataError(
-                f"bank: a fifth of {size} records is less than one; write dataset.test=none"
-            )
         mixed = stream_generator(settings.data_seed, "data").permutation(size)
         held, rest = np.split(mixed, [count])
         rows = np.sort(rest[: used("bank", "train_records", settings.train_records, len(rest))])
@@ -154,8 +159,6 @@ def _files(settings: BankSettings) -> dict[str, Path]:
     path = expanded(settings.path) if settings.path else locate("bank")["bank-full.csv"]
     if settings.test != "bank_csv":
         return {"train": path}
-    import pandas as pd
-
     given = settings.test_path
     sample = path.with_name("bank.csv") if given is None else expanded(given)
     if given is None and not sample.exists():
@@ -164,7 +167,4 @@ def _files(settings: BankSettings) -> dict[str, Path]:
             f"dataset.test=bank_csv: no bank.csv beside {path}; take it from {archive}, or name "
             "it, as dataset.test_path=FILE"
         )
-    known, test = (pd.MultiIndex.from_frame(read_bank(one)) for one in (path, sample))
-    if not test.isin(known).all():  # no checksum of the sample is published: this is known of it
-        raise DataError(f"{sample}: has records that are none of {path}; it is no part of that")
     return {"train": path, "test": sample}

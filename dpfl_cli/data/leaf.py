@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
+from annotated_types import MinLen
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from dpfl_cli.config.errors import DataError
@@ -41,7 +42,7 @@ class LeafFile(BaseModel, Generic[Kind]):
     """A file, of records of this kind."""
 
     model_config = ConfigDict(coerce_numbers_to_str=True)
-    users: list[str]
+    users: Annotated[list[str], MinLen(1)]
     num_samples: list[int]
     user_data: dict[str, Kind]
 
@@ -62,10 +63,9 @@ def leaf_parts(folder: Path, whole: bool = True) -> Parts:
     if all(split.values()):
         return split
     if any(split.values()) or not whole:
-        found = "only one" if any(split.values()) else "neither"
         instead = ", or all_data/*.json in their place" if whole else ""
         raise DataError(
-            f"{folder}: has {found} of train/*.json and test/*.json; put both there{instead}"
+            f"{folder}: not both of train/*.json and test/*.json; put both there{instead}"
         )
     together = files_below(folder / "all_data", ENDINGS)
     if not together:

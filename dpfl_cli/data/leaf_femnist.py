@@ -18,7 +18,6 @@ from annotated_types import Len
 from pydantic import Field
 
 from dpfl_cli.config.component import Count, Seed, Settings, Share, component
-from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.folders import Arrays, FolderDataset, decoded
 from dpfl_cli.data.leaf import LeafFile, Parts, UserRecords, leaf_files, leaf_parts, read_users
@@ -67,7 +66,7 @@ class Femnist(FolderDataset):
         parts = leaf_parts(folder)
         key = f"{DECODER} share={settings.share!r} seed={settings.data_seed}"
         sha256, arrays = decoded(
-            "femnist", leaf_files(parts), key, lambda: _decode(folder, parts, settings)
+            "femnist", leaf_files(parts), key, lambda: _decode(parts, settings)
         )
         clients = settings.clients
         draw = partial(stream_generator, settings.data_seed, "data")
@@ -87,7 +86,7 @@ class Femnist(FolderDataset):
         )
 
 
-def _decode(folder: Path, parts: Parts, settings: FemnistSettings) -> Arrays:
+def _decode(parts: Parts, settings: FemnistSettings) -> Arrays:
     """images [N, 784] float32, labels, writer and test [N] of the kept records, and writers: how
     many there are.
     """
@@ -103,10 +102,6 @@ def _decode(folder: Path, parts: Parts, settings: FemnistSettings) -> Arrays:
                 labels = np.array(user.y, np.int64)[kept]
                 sides = np.full(len(kept), writer), np.full(len(kept), part == "test")
                 rows.append((images, labels, *sides))
-    if not any(len(labels) for _, labels, *_ in rows):
-        raise DataError(
-            f"{folder}: no records are left of the files with dataset.share={settings.share:g}"
-        )
     columns = zip(("images", "labels", "writer", "test"), zip(*rows, strict=True), strict=True)
     arrays = {name: np.concatenate(column) for name, column in columns}
     return arrays | {"writers": np.array(len(writers))}

@@ -85,11 +85,7 @@ def parse_libsvm(data: bytes, name: str) -> SparseRecords:
 def _parsed(data: bytes) -> tuple[Any, np.ndarray]:
     from sklearn.datasets import load_svmlight_file
 
-    features, labels, queries = load_svmlight_file(
-        io.BytesIO(data), zero_based=False, query_id=True
-    )
-    if queries.size:
-        raise ValueError("query ids mean ranking data, which dpfl does not read")
+    features, labels = load_svmlight_file(io.BytesIO(data), zero_based=False)
     if not (np.isfinite(labels).all() and np.isfinite(features.data).all()):
         raise ValueError("a number that is not finite")
     return features, labels

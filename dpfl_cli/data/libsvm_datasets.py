@@ -6,8 +6,8 @@ ascending order, so that -1, 0 or 1 (of 1 and 2) is class 0 and +1, 1 or 2 is cl
 different seeds solve the same problem.
 """
 
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +33,6 @@ from dpfl_cli.data.loading import (
 )
 from dpfl_cli.data.sources import (
     content_sha256,
-    kept_until_changed,
     locate,
     read_uncompressed,
 )
@@ -103,21 +102,8 @@ class A9aSettings(WithTestFile):
     normalise: bool = True
 
 
-@dataclass(frozen=True)
-class LibsvmFiles:
-    """The files that a dataset reads, and their facts.
-
-    Attributes:
-      paths: of the training file, and of the test file where one is used.
-      sha256: of all content.
-      records, dimension, classes: of the training file: N, d, c.
-    """
-
-    paths: tuple[Path, ...]
-    sha256: str
-    records: int
-    dimension: int
-    classes: int = 2
+Files = tuple[str, tuple[Path, ...]]  # checksum of all content; the training and maybe a test file
+Read = Callable[[], list[SparseRecords]]  # of these files
 
 
 class LibsvmDataset(Kept):
@@ -131,31 +117,36 @@ class LibsvmDataset(Kept):
     test_size = 0  # records of the test file
 
     @classmethod
-    def content(cls, settings: Any) -> LibsvmFiles:
+    def content(cls, settings: Any) -> Files:
         """Finds and verifies the files."""
         found, tested = locate(cls.name), 0
         if isinstance(settings, WithTestFile):
             tested = used(cls.name, "test_records", settings.test_records, cls.test_size)
-        paths = tuple(found.values())[: 2 if tested else 1]
-        return LibsvmFiles(paths, content_sha256(found), cls.size, cls.dimension)
+        return content_sha256(found), tuple(found.values())[: 2 if tested else 1]
 
     @classmethod
-    def make(cls, settings: Any, files: LibsvmFiles) -> Dataset:
-        """The files are read when a record is looked at; the checksum covers whole files, whatever
-        part of them is used.
-        """
-        held = _held_out(settings, files.records)
+    def facts(cls, settings: Any, read: Read) -> tuple[int, int, int]:
+        """Records, features and classes of the training file."""
+        return cls.size, cls.dimension, 2
+
+    @classmethod
+    def make(cls, settings: Any, files: Files) -> Dataset:
+        """Files of known size are read when a record is looked at."""
+        sha256, paths = files
+        read = cache(lambda: [parse_libsvm(read_uncompressed(path), str(path)) for path in paths])
+        size, dimension, classes = cls.facts(settings, read)
+        held = _held_out(settings, size)
         note = " left beside the test records" if held else ""
         info = DatasetInfo(
             name=cls.name,
             source="real",
-            sha256=files.sha256,
-            feature_shape=(files.dimension,),
-            classes=files.classes,
-            records=used(cls.name, "records", settings.records, files.records - held, note),
+            sha256=sha256,
+            feature_shape=(dimension,),
+            classes=classes,
+            records=used(cls.name, "records", settings.records, size - held, note),
         )
-        train, test = later(partial(_records, files, settings))
-        return Dataset(info, train, test if held or files.paths[1:] else None)
+        train, test = later(lambda: _records(read(), dimension, settings))
+        return Dataset(info, train, test if held or paths[1:] else None)
 
 
 @component("dataset", "libsvm", revision=1, settings=LibsvmSettings)
@@ -171,24 +162,27 @@ class Libsvm(LibsvmDataset):
         return [taken] if settings.dimension is None else []
 
     @classmethod
-    def content(cls, settings: Any) -> LibsvmFiles:
-        """Reads the files: their sizes are not known otherwise."""
+    def content(cls, settings: Any) -> Files:
+        """The files that the settings name."""
         paths = tuple(map(expanded, own_paths(settings, "FILE").values()))
-        read = [read_libsvm(path) for path in paths]
-        dimension = settings.dimension or max(records.dimension for records in read)
+        return content_sha256(dict(zip(("train", "test"), paths, strict=False))), paths
+
+    @classmethod
+    def facts(cls, settings: Any, read: Read) -> tuple[int, int, int]:
+        """Reads the files: their sizes are not known otherwise."""
+        train, dimension = read()[0], settings.dimension
+        dimension = dimension or max(records.dimension for records in read())
         if not dimension:
             raise DataError(
-                f"{read[0].name}: no record has a feature; write dataset.dimension if that is meant"
+                f"{train.name}: no record has a feature; write dataset.dimension if that is meant"
             )
-        for records in read:
+        for records in read():
             if records.dimension > dimension:
                 raise DataError(
                     f"{records.name}: index {records.dimension} is beyond dataset.dimension="
                     f"{dimension}; write at least that, or null for the largest index"
                 )
-        sha256 = content_sha256(dict(zip(("train", "test"), paths, strict=False)))
-        classes = len(label_values(read[0]))
-        return LibsvmFiles(paths, sha256, len(read[0]), dimension, classes)
+        return len(train), dimension, len(label_values(train))
 
 
 @component("dataset", "ijcnn1", revision=1, settings=Ijcnn1Settings)
@@ -229,17 +223,6 @@ class Mushrooms(LibsvmDataset):
     size = 8_124
 
 
-@kept_until_changed
-def read_libsvm(path: Path) -> SparseRecords:
-    """A file, parsed; kept in the process until it changes.
-
-    Raises:
-      DataError: absent, unreadable, damaged, or not of the format; names the file, and the line
-        where there is one.
-    """
-    return parse_libsvm(read_uncompressed(path), str(path))
-
-
 def label_values(records: SparseRecords) -> np.ndarray:
     """The labels that occur, ascending; the place of a label is its class.
 
@@ -262,9 +245,9 @@ def _held_out(options: LibsvmOptions, size: int) -> int:
     return fraction_of(getattr(options, "test_fraction", 0.0), size, f"{size} records")
 
 
-def _records(files: LibsvmFiles, options: LibsvmOptions) -> Pairs:
+def _records(read: list[SparseRecords], dimension: int, options: LibsvmOptions) -> Pairs:
     """Of the training and of the test records, which may be none."""
-    pool, *tested = map(read_libsvm, files.paths)
+    pool, *tested = read
     values = label_values(pool)
     mixed = stream_generator(options.shuffle_seed, "data").permutation(len(pool))
     held, rest = np.split(mixed, [_held_out(options, len(pool))])
@@ -279,7 +262,7 @@ def _records(files: LibsvmFiles, options: LibsvmOptions) -> Pairs:
         strange = np.flatnonzero(values[targets] != labels)
         if len(strange):
             raise records.error(rows[strange[0]], f"the label is none of those in {pool.name}")
-        features = records.dense(rows, files.dimension)
+        features = records.dense(rows, dimension)
         scaled = unit_rows(features) if options.normalise else features
         return scaled, targets.astype(np.int64)
 

@@ -17,9 +17,8 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 from platformdirs import user_cache_dir
 
@@ -36,7 +35,6 @@ _OPENERS: dict[bytes, Callable[[Path], io.BufferedIOBase]] = {
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\x00": lzma.LZMAFile,
 }
-Read = TypeVar("Read")
 Version = tuple[Path, int, int]  # a file as it is: its path, size and time of change
 
 
@@ -121,13 +119,6 @@ def read_uncompressed(path: Path) -> bytes:
         _digest.cache_clear()
         raise DataError(f"{path}: damaged since it was verified: its checksum is another")
     return content
-
-
-def kept_until_changed(read: Callable[[Path], Read]) -> Callable[[Path], Read]:
-    """`read` of a path, kept in the process until the file changes."""
-    kept = lru_cache(maxsize=4)(lambda path, version: read(path))
-
-    return lambda path: kept(path, _as_it_is(path))
 
 
 def compute_digest(path: Path, most: float = math.inf) -> Digest:

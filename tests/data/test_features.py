@@ -525,7 +525,7 @@ class Started(Exception):
 class Workers:
     """A backend that only says that it was asked to start."""
 
-    workers, local, threads = 2, True, 1
+    workers, elsewhere = 2, None
 
     def start(self, entry, shares):
         raise Started

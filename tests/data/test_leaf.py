@@ -159,7 +159,7 @@ def test_truncated_files_half_splits_and_empty_folders_are_named(
         Femnist.info(FemnistSettings())
     put(femnist, {"train/a.json": femnist_file(FIRST)})
     with pytest.raises(
-        DataError, match=r"only one of train/\*\.json and .*, or all_data/\*\.json in their place$"
+        DataError, match=r"not both of train/\*\.json and .*, or all_data/\*\.json in their place$"
     ):
         Femnist.info(FemnistSettings())
     monkeypatch.setenv("DPFL_DATA", str(tmp_path / "nowhere"))
@@ -283,12 +283,12 @@ def test_a_damaged_comment_is_named(reddit, change, said) -> None:
 def test_what_reddit_advises_is_what_it_takes(reddit) -> None:
     (reddit / "test" / "reddit_0_test.json").unlink()
     with pytest.raises(
-        DataError, match=r"only one of train/\*\.json and test/\*\.json; put both there$"
+        DataError, match=r"not both of train/\*\.json and test/\*\.json; put both there$"
     ):
         Reddit.load(TINY, seed=0)
     (reddit / "train" / "reddit_0_train.json").unlink()
     put(reddit, {"all_data/all_data.json": reddit_file({"7": ["a b"]})})
     with pytest.raises(
-        DataError, match=r"neither of train/\*\.json and test/\*\.json; put both there$"
+        DataError, match=r"not both of train/\*\.json and test/\*\.json; put both there$"
     ):
         Reddit.load(TINY, seed=0)

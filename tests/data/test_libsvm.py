@@ -66,7 +66,7 @@ def test_a_file_is_read_as_the_format_says(text: str) -> None:
 
 FEATURES = """1:1 2:x|1:1 2:|1:1 :2|1:1 2|1:1 2:3:4|1:1 2 :3|0:1|-2:1|2147483648:1
 99999999999999999999:1|1.5:1|1e1:1|a:1|3:1 3:1|3:1 2:1|1:nan|1:-inf|1:1e999|1:1.2.3|1:0x10
-qid:3 1:1|1:\xff""".replace("\n", "|").split("|")
+1:\xff""".replace("\n", "|").split("|")
 BAD = [f"+1 {features}" for features in FEATURES] + [
     f"{label} 1:1" for label in ("1:2", "x", "nan", "1,2", "--1")
 ]
