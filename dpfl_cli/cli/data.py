@@ -4,7 +4,6 @@ computing features of images.
 
 import argparse
 from functools import partial
-from types import SimpleNamespace
 
 from rich import progress as shown
 from rich.filesize import decimal
@@ -195,10 +194,8 @@ def _features(args: argparse.Namespace) -> None:
     settings = parse_settings(found.settings, chosen, "dataset")
     info = found.target.info(settings)
     keep_freed_memory()
-    # every stage has a bar or lines of its own
-    stages = SimpleNamespace(stage=partial(Progress, quiet=args.quiet))
-    try:
-        made = found.target.prepare(settings, stages)
+    try:  # every stage has a bar or lines of its own
+        made = found.target.prepare(settings, partial(Progress, quiet=args.quiet))
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt("the same command goes on from the finished blocks") from stop
     if args.quiet:

@@ -8,8 +8,8 @@ A dataset:
 - load(settings, seed) -> Dataset: that of a run with this seed; kept in the process, so callers
   must not write to its arrays. Features and targets that take long to read or compute are made
   when they are looked at (`Records`): plans ask for clients, counts and labels alone.
-- prepare(settings, progress: Stages), of data whose records take long to compute: computes and
-  keeps them; called before runs start, where it is seen, and harmless to call again.
+- prepare(settings, stage: Stage), of data whose records take long to compute: computes and keeps
+  them; called before runs start, where it is seen, and harmless to call again.
 
 A partitioner:
 - clients(settings, info) -> int: number of clients M, before anything is read; a ConfigError where
@@ -18,21 +18,10 @@ A partitioner:
   "partition" of the run's seed.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any
 
-
-class Stage(Protocol):
-    """A step with a known number of items, as whoever watches it sees it."""
-
-    def advance(self, steps: int = 1) -> None:
-        """So many items more are done."""
-        ...
-
-
-class Stages(Protocol):
-    """Who watches how long preparations go."""
-
-    def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
-        """A step of `total` items begins, and ends with the context."""
-        ...
+# Begins a step of a title and a number of items, and ends it with the context, whose `advance()`
+# says that one item more is done.
+Stage = Callable[[str, int], AbstractContextManager[Any]]

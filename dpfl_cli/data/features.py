@@ -34,7 +34,7 @@ from dpfl_cli.data.backbones import (
     principal_components,
     read_weights,
 )
-from dpfl_cli.data.base import Stages
+from dpfl_cli.data.base import Stage
 from dpfl_cli.data.cache import Arrays, cached
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.loading import Kept, used
@@ -245,7 +245,7 @@ class FeatureDataset(Kept):
         return Dataset(info, found.records("train"), found.records("test"))
 
     @classmethod
-    def prepare(cls, settings: FeatureSettings, progress: Stages) -> int:
+    def prepare(cls, settings: FeatureSettings, stage: Stage) -> int:
         """Computes the features that are not in the cache yet, and keeps them; the number of images
         that were looked at.
 
@@ -259,10 +259,10 @@ class FeatureDataset(Kept):
         if not lacking:
             return 0
         title, made = f"features of {cls.base} by {found.backbone.name}, blocks of images", 0
-        with progress.stage(title, len(lacking)) as stage:
+        with stage(title, len(lacking)) as step:
             for block in lacking:
                 made += len(found.block(*block))
-                stage.advance()
+                step.advance()
         return made
 
 

@@ -90,7 +90,7 @@ class FedIxi(FolderDataset):
             draws = (stream_generator(settings.data_seed, "data", k) for k in range(len(HOSPITALS)))
             test = held_out(hospital, settings.test_fraction, draws)
         return split_dataset(
-            lambda count: volumes_info("fed_ixi", "real", sha256, SHAPE, count, len(HOSPITALS)),
+            volumes_info("fed_ixi", "real", sha256, SHAPE, len(subjects), len(HOSPITALS)),
             Records(arrays["volumes"], arrays["masks"]),
             hospital,
             test,

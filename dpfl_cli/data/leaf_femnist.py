@@ -79,7 +79,7 @@ class Femnist(FolderDataset):
         if "test" not in parts:
             test = held_out(client, settings.test_fraction, [draw(_SPLIT)] * clients)
         return split_dataset(
-            lambda count: DatasetInfo("femnist", "real", sha256, (28, 28), CLASSES, count, clients),
+            DatasetInfo("femnist", "real", sha256, (28, 28), CLASSES, len(client), clients),
             Records(arrays["images"].reshape(-1, 28, 28), arrays["labels"].astype(np.int64)),
             client,
             test,

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Annotated, Any
 
@@ -177,11 +177,9 @@ def held_out(
 
 
 def split_dataset(
-    info: Callable[[int], DatasetInfo], records: Records, client: np.ndarray, test: np.ndarray
+    info: DatasetInfo, records: Records, client: np.ndarray, test: np.ndarray
 ) -> Dataset:
-    """Records [N] of clients [N], split by test [N] bool; `info` makes what is known of the data
-    from the number of training records.
-    """
+    """Records [N] of clients [N], all of which `info` counts, split by test [N] bool."""
     train, held = (Records(records.features[some], records.targets[some]) for some in (~test, test))
-    known = info(len(train))
+    known = replace(info, records=len(train))
     return Dataset(known, train, held if len(held) else None, client[~test], {}, client[test])

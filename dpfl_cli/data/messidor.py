@@ -93,9 +93,7 @@ class Messidor(FolderDataset):
         clients = len(departments)
         draws = (stream_generator(settings.data_seed, "data", number) for number in range(clients))
         return split_dataset(
-            lambda count: DatasetInfo(
-                "messidor", "real", sha256, (3, side, side), 2, count, clients
-            ),
+            DatasetInfo("messidor", "real", sha256, (3, side, side), 2, len(grades), clients),
             Records(
                 normalised(arrays["images"]),
                 (np.array(grades) >= settings.positive_grade).astype(np.int64),

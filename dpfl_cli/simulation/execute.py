@@ -186,7 +186,7 @@ def prepare_data(plans: Sequence[Plan], progress: Progress) -> None:
     for part in distinct.values():
         prepare = getattr(part.target, "prepare", None)
         if prepare is not None:
-            prepare(part.settings, progress)
+            prepare(part.settings, progress.stage)
 
 
 def _run(

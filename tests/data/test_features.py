@@ -361,7 +361,7 @@ def test_only_blocks_that_are_asked_for_are_computed_and_a_larger_subset_adds_to
     steps = Steps()
 
     def prepared(**values) -> int:
-        return MnistFeatures.prepare(settings(fit_records=8, **values), steps)
+        return MnistFeatures.prepare(settings(fit_records=8, **values), steps.stage)
 
     # the private records 8.. are in blocks 1 and 2
     assert prepared(train_records=13, test_records=3) == 8 + 8 + 8
@@ -412,7 +412,7 @@ def test_features_do_not_depend_on_threads(tmp_path, monkeypatch):
 def test_a_damaged_block_is_made_again_and_no_other(looked, damage, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("dpfl"), "propagate", True)
     values = settings(fit_records=0, test_records=8)
-    MnistFeatures.prepare(values, Steps())
+    MnistFeatures.prepare(values, Steps().stage)
     path = MnistFeatures.content(values) / "train-0002.npz"
     path.write_bytes(damage(path.read_bytes()))
     looked.batches.clear()
@@ -450,7 +450,7 @@ def test_an_interruption_keeps_what_is_finished(looked, capsys, monkeypatch):
 def test_two_at_once_make_each_block_once(looked):
     values, made = settings(fit_records=0), []
     jobs = [
-        threading.Thread(target=lambda: made.append(MnistFeatures.prepare(values, Steps())))
+        threading.Thread(target=lambda: made.append(MnistFeatures.prepare(values, Steps().stage)))
         for _ in range(3)
     ]
     for job in jobs:
@@ -536,7 +536,7 @@ def test_a_grid_computes_them_in_the_parent_before_any_worker_starts(capsys):
     with pytest.raises(Started):
         execute_configs([compose_config([*RUN, *point]) for point in grid], Workers())
     assert capsys.readouterr().err.count("features of mnist by rcf, blocks of images: 7 done") == 1
-    assert MnistFeatures.prepare(settings(backbone="rcf"), Steps()) == 0
+    assert MnistFeatures.prepare(settings(backbone="rcf"), Steps().stage) == 0
 
 
 @pytest.mark.parametrize(
