@@ -60,7 +60,7 @@ def _remarks(record: RunRecord, own_delta: bool) -> Iterator[str]:
     if "participation" in privacy:
         yield f"participation: {privacy['participation']}"
     for entry in record.ledger.entries:
-        yield release_line(entry, f"sensitivity {entry.sensitivity}")
+        yield release_line(entry)
     if "calibration" in privacy:
         aim = f"{'nominal' if is_nominal(privacy) else 'target'} epsilon"
         target = f"{aim} {privacy['epsilon_target']:g} at delta {privacy['delta']:g}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpfl_cli.cli.files import write_output
 from dpfl_cli.cli.pricing import add_run_arguments, plan_of
@@ -12,8 +12,6 @@ from dpfl_cli.config.paths import outputs_dir
 from dpfl_cli.simulation.progress import Progress
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from dpfl_cli.simulation.audit import Audit
 
 REFUTED = 3
@@ -86,26 +84,23 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _drawn(found: Audit, bounds: dict[str, float], title: str) -> dict[str, bytes]:
-    """The scores of both sides, and the bounds against the claim: scores.png and scores.pdf."""
+    """The scores of both sides, under the largest bound and the claim: scores.png and .pdf."""
     import matplotlib as mpl
-    import numpy as np
     from matplotlib.figure import Figure
 
     from dpfl_cli.reproduction.look import COLOURS, STYLE, saved
 
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 3.4), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        bins = np.histogram_bin_edges(found.scores, 40)
-        sides: list[tuple[np.ndarray, str]] = [(~found.sides, "one side"), (found.sides, "other")]
-        for (chosen, label), colour in zip(sides, COLOURS, strict=False):
-            left.hist(found.scores[chosen], bins, alpha=0.6, color=colour, label=label)
-        left.set_xlabel("the adversary's score")
-        left.set_ylabel("runs")
-        left.legend(title="canary")
-        right.bar(list(bounds), list(bounds.values()), color=COLOURS[0])
-        right.axhline(found.claim, color=COLOURS[1], label="claimed")
-        right.set_ylabel(f"ε at δ = {found.delta:g}")
-        right.legend()
-        figure.suptitle(title)
+        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+        axis = figure.subplots()
+        scores = [found.scores[~found.sides], found.scores[found.sides]]
+        look: Any = {"histtype": "stepfilled", "alpha": 0.6, "color": COLOURS[:2]}
+        axis.hist(scores, 40, label=["one side", "other"], **look)
+        axis.set_xlabel("the adversary's score")
+        axis.set_ylabel("runs")
+        axis.legend(title="canary")
+        best = max(bounds.values())
+        axis.set_title(
+            f"{title}\nε at δ = {found.delta:g}: {found.claim:.4g} claimed, ≥ {best:.3f}"
+        )
         return saved(figure, "scores")

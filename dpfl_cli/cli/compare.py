@@ -1,7 +1,6 @@
 """A plot of the curves of runs side by side."""
 
 import io
-import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -48,29 +47,28 @@ def plot_comparison(
     words = name.replace("_", " ")
     settings = [settings_of(record.config) for record in records]
     labels = _labels(settings)
-    groups = [group for group in repetitions(settings) if records[group[0]].series(name)]
-    curves = {  # [rounds that all of them have, runs]
-        group[0]: pd.DataFrame([records[number].series(name) for number in group]).T.dropna()
-        for group in groups
-    }
-    means = {first: values.mean(axis=1) for first, values in curves.items()}
-    best = sorted(groups, key=lambda group: _rank(means[group[0]], name))[: len(COLOURS)]
-    shown = [group for group in groups if group in best]
+    curves = []  # what the legend says of each, and its values: [rounds that all have, seeds]
+    for group in repetitions(settings):
+        values = pd.DataFrame([records[number].series(name) for number in group]).T.dropna()
+        if len(values):
+            epsilon = _epsilon([records[number] for number in group])
+            seeds = f"{len(group)} seed{'s' if len(group) > 1 else ''}"
+            curves.append((", ".join([*labels[group[0]], epsilon, seeds]), values))
+    better = -1 if name.endswith(HIGHER) else 1
+    curves.sort(key=lambda curve: better * curve[1].iloc[-1].mean())
+    shown = curves[: len(COLOURS)]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6.4, 4.0 + 0.3 * len(shown)), layout="constrained")
         axis = figure.subplots()
-        for (first, *others), colour, style in zip(shown, COLOURS, STYLES, strict=False):
-            mean = means[first]
-            seeds = f"{1 + len(others)} seed{'s' if others else ''}"
-            epsilon = _epsilon([records[number] for number in (first, *others)])
-            label = textwrap.fill(", ".join([*labels[first], epsilon, seeds]), WIDTH)
-            axis.plot(mean.index, mean, label=label, color=colour, linestyle=style)
-            if others:
-                spread = curves[first].std(axis=1)
+        for (label, values), colour, style in zip(shown, COLOURS, STYLES, strict=False):
+            mean, spread = values.mean(axis=1), values.std(axis=1)
+            text = textwrap.fill(label, WIDTH)
+            axis.plot(mean.index, mean, label=text, color=colour, linestyle=style)
+            if values.shape[1] > 1:
                 band = (mean - spread, mean + spread)
                 axis.fill_between(mean.index, *band, color=colour, alpha=0.15, linewidth=0)
-        drawn = [abs(means[first]) for first, *_ in shown]
-        if min(one.min() for one in drawn) * LOG_FROM < max(one.max() for one in drawn):
+        sizes = pd.concat([values.mean(axis=1).abs() for _, values in shown])
+        if sizes.min() * LOG_FROM < sizes.max():
             axis.set_yscale("log")
         axis.set_xlabel("round")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -78,10 +76,10 @@ def plot_comparison(
         figure.legend(loc="outside lower left")
         deltas = ", ".join(sorted({f"{one.result['privacy']['delta']:g}" for one in records}))
         title = f"{words}; ε at δ = {deltas}"
-        if max(map(len, shown)) > 1:
+        if any(values.shape[1] > 1 for _, values in shown):
             title += "; bands: ± 1 standard deviation over seeds"
-        if len(shown) < len(groups):
-            title += f"\nonly the best {len(shown)} of {len(groups)} settings, by the last value"
+        if len(shown) < len(curves):
+            title += f"\nonly the best {len(shown)} of {len(curves)} settings, by the last value"
         axis.set_title(title)
         file = f"{content_id(sorted(record.id for record in records))}-{name}.png"
         target = path or outputs_dir() / "comparisons" / file
@@ -98,8 +96,10 @@ def plot_comparison(
 
 def metric_of(records: Sequence[RunRecord], metric: str | None) -> str:
     """The metric to show: the first that all runs have, unless one is named that any has."""
-    had = [dict.fromkeys(name for row in record.rows for name in row) for record in records]
-    known = [name for name in {name: 0 for names in had for name in names} if name != "round"]
+    had = [
+        {name: 0 for row in record.rows for name in row if name != "round"} for record in records
+    ]
+    known = list(dict.fromkeys(name for names in had for name in names))
     shared = [name for name in known if all(name in names for names in had)]
     name = metric or next(iter(shared), "")
     if name not in known:
@@ -108,14 +108,6 @@ def metric_of(records: Sequence[RunRecord], metric: str | None) -> str:
             f"{nearest(name, shared or known)}"
         )
     return name
-
-
-def _rank(mean: pd.Series, name: str) -> float:
-    """The last value of a curve, where less is better."""
-    last = float(mean.iloc[-1]) if len(mean) else math.nan
-    if math.isnan(last):
-        return math.inf
-    return -last if name.endswith(HIGHER) else last
 
 
 def _epsilon(records: Sequence[RunRecord]) -> str:

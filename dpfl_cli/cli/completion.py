@@ -50,8 +50,7 @@ def words(command: str, current: str) -> list[str]:
         from dpfl_cli.papers import artifacts
 
         papers = dict.fromkeys(name.partition("/")[0] for name in artifacts())
-        scales = [f"scale={path.stem}" for path in option_files("scale")]
-        return ["all", *papers, *artifacts(), *scales]
+        return ["all", *papers, *artifacts()]
     _, parser = command_parser(command)
     flags = [*parser._option_string_actions, "--debug"]
     if current.startswith("-"):
@@ -63,8 +62,6 @@ def words(command: str, current: str) -> list[str]:
     group, equals, _ = current.partition("=")
     if equals and group in GROUPS:
         return [f"{group}={path.stem}" for path in option_files(group)]
-    if command == "check":
-        found += [path.stem for path in option_files("algorithm")]
     return [*found, *(f"{name}=" for name in GROUPS), *_keys(), *flags]
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from dpfl_cli.cli.tables import collusion_text, make_table, print_results, wide_console
 from dpfl_cli.simulation.execute import Outcome
-from dpfl_cli.simulation.store import MODEL
 
 EXIT_RUNS_FAILED = 3
 SETTINGS_SAID = 4  # of a grid, each with a line about colluding clients
@@ -45,10 +44,7 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
     cached = sum(outcome.cached for outcome in outcomes)
     if cached:
         which = "This run was" if len(outcomes) == 1 else f"{cached} of {len(outcomes)} runs were"
-        line = f"{which} finished before and not run again (runtime.force=true runs it again)."
-        if len(outcomes) == 1 and MODEL not in results[0]["files"]:
-            line = f"{line[:-2]} and keeps its model, which grids do not)."
-        lines.append(line)
+        lines.append(f"{which} finished before and not run again (runtime.force=true does).")
     stated = results[0]["privacy"].get("epsilon_paper") if len(results) == 1 else None
     if stated is not None and stated["value"] is not None:
         lines.append(

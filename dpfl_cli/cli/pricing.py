@@ -41,9 +41,10 @@ def plan_for_target(overrides: Sequence[str], plugins: Sequence[str]) -> Plan:
     return plan
 
 
-def release_line(entry: LedgerEntry, *more: str) -> str:
+def release_line(entry: LedgerEntry) -> str:
     """One entry of a ledger: what is released how often, and with what noise."""
     value = entry.parameter
     shown = f"array of {len(value)}" if isinstance(value, tuple | list) else str(value)
     often = f"{entry.count} x {entry.kind} per {entry.scope}"
-    return ", ".join([f"release {entry.name}: {often}", f"parameter {shown}", *more])
+    what = f"release {entry.name}: {often}, parameter {shown}"
+    return f"{what}, sensitivity {entry.sensitivity}"

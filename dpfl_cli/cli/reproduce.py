@@ -9,12 +9,11 @@ import argparse
 import os
 import shlex
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import COMMAND, outputs_dir
 from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from dpfl_cli.reproduction.reproduce import Produced
 
 EXIT_FAILED = 3  # an artifact is incomplete, or a published one not as declared
-WIDTH = 100  # of the list
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +69,13 @@ def execute(args: argparse.Namespace) -> int:
         return _list()
     if args.check_published is not None:
         return _check(Path(args.check_published) if args.check_published else None)
-    names, word = _split(args.words)
+    scales = [word for word in args.words if word.startswith("scale=")]
+    names = [word for word in args.words if word not in scales]
+    if not names or len(scales) > 1:
+        raise ConfigError(
+            "reproduce what? Give an artifact, a paper or all, and at most one scale, as dpfl "
+            "reproduce fedexp/fig1 scale=quick (dpfl reproduce --list)"
+        )
     from dpfl_cli.papers import artifacts as papers
     from dpfl_cli.papers import select
     from dpfl_cli.reproduction.grid import commands
@@ -80,7 +84,7 @@ def execute(args: argparse.Namespace) -> int:
     from dpfl_cli.reproduction.reproduce import check_scale, dry_run, reproduce
 
     load_plugins(args.plugin)
-    scale = check_scale(word)
+    scale = check_scale(scales[0].removeprefix("scale=") if scales else "quick")
     artifacts = select(names)
     if args.at_most is not None:
         artifacts = _short(artifacts, scale, args.at_most)
@@ -121,31 +125,6 @@ def execute(args: argparse.Namespace) -> int:
     return EXIT_FAILED if incomplete else 0
 
 
-def _split(words: list[str]) -> tuple[list[str], str]:
-    """Artifact names and the scale."""
-    scale: str | None = None
-    names = []
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals:
-            names.append(word)
-        elif key == "scale":
-            if scale is not None:
-                raise ConfigError(
-                    f"{word}: scale={scale} was given already; one pass has one scale"
-                )
-            scale = value
-        else:
-            near = nearest(key, ["scale"])
-            raise ConfigError(f"{word}: reproduce takes artifacts and scale=…, not {key}; {near}")
-    if not names:
-        raise ConfigError(
-            "reproduce what? Give an artifact, a paper or all, as dpfl reproduce fedexp/fig1 "
-            "(dpfl reproduce --list)"
-        )
-    return names, "quick" if scale is None else scale
-
-
 def _short(artifacts: Sequence[Artifact], scale: Scale, minutes: float) -> list[Artifact]:
     """Those that take at most so many minutes on two cores, the shortest first.
 
@@ -180,8 +159,7 @@ def _list() -> int:
         ]
         start = f"{name:<{width}}  {'  '.join(f'{one:>6}' for one in minutes)}  "
         of = f" (runs of {artifact.runs_of})" if artifact.runs_of else ""
-        room = WIDTH - len(start) - len(of)
-        print(start + textwrap.shorten(artifact.title, room, placeholder=" …") + of)
+        print(start + artifact.title + of)
     return 0
 
 

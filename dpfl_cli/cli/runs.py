@@ -116,7 +116,7 @@ def _list(store: RunStore, args: argparse.Namespace) -> None:
     found = chosen(store, args.runs)
     content_decides = args.all or args.json or args.where or args.sort
     read = found if content_decides else found[-LISTED:]
-    records = load(read, RESULT, named=bool(args.runs), listed=not args.json)
+    records = load(read, RESULT, named=bool(args.runs))
     records = narrowed(records, args.where, args.sort)
     count = len(records if content_decides else found)
     if args.json:
@@ -167,7 +167,7 @@ def _table(store: RunStore, args: argparse.Namespace) -> None:
 
 def _verify(store: RunStore, args: argparse.Namespace) -> int:
     records = narrowed(chosen(store, args.runs), args.where)
-    whole = load(records, WHOLE, listed=True)
+    whole = load(records, WHOLE)
     print(f"{len(whole)} of {len(records)} runs are whole")
     return EXIT_DAMAGED if len(whole) < len(records) else 0
 

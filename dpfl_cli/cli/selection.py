@@ -54,13 +54,11 @@ def chosen(store: RunStore, names: Sequence[str]) -> list[RunRecord]:
     return [store.match(name) for name in named] if names else store.all()
 
 
-def load(
-    found: Iterable[RunRecord], needs: Needs, named: bool = False, listed: bool = False
-) -> list[RunRecord]:
+def load(found: Iterable[RunRecord], needs: Needs, named: bool = False) -> list[RunRecord]:
     """The runs of which the files that `needs` reads are whole.
 
-    A damaged run is left out with a line on standard error, or on standard output where it is
-    `listed`; one that was asked for by name is an error.
+    A damaged run is left out with a line on standard error; one that was asked for by name is an
+    error.
 
     Raises:
       StoreError: a named run is damaged.
@@ -72,10 +70,7 @@ def load(
         except StoreError as error:
             if named:
                 raise
-            if listed:
-                print(f"{record.id} damaged: {error}")
-            else:
-                print(f"dpfl: left out: {error}", file=sys.stderr)
+            print(f"dpfl: damaged: {error}", file=sys.stderr)
         else:
             records.append(record)
     return records

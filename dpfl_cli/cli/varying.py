@@ -76,22 +76,24 @@ def varying(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     follows from a choice (the parameters of another algorithm, say) is left out, unless it is a
     number that all runs have.
     """
-    columns = differences(settings)
-    chosen = [key for key in CHOICES if key in columns]
+    keys = dict.fromkeys(key for one in settings for key in one)
+    all_columns = {key: [one.get(key) for one in settings] for key in keys}
+    columns = {key: one for key, one in all_columns.items() if one != one[:1] * len(one)}
 
     def parts(names: Sequence[str]) -> int:
         return len(set(zip(*(map(str, columns[name]) for name in names), strict=True))) or 1
 
-    def differs(key: str, among_equal: Sequence[str]) -> bool:
-        return key not in chosen and parts([*among_equal, key]) > parts(among_equal)
+    def stage(key: str) -> int:
+        """Choices, names of components, values, what is shown only where nothing else differs."""
+        return 0 if key in CHOICES else 1 if key.endswith(".name") else 2 + key.endswith(QUIET)
 
-    chosen += [key for key in columns if key.endswith(".name") and differs(key, chosen)]
-    names = list(chosen)
-    for key, column in columns.items():
-        numbers = all(isinstance(value, int | float) for value in column)
-        if not key.endswith((".name", *QUIET)) and (numbers or differs(key, names)):
-            chosen.append(key)
-    chosen += [key for key in columns if key.endswith(QUIET) and differs(key, chosen)]
+    chosen: list[str] = [key for key in CHOICES if key in columns]
+    for number in (1, 2, 3):
+        before = list(chosen)
+        for key, column in columns.items():
+            are_numbers = number == 2 and all(isinstance(value, int | float) for value in column)
+            if stage(key) == number and (are_numbers or parts([*before, key]) > parts(before)):
+                chosen.append(key)
     return {key: columns[key] for key in chosen}
 
 
@@ -104,11 +106,3 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
 def cell_of(value: Any) -> str:
     """A config value in a table; empty where a run has none, as of another method's option."""
     return "" if value is None else text_of(value)
-
-
-def differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Every key in which configs differ, the seed too, with the value of each."""
-    flats = [flat(config) for config in configs]
-    keys = dict.fromkeys(key for one in flats for key in one)
-    columns = {key: [one.get(key) for one in flats] for key in keys}
-    return {key: values for key, values in columns.items() if values != values[:1] * len(values)}

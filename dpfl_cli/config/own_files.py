@@ -112,16 +112,10 @@ def own_object(given: str | None, option: str, example: str) -> Any:
         raise ConfigError(f"{option}={given}: write FILE.py:NAME, as {option}={example}")
     module = import_own(code["file"], f"{option}=")
     if not hasattr(module, code["name"]):
-        own = [name for name, one in vars(module).items() if not _imported(module, name, one)]
-        hint = nearest(code["name"], own) if own else "the file defines nothing that has a name"
+        known = [name for name in vars(module) if not name.startswith("_")]
+        hint = nearest(code["name"], known)
         raise ConfigError(f"{option}={given}: no {code['name']} there; {hint}")
     return getattr(module, code["name"])
-
-
-def _imported(module: ModuleType, name: str, one: Any) -> bool:
-    """Whether a value of a module is from elsewhere, or Python's own."""
-    elsewhere = hasattr(one, "__name__") and getattr(one, "__module__", "") != module.__name__
-    return name.startswith("_") or isinstance(one, ModuleType) or elsewhere
 
 
 def is_code(given: str) -> bool:

@@ -708,12 +708,11 @@ def test_a_damaged_run_is_named_and_left_out(
         code, out, err = dpfl(capsys, "runs", words)
         assert code == 0
         assert whole.name in out
-        said = out if words == "list" else err
-        (line,) = (line for line in said.splitlines() if damaged.name in line)
+        (line,) = (line for line in err.splitlines() if damaged.name in line)
         assert str(damaged / name) in line
-    code, out, _ = dpfl(capsys, "runs", "verify")
+    code, out, err = dpfl(capsys, "runs", "verify")
     assert code == 3
-    assert f"{damaged.name} damaged: {damaged / name}: " in out
+    assert f"damaged: {damaged / name}: " in err
     assert "1 of 2 runs are whole" in out
     if name != "metrics.csv":
         code, _, err = dpfl(capsys, "account", damaged.name)
@@ -727,9 +726,9 @@ def test_a_damaged_run_is_named_and_left_out(
     assert dpfl(capsys, "runs", "prune", damaged.name, "--yes")[0] == 0
     assert not damaged.exists()
     damaged.symlink_to("nowhere")
-    code, out, _ = dpfl(capsys, "runs", "list")
+    code, out, err = dpfl(capsys, "runs", "list")
     assert code == 0
-    assert f"{damaged.name} damaged: " in out
+    assert f"damaged: {damaged}" in err
     assert whole.name in out
     assert dpfl(capsys, "runs", "prune", damaged.name, "--yes")[0] == 0
     assert not damaged.is_symlink()
@@ -798,7 +797,7 @@ def test_an_archive_of_a_store_leaves_damaged_runs_out_and_says_so(
     file = tmp_path / "runs.tar.xz"
     code, out, err = dpfl(capsys, "runs", "export", "--archive", str(file))
     assert (code, out) == (3, f"2 runs in {file}\n")
-    assert err.startswith(f"dpfl: left out: {damaged / 'ledger.json'}: was changed")
+    assert err.startswith(f"dpfl: damaged: {damaged / 'ledger.json'}: was changed")
     assert len(err.splitlines()) == 1
     none = tmp_path / "none.tar.xz"
     for expected, *words in ((2, damaged.name), (3, "--where", "seed=0")):
