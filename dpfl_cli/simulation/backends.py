@@ -9,7 +9,7 @@ import importlib.util
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from dpfl_cli.config.component import PositiveOrNone, parse_settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.simulation.signals import handled
-from dpfl_cli.simulation.workers import Assignment, Backend, Report
+from dpfl_cli.simulation.workers import Assignment, Backend, Report, worker
 
 IDLE = 5  # seconds after which a process without work ends by itself, should its parent be gone
 
@@ -28,9 +28,7 @@ class Joblib(Backend):
     """Processes of this machine, by joblib's loky."""
 
     @contextlib.contextmanager
-    def start(
-        self, entry: Callable[[Assignment], Report], assignments: Sequence[Assignment]
-    ) -> Iterator[Sequence[Future[Report]]]:
+    def start(self, assignments: Sequence[Assignment]) -> Iterator[Sequence[Future[Report]]]:
         from joblib.externals.loky import ProcessPoolExecutor
 
         pools = [
@@ -39,7 +37,7 @@ class Joblib(Backend):
         try:
             with handled(signal.SIG_IGN, signal.SIGINT):  # the parent tells its workers to stop
                 futures = [
-                    pool.submit(entry, one) for pool, one in zip(pools, assignments, strict=True)
+                    pool.submit(worker, one) for pool, one in zip(pools, assignments, strict=True)
                 ]
             yield futures
         finally:
@@ -59,9 +57,7 @@ class Ray(Backend):
         return None if self.address is None else self.cpus_per_worker
 
     @contextlib.contextmanager
-    def start(
-        self, entry: Callable[[Assignment], Report], assignments: Sequence[Assignment]
-    ) -> Iterator[Sequence[Future[Report]]]:
+    def start(self, assignments: Sequence[Assignment]) -> Iterator[Sequence[Future[Report]]]:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
 
@@ -74,15 +70,10 @@ class Ray(Backend):
         )
         try:
             each = {"num_cpus": self.elsewhere or 1, "num_gpus": self.gpus_per_worker}
-            task = ray.remote(**each, max_retries=0)(entry)
-            references = [task.remote(one) for one in assignments]
-            try:
-                yield [reference.future() for reference in references]
-            finally:
-                for reference in references:
-                    ray.cancel(reference, force=True)
+            task = ray.remote(**each, max_retries=0)(worker)
+            yield [task.remote(one).future() for one in assignments]
         finally:
-            ray.shutdown()
+            ray.shutdown()  # which ends the tasks of this process, wherever they run
 
 
 class Submitit(Backend):
@@ -105,9 +96,7 @@ class Submitit(Backend):
         return None if self.executor == "local" else self.cpus_per_worker
 
     @contextlib.contextmanager
-    def start(
-        self, entry: Callable[[Assignment], Report], assignments: Sequence[Assignment]
-    ) -> Iterator[Sequence[Future[Report]]]:
+    def start(self, assignments: Sequence[Assignment]) -> Iterator[Sequence[Future[Report]]]:
         import submitit
 
         executor = submitit.AutoExecutor(
@@ -128,7 +117,7 @@ class Submitit(Backend):
                 **{name: value for name, value in chosen.items() if value is not None},
             )
         with handled(signal.SIG_IGN, signal.SIGINT):  # the parent tells its workers to stop
-            jobs: Sequence[Any] = executor.map_array(entry, assignments)
+            jobs: Sequence[Any] = executor.map_array(worker, assignments)
         try:
             yield jobs
         finally:

@@ -8,7 +8,6 @@ are released may differ by their sensitivity.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -77,8 +76,8 @@ class Recorder:
         self._replay = replay
         self._relation = mechanism._site.setup.relation
         self._release, self._draw = mechanism.release, mechanism._released
-        for name, method in (("release", self._recorded), ("_released", self._counted)):
-            setattr(mechanism, name, method)
+        mechanism.release = self._recorded  # type: ignore[method-assign]
+        mechanism._released = self._counted  # type: ignore[method-assign]
 
     def _counted(self, call: Call) -> Release:
         self.made += 1
@@ -312,8 +311,8 @@ def leaks(play: Play) -> Iterator[Fault]:
                 yield "marks", f"client state '{name}' holds client data unmarked"
             elif not _same(value, apart=True):
                 yield "influence", f"client state '{name}' of another client or run"
-    first, *others = play.stack.members
-    kinds = {entry.name: entry.kind for entry in first.plan.ledger().entries}
+    planned = play.stack.members[0].plan.ledger()
+    kinds = {entry.name: entry.kind for entry in planned.entries}
     for one in play.recorder.contributions:
         if not _same(among(one.cohort, one.values), True, one.cohort):
             yield "influence", f"the contribution to '{one.name}' of another client or run"
@@ -323,11 +322,10 @@ def leaks(play: Play) -> Iterator[Fault]:
         size = (noise[:1].abs() + one.sensitivity.max()) * 100 * ROUNDING[noise.dtype]
         if kinds.get(one.name) == "gaussian" and not ((noise - noise[:1]).abs() <= size).all():
             yield "noise", f"the noise on '{one.name}' depends on clients' data"
-    files = _files(first)
-    for own in map(_files, others):
-        for name in files.keys() | own.keys():
-            if files.get(name) != own.get(name):
-                yield "influence", name
+    first, *others = map(_files, play.stack.members)
+    for name, content in first.items():
+        if any(own[name] != content for own in others):
+            yield "influence", name
 
 
 def strays(beside: Play, alone: Play) -> Iterator[Fault]:
@@ -352,13 +350,14 @@ def _kept(state: State) -> State:
 
 def _files(member: Member) -> dict[str, str]:
     """What a run publishes of itself, but for what it says to have looked up in private data."""
-    found = {"the ledger": json.dumps(member.ledger.to_json()), "the status": str(member.diverged)}
-    found["the unreleased metrics"] = str(member.unreleased)
-    for row in member.rows:
-        for name in row.keys() - set(member.unreleased):
-            key = f"metrics.csv/{name}"
-            found[key] = found.get(key, "") + f"{row[name]!r} "
-    return found
+    hidden = member.unreleased
+    public = [{name: row[name] for name in row if name not in hidden} for row in member.rows]
+    return {
+        "the ledger": str(member.ledger.to_json()),
+        "the status": str(member.diverged),
+        "the unreleased metrics": str(hidden),
+        "metrics.csv": str(public),
+    }
 
 
 def _line(error: Exception) -> str:

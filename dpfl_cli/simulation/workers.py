@@ -96,9 +96,9 @@ class Backend(Settings):
         return None
 
     def start(
-        self, entry: Callable[[Assignment], Report], assignments: Sequence[Assignment]
+        self, assignments: Sequence[Assignment]
     ) -> contextlib.AbstractContextManager[Sequence[Future[Report]]]:
-        """Starts one process an assignment, which calls `entry` with it; on leaving the context
+        """Starts one process an assignment, which calls `worker` with it; on leaving the context
         none is left.
         """
         raise NotImplementedError
@@ -195,7 +195,7 @@ def _attend(
     folder = Path(assignments[0].folder)
     (folder / GO_ON).touch()
     files = [folder / str(one.number) for one in assignments]
-    with backend.start(worker, assignments) as futures:
+    with backend.start(assignments) as futures:
         news = [forwarded(file, progress) for file in files]
         running = list(zip(futures, files, strict=True))
         while running:

@@ -146,11 +146,7 @@ class Threads:
         self.elsewhere = None
 
     @contextmanager
-    def start(
-        self,
-        entry: Callable[[workers.Assignment], workers.Report],
-        shares: Sequence[workers.Assignment],
-    ) -> Iterator[list[Future[workers.Report]]]:
+    def start(self, shares: Sequence[workers.Assignment]) -> Iterator[list[Future[workers.Report]]]:
         def run(share: workers.Assignment) -> workers.Report:
             self.started(share)
             return workers.work(share)  # this process keeps its cores and its folder
@@ -445,7 +441,7 @@ def test_slurm_jobs_get_what_they_are_allotted(
     backend = make_backend("submitit", options_of("submitit") | given)
     assert backend.elsewhere == 8
     share = workers.Assignment(0, {}, *[str(tmp_path)] * 3, environment={}, cores=None, parent=None)
-    with backend.start(workers.work, [share]):
+    with backend.start([share]):
         script = (tmp_path / "script").read_text()
     for line in ("--partition=long", "--cpus-per-task=8", "--time=90", "--qos=high"):
         assert f"#SBATCH {line}" in script
