@@ -172,9 +172,7 @@ class _Parser(argparse.ArgumentParser):
 def entry() -> None:
     """Console script."""
     code = main()
-    plugins = sys.modules.get("dpfl_cli.simulation.plugins")
-    if plugins is None or not plugins.listed_plugins():  # what a plugin leaves may have an end
-        gc.freeze()  # the rest goes with the process: looking through it takes most of a second
+    gc.freeze()  # it goes with the process: looking through it takes half a second
     sys.exit(code)
 
 

@@ -51,21 +51,19 @@ def print_pivot(
 
 def _cells(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> pd.DataFrame:
     """By the values of some keys as they are written: mean, std (ddof 1), seeds and text."""
-    found = [row_of(record) for record in records]
-    known = {key for row in found for key in row}
+    found = [(row_of(record), settings_of(record.config)) for record in records]
+    known = {key for row, _ in found for key in row}
     for key in keys:
         if key not in known:
             raise ConfigError(f"{key}: no run has this key; {nearest(key, known)}")
         if keys.count(key) > 1:
             raise ConfigError(f"{key}: listed twice in --rows and --cols; write it once")
-    pairs = sorted(
-        zip(found, records, strict=True), key=lambda pair: [order(pair[0].get(key)) for key in keys]
-    )
+    found.sort(key=lambda pair: [order(pair[0].get(key)) for key in keys])
     frame = pd.DataFrame(
         {
-            **{key: [text_of(row.get(key)) for row, _ in pairs] for key in keys},
-            "value": [row.get(metric) if row["status"] == "done" else None for row, _ in pairs],
-            "settings": [settings_of(record.config) for _, record in pairs],
+            **{key: [text_of(row.get(key)) for row, _ in found] for key in keys},
+            "value": [row.get(metric) if row["status"] == "done" else None for row, _ in found],
+            "settings": [settings for _, settings in found],
         }
     )
     grouped = frame.astype({"value": float}).groupby(list(keys), sort=False)

@@ -36,13 +36,7 @@ CONFIG_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, RecursionErr
 MOST_RUNS = 10**5  # of a grid
 MOST_KEPT = 512  # configs and words that are kept for the next ones like them
 # of Hydra's own folders, which are off: there is one tree of outputs
-HYDRA_FOLDERS = (
-    "hydra.run.dir",
-    "hydra.sweep.dir",
-    "hydra.sweep.subdir",
-    "hydra.output_subdir",
-    "hydra.job.chdir",
-)
+HYDRA_FOLDERS = re.compile(r"hydra(\.job(\.chdir)?|\.(run|sweep|output_subdir)(\..+)?)?")
 
 RESOLVERS: dict[str, Callable[..., Any]] = {
     # a default noise level, or null where a target epsilon will determine it
@@ -85,7 +79,7 @@ def check_overrides(words: Sequence[str]) -> None:
         if not key or (key == "experiment" and value is None):
             raise ConfigError(f"{word}: not an override; write key=value")
         group, _, option = key.partition(".")
-        if any(f"{folder}.".startswith(f"{key}.") for folder in HYDRA_FOLDERS):
+        if HYDRA_FOLDERS.fullmatch(key):
             raise ConfigError(f"{word}: results go to one tree; set DPFL_OUTPUTS to its folder")
         if option == "name" and group in GROUPS:
             raise ConfigError(f"{word}: choose an option with its settings, as {group}=NAME")
