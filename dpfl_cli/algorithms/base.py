@@ -2,8 +2,6 @@
 declares. A file of an algorithm imports `dpfl_cli.algorithms.api`, which has all of this.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_type_hints

@@ -1,7 +1,5 @@
 """`dpfl audit OVERRIDES`: how much of its epsilon a run really gives away, from below."""
 
-from __future__ import annotations
-
 import argparse
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +81,7 @@ def execute(args: argparse.Namespace) -> int:
     return REFUTED if refuted else 0
 
 
-def _drawn(found: Audit, bounds: dict[str, float], title: str) -> dict[str, bytes]:
+def _drawn(found: "Audit", bounds: dict[str, float], title: str) -> dict[str, bytes]:
     """The scores of both sides, under the largest bound and the claim: scores.png and .pdf."""
     import matplotlib as mpl
     from matplotlib.figure import Figure

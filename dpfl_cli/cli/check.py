@@ -2,8 +2,6 @@
 guarantee says? Attacks on it as it runs, under every trust model that it is defined for.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 from collections.abc import Iterator, Sequence
@@ -139,7 +137,7 @@ def check(case: Case) -> list[dict[str, str]]:
     return rows
 
 
-def _row(case: Case, kits: Sequence[Kit], check: str) -> dict[str, str]:
+def _row(case: Case, kits: Sequence["Kit"], check: str) -> dict[str, str]:
     faults = list(dict.fromkeys(fault for kit in kits for fault in kit.faults[check]))
     reached, noise, plan = max(kit.reached for kit in kits), kits[0], kits[0].plans[0]
     notes = {
@@ -157,7 +155,7 @@ def _row(case: Case, kits: Sequence[Kit], check: str) -> dict[str, str]:
     return {"of": case.label, "check": check, "result": result, "why": (why or notes[check]) + mode}
 
 
-def _kits(case: Case) -> Iterator[tuple[str, Kit]]:
+def _kits(case: Case) -> Iterator[tuple[str, "Kit"]]:
     """The data that a case is tried on, with their checks."""
     import numpy as np
 

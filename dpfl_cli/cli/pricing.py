@@ -1,7 +1,5 @@
 """What commands about runs share: a plan from overrides, and the lines of a ledger."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -20,7 +18,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     add_plugin_option(parser)
 
 
-def plan_of(overrides: Sequence[str], plugins: Sequence[str]) -> Plan:
+def plan_of(overrides: Sequence[str], plugins: Sequence[str]) -> "Plan":
     """The plan of `dpfl run OVERRIDES`.
 
     Raises:
@@ -33,7 +31,7 @@ def plan_of(overrides: Sequence[str], plugins: Sequence[str]) -> Plan:
     return make_plan(compose_config(overrides))
 
 
-def plan_for_target(overrides: Sequence[str], plugins: Sequence[str]) -> Plan:
+def plan_for_target(overrides: Sequence[str], plugins: Sequence[str]) -> "Plan":
     """The plan of a run whose noise meets a target epsilon; a ConfigError where there is none."""
     plan = plan_of(overrides, plugins)
     if plan.dp.epsilon is None:
@@ -41,7 +39,7 @@ def plan_for_target(overrides: Sequence[str], plugins: Sequence[str]) -> Plan:
     return plan
 
 
-def release_line(entry: LedgerEntry) -> str:
+def release_line(entry: "LedgerEntry") -> str:
     """One entry of a ledger: what is released how often, and with what noise."""
     value = entry.parameter
     shown = f"array of {len(value)}" if isinstance(value, tuple | list) else str(value)

@@ -3,8 +3,6 @@
 dpfl reproduce fedexp/table4 [fedexp/fig1 ...] | fedexp | all | mine.py  [scale=smoke|quick|paper]
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex
@@ -108,7 +106,7 @@ def execute(args: argparse.Namespace) -> int:
         if not args.quiet:
             print(line, file=sys.stderr, flush=True)
 
-    def after(one: Produced) -> None:
+    def after(one: "Produced") -> None:
         print(one.folder, flush=True)
         if args.publish and one.complete:
             for folder in publish_artifacts(outputs, [one.job.artifact], scale):
@@ -125,7 +123,7 @@ def execute(args: argparse.Namespace) -> int:
     return EXIT_FAILED if incomplete else 0
 
 
-def _short(artifacts: Sequence[Artifact], scale: Scale, minutes: float) -> list[Artifact]:
+def _short(artifacts: Sequence["Artifact"], scale: "Scale", minutes: float) -> list["Artifact"]:
     """Those that take at most so many minutes on two cores, the shortest first.
 
     Raises:

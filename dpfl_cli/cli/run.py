@@ -3,8 +3,6 @@
 --plugin FILE, --dry-run and --quiet (and --debug) are ours; all other arguments are Hydra's.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os
@@ -40,7 +38,7 @@ QUIET, DRY = "DPFL_QUIET", "DPFL_DRY_RUN"  # switches that reach launchers throu
 # Hydra's arguments, its --help too, which shows the options of every group
 OF_HYDRA = [one for one in get_args_parser()._actions if one.dest != "experimental_rerun"]
 # What was run in this call: neither Hydra's launchers nor its main function hand it on.
-executed: list[Outcome] = []
+executed: list["Outcome"] = []
 searched: list[str] = []  # and what a sweeper that searches says of it
 
 
@@ -148,8 +146,8 @@ def _kept(results: Path) -> str:
 
 
 def execute_configs(
-    configs: Sequence[dict[str, Any]], backend: Backend | None = None
-) -> list[Outcome]:
+    configs: Sequence[dict[str, Any]], backend: "Backend | None" = None
+) -> list["Outcome"]:
     """Plans and executes composed configs, on the workers of a backend if there is one; none where
     that is only forecast.
     """

@@ -49,7 +49,7 @@ def check_configs_below(folder: Path) -> None:
     """
     for path in chain(*(sorted(folder.glob(depth)) for depth in ("*.yaml", "*/*.yaml"))):
         try:
-            yaml.safe_load(path.read_bytes())
+            str(yaml.safe_load(path.read_bytes()))  # a number may be as long in hexadecimal digits
         except ValueError as error:
             raise ConfigError(f"{path}: {str(error).partition(';')[0]}; write another") from error
         except (OSError, RecursionError, yaml.YAMLError):

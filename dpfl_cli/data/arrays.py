@@ -2,8 +2,6 @@
 `partitioner=file`, who holds which of them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import zipfile

@@ -5,8 +5,6 @@ replacement; never a record to two clients. All are determined by the run's seed
 "partition") or draw nothing, and end for every alpha and number of clients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal
 

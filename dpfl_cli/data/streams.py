@@ -10,8 +10,6 @@ of their address, so threads may draw them in any order; those of several rounds
 their rounds last.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial

@@ -1,7 +1,5 @@
 """The compiled program of models of one linear layer, and the records as it reads them."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from itertools import count
 from typing import Any, NamedTuple

@@ -6,8 +6,6 @@ there round the mechanism, unless it is raw and the changed client's own; and th
 are released may differ by their sensitivity.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
