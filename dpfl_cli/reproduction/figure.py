@@ -237,8 +237,8 @@ class _Drawing:
         turn: Any = {"rotation": 30, "ha": "right"} if turned else {}
         axis.set_xticks(range(len(groups)), texts, fontsize=7.5, **turn)
         axis.grid(axis="x", visible=False)
-        if all(isinstance(group, int | float) for group in groups):
-            axis.set_xlabel(artifact.title_of(spec.x))
+        if spec.x_title or all(isinstance(group, int | float) for group in groups):
+            axis.set_xlabel(spec.x_title or artifact.title_of(spec.x))
 
     def _heatmap(self, axis: Axes, inside: pd.DataFrame, scaled: pd.Series) -> Any:
         """Its image, with the colour scale of the numbers `scaled`."""
@@ -252,7 +252,7 @@ class _Drawing:
         axis.grid(visible=False)
         axis.set_xticks(range(len(xs)), [f"{value:g}" for value in xs])
         axis.set_yticks(range(len(ys)), [f"{value:g}" for value in ys])
-        axis.set(xlabel=title(spec.x), ylabel=title(spec.y))
+        axis.set(xlabel=spec.x_title or title(spec.x), ylabel=spec.y_title or title(spec.y))
         centred: Any = {"ha": "center", "va": "center", "fontsize": 6.5}
         frame: Any = {"fill": False, "edgecolor": "#D55E00", "linewidth": 2}
         for cell in records(finite):

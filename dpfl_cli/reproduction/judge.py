@@ -121,10 +121,9 @@ def _compared(where: str, judge: Judge, rows: Rows) -> list[Comparison] | str:
         return list(judge(rows)) or f"{NOT_RUN}: it has nothing to compare"
     except Missing as missing:
         return str(missing)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
     except Exception as error:  # a claim is code of a paper's module, or of a user's
-        raise ConfigError(f"{where}: {type(error).__name__}: {error}") from error
+        kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
+        raise ConfigError(f"{where}: {kind}{error}") from error
 
 
 def _finding(

@@ -47,7 +47,11 @@ def rows_of_runs(
     first = [name for name, one in known.items() if not one.of_chosen]
     late = [name for name, one in known.items() if one.of_chosen]
     rows = measured(artifact, cells, records, first, labels)
-    ground = rows if searched is None else _replaced(rows, searched, labels)
+    ground = rows
+    if searched is not None:
+        found = set(places(searched, labels))
+        others = rows[[place not in found for place in places(rows, labels)]]
+        ground = pd.concat([others, searched], ignore_index=True)
     choices = [(rule, chosen(artifact, rule, ground, labels)) for rule in artifact.best]
     best = {place for _, winners in choices for place in places(winners, labels)}
     inside = [tuple(one.run.labels.get(name, "") for name in labels) in best for one in cells]
@@ -86,13 +90,6 @@ def measured(
     return framed(artifact, labels, rows)
 
 
-def _replaced(rows: pd.DataFrame, searched: pd.DataFrame, labels: Sequence[str]) -> pd.DataFrame:
-    """The rows, those of searched cells replaced by those of the search."""
-    cells = set(places(searched, labels))
-    others = rows[[place not in cells for place in places(rows, labels)]]
-    return pd.concat([others, searched], ignore_index=True)
-
-
 def _derived(name: str, measure: Derived, rows: Rows) -> list[Row]:
     """The rows of a derived measure; unknown, with the reason, where a number is missing."""
     if not callable(measure.value):
@@ -100,9 +97,7 @@ def _derived(name: str, measure: Derived, rows: Rows) -> list[Row]:
     within = rows.where(**measure.where) if measure.where else rows
     made = []
     wholes = {float(one.frame[SEED].max()): one for one in rows.by_seed()}
-    # without labels, pandas drops no duplicates: one combination, not one of every row
-    combinations = within.frame[list(measure.per)].drop_duplicates()
-    for key in dict.fromkeys(combinations.itertuples(index=False, name=None)):
+    for key in dict.fromkeys(places(within.frame, measure.per)):
         if "" in key:
             continue
         labels = dict(zip(measure.per, key, strict=True))

@@ -279,8 +279,8 @@ def write_report(
     front = [one for one in pages if one.is_largest]
     damaged = [one.folder for one in found if one.damage]
     papers = _by_paper(front)
-    cited = {one.paper.key: one.paper for one in artifacts.values() if one.paper is not None}
-    declared = Counter(one.paper.key for one in artifacts.values() if one.paper is not None)
+    of_papers = [one.paper for one in artifacts.values() if one.paper is not None]
+    cited, declared = {one.key: one for one in of_papers}, Counter(one.key for one in of_papers)
     missing = sorted(artifacts.keys() - {one.artifact for one in found})
     shared = {"papers": papers, "cited": cited, "command": command, "top": ""}
     files: dict[str, str | bytes] = {

@@ -83,10 +83,9 @@ class Rows:
         """In a derived measure: the rows of another combination, which differs in these labels
         (None: has any value of it).
         """
-        if self.whole is None:
-            raise ConfigError("rows.beside is for derived measures; write rows.where")
         wanted = {**self.place, **labels}
-        return self.whole.where(**{name: one for name, one in wanted.items() if one is not None})
+        known = {name: one for name, one in wanted.items() if one is not None}
+        return (self.whole or self).where(**known)
 
     def value(self, measure: str, **labels: Any) -> float:
         """The mean over seeds of one cell."""
@@ -113,8 +112,8 @@ class Rows:
 
     def values(self, measure: str, **labels: Any) -> list[float]:
         """Their means over seeds."""
-        frame = self._of(measure, labels)
         name, found = self._varying(measure, labels)
+        frame = self.where(**{MEASURE: measure, **labels}).frame
         means = frame.groupby(name, sort=False)["value"].mean() if name else frame["value"]
         return [float(means[one]) for one in found] if name else [float(means.mean())]
 
@@ -124,7 +123,8 @@ class Rows:
 
     def choices(self, label: str) -> list[Any]:
         """The values of a label that occur, numbers in order of size."""
-        self._known(label)
+        if label not in self.labels and label not in PSEUDO:
+            raise ConfigError(f"no label '{label}'; {nearest(label, [*self.labels, *PSEUDO])}")
         return in_order(value for value in self.frame[label] if value != "")
 
     def by_seed(self) -> Iterator[Rows]:
@@ -164,16 +164,9 @@ class Rows:
                 found.loc[mine, "std"] = math.nan
         return found
 
-    def _of(self, measure: str, labels: Where) -> pd.DataFrame:
-        return self.where(**{MEASURE: measure, **labels}).frame
-
-    def _known(self, label: str) -> None:
-        if label not in self.labels and label not in PSEUDO:
-            raise ConfigError(f"no label '{label}'; {nearest(label, [*self.labels, *PSEUDO])}")
-
     def _found(self, measure: str, labels: Where) -> tuple[pd.DataFrame, list[str]]:
         """A measure's rows with these labels, and the other labels in which they differ."""
-        found = self._of(measure, labels)
+        found = self.where(**{MEASURE: measure, **labels}).frame
         if found.empty:
             raise Missing(f"no number for {_words(measure, labels)}")
         names = [name for name in (*self.labels, ROUND, RANK) if name in found]
