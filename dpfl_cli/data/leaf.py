@@ -7,7 +7,7 @@ make, or all_data/*.json; .gz and .bz2 are read too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -19,7 +19,6 @@ from dpfl_cli.data.folders import files_below
 from dpfl_cli.data.sources import read_uncompressed
 
 ENDINGS = (".json", ".json.gz", ".json.bz2")
-Parts = dict[str, dict[str, Path]]  # "train" and "test", or "all" -> files by name
 
 
 class UserRecords(BaseModel):
@@ -53,51 +52,54 @@ class LeafFile(BaseModel, Generic[Kind]):
         return self
 
 
-def leaf_parts(folder: Path, whole: bool = True) -> Parts:
-    """The files of a folder by part; a DataError where it has none, or half a split.
+def leaf_files(folder: Path, whole: bool = True) -> dict[str, Path]:
+    """The files of a folder, by part ("train" and "test", or "all") and name: "train/a.json"; a
+    DataError where it has none, or half a split.
 
     Args:
       whole: whether files without a split will do.
     """
-    split = {part: files_below(folder / part, ENDINGS) for part in ("train", "test")}
-    if all(split.values()):
-        return split
-    if any(split.values()) or not whole:
-        instead = ", or all_data/*.json in their place" if whole else ""
-        raise DataError(
-            f"{folder}: not both of train/*.json and test/*.json; put both there{instead}"
-        )
-    together = files_below(folder / "all_data", ENDINGS)
-    if not together:
-        raise DataError(
-            f"{folder}: no LEAF files: neither train/*.json and test/*.json, nor all_data/*.json"
-        )
-    return {"all": together}
-
-
-def leaf_files(parts: Parts) -> dict[str, Path]:
-    """All files, by part and name."""
+    parts = {part: files_below(folder / part, ENDINGS) for part in ("train", "test")}
+    if not all(parts.values()):
+        if any(parts.values()) or not whole:
+            instead = ", or all_data/*.json in their place" if whole else ""
+            raise DataError(
+                f"{folder}: not both of train/*.json and test/*.json; put both there{instead}"
+            )
+        parts = {"all": files_below(folder / "all_data", ENDINGS)}
+        if not parts["all"]:
+            raise DataError(
+                f"{folder}: no LEAF files: neither train/*.json and test/*.json, nor "
+                "all_data/*.json"
+            )
     return {f"{part}/{name}": path for part, named in parts.items() for name, path in named.items()}
 
 
-def read_users(path: Path, kind: type[LeafFile[Kind]], counted: bool) -> Iterator[tuple[str, Kind]]:
-    """The users of one file and their records, in its order.
+def read_users(
+    files: Mapping[str, Path], kind: type[LeafFile[Kind]], counted: bool
+) -> Iterator[tuple[str, str, Kind]]:
+    """The users of all files in their order: the part that the file is of, a user's name, and the
+    user's records.
 
     Args:
+      files: as `leaf_files` has them.
       counted: whether num_samples counts the records (in Reddit's splits it counts a user's records
         before the split).
 
     Raises:
       DataError: names the file and what is wrong with it.
     """
-    try:
-        content = kind.model_validate_json(read_uncompressed(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = " ".join(map(str, first["loc"]))
-        raise DataError(f"{path}: not LEAF's JSON: {where}: {first['msg']}") from error
-    for name, number in zip(content.users, content.num_samples, strict=True):
-        records = content.user_data.pop(name)  # frees them as it goes
-        if counted and number != len(records.y):
-            raise DataError(f"{path}: a user has another number of records than num_samples says")
-        yield name, records
+    for place, path in files.items():
+        try:
+            content = kind.model_validate_json(read_uncompressed(path))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = " ".join(map(str, first["loc"]))
+            raise DataError(f"{path}: not LEAF's JSON: {where}: {first['msg']}") from error
+        for name, number in zip(content.users, content.num_samples, strict=True):
+            records = content.user_data.pop(name)  # frees them as it goes
+            if counted and number != len(records.y):
+                raise DataError(
+                    f"{path}: a user has another number of records than num_samples says"
+                )
+            yield place.partition("/")[0], name, records

@@ -20,7 +20,7 @@ from pydantic import Field
 from dpfl_cli.config.component import Count, Seed, Settings, Share, component
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.folders import Arrays, FolderDataset, decoded
-from dpfl_cli.data.leaf import LeafFile, Parts, UserRecords, leaf_files, leaf_parts, read_users
+from dpfl_cli.data.leaf import LeafFile, UserRecords, leaf_files, read_users
 from dpfl_cli.data.loading import held_out, split_dataset
 from dpfl_cli.data.streams import stream_generator
 
@@ -63,11 +63,9 @@ class Femnist(FolderDataset):
     @staticmethod
     def make(settings: FemnistSettings, folder: Path) -> Dataset:
         """Of the files in the folder."""
-        parts = leaf_parts(folder)
+        files = leaf_files(folder)
         key = f"{DECODER} share={settings.share!r} seed={settings.data_seed}"
-        sha256, arrays = decoded(
-            "femnist", leaf_files(parts), key, lambda: _decode(parts, settings)
-        )
+        sha256, arrays = decoded("femnist", files, key, lambda: _decode(files, settings))
         clients = settings.clients
         draw = partial(stream_generator, settings.data_seed, "data")
         by_writer = settings.split == "writers"
@@ -76,7 +74,7 @@ class Femnist(FolderDataset):
         if by_writer:
             client = client[arrays["writer"]]
         test = arrays["test"]
-        if "test" not in parts:
+        if not test.any():
             test = held_out(client, settings.test_fraction, [draw(_SPLIT)] * clients)
         return split_dataset(
             DatasetInfo("femnist", "real", sha256, (28, 28), CLASSES, len(client), clients),
@@ -86,22 +84,20 @@ class Femnist(FolderDataset):
         )
 
 
-def _decode(parts: Parts, settings: FemnistSettings) -> Arrays:
+def _decode(files: dict[str, Path], settings: FemnistSettings) -> Arrays:
     """images [N, 784] float32, labels, writer and test [N] of the kept records, and writers: how
     many there are.
     """
     generator = stream_generator(settings.data_seed, "data", _SHARE)
     writers: dict[str, int] = {}
     rows = []
-    for part, files in parts.items():
-        for path in files.values():
-            for name, user in read_users(path, LeafFile[Writer], counted=True):
-                writer = writers.setdefault(name, len(writers))
-                kept = np.flatnonzero(generator.random(len(user.y)) < settings.share)
-                images = np.array(user.x, np.float32).reshape(-1, PIXELS)[kept]
-                labels = np.array(user.y, np.int64)[kept]
-                sides = np.full(len(kept), writer), np.full(len(kept), part == "test")
-                rows.append((images, labels, *sides))
+    for part, name, user in read_users(files, LeafFile[Writer], counted=True):
+        writer = writers.setdefault(name, len(writers))
+        kept = np.flatnonzero(generator.random(len(user.y)) < settings.share)
+        images = np.array(user.x, np.float32).reshape(-1, PIXELS)[kept]
+        labels = np.array(user.y, np.int64)[kept]
+        sides = np.full(len(kept), writer), np.full(len(kept), part == "test")
+        rows.append((images, labels, *sides))
     columns = zip(("images", "labels", "writer", "test"), zip(*rows, strict=True), strict=True)
     arrays = {name: np.concatenate(column) for name, column in columns}
     return arrays | {"writers": np.array(len(writers))}

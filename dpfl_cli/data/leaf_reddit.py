@@ -25,7 +25,7 @@ from dpfl_cli.config.component import Count, Seed, Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.folders import Arrays, FolderDataset, decoded
-from dpfl_cli.data.leaf import LeafFile, Parts, UserRecords, leaf_files, leaf_parts, read_users
+from dpfl_cli.data.leaf import LeafFile, UserRecords, leaf_files, read_users
 from dpfl_cli.data.streams import stream_generator
 
 LENGTH = 10  # tokens of a sequence
@@ -97,12 +97,12 @@ class Reddit(FolderDataset):
     @staticmethod
     def make(settings: RedditSettings, folder: Path) -> Dataset:
         """Of the files in the folder."""
-        parts = leaf_parts(folder, whole=False)
+        files = leaf_files(folder, whole=False)
         sha256, arrays = decoded(
             "reddit",
-            leaf_files(parts),
+            files,
             f"{DECODER} vocabulary={settings.vocabulary}",
-            lambda: _decode(parts, settings.vocabulary),
+            lambda: _decode(files, settings.vocabulary),
         )
         clients = settings.clients
         dealt = stream_generator(settings.data_seed, "data", _CLIENTS)
@@ -140,24 +140,21 @@ class Reddit(FolderDataset):
         ]
 
 
-def _decode(parts: Parts, vocabulary: int) -> Arrays:
+def _decode(files: dict[str, Path], vocabulary: int) -> Arrays:
     """x and y [N, 10] and user [N] of each part, and users: how many there are. Tokens get numbers
     as they come, and those of the vocabulary once all files have been read.
     """
     came, users = {"<PAD>": PAD, "<UNK>": UNK}, dict[str, int]()
-    found: Arrays = {}
-    for part, files in parts.items():
-        rows = []
-        for path in files.values():
-            for name, user in read_users(path, LeafFile[Redditor], counted=False):
-                owner = users.setdefault(name, len(users))
-                for x, y in zip(user.x, user.y, strict=True):
-                    for tokens, targets, counts in zip(
-                        x, y.target_tokens, y.count_tokens, strict=True
-                    ):
-                        words = [came.setdefault(word, len(came)) for word in (*tokens, *targets)]
-                        rows.append([*words, *counts, owner])
-        found[part] = np.array(rows, np.int64).reshape(-1, 3 * LENGTH + 1)
+    rows: dict[str, list[list[int]]] = {"train": [], "test": []}
+    for part, name, user in read_users(files, LeafFile[Redditor], counted=False):
+        owner = users.setdefault(name, len(users))
+        for x, y in zip(user.x, user.y, strict=True):
+            for tokens, targets, counts in zip(x, y.target_tokens, y.count_tokens, strict=True):
+                words = [came.setdefault(word, len(came)) for word in (*tokens, *targets)]
+                rows[part].append([*words, *counts, owner])
+    found = {
+        part: np.array(own, np.int64).reshape(-1, 3 * LENGTH + 1) for part, own in rows.items()
+    }
     often = np.bincount(found["train"][:, :LENGTH].ravel(), minlength=len(came))
     often[[PAD, UNK]] = 0
     ranked = sorted(came, key=lambda word: (-often[came[word]], word))[: vocabulary - 2]
