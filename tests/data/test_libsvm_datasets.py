@@ -433,13 +433,12 @@ def test_derived_files_are_fetched_verified_and_listed(monkeypatch, package, cap
     assert main(["data", "fetch", "mushrooms", "libsvm"]) == 0
     output = capsys.readouterr().out
     assert "mushrooms: 1 files" in output
-    assert "libsvm: reads a file of yours (dataset.path), nothing to fetch" in output
+    assert "libsvm: a file of yours (dataset.path); nothing to fetch" in output
     assert locate("mushrooms") == {"mushrooms": cache_dir() / "libsvm" / "mushrooms"}
     assert locate("mushrooms")["mushrooms"].read_bytes() == MUSHROOMS
     assert main(["data", "list"]) == 0
-    listed = {
-        line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()
-    }
+    rows = [line.split("│") for line in capsys.readouterr().out.splitlines() if "│" in line]
+    listed = {row[1].strip(): " ".join(row) for row in rows}
     assert str(cache_dir() / "libsvm") in listed["mushrooms"]
     assert "absent" in listed["ijcnn1"]
     assert "dataset.path" in listed["libsvm"]
