@@ -123,31 +123,6 @@ def untrained(note: str = "nothing is trained", minutes: float = 0.01) -> dict[S
     return dict.fromkeys(SCALES, Size(1, minutes, note, full=True))
 
 
-@dataclass(frozen=True, kw_only=True)
-class PaperNumbers:
-    """Where the paper's numbers are.
-
-    Attributes:
-      file: CSV in paper_numbers/<paper>/ with columns metric, value, perhaps std; else <id>.csv.
-      measures: the CSV's word in column `metric` -> our measure, or several that have other rows.
-      columns: our label -> the CSV's column; values are compared by their titles.
-      names: our value -> the CSV's word, where that is not its title.
-      note: CSV column with a remark on each number.
-      factor: what the CSV's values are multiplied by, such as 100 for shares given in percent.
-      where: only our rows with these labels get numbers.
-      runs: over how many runs its spreads are; 0 where it does not say.
-    """
-
-    file: str = ""
-    measures: Mapping[str, str | Sequence[str]]
-    columns: Mapping[str, str]
-    names: Mapping[str, str] = field(default_factory=dict)
-    note: str | None = None
-    factor: float = 1.0
-    where: Where = field(default_factory=dict)
-    runs: int = 0
-
-
 # --- pages ------------------------------------------------------------------------------------
 
 
@@ -231,6 +206,7 @@ class Artifact:
       search: how the cells that `best` chooses are found, at its scales; else all are run.
       show: more columns of table.csv: name -> a fact of the plan.
       titles: how labels, their values and measures are written for readers.
+      paper_runs: over how many runs the paper's spreads are; 0 where it does not say.
       claims: if not given, those above it in its file, below the artifact before.
       runs_of: another artifact's name, where the runs are that one's.
       notes: own choices that the paper does not give, and what else a reader has to know.
@@ -248,7 +224,7 @@ class Artifact:
     search: Search | None = None
     show: Mapping[str, str] = field(default_factory=dict)
     titles: Mapping[str, str] = field(default_factory=dict)
-    numbers: PaperNumbers | None = None
+    paper_runs: int = 0
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
     claims: Sequence[Claim] = ABOVE

@@ -200,9 +200,8 @@ def beside(artifact: Artifact, rows: pd.DataFrame) -> pd.DataFrame:
     known = rows[rows["paper"].notna() & rows["value"].map(math.isfinite)]
     known = known[~known[MEASURE].isin(times)]
     gap = known["value"] - known["paper"]
-    runs = artifact.numbers.runs if artifact.numbers else 0
     ours = (known["std"].astype(float) ** 2 / known["n"].clip(lower=1)).fillna(0)
-    error = (ours + known["paper_std"] ** 2 / max(runs, 1)) ** 0.5
+    error = (ours + known["paper_std"] ** 2 / max(artifact.paper_runs, 1)) ** 0.5
     positive = (known["value"] > 0) & (known["paper"] > 0)
     return known.assign(
         difference=gap,

@@ -222,7 +222,7 @@ def numbers_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str])
     columns = ["cell", "measure", "ours", "paper", "difference"]
     if found["paper_std"].isna().all():
         return markdown(columns, [line[:-1] for line in lines])
-    runs = artifact.numbers.runs if artifact.numbers else 0
+    runs = artifact.paper_runs
     over = f"over {runs} runs" if runs else "as it is, for it does not say over how many runs"
     return markdown([*columns, f"in standard errors (the paper's spread {over})"], lines)
 

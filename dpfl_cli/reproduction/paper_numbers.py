@@ -1,4 +1,4 @@
-"""The papers' own numbers: CSV files in paper_numbers/<paper>/, matched to our labels."""
+"""The papers' own numbers: CSV files in paper_numbers/<paper>/, in the words of our labels."""
 
 import math
 from functools import lru_cache
@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from dpfl_cli.reproduction.artifact import Artifact, PaperNumbers
-from dpfl_cli.reproduction.measure import MEASURE
-from dpfl_cli.reproduction.rows import FIXED, PAPER, matching
+from dpfl_cli.reproduction.artifact import Artifact
+from dpfl_cli.reproduction.rows import PAPER
 
 NUMBERS = Path(__file__).resolve().parent / "paper_numbers"
+NAMES = {"value": "paper", "std": "paper_std", "note": "paper_note"}  # column of a file -> of rows
 
 
 def printed(paper: str, table: str, *cell: str) -> dict[tuple[Any, ...], tuple[float, ...]]:
@@ -21,44 +21,24 @@ def printed(paper: str, table: str, *cell: str) -> dict[tuple[Any, ...], tuple[f
 
 
 def beside_paper(artifact: Artifact, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with the paper's numbers as they are declared now."""
-    table = artifact.numbers
+    """The rows, each with the paper's number where the artifact's file has a line for it."""
     rows = rows.assign(paper=math.nan, paper_std=math.nan, paper_note="")
-    if table is None or artifact.paper is None:
+    path = NUMBERS / f"{artifact.name}.csv"
+    if not path.is_file():
         return rows
-    labels = [str(name) for name in rows if name not in FIXED]
-    mine = matching(rows, table.where, labels)
-    words = mine[[MEASURE]].assign(
-        **{
-            column: [
-                table.names.get(str(value)) or artifact.title_of(value)
-                for value in (mine[name] if name in mine else [""] * len(mine))
-            ]
-            for name, column in table.columns.items()
-        }
-    )
-    known = _paper_numbers(
-        NUMBERS / artifact.paper.key / (table.file or f"{artifact.id}.csv"), table
-    )
-    keys = [MEASURE, *table.columns.values()]
-    found = words.merge(known, "left", keys).set_axis(words.index).dropna(subset="paper")
+    lines = _lines(path)
+    keys = [name for name in lines if name not in PAPER]
+    texts = rows.reindex(columns=keys, fill_value="").astype(str)  # as table.csv has them
+    found = texts.merge(lines, "left", keys).set_axis(rows.index).dropna(subset="paper")
     rows.loc[found.index, PAPER] = found[PAPER]
     return rows
 
 
-def _paper_numbers(path: Path, table: PaperNumbers) -> pd.DataFrame:
-    """Our measure and the CSV's words -> number, printed spread, remark."""
-    lines, named = _csv(path), list(table.columns.values())
-    known = lines[lines["value"] != ""]
-    known = known.assign(**{MEASURE: known["metric"].map(dict(table.measures))}).explode(MEASURE)
-    std = known["std"].replace("", "nan") if "std" in known else math.nan
-    numbers = {"paper": known["value"], "paper_std": std}
-    known = known.assign(paper_note=known[table.note] if table.note else "", **numbers)
-    known = known.astype(dict.fromkeys(numbers, float))
-    known[list(numbers)] *= table.factor
-    return known.drop_duplicates([MEASURE, *named], keep="last")[[MEASURE, *named, *PAPER]]
-
-
 @lru_cache(maxsize=64)
-def _csv(path: Path) -> pd.DataFrame:
-    return pd.read_csv(path, dtype=str, keep_default_na=False)
+def _lines(path: Path) -> pd.DataFrame:
+    """A measure and labels, as texts; the number there, its printed spread, and a remark on it."""
+    lines = pd.read_csv(path, dtype=str, keep_default_na=False).rename(columns=NAMES)
+    lines = lines.assign(**{name: "" for name in PAPER if name not in lines})
+    numbers = ["paper", "paper_std"]
+    lines[numbers] = lines[numbers].replace("", "nan").astype(float)
+    return lines

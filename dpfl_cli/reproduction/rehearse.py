@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import chain, groupby, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -144,13 +143,6 @@ def check_names(artifact: Artifact) -> None:
         *((f"figures[{number}]", one) for number, one in enumerate(artifact.figures)),
         *((f"claim {one.id}", one) for one in artifact.claims),
     ]
-    if artifact.numbers is not None:
-        ours = [
-            [one] if isinstance(one, str) else one for one in artifact.numbers.measures.values()
-        ]
-        parts.append(
-            ("numbers", SimpleNamespace(measures=chain(*ours), where=artifact.numbers.where))
-        )
     for place, part in parts:
         for field, (what, among) in names.items():
             given = getattr(part, field, None) or ()

@@ -37,18 +37,17 @@ METHODS = {
 }
 BOTH = ("AdaptDP", "FedAvg")  # the order in which claims have them
 LEVELS = (1, 2, 3)
-NAMES = {"FedAvg": "dp_fedavg", "AdaptDP": "adaptdp"}  # in the files of the paper's numbers
-_CELL = ("dataset", "method", "level")
+_CELL = ("task", "method", "level")
 # Table 1 as noise multipliers, sigma_p * b / 2: of the gradients and, for AdaptDP, of the radius.
 NOISE = {
     cell: [round(50 * one, 6) for one in sigmas]
     for cell, sigmas in printed("adaptdp", "table1", *_CELL).items()
 }
-MISPRINT = NOISE["T3", "adaptdp", 2]
+MISPRINT = NOISE["T3", "AdaptDP", 2]
 # level 2 is printed as 0.093, which would be 4.65 here; everything else points to 0.0093
-NOISE |= {(task, "adaptdp", 2): [0.465, 0.105] for task in IMAGES}
+NOISE |= {(task, "AdaptDP", 2): [0.465, 0.105] for task in IMAGES}
 # Table 2: step size and clip norm C (cap G of AdaptDP) that the paper selected at levels 1 to 3.
-SELECTED = {cell[:3]: cell[3:] for cell in printed("adaptdp", "table2", *_CELL, "eta", "C_or_G")}
+SELECTED = printed("adaptdp", "selected", *_CELL)
 TRAINED = ["T2", "T3", "T4"]  # tasks whose loss is that of a classifier
 ON_T1 = {"task": "T1"}  # whose loss is the objective itself
 LAST = "mean of the last five rounds"
@@ -143,13 +142,12 @@ def private(
       noise: of the gradients and, for AdaptDP, of the radius, else the printed one.
     """
     cell = {**labels, **unlabelled}
-    task, method = cell["task"], cell["method"]
-    place = task, NAMES[method], cell["level"]
-    local_lr, clip_norm = pair or SELECTED[place]
+    task, method, level = cell["task"], cell["method"], cell["level"]
+    local_lr, clip_norm = pair or SELECTED[task, method, level]
     settings = {
         "algorithm.local_lr": local_lr,
         "algorithm.clip_norm": clip_norm,
-        **noise_of(*(noise or NOISE[place])),
+        **noise_of(*(noise or NOISE[task, method, level])),
     }
     preset = f"+experiment=adaptdp/{TASKS[task]}"
     overrides = [preset, *METHODS[method], *overrides]

@@ -15,7 +15,6 @@ from dpfl_cli.papers.adaptdp import (
     LOWEST,
     METHODS,
     MISPRINT,
-    NAMES,
     ON_T1,
     PRODUCTS,
     READ_AS,
@@ -37,7 +36,6 @@ from dpfl_cli.reproduction.api import (
     Figure,
     Judge,
     Metric,
-    PaperNumbers,
     Price,
     Rows,
     Runs,
@@ -198,7 +196,7 @@ LEVELS_AND_ORDERS = [
 def c7_cap(rows: Rows) -> Comparisons:
     """on T3 and T4 the radius stays at its cap"""
     for task, at in product(IMAGES, LEVELS):
-        _, cap = SELECTED[task, "adaptdp", at]
+        _, cap = SELECTED[task, "AdaptDP", at]
         radius = rows("radius", task=task, **CHOSEN, method="AdaptDP", level=at)
         yield ratio(radius, cap, within=0.001)
 
@@ -332,12 +330,6 @@ table2 = Artifact(
         "invalid": "the paper's, clipping of the minibatch's mean (no valid guarantee)",
         "invalid_raw": "the same on raw pixels, 0 to 255 (no valid guarantee)",
     },
-    numbers=PaperNumbers(
-        measures={"min_train_loss": ["objective", "loss"], "max_test_acc_pct": "accuracy"},
-        columns={"task": "dataset", "level": "level", "method": "method"},
-        names=NAMES,
-        where=CHOSEN,
-    ),
     tables=[
         Table(
             "T1, the quadratic task: lowest training loss",

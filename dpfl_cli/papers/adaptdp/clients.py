@@ -9,7 +9,6 @@ from dpfl_cli.papers.adaptdp import (
     LEVELS,
     LOWEST,
     METHODS,
-    NAMES,
     ON_T1,
     PRODUCTS,
     READ_AS,
@@ -23,7 +22,6 @@ from dpfl_cli.reproduction.api import (
     Claim,
     Comparisons,
     Figure,
-    PaperNumbers,
     Price,
     Rows,
     Runs,
@@ -143,11 +141,6 @@ table4 = Artifact(
     runs=runs,
     measures={**losses("min", LOWEST, IMAGES), "eps": Price(title="epsilon", where={"P": 2})},
     titles={"P": "clients"},
-    numbers=PaperNumbers(
-        measures={"min_train_loss": ["objective", "loss"]},
-        columns={"task": "dataset", "P": "P", "method": "method", "level": "level"},
-        names=NAMES,
-    ),
     tables=[
         Table("T1: lowest training loss", ["level", "P"], "method", "objective", where=ON_T1),
         Table(

@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from dpfl_cli.papers.adaptdp import BOTH, LEVELS, METHODS, NAMES, private, quotient
+from dpfl_cli.papers.adaptdp import BOTH, LEVELS, METHODS, private, quotient
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
@@ -12,7 +12,6 @@ from dpfl_cli.reproduction.api import (
     Fact,
     Figure,
     Metric,
-    PaperNumbers,
     Price,
     Rows,
     Runs,
@@ -105,11 +104,6 @@ table5 = Artifact(
         "parameters": Fact("dimension", decimals=0, title="parameters"),
         "eps": Price(title="epsilon"),
     },
-    numbers=PaperNumbers(
-        measures={"min_train_loss": "loss"},
-        columns={"method": "method", "level": "level"},
-        names=NAMES,
-    ),
     tables=[
         Table("Lowest training loss", "level", "method", "loss"),
         Table(
@@ -204,11 +198,6 @@ table6 = Artifact(
         "time_ratio": _ratio("seconds", "time"),
         "memory_ratio": _ratio("peak", "memory"),
     },
-    numbers=PaperNumbers(
-        measures={"sec_per_round": "seconds", "cpu_mem_gb": "gigabytes"},
-        columns={"method": "method"},
-        names=NAMES,
-    ),
     tables=[
         Table(
             "Time of a round, peak memory of the process (libraries and data with it), and "

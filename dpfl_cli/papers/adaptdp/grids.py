@@ -14,7 +14,6 @@ from dpfl_cli.papers.adaptdp import (
     LEVELS,
     LOWEST,
     METHODS,
-    NAMES,
     ON_T1,
     READ_AS,
     TINY,
@@ -30,7 +29,6 @@ from dpfl_cli.reproduction.api import (
     Comparison,
     Comparisons,
     Figure,
-    PaperNumbers,
     Price,
     Rows,
     Runs,
@@ -265,17 +263,6 @@ table3 = Artifact(
     runs=runs,
     measures={**losses("min", LOWEST), "eps": Price(title="epsilon", where={"best": True})},
     best=best_pairs(),
-    numbers=PaperNumbers(
-        measures={"min_train_loss": ["objective", "loss"]},
-        columns={
-            "task": "dataset",
-            "eta": "eta",
-            "cap": "C_or_G",
-            "method": "method",
-            "level": "level",
-        },
-        names={**NAMES, "1.0": "1.0", "3.0": "3.0", "5.0": "5.0"},  # not 1, as titles have it
-    ),
     tables=[
         Table(
             "T1: lowest training loss",

@@ -10,7 +10,6 @@ from dpfl_cli.papers.adaptdp import (
     LEVELS,
     METHODS,
     MISPRINT,
-    NAMES,
     NOISE,
     noise_of,
 )
@@ -22,7 +21,6 @@ from dpfl_cli.reproduction.api import (
     Fact,
     Figure,
     Judge,
-    PaperNumbers,
     Price,
     Rows,
     Run,
@@ -64,7 +62,7 @@ def runs(scale: Scale) -> Runs:
     for cell in grid(task=COUNTS, level=LEVELS):
         known, place = cell["task"].partition("_")[0], cell["level"] - 1
         for method in METHODS:
-            noise = NOISE[known, NAMES[method], cell["level"]]
+            noise = NOISE[known, method, cell["level"]]
             misprinted = (method, place) == ("AdaptDP", 1) and known in IMAGES
             yield _priced(cell, method, "table", noise_of(*(MISPRINT if misprinted else noise)))
             if misprinted:
@@ -256,13 +254,6 @@ table1 = Artifact(
         "misprint": "printed, 0.093 read as 0.0093",
         "calibrated": "calibrated at DP-FedAvg's epsilon",
     },
-    numbers=PaperNumbers(
-        measures={"sigma_p": "sigma", "sigma_p_C": "sigma_C"},
-        columns={"task": "dataset", "level": "level", "method": "method"},
-        names=NAMES,
-        note="note",
-        where={"source": "calibrated"},  # the other rows are the printed numbers themselves
-    ),
     tables=[
         Table(
             "What DP-FedAvg's printed noise implies at delta 1e-4, by equation (3) and by "

@@ -6,7 +6,6 @@ from dpfl_cli.reproduction.api import (
     Claim,
     Figure,
     Metric,
-    PaperNumbers,
     Run,
     Runs,
     Scale,
@@ -154,12 +153,6 @@ fig3 = Artifact(
             "loss",
         ),
     ],
-    numbers=PaperNumbers(
-        measures={"test_accuracy_pct_final_approx": "final"},
-        columns={"T": "row"},
-        names={"T1000": "T=1000", "T1200": "T=1200"},
-        where={"best": True},
-    ),
     figures=[Figure("lines", "round", "accuracy", series="T", panels=["clip_norm", "budget"])],
     notes=[
         "Ours, for the paper gives no step size, clip norm or pace of the schedule: the step is "

@@ -11,7 +11,6 @@ from dpfl_cli.reproduction.api import (
     Fact,
     Facts,
     Figure,
-    PaperNumbers,
     Rows,
     Run,
     Runs,
@@ -97,10 +96,6 @@ table3 = Artifact(
         "outputs": Fact(partial(_counted, 1), decimals=0, title="values put out"),
     },
     titles={"setting": "network"},
-    numbers=PaperNumbers(
-        measures={"parameters_with_bias": "parameters"},
-        columns={"setting": "setting", "layer": "layer", "output": "output"},
-    ),
     tables=[Table(rows=["setting", "layer", "output"], cells="parameters")],
     figures=[Figure("bars", "layer", "parameters", panels="setting", numbers=True)],
     notes=[NETWORK],

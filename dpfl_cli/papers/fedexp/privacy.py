@@ -7,7 +7,6 @@ from dpfl_cli.reproduction.api import (
     Comparison,
     Comparisons,
     Figure,
-    PaperNumbers,
     Price,
     Rows,
     Run,
@@ -151,11 +150,6 @@ table1 = Artifact(
         "cdp_synthetic": "CDP, synthetic d=500",
         "cdp_mnist": "CDP, MNIST",
     },
-    numbers=PaperNumbers(
-        measures={"epsilon_at_delta_1e-5": "paper_convention"},
-        columns={"row": "row", "method": "column"},
-        names={"ldp": "LDP (Gaussian), per round", "ldp_privunit": "LDP (PrivUnit), per round"},
-    ),
     tables=[
         Table(
             "Epsilon under the paper's convention: one round (LDP), 49 compositions (CDP); "

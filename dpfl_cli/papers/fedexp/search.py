@@ -7,13 +7,13 @@ import pandas as pd
 from dpfl_cli.papers.fedexp import (
     COMPARED,
     METHODS,
+    PAIRS,
     PAPER,
     PROBLEM,
     SCAFFOLD,
     TRUSTS,
     WORDS,
     on_synthetic,
-    pair_of,
 )
 from dpfl_cli.papers.fedexp.mnist import NETWORK, SETUP, SMALLER, on_mnist
 from dpfl_cli.reproduction.api import (
@@ -25,7 +25,6 @@ from dpfl_cli.reproduction.api import (
     Judge,
     Metric,
     Missing,
-    PaperNumbers,
     Rows,
     Runs,
     Scale,
@@ -84,7 +83,7 @@ def _tried(rows: Rows, trust: str, method: str, dataset: str = "synthetic") -> p
 
 
 def _pair(dataset: str, trust: str, method: str) -> Claim:
-    pair = pair_of(dataset, trust, method)
+    pair = PAIRS[dataset, trust, method]
     synthetic = dataset == "synthetic"
     name = f"pair_{method.lower()}_{trust}" + ("" if synthetic else "_mnist")
     where = "the synthetic problem" if synthetic else "MNIST"
@@ -235,9 +234,8 @@ table2 = Artifact(
         keep=2,
         whole=[{"dataset": "MNIST", "dp": "ldp", "method": method} for method in COMPARED],
         always=[
-            {**cell, "local_lr": pair[0], "clip_norm": pair[1]}
+            {**cell, **dict(zip(("local_lr", "clip_norm"), PAIRS[*cell.values()], strict=True))}
             for cell in grid(dataset="MNIST", dp=TRUSTS, method=METHODS)
-            for pair in [pair_of(*cell.values())]
         ],
         finalists=True,
     ),
@@ -247,11 +245,6 @@ table2 = Artifact(
         "local_lr": "local step size",
         "clip_norm": "clip norm",
     },
-    numbers=PaperNumbers(
-        measures={"eta_l": "best.local_lr", "C": "best.clip_norm"},
-        columns={"dataset": "dataset", "dp": "dp_type", "method": "algorithm"},
-        note="confidence_HML",
-    ),
     tables=[
         Table(
             "Best pair: local step size, clip norm (how well the paper's pair can be read: "

@@ -9,11 +9,11 @@ from dpfl_cli.papers.fedexp import (
     LOCAL,
     METHODS,
     PAIR,
+    PAIRS,
     PROBLEM,
     SCAFFOLD,
     TRUSTS,
     on_synthetic,
-    pair_of,
 )
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -42,7 +42,7 @@ def runs(scale: Scale) -> Runs:
     seeds = FRESH if scale == "paper" else ()
     for trust in TRUSTS:
         clip_norms: dict[str, float | None] = {
-            method: pair_of("synthetic", trust, method)[1] for method in METHODS
+            method: PAIRS["synthetic", trust, method][1] for method in METHODS
         }
         if trust in LOCAL:  # the naive step takes the noise for signal
             clip_norms["naive"] = clip_norms["FedEXP"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, TITLES, WHOLE
+from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, WHOLE
 from dpfl_cli.papers.fednew._claims import (
     SLOW,
     SMALL_STEP,
@@ -37,7 +37,6 @@ from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
     Comparisons,
-    PaperNumbers,
     Rows,
     Scale,
     between,
@@ -61,11 +60,10 @@ def by_clients(
     preset: str,
     data: ByScale,
     *own: Any,
-    printed: bool = True,
     epsilons: Mapping[str, Sequence[float]] = EPSILONS,
     **more: Any,
 ) -> Artifact:
-    """A table of accuracies; `printed`: its numbers are in the paper's text."""
+    """A table of accuracies against the number of clients."""
 
     def places(scale: Scale) -> Iterator[Place]:
         counts, values = data[scale]
@@ -74,13 +72,6 @@ def by_clients(
             differ = dealt if preset == "federated_emnist" else {}
             yield {"clients": count}, preset, {**values, **differ}
 
-    numbers = PaperNumbers(
-        measures={"test_accuracy": "accuracy"},
-        columns={"method": "method", "clients": "n_clients", "eps": "epsilon"},
-        names={name: TITLES[name].lower() for name in methods},
-        factor=100,
-        where={"best": True},
-    )
     return compared(
         f"Table {number}",
         methods,
@@ -88,7 +79,6 @@ def by_clients(
         *own,
         side=["clients"],
         epsilons=epsilons,
-        numbers=numbers if printed else None,
         **more,
     )
 
@@ -165,7 +155,6 @@ table4 = on_images(
     {},
     (0.4, 50),
     seeds=(2, 5),
-    printed=False,
     title="Test accuracy on Fashion-MNIST, narrow features, after the last round, record level",
     shows=(
         "DP-FedNew and DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on one layer over 64 "

@@ -61,7 +61,6 @@ def wide(
         " with 512 principal components",
         seeds=(1, 3),
         epsilons=OF_WIDE,
-        printed=number > 9,
         title=f"Test accuracy on {data}, wide features, after the last round, record level",
         shows=(
             "DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on one layer over the wide "

@@ -10,7 +10,6 @@ from dpfl_cli.reproduction.api import (
     Comparisons,
     Fact,
     Figure,
-    PaperNumbers,
     Rows,
     Run,
     Runs,
@@ -135,20 +134,6 @@ table1 = Artifact(
         **WORDS,
         "level": "clip norm",
     },
-    numbers=PaperNumbers(
-        measures={
-            "clients": "clients",
-            "train_per_client": "train",
-            "train_std": "train_std",
-            "test_per_client": "test",
-            "test_std": "test_std",
-            "batch_size": "batch",
-            "iterations": "iterations",
-            "clip": "clip",
-        },
-        columns={"task": "dataset", "level": "level"},
-        names={**{task: task for task in TASKS}, "ixi": "fed_ixi"},
-    ),
     tables=[
         Table(
             "The data",
