@@ -640,7 +640,7 @@ def test_papers_numbers_are_read() -> None:
         if name == "adaptdp/selected":  # which is read by papers/adaptdp
             continue
         artifact, lines = papers.artifacts()[name], pd.read_csv(path, dtype=str)
-        keys = [one for one in lines if one not in ("value", "std", "note")]
+        keys = [str(one) for one in lines if one not in ("value", "std", "note")]
         assert {*keys} <= {"measure", "best", *artifact.choices}, name
         assert {*lines["measure"]} <= {*artifact.measure_names}, name
         assert not lines.duplicated(keys).any(), name
