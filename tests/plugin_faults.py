@@ -62,7 +62,7 @@ MENDS = [
     Fault(
         "privacy plugin: a method draws the records of its batches again",
         "privacy/method_streams.py",
-        "        if key in others:\n",
+        "        if batches != of_batches:\n",
         "        if False:\n",
         f"{PLUGINS}::test_nobody_else_draws_from_the_streams_of_batches",
     ),

@@ -46,7 +46,7 @@ from math import ceil, log
 from typing import Literal
 
 from dpfl_cli.algorithms.api import (
-    Count,
+    BatchSize,
     Diagnostics,
     Field,
     Number,
@@ -59,7 +59,6 @@ from dpfl_cli.algorithms.api import (
     State,
     Tensor,
     algorithm,
-    check_batch,
     gradient_release,
     local_steps_gaps,
     noisy_steps,
@@ -81,7 +80,7 @@ RADIUS = (
 class AdaptDpSettings(RecordSettings):
     """Settings of `adaptdp`; clip_norm is the cap G of the radius."""
 
-    radius_batch_size: Count | None = None  # b_C
+    radius_batch_size: BatchSize = None  # b_C
     radius_multiplier: Positive = 1.0  # tau
     radius_floor: Positive = 1e-9
     radius_noise_multiplier: PositiveOrNone = None
@@ -112,7 +111,6 @@ class AdaptDp:
         steps = gradient_release(settings, run)
         size, rate = settings.radius_batch_size, None
         if size is not None:
-            check_batch(size, run, "radius_batch_size")
             rate = size / run.fewest() if size < run.fewest() else None
         radius = ReleaseSpec(
             "radius",

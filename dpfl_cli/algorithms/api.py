@@ -8,7 +8,6 @@ from torch import Tensor
 from dpfl_cli.algorithms.base import (
     ALL_TRUSTS,
     EVERY_TRUST,
-    Algorithm,
     Bound,
     Diagnostics,
     NonNegative,
@@ -27,8 +26,6 @@ from dpfl_cli.algorithms.local import (
     BatchSettings,
     LocalSettings,
     bounded_local_update,
-    check_batch,
-    check_clip_norm,
     first_round,
     kept_share_gaps,
     local_update,
@@ -40,7 +37,7 @@ from dpfl_cli.algorithms.record import (
     local_steps_gaps,
     noisy_steps,
 )
-from dpfl_cli.config.component import ClientNumber, Count, Settings
+from dpfl_cli.config.component import BatchSize, ClientNumber, Count, Settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
@@ -60,8 +57,8 @@ from dpfl_cli.privacy.releases import Release, ReleaseSpec, Setup
 
 __all__ = [
     "ALL_TRUSTS",
-    "Algorithm",
     "BatchSettings",
+    "BatchSize",
     "Bound",
     "Bounded",
     "CLIPPED",
@@ -91,8 +88,6 @@ __all__ = [
     "Tensor",
     "algorithm",
     "bounded_local_update",
-    "check_batch",
-    "check_clip_norm",
     "clip",
     "clip_symmetric",
     "first_round",

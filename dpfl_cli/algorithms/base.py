@@ -4,7 +4,7 @@ declares. A file of an algorithm imports `dpfl_cli.algorithms.api`, which has al
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from dpfl_cli.privacy.client_values import ClientValues, own_values
 from dpfl_cli.privacy.mechanism import Mechanism
 from dpfl_cli.privacy.method_streams import MethodStreams
 from dpfl_cli.privacy.norms import vector_norms
-from dpfl_cli.privacy.releases import Release, ReleaseSpec, Setup
+from dpfl_cli.privacy.releases import Release
 
 # Types of settings that are floats in `releases`, and tensors [R] in `hyper`, which has R runs'.
 # A clip norm that is absent (Bound) is infinite there.
@@ -101,34 +101,6 @@ class Round:
         return torch.where(mask, new, old)
 
 
-class Algorithm(Protocol):
-    """A federated method for a batch of runs; `hyper` is its settings, floats stacked as tensors
-    [R].
-
-    What lasts from round to round is in the state and nowhere else: an attribute that a round
-    changes would be lost in a checkpoint. A method whose guarantee depends on settings has a static
-    method `gaps(settings, trust, whole_noise)` in place of `algorithm(proved=...)`: why the
-    guarantee is not proved, all reasons, where messages carry the whole noise or not.
-    """
-
-    hyper: Any
-
-    @staticmethod
-    def releases(settings: Any, run: Setup) -> list[ReleaseSpec]:
-        """The releases of a run, in all its rounds; a ConfigError where settings make no sense."""
-        ...
-
-    def init(self, objective: ClientSide, streams: Streams) -> State:
-        """The state before round 1."""
-        ...
-
-    def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
-        """One round. Diagnostics are [R] tensors for display, which no algorithm reads, or a
-        function that gives them.
-        """
-        ...
-
-
 def algorithm(
     name: str,
     *,
@@ -142,8 +114,20 @@ def algorithm(
     away: Literal["stateless", "rests"] | None = None,
     convention: str | None = None,
 ) -> Callable[[type[T]], type[T]]:
-    """Class decorator: the class is the algorithm `name`, with the settings that its `hyper` is
-    annotated with.
+    """Class decorator: the class is the algorithm `name`, a federated method for a batch of runs.
+    It has
+
+      hyper: its settings, floats stacked as tensors [R].
+      releases(settings, run: Setup) -> list[ReleaseSpec]: a static method, the releases of a run,
+        in all its rounds; a ConfigError where settings make no sense.
+      init(objective: ClientSide, streams: Streams) -> State: the state before round 1.
+      round(state, at: Round) -> (State, Diagnostics): one round. Diagnostics are [R] tensors for
+        display, which no algorithm reads, or a function that gives them.
+
+    What lasts from round to round is in the state and nowhere else: an attribute that a round
+    changes would be lost in a checkpoint. A method whose guarantee depends on settings has a static
+    method `gaps(settings, trust, whole_noise)` in place of `proved`: why the guarantee is not
+    proved, all reasons, where messages carry the whole noise or not.
 
     Args:
       revision: raised whenever a change moves the numbers of its runs.

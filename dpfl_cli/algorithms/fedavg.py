@@ -35,8 +35,6 @@ from dpfl_cli.algorithms.api import (
     State,
     algorithm,
     bounded_local_update,
-    check_batch,
-    check_clip_norm,
     per_run,
     start,
     update_diagnostics,
@@ -64,8 +62,6 @@ class FedAvg:
 
     @staticmethod
     def releases(settings: FedAvgSettings, run: Setup) -> list[ReleaseSpec]:
-        check_clip_norm(settings, run)
-        check_batch(settings.batch_size, run)
         return [ReleaseSpec("update", note=f"client update {CLIPPED}")]
 
     init = staticmethod(start)

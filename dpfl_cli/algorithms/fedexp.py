@@ -61,8 +61,6 @@ from dpfl_cli.algorithms.api import (
     Tensor,
     algorithm,
     bounded_local_update,
-    check_batch,
-    check_clip_norm,
     per_run,
     squared_norms,
     start,
@@ -98,7 +96,6 @@ class FedExp:
 
     @staticmethod
     def releases(settings: FedExpSettings, run: Setup) -> list[ReleaseSpec]:
-        check_clip_norm(settings, run)
         given, scale = settings.squared_norm_noise, 4 * run.dimension / run.cohort
         local = run.trust == "local"
         if local and given is not None:
@@ -111,7 +108,6 @@ class FedExp:
                 f"algorithm.step=naive under dp.trust={run.trust}: it needs every client's noisy "
                 "message; use dp=ldp or dp=ldp_privunit, or algorithm.step=adaptive"
             )
-        check_batch(settings.batch_size, run)
         note = f"client update {CLIPPED}"
         if local:
             return [ReleaseSpec("update", note=note)]

@@ -66,7 +66,6 @@ from dpfl_cli.algorithms.api import (
     State,
     Streams,
     algorithm,
-    check_clip_norm,
     clip,
     update_diagnostics,
 )
@@ -117,7 +116,6 @@ class FedNew:
 
     @staticmethod
     def releases(settings: FedNewSettings, run: Setup) -> list[ReleaseSpec]:
-        check_clip_norm(settings, run, "a direction")
         sent = settings.dual == "paper"
         note = f"client direction {CLIPPED}"
         return [

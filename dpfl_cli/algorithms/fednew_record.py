@@ -68,7 +68,6 @@ from dpfl_cli.algorithms.api import (
     Streams,
     Tensor,
     algorithm,
-    check_clip_norm,
     torch,
 )
 from dpfl_cli.algorithms.second_order import (
@@ -141,7 +140,6 @@ class FedNewRecord:
 
     @staticmethod
     def releases(settings: FedNewRecordSettings, run: Setup) -> list[ReleaseSpec]:
-        check_clip_norm(settings, run, "a gradient")
         _check_clips(settings)
         if settings.sensitivity == "paper" and run.trust != "none":
             _check_constant(settings, run.fewest())  # without noise there is none

@@ -44,7 +44,6 @@ from dpfl_cli.algorithms.api import (
     State,
     Streams,
     algorithm,
-    check_clip_norm,
     per_run,
     projected,
     torch,
@@ -85,7 +84,6 @@ class IsrlDp:
 
     @staticmethod
     def releases(settings: IsrlDpSettings, run: Setup) -> list[ReleaseSpec]:
-        check_clip_norm(settings, run, "a gradient")
         if settings.noise == "mechanism":
             return [ReleaseSpec("gradient", note=GRADIENT)]
         if settings.original_epsilon is None:

@@ -1,13 +1,10 @@
 """What client-level methods share: the bounded local update."""
 
-from typing import Any, Protocol
-
 import numpy as np
 from torch import Tensor
 
 from dpfl_cli.algorithms.base import Bound, Positive, Round
-from dpfl_cli.config.component import Count, Settings
-from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.component import BatchSize, Count, Settings
 from dpfl_cli.privacy.bounded import Bounded, clip
 from dpfl_cli.privacy.client_values import ClientValues
 from dpfl_cli.privacy.releases import Setup
@@ -18,7 +15,7 @@ CLIPPED = "clipped to C: sensitivity 2C (replace_one), C (zero_out, add_or_remov
 class BatchSettings(Settings):
     """Settings of a method whose gradients may look at a batch of records in place of all."""
 
-    batch_size: Count | None = None  # b
+    batch_size: BatchSize = None  # b
 
 
 class LocalSettings(BatchSettings):
@@ -27,13 +24,6 @@ class LocalSettings(BatchSettings):
     local_steps: Count  # tau
     local_lr: Positive  # eta_l
     clip_norm: Bound  # C
-
-
-class _Clipped(Protocol):
-    """Settings with a clip norm."""
-
-    @property
-    def clip_norm(self) -> Any: ...
 
 
 def local_update(
@@ -65,24 +55,6 @@ def bounded_local_update(at: Round, model: Tensor, hyper: LocalSettings) -> Boun
     sensitivity to one client is 2C under replace_one, C otherwise.
     """
     return clip(local_update(at, model, hyper), hyper.clip_norm)
-
-
-def check_batch(size: int | None, run: Setup, option: str = "batch_size") -> None:
-    """Refuses a batch of more distinct records than the client with the fewest holds."""
-    if size is not None and size > run.fewest():
-        raise ConfigError(
-            f"algorithm.{option}={size}: a client holds only {run.fewest()} records; take at most "
-            "that many, or deal it more records"
-        )
-
-
-def check_clip_norm(settings: _Clipped, run: Setup, what: str = "an update") -> None:
-    """Refuses a private release of updates, or of what else is clipped, that nothing bounds."""
-    if settings.clip_norm is None and run.trust != "none":
-        raise ConfigError(
-            f"algorithm.clip_norm=null under dp.trust={run.trust}: {what} without a bound has no "
-            "sensitivity; give a positive clip norm, or write dp=none"
-        )
 
 
 def kept_share_gaps(control: str, trust: str, whole_noise: bool, instead: str) -> list[str]:

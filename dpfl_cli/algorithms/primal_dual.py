@@ -50,7 +50,6 @@ from dpfl_cli.algorithms.api import (
     State,
     Streams,
     algorithm,
-    check_clip_norm,
     np,
     per_run,
     torch,
@@ -110,7 +109,6 @@ class PrimalDual:
 
     @staticmethod
     def releases(settings: PrimalDualSettings, run: Setup) -> list[ReleaseSpec]:
-        check_clip_norm(settings, run, "a gradient")
         if settings.schedule == "static" or run.trust == "none":
             return [ReleaseSpec("gradient", note=GRADIENT)]
         if settings.strong_convexity is None:

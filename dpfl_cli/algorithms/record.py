@@ -1,7 +1,7 @@
 """What record-level methods share: noisy local steps, each a release of a clipped gradient."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.algorithms.base import Round
-from dpfl_cli.algorithms.local import LocalSettings, check_batch, check_clip_norm
+from dpfl_cli.algorithms.local import LocalSettings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.privacy.batches import Batch
 from dpfl_cli.privacy.bounded import Bounded, per_run
@@ -34,7 +34,6 @@ class RecordSettings(LocalSettings):
 
 def gradient_release(settings: RecordSettings, run: Setup) -> ReleaseSpec:
     """The releases of K noisy local steps, or a ConfigError where they make no sense."""
-    check_clip_norm(settings, run, "a gradient")
     steps, size = settings.local_steps, settings.batch_size
     if run.trust == "central" and steps > 1:
         raise ConfigError(
@@ -52,7 +51,6 @@ def gradient_release(settings: RecordSettings, run: Setup) -> ReleaseSpec:
     )
     if size is None:
         return spec
-    check_batch(size, run)
     records = run.fewest()
     if settings.sampling == "epoch_permutation":
         epoch = records // size  # steps that are of disjoint parts
@@ -67,27 +65,20 @@ def gradient_release(settings: RecordSettings, run: Setup) -> ReleaseSpec:
     return replace(spec, rate=size / records) if known else spec
 
 
-def batches_of(at: Round, hyper: RecordSettings) -> Callable[[int], Batch | None]:
-    """step -> its batch (None: all records); steps of a round are asked for in order, from 0."""
+def _batches_of(at: Round, hyper: RecordSettings) -> Iterator[Batch | None]:
+    """The batch of each step of a round (None: all records), drawn when it is asked for."""
     size, first = hyper.batch_size, at.number * hyper.local_steps
     if size is None:
-        return lambda step: None
-    if hyper.sampling != "epoch_permutation":
-        repeats = hyper.sampling == "with_replacement"
-        return lambda step: at.batch(size, first + step, repeats=repeats)
-    parts: list[Batch] = []
-    epochs = itertools.count()
-
-    def part(step: int) -> Batch:
-        if not parts:
-            parts.extend(reversed(at.epoch(size, first + next(epochs))))
-        return parts.pop()
-
-    return part
+        return itertools.repeat(None)
+    if hyper.sampling == "epoch_permutation":
+        epochs = (at.epoch(size, first + epoch) for epoch in range(hyper.local_steps))
+        return itertools.chain.from_iterable(epochs)
+    repeats = hyper.sampling == "with_replacement"
+    return (at.batch(size, first + step, repeats=repeats) for step in range(hyper.local_steps))
 
 
-def batching_gaps(settings: RecordSettings) -> list[str]:
-    """Why these batches or this clipping have no proved sensitivity."""
+def local_steps_gaps(settings: RecordSettings, trust: str, whole_noise: bool) -> list[str]:
+    """Why K noisy local steps are not proved: `gaps` of a method that takes them."""
     found = []
     if settings.batch_size is not None and settings.sampling == "with_replacement":
         found.append(
@@ -99,12 +90,6 @@ def batching_gaps(settings: RecordSettings) -> list[str]:
             "algorithm.clipping=batch_mean is not private at its noise: one record can move the "
             "clipped mean by 2C, not 2C / m"
         )
-    return found
-
-
-def local_steps_gaps(settings: RecordSettings, trust: str, whole_noise: bool) -> list[str]:
-    """Why K noisy local steps are not proved: `gaps` of a method that takes them."""
-    found = batching_gaps(settings)
     if settings.local_steps > 1 and not whole_noise:
         found.append(
             f"the later ones of {settings.local_steps} local steps start where the client holds "
@@ -140,9 +125,9 @@ def noisy_steps(
     """
     local, mean, objective = at.at_clients(model), model, at.objective
     limit = hyper.clip_norm if clip_norm is None else clip_norm
-    batch = batches_of(at, hyper)
+    batches = _batches_of(at, hyper)
     for step in range(hyper.local_steps):
-        release = at.release("gradient", _gradient(at, local, limit, batch(step), hyper))
+        release = at.release("gradient", _gradient(at, local, limit, next(batches), hyper))
         whole = release.mean + objective.regulariser_gradient(mean)
         mean = mean - per_run(hyper.local_lr, mean) * whole
         if step < hyper.local_steps - 1 or last:

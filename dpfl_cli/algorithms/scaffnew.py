@@ -63,11 +63,11 @@ from typing import Literal
 from dpfl_cli.algorithms.api import (
     CLIPPED,
     BatchSettings,
+    BatchSize,
     Bound,
     ClientNumber,
     ClientSide,
     ConfigError,
-    Count,
     Diagnostics,
     Field,
     Number,
@@ -79,8 +79,6 @@ from dpfl_cli.algorithms.api import (
     Streams,
     Tensor,
     algorithm,
-    check_batch,
-    check_clip_norm,
     clip,
     kept_share_gaps,
     np,
@@ -99,7 +97,7 @@ class ScaffNewSettings(BatchSettings):
     local_steps: Number = Field(ge=1)  # tau = 1 / p
     local_lr: Positive  # eta
     clip_norm: Bound  # C
-    batch_size: Count | None  # b
+    batch_size: BatchSize  # b
     control: Literal["sent", "clipped", "apart", "none"]
     schedule: Literal["deterministic", "bernoulli"]
     final_release: bool
@@ -148,14 +146,12 @@ class ScaffNew:
 
     @staticmethod
     def releases(settings: ScaffNewSettings, run: Setup) -> list[ReleaseSpec]:
-        check_clip_norm(settings, run)
         tau, random = settings.local_steps, settings.schedule == "bernoulli"
         if not random and tau % 1:
             raise ConfigError(
                 f"algorithm.local_steps={tau:g} with algorithm.schedule=deterministic: must be a "
                 "whole number; coins of any probability 1 / local_steps are schedule=bernoulli"
             )
-        check_batch(settings.batch_size, run)
         sent = settings.control == "sent"
         expected = run.rounds / tau + (1 - 1 / tau) * settings.final_release
         return [

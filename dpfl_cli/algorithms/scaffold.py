@@ -73,8 +73,6 @@ from dpfl_cli.algorithms.api import (
     State,
     Tensor,
     algorithm,
-    check_batch,
-    check_clip_norm,
     clip,
     first_round,
     kept_share_gaps,
@@ -114,8 +112,6 @@ class Scaffold:
 
     @staticmethod
     def releases(settings: ScaffoldSettings, run: Setup) -> list[ReleaseSpec]:
-        check_clip_norm(settings, run)
-        check_batch(settings.batch_size, run)
         if settings.warm_start and run.sampling is not None:
             raise ConfigError(
                 "algorithm.warm_start=true: every client's control begins with a gradient of its "

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from dpfl_cli.algorithms.base import Bound, Number, Positive, Round, State
-from dpfl_cli.algorithms.local import check_clip_norm, first_round
+from dpfl_cli.algorithms.local import first_round
 from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.streams import Streams
@@ -48,12 +48,6 @@ def releases(
     Args:
       gradient, covariance: what each is, and its sensitivity.
     """
-    check_clip_norm(settings, run, "a gradient")
-    if settings.feature_clip_norm is None and run.trust != "none":
-        raise ConfigError(
-            f"algorithm.feature_clip_norm=null under dp.trust={run.trust}: a covariance without a "
-            "bound has no sensitivity; give a positive clip norm, or write dp=none"
-        )
     share, rounds = settings.covariance_share, run.rounds
     first = later = None
     if settings.budget == "fraction":

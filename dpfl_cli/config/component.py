@@ -29,6 +29,9 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 CLIENT = "one of the clients"
 # the number of a client, from 0; refused where there is none of that number
 ClientNumber = Annotated[int | None, CLIENT, Field(ge=0)]
+RECORDS = "records of every client"
+# how many records of a client a batch holds (None: all); refused where a client has fewer
+BatchSize = Annotated[int | None, RECORDS, Field(ge=1)]
 GROUPS = (
     "algorithm",
     "dp",

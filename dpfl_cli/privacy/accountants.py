@@ -168,7 +168,6 @@ def price(ledger: Ledger, accountant: Accountant, delta: float) -> Price:
     Raises:
       ConfigError: delta is not between 0 and 1.
     """
-    check_delta(delta)
     epsilon: float | None = None
     reason = None
     try:

@@ -55,6 +55,7 @@ def of_rounds(entries: Sequence[LedgerEntry]) -> LedgerEntry:
     return first.of_releases(costs, np.array(numbers))
 
 
+@lru_cache(maxsize=64)  # runs of a grid often share their ledger, and so do methods
 def poisson_epsilon(
     entry: LedgerEntry,
     delta: float,
@@ -62,21 +63,10 @@ def poisson_epsilon(
     *options: Hashable,
 ) -> float:
     """Epsilon of `of_rounds` by an accountant of dp-accounting, made of these options."""
-    return _epsilon_of(accountant, options, tuple(entry.levels().items()), entry.rate, delta)
-
-
-@lru_cache(maxsize=64)  # runs of a grid often share their ledger, and so do methods
-def _epsilon_of(
-    accountant: Callable[..., dp_accounting.PrivacyAccountant],
-    options: tuple[Hashable, ...],
-    composed: tuple[tuple[float, int], ...],
-    rate: float | None,
-    delta: float,
-) -> float:
     import dp_accounting
 
     own = accountant(*options)
-    for z, count in composed:
-        event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(z))
+    for z, count in entry.levels().items():
+        event = dp_accounting.PoissonSampledDpEvent(entry.rate, dp_accounting.GaussianDpEvent(z))
         own.compose(event, count)
     return float(own.get_epsilon(delta))

@@ -8,7 +8,6 @@ scores.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import brentq
@@ -58,39 +57,36 @@ def threshold_bound(
     """
     half = len(scores) // 2
     thresholds = np.unique(np.quantile(scores[:half], np.linspace(0.002, 0.998, 250)))
-    found = []
+    error, best = (1 - confidence) / 2, (-math.inf, 0.0)  # known on the first half, found after
     for above in (True, False):
-        rates = _Rates(delta, (1 - confidence) / 2, above)
-        known = rates.epsilon(scores[:half], sides[:half], thresholds)
-        best = int(known.argmax())
-        after = rates.epsilon(scores[half:], sides[half:], thresholds[best : best + 1])
-        found.append((known[best], float(after[0])))
-    return max(max(found)[1], 0.0)
+        known = _of_rates(scores[:half], sides[:half], thresholds, above, delta, error)
+        chosen = thresholds[[known.argmax()]]
+        (after,) = _of_rates(scores[half:], sides[half:], chosen, above, delta, error)
+        best = max(best, (known.max(), float(after)))
+    return max(best[1], 0.0)
 
 
-@dataclass(frozen=True)
-class _Rates:
-    """The test `score > threshold` for True, or, not `above`, `score <= threshold` for False."""
-
-    delta: float
-    error: float
-    above: bool
-
-    def epsilon(self, scores: np.ndarray, sides: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-        """[n] ln((p - delta) / q), the rates p and q of being right and of false alarms bounded
-        from below and from above; -inf where nothing follows.
-        """
-        present, absent = (np.sort(scores[sides == side]) for side in (self.above, not self.above))
-        hits, alarms = (side.searchsorted(thresholds, side="right") for side in (present, absent))
-        if self.above:
-            hits, alarms = len(present) - hits, len(absent) - alarms
-        lower = np.where(
-            hits > 0, betaincinv(np.maximum(hits, 1), len(present) - hits + 1, self.error), 0.0
-        )
-        rest = len(absent) - alarms
-        upper = np.where(rest > 0, betaincinv(alarms + 1, np.maximum(rest, 1), 1 - self.error), 1.0)
-        gain = np.maximum(lower - self.delta, 0.0) / upper
-        return np.log(gain, out=np.full_like(gain, -np.inf), where=gain > 0)
+def _of_rates(
+    scores: np.ndarray,
+    sides: np.ndarray,
+    thresholds: np.ndarray,
+    above: bool,
+    delta: float,
+    error: float,
+) -> np.ndarray:
+    """[n] ln((p - delta) / q) of the tests `score > threshold` for True, or, not `above`,
+    `score <= threshold` for False, the rates p and q of being right and of false alarms bounded
+    from below and from above; -inf where nothing follows.
+    """
+    present, absent = (np.sort(scores[sides == side]) for side in (above, not above))
+    hits, alarms = (side.searchsorted(thresholds, side="right") for side in (present, absent))
+    if above:
+        hits, alarms = len(present) - hits, len(absent) - alarms
+    lower = np.where(hits > 0, betaincinv(np.maximum(hits, 1), len(present) - hits + 1, error), 0.0)
+    rest = len(absent) - alarms
+    upper = np.where(rest > 0, betaincinv(alarms + 1, np.maximum(rest, 1), 1 - error), 1.0)
+    gain = np.maximum(lower - delta, 0.0) / upper
+    return np.log(gain, out=np.full_like(gain, -np.inf), where=gain > 0)
 
 
 def one_run_bound(

@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable
 
 from dpfl_cli.config.errors import ConfigError, PrivacyError
-from dpfl_cli.privacy.accountants import Accountant, TooLargeToPrice, check_delta
+from dpfl_cli.privacy.accountants import Accountant, TooLargeToPrice
 from dpfl_cli.privacy.ledger import Ledger
 
-LOWEST, HIGHEST = 1e-12, 1e15  # the parameters considered
+LEAST, MOST = 1e-12, 1e15  # the noise considered
 _MOST_STEPS = 300  # bisection alone needs about 60
 
 
@@ -47,10 +47,9 @@ def calibrate(
         raise ConfigError(
             f"dp.epsilon={target_epsilon:g}: must be a positive number; for no privacy use dp=none"
         )
-    check_delta(delta)
 
     def parameter(noise: float) -> float:
-        return min(max(1 / noise if increasing else noise, LOWEST), HIGHEST)
+        return 1 / noise if increasing else noise
 
     def epsilon_at(noise: float) -> float:
         try:
@@ -58,38 +57,30 @@ def calibrate(
         except TooLargeToPrice:
             return math.inf
 
-    least, most = (1 / HIGHEST, 1 / LOWEST) if increasing else (LOWEST, HIGHEST)
-    noise = min(max(1.0, least), most)
-    ledger = ledger_of(parameter(noise))
-    refuse_hopeless(ledger)
-
+    refuse_hopeless(ledger_of(1.0))
     goal = f"epsilon {target_epsilon:g} at delta {delta:g} under accountant {accountant.label}"
-    epsilon = epsilon_at(noise)
-    loud, loud_epsilon, quiet, quiet_epsilon = (
-        noise,
-        epsilon,
-        noise,
-        epsilon,
-    )  # loud: too little noise; quiet: enough
+    # loud: too little noise; quiet: enough
+    loud = quiet = 1.0
+    loud_epsilon = quiet_epsilon = epsilon_at(1.0)
     while quiet_epsilon > target_epsilon:
-        if quiet >= most:
+        if quiet >= MOST:
             smallest = "none" if math.isinf(quiet_epsilon) else f"{quiet_epsilon:.6g}"
             raise PrivacyError(
                 f"no noise reaches {goal}: the smallest epsilon within reach is {smallest}; raise "
                 "dp.epsilon"
             )
         loud, loud_epsilon = quiet, quiet_epsilon
-        quiet = min(quiet * 4, most)
+        quiet = min(quiet * 4, MOST)
         quiet_epsilon = epsilon_at(quiet)
     while loud_epsilon <= target_epsilon:
-        if loud <= least:
+        if loud <= LEAST:
             raise PrivacyError(
                 f"{goal} is met with any noise (the largest epsilon is {loud_epsilon:.6g}): there "
                 "is nothing to calibrate; "
                 "give the noise level itself"
             )
         quiet, quiet_epsilon = loud, loud_epsilon
-        loud = max(loud / 4, least)
+        loud = max(loud / 4, LEAST)
         loud_epsilon = epsilon_at(loud)
 
     # Regula falsi on ln epsilon over ln noise (nearly a straight line), every third step a

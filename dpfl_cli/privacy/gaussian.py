@@ -71,15 +71,10 @@ class _Gaussian(Mechanism):
             multiplier = spec.multiplier(multiplier)
         return "gaussian", multiplier, cls._scope
 
-    def _messages(self, call: Call, std: Tensor) -> Tensor:
-        """Every client's contribution [R, M, d] or [R, M] plus N(0, std^2); std [R] or [R, M]."""
-        return self._noisy(call, call.values.checked(), std)
-
-    def _noisy_mean(self, call: Call, std: Tensor) -> Tensor:
-        """[R, d] or [R] the mean over clients plus N(0, std^2), std [R]: one draw per run."""
-        return self._noisy(call, self._mean(call.values), std)
-
     def _noisy(self, call: Call, values: Tensor, std: Tensor) -> Tensor:
+        """Values plus N(0, std^2): contributions [R, M, d] or [R, M], std [R] or [R, M]; or their
+        mean [R, d] or [R], std [R], one draw per run.
+        """
         vectors = values if call.values.is_vector else values.unsqueeze(-1)
         name, streams = f"noise/{call.spec.name}", self._site.streams
         noisy = streams.noisy(name, call.address, vectors, per_run(std, vectors))
@@ -101,7 +96,7 @@ class LocalGaussian(_Gaussian):
     def _released(self, call: Call) -> Release:
         """Messages [R, M, d] or [R, M]; a client's echo is its own message."""
         std = per_run(call.parameters, call.sensitivity) * call.sensitivity
-        received = self._messages(call, std)
+        received = self._noisy(call, call.values.checked(), std)
         echo = own_values(received)
         return Release(received, received.mean(dim=1), echo, call.values.bound, std)
 
@@ -134,7 +129,7 @@ class CentralGaussian(_Gaussian):
         sent to the server.
         """
         std = per_run(call.parameters, call.largest) * call.largest / self._site.setup.cohort
-        mean = self._noisy_mean(call, std)
+        mean = self._noisy(call, self._mean(call.values), std)
         return Release(mean, mean, call.values.values, call.values.bound, std)
 
 
@@ -207,9 +202,9 @@ class SharedGaussian(_Gaussian):
         kind, multiplier, scope = super().event(settings, spec, setup)
         if settings.noise_share or multiplier is None:
             return kind, multiplier, scope
-        if not spec.sums_suffice:
-            return kind, multiplier, "client"
-        return kind, multiplier * math.sqrt(setup.clients), scope
+        if spec.sums_suffice:
+            return kind, multiplier * math.sqrt(setup.clients), scope
+        return kind, multiplier, "client"
 
     def _released(self, call: Call) -> Release:
         """The noisy mean [R, d] or [R]; a client's echo is its own contribution with its share of
@@ -219,8 +214,9 @@ class SharedGaussian(_Gaussian):
         """
         settings, clients = self.settings[0], self._site.setup.clients  # one choice in a batch
         multipliers = call.parameters
-        if not settings.noise_share and not call.spec.sums_suffice:
-            multipliers = multipliers * math.sqrt(clients)  # the ledger's are of messages
+        priced = not settings.noise_share and not call.spec.sums_suffice  # as messages
+        if priced:
+            multipliers = multipliers * math.sqrt(clients)
         std = per_run(multipliers, call.largest) * call.largest  # of the sum
         share = std / math.sqrt(clients)
         if settings.sens_scale == "own" and call.sensitivity.dim() == 2:
@@ -228,10 +224,9 @@ class SharedGaussian(_Gaussian):
             std = share.square().sum(dim=1).sqrt()
         echo: ClientValues | None = None
         if call.spec.echo:
-            messages = self._messages(call, share)
-            priced = not settings.noise_share and not call.spec.sums_suffice  # as messages
+            messages = self._noisy(call, call.values.checked(), share)
             echo = own_values(messages) if priced else client_values(messages)
             mean = messages.mean(dim=1)
         else:
-            mean = self._noisy_mean(call, std / clients)
+            mean = self._noisy(call, self._mean(call.values), std / clients)
         return Release(mean, mean, echo, call.values.bound, std / clients)

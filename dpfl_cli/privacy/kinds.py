@@ -2,7 +2,7 @@
 
 A ledger names a kind; an accountant asks it for the one curve that it composes (`Accountant.curve`)
 and refuses a kind that has no such method. A new kind of release is a class here and an entry of
-`KINDS`.
+`KINDS`. Entries are `ledger.LedgerEntry`s: `charges` releases with `parameters`.
 """
 
 import math
@@ -10,21 +10,9 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-
-
-class Entry(Protocol):
-    """What a kind reads of a ledger's entry: `charges` releases with `parameters`."""
-
-    @property
-    def parameter(self) -> float | tuple[float, ...] | None: ...
-
-    @property
-    def charges(self) -> int: ...
-
-    def parameters(self) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -73,19 +61,19 @@ class Gaussian(Kind):
     def unprotected(self, parameters: np.ndarray) -> bool:
         return bool((parameters == 0).any())
 
-    def squared_mu(self, entries: Iterable[Entry]) -> float:
+    def squared_mu(self, entries: Iterable[Any]) -> float:
         """sum 1 / z^2 (Dong, Roth and Su 2022, Corollary 3.3)."""
         return math.fsum(self._squared_mu(entry) for entry in entries)
 
-    def renyi(self, entries: Iterable[Entry], excess: np.ndarray) -> np.ndarray:
+    def renyi(self, entries: Iterable[Any], excess: np.ndarray) -> np.ndarray:
         """sum a / (2 z^2) at order a = 1 + excess (Mironov 2017, Corollary 3)."""
         return self.rho(entries) * (1 + excess)
 
-    def rho(self, entries: Iterable[Entry]) -> float:
+    def rho(self, entries: Iterable[Any]) -> float:
         """sum 1 / (2 z^2) (Bun and Steinke 2016, Proposition 1.6)."""
         return self.squared_mu(entries) / 2
 
-    def losses(self, entries: Iterable[Entry]) -> list[Losses]:
+    def losses(self, entries: Iterable[Any]) -> list[Losses]:
         """One distribution an entry; cut where e^-50 of the mass is left, about 10 deviations."""
         from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 
@@ -101,7 +89,7 @@ class Gaussian(Kind):
         ]
 
     @staticmethod
-    def _squared_mu(entry: Entry) -> float:
+    def _squared_mu(entry: Any) -> float:
         if isinstance(entry.parameter, tuple):
             return float(np.sum(entry.parameters() ** -2.0))
         try:
@@ -120,23 +108,23 @@ class Pure(Kind):
     def unprotected(self, parameters: np.ndarray) -> bool:
         return bool(np.isinf(parameters).any())
 
-    def renyi(self, entries: Iterable[Entry], excess: np.ndarray) -> np.ndarray:
+    def renyi(self, entries: Iterable[Any], excess: np.ndarray) -> np.ndarray:
         """Of randomised response, of which every such mechanism is a post-processing."""
         total = np.zeros_like(excess)
         for value, count in self._levels(entries).items():
             total = total + count * pure_rdp(value, excess)
         return total
 
-    def rho(self, entries: Iterable[Entry]) -> float:
+    def rho(self, entries: Iterable[Any]) -> float:
         """sum epsilon^2 / 2 (Bun and Steinke 2016, Proposition 1.4)."""
         spent = self._levels(entries).items()
         return math.fsum(count * value**2 for value, count in spent) / 2
 
-    def epsilon(self, entries: Iterable[Entry]) -> float:
+    def epsilon(self, entries: Iterable[Any]) -> float:
         """Basic composition (Dwork and Roth 2014, Theorem 3.16)."""
         return math.fsum(value * count for value, count in self._levels(entries).items())
 
-    def losses(self, entries: Iterable[Entry]) -> list[Losses]:
+    def losses(self, entries: Iterable[Any]) -> list[Losses]:
         """Of randomised response at the next multiple of the cell, which dominates."""
         from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
@@ -154,7 +142,7 @@ class Pure(Kind):
         return [Losses(2 * value * count, count, value, of(value, count)) for value, count in spent]
 
     @staticmethod
-    def _levels(entries: Iterable[Entry]) -> dict[float, int]:
+    def _levels(entries: Iterable[Any]) -> dict[float, int]:
         """Positive epsilons, and how often each was spent."""
         counts: Counter[float] = Counter()
         for entry in entries:

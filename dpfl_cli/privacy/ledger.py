@@ -98,9 +98,7 @@ class LedgerEntry:
         """[count] the noise multiplier (or pure epsilon) of every release."""
         if self.parameter is None:
             raise PrivacyError(f"release {self.name} is not private: it has no noise")
-        if isinstance(self.parameter, tuple):
-            return np.asarray(self.parameter, float)
-        return np.full(self.count, float(self.parameter))
+        return np.broadcast_to(np.asarray(self.parameter, float), self.count)
 
     def levels(self) -> dict[float, int]:
         """Noise multiplier (or pure epsilon) -> how many releases it costs as much as."""
@@ -111,19 +109,7 @@ class LedgerEntry:
 
     def scaled(self, factor: float) -> LedgerEntry:
         """With every noise multiplier times a factor."""
-        if isinstance(self.parameter, tuple):
-            return replace(self, parameter=tuple((factor * self.parameters()).tolist()))
-        return self if self.parameter is None else replace(self, parameter=factor * self.parameter)
-
-    def composed(self) -> LedgerEntry:
-        """Gaussian noise that changes over time as one release.
-
-        Multipliers z_t compose to exactly one with 1 / z^2 = sum 1 / z_t^2 (Dong, Roth and Su 2022,
-        Corollary 3.3), in Rényi divergence too, and pricing one is quick.
-        """
-        if not isinstance(self.parameter, tuple):
-            return self
-        return replace(self, count=1, parameter=float((self.parameters() ** -2.0).sum() ** -0.5))
+        return replace(self.of_releases(factor * self.parameters()), rounds=self.rounds)
 
     def of_releases(self, parameters: np.ndarray, rounds: np.ndarray | None = None) -> LedgerEntry:
         """This entry with so many releases [n], one noise multiplier (or pure epsilon) each.
@@ -138,13 +124,31 @@ class LedgerEntry:
             parameter = float(parameters[0]) if same else tuple(parameters.tolist())
         return replace(self, count=len(parameters), parameter=parameter, rounds=kept)
 
+    def joined(self, later: LedgerEntry) -> LedgerEntry:
+        """This entry and later releases of the same name.
+
+        Raises:
+          PrivacyError: they are releases of another kind.
+        """
+        both = self, later
+        own, theirs = (
+            replace(one, count=0, parameter=None, sensitivity=None, rounds=None) for one in both
+        )
+        if own != theirs:
+            raise PrivacyError(
+                f"release {self.name} changed its kind, shape, relation, unit or scope during a run"
+            )
+        noise = [np.broadcast_to(np.asarray(one.parameter, float), one.count) for one in both]
+        return replace(
+            self.of_releases(np.concatenate(noise)),
+            rounds=None if self.rounds is None else self.rounds + (later.rounds or ()),
+            sensitivity=self.sensitivity if self.sensitivity == later.sensitivity else None,
+            floats=self.floats + later.floats,
+        )
+
     def to_json(self) -> dict[str, Any]:
-        """Plain values; noise that changes over time becomes a list."""
-        values = asdict(self)
-        if isinstance(self.parameter, tuple):
-            values["parameter"] = list(self.parameter)
-        values["event"] = KINDS[self.kind].event_name
-        return values
+        """Plain values, and the name of the event."""
+        return {**asdict(self), "event": KINDS[self.kind].event_name}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> LedgerEntry:
@@ -161,33 +165,10 @@ class Ledger:
 
     def charged(self, entry: LedgerEntry) -> Ledger:
         """The ledger after one more release (`entry.count` of them) is written to it."""
-        for position, known in enumerate(self.entries):
-            if known.name != entry.name:
-                continue
-            before, now = (
-                replace(one, count=0, parameter=None, sensitivity=None, rounds=None)
-                for one in (known, entry)
-            )
-            if before != now:
-                raise PrivacyError(
-                    f"release {entry.name} changed its kind, shape, relation, unit or scope during "
-                    "a run"
-                )
-            if known.kind == "nonprivate":
-                merged = replace(known, count=known.count + entry.count)
-            else:
-                both = np.concatenate((known.parameters(), entry.parameters()))
-                merged = known.of_releases(both)
-            if known.rounds is not None and entry.rounds is not None:
-                merged = replace(merged, rounds=known.rounds + entry.rounds)
-            same = known.sensitivity == entry.sensitivity
-            merged = replace(
-                merged,
-                sensitivity=known.sensitivity if same else None,
-                floats=known.floats + entry.floats,
-            )
-            return Ledger((*self.entries[:position], merged, *self.entries[position + 1 :]))
-        return Ledger((*self.entries, entry))
+        entries = {known.name: known for known in self.entries}
+        known = entries.get(entry.name)
+        entries[entry.name] = entry if known is None else known.joined(entry)
+        return Ledger(tuple(entries.values()))
 
     @property
     def releases(self) -> int:
@@ -225,11 +206,10 @@ class ReleaseLog:
     one_message: bool = False
 
     def __post_init__(self) -> None:
-        runs = len(self.parameters)
         self.counts = np.zeros(self.parameters.shape, np.int32)
-        self.floats = np.zeros(runs, np.int64)
-        self.latest = np.zeros(runs, np.int64)
-        self._runs = np.arange(runs)
+        self.floats = np.zeros(len(self.parameters), np.int64)
+        self.latest = np.zeros(len(self.parameters), np.int64)
+        self._runs = np.arange(len(self.parameters))
         self._range: tuple[Tensor, Tensor] | None = None  # smallest and largest sensitivity [R]
 
     def noise(self, rounds: np.ndarray) -> np.ndarray:

@@ -25,7 +25,7 @@ from dpfl_cli.privacy.client_values import (
     refuse_watchers,
 )
 from dpfl_cli.privacy.cohorts import STREAM, among
-from dpfl_cli.privacy.ledger import BatchLedger, Ledger, LedgerEntry, ReleaseLog, Scope, Shape
+from dpfl_cli.privacy.ledger import BatchLedger, Ledger, LedgerEntry, ReleaseLog, Scope
 from dpfl_cli.privacy.method_streams import MethodStreams
 from dpfl_cli.privacy.provenance import Provenance
 from dpfl_cli.privacy.releases import Release, ReleaseSpec, Setup, Trust
@@ -270,9 +270,9 @@ class Mechanism(ABC):
                 "dp.mode=paper runs it"
             )
         values.check()
-        vectors: Shape = "matrix" if spec.shape == "matrix" else "vector"
-        shape: Shape = vectors if values.is_vector else "scalar"
-        setup = site.setup
+        shape, setup = "scalar", site.setup
+        if values.is_vector:
+            shape = "matrix" if spec.shape == "matrix" else "vector"
         if shape != spec.shape or values.unit != setup.unit:
             raise PrivacyError(
                 f"release '{name}' was declared as a {spec.shape} per {setup.unit}, but got a "
@@ -319,9 +319,7 @@ class Mechanism(ABC):
                 "in a round that is over: it would repeat its noise; declare it with per_round"
             )
         if self.trust != "none":
-            self._provenance.check(
-                spec, values, rounds, number, self._site.specs, self._site.setups
-            )
+            self._provenance.check(spec, values, rounds, number, self._site.setups)
         sensitivity = values.sensitivity(self._site.setup.relation)
         log.charge(rounds, charged, sensitivity, values.shape[-1] if values.is_vector else 1)
         address = rounds * spec.per_round + np.minimum(number, spec.per_round - 1)
@@ -338,19 +336,15 @@ class Mechanism(ABC):
         """The log of a release, with the noise of every round by its declaration."""
         logs, site = self._site.ledger.logs, self._site
         if name not in logs:
-            parts = zip(self.settings, site.specs, site.setups, strict=True)
-            each = [(one, specs[name], setup) for one, specs, setup in parts]
-            keys = [tuple(map(id, one)) for one in each]  # runs of one plan have the same
-            distinct = dict(zip(keys, each, strict=True))
-            entries = {key: self.entry(*one) for key, one in distinct.items()}
-            shared = [replace(entry, parameter=None) for entry in entries.values()]
-            if any(entry != shared[0] for entry in shared):
+            runs = zip(self.settings, site.specs, site.setups, strict=True)
+            entries = [self.entry(own, specs[name], setup) for own, specs, setup in runs]
+            shared = replace(entries[0], parameter=None)
+            if any(replace(entry, parameter=None) != shared for entry in entries):
                 raise PrivacyError(f"release '{name}': runs of one batch declare it differently")
-            rows = {key: np.full(self._last.max(), np.nan) for key in distinct}  # after its end
-            for key, (_, spec, setup) in distinct.items():
-                rows[key][: setup.rounds] = spec.noise(entries[key], setup.rounds)
-            table = np.stack([rows[key] for key in keys])
-            logs[name] = ReleaseLog(shared[0], table, site.specs[0][name].one_message)
+            table = np.full((len(entries), self._last.max()), np.nan)  # after a run's end
+            for row, entry, specs, last in zip(table, entries, site.specs, self._last, strict=True):
+                row[:last] = specs[name].noise(entry, last)
+            logs[name] = ReleaseLog(shared, table, site.specs[0][name].one_message)
         return logs[name]
 
     def _check_bound(self, name: str, bound: Tensor) -> None:

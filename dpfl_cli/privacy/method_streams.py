@@ -26,53 +26,45 @@ class MethodStreams(Streams):
     def __init__(self, streams: Streams, noise: Iterable[str]) -> None:
         self.__streams = streams
         self.__noise = {zlib.crc32(name.encode()) for name in noise}
-        self.__batches: dict[int, str] = {}  # key -> the name that it was first asked for by
-        self.__others: dict[int, str] = {}
+        # key -> the name that first asked for it, and whether for batches
+        self.__taken: dict[int, tuple[str, bool]] = {}
 
     def generator(self, run: int, name: str, *key: int) -> np.random.Generator:
-        return self.__streams.generator(run, self._free(name), *key)
+        return self.__streams.generator(run, self._own(name), *key)
 
     def normal(self, name: str, *where: Any, **options: Any) -> Tensor:
-        return self.__streams.normal(self._free(name), *where, **options)
+        return self.__streams.normal(self._own(name), *where, **options)
 
     def uniform(self, name: str, *where: Any, **options: Any) -> Tensor:
-        return self.__streams.uniform(self._free(name), *where, **options)
+        return self.__streams.uniform(self._own(name), *where, **options)
 
     def subset(self, name: str, *where: Any, **options: Any) -> Tensor:
-        return self.__streams.subset(self._free(name), *where, **options)
+        return self.__streams.subset(self._own(name), *where, **options)
 
     def _of_batches(self, name: str) -> Streams:
         """The streams, for batches from the stream of this name."""
-        self._take(self._named(name), self.__batches, self.__others, name)
+        self._own(name, of_batches=True)
         return self.__streams
 
-    def _free(self, name: str) -> str:
-        """The name, unless it is of noise or of batches."""
-        self._take(self._named(name), self.__others, self.__batches, name)
-        return name
-
-    @staticmethod
-    def _take(key: int, own: dict[int, str], others: dict[int, str], name: str) -> None:
-        known = own.setdefault(key, name)
-        if known != name:
-            raise PrivacyError(
-                f"streams '{known}' and '{name}' have one key, and would be one: take another name"
-            )
-        if key in others:
-            raise PrivacyError(
-                f"stream '{name}' is of batches, and somebody draws from it besides, who would "
-                "know their records: take another name"
-            )
-
-    def _named(self, name: str) -> int:
-        """The key of a stream."""
+    def _own(self, name: str, of_batches: bool = False) -> str:
+        """The name, unless it is of noise or another use has its key."""
         key = zlib.crc32(name.encode())
         if name.split("/", maxsplit=1)[0] == "noise" or key in self.__noise:
             raise PrivacyError(
                 f"stream '{name}' has the key of a mechanism's noise, which nobody else draws: "
                 "take another name"
             )
-        return key
+        known, batches = self.__taken.setdefault(key, (name, of_batches))
+        if known != name:
+            raise PrivacyError(
+                f"streams '{known}' and '{name}' have one key, and would be one: take another name"
+            )
+        if batches != of_batches:
+            raise PrivacyError(
+                f"stream '{name}' is of batches, and somebody draws from it besides, who would "
+                "know their records: take another name"
+            )
+        return name
 
 
 def of_batches(streams: Streams, name: str) -> Streams:

@@ -63,25 +63,11 @@ class PldAccountant(Accountant):
                 f"pld cannot resolve delta={delta:g} in double precision: use accountant=rdp, "
                 f"or a delta of at least {100 * rounding:.1g}"
             )
-        levels = [part for part in parts if part.level is not None]
-        if len(levels) > self.most_levels:
-            raise PrivacyError(
-                f"pld takes at most {self.most_levels} distinct pure epsilons, got {len(levels)}: "
-                "use accountant=rdp"
-            )
+        levels = sum(part.level is not None for part in parts)
         bounding = RdpAccountant(RdpSettings()) if levels else GdpAccountant(self.settings)
-        bound = bounding._epsilon(entries, delta)
-        if bound > self.largest_epsilon:
-            raise TooLargeToPrice(
-                f"pld is not computed above epsilon {self.largest_epsilon:g} (here about "
-                f"{bound:.4g}): use accountant=gdp, pure or rdp"
-            )
-        interval, size = self._interval(parts)
-        if size > self.largest_grid:
-            raise TooLargeToPrice(
-                f"pld would need about {size / 2**30:.2g} GiB for its grid, more than 1 GiB: "
-                "set a larger accountant.interval, or use accountant=rdp"
-            )
+        width = math.fsum(part.width for part in parts)
+        interval = self.settings.interval or self._interval(parts, width)
+        self._check(bounding._epsilon(entries, delta), width / interval, levels)
         whole = parts[0].distribution(interval)
         for part in parts[1:]:
             whole = whole.compose(part.distribution(interval))
@@ -98,31 +84,38 @@ class PldAccountant(Accountant):
         z = entry.parameters()
         width = float(0.5 * z.min() ** -2.0 + 10 / z.min())  # of a round's losses, ten deviations
         interval = self.settings.interval or width / self.points_of_round
-        size = width / interval * self.bytes_per_point
-        if not bound <= self.largest_epsilon or size > self.largest_grid:
-            raise TooLargeToPrice(
-                f"pld is not computed above epsilon {self.largest_epsilon:g} (here about "
-                f"{bound:.4g}) or on a grid above 1 GiB: use accountant=rdp"
-            )
-        if len(np.unique(z)) > self.most_levels:
-            raise PrivacyError(
-                f"pld takes at most {self.most_levels} levels of noise where clients are drawn, "
-                f"got {len(np.unique(z))}: use accountant=rdp"
-            )
+        self._check(bound, width / interval, len(np.unique(z)))
         options = NeighboringRelation.ADD_OR_REMOVE_ONE, interval
         return poisson_epsilon(entry, delta, pld.PLDAccountant, *options)
 
-    def _interval(self, parts: list[Losses]) -> tuple[float, float]:
-        """The width of a grid cell, and the bytes that the grid takes."""
-        width = math.fsum(part.width for part in parts)
-        interval = self.settings.interval
-        if interval is None:
-            interval = width / self.usual_points
-            pure = {part.level: part.count for part in parts if part.level is not None}
-            if len(pure) > 1:  # each is rounded up to the grid: keep their sum below 0.1 %
-                total = math.fsum(value * count for value, count in pure.items())
-                interval = min(interval, 1e-3 * total / sum(pure.values()))
-            elif pure:  # a grid on which the epsilon lies
-                (value,) = pure
-                interval = value / math.ceil(value / interval)
-        return interval, width / interval * self.bytes_per_point
+    def _check(self, bound: float, points: float, levels: int) -> None:
+        """Refuses what would take too long, or too much memory.
+
+        Args:
+          bound: on epsilon.
+          points: of the grid.
+          levels: of noise, each of which is composed by itself.
+        """
+        size = points * self.bytes_per_point
+        if not bound <= self.largest_epsilon or size > self.largest_grid:
+            raise TooLargeToPrice(
+                f"pld is not computed above epsilon {self.largest_epsilon:g} (here about "
+                f"{bound:.4g}) or on a grid above 1 GiB (here {size / 2**30:.2g}): use "
+                "accountant=rdp, or a larger accountant.interval"
+            )
+        if levels > self.most_levels:
+            raise PrivacyError(
+                f"pld takes at most {self.most_levels} levels of noise, got {levels}: use "
+                "accountant=rdp"
+            )
+
+    def _interval(self, parts: list[Losses], width: float) -> float:
+        """The width of a grid cell, where none is given."""
+        interval = width / self.usual_points
+        pure = {part.level: part.count for part in parts if part.level is not None}
+        if len(pure) > 1:  # each is rounded up to the grid: keep their sum below 0.1 %
+            total = math.fsum(value * count for value, count in pure.items())
+            return min(interval, 1e-3 * total / sum(pure.values()))
+        for value in pure:  # a grid on which the epsilon lies
+            interval = value / max(1, math.ceil(value / interval))
+        return interval

@@ -1,6 +1,6 @@
 """Where the contributions of a release come from: what it is priced by must be so."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -25,22 +25,20 @@ class Provenance:
         values: Bounded,
         rounds: np.ndarray,
         number: np.ndarray,
-        specs: Sequence[Mapping[str, ReleaseSpec]],
         setups: Sequence[Setup],
     ) -> None:
         """Refuses contributions that are not what the release is priced by.
 
         Args:
-          spec: of the first run.
+          spec: of the first run; its rate is that of all.
           number: [R] how many of these releases were made in the round before.
-          specs, setups: of every run.
+          setups: of every run.
         """
         self._check_cohort(spec, values, rounds, setups[0].sampling)
         if spec.group:
             self._check_source(spec, values, rounds, number)
         if spec.rate is not None or spec.disjoint > 1:
-            rates = [own[spec.name].rate or 1.0 for own in specs]
-            most = min(rate * setup.fewest() for rate, setup in zip(rates, setups, strict=True))
+            most = (spec.rate or 1.0) * min(setup.fewest() for setup in setups)
             self._check_batch(spec, values, number, most)
 
     @staticmethod

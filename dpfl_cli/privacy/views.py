@@ -15,7 +15,7 @@ from typing import Any
 
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.privacy.accountants import Accountant, price
-from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
+from dpfl_cli.privacy.ledger import Ledger
 
 WHOLE = (
     "changes nothing: every message carries the whole noise, and it is the messages that are priced"
@@ -28,8 +28,6 @@ def mean_alone(ledger: Ledger, clients: int) -> Ledger | None:
 
     The mean of M messages with noise N(0, std^2) each has noise N(0, std^2 / M), and one client
     moves it by sensitivity / M: one Gaussian release of the federation, of multiplier z sqrt(M).
-    Noise that changes over time is written as the one release to which its releases compose.
-
     It is defined for Gaussian vectors of whole clients, which send one contribution each.
     """
     entries = []
@@ -37,8 +35,7 @@ def mean_alone(ledger: Ledger, clients: int) -> Ledger | None:
         sent = entry.kind, entry.shape, entry.scope, entry.unit
         if sent != ("gaussian", "vector", "client", "client"):
             return None
-        mean = entry.composed().scaled(math.sqrt(clients))
-        entries.append(replace(mean, scope="federation"))
+        entries.append(replace(entry.scaled(math.sqrt(clients)), scope="federation"))
     return Ledger(tuple(entries))
 
 
@@ -96,22 +93,10 @@ def collusion(
                     for entry in seen.entries
                     if entry.count
                 },
-                "epsilon": price(_composed(seen), accountant, delta).epsilon,
+                "epsilon": price(seen, accountant, delta).epsilon,
             }
         )
     return found
-
-
-def _composed(ledger: Ledger) -> Ledger:
-    """The same with noise that changes over time as one release each, where no accountant looks at
-    rounds: releases of a group may be priced round by round and stay.
-    """
-    return Ledger(
-        tuple(
-            entry.composed() if entry.kind == "gaussian" and not entry.group else entry
-            for entry in ledger.entries
-        )
-    )
 
 
 def fedexp(ledger: Ledger) -> tuple[Ledger, str]:
@@ -120,19 +105,12 @@ def fedexp(ledger: Ledger) -> tuple[Ledger, str]:
     """
     local = all(entry.scope == "client" for entry in ledger.entries)
     counted = [
-        _first(entry, 1 if local else entry.count - 1)
+        entry.of_releases(entry.parameters()[: 1 if local else -1])
         for entry in ledger.entries
         if local or entry.count > 1
     ]
-    return Ledger(
-        tuple(counted)
-    ), "one round of the local randomiser" if local else "T - 1 of the T compositions"
-
-
-def _first(entry: LedgerEntry, count: int) -> LedgerEntry:
-    """The first `count` releases of an entry."""
-    parameter = entry.parameter[:count] if isinstance(entry.parameter, tuple) else entry.parameter
-    return replace(entry, count=count, parameter=parameter)
+    words = "one round of the local randomiser" if local else "T - 1 of the T compositions"
+    return Ledger(tuple(counted)), words
 
 
 # name -> the part of a ledger that a paper prices, and that in words

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpfl_cli.algorithms.local import BatchSettings
-from dpfl_cli.config.component import CLIENT, components
+from dpfl_cli.config.component import CLIENT, RECORDS, UNLIMITED, components
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.options import component_names
 from dpfl_cli.config.schema import DpSettings, ParticipationSettings, RuntimeSettings
@@ -156,14 +156,26 @@ def check_participation(
         )
 
 
-def check_clients(chosen: Mapping[str, Choice], clients: int) -> None:
-    """Clients that settings name are there."""
-    for group, choice in chosen.items():
-        for name, field in type(choice.settings).model_fields.items():
-            number = getattr(choice.settings, name)
-            if CLIENT in field.metadata and number is not None and number >= clients:
+def check_numbers(plan: Plan) -> None:
+    """Clients and records that settings name are there, and what is released is bounded."""
+    for group in CHOSEN:
+        settings = getattr(plan, group).settings
+        for name, field in type(settings).model_fields.items():
+            number, option = getattr(settings, name), f"{group}.{name}"
+            if number is None:
+                if UNLIMITED in field.metadata and plan.dp.trust != "none":
+                    raise ConfigError(
+                        f"{option}=null under dp.trust={plan.dp.trust}: a release without a bound "
+                        "has no sensitivity; give a positive number, or write dp=none"
+                    )
+            elif CLIENT in field.metadata and number >= plan.clients:
                 raise ConfigError(
-                    f"{group}.{name}={number}: there are {clients} clients, numbered from 0"
+                    f"{option}={number}: there are {plan.clients} clients, numbered from 0"
+                )
+            elif RECORDS in field.metadata and number > plan.setup.fewest():
+                raise ConfigError(
+                    f"{option}={number}: a client holds only {plan.setup.fewest()} records; take "
+                    "at most that many, or deal it more records"
                 )
 
 

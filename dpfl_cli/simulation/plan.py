@@ -27,8 +27,8 @@ from dpfl_cli.config.schema import (
     RuntimeSettings,
 )
 from dpfl_cli.simulation.checks import (
-    check_clients,
     check_needs,
+    check_numbers,
     check_participation,
     check_releases,
     check_runtime,
@@ -110,7 +110,6 @@ def _planned(config: Mapping[str, Any]) -> Plan:
     data, partitioner, model = (chosen[group] for group in ("dataset", "partitioner", "model"))
     info = data.target.info(data.settings)
     clients = partitioner.target.clients(partitioner.settings, info)
-    check_clients(chosen, clients)
     check_participation(sections["participation"], chosen["algorithm"], dp, clients)
     plan = Plan(
         **root.model_dump(),
@@ -120,6 +119,7 @@ def _planned(config: Mapping[str, Any]) -> Plan:
         clients=clients,
         dimension=model.target.dimension_of(model.settings, info),
     )
+    check_numbers(plan)
     declared = plan.algorithm.target.releases(plan.algorithm.settings, plan.setup)
     plan = replace(plan, specs=tuple(declared))
     check_releases(plan)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from federated import D, M, clipped, federation_of, local_update, noise_of, play, setup_of
-
-from dpfl_cli.algorithms.fedavg import FedAvg, FedAvgSettings
-from dpfl_cli.config.errors import ConfigError
+from federated import D, M, clipped, federation_of, local_update, noise_of, play
 
 C, LR, STEPS, Z = 0.3, 0.01, 4, 0.35
 
@@ -50,14 +47,3 @@ def test_diagnostics_count_clipped_and_broken_updates() -> None:
     wild = play("fedavg", "local", {"local_lr": 1e3, "local_steps": 200}).go(1)
     assert int(wild.diagnostics[0]["repaired"]) > 0
     assert np.isfinite(wild.models()).all()
-
-
-def test_updates_without_a_bound_are_refused_where_they_are_private() -> None:
-    settings = FedAvgSettings(local_steps=1, local_lr=0.1, clip_norm=None)
-    assert [spec.name for spec in FedAvg.releases(settings, setup_of("none"))] == ["update"]
-    for trust in ("local", "central", "secure_aggregation"):
-        with pytest.raises(
-            ConfigError,
-            match=f"algorithm.clip_norm=null under dp.trust={trust}: .* give a positive clip norm",
-        ):
-            FedAvg.releases(settings, setup_of(trust))

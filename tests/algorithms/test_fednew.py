@@ -449,14 +449,6 @@ SMALL = ["dataset.clients=6", "dataset.dimension=3", "rounds=2"]
         ),
         ([*RECORD, "dp=cdp", "algorithm.dual=paper"], "without noise"),
         ([*RECORD, "dp=cdp", "algorithm.bound_aux=xi"], "the scaling depends on the records"),
-        (
-            ["algorithm=fednew", "dp=cdp", "algorithm.clip_norm=null"],
-            "a direction without a bound has no sensitivity",
-        ),
-        (
-            [*RECORD, "dp=cdp", "algorithm.clip_norm=null"],
-            "a gradient without a bound has no sensitivity",
-        ),
         ([*RECORD, "dp=cdp", "algorithm.clip_norm=2"], "give clip_norm <= side_clip_norm"),
         ([*RECORD, "dp=cdp", "algorithm.bound_aux=clip_auxiliary"], "= 0 for the auxiliary vector"),
         (

@@ -119,5 +119,3 @@ def test_what_is_missing_is_said() -> None:
         ConfigError, match=r"algorithm\.strong_convexity=null under algorithm\.schedule=dynamic"
     ):
         play("primal_dual", "local", {"strong_convexity": None})
-    with pytest.raises(ConfigError, match=r"algorithm\.clip_norm=null under dp\.trust=local"):
-        play("primal_dual", "local", {"clip_norm": None})

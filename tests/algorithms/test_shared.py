@@ -14,11 +14,13 @@ from federated import STEPS, M, federation_of, play, reordered
 from omegaconf import OmegaConf
 
 import dpfl_cli.algorithms
-from dpfl_cli.config.component import components, lookup, parse_settings
-from dpfl_cli.config.compose import register_resolvers
-from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.config.component import UNLIMITED, components, lookup, parse_settings
+from dpfl_cli.config.compose import compose_config, register_resolvers
+from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy.client_values import ClientValues, opened
+from dpfl_cli.simulation.plan import load_components, make_plan
+from tests import golden
 
 METHODS: list[tuple[str, dict[str, Any]]] = [
     ("fedavg", {}),
@@ -217,3 +219,27 @@ def test_bad_settings_are_one_line(name: str, change: dict[str, Any], message: s
     with pytest.raises(ConfigError) as caught:
         parse_settings(components("algorithm")[name].settings, values, "algorithm")
     assert str(caught.value).startswith(message)
+
+
+def test_what_is_released_without_a_bound_is_refused_where_it_is_private() -> None:
+    """Every bound of every method, under a trust model that it has; without privacy it may go."""
+    load_components()
+    seen = set()
+    for name, one in components("algorithm").items():
+        options = one.settings.model_fields.items()
+        bounds = [option for option, field in options if UNLIMITED in field.metadata]
+        for words in [own for own in golden.RUNS.values() if f"algorithm={name}" in own][:3]:
+            try:
+                trust = make_plan(compose_config(words)).dp.trust
+            except DataError:  # not on this machine
+                continue
+            for bound in bounds:
+                loose = compose_config([*words, f"algorithm.{bound}=null"])
+                if trust == "none":
+                    assert make_plan(loose).dp.trust == "none"
+                    continue
+                says = f"algorithm.{bound}=null under dp.trust={trust}: a release without a bound"
+                with pytest.raises(ConfigError, match=says):
+                    make_plan(loose)
+                seen |= {name, bound}
+    assert seen >= {"fedavg", "fedexp", "scaffold", "scaffnew", "fedavg_record", "isrl_dp"}

@@ -16,8 +16,6 @@ from dpfl_cli.algorithms.api import (
     State,
     algorithm,
     bounded_local_update,
-    check_batch,
-    check_clip_norm,
     per_run,
     torch,
 )
@@ -48,8 +46,6 @@ class FedMomentum:
 
     @staticmethod
     def releases(settings, run):
-        check_clip_norm(settings, run)
-        check_batch(settings.batch_size, run)
         return [ReleaseSpec("update", note=f"client update {CLIPPED}")]
 
     def init(self, objective, streams):

@@ -299,7 +299,7 @@ def test_info_may_stand_anywhere(words: list[str], capsys: pytest.CaptureFixture
     [
         ("class FedMomentumSettings", "raise SystemExit(0)", "SystemExit: 0", 2),
         ("class FedMomentumSettings", "1 +", "SyntaxError: invalid syntax", 2),
-        ("        check_clip_norm(settings, run)", "absent", "NameError (", 2),
+        ("        return [ReleaseSpec(", "absent", "NameError (", 2),
         ("        update = bounded", "1 / 0", "ZeroDivisionError (", 3),
         ("        update = bounded", "update.mean", "UnboundLocalError (", 3),
     ],

@@ -222,13 +222,13 @@ class TestRefusals:
             )
 
     def test_bounds_on_the_noise(self, monkeypatch):
-        monkeypatch.setattr(calibration, "HIGHEST", 5.0)
+        monkeypatch.setattr(calibration, "MOST", 5.0)
         with pytest.raises(PrivacyError, match="no noise reaches"):
             calibrate(1.0, 1e-5, accountant("gdp"), releases(50))
-        monkeypatch.setattr(calibration, "HIGHEST", 100.0)
-        monkeypatch.setattr(calibration, "LOWEST", 50.0)
+        monkeypatch.setattr(calibration, "MOST", 100.0)
+        monkeypatch.setattr(calibration, "LEAST", 0.5)
         with pytest.raises(PrivacyError, match="met with any noise"):
-            calibrate(1.0, 1e-5, accountant("gdp"), releases(1))
+            calibrate(20.0, 1e-5, accountant("gdp"), releases(1))
 
     def test_noise_that_does_nothing(self):
         with pytest.raises(PrivacyError, match="nothing to calibrate"):

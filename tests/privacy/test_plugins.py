@@ -229,7 +229,7 @@ def test_several_releases_of_a_group_in_a_round_are_told_apart() -> None:
 
     def released(spec: ReleaseSpec, values: Any, number: int) -> None:
         setups: Any = [SimpleNamespace(sampling=None)]
-        provenance.check(spec, values, rounds, np.array([number]), [], setups)
+        provenance.check(spec, values, rounds, np.array([number]), setups)
 
     for number in (0, 1):
         released(specs[0], vectors[number], number)
