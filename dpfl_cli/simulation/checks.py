@@ -1,6 +1,6 @@
 """Combinations that make no sense are refused before anything runs, with what to write instead."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from dpfl_cli.algorithms.local import BatchSettings
@@ -12,7 +12,7 @@ from dpfl_cli.models.prox import PenaltySettings
 from dpfl_cli.privacy.nominal import FORMULAS
 from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.privacy.views import CONVENTIONS
-from dpfl_cli.simulation.run_plan import Choice, Plan
+from dpfl_cli.simulation.run_plan import CHOSEN, Choice, Plan
 
 
 def check_trust(algorithm: Choice, mechanism: Choice, dp: DpSettings) -> None:
