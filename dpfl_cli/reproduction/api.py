@@ -11,6 +11,7 @@ from dpfl_cli.reproduction.artifact import (
     Search,
     Size,
     Table,
+    sized,
     untrained,
 )
 from dpfl_cli.reproduction.claim import Claim, Compare, Judge, Prior, claim, every
@@ -90,5 +91,6 @@ __all__ = [
     "near_paper",
     "printed",
     "ratio",
+    "sized",
     "untrained",
 ]

@@ -118,6 +118,14 @@ class Search:
     finalists: bool = False
 
 
+TRIAL = Size(1, 0.3, "a trial: few and small runs, to see that it works")
+
+
+def sized(quick: Size, paper: Size, smoke: Size = TRIAL) -> dict[Scale, Size]:
+    """The sizes of an artifact by scale."""
+    return {"smoke": smoke, "quick": quick, "paper": paper}
+
+
 def untrained(note: str = "nothing is trained", minutes: float = 0.01) -> dict[Scale, Size]:
     """The sizes of an artifact of plans alone, which are those of the paper at every scale."""
     return dict.fromkeys(SCALES, Size(1, minutes, note, full=True))

@@ -53,6 +53,7 @@ from dpfl_cli.reproduction.api import (
     level,
     near_paper,
     ratio,
+    sized,
 )
 
 OURS = {  # the best of table3
@@ -292,16 +293,15 @@ table2 = Artifact(
     "that the paper selected, and for T1 with those that our search selects. The noise is the "
     "printed one (Table 1); the epsilons stand with the rows, and nearly all of them are vacuous.",
     source="Table 2",
-    sizes={
-        "smoke": Size(1, 0.3, "2 rounds of 2 steps, to see that it works"),
-        "quick": Size(
+    sizes=sized(
+        Size(
             3,
             2,
             "T1 as in the paper; T2 10 rounds of one epoch; T3 and T4 100 rounds, 3000 "
             "training and 10,000 test images",
         ),
-        "paper": Size(3, 30, f"T1 150 rounds, T2 100, T3 and T4 1000. {FRESHLY}"),
-    },
+        Size(3, 30, f"T1 150 rounds, T2 100, T3 and T4 1000. {FRESHLY}"),
+    ),
     runs=runs,
     measures={
         **losses("min", LOWEST),

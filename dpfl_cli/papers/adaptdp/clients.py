@@ -36,6 +36,7 @@ from dpfl_cli.reproduction.api import (
     grid,
     in_factor,
     level,
+    sized,
 )
 
 CLIENTS = (2, 4, 6)  # P
@@ -133,11 +134,10 @@ table4 = Artifact(
     "norms and printed noise of 2 clients. The noise of the mean falls with the number of "
     "clients, and on the quadratic task the loss with it.",
     source="Table 4",
-    sizes={
-        "smoke": Size(1, 0.3, "2 rounds of 2 steps, to see that it works"),
-        "quick": Size(3, 1.5, "T1 as in the paper; T3 and T4 30 rounds"),
-        "paper": Size(3, 20, "T1 150 rounds, T3 and T4 100"),
-    },
+    sizes=sized(
+        Size(3, 1.5, "T1 as in the paper; T3 and T4 30 rounds"),
+        Size(3, 20, "T1 150 rounds, T3 and T4 100"),
+    ),
     runs=runs,
     measures={**losses("min", LOWEST, IMAGES), "eps": Price(title="epsilon", where={"P": 2})},
     titles={"P": "clients"},

@@ -24,6 +24,7 @@ from dpfl_cli.reproduction.api import (
     claim,
     every,
     grid,
+    sized,
 )
 
 PAIR = (0.3, 0.05)  # step size, clip norm
@@ -81,22 +82,21 @@ table5 = Artifact(
     "which has no per-record gradients) on 3000 images of MNIST and 2 clients, with the printed "
     "noise, step size 0.3 and clip norm 0.05.",
     source="Table 5; the version of MobileNet is not given",
-    sizes={
-        "smoke": Size(1, 0.5, "1 round of 1 step, width 0.1 and 200 images, to see that it works"),
-        "quick": Size(
+    sizes=sized(
+        Size(
             1,
             1.5,
             "width 0.25, 300 images, 3 rounds of 3 steps, one seed: that it works, not what "
             "the paper measures",
         ),
-        "paper": Size(
+        Size(
             3,
             80,
             "reduced, for the paper's width 1 (2,236,106 parameters) and 100 rounds take days: "
             "width 0.25, 3000 images, 20 rounds of 15 steps",
             full=False,
         ),
-    },
+    ),
     runs=of_mobilenet,
     measures={
         "loss": Metric("train_loss", "min", better="lower", title="lowest training loss"),
@@ -172,11 +172,9 @@ table6 = Artifact(
     "not counted. The clip norm takes one more pass over a batch in a round of 15 steps, no "
     "gradient, and one number sent.",
     source="Table 6; its times are of another machine and program",
-    sizes={
-        "smoke": Size(1, 0.1, "400 images and 16 units, to see that it works"),
-        "quick": Size(8, 0.4, "3000 images, 8 runs of each"),
-        "paper": Size(10, 1, "3000 images, 10 runs of each"),
-    },
+    sizes=sized(
+        Size(8, 0.4, "3000 images, 8 runs of each"), Size(10, 1, "3000 images, 10 runs of each")
+    ),
     runs=timed,
     measures={
         "clock": Metric("timing.compute", "series", title="computing time until a round", unit="s"),

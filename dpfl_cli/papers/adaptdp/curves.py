@@ -38,6 +38,7 @@ from dpfl_cli.reproduction.api import (
     every,
     level,
     ratio,
+    sized,
 )
 
 ON_T3 = {"task": "T3"}
@@ -251,11 +252,9 @@ fig2 = Artifact(
     "does not move, because least squares on Gaussian records has the same shape everywhere. On T3 "
     "the clip norm never leaves its cap.",
     source="Figure 2",
-    sizes={
-        "smoke": Size(1, 0.1, "2 rounds of 2 steps, to see that it works"),
-        "quick": Size(3, 0.3, "T1 as in the paper, T3 100 rounds"),
-        "paper": Size(5, 4, "T1 150 rounds, T3 1000"),
-    },
+    sizes=sized(
+        Size(3, 0.3, "T1 as in the paper, T3 100 rounds"), Size(5, 4, "T1 150 rounds, T3 1000")
+    ),
     runs=radii,
     measures={
         "radius": Metric("radius", "series", title="clip norm C_r"),

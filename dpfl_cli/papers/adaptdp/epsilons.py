@@ -23,6 +23,7 @@ from dpfl_cli.reproduction.api import (
     every,
     grid,
     level,
+    sized,
 )
 
 TARGETS = {"e1": 1, "e4": 4, "e8": 8}
@@ -117,11 +118,10 @@ eps_honest = Artifact(
     "about 6 the theorem gives no amplification there, and the noise is several times what a "
     "tighter bound would ask for.",
     source="its methods; the comparison is ours",
-    sizes={
-        "smoke": Size(1, 0.2, "2 rounds of 2 steps, to see that it works"),
-        "quick": Size(3, 1.7, "T1 150 rounds of 20 steps; T2 5 rounds of 181"),
-        "paper": Size(3, 15, "T1 150 rounds of 20 steps; T2 100 rounds of 181"),
-    },
+    sizes=sized(
+        Size(3, 1.7, "T1 150 rounds of 20 steps; T2 5 rounds of 181"),
+        Size(3, 15, "T1 150 rounds of 20 steps; T2 100 rounds of 181"),
+    ),
     runs=runs,
     measures={
         **losses("final", f"training loss, {LAST}", "T2"),

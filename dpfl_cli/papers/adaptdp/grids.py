@@ -45,6 +45,7 @@ from dpfl_cli.reproduction.api import (
     grid,
     in_factor,
     ratio,
+    sized,
 )
 
 STEPS = {"T1": (0.1, 0.3, 0.5), "T2": (0.01, 0.03, 0.1), "T3": (0.1, 0.3), "T4": (0.03, 0.1, 0.3)}
@@ -250,16 +251,15 @@ table3 = Artifact(
     "The best pair of every grid stands beside; it is chosen on the private training loss, which "
     "no epsilon covers.",
     source="Table 3",
-    sizes={
-        "smoke": Size(1, 0.3, "a few pairs with 2 local steps, as a trial"),
-        "quick": Size(
+    sizes=sized(
+        Size(
             3,
             1.5,
             "T1 as in the paper, with 3 seeds; the others at level 3 only: T2 4 rounds, T3 "
             "and T4 30",
         ),
-        "paper": Size(3, 60, f"all levels: T1 150 rounds, the others 100. {FRESHLY}"),
-    },
+        Size(3, 60, f"all levels: T1 150 rounds, the others 100. {FRESHLY}"),
+    ),
     runs=runs,
     measures={**losses("min", LOWEST), "eps": Price(title="epsilon", where={"best": True})},
     best=best_pairs(),

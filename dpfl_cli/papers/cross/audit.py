@@ -15,6 +15,7 @@ from dpfl_cli.reproduction.api import (
     Table,
     claim,
     exact,
+    sized,
 )
 
 TARGETS = (1.0, 4.0, 8.0)
@@ -99,11 +100,11 @@ audit = Artifact(
     "claim stand lower bounds on epsilon of 95 %: for Gaussian scores, by one-run f-DP "
     "(Mahloujifar et al.) and by the best threshold (Clopper-Pearson).",
     source="dpfl audit; 20 clients of 4 records, 3 rounds, the synthetic problem in 10 dimensions",
-    sizes={
-        "smoke": Size(1, 1, "one method and trust model", full=True),
-        "quick": Size(1, 9, full=True),
-        "paper": Size(1, 9, full=True),
-    },
+    sizes=sized(
+        Size(1, 9, full=True),
+        Size(1, 9, full=True),
+        smoke=Size(1, 1, "one method and trust model", full=True),
+    ),
     runs=runs,
     measures={
         "claim": Fact("audit.claim", decimals=3, title="claimed epsilon"),

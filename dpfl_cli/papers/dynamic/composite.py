@@ -18,6 +18,7 @@ from dpfl_cli.reproduction.api import (
     above,
     every,
     ratio,
+    sized,
 )
 
 ROUNDS = {"smoke": (1000,), "quick": (1000, 3000, 5000), "paper": (1000, 2000, 3000, 4000, 5000)}
@@ -81,13 +82,10 @@ fig2 = Artifact(
     shows="The proposed method on a composite problem (l1 norm on a box), with several numbers of "
     "rounds T. The noise of the early rounds, which is what grows with T, is forgotten.",
     source="Figure 2",
-    sizes={
-        "smoke": Size(
-            1, 0.2, "1000 rounds of 4 workers with 100 records each, one seed, to see that it works"
-        ),
-        "quick": Size(3, 0.3, "20 workers with 561 records each", full=True),
-        "paper": Size(20, 10, "20 workers with 561 records each"),
-    },
+    sizes=sized(
+        Size(3, 0.3, "20 workers with 561 records each", full=True),
+        Size(20, 10, "20 workers with 561 records each"),
+    ),
     runs=runs,
     measures={
         "optimality": optimality("series", "optimality"),

@@ -17,6 +17,7 @@ from dpfl_cli.reproduction.api import (
     every,
     grid,
     level,
+    sized,
 )
 
 BUDGETS = {"eps_1": (), "eps_05": ("dp.epsilon=0.5", "dp.delta=1e-5")}
@@ -94,21 +95,15 @@ fig3 = Artifact(
     "records of every kind and 2850 of their own digit each. The paper sees about 70 % with "
     "1000 rounds and with 1200.",
     source="Figure 3",
-    sizes={
-        "smoke": Size(
-            1,
-            0.2,
-            "150 rounds of 10 workers with 20 records each, images of 14 x 14 pixels, to see that "
-            "it works",
-        ),
-        "quick": Size(
+    sizes=sized(
+        Size(
             1,
             3,
             "images averaged to 14 x 14 pixels, 32 hidden units, 150, 300 and 360 rounds in place "
             "of 500, 1000, 1200",
         ),
-        "paper": Size(3, 86, "the network 784-200-10, d = 159,010"),
-    },
+        Size(3, 86, "the network 784-200-10, d = 159,010"),
+    ),
     runs=runs,
     measures={
         "accuracy": Metric("accuracy", "series", decimals=1),

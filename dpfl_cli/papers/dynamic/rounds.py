@@ -28,6 +28,7 @@ from dpfl_cli.reproduction.api import (
     every,
     falling,
     grid,
+    sized,
 )
 
 ROUNDS = {
@@ -213,15 +214,10 @@ fig1 = Artifact(
     "a step size tuned for every T the static baselines are flat too, and as good: what the "
     "schedule buys is robustness to a wrong T, not a lower floor.",
     source="Figure 1",
-    sizes={
-        "smoke": Size(
-            1, 0.2, "1000 rounds of 4 workers with 50 records each, one seed, to see that it works"
-        ),
-        "quick": Size(5, 3.4, "20 workers with 100 records each, 2 local steps"),
-        "paper": Size(
-            20, 10, "20 workers with 100 records each, 5 local steps (2 where the step is tuned)"
-        ),
-    },
+    sizes=sized(
+        Size(5, 3.4, "20 workers with 100 records each, 2 local steps"),
+        Size(20, 10, "20 workers with 100 records each, 5 local steps (2 where the step is tuned)"),
+    ),
     runs=runs,
     measures={
         "optimality": optimality("last", "optimality"),

@@ -31,6 +31,7 @@ from dpfl_cli.reproduction.api import (
     exact,
     grid,
     level,
+    sized,
 )
 
 CONVEXITY = {"dynamic": 0.1, "slow": 0.01, "fast": 0.5, "stacked": 2.0}
@@ -136,13 +137,10 @@ ablation_schedule = Artifact(
     "equal noise in every round and schedules made for a wrong strong convexity: what the "
     "bound says of them, and what is measured.",
     source="ours; the bound is equations 9 and 11",
-    sizes={
-        "smoke": Size(
-            1, 0.2, "1000 rounds of 4 workers with 50 records each, one seed, to see that it works"
-        ),
-        "quick": Size(5, 0.3, "20 workers with 100 records each", full=True),
-        "paper": Size(20, 3, "20 workers with 100 records each"),
-    },
+    sizes=sized(
+        Size(5, 0.3, "20 workers with 100 records each", full=True),
+        Size(20, 3, "20 workers with 100 records each"),
+    ),
     runs=runs,
     measures={
         "optimality": optimality("last", "optimality"),

@@ -33,6 +33,7 @@ from dpfl_cli.reproduction.api import (
     claim,
     every,
     level,
+    sized,
 )
 
 NETWORKS = {"ldp": "mnist_cnn_small", "ldp_privunit": "mnist_cnn_small", "cdp": "mnist_cnn"}
@@ -250,13 +251,10 @@ table4 = Artifact(
     "beside them each method with the best of the 25 pairs of its grid at the sizes of "
     "scale=quick with seed 0, and SCAFFOLD with both definitions of its control.",
     source="Table 4; settings of Table 2",
-    sizes={
-        "smoke": Size(1, 0.3, "20 clients with 5 images and 2 rounds, to see that it works"),
-        "quick": Size(
-            2, 1.3, "1000 clients with 12 images each, 25 rounds, the first 2000 test images"
-        ),
-        "paper": Size(5, 60, "1000 clients with 60 images each, 50 rounds, all test images"),
-    },
+    sizes=sized(
+        Size(2, 1.3, "1000 clients with 12 images each, 25 rounds, the first 2000 test images"),
+        Size(5, 60, "1000 clients with 60 images each, 50 rounds, all test images"),
+    ),
     runs=runs,
     measures={"accuracy": Metric("accuracy")},
     show=PAIR,

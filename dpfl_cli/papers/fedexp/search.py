@@ -37,6 +37,7 @@ from dpfl_cli.reproduction.api import (
     each_seed,
     every,
     grid,
+    sized,
 )
 
 # the paper's text exchanges the step sizes of the two data sets
@@ -194,18 +195,15 @@ table2 = Artifact(
     "on MNIST the highest test accuracy (tuned on test data, as in the paper), both averaged "
     "over the last five rounds. No epsilon covers the search.",
     source="Table 2; its two grids of step sizes are exchanged in the text",
-    sizes={
-        "smoke": Size(
-            1, 0.1, "synthetic only, 2 x 2 pairs, 100 clients and 3 rounds, to see that it works"
-        ),
-        "quick": Size(1, 0.5, "synthetic only, all 25 pairs"),
-        "paper": Size(
+    sizes=sized(
+        Size(1, 0.5, "synthetic only, all 25 pairs"),
+        Size(
             5,
             100,
             "all 25 pairs, with all seeds on the synthetic problem; on MNIST in stages, where the "
             "pairs that were kept and the paper's have all seeds",
         ),
-    },
+    ),
     runs=runs,
     measures={
         "loss": Metric(

@@ -26,6 +26,7 @@ from dpfl_cli.reproduction.api import (
     every,
     grid,
     ratio,
+    sized,
 )
 
 LARGE = (1000, 3000, 10000)  # clients from which the paper's statement is tested
@@ -110,11 +111,11 @@ fig1 = Artifact(
     "there are; with PrivUnit it stays about 6 % below, for the bias of its norm estimate does "
     "not shrink with them.",
     source="Figure 1; d = 100, local step 0.003, clip norm 0.3",
-    sizes={
-        "smoke": Size(2, 0.05, "50 and 100 clients"),
-        "quick": Size(5, 0.3, "one round", full=True),
-        "paper": Size(len(FRESH), 1, f"one round; {FRESHLY.format(last=4)}"),
-    },
+    sizes=sized(
+        Size(5, 0.3, "one round", full=True),
+        Size(len(FRESH), 1, f"one round; {FRESHLY.format(last=4)}"),
+        smoke=Size(2, 0.05),
+    ),
     runs=runs,
     measures={
         "naive": _step("server_step_naive", "naive"),

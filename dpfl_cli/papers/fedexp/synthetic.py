@@ -31,6 +31,7 @@ from dpfl_cli.reproduction.api import (
     claim,
     every,
     level,
+    sized,
 )
 
 LOCAL_LR = {"ldp": 0.003, "ldp_privunit": 0.003, "cdp": 0.001}  # FedAvg's printed 0.003 diverges
@@ -129,15 +130,15 @@ fig2_left = Artifact(
     "where its distance falls below 0.5 the figure cuts it off at the axis (the table has it "
     "to the end).",
     source="Figure 2 (left); settings of Table 2",
-    sizes={
-        "smoke": Size(2, 0.1, "60 clients and 3 rounds, to see that it works"),
-        "quick": Size(10, 0.3, "1000 clients and 50 rounds, as in the paper", full=True),
-        "paper": Size(
+    sizes=sized(
+        Size(10, 0.3, "1000 clients and 50 rounds, as in the paper", full=True),
+        Size(
             len(FRESH),
             5,
             f"1000 clients and 50 rounds, as in the paper; {FRESHLY.format(last=9)}",
         ),
-    },
+        smoke=Size(2, 0.1),
+    ),
     runs=runs,
     measures={
         "distance": Metric("distance", "series"),

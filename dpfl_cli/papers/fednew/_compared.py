@@ -32,6 +32,7 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Table,
+    sized,
 )
 
 
@@ -53,7 +54,7 @@ def compared(
 
     Args:
       places: where the search is made at a scale.
-      notes_of_sizes: what is smaller than in the paper, at every scale.
+      notes_of_sizes: what is smaller than in the paper, at quick and paper.
       minutes: at quick and paper.
       seeds: at quick and paper; where these are three, two cells of a grid go on to full size.
       side: labels of the places.
@@ -84,11 +85,10 @@ def compared(
     return Artifact(
         id=f"{'fig' if curves else 'table'}{number}",
         source=source,
-        sizes={
-            "smoke": Size(1, 0.5, notes_of_sizes[0]),
-            "quick": Size(seeds[0], minutes[0], notes_of_sizes[1]),
-            "paper": Size(seeds[1], minutes[1], notes_of_sizes[2]),
-        },
+        sizes=sized(
+            Size(seeds[0], minutes[0], notes_of_sizes[0]),
+            Size(seeds[1], minutes[1], notes_of_sizes[1]),
+        ),
         runs=runs,
         measures=measures,
         show={"origin": "source"},

@@ -104,7 +104,6 @@ def on_images(
     """
     fewest = many[0]
     notes_of_sizes = (
-        "200 images of principal components of pixels and 2 rounds",
         f"6000 training and 1000 test images{width}, delta 1 / 6000, 70 rounds; a scaled-down "
         "search, 2 epsilons, 2 numbers of clients",
         of_paper,
@@ -191,7 +190,6 @@ table5 = by_clients(
         "paper": ((47, 500, 1000), {}),
     },
     (
-        "10 images a client and 2 rounds",
         "9400 training and 2350 test images, delta 1 / 9400, 70 rounds; a scaled-down search, "
         "2 epsilons, 2 numbers of clients",
         "all records and rounds, three seeds; 5 of 9 epsilons and 3 of 5 numbers of clients; a "
@@ -273,7 +271,6 @@ table8 = by_clients(
         "paper": ((10, 100, 250, 500), {}),
     },
     (
-        "10 clients with 40 records each and 2 rounds",
         "all records and 70 rounds; a scaled-down search, 2 epsilons, 3 numbers of clients",
         "9 epsilons, 4 numbers of clients; a staged search",
     ),

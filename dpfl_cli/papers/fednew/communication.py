@@ -24,6 +24,7 @@ from dpfl_cli.reproduction.api import (
     claim,
     exact,
     grid,
+    sized,
 )
 
 ROUNDS = 2
@@ -146,11 +147,11 @@ table3 = Artifact(
         "update."
     ),
     source="Table 3",
-    sizes={
-        "smoke": Size(1, 0.1, "5 clients with 16 synthetic records each; no wide layer", full=True),
-        "quick": Size(1, 0.3, "2 rounds of 5 clients with 16 synthetic records each", full=True),
-        "paper": Size(1, 0.3, "2 rounds of 5 clients with 16 synthetic records each"),
-    },
+    sizes=sized(
+        Size(1, 0.3, "2 rounds of 5 clients with 16 synthetic records each", full=True),
+        Size(1, 0.3, "2 rounds of 5 clients with 16 synthetic records each"),
+        smoke=Size(1, 0.1, "5 clients with 16 synthetic records each; no wide layer", full=True),
+    ),
     runs=table3_runs,
     measures={
         "floats": Metric(

@@ -36,6 +36,7 @@ from dpfl_cli.reproduction.api import (
     each_seed,
     grid,
     level,
+    sized,
 )
 
 ROUNDS = (1, *range(5, 75, 5))
@@ -170,11 +171,10 @@ fig4 = Artifact(
         "that clients send stand beside them."
     ),
     source="Figure 4",
-    sizes={
-        "smoke": Size(1, 0.2, "10 clients with 20 images each and 5 rounds; times mean nothing"),
-        "quick": Size(1, 1, "Adult whole, and 6000 images; a scaled-down search, 2 epsilons"),
-        "paper": Size(5, 26, "6 epsilons; a staged search, whose runs are not timed"),
-    },
+    sizes=sized(
+        Size(1, 1, "Adult whole, and 6000 images; a scaled-down search, 2 epsilons"),
+        Size(5, 26, "6 epsilons; a staged search, whose runs are not timed"),
+    ),
     runs=runs,
     measures={
         "selection": SELECTION,

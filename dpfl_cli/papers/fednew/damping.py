@@ -36,6 +36,7 @@ from dpfl_cli.reproduction.api import (
     every,
     grid,
     level,
+    sized,
 )
 
 ROUNDS = (1, 10, 30, 50, 70)
@@ -144,20 +145,15 @@ def pairs_of(
             "those rounds. The paper's numbers are lost."
         ),
         source=f"Table {number}",
-        sizes={
-            "smoke": Size(
-                1,
-                0.3,
-                f"{clients[0]} clients, 200 images of principal components of pixels and 10 rounds",
-            ),
-            "quick": Size(
+        sizes=sized(
+            Size(
                 2,
                 1.3,
                 "6000 training and 1000 test images, delta 1 / 6000, 2 numbers of clients, all 15 "
                 "pairs",
             ),
-            "paper": Size(5, minutes, "every number of clients, all 15 pairs"),
-        },
+            Size(5, minutes, "every number of clients, all 15 pairs"),
+        ),
         runs=runs,
         measures={
             "curve": Metric("accuracy", "series", rounds=ROUNDS),

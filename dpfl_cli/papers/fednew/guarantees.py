@@ -25,6 +25,7 @@ from dpfl_cli.reproduction.api import (
     claim,
     every,
     exact,
+    sized,
 )
 
 TARGETS = (0.1, 1.0, 10.0)
@@ -144,11 +145,7 @@ extra_privacy = Artifact(
         "accuracy on Adult, at client level with the clip norm 0.1, which fig3's search chose."
     ),
     source="Algorithms 1 and 2; the attacks are this project's own",
-    sizes={
-        "smoke": Size(1, 0.5, "3 rounds"),
-        "quick": Size(2, 1, "all records and 70 rounds"),
-        "paper": Size(5, 15),
-    },
+    sizes=sized(Size(2, 1, "all records and 70 rounds"), Size(5, 15)),
     runs=runs,
     measures={
         "claimed": Fact(

@@ -31,13 +31,11 @@ from dpfl_cli.papers.fednew._search import (
 from dpfl_cli.reproduction.api import Claim
 
 NARROW_NOTES = (
-    "20 clients with 10 images each and 2 rounds",
     "Adult with 500 clients and all records; 6000 images with 100 clients; grids, epsilons and "
     "runs (the first seed) of tables 4 and 8",
     "6 epsilons, 500 clients and all records; a staged search",
 )
 BROAD_NOTES = (
-    NARROW_NOTES[0],
     "6000 images with 512 principal components of their features, 100 clients; grids, epsilons and "
     "runs of tables 9 to 11",
     "4 epsilons, 500 clients and all records, three seeds; a staged search",
@@ -153,7 +151,6 @@ TESTED = (
     "every record scaled to norm 1. delta is one over the number of training records."
 )
 _DIFFERING = (
-    "10 clients with 20 records each and 2 rounds",
     "9400 images on 500 clients (18 or 19 each) and on 47 (200 each), and 50 synthetic clients "
     "with 160 records each; a scaled-down search, 2 epsilons",
     "90,240 images on 500 clients and on 47 (1920 each), and 500 and 100 synthetic clients with "

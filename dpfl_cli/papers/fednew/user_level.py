@@ -121,7 +121,6 @@ fig3 = at_user_level(
     ("FN", "FN_off", *FIRST_ORDER),
     on(OF_ALL),
     (
-        "10 clients with 40 records each and 2 rounds",
         "Adult whole, and 500 clients with 12 images of Fashion-MNIST each, delta 1 / 6000; 70 "
         "rounds, a scaled-down search, 2 epsilons",
         "6 epsilons; a staged search",
@@ -320,7 +319,6 @@ def beside_fedfc(
         (method, without, "FFC"),
         on(data),
         (
-            "20 clients with 10 images of principal components of pixels each and 2 rounds",
             "Fashion-MNIST alone, 500 clients with 12 images each, 1000 test images, delta 1 / "
             "6000, 70 rounds; a scaled-down search, 2 epsilons; of wide features 512 principal "
             "components",

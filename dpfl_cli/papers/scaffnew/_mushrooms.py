@@ -16,7 +16,6 @@ from dpfl_cli.reproduction.api import (
     Metric,
     Rows,
     Run,
-    Size,
     Where,
     below,
     every,
@@ -29,7 +28,6 @@ STEPS = {
     "paper": DIVISORS,
 }
 LOWEST = "lowest f(x_T) - f*"
-SMOKE = Size(1, 0.3, "500 records, 60 iterations, one seed, to see that it works")
 V = 9.4e-9  # makes the argument of T*'s logarithm 500 at epsilon 3.3 and clip norm 10
 PROVED = ("dp=ldp", "dp.relation=zero_out", "dp.delta=1e-5", "dp.calibration=zcdp", "dp.epsilon=1")
 

@@ -141,7 +141,7 @@ fig5 = Artifact(
         "says nothing about privacy."
     ),
     source="Figure 5; v is ours",
-    sizes=sizes(0.5, 7, 86),
+    sizes=sizes(7, 86),
     runs=lambda scale: over_steps(scale, TASKS, TARGETS[scale], sum(CLIP_NORMS.values(), ())),
     measures={
         "error": ERROR,

@@ -21,6 +21,7 @@ from dpfl_cli.reproduction.api import (
     every,
     grid,
     ratio,
+    sized,
 )
 
 CLIPPING = {"at_1": 1.0, "at_10": 10.0, "never": None}  # 1 is ours, short enough to matter
@@ -104,15 +105,14 @@ fig11 = Artifact(
         "they are."
     ),
     source="Figure 11; local steps are ours",
-    sizes={
-        "smoke": Size(1, 0.2, "2 communications of a tiny network, to see that it works"),
-        "quick": Size(
+    sizes=sized(
+        Size(
             1,
             0.9,
             "volumes of 16 x 20 x 16, 15 communications of 5 local steps with learning rate 0.5",
         ),
-        "paper": Size(5, 5, "reduced, as at quick with five seeds", full=False),
-    },
+        Size(5, 5, "reduced, as at quick with five seeds", full=False),
+    ),
     runs=runs,
     measures={
         "length": Metric(

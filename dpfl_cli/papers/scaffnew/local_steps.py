@@ -45,6 +45,7 @@ from dpfl_cli.reproduction.api import (
     best_by_others,
     every,
     grid,
+    sized,
 )
 
 # the paper tries all divisors of T; here those with 1, 2, 4, 8, 24 and 120 communications, and a
@@ -185,16 +186,15 @@ def against_steps(panel: str) -> Figure:
     )
 
 
-def sizes(smoke: float, quick: float, paper: float) -> dict[Scale, Size]:
-    return {
-        "smoke": Size(1, smoke, "2 iterations of tiny networks, to see that it works"),
-        "quick": Size(
+def sizes(quick: float, paper: float) -> dict[Scale, Size]:
+    return sized(
+        Size(
             1,
             quick,
             "small networks on clients of the paper's sizes, 120 iterations (20 of the Fed-IXI and "
             "Messidor stand-ins) of batches of 8, 8, 8, 1 and 4",
         ),
-        "paper": Size(
+        Size(
             3,
             paper,
             "reduced, for the paper's own size takes weeks (its settings are the presets "
@@ -203,14 +203,14 @@ def sizes(smoke: float, quick: float, paper: float) -> dict[Scale, Size]:
             "Messidor's stand-in: 500 iterations; the others as at quick, with three seeds",
             full=False,
         ),
-    }
+    )
 
 
 def _figure(
     number: int,
     title: str,
     shows: str,
-    minutes: tuple[float, float, float],
+    minutes: tuple[float, float],
     tasks: Sequence[str],
     clip_norm: float | None = None,
     ours: Sequence[Claim] = (),
@@ -265,7 +265,7 @@ fig2 = _figure(
     ", clip norm 10",
     "The smallest clip norm on all five data sets: is there a best number of local steps, does it "
     "grow as epsilon falls, and how near does it come to the curve without noise?",
-    (0.4, 3, 33),
+    (3, 33),
     TASKS,
     10.0,
 )
@@ -273,14 +273,14 @@ fig4 = _figure(
     4,
     " at three clip norms, FEMNIST stand-in",
     "The larger C, the more noise, so that fewer communications should be best.",
-    (0.2, 1.5, 10),
+    (1.5, 10),
     ["femnist"],
 )
 fig6 = _figure(
     6,
     ", clip norm 50",
     "At C = 50 the noise is five times that of scaffnew/fig2.",
-    (0.3, 2.5, 25),
+    (2.5, 25),
     IMAGES_AND_TEXT,
     50.0,
 )
@@ -288,7 +288,7 @@ fig7 = _figure(
     7,
     ", clip norm 100",
     "At C = 100 the noise is ten times that of scaffnew/fig2.",
-    (0.3, 2.5, 25),
+    (2.5, 25),
     IMAGES_AND_TEXT,
     100.0,
 )
@@ -296,7 +296,7 @@ fig8 = _figure(
     8,
     " (100 - Dice) at three clip norms, Fed-IXI stand-in",
     "Noise on 246,156 parameters is far longer than an update.",
-    (0.2, 1, 8),
+    (1, 8),
     ["ixi"],
 )
 
@@ -306,7 +306,7 @@ fig9 = _figure(
     9,
     " at three clip norms, Messidor stand-in",
     "The share of the larger class is what a network gets that has learned nothing.",
-    (0.2, 0.6, 18),
+    (0.6, 18),
     ["messidor"],
     ours=[
         Claim(

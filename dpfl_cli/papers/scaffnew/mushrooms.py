@@ -4,7 +4,6 @@ from typing import Any
 
 from dpfl_cli.papers.scaffnew._mushrooms import (
     DIVISORS,
-    SMOKE,
     against_steps,
     best_steps_over_advice,
     free_steps,
@@ -27,6 +26,7 @@ from dpfl_cli.reproduction.api import (
     Size,
     Table,
     grid,
+    sized,
 )
 
 STEPS = {
@@ -84,11 +84,7 @@ fig12 = Artifact(
         "comes of a bound that takes the worst rate of the problem."
     ),
     source="Figure 12; clients, condition number, clip norm and v are ours",
-    sizes={
-        "smoke": SMOKE,
-        "quick": Size(3, 3, "all 8,124 records"),
-        "paper": Size(20, 30, "all 8,124 records"),
-    },
+    sizes=sized(Size(3, 3, "all 8,124 records"), Size(20, 30, "all 8,124 records")),
     runs=runs,
     measures={
         "suboptimality": gap(sweep=["steps", "iterations"]),

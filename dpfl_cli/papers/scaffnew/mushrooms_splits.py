@@ -4,7 +4,6 @@ from math import inf
 from typing import Any
 
 from dpfl_cli.papers.scaffnew._mushrooms import (
-    SMOKE,
     STEPS,
     against_steps,
     best_steps_over_advice,
@@ -18,7 +17,7 @@ from dpfl_cli.papers.scaffnew._mushrooms import (
     on_mushrooms,
 )
 from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE
-from dpfl_cli.reproduction.api import Artifact, Claim, Price, Runs, Scale, Size, Table, grid
+from dpfl_cli.reproduction.api import Artifact, Claim, Price, Runs, Scale, Size, Table, grid, sized
 
 PROBLEMS: dict[str, dict[str, Any]] = {  # step: 1 / L
     "label100": {"dataset.order": "sorted", "algorithm.local_lr": 0.29920470},
@@ -46,11 +45,10 @@ fig12_splits = Artifact(
         "noise, and local steps cost next to nothing."
     ),
     source="beside Figure 12; the splits, condition numbers, clip norm and v are ours",
-    sizes={
-        "smoke": SMOKE,
-        "quick": Size(2, 1.7, "all 8,124 records, 480 iterations"),
-        "paper": Size(20, 60, "all 8,124 records, 480 iterations"),
-    },
+    sizes=sized(
+        Size(2, 1.7, "all 8,124 records, 480 iterations"),
+        Size(20, 60, "all 8,124 records, 480 iterations"),
+    ),
     runs=runs,
     measures={
         "suboptimality": gap(),

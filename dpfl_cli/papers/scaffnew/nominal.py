@@ -25,6 +25,7 @@ from dpfl_cli.reproduction.api import (
     above,
     below,
     claim,
+    sized,
 )
 
 WIDE = (0.5, 3.3, 33.0, 330.0, 3300.0)  # nominal epsilons
@@ -81,11 +82,10 @@ extra_nominal = Artifact(
         "ledger's stand beside."
     ),
     source="ours, beside the runs of Figures 6 and 8",
-    sizes={
-        "smoke": Size(1, 0.2, "2 iterations of tiny networks, to see that it works"),
-        "quick": Size(1, 4, "the networks and settings of scaffnew/fig5"),
-        "paper": Size(3, 25, "the networks and settings of scaffnew/fig5", full=False),
-    },
+    sizes=sized(
+        Size(1, 4, "the networks and settings of scaffnew/fig5"),
+        Size(3, 25, "the networks and settings of scaffnew/fig5", full=False),
+    ),
     runs=runs,
     measures={
         "error": ERROR,

@@ -43,6 +43,7 @@ from dpfl_cli.reproduction.api import (
     falling,
     grid,
     level,
+    sized,
 )
 
 CLIP_NORMS = (10.0, 20.0, 50.0, 100.0)
@@ -204,11 +205,10 @@ scaling = Artifact(
         "C / epsilon are the same runs and the best number of local steps is a function of it."
     ),
     source="ours, beside Figure 5 and Observation 4; the data and v are ours",
-    sizes={
-        "smoke": Size(1, 0.2, "500 records, 60 iterations, one seed, to see that it works"),
-        "quick": Size(2, 1.5, "all 8,124 records, 480 iterations"),
-        "paper": Size(10, 40, "all 8,124 records, 480 iterations"),
-    },
+    sizes=sized(
+        Size(2, 1.5, "all 8,124 records, 480 iterations"),
+        Size(10, 40, "all 8,124 records, 480 iterations"),
+    ),
     runs=runs,
     measures={
         "suboptimality": gap(**GRID),
