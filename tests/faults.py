@@ -218,9 +218,9 @@ FAULTS = [
     ),
     Fault(
         "conjugate gradients solve with the Hessian alone",
-        "models/curvature.py",
-        "lambda v: times(v).addcmul_(v, damping), right",
-        "times, right",
+        "models/second_order.py",
+        "lambda v: times(v).addcmul_(v, damping), side",
+        "times, side",
         "models/test_curvature.py::test_a_damped_solve_equals_the_matrices_written_out",
     ),
     Fault(
@@ -239,9 +239,9 @@ FAULTS = [
     ),
     Fault(
         "a network's own step size is another run's",
-        "models/network.py",
-        "own -= rates[pair[0]] *",
-        "own -= rates[0] *",
+        "models/objective.py",
+        "rate = learning_rate.to(start.dtype).reshape(-1, 1, 1)",
+        "rate = learning_rate.to(start.dtype)[0]",
         "models/test_network.py",
     ),
     Fault(

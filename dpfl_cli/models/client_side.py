@@ -8,8 +8,9 @@ from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.streams import Streams
+from dpfl_cli.models.curvature import Curvature
 from dpfl_cli.models.guarded import Guarded, is_plugins, without_records
-from dpfl_cli.models.objective import Curvature, Objective
+from dpfl_cli.models.objective import Objective
 from dpfl_cli.privacy.batches import Batch, drawn, epoch, records_of
 from dpfl_cli.privacy.bounded import Bounded, as_computed
 from dpfl_cli.privacy.client_values import (
@@ -25,7 +26,7 @@ from dpfl_cli.privacy.client_values import (
 from dpfl_cli.privacy.cohorts import Cohort
 from dpfl_cli.privacy.method_streams import of_batches
 from dpfl_cli.privacy.record_means import number_mean
-from dpfl_cli.privacy.solves import Constant, Side
+from dpfl_cli.privacy.solves import Constant, Side, joined_side, solved_mean
 
 BATCHES = "a batch is drawn by Round.batch, or public record numbers [runs, clients, b]"
 TWICE = "a batch holds a record twice, so that it would count twice: draw it with Round.batch"
@@ -57,14 +58,7 @@ class ClientSide:
       dtype, device: of parameters.
     """
 
-    __slots__ = (
-        "__cohort",
-        "__common",
-        "__counts_public",
-        "__objective",
-        "__plugin",
-        "__sizes",
-    )
+    __slots__ = ("__cohort", "__common", "__counts_public", "__objective", "__plugin", "__sizes")
 
     def __init__(
         self, objective: Objective, unit: str = "record", cohort: Cohort | None = None
@@ -120,12 +114,7 @@ class ClientSide:
         return found if self.__counts_public else self.__theirs(found)
 
     def batch(
-        self,
-        streams: Streams,
-        stream: str,
-        numbers: np.ndarray,
-        size: int,
-        repeats: bool = False,
+        self, streams: Streams, stream: str, numbers: np.ndarray, size: int, repeats: bool = False
     ) -> Batch:
         """As `batches.drawn`, of the clients' records."""
         held, device = self.__objective.held, self.device
@@ -208,10 +197,23 @@ class ClientSide:
         curvature: Curvature = "hessian",
         clip_norm: Tensor | None = None,
     ) -> ClientValues:
-        """As `Objective.damped_solve`."""
+        """(H_i + damping I)^-1 right_i with every client's own curvature H_i, the mean over its
+        records.
+
+        Args:
+          parameters: [R, M, d] where the Hessian is taken (the covariance does not depend on it).
+          right: [R, M, d].
+          damping: [R], positive.
+          curvature: "hessian", the Hessian of the records' losses, or "covariance", I_c (x) x x^T
+            of their features.
+          clip_norm: [R], bound on the Frobenius norm of each record's matrix (x x^T for the
+            covariance); None for no bound.
+
+        Returns:
+          [R, M, d].
+        """
         self._public("damping", damping, (self.runs,))
-        if clip_norm is not None:
-            self._public("clip_norm", clip_norm, (self.runs,))
+        self._public("clip_norm", clip_norm, (self.runs,))
         own = self._own("parameters", parameters), self._own("right", right)
         return self.__theirs(self.__objective.damped_solve(*own, damping, curvature, clip_norm))
 
@@ -227,35 +229,72 @@ class ClientSide:
         how: Side = "project",
         constant: Constant = "tight",
     ) -> Bounded:
-        """As `Objective.newton_direction`."""
+        """(H_i + damping I)^-1 v_i, with v_i from the mean clipped gradient g_i and b_i
+        (`solves.joined_side`).
+
+        Args:
+          parameters: [R, M, d] where gradients and Hessians are taken.
+          auxiliary: [R, M, d] b_i.
+          clip_norm, side_clip_norm, curvature_clip_norm: [R] bounds C1 of a record's gradient, C2
+            of v_i, D of the Frobenius norm of a record's matrix.
+          damping: [R] gamma, positive.
+          curvature: as for `damped_solve`.
+          how, constant: as for `solves.joined_side` and `solves.solve_sensitivity`.
+
+        Returns:
+          [R, M, d], as `solves.solved_mean`.
+        """
         clips = clip_norm, side_clip_norm, curvature_clip_norm
         for number in (*clips, damping):
             self._public("clips and damping", number, (self.runs,))
-        own = self._own("parameters", parameters), self._own("auxiliary", auxiliary)
-        found = self.__objective.newton_direction(*own, *clips, damping, curvature, how, constant)
-        return self._per_record(found, None, *own)
+        own, other = self._own("parameters", parameters), self._own("auxiliary", auxiliary)
+        model = self.__objective
+        gradient = model.clipped_gradient(own, clip_norm)
+        side = joined_side(gradient, other, clip_norm, side_clip_norm, how)
+        direction = model.damped_solve(own, side, damping, curvature, curvature_clip_norm)
+        found = solved_mean(
+            direction, *clips, damping, model.records, how, constant, model.solver_residual
+        )
+        return self._per_record(found, None, own, other)
 
     def largest_curvature(
         self, parameters: Tensor, curvature: Curvature = "hessian", clip_norm: Tensor | None = None
     ) -> ClientValues:
-        """As `Objective.largest_curvature`."""
-        if clip_norm is not None:
-            self._public("clip_norm", clip_norm, (self.runs,))
+        """[R, M] the largest eigenvalue of the H_i of `damped_solve`; 0 for a client without
+        records. For display.
+
+        Args: as for `damped_solve`.
+        """
+        self._public("clip_norm", clip_norm, (self.runs,))
         own = self._own("parameters", parameters)
         return self.__theirs(self.__objective.largest_curvature(own, curvature, clip_norm))
 
     def covariance(self) -> ClientValues:
-        """As `Objective.covariance`."""
+        """[R, M, p (p + 1) / 2] (1 / n_i) sum_j x_j x_j^T of the features that the model's linear
+        layer sees.
+
+        Packed (`curvature.packed`): the upper triangle row by row, every entry once and as it is. A
+        record that is not finite counts as zero; a client without records has the zero matrix.
+        """
         refuse_watchers()
         return self.__theirs(self.__objective.covariance())
 
     def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
-        """As `Objective.clipped_covariance`."""
+        """The same of features clipped to C, as `record_means.record_covariance`.
+
+        Args:
+          clip_norm: [R], C, the L2 bound of a record's features.
+        """
         self._public("clip_norm", clip_norm, (self.runs,))
         return self._per_record(self.__objective.clipped_covariance(clip_norm), None)
 
     def precondition(self, values: Tensor, matrices: Tensor) -> Tensor:
-        """As `Objective.precondition`."""
+        """(I_c (x) P) v: a symmetric matrix P over features, applied to the part of every class.
+
+        Args:
+          values: [R, d], public, or [R, M, d] client values, which stay what they are.
+          matrices: [R, p, p], public.
+        """
         self._public("matrices", matrices, (self.runs, self.features, self.features))
         if isinstance(values, Unreleased) or values.dim() != 2:
             own = self._own("values", values)
@@ -331,8 +370,10 @@ class ClientSide:
         check_cohort(values, self.__cohort, name)
         return own_values(values)
 
-    def _public(self, name: str, values: Tensor, wanted: tuple[int, ...]) -> None:
+    def _public(self, name: str, values: Tensor | None, wanted: tuple[int, ...]) -> None:
         refuse_watchers()
+        if values is None:
+            return
         if isinstance(values, Unreleased):
             raise PrivacyError(
                 f"{name} goes to every client, so it must be public: a setting, or computed from "

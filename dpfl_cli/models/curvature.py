@@ -14,6 +14,7 @@ inverts; the forms are this file's own).
 """
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 from dpfl_cli.data.devices import on_device, told
 from dpfl_cli.models.records import one_thread, product, shared_product
 
+Curvature = Literal["hessian", "covariance"]
 # relative residual at which conjugate gradients stop
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-6}
 # sums of squares below it have lost digits
@@ -63,33 +65,23 @@ def clippable_norms(probabilities: Tensor, squared_norms: Tensor) -> Tensor:
     return torch.maximum(hessian_norms(probabilities, squared_norms), floor)
 
 
-def hessian_by_conjugate_gradients(
-    features: Tensor,
-    probabilities: Tensor,
-    shares: Tensor,
-    right: Tensor,
-    damping: Tensor,
-) -> Tensor:
-    """(H + damping I)^-1 right by conjugate gradients, all pairs at once.
+def curvature_product(
+    features: Tensor, probabilities: Tensor | None, shares: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """[S, B, c, q] -> H of it, written into the same memory every time; without probabilities
+    X^T diag(w) X of every class.
 
     Args:
       features: [B, n, q] X.
       probabilities: [S, B, c, n] P.
       shares: [S, B, n] w.
-      right: [S, B, c, q].
-      damping: [S, 1, 1, 1].
     """
-    times = hessian_product(features, probabilities, shares)
-    return conjugate_gradients(lambda v: times(v).addcmul_(v, damping), right)
-
-
-def hessian_product(
-    features: Tensor, probabilities: Tensor, shares: Tensor
-) -> Callable[[Tensor], Tensor]:
-    """[S, B, c, q] -> H of it, written into the same memory every time. Args: as for
-    `hessian_by_conjugate_gradients`.
-    """
-    weighted = probabilities * shares.unsqueeze(-2)
+    weights = shares.unsqueeze(-2)
+    if probabilities is None:
+        return lambda direction: shared_product(
+            shared_product(direction, features.mT).mul_(weights), features
+        )
+    weighted = probabilities * weights
     fitted, turned = torch.empty_like(weighted), torch.empty_like(weighted)
     applied = weighted.new_empty(*weighted.shape[:-1], features.shape[-1])
 
@@ -101,16 +93,6 @@ def hessian_product(
         return shared_product(fitted, features, applied)
 
     return apply
-
-
-def covariance_product(features: Tensor, shares: Tensor) -> Callable[[Tensor], Tensor]:
-    """[S, B, c, q] -> X^T diag(w) X of every class. Args: as for
-    `hessian_by_conjugate_gradients`.
-    """
-    weights = shares.unsqueeze(-2)
-    return lambda direction: shared_product(
-        shared_product(direction, features.mT).mul_(weights), features
-    )
 
 
 def largest_eigenvalue(apply: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
@@ -188,29 +170,22 @@ def _inner(one: Tensor, other: Tensor) -> Tensor:
 def hessian_by_cholesky(
     features: Tensor, probabilities: Tensor, shares: Tensor, right: Tensor, damping: Tensor
 ) -> Tensor:
-    """(H + damping I)^-1 right by Cholesky factorisations, one matrix [c q, c q] to a pair.
+    """(H + damping I)^-1 right of one run by Cholesky factorisations, one matrix [c q, c q] to a
+    pair.
 
     H is made as X^T diag(w p_a) X in the diagonal tile of every class a, minus G^T G, where record
     j's row of G is sqrt(w_j) p_j (x) x_j.
 
     Args:
       features: [B, n, q] X.
-      probabilities: [S, B, c, n] P.
-      shares: [S, B, n] w.
-      right: [S, B, c, q].
-      damping: [S].
+      probabilities: [B, c, n] P.
+      shares: [B, n] w.
+      right: [B, c, q].
+      damping: a number.
 
     Returns:
-      [S, B, c, q]; NaN where rounding makes the matrix indefinite, or it is not finite.
+      [B, c, q]; NaN where rounding makes the matrix indefinite, or it is not finite.
     """
-    runs = zip(probabilities, shares, right, damping, strict=True)
-    return torch.stack([_by_cholesky(features, *run) for run in runs])
-
-
-def _by_cholesky(
-    features: Tensor, probabilities: Tensor, shares: Tensor, right: Tensor, damping: Tensor
-) -> Tensor:
-    """As `hessian_by_cholesky`, for one run."""
     pairs, classes, _ = probabilities.shape
     size = features.shape[-1]
     roots = (probabilities * shares.sqrt().unsqueeze(1)).mT

@@ -5,7 +5,9 @@ from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numba import types
+from torch import Tensor
 
 from dpfl_cli.data.programs import built
 from dpfl_cli.data.threads import even_parts, in_threads
@@ -21,6 +23,7 @@ NEAREST, NEAR = 24 << 10, 5 << 18  # bytes of them, for one output and for sever
 KEPT = 512 << 20  # bytes that a model keeps as vectors; other records are laid out anew each time
 SHARED_WORK = 1 << 21  # products and sums from which on several threads pay
 PART_WORK = 1 << 19  # and of which a thread takes at least as many at once
+NUMBERS: dict[torch.dtype, type] = {torch.float32: np.float32, torch.float64: np.float64}
 NEVER = np.iinfo(np.int64).max
 _calls = count()
 
@@ -55,14 +58,16 @@ class Layout(NamedTuple):
     block: int
 
 
-def layouts(
-    pool: Pool, loss: Loss, outs: int, number: type[np.floating]
-) -> list[tuple[np.ndarray, Layout]]:
+Layouts = list[tuple[np.ndarray, Layout]]  # with the runs that use each
+
+
+def layouts(pool: Pool, loss: Loss, outs: int, dtype: torch.dtype) -> Layouts:
     """Of every federation of a pool the runs that use it, and its clients' records.
 
     Args:
-      number: the type of vectors, that of rows or float64.
+      dtype: of vectors, that of rows or float64.
     """
+    number = NUMBERS[dtype]
     norms = pool.squared_norms.double().sqrt()
     rows, records = pool.features.numpy(), (pool.targets.double().numpy(), norms.numpy())
     lanes, size = lanes_of(number), NEAREST if outs == 1 else NEAR
@@ -93,8 +98,8 @@ class LayerKernel:
         compiler.
     """
 
-    def __init__(self, dtype: type) -> None:
-        number = types.float64 if dtype is np.float64 else types.float32
+    def __init__(self, dtype: torch.dtype) -> None:
+        number = types.float64 if dtype == torch.float64 else types.float32
         every, out, integer = number[:, :, :], number[:, :, ::1], types.int64
         value, values, numbers = types.float64, types.float64[::1], integer[::1]
 
@@ -117,73 +122,65 @@ class LayerKernel:
 
     def compute(
         self,
-        layout: Layout,
-        runs: np.ndarray,
-        parameters: np.ndarray,
-        out: np.ndarray,
-        threads: int,
+        records: Layouts,
+        parameters: Tensor,
         *,
-        batch: np.ndarray | None = None,
-        limits: np.ndarray | None = None,
-        l2: np.ndarray | None = None,
+        batch: Tensor | None = None,
+        limits: Tensor | None = None,
+        l2: Tensor | None = None,
         steps: int = 0,
-        rates: np.ndarray | None = None,
-        drift: np.ndarray | None = None,
-    ) -> None:
-        """Computes all clients for the given runs; the numbers do not depend on how many threads
-        there are.
+        rates: Tensor | None = None,
+        drift: Tensor | None = None,
+    ) -> Tensor:
+        """[R, M, d] the mean gradients + l2 v (0 for a client without records); they do not depend
+        on how many threads there are.
 
         Args:
-          runs: [S] int64 which of the R runs.
-          parameters: [R, M, d], or [R, 1, d] where all clients have the same, dense.
-          out: [R, M, d] the mean gradient + l2 v (0 for a client without records).
+          parameters: [R, M, d] v.
           batch: [R, M, 1 or steps, b] int64 numbers of the client's records (a number that is none
             of them counts as a record of gradient zero), or None for all of them.
-          limits: [R] clip norms C: out is the mean of clipped gradients.
+          limits: [R] clip norms C: the means are of clipped gradients.
           l2: [R] weights of the regulariser.
-          steps: unless 0, out = v - w after so many local steps v <- v - rate (gradient + drift).
+          steps: unless 0, v - w after so many local steps v <- v - rate (gradient + drift).
           rates, drift: [R], and [R, M, d] or None.
         """
-        none = np.zeros(len(parameters))
-        records = layout.counts.sum() if batch is None else batch.shape[3] * len(layout.counts)
-        work = 2 * int(records) * len(runs) * layout.outs * layout.rows.shape[1] * max(steps, 1)
-        self._share(
-            self._compute, threads, work, layout, runs,
-            runs, parameters, np.empty((1, 1, 1, 0), np.int64) if batch is None else batch,
-            none[:0] if limits is None else limits, none if l2 is None else l2, steps,
-            none if rates is None else rates, parameters[:0] if drift is None else drift, out,
-        )  # fmt: skip
+        out = torch.empty_like(parameters, memory_format=torch.contiguous_format)
+        # where all clients have the same: dense, once
+        points = parameters[:, :1] if parameters.stride(1) == 0 else parameters
+        none = torch.zeros(len(parameters), dtype=torch.float64)
+        given = (
+            points.contiguous(),
+            torch.empty((1, 1, 1, 0), dtype=torch.int64) if batch is None else batch,
+            none[:0] if limits is None else limits.double(),
+            none if l2 is None else l2.double(),
+            steps,
+            none if rates is None else rates.double(),
+            points[:0] if drift is None else drift,
+            out,
+        )
+        for runs, layout in records:
+            count = layout.counts.sum() if batch is None else batch.shape[3] * len(layout.counts)
+            work = 2 * int(count) * len(runs) * layout.outs * layout.rows.shape[1] * max(steps, 1)
+            self._share(self._compute, work, layout, runs, *given)
+        return out
 
-    def solve(
-        self,
-        layout: Layout,
-        runs: np.ndarray,
-        parameters: np.ndarray,
-        right: np.ndarray,
-        damping: np.ndarray,
-        limits: np.ndarray,
-        tolerance: float,
-        out: np.ndarray,
-        threads: int,
-    ) -> None:
+    def solve(self, records: Layouts, *given: Any) -> None:
         """Writes (H + damping I)^-1 right to out, for the Hessians of softmax regression.
 
         Args:
-          parameters, right, out: [R, M, d].
-          damping, limits: [R] gamma and the bounds of the records' Hessians.
-          tolerance: of the residual, relative to the right side.
+          given: parameters [R, M, d]; right [R, M, d]; [R] damping gamma and bounds of the records'
+            Hessians, in float64; the tolerance of the residual, relative to the right side; and out
+            [R, M, d].
         """
-        self._share(
-            self._solve(), threads, SHARED_WORK, layout, runs,
-            runs, parameters, right, damping, limits, tolerance, out,
-        )  # fmt: skip
+        for runs, layout in records:
+            self._share(self._solve(), SHARED_WORK, layout, runs, *given)
 
     @staticmethod
-    def _share(
-        program: Any, threads: int, work: int, layout: Layout, runs: np.ndarray, *given: Any
-    ) -> None:
-        jobs = len(runs) * len(layout.counts)
-        call = partial(program, *layout, next(_calls), *given)
+    def _share(program: Any, work: int, layout: Layout, runs: np.ndarray, *given: Any) -> None:
+        """Does the jobs of a program, on several threads where its operations are worth it."""
+        threads, jobs = torch.get_num_threads(), len(runs) * len(layout.counts)
+        arrays = [one.contiguous().numpy() if isinstance(one, Tensor) else one for one in given]
+        call = partial(program, *layout, next(_calls), runs, *arrays)
         if threads == 1 or work < SHARED_WORK:
             call(0, jobs)
             return

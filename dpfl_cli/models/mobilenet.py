@@ -72,26 +72,17 @@ class MobileNet(Images, Network):
         """The network for images [height, width] or [channels, height, width] with classes."""
         channels, height, width, classes = image_classes("mobilenet", info, 1)
         layers = (version_1 if settings.version == "v1" else version_2)(settings, channels)
-        with torch.no_grad():  # where the layers fit the images
-            outputs = layers(torch.zeros(1, channels, height, width)).shape[1]
+        try:
+            with torch.no_grad():
+                outputs = layers(torch.zeros(1, channels, height, width)).shape[1]
+        except ValueError as error:  # of nn.GroupNorm, which would make zeros of them
+            raise ConfigError(
+                f"model.groups={settings.groups}: the images shrink to one position, where at this "
+                "model.width a group would be a single number; write model.groups=1"
+            ) from error
         return nn.Sequential(
             layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(outputs, classes)
         )
-
-
-class Normalisation(nn.GroupNorm):
-    """Group normalisation, also of one record at one position, which nn.GroupNorm refuses even for
-    groups of many channels; groups of a single number, which would become zero, are refused.
-    """
-
-    def forward(self, values: Tensor) -> Tensor:
-        if values[0].numel() == self.num_groups:
-            raise ConfigError(
-                f"model.groups={self.num_groups}: the images shrink to one position, where at this "
-                f"model.width a layer has {self.num_channels} channels and a group would be a "
-                "single number; write model.groups=1"
-            )
-        return torch.group_norm(values, self.num_groups, self.weight, self.bias, self.eps)
 
 
 class Inverted(nn.Module):
@@ -126,7 +117,7 @@ def convolution(
         inputs, outputs, size, stride, size // 2, groups=inputs if separate else 1, bias=False
     )
     return nn.Sequential(
-        part, Normalisation(groups, outputs), *([] if activation is None else [activation])
+        part, nn.GroupNorm(groups, outputs), *([] if activation is None else [activation])
     )
 
 

@@ -204,28 +204,6 @@ class Network(Objective):
         width = max(1, int(self.held.max())) if batch is None else batch.shape[-1]
         return self._each_client(work, batch, width)
 
-    def local_descent(
-        self,
-        start: Tensor,
-        learning_rate: Tensor,
-        steps: int,
-        drift: Tensor | None = None,
-        batches: Tensor | None = None,
-    ) -> ClientValues:
-        """As the definition; a thread takes all steps of a client."""
-        shift = None if drift is None else opened(drift)
-        rates = learning_rate.to(self.device, self.dtype)
-
-        def work(pair: Pair, numbers: np.ndarray | None, out: Tensor) -> None:
-            begin, slope = start[pair[0]], torch.empty_like(out)
-            own = begin.clone()
-            for step in range(steps):
-                self._slope(own, pair, None if numbers is None else numbers[step], slope.zero_())
-                own -= rates[pair[0]] * (slope if shift is None else slope + shift[pair])
-            torch.sub(own, begin, out=out)
-
-        return self._each_client(work, batches, self.dimension)
-
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
         """Each [R]: `train_loss`, (1/M) sum_i of the clients' mean losses; `scores` of test
         records; and where asked `watched_train_loss`, a client's own, and `gradient_quantiles`.

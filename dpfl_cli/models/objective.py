@@ -9,7 +9,7 @@ equal but faster computation, tested against the definition.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +21,6 @@ from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.quantiles import QUANTILES, gradient_quantiles
 from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
-from dpfl_cli.privacy.solves import Constant, Side, joined_side, solved_mean
-
-Curvature = Literal["hessian", "covariance"]
 
 
 def misfit(model: str, needs: str, info: DatasetInfo, choose: str) -> ConfigError:
@@ -40,8 +37,8 @@ class Objective(ABC):
     loss, + a regulariser h.
 
     What an objective may add to the first four methods, where its structure allows: per-record
-    clipping (`clipped_gradient`, `squared_gradient_norms`), second-order solves (`damped_solve`)
-    and a non-smooth part of the problem (`prox`).
+    clipping (`clipped_gradient`, `squared_gradient_norms`), a non-smooth part of the problem
+    (`prox`), and the second-order methods of `ClientSide`, whose contract stands there.
 
     Args:
       settings: the model's settings (equal for all runs of a batch).
@@ -59,8 +56,8 @@ class Objective(ABC):
       solver_residual: relative residual at which `damped_solve` stops, where that is not small
         beside everything else (float32).
       provides: which of the optional methods it has, among "clipped_gradient",
-        "squared_gradient_norms", "damped_solve", "covariance" (both kinds of it, and
-        `precondition`).
+        "squared_gradient_norms", "damped_solve" (with `largest_curvature`), "covariance" (both
+        kinds of it, and `precondition`).
       features: p, the number of features that the model's linear layer sees, where it provides
         "covariance".
     """
@@ -210,102 +207,6 @@ class Objective(ABC):
 
         Args: as for `clipped_gradient`; b is the largest number of records of a client where no
           batch is given.
-        """
-        raise NotImplementedError
-
-    def damped_solve(
-        self,
-        parameters: Tensor,
-        right: Tensor,
-        damping: Tensor,
-        curvature: Curvature = "hessian",
-        clip_norm: Tensor | None = None,
-    ) -> ClientValues:
-        """(H_i + damping I)^-1 right_i with every client's own curvature H_i, the mean over its
-        records.
-
-        Args:
-          parameters: [R, M, d] where the Hessian is taken (the covariance does not depend on it).
-          right: [R, M, d].
-          damping: [R], positive.
-          curvature: "hessian", the Hessian of the records' losses, or "covariance", I_c (x) x x^T
-            of their features.
-          clip_norm: [R], bound on the Frobenius norm of each record's matrix (x x^T for the
-            covariance); None for no bound.
-
-        Returns:
-          [R, M, d].
-        """
-        raise NotImplementedError
-
-    def largest_curvature(
-        self, parameters: Tensor, curvature: Curvature = "hessian", clip_norm: Tensor | None = None
-    ) -> ClientValues:
-        """[R, M] the largest eigenvalue of the H_i of `damped_solve`; 0 for a client without
-        records. For display.
-
-        Args: as for `damped_solve`.
-        """
-        raise NotImplementedError
-
-    def newton_direction(
-        self,
-        parameters: Tensor,
-        auxiliary: Tensor,
-        clip_norm: Tensor,
-        side_clip_norm: Tensor,
-        curvature_clip_norm: Tensor,
-        damping: Tensor,
-        curvature: Curvature = "hessian",
-        how: Side = "project",
-        constant: Constant = "tight",
-    ) -> Bounded:
-        """(H_i + damping I)^-1 v_i, with v_i from the mean clipped gradient g_i and b_i
-        (`solves.joined_side`).
-
-        Args:
-          parameters: [R, M, d] where gradients and Hessians are taken.
-          auxiliary: [R, M, d] b_i.
-          clip_norm, side_clip_norm, curvature_clip_norm: [R] bounds C1 of a record's gradient, C2
-            of v_i, D of the Frobenius norm of a record's matrix.
-          damping: [R] gamma, positive.
-          curvature: as for `damped_solve`.
-          how, constant: as for `solves.joined_side` and `solves.solve_sensitivity`.
-
-        Returns:
-          [R, M, d], as `solves.solved_mean`.
-        """
-        gradient = self.clipped_gradient(parameters, clip_norm)
-        side = joined_side(gradient, auxiliary, clip_norm, side_clip_norm, how)
-        direction = self.damped_solve(parameters, side, damping, curvature, curvature_clip_norm)
-        clips = clip_norm, side_clip_norm, curvature_clip_norm
-        return solved_mean(
-            direction, *clips, damping, self.records, how, constant, self.solver_residual
-        )
-
-    def covariance(self) -> ClientValues:
-        """[R, M, p (p + 1) / 2] (1 / n_i) sum_j x_j x_j^T of the features that the model's linear
-        layer sees.
-
-        Packed (`curvature.packed`): the upper triangle row by row, every entry once and as it is. A
-        record that is not finite counts as zero; a client without records has the zero matrix.
-        """
-        raise NotImplementedError
-
-    def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
-        """The same of features clipped to C, as `record_means.record_covariance`.
-
-        Args:
-          clip_norm: [R], C, the L2 bound of a record's features.
-        """
-        raise NotImplementedError
-
-    def precondition(self, values: Tensor, matrices: Tensor) -> Tensor:
-        """(I_c (x) P) v: a symmetric matrix P over features, applied to the part of every class.
-
-        Args:
-          values: [R, d], public, or [R, M, d] client values, which stay what they are.
-          matrices: [R, p, p], public.
         """
         raise NotImplementedError
 

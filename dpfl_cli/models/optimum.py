@@ -57,11 +57,6 @@ class LogisticProblem:
         """L = lambda_max(sum_j w_j a_j a_j^T) / 4 + l2, of the smooth part."""
         return largest_curvature(self.features, self.weights) + self.l2
 
-    def value(self, x: Tensor) -> float:
-        """F(x), for x in the domain of g."""
-        losses = torch.logaddexp(self.features.new_zeros(()), -self.signs * (self.features @ x))
-        return float(self.weights @ losses + self.l2 / 2 * x.square().sum() + self.penalty.value(x))
-
     def gradient(self, x: Tensor) -> Tensor:
         """[d] of the smooth part."""
         pull = -self.signs * torch.sigmoid(-self.signs * (self.features @ x))

@@ -19,20 +19,19 @@ from dpfl_cli.data.devices import told
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.curvature import (
     TOLERANCE,
+    Curvature,
     clippable_norms,
+    conjugate_gradients,
     covariance_inverse,
-    covariance_product,
     covariance_solve,
+    curvature_product,
     hessian_by_cholesky,
-    hessian_by_conjugate_gradients,
-    hessian_product,
     largest_eigenvalue,
     packed,
     precondition,
 )
 from dpfl_cli.models.dense import DTYPES
 from dpfl_cli.models.losses import probabilities
-from dpfl_cli.models.objective import Curvature
 from dpfl_cli.models.records import Block, bounded_shares, product, shared_product
 from dpfl_cli.models.single_layer import SingleLayer
 from dpfl_cli.privacy.bounded import Bounded
@@ -70,8 +69,8 @@ class SecondOrder(SingleLayer):
         curvature: Curvature = "hessian",
         clip_norm: Tensor | None = None,
     ) -> ClientValues:
-        """As the contract. A record's matrix that is not finite counts as zero; a client without
-        records divides by the damping.
+        """As `ClientSide.damped_solve`. A record's matrix that is not finite counts as zero; a
+        client without records divides by the damping.
 
         Hessians of several outputs are solved by conjugate gradients to a relative residual of 1e-8
         (in float32: 1e-6), or by Cholesky factors; all else by the factors of x x^T. Those of the
@@ -84,18 +83,8 @@ class SecondOrder(SingleLayer):
             torch.div(sides, damping.to(self.device, sides.dtype).reshape(-1, 1, 1), out=result)
         kernel = self._kernel if self.outputs > 1 and self._solver == "cg" else None
         if kernel is not None and curvature == "hessian":
-            for runs, layout in self._layouts(np.float64):
-                kernel.solve(
-                    layout,
-                    runs,
-                    values.numpy(),
-                    sides.numpy(),
-                    shifts.double().numpy(),
-                    limits.double().numpy(),
-                    TOLERANCE[self._solver_dtype],
-                    result.numpy(),
-                    torch.get_num_threads(),
-                )
+            numbers = shifts.double(), limits.double(), TOLERANCE[self._solver_dtype]
+            kernel.solve(self._layouts(torch.float64), values, sides, *numbers, result)
             return client_values(result)
         layer = self.layers[0]
         keys = self._numbers("damping", damping), self._numbers("clip", clip_norm)
@@ -107,45 +96,36 @@ class SecondOrder(SingleLayer):
                 kept = keys if curvature == "covariance" else None
                 solved = self._by_rows(block, shares, side, shifts, kept)
             else:
-                own, features = shifts[block.runs], block.features.to(self._solver_dtype)
-                parts = features, chances, shares, side.to(self._solver_dtype)
-                if self._solver == "cholesky":
-                    solved = hessian_by_cholesky(*parts, own)
-                else:
-                    solved = hessian_by_conjugate_gradients(*parts, own.reshape(-1, 1, 1, 1))
+                solved = self._by_hessians(block, chances, shares, side, shifts)
             block.put(result, layer.flat(solved).to(result.dtype))
         return client_values(result)
 
     def largest_curvature(
         self, parameters: Tensor, curvature: Curvature = "hessian", clip_norm: Tensor | None = None
     ) -> ClientValues:
-        """As the contract, by Lanczos in `solver_precision`."""
+        """As `ClientSide.largest_curvature`, by Lanczos in `solver_precision`."""
         values, limits = opened(parameters), self._limits(clip_norm)
         result = values.new_zeros(self.runs, self.clients)
         for block in self._pool.blocks(None, self._solve_bytes):
-            features = block.features.to(self._solver_dtype)
-            chances, shares = self._curved(block, values, limits, curvature)
-            if chances is None:
-                apply = covariance_product(features, shares)
-            else:
-                apply = hessian_product(features, chances, shares)
+            curved = self._curved(block, values, limits, curvature)
+            apply = curvature_product(block.features.to(self._solver_dtype), *curved)
             like = self.layers[0].matrix(block.of(values)).to(self._solver_dtype)
             block.put(result, largest_eigenvalue(apply, like).to(result.dtype))
         return client_values(result)
 
     def covariance(self) -> ClientValues:
-        """As the contract."""
+        """As `ClientSide.covariance`."""
         free = torch.full((self.runs,), torch.inf, dtype=self.dtype, device=self.device)
         return client_values(self._covariance(free))
 
     def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
-        """As the contract, by ||x x^T||_F = ||x||^2: every record's share is cut."""
+        """As `ClientSide.clipped_covariance`, by ||x x^T||_F = ||x||^2: every share is cut."""
         limit = clip_norm.to(self.device, self.dtype)
         means = client_values(self._covariance(limit.square()))
         return record_covariance(means, limit, self.divisors(None))
 
     def precondition(self, values: Tensor, matrices: Tensor) -> Tensor:
-        """As the contract."""
+        """As `ClientSide.precondition`."""
         applied = precondition(opened(values), matrices, self.features)
         return client_values(applied) if isinstance(values, ClientValues) else applied
 
@@ -185,6 +165,18 @@ class SecondOrder(SingleLayer):
         chances = probabilities(z)
         shares = bounded_shares(weights, clippable_norms(chances, squared), limit)
         return chances.nan_to_num_(0.0), shares  # of records that count as zero
+
+    def _by_hessians(
+        self, block: Block, chances: Tensor, shares: Tensor, side: Tensor, shifts: Tensor
+    ) -> Tensor:
+        """(H + damping I)^-1 of right sides [S, B, c, q], for dampings [R]."""
+        features, side = block.features.to(shares.dtype), side.to(shares.dtype)
+        damping = shifts[block.runs]
+        if self._solver == "cholesky":
+            runs = zip(chances, shares, side, damping, strict=True)
+            return torch.stack([hessian_by_cholesky(features, *run) for run in runs])
+        times, damping = curvature_product(features, chances, shares), damping[:, None, None, None]
+        return conjugate_gradients(lambda v: times(v).addcmul_(v, damping), side)
 
     def _by_rows(
         self,

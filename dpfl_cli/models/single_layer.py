@@ -7,10 +7,9 @@ CPUs a compiled kernel computes what looks at records (`layer_kernel`); stacked 
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from dpfl_cli.models.losses import Loss
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
 if TYPE_CHECKING:
-    from dpfl_cli.models.layer_kernel import LayerKernel, Layout
+    from dpfl_cli.models.layer_kernel import LayerKernel, Layouts
 
 
 class SingleLayer(Dense):
@@ -36,7 +35,7 @@ class SingleLayer(Dense):
         super().__init__(*args)
         (layer,) = self.layers
         self.outputs, self.features, self.width = layer.outputs, layer.inputs, layer.width
-        self._laid_out: dict[type, list[tuple[np.ndarray, Layout]]] = {}
+        self._laid_out: dict[torch.dtype, Layouts] = {}
 
     @property
     def _kernel(self) -> LayerKernel | None:
@@ -47,53 +46,23 @@ class SingleLayer(Dense):
         known = regular and type(self.loss) in get_args(Loss)
         return compiled_kernel(self.dtype) if known and self.device.type == "cpu" else None
 
-    def _layouts(self, number: type) -> list[tuple[np.ndarray, Layout]]:
+    def _layouts(self, dtype: torch.dtype) -> Layouts:
         """For the kernel, of every federation the runs that use it and the clients' records, laid
         out as numbers of a type.
         """
         from dpfl_cli.models.layer_kernel import layouts
 
-        if number not in self._laid_out:
-            self._laid_out[number] = layouts(self._pool, self.loss, self.outputs, number)
-        return self._laid_out[number]
-
-    def _computed(
-        self,
-        kernel: LayerKernel,
-        values: Tensor,
-        batch: Tensor | None = None,
-        drift: Tensor | None = None,
-        steps: int = 0,
-        **numbers: Tensor,
-    ) -> Tensor:
-        """[R, M, d] what the kernel computes of the clients' records at [R, M, d]; `numbers` are
-        [R].
-        """
-        result = torch.empty_like(values, memory_format=torch.contiguous_format)
-        own = values[:, :1] if values.stride(1) == 0 else values
-        points = own.contiguous().numpy()
-        for runs, layout in self._layouts(points.dtype.type):
-            kernel.compute(
-                layout,
-                runs,
-                points,
-                result.numpy(),
-                torch.get_num_threads(),
-                batch=None if batch is None else batch.numpy(),
-                drift=None if drift is None else drift.numpy(),
-                steps=steps,
-                **{name: one.double().contiguous().numpy() for name, one in numbers.items()},
-            )
-        return result
+        if dtype not in self._laid_out:
+            self._laid_out[dtype] = layouts(self._pool, self.loss, self.outputs, dtype)
+        return self._laid_out[dtype]
 
     def _means(self, values: Tensor, limit: Tensor | None, batch: Tensor | None) -> Tensor:
         kernel = self._kernel
         if kernel is None:
             return super()._means(values, limit, batch)
         drawn = None if batch is None else batch.unsqueeze(2)
-        if limit is None:
-            return self._computed(kernel, values, drawn, l2=self.l2)
-        return self._computed(kernel, values, drawn, limits=limit)
+        l2 = self.l2 if limit is None else None
+        return kernel.compute(self._layouts(self.dtype), values, batch=drawn, limits=limit, l2=l2)
 
     def local_descent(
         self,
@@ -108,20 +77,25 @@ class SingleLayer(Dense):
         if kernel is None or not steps:
             return super().local_descent(start, learning_rate, steps, drift, batches)
         everywhere = start.unsqueeze(1).expand(-1, self.clients, -1)
-        shift = None if drift is None else opened(drift)
-        numbers = {"rates": learning_rate, "l2": self.l2}
-        moved = self._computed(kernel, everywhere, batches, shift, steps, **numbers)
+        moved = kernel.compute(
+            self._layouts(self.dtype),
+            everywhere,
+            batch=batches,
+            l2=self.l2,
+            steps=steps,
+            rates=learning_rate,
+            drift=None if drift is None else opened(drift),
+        )
         return client_values(moved)
 
 
 @cache
 def compiled_kernel(dtype: torch.dtype) -> LayerKernel | None:
     """The kernel, or None, saying so once for each type of numbers, where it cannot be built."""
-    instead = "using torch, which is slower"
-    return built_or_none(partial(_kernel, dtype), "the kernel of linear layers", instead)
 
+    def make() -> LayerKernel:
+        from dpfl_cli.models.layer_kernel import LayerKernel  # the compiler takes time to import
 
-def _kernel(dtype: torch.dtype) -> LayerKernel:
-    from dpfl_cli.models.layer_kernel import LayerKernel  # the compiler takes its time to import
+        return LayerKernel(dtype)
 
-    return LayerKernel(np.float32 if dtype == torch.float32 else np.float64)
+    return built_or_none(make, "the kernel of linear layers", "using torch, which is slower")

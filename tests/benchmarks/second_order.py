@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.func import hessian, vmap
 from torch.nn import functional
 
+from dpfl_cli.models.curvature import Curvature
 from dpfl_cli.models.dense import DTYPES
-from dpfl_cli.models.objective import Curvature
 from dpfl_cli.models.softmax import SoftmaxRegression
 from dpfl_cli.privacy.client_values import opened
 from tests.benchmarks.harness import Case, Contender, Workload

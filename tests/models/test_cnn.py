@@ -36,23 +36,11 @@ class Plain(CnnObjective):
         return None
 
 
-class Stacked(Plain):
-    """As on a GPU: many clients at once."""
-
-    def __init__(self, *args) -> None:
-        super().__init__(*args)
-        self._stacked = True
-
-
 class PlainDouble(Plain):
     dtype = torch.float64
 
 
-class StackedDouble(Stacked):
-    dtype = torch.float64
-
-
-KINDS = [CnnObjective, PlainDouble, StackedDouble]
+KINDS = [CnnObjective, PlainDouble]
 
 
 def federation(
@@ -195,7 +183,7 @@ def test_the_kernel_takes_clients_larger_than_it_keeps() -> None:
         close(found[0, client], slow_descent(SMALL, fed, client, start[0], rate, 2))
 
 
-@pytest.mark.parametrize("kind", [PlainDouble, StackedDouble, Plain, CnnObjective])
+@pytest.mark.parametrize("kind", [PlainDouble, Plain, CnnObjective])
 @pytest.mark.parametrize("settings", [LARGE, SMALL_LINEAR])
 def test_ties_in_pooling_go_to_the_first_position(kind, settings: CnnSettings) -> None:
     # Pixels 0 or 1 and weights in quarters: every sum is exact, so most windows hold exact ties in
@@ -225,15 +213,7 @@ def test_ties_on_an_even_background_are_those_of_torch(settings: CnnSettings) ->
     assert (found - expected).norm() <= 1e-5 * expected.norm()
 
 
-def test_stacks_of_clients_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    objective = StackedDouble(LARGE, [federation()], np.zeros(2, int))
-    parameters = scattered(objective)
-    expected = opened(objective.gradient(parameters))
-    monkeypatch.setattr(cnn, "STACKED_RECORDS", 40)
-    close(opened(objective.gradient(parameters)), expected)
-
-
-@pytest.mark.parametrize("kind", [Plain, Stacked, CnnObjective])
+@pytest.mark.parametrize("kind", [Plain, CnnObjective])
 @pytest.mark.parametrize("settings", [LARGE, SMALL])
 def test_bits_are_the_same_alone_and_on_any_number_of_threads(kind, settings) -> None:
     shared = federation()
@@ -249,9 +229,7 @@ def test_bits_are_the_same_alone_and_on_any_number_of_threads(kind, settings) ->
         loss = batch.metrics(start)["test_loss"]
         for number in (2, 3):
             torch.set_num_threads(number)
-            # torch may cut a stacked product among its threads
-            if kind is not Stacked:
-                assert torch.equal(opened(batch.local_descent(start, rates, 3, drift)), expected)
+            assert torch.equal(opened(batch.local_descent(start, rates, 3, drift)), expected)
             assert torch.equal(batch.metrics(start)["test_loss"], loss)
             torch.set_num_threads(1)
     finally:
@@ -259,10 +237,8 @@ def test_bits_are_the_same_alone_and_on_any_number_of_threads(kind, settings) ->
     for run, which in enumerate(index):
         alone = kind(settings, [feds[which]], np.zeros(1, int))
         one = slice(run, run + 1)
-        torch.set_num_threads(1 if kind is Stacked else threads)
         own = client_values(opened(drift)[one])
         found = opened(alone.local_descent(start[one], rates[one], 3, own))[0]
-        torch.set_num_threads(threads)
         assert torch.equal(found, expected[run])
         assert torch.equal(alone.metrics(start[one])["test_loss"], loss[one])
 
@@ -289,7 +265,7 @@ def test_metrics(kind, settings: CnnSettings) -> None:
         assert found["test_loss"][run].item() == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", [Plain, Stacked, CnnObjective])
+@pytest.mark.parametrize("kind", [Plain, CnnObjective])
 def test_a_diverged_client_is_not_hidden(kind) -> None:
     objective = kind(SMALL, [federation([16, 16])], np.zeros(1, int))
     parameters = scattered(objective)

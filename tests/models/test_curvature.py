@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.func import hessian
+from torch.autograd.functional import hessian
 from torch.nn import functional
 
 from dpfl_cli.models import curvature, records, single_layer
@@ -34,7 +34,7 @@ def record_hessian(matrix: Tensor, record: Tensor, label: Tensor) -> Tensor:
             (values.view_as(matrix) @ record).unsqueeze(0), label.unsqueeze(0)
         )
 
-    return hessian(loss)(matrix.flatten())
+    return hessian(loss, matrix.flatten())
 
 
 def clipped(matrix: Tensor, bound: float) -> Tensor:

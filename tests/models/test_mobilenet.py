@@ -176,6 +176,6 @@ def test_a_group_of_a_single_number_is_refused() -> None:
         MobileNet.dimension_of(settings_of(width=0.05, first_stride=2), info_of())
     MobileNet.dimension_of(settings_of(width=0.05, first_stride=2, groups=4), info_of())
     MobileNet.dimension_of(settings_of(width=0.05), info_of())
-    with pytest.raises(ConfigError, match="a layer has 8 channels"):
+    with pytest.raises(ConfigError, match=r"write model\.groups=1"):
         MobileNet.dimension_of(settings_of(width=0.1), info_of((8, 8)))
     MobileNet.dimension_of(settings_of(width=0.1), info_of((16, 16)))

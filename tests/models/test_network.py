@@ -19,7 +19,7 @@ from dpfl_cli.models import network
 from dpfl_cli.models.modules import default_values
 from dpfl_cli.models.network import Network
 from dpfl_cli.models.objective import Objective
-from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
+from dpfl_cli.privacy.client_values import ClientValues, opened
 
 COUNTS = [5, 0, 12, 1]
 
@@ -216,17 +216,6 @@ def test_minibatches_are_of_the_records_they_name(monkeypatch) -> None:
     torch.testing.assert_close(
         clipped.replace_one, (2 * limits / 5).unsqueeze(1).expand(2, 4), rtol=1e-15, atol=0
     )
-
-
-@pytest.mark.parametrize("drifting", [False, True])
-def test_local_descent_is_that_of_the_definition(drifting: bool, threads) -> None:
-    objective = objective_of([federation()], [0, 0])
-    start, rates = scattered(objective)[:, 0], torch.tensor([0.1, 0.4])
-    drift = client_values(scattered(objective, 1)) if drifting else None
-    found = objective.local_descent(start, rates, 3, drift)
-    expected = Objective.local_descent(objective, start, rates, 3, drift)
-    assert isinstance(found, ClientValues)
-    torch.testing.assert_close(opened(found), opened(expected), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("spoil", [np.nan, np.inf, 1e38])

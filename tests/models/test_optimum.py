@@ -50,7 +50,6 @@ def test_no_nearby_point_is_better(penalty: Penalty) -> None:
     problem = make_problem(penalty)
     x = solve(problem)
     assert x is not None
-    assert problem.value(x) == pytest.approx(slow_value(problem, x.numpy()), rel=1e-13)
     generator = np.random.default_rng(0)
     for size in (1e-1, 1e-3, 1e-5):
         for _ in range(20):

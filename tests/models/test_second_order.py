@@ -13,8 +13,7 @@ from torch import Tensor
 
 from dpfl_cli.models import records
 from dpfl_cli.models.client_side import ClientSide
-from dpfl_cli.models.curvature import largest_eigenvalue
-from dpfl_cli.models.objective import Curvature
+from dpfl_cli.models.curvature import Curvature, largest_eigenvalue
 from dpfl_cli.models.second_order import SecondOrder
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from tests.models import test_linear as linear

@@ -20,7 +20,6 @@ from dpfl_cli.data.federation import Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.cnn import CnnObjective
-from dpfl_cli.models.network import Network
 from dpfl_cli.models.objective import Objective
 from dpfl_cli.models.softmax import SoftmaxRegression
 from dpfl_cli.privacy.client_values import opened
@@ -156,7 +155,7 @@ def test_a_model_in_which_clients_meet_is_listed_and_found(plan: Plan) -> None:
     assert "influence" in examined(plan)
 
 
-@pytest.mark.parametrize("model", [SoftmaxRegression, CnnObjective, Network])
+@pytest.mark.parametrize("model", [SoftmaxRegression, CnnObjective])
 def test_a_gradient_of_ones_own_is_that_of_local_steps(model: type[Objective]) -> None:
     says = {"gradient": lambda self, parameters, batch=None: parameters}
     own: Any = type("Own", (model,), says)

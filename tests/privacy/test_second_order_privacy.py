@@ -22,11 +22,12 @@ from scipy.optimize import brentq
 
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
+from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.softmax import SoftmaxRegression
 from dpfl_cli.privacy.accountants import accountant
 from dpfl_cli.privacy.bounded import Bounded, as_computed, scaled, squared_norms
 from dpfl_cli.privacy.calibration import calibrate
-from dpfl_cli.privacy.client_values import client_values, opened
+from dpfl_cli.privacy.client_values import client_values, opened, own_values
 from dpfl_cli.privacy.gaussian_accountants import gaussian_epsilon
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 from dpfl_cli.privacy.record_means import record_mean
@@ -82,9 +83,7 @@ def directions(
         for one in (values, auxiliary)
     ]
     numbers = [torch.tensor([one], dtype=torch.float64) for one in (*clips, damping)]
-    return model.newton_direction(
-        client_values(given_[0]), client_values(given_[1]), *numbers, **how
-    )
+    return ClientSide(model).newton_direction(*map(own_values, given_), *numbers, **how)
 
 
 def distances(bounded: Bounded) -> np.ndarray:
@@ -149,7 +148,7 @@ def test_no_neighbour_moves_a_sound_contribution_by_more_than_its_sensitivity(
     contribution = directions(
         model, values, auxiliary, clips, damping, how=how, constant=constant, curvature=curvature
     )
-    assert as_computed(contribution, None, None).proved
+    assert contribution.proved
     moved = distances(contribution)
     assert np.isfinite(moved).all()
     slack = ROUNDING * clips[1] / damping
@@ -311,9 +310,9 @@ def test_the_papers_scaling_passes_its_constant_and_projection_does_not(
     model = saturated(records)
     moved, claimed = shift(model, damping, limit, "xi")
     assert moved == pytest.approx(factor, abs=0.06)
-    assert not as_computed(claimed, None, None).proved
+    assert not claimed.proved
     projected, proved = shift(model, damping, limit, "project")
-    assert as_computed(proved, None, None).proved
+    assert proved.proved
     # turning g + b by a step along g moves it by half of that at most, where |b| = |g|
     assert projected == pytest.approx(
         0.5 / (damping * records) / float(proved.zero_out.max()), rel=0.02
