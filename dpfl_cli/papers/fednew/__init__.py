@@ -42,10 +42,8 @@ TITLES = {
 PAPER = Paper(
     key="fednew",
     authors="Krouka, Koskela, Kulkarni",
-    title=(
-        "Communication Efficient Differentially Private Federated Learning "
-        "Using Second Order Information"
-    ),
+    title="Communication Efficient Differentially Private Federated Learning "
+    "Using Second Order Information",
     where="PoPETs 2025(1), 584–612",
     looks={
         "method": {

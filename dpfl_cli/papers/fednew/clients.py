@@ -155,12 +155,10 @@ table4 = on_images(
     (0.4, 50),
     seeds=(2, 5),
     title="Test accuracy on Fashion-MNIST, narrow features, after the last round, record level",
-    shows=(
-        "DP-FedNew and DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on one layer over 64 "
-        "features of Fashion-MNIST, dealt at random to 20 to 500 clients, each with the best point "
-        "of its grid. The paper's numbers are lost; what it says of them is tested. How far "
-        f"DP-FedGD is behind depends on how large a step it may take: here {STEPS_UP_TO}."
-    ),
+    shows="DP-FedNew and DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on one layer over "
+    "64 features of Fashion-MNIST, dealt at random to 20 to 500 clients, each with the best point "
+    "of its grid. The paper's numbers are lost; what it says of them is tested. How far DP-FedGD "
+    f"is behind depends on how large a step it may take: here {STEPS_UP_TO}.",
     claims=[
         *everywhere("Table 4", BOTH),
         switch_low,
@@ -200,12 +198,10 @@ table5 = by_clients(
     epsilons=OF_DIFFERING,
     title="Test accuracy on federated EMNIST (MNIST and Fashion-MNIST stand in) after the last "
     "round, record level, at most two classes a client",
-    shows=(
-        "DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on 100 principal components of "
-        "EMNIST's balanced split (47 classes of MNIST and Fashion-MNIST stand in where it is "
-        "absent), where 47 clients hold one class each and more clients at most about two; each "
-        "with the best point of its grid. How far DP-FedGD is behind depends on its step."
-    ),
+    shows="DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on 100 principal components of "
+    "EMNIST's balanced split (47 classes of MNIST and Fashion-MNIST stand in where it is "
+    "absent), where 47 clients hold one class each and more clients at most about two; each "
+    "with the best point of its grid. How far DP-FedGD is behind depends on its step.",
     claims=[
         Claim(
             "noniid",
@@ -277,13 +273,11 @@ table8 = by_clients(
     (0.9, 33),
     points=partial(search, steps=SERVER_STEPS[2:6]),
     title="Test accuracy on Adult after the last round, record level",
-    shows=(
-        "DP-FedNew and DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on Adult, dealt at "
-        "random to 10 to 500 clients, each with the best point of its grid for every number of "
-        "clients and epsilon. That SCAFFOLD loses accuracy as clients are added depends on every "
-        "client adding the whole noise, which the paper's curves need and secure aggregation does "
-        "not."
-    ),
+    shows="DP-FedNew and DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on Adult, dealt at "
+    "random to 10 to 500 clients, each with the best point of its grid for every number of "
+    "clients and epsilon. That SCAFFOLD loses accuracy as clients are added depends on every "
+    "client adding the whole noise, which the paper's curves need and secure aggregation does "
+    "not.",
     claims=[
         *everywhere("Table 8", BOTH),
         Claim(

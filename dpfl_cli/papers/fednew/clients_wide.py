@@ -62,11 +62,9 @@ def wide(
         seeds=(1, 3),
         epsilons=OF_WIDE,
         title=f"Test accuracy on {data}, wide features, after the last round, record level",
-        shows=(
-            "DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on one layer over the wide "
-            f"features of {data}, dealt at random to {fewest} to 500 clients, each with the best "
-            f"point of its grid. {more}"
-        ),
+        shows="DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on one layer over the wide "
+        f"features of {data}, dealt at random to {fewest} to 500 clients, each with the best "
+        f"point of its grid. {more}",
         claims=[*everywhere(table, ONE, high_falls), *gap(f"{table}, Figure 5", steps), *own],
     )
 

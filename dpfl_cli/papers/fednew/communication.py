@@ -138,14 +138,12 @@ by_method = partial(Table, rows=["level", "method"], columns="size")
 table3 = Artifact(
     id="table3",
     title="Uplink communication and second-order information",
-    shows=(
-        "Floats that one client sends in 2 rounds (uplink only), counted as the runs send them, "
-        "and whether a method uses curvature. DP-FedNew, DP-FedNew-FC and DP-FedGD send a model a "
-        "round; DP-FedFC sends a covariance first, and at client level the server sends its "
-        "d_x (d_x + 1) / 2 floats down once more, which are not counted here. The paper counts two "
-        "models a round for DP-SCAFFOLD; here it sends one, because the control follows from the "
-        "update."
-    ),
+    shows="Floats that one client sends in 2 rounds (uplink only), counted as the runs send them, "
+    "and whether a method uses curvature. DP-FedNew, DP-FedNew-FC and DP-FedGD send a model a "
+    "round; DP-FedFC sends a covariance first, and at client level the server sends its "
+    "d_x (d_x + 1) / 2 floats down once more, which are not counted here. The paper counts two "
+    "models a round for DP-SCAFFOLD; here it sends one, because the control follows from the "
+    "update.",
     source="Table 3",
     sizes=sized(
         Size(1, 0.3, "2 rounds of 5 clients with 16 synthetic records each", full=True),

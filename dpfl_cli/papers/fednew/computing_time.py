@@ -162,14 +162,12 @@ OF_BEST = ["task", "method", "eps", "point"]
 fig4 = Artifact(
     id="fig4",
     title="Test accuracy against computing time, record level, 50 clients",
-    shows=(
-        "How long DP-FedNew, DP-FedNew-FC, DP-FedGD and DP-SCAFFOLD compute, all clients and the "
-        "server together, for what accuracy, over 70 rounds, each at the best point of its grid "
-        "for every epsilon. Times are shares of what all rounds of DP-FedNew take on the same "
-        "data, for seconds are one machine's. A round of DP-FedNew solves a linear system per "
-        "client, so what fewer rounds are worth in time depends on the implementation. The floats "
-        "that clients send stand beside them."
-    ),
+    shows="How long DP-FedNew, DP-FedNew-FC, DP-FedGD and DP-SCAFFOLD compute, all clients and the "
+    "server together, for what accuracy, over 70 rounds, each at the best point of its grid "
+    "for every epsilon. Times are shares of what all rounds of DP-FedNew take on the same "
+    "data, for seconds are one machine's. A round of DP-FedNew solves a linear system per "
+    "client, so what fewer rounds are worth in time depends on the implementation. The floats "
+    "that clients send stand beside them.",
     source="Figure 4",
     sizes=sized(
         Size(1, 1, "Adult whole, and 6000 images; a scaled-down search, 2 epsilons"),
@@ -213,7 +211,7 @@ fig4 = Artifact(
         ),
     },
     show={"origin": "source"},
-    best=[Best(["point"], "selection", note=CHOSEN)],
+    best=[Best("point", "selection", note=CHOSEN)],
     search=staged(METHODS, on(NARROW)("paper"), OF_CURVES["paper"]),
     titles={"point": "point of the grid", "best.point": "best point"},
     tables=[

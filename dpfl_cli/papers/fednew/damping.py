@@ -137,13 +137,11 @@ def pairs_of(
     return Artifact(
         id=f"table{number}",
         title=f"Best dampings and penalties of DP-FedNew over the rounds, {data}, epsilon 1",
-        shows=(
-            f"DP-FedNew at record level and epsilon 1, on 64 features of {data}, with every "
-            "damping alpha and penalty rho, all clip norms and the server step 1: the three best "
-            "pairs at five rounds, how accurate they are, and the clients' largest curvature (the "
-            "mean of the largest eigenvalues of their clipped Hessians, without alpha and rho) at "
-            "those rounds. The paper's numbers are lost."
-        ),
+        shows=f"DP-FedNew at record level and epsilon 1, on 64 features of {data}, with every "
+        "damping alpha and penalty rho, all clip norms and the server step 1: the three best "
+        "pairs at five rounds, how accurate they are, and the clients' largest curvature (the "
+        "mean of the largest eigenvalues of their clipped Hessians, without alpha and rho) at "
+        "those rounds. The paper's numbers are lost.",
         source=f"Table {number}",
         sizes=sized(
             Size(

@@ -121,13 +121,11 @@ def fixed(rows: Rows) -> Comparisons:
 table7 = Artifact(
     id="table7",
     title="Grids of the searches at record level, and at client level",
-    shows=(
-        "The values that searches choose from, at scale=paper with those that they take beyond "
-        "this project's grid. The paper's table is lost: the damping and penalty "
-        "of DP-FedNew are known from its Tables 6 and 12, what was tuned from its text, and the "
-        "rest is this project's proposal. What second-order methods gain depends on how far "
-        "DP-FedGD's server step goes."
-    ),
+    shows="The values that searches choose from, at scale=paper with those that they take beyond "
+    "this project's grid. The paper's table is lost: the damping and penalty "
+    "of DP-FedNew are known from its Tables 6 and 12, what was tuned from its text, and the "
+    "rest is this project's proposal. What second-order methods gain depends on how far "
+    "DP-FedGD's server step goes.",
     source="Table 7 (lost), Tables 6 and 12",
     sizes=untrained(minutes=0.1),
     runs=table7_runs,
@@ -145,10 +143,8 @@ table7 = Artifact(
             rows=["method", "parameter"],
             columns="place",
             cells=list(PARAMETERS),
-            notes=[
-                "The searches take some of these values, which the artifacts say; on Adult table8 "
-                "takes no server step above 10.",
-            ],
+            notes="The searches take some of these values, which the artifacts say; on Adult "
+            "table8 takes no server step above 10.",
         )
     ],
     figures=[

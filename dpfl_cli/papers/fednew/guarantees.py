@@ -136,14 +136,12 @@ UTILITY = [
 extra_privacy = Artifact(
     id="extra_privacy",
     title="Claimed and proved guarantees of DP-FedNew",
-    shows=(
-        "In paper mode the guarantee is claimed, not proved: at client level the hidden dual "
-        "releases past contributions again, at record level the scaling of the auxiliary vector "
-        "depends on the records. Beside the claimed epsilon stands what all rounds cost on the "
-        "worst data known, computed exactly; the proved variants (no dual, or one from a client's "
-        "own direction; projection, tight constant) keep what they claim. Below, what they cost in "
-        "accuracy on Adult, at client level with the clip norm 0.1, which fig3's search chose."
-    ),
+    shows="In paper mode the guarantee is claimed, not proved: at client level the hidden dual "
+    "releases past contributions again, at record level the scaling of the auxiliary vector "
+    "depends on the records. Beside the claimed epsilon stands what all rounds cost on the "
+    "worst data known, computed exactly; the proved variants (no dual, or one from a client's "
+    "own direction; projection, tight constant) keep what they claim. Below, what they cost in "
+    "accuracy on Adult, at client level with the clip norm 0.1, which fig3's search chose.",
     source="Algorithms 1 and 2; the attacks are this project's own",
     sizes=sized(Size(2, 1, "all records and 70 rounds"), Size(5, 15)),
     runs=runs,
@@ -183,10 +181,8 @@ extra_privacy = Artifact(
             "measure",
             ["claimed", "exact", "factor"],
             where={"level": "client"},
-            notes=[
-                "Exact Gaussian composition, in the limit of many clients. A test plays the worst "
-                "data through the proved variants too."
-            ],
+            notes="Exact Gaussian composition, in the limit of many clients. A test plays the "
+            "worst data through the proved variants too.",
         ),
         Table(
             "Record level: how much further than claimed one record moves its client's "
@@ -196,10 +192,8 @@ extra_privacy = Artifact(
             "measure",
             ["factor", "shares"],
             where={"level": "record", "target": 1.0},
-            notes=[
-                "Neither depends on epsilon. The data have no curvature: below 1 they do not use "
-                "what the constant leaves for it."
-            ],
+            notes="Neither depends on epsilon. The data have no curvature: below 1 they do not use "
+            "what the constant leaves for it.",
         ),
         Table(
             "Test accuracy (%) on Adult after the last round",

@@ -105,10 +105,8 @@ fig1 = compared(
     NARROW_NOTES,
     (0.5, 20),
     title="Test accuracy against rounds, record level, narrow features",
-    shows=(
-        "DP-FedNew, DP-FedGD and DP-SCAFFOLD round by round on Adult and on 64 features of images, "
-        f"dealt at random, {STEPS}"
-    ),
+    shows="DP-FedNew, DP-FedGD and DP-SCAFFOLD round by round on Adult and on 64 features of "
+    f"images, dealt at random, {STEPS}",
     claims=beside_first_order("Figure 1", "FN"),
     notes=[ADULT, FEATURES, OURS],
 )
@@ -121,10 +119,8 @@ fig5 = compared(
     seeds=(1, 3),
     epsilons=OF_WIDE,
     title="Test accuracy against rounds, record level, wide features",
-    shows=(
-        "DP-FedNew-FC, DP-FedGD and DP-SCAFFOLD round by round on the wide features of images, "
-        f"dealt at random, {STEPS}"
-    ),
+    shows="DP-FedNew-FC, DP-FedGD and DP-SCAFFOLD round by round on the wide features of images, "
+    f"dealt at random, {STEPS}",
     claims=[
         *beside_first_order("Figure 5", "FN_FC"),
         *gap("section 6.2, Figure 5", "in Tables 10 and 11 by 3.1 points or more"),
@@ -202,13 +198,11 @@ fig2 = compared(
     seeds=(1, 3),
     epsilons=OF_DIFFERING,
     title="Test accuracy against rounds, record level, clients that differ",
-    shows=(
-        "On federated EMNIST each of 500 clients holds one class or two, and every one of 47 "
-        "clients one; on Synthetic(5, 5) every client has a rule and a centre of its own. "
-        "DP-FedNew-FC (EMNIST) and DP-FedNew (synthetic) beside DP-FedGD and DP-SCAFFOLD, each at "
-        "the best point of its grid. How the methods compare depends on the step that DP-FedGD may "
-        "take."
-    ),
+    shows="On federated EMNIST each of 500 clients holds one class or two, and every one of 47 "
+    "clients one; on Synthetic(5, 5) every client has a rule and a centre of its own. "
+    "DP-FedNew-FC (EMNIST) and DP-FedNew (synthetic) beside DP-FedGD and DP-SCAFFOLD, each at "
+    "the best point of its grid. How the methods compare depends on the step that DP-FedGD may "
+    "take.",
     claims=[
         *(one for reading in READINGS for one in on_emnist(*reading)),
         Claim(
@@ -260,11 +254,9 @@ fig9 = compared(
     NARROW_NOTES,
     (0.2, 11),
     title="Test accuracy of DP-FedNew and DP-FedFC against rounds, record level, narrow features",
-    shows=(
-        "DP-FedNew and DP-FedFC round by round on Adult and on 64 features of images, dealt at "
-        "random, each at the best point of its grid. DP-FedFC spends one more release, on the "
-        "covariance of the features, and sends it."
-    ),
+    shows="DP-FedNew and DP-FedFC round by round on Adult and on 64 features of images, dealt at "
+    "random, each at the best point of its grid. DP-FedFC spends one more release, on the "
+    "covariance of the features, and sends it.",
     claims=[
         no_worse(
             "FN",
@@ -290,11 +282,9 @@ fig10 = compared(
     seeds=(1, 3),
     epsilons=OF_WIDE,
     title="Test accuracy of DP-FedNew-FC and DP-FedFC against rounds, record level, wide features",
-    shows=(
-        "DP-FedNew-FC and DP-FedFC round by round on the wide features of images, dealt at random, "
-        "each at the best point of its grid. DP-FedFC spends one more release, on the covariance "
-        "of the features, which DP-FedNew-FC's clients keep to themselves."
-    ),
+    shows="DP-FedNew-FC and DP-FedFC round by round on the wide features of images, dealt at "
+    "random, each at the best point of its grid. DP-FedFC spends one more release, on the "
+    "covariance of the features, which DP-FedNew-FC's clients keep to themselves.",
     claims=[
         no_worse(
             "FN_FC",

@@ -137,12 +137,10 @@ def femnist(rows: Rows) -> Comparisons:
 table1 = Artifact(
     id="table1",
     title="Data sets and layers",
-    shows=(
-        "How many training records the clients hold in all, how many each, and how many parameters "
-        "the one trained layer has, read from the plans of the runs. A thousand images of each set "
-        "are public and in no client's records; the wide features have 1280 values where the "
-        "paper's network gives 2048."
-    ),
+    shows="How many training records the clients hold in all, how many each, and how many "
+    "parameters the one trained layer has, read from the plans of the runs. A thousand images of "
+    "each set are public and in no client's records; the wide features have 1280 values where the "
+    "paper's network gives 2048.",
     source="Table 1",
     sizes=untrained(minutes=0.1),
     runs=table1_runs,
@@ -155,8 +153,6 @@ table1 = Artifact(
         "origin": Fact("source", title="source"),
     },
     titles={
-        "task": "data",
-        "adult": "Adult",
         **{task: f"{title}, narrow" for task, (_, title) in IMAGES.items()},
         **{f"{task}_wide": f"{title}, wide" for task, (_, title) in IMAGES.items()},
         "femnist": "federated EMNIST",
@@ -218,13 +214,11 @@ def wide_features(rows: Rows, count: int = 2048) -> Comparisons:
 table2 = Artifact(
     id="table2",
     title="Feature extractors",
-    shows=(
-        "The frozen networks whose outputs the one trained layer takes. The paper's are ResNet-44 "
-        "(CIFAR-100) for the narrow and ResNet-50 (ImageNet) for the wide layer; their weights "
-        "come in no package, so here both are EfficientNet-Lite0 (ImageNet), with 64 principal "
-        "components of its features for the narrow layer. Where its weights are absent as well, "
-        "filters fitted on public images stand in."
-    ),
+    shows="The frozen networks whose outputs the one trained layer takes. The paper's are "
+    "ResNet-44 (CIFAR-100) for the narrow and ResNet-50 (ImageNet) for the wide layer; their "
+    "weights come in no package, so here both are EfficientNet-Lite0 (ImageNet), with 64 principal "
+    "components of its features for the narrow layer. Where its weights are absent as well, "
+    "filters fitted on public images stand in.",
     source="Table 2",
     sizes=untrained(minutes=0.1),
     runs=table2_runs,
@@ -236,7 +230,6 @@ table2 = Artifact(
         "features": Fact(lambda fact: fact("dimension") / 10, decimals=0, title="features"),
     },
     titles={
-        "task": "data",
         "layer_size": "layer",
         **{task: title for task, (_, title) in IMAGES.items()},
     },

@@ -127,12 +127,10 @@ fig3 = at_user_level(
     ),
     (1.1, 33),
     title="Test accuracy over rounds, narrow features, user level, 500 clients",
-    shows=(
-        "DP-FedNew beside DP-FedGD and DP-SCAFFOLD where a whole client is protected, on Adult and "
-        "on 64 features of images, dealt at random to 500 clients, each method with the best point "
-        "of its grid for every epsilon. Beside the paper's DP-FedNew, whose guarantee is not "
-        "proved, stands the one without duals, whose guarantee is."
-    ),
+    shows="DP-FedNew beside DP-FedGD and DP-SCAFFOLD where a whole client is protected, on Adult "
+    "and on 64 features of images, dealt at random to 500 clients, each method with the best point "
+    "of its grid for every epsilon. Beside the paper's DP-FedNew, whose guarantee is not proved, "
+    "stands the one without duals, whose guarantee is.",
     claims=[
         Claim(
             "fast",
@@ -267,12 +265,10 @@ fig6 = at_user_level(
     epsilons={"smoke": (1.0,), "quick": (1.0, 10.0), "paper": (1.0, 3.0, 10.0)},
     title="Test accuracy over rounds, user level, clients that differ (EMNIST: MNIST and "
     "Fashion-MNIST stand in)",
-    shows=(
-        "The clients of fig2, where now a whole client is protected. DP-FedNew-FC (EMNIST) and "
-        "DP-FedNew (synthetic), as in the paper and without duals, beside DP-FedGD and "
-        "DP-SCAFFOLD, each at the best point of its grid. About 50 clients are few for this: at "
-        "epsilon 1 the noise of a round is longer than what 50 clients can send together."
-    ),
+    shows="The clients of fig2, where now a whole client is protected. DP-FedNew-FC (EMNIST) and "
+    "DP-FedNew (synthetic), as in the paper and without duals, beside DP-FedGD and "
+    "DP-SCAFFOLD, each at the best point of its grid. About 50 clients are few for this: at "
+    "epsilon 1 the noise of a round is longer than what 50 clients can send together.",
     claims=[
         *(one for pair in PAIRS for one in on_data(*pair)),
         Claim(
@@ -327,13 +323,11 @@ def beside_fedfc(
         minutes,
         **own,
         title=f"Test accuracy over rounds, {width} features, user level, 500 clients",
-        shows=(
-            f"{second}, which sends a model a round, beside DP-FedFC, which first spends a release "
-            "on the covariance of the features, where a whole client is protected: one layer over "
-            f"{features} of images, dealt at random to 500 clients, each method with the best "
-            "point of its grid for every epsilon. Beside the paper's method, whose guarantee is "
-            "not proved, stands the one without duals, whose guarantee is."
-        ),
+        shows=f"{second}, which sends a model a round, beside DP-FedFC, which first spends a "
+        "release on the covariance of the features, where a whole client is protected: one layer "
+        f"over {features} of images, dealt at random to 500 clients, each method with the best "
+        "point of its grid for every epsilon. Beside the paper's method, whose guarantee is not "
+        "proved, stands the one without duals, whose guarantee is.",
         claims=[
             Claim(
                 "fedfc",

@@ -12,7 +12,7 @@ WORDS = {
 PAPER = Paper(
     key="scaffnew",
     authors="Hou, Khirirat, Yaqub, Horváth",
-    title=("Balancing Privacy and Performance for Private Federated Learning Algorithms"),
+    title="Balancing Privacy and Performance for Private Federated Learning Algorithms",
     where="2023, arXiv:2304.05127",
     looks={
         "method": {"ScaffNew": 0, "FedAvg": 1},

@@ -133,13 +133,11 @@ def _line(method: str, better: str, worse: str, words: str) -> Claim:
 fig5 = Artifact(
     id="fig5",
     title="Best number of local steps against the clip norm",
-    shows=(
-        "How the best number of local steps, averaged over nominal epsilons, changes with C, and "
-        "the error there. It grows with the noise until one communication in all, the end of the "
-        "grid, is the best. Three values of C cannot tell a line in C from one in its root. The "
-        "noise is that of Lemma 1 with v = 8/m^2, fixed beforehand; the epsilon really spent by it "
-        "says nothing about privacy."
-    ),
+    shows="How the best number of local steps, averaged over nominal epsilons, changes with C, and "
+    "the error there. It grows with the noise until one communication in all, the end of the "
+    "grid, is the best. Three values of C cannot tell a line in C from one in its root. The "
+    "noise is that of Lemma 1 with v = 8/m^2, fixed beforehand; the epsilon really spent by it "
+    "says nothing about privacy.",
     source="Figure 5; v is ours",
     sizes=sizes(7, 86),
     runs=lambda scale: over_steps(scale, TASKS, TARGETS[scale], sum(CLIP_NORMS.values(), ())),
@@ -185,11 +183,9 @@ fig5 = Artifact(
             "method",
             "measure",
             [f"{group}_{fit}" for group in GROUPS for fit in ("line", "root")],
-            notes=[
-                "Three points and two coefficients leave one degree of freedom: these R^2 prove "
-                "nothing. Means are over nominal epsilon 0.5 and 3.3, of the paper's four; at "
-                "quick the best numbers of group 2 are those of noise."
-            ],
+            notes="Three points and two coefficients leave one degree of freedom: these R^2 prove "
+            "nothing. Means are over nominal epsilon 0.5 and 3.3, of the paper's four; at "
+            "quick the best numbers of group 2 are those of noise.",
         ),
         Table(
             "Change of the error over C at nominal epsilon 3.3 (points)",

@@ -98,12 +98,10 @@ fig11 = Artifact(
     id="fig11",
     title="Length of a client's updates and its train loss with and without clipping, Fed-IXI "
     "stand-in",
-    shows=(
-        "How long the updates of client 1 are before clipping, communication by communication, and "
-        "its train loss without clipping, with the paper's clip norm 10, and with 1, ours, which "
-        "is short enough to act. Noise is made for updates as long as the clip norm, however short "
-        "they are."
-    ),
+    shows="How long the updates of client 1 are before clipping, communication by communication, "
+    "and its train loss without clipping, with the paper's clip norm 10, and with 1, ours, which "
+    "is short enough to act. Noise is made for updates as long as the clip norm, however short "
+    "they are.",
     source="Figure 11; local steps are ours",
     sizes=sized(
         Size(

@@ -108,13 +108,11 @@ SMALL = untrained("nothing is trained; images and volumes of a smaller size", 0.
 table1 = Artifact(
     id="table1",
     title="Data sets, clients and settings",
-    shows=(
-        "What the loaders give, beside the paper's table: clients, records of a client (mean and "
-        "standard deviation over clients), batch size, local iterations, clip norms, and the "
-        "number of parameters that noise is added to. CIFAR-10 is the real data; generated "
-        "stand-ins take the place of FEMNIST, Reddit, Fed-IXI and Messidor, with the paper's "
-        "numbers of clients and records."
-    ),
+    shows="What the loaders give, beside the paper's table: clients, records of a client (mean and "
+    "standard deviation over clients), batch size, local iterations, clip norms, and the "
+    "number of parameters that noise is added to. CIFAR-10 is the real data; generated "
+    "stand-ins take the place of FEMNIST, Reddit, Fed-IXI and Messidor, with the paper's "
+    "numbers of clients and records.",
     source="Table 1",
     sizes={**SMALL, "paper": untrained(minutes=3)["paper"]},
     runs=runs,

@@ -184,14 +184,12 @@ def _figure(
         id=f"fig{number}",
         title=f"Error against iterations at the best number of local steps, {title}, by nominal "
         "epsilon",
-        shows=(
-            "Does more noise make fewer iterations best, and does DP-ScaffNew without noise get "
-            "worse with more of them? The local steps are pinned at the best ones at C = 10 and at "
-            "the size that is run, so few communications, and little noise, come with them. At "
-            "quick one seed and few test records: differences of 2 points mean little. The noise "
-            "is that of Lemma 1 with v = 8/m^2, fixed beforehand; the epsilon really spent by it "
-            "stands in the last table and says nothing about privacy."
-        ),
+        shows="Does more noise make fewer iterations best, and does DP-ScaffNew without noise get "
+        "worse with more of them? The local steps are pinned at the best ones at C = 10 and at "
+        "the size that is run, so few communications, and little noise, come with them. At "
+        "quick one seed and few test records: differences of 2 points mean little. The noise "
+        "is that of Lemma 1 with v = 8/m^2, fixed beforehand; the epsilon really spent by it "
+        "stands in the last table and says nothing about privacy.",
         source=f"Figure {number}; v is ours",
         sizes=sized(
             Size(1, quick, "the networks and settings of scaffnew/fig5"),
@@ -211,7 +209,7 @@ def _figure(
             ),
             "honest": Price(where={"eps": OF_NETWORKS}),
         },
-        best=[Best(["tau"], "error", note="lowest test error")],
+        best=[Best("tau", "error", note="lowest test error")],
         search=Search(
             reduced=_at_usual_iterations,
             note="the usual T, so that one number of local steps is taken for every T, as in the "

@@ -76,13 +76,11 @@ PROVED_RUNS = {"sweep": "proved"}
 fig12 = Artifact(
     id="fig12",
     title="Best number of local steps and of iterations, logistic regression on mushrooms",
-    shows=(
-        "Suboptimality of DP-ScaffNew and DP-FedAvg on the real mushrooms data, five clients in "
-        "file order: after 480 local iterations against the local steps between communications, "
-        "and of DP-ScaffNew at the advised ten local steps against the number of iterations, the "
-        "noise calibrated anew for each. 1/p* is how many local steps are free without noise; T* "
-        "comes of a bound that takes the worst rate of the problem."
-    ),
+    shows="Suboptimality of DP-ScaffNew and DP-FedAvg on the real mushrooms data, five clients in "
+    "file order: after 480 local iterations against the local steps between communications, "
+    "and of DP-ScaffNew at the advised ten local steps against the number of iterations, the "
+    "noise calibrated anew for each. 1/p* is how many local steps are free without noise; T* "
+    "comes of a bound that takes the worst rate of the problem.",
     source="Figure 12; clients, condition number, clip norm and v are ours",
     sizes=sized(Size(3, 3, "all 8,124 records"), Size(20, 30, "all 8,124 records")),
     runs=runs,
@@ -148,7 +146,6 @@ fig12 = Artifact(
         "coins": "communication",
         "sweep": "what varies",
         "steps": "local steps",
-        "iterations": "iterations",
         "proved": "noise proved for the target",
         "round": "iterations",
         "deterministic": "every 10 iterations",
@@ -163,7 +160,7 @@ fig12 = Artifact(
             "measure",
             ["best.tau", "steps_ratio", "suboptimality", "at_advice", "spent"],
             where={"best": True, "sweep": ["steps", ""]},
-            notes=["f(x_T) - f* at the best number, and at 10 local steps."],
+            notes="f(x_T) - f* at the best number, and at 10 local steps.",
         ),
         Table(
             "(b) Best number of iterations of DP-ScaffNew at p*, beside T*",
@@ -187,10 +184,8 @@ fig12 = Artifact(
             "measure",
             ["honest", "proved_price", "proved_time", "start", "proved"],
             where={"eps": EPSILONS},
-            notes=[
-                "Under the paper's own relation, one client zeroed out, and per client, whose "
-                "messages all see."
-            ],
+            notes="Under the paper's own relation, one client zeroed out, and per client, whose "
+            "messages all see.",
         ),
         Table(
             "What clients communicated, before clipping at 10: share that was clipped, and "

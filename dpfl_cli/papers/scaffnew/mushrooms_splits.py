@@ -39,11 +39,9 @@ def runs(scale: Scale) -> Runs:
 fig12_splits = Artifact(
     id="fig12_splits",
     title="Best number of local steps on other splits and another condition number, mushrooms",
-    shows=(
-        "As panel (a) of figure 12, for clients with records sorted by label, for condition number "
-        "25, and for records dealt at random. Where clients are alike fewer messages are less "
-        "noise, and local steps cost next to nothing."
-    ),
+    shows="As panel (a) of figure 12, for clients with records sorted by label, for condition "
+    "number 25, and for records dealt at random. Where clients are alike fewer messages are less "
+    "noise, and local steps cost next to nothing.",
     source="beside Figure 12; the splits, condition numbers, clip norm and v are ours",
     sizes=sized(
         Size(2, 1.7, "all 8,124 records, 480 iterations"),

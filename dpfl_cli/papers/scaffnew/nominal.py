@@ -75,12 +75,10 @@ def enough_ixi(rows: Rows) -> Comparisons:
 extra_nominal = Artifact(
     id="extra_nominal",
     title="Test error against local steps over a wide range of nominal epsilons, clip norm 50",
-    shows=(
-        "The noise is proportional to C sqrt(v) / epsilon, so a larger nominal epsilon shows what "
-        "a smaller v would do: the table says by what factor v = 8/m^2 would have to be smaller "
-        "for the paper's statement at nominal epsilon 3.3. All these epsilons are nominal: the "
-        "ledger's stand beside."
-    ),
+    shows="The noise is proportional to C sqrt(v) / epsilon, so a larger nominal epsilon shows "
+    "what a smaller v would do: the table says by what factor v = 8/m^2 would have to be smaller "
+    "for the paper's statement at nominal epsilon 3.3. All these epsilons are nominal: the "
+    "ledger's stand beside.",
     source="ours, beside the runs of Figures 6 and 8",
     sizes=sized(
         Size(1, 4, "the networks and settings of scaffnew/fig5"),
@@ -114,10 +112,8 @@ extra_nominal = Artifact(
             ["task", "method"],
             "measure",
             ["enough", "factor"],
-            notes=[
-                "The noise depends on sqrt(v) / epsilon alone: nominal epsilon 33 with v is "
-                "nominal epsilon 3.3 with v / 100."
-            ],
+            notes="The noise depends on sqrt(v) / epsilon alone: nominal epsilon 33 with v is "
+            "nominal epsilon 3.3 with v / 100.",
         ),
     ],
     figures=[against_steps("task")],

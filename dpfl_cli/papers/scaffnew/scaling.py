@@ -197,13 +197,11 @@ def _growth(rows: Rows) -> float:
 scaling = Artifact(
     id="scaling",
     title="Best number of local steps against the clip norm, logistic regression on mushrooms",
-    shows=(
-        "The paper fits its best number of local steps on image and text tasks by a line in the "
-        "clip norm C for DP-ScaffNew and by a line in its square root for DP-FedAvg, from three "
-        "values of C. While no update is as long as C, which is so here, noise of standard "
-        "deviation proportional to C / epsilon is all that C does, so that runs with one "
-        "C / epsilon are the same runs and the best number of local steps is a function of it."
-    ),
+    shows="The paper fits its best number of local steps on image and text tasks by a line in the "
+    "clip norm C for DP-ScaffNew and by a line in its square root for DP-FedAvg, from three "
+    "values of C. While no update is as long as C, which is so here, noise of standard "
+    "deviation proportional to C / epsilon is all that C does, so that runs with one "
+    "C / epsilon are the same runs and the best number of local steps is a function of it.",
     source="ours, beside Figure 5 and Observation 4; the data and v are ours",
     sizes=sized(
         Size(2, 1.5, "all 8,124 records, 480 iterations"),
@@ -270,10 +268,8 @@ scaling = Artifact(
             "method",
             "measure",
             ["linear", "root", "growth", "all_linear", "all_root"],
-            notes=[
-                "The paper reports the line in C for DP-ScaffNew and the line in the root of C for "
-                "DP-FedAvg, each from three clip norms."
-            ],
+            notes="The paper reports the line in C for DP-ScaffNew and the line in the root of C "
+            "for DP-FedAvg, each from three clip norms.",
         ),
         Table(
             "C / epsilon: f(x_T) - f* of DP-ScaffNew at 12 local steps, and the longest "
