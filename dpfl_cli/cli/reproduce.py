@@ -69,6 +69,9 @@ def execute(args: argparse.Namespace) -> int:
         return _check(Path(args.check_published) if args.check_published else None)
     scales = [word for word in args.words if word.startswith("scale=")]
     names = [word for word in args.words if word not in scales]
+    for word in names:
+        if "=" in word:
+            raise ConfigError(f"{word}: reproduce takes artifacts and scale=…, no other setting")
     if not names or len(scales) > 1:
         raise ConfigError(
             "reproduce what? Give an artifact, a paper or all, and at most one scale, as dpfl "

@@ -117,6 +117,9 @@ def narrowed(
         number = _number(wanted)
         if sign[0] in "<>" and (number is None or math.isnan(number)):
             raise ConfigError(f"--where {condition}: {wanted} is not a number")
+        values = [row[key] for _, row in rows if row.get(key) is not None]
+        if sign[0] in "<>" and values and all(_number(value) is None for value in values):
+            raise ConfigError(f"--where {condition}: {key} is no number; compare it by = or !=")
         rows = [(record, row) for record, row in rows if _meets(row.get(key), sign, wanted)]
     if sort is not None:
         key = sort.removeprefix("-")

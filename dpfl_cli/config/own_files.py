@@ -20,6 +20,7 @@ from dpfl_cli.config.errors import ConfigError, nearest, place_in_plugin, plugin
 from dpfl_cli.config.paths import expanded
 
 HASH_DIGITS = 12
+MOST_VALUES = 10**4  # of a config file, with what its aliases repeat
 _CODE = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 
 
@@ -40,7 +41,7 @@ class OwnFile(Settings):
 
 def check_configs_below(folder: Path) -> None:
     """Refuses config files of a user's with values at which Python itself breaks, such as a number
-    of thousands of digits.
+    of thousands of digits, or whose aliases stand for more values than a memory holds.
 
     Files that cannot be read or are no YAML are left to Hydra, which says so of those it is to use.
 
@@ -49,11 +50,23 @@ def check_configs_below(folder: Path) -> None:
     """
     for path in chain(*(sorted(folder.glob(depth)) for depth in ("*.yaml", "*/*.yaml"))):
         try:
-            str(yaml.safe_load(path.read_bytes()))  # a number may be as long in hexadecimal digits
+            text = path.read_bytes()
+            if values_of(yaml.compose(text, yaml.SafeLoader), {}) > MOST_VALUES:
+                raise ValueError(f"more than {MOST_VALUES} values, with what aliases repeat")
+            str(yaml.safe_load(text))  # a number may be as long in hexadecimal digits
         except ValueError as error:
             raise ConfigError(f"{path}: {str(error).partition(';')[0]}; write another") from error
         except (OSError, RecursionError, yaml.YAMLError):
             continue
+
+
+def values_of(node: yaml.Node | None, known: dict[int, int]) -> int:
+    """How many values a node stands for; `known` says so of nodes that were looked at."""
+    if id(node) not in known:
+        inside = chain(*node.value) if isinstance(node, yaml.MappingNode) else ()
+        inside = node.value if isinstance(node, yaml.SequenceNode) else inside
+        known[id(node)] = 1 + sum(values_of(one, known) for one in inside)
+    return known[id(node)]
 
 
 def content_of(path: str) -> str:

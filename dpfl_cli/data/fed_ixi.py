@@ -110,7 +110,9 @@ def _subjects(folder: Path) -> dict[str, tuple[Path, Path]]:
             continue  # another modality, or another file
         if match[3] not in HOSPITALS:
             raise DataError(f"{path}: hospital {match[3]} is none of {', '.join(HOSPITALS)}")
-        found.setdefault(match[1], {})[match[4]] = path
+        first = found.setdefault(match[1], {}).setdefault(match[4], path)
+        if first != path:
+            raise DataError(f"{path}: a second {match[4]} of subject {match[1]}, besides {first}")
     if not found:
         raise DataError(f"{folder}: no IXI volumes; put {FOLDERS['fed_ixi'].layout} there")
     for name, pair in found.items():

@@ -38,6 +38,9 @@ def publish(folder: Path, files: Mapping[str, str | bytes]) -> None:
     new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
     encoded = {k: v.encode() if isinstance(v, str) else v for k, v in files.items()}
     try:
+        # a replacement was interrupted between its two renames
+        if old.exists() and not folder.exists():
+            old.rename(folder)
         replace_folder(folder, encoded, new, old)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:

@@ -527,7 +527,7 @@ class Workers:
 
     workers, elsewhere = 2, None
 
-    def start(self, entry, shares):
+    def start(self, assignments):
         raise Started
 
 

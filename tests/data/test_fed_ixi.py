@@ -140,6 +140,10 @@ def test_what_does_not_fit_is_named(folder) -> None:
     refused(r"_label\.nii\.gz: shape \[6, 5, 3\], but its image has \[6, 5, 4\]")
     write(label, nifti(np.full((6, 5, 4), 2, "u1")))
     refused("not a mask of zeros and ones")
+    copy = folder / "again" / label.name
+    write(copy, label.read_bytes())
+    refused(rf"a second label of subject {SUBJECTS[3]}, besides ")
+    copy.unlink()
     label.unlink()
     refused(rf"subject {SUBJECTS[3]} has no {SUBJECTS[3]}_label")
     write(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ import numpy as np
 from tests.wrong_inputs import LONG, SMALL, Input
 
 OF_ARRAYS = ("run", "dataset=arrays", "dataset.path=good.npz", "rounds=2")
+ALIASES = "name: fedavg\na: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
+    f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefghi")
+)
 CONFIGS = {
     "twice": "name: fedavg\nlocal_lr: 1\nlocal_lr: 2\n",
     "itself": "name: &a\n  b: *a\n",
@@ -24,6 +28,7 @@ CONFIGS = {
     "scalar": "5",
     "code": "name: !!python/object/apply:os.system ['true']",
     "deep": "a: " + "[" * 3000,
+    "aliases": ALIASES,
     "long": f"name: fedavg\nlocal_lr: {LONG}\n",
     "long_key": f"{LONG}: 3\nname: fedavg\n",
     "hexadecimal": f"name: fedavg\nlocal_lr: 0x{'f' * 5000}\n",
