@@ -146,11 +146,11 @@ class LayerKernel:
         """
         out = torch.empty_like(parameters, memory_format=torch.contiguous_format)
         # where all clients have the same: dense, once
-        points = parameters[:, :1] if parameters.stride(1) == 0 else parameters
-        none = torch.zeros(len(parameters), dtype=torch.float64)
+        own = parameters[:, :1] if parameters.stride(1) == 0 else parameters
+        points, none = own.contiguous().numpy(), np.zeros(len(parameters))
         given = (
-            points.contiguous(),
-            torch.empty((1, 1, 1, 0), dtype=torch.int64) if batch is None else batch,
+            points,
+            np.empty((1, 1, 1, 0), np.int64) if batch is None else batch,
             none[:0] if limits is None else limits.double(),
             none if l2 is None else l2.double(),
             steps,
