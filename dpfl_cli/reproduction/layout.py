@@ -57,6 +57,7 @@ def page(
         note=artifact.size(scale).note or ("as in the paper" if artifact.paper else ""),
         horizon=horizon,
         reduced=reduced,
+        beside=rows.frame["paper"].notna().any(),
         gaps=gaps,
         tables=tables,
         search=search_section(artifact, scale, search, rows.means) if search else "",
