@@ -127,6 +127,17 @@ class Rows:
             raise ConfigError(f"no label '{label}'; {nearest(label, [*self.labels, *PSEUDO])}")
         return in_order(value for value in self.frame[label] if value != "")
 
+    def ranked(self, measure: str, *over: str, **labels: Any) -> pd.Series:
+        """A measure of one seed's cells by labels in which they differ, the best first."""
+        found, _ = self._found(measure, labels)
+        rising = self.measures[measure].better == "lower"
+        ranked = found.sort_values("value", ascending=rising, kind="stable")
+        return ranked.set_index([*over])["value"]
+
+    def best(self, measure: str, *over: str, **labels: Any) -> Any:
+        """Where it is the best: the value of a label, or those of several."""
+        return self.ranked(measure, *over, **labels).index[0]
+
     def by_seed(self) -> Iterator[Rows]:
         """The rows of every seed, with those that have none."""
         seeds = self.frame[SEED].dropna().unique()

@@ -74,13 +74,8 @@ def _tried(rows: Rows, trust: str, method: str, dataset: str = "synthetic") -> p
     of the highest test accuracy on MNIST, where the pairs are those that the search kept and the
     paper's.
     """
-    synthetic = dataset == "synthetic"
-    measure = "loss" if synthetic else "accuracy"
-    cells = rows.where(measure=measure, dataset=dataset, dp=trust, method=method).frame
-    if cells.empty:
-        raise Missing(f"no number for {measure}(dataset={dataset}, dp={trust}, method={method})")
-    ranked = cells.sort_values("value", ascending=synthetic)
-    return ranked.set_index(["local_lr", "clip_norm"])["value"]
+    measure = "loss" if dataset == "synthetic" else "accuracy"
+    return rows.ranked(measure, "local_lr", "clip_norm", dataset=dataset, dp=trust, method=method)
 
 
 def _pair(dataset: str, trust: str, method: str) -> Claim:

@@ -64,13 +64,9 @@ def places(rows: Rows, rounds: Sequence[int] = ROUNDS) -> Iterator[dict[str, flo
     return grid(clients=rows.choices("clients"), round=rounds)
 
 
-def favourites(rows: Rows, label: str, rounds: Sequence[int]) -> list[float]:
-    """Its value in the most accurate pair, at every number of clients and round, of one seed."""
-    pairs = list(grid(alpha=rows.choices("alpha"), rho=rows.choices("rho")))
-    return [
-        max(pairs, key=lambda pair: rows.value("curve", **pair, **at))[label]
-        for at in places(rows, rounds)
-    ]
+def favourites(rows: Rows, rounds: Sequence[int]) -> list[tuple[float, float]]:
+    """Damping and penalty that are the best, at every number of clients and round, of one seed."""
+    return [rows.best("curve", "alpha", "rho", **at) for at in places(rows, rounds)]
 
 
 LATER = {"from round 30 on": {"rounds": ROUNDS[2:]}, "after round 70": {"rounds": ROUNDS[-1:]}}
@@ -78,14 +74,14 @@ LATER = {"from round 30 on": {"rounds": ROUNDS[2:]}, "after round 70": {"rounds"
 
 def rho(rows: Rows, rounds: Sequence[int] = ROUNDS) -> Comparisons:
     """the best penalty is 1 at more of the rounds and numbers of clients than any other"""
-    counts = [Counter(favourites(one, "rho", rounds)) for one in rows.by_seed()]
+    counts = [Counter(rho for _, rho in favourites(one, rounds)) for one in rows.by_seed()]
     first = (all(one[1.0] > one[other] for other in PENALTIES if other != 1) for one in counts)
     yield each_seed(first, "penalty 1 is the best most often")
 
 
 def alpha(rows: Rows, rounds: Sequence[int] = ROUNDS) -> Comparisons:
     """the best damping is below 1 at most of the rounds and numbers of clients"""
-    small = (fmean(best < 1 for best in favourites(one, "alpha", rounds)) for one in rows.by_seed())
+    small = (fmean(alpha < 1 for alpha, _ in favourites(one, rounds)) for one in rows.by_seed())
     yield each_seed((one > 0.5 for one in small), "the best damping is below 1 at most of them")
 
 

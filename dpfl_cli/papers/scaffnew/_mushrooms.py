@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
-from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, PRIVATE, best_of, shape
+from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, PRIVATE, shape
 from dpfl_cli.reproduction.api import (
     Best,
     Derived,
@@ -101,7 +101,7 @@ def against_steps(*panels: str, **more: Any) -> Figure:
 
 def best_steps(rows: Rows, **cell: Any) -> float:
     """The best number of local steps of one seed."""
-    return best_of(rows, "tau", "suboptimality", **cell)
+    return float(rows.best("suboptimality", "tau", **cell))
 
 
 def over_epsilon(rows: Rows, cell: Where) -> list[float]:

@@ -10,7 +10,7 @@ from dpfl_cli.papers.scaffnew._mushrooms import (
     no_fall,
     over_epsilon,
 )
-from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, ascends, best_of, shape
+from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, ascends, shape
 from dpfl_cli.reproduction.api import (
     Claim,
     Comparisons,
@@ -63,7 +63,7 @@ def unclipped(rows: Rows) -> Comparisons:
 
 def _best_times(rows: Rows, coins: str) -> list[float]:
     return [
-        best_of(rows, "T", "suboptimality", sweep="iterations", coins=coins, eps=eps)
+        rows.best("suboptimality", "T", sweep="iterations", coins=coins, eps=eps)
         for eps in EPSILONS
     ]
 

@@ -2,19 +2,17 @@
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
-from math import inf, nan
+from math import nan
 from statistics import correlation
 from typing import Any
 
 from dpfl_cli.reproduction.api import (
     Comparisons,
     Judge,
-    Missing,
     Rows,
     Run,
     Scale,
     Where,
-    between,
     each_seed,
     grid,
 )
@@ -166,17 +164,9 @@ def on_task(scale: Scale, labels: Where, iterations: int) -> Run:
     return Run(labels, [*overrides, *PRIVATE], values)
 
 
-def best_of(rows: Rows, label: str, measure: str, **labels: Any) -> float:
-    """The value of a label at which a measure of one seed's rows is lowest."""
-    found = rows.where(measure=measure, **labels).frame
-    if found.empty:
-        raise Missing(f"no numbers for {measure}({labels})")
-    return float(found.sort_values("value").iloc[0][label])
-
-
-def targets_of(rows: Rows, low: float = 0, high: float = inf) -> list[float]:
-    """The nominal epsilons from `low` to `high` that occur."""
-    return rows.where(eps=between(low, high)).choices("eps")
+def targets_of(rows: Rows) -> list[float]:
+    """The nominal epsilons that occur."""
+    return [eps for eps in rows.choices("eps") if eps != NONE]
 
 
 Test = Callable[[Rows, Where], bool]

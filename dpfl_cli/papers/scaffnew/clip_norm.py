@@ -17,7 +17,6 @@ from dpfl_cli.papers.scaffnew._tasks import (
     QUICK,
     TASKS,
     ascends,
-    best_of,
     fit_over_clip_norms,
     shape,
     targets_of,
@@ -41,7 +40,7 @@ GROUPS = {"group_1": IMAGES_AND_TEXT, "group_2": HOSPITALS}
 
 def _best_steps(rows: Rows) -> list[float]:
     """The best numbers of local steps of one task, method, clip norm and seed, over epsilons."""
-    return [best_of(rows, "tau", "error", eps=eps) for eps in targets_of(rows)]
+    return [rows.best("error", "tau", eps=eps) for eps in targets_of(rows)]
 
 
 def _over_epsilon(reduce: Callable[[Sequence[float]], float], title: str, decimals: int) -> Derived:

@@ -14,7 +14,6 @@ from dpfl_cli.papers.scaffnew._tasks import (
     QUICK,
     TASKS,
     WRONG_IF_CONSTANT,
-    best_of,
     on_task,
     shape,
 )
@@ -113,8 +112,8 @@ def _claims(task: str, seeds: int) -> Iterator[Claim]:
                     f"larger class ({lowest:g} %)"
                 )
 
-    def best(rows: Rows, eps: float | str, **cell: Any) -> float:
-        return best_of(rows, "T", "error", task=task, **{**cell, "eps": eps})
+    def best(rows: Rows, eps: float | str, **cell: Any) -> int:
+        return int(rows.best("error", "T", task=task, **{**cell, "eps": eps}))
 
     def grows(one: Rows, cell: Where) -> bool:
         found = [best(one, eps, **cell) for eps in OF_NETWORKS]

@@ -19,7 +19,6 @@ from dpfl_cli.papers.scaffnew._tasks import (
     QUICK,
     TASKS,
     WRONG_IF_CONSTANT,
-    best_of,
     on_task,
     shape,
     targets_of,
@@ -52,11 +51,7 @@ from dpfl_cli.reproduction.api import (
 # few where there are few iterations
 STEPS = {"ixi": (1, 5, 20), "messidor": (1, 5, 20)}
 PAPER_STEPS = {"cifar10": (1, 5, 20, 50, 125, 250, 500), "messidor": (1, 5, 25, 100, 500)}
-TARGETS = {
-    "smoke": (3.3, NONE),
-    "quick": (*OF_NETWORKS, NONE),
-    "paper": (*OF_NETWORKS, NONE),
-}
+TARGETS = dict.fromkeys(("quick", "paper"), (*OF_NETWORKS, NONE)) | {"smoke": (3.3, NONE)}
 
 
 def tried(scale: Scale, task: str) -> tuple[int, ...]:
@@ -100,7 +95,7 @@ def _close(private: Sample, free: Sample, points: float) -> Comparison:
 
 
 def _falls(rows: Rows, cell: Where) -> bool:
-    best = [best_of(rows, "tau", "error", eps=eps, **cell) for eps in targets_of(rows)]
+    best = [rows.best("error", "tau", eps=eps, **cell) for eps in targets_of(rows)]
     return all(high <= 2 * low for low, high in pairwise(best))
 
 
@@ -110,9 +105,9 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str = "") -> list[Cl
     where = f"on {WORDS[task]} {where}"
     both: dict[str, Any] = {"task": task, "method": METHODS, "C": clip_norms}
 
-    def interior(name: str, text: str, low: float, high: float) -> Claim:
+    def interior(name: str, text: str, eps: float) -> Claim:
         def judge(rows: Rows, **more: Any) -> Comparisons:
-            for cell in grid(**both, eps=targets_of(rows, low, high)):
+            for cell in grid(**both, eps=eps):
                 yield from _inside(rows, cell, **more)
 
         readings = {
@@ -129,10 +124,9 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str = "") -> list[Cl
             "c1",
             f"{where}, for nominal epsilon at most 1 (here 0.5), both methods have a best number "
             "of local steps that beats both 1 and T",
-            0,
-            1,
+            0.5,
         ),
-        interior("c1_any", f"{where} they have one at nominal epsilon 3.3", 3.3, 3.3),
+        interior("c1_any", f"{where} they have one at nominal epsilon 3.3", 3.3),
         Claim(
             f"c2{suffix}",
             f"{where} the best number of local steps does not fall as epsilon falls (by more than "
