@@ -4,7 +4,7 @@ artifacts that share runs.
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -17,18 +17,9 @@ from dpfl_cli.reproduction.artifact import Artifact
 @cache
 def artifacts() -> dict[str, Artifact]:
     """Every artifact of every paper, by name."""
-    found: dict[str, Artifact] = {}
-    for module in _modules():
-        found |= {one.name: one for one in declared(module)}
-    return dict(sorted(found.items()))
-
-
-def _modules() -> Iterator[ModuleType]:
-    for paper in pkgutil.iter_modules(__path__, f"{__name__}."):
-        if paper.ispkg:
-            package = importlib.import_module(paper.name)
-            for module in pkgutil.iter_modules(package.__path__, f"{paper.name}."):
-                yield importlib.import_module(module.name)
+    names = [one.name for one in pkgutil.walk_packages(__path__, f"{__name__}.")]
+    found = [one for name in names for one in declared(importlib.import_module(name))]
+    return {one.name: one for one in sorted(found, key=lambda one: one.name)}
 
 
 def declared(module: ModuleType) -> list[Artifact]:
@@ -57,24 +48,19 @@ def select(words: Sequence[str]) -> list[Artifact]:
     Raises:
       ConfigError: an unknown name, with the nearest one; two that would be written to one folder.
     """
-    known = artifacts()
-    papers = list(dict.fromkeys(name.split("/")[0] for name in known))
-    chosen: list[Artifact] = []
-    for word in dict.fromkeys(words):
-        if word.endswith(".py"):
-            chosen += own(Path(word))
-        elif word == "all" or word in papers:
-            chosen += [one for name, one in known.items() if word in ("all", name.split("/")[0])]
-        elif word in known:
-            chosen.append(known[word])
-        else:
-            near = nearest(word, ["all", *papers, *known])
-            raise ConfigError(f"{word}: no such artifact; {near} (dpfl reproduce --list)")
+    meant: dict[str, list[Artifact]] = {"all": [*artifacts().values()]}
+    for name, one in artifacts().items():
+        meant.setdefault(name.split("/")[0], []).append(one)
+        meant[name] = [one]
     found: dict[str, Artifact] = {}
-    for artifact in chosen:
-        other = found.setdefault(artifact.name, artifact)
-        if other is not artifact:
-            raise ConfigError(
-                f"{artifact.path}: {other.path} has a {artifact.name} too; rename one"
-            )
-    return list(found.values())
+    for word in dict.fromkeys(words):
+        if not word.endswith(".py") and word not in meant:
+            near = nearest(word, meant)
+            raise ConfigError(f"{word}: no such artifact; {near} (dpfl reproduce --list)")
+        for artifact in meant.get(word) or own(Path(word)):
+            other = found.setdefault(artifact.name, artifact)
+            if other is not artifact:
+                raise ConfigError(
+                    f"{artifact.path}: {other.path} has a {artifact.name} too; rename one"
+                )
+    return [*found.values()]

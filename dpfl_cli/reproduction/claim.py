@@ -85,6 +85,7 @@ def every(
     compare: Compare,
     measures: str | Sequence[str],
     versus: str = "",
+    /,
     **given: Any,
 ) -> Judge:
     """A judge that says the same of every cell of a grid:

@@ -43,7 +43,6 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Table,
-    Where,
     above,
     below,
     below_share,
@@ -146,7 +145,7 @@ def _less_scattered(ours: Sample, theirs: Sample) -> Comparison:
     return below(one, other)
 
 
-OF_T3: Where = {"method": BOTH, "task": "T3", **CHOSEN}
+OF_T3 = {"method": BOTH, "task": "T3", **CHOSEN}
 LEVELS_AND_ORDERS = [
     Claim(
         "c1_level",
@@ -220,8 +219,8 @@ def _near_by_mean(rows: Rows) -> Comparisons:
 
 
 BY_MEAN = "clipping of the minibatch's mean, a guarantee that does not hold (DP-FedAvg, level 3)"
-T2: Where = {"task": "T2", **CHOSEN}
-EACH: Where = {"method": METHODS, "level": LEVELS}
+T2 = {"task": "T2", **CHOSEN}
+EACH = {"method": METHODS, "level": LEVELS}
 BESIDE_THE_PAPER = [
     Claim(
         "levels_T3_T4",

@@ -28,7 +28,6 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Table,
-    Where,
     below,
     below_share,
     claim,
@@ -76,7 +75,7 @@ def c9_rate(rows: Rows, within: float = 0.15) -> Comparisons:
 
 
 OF_ADAPTDP = {**ON_T1, "method": "AdaptDP"}
-EACH: Where = {"level": LEVELS, "P": CLIENTS}
+EACH = {"level": LEVELS, "P": CLIENTS}
 BESIDE = [
     Claim(
         "c1",

@@ -68,7 +68,7 @@ def runs(scale: Scale) -> Runs:
             yield private(labels, values, pair=(labels["eta"], labels["cap"]), seeds=seeds)
 
 
-OF_T1: Where = {"eta": STEPS["T1"], "cap": CLIPS, "level": LEVELS}
+OF_T1 = {"eta": STEPS["T1"], "cap": CLIPS, "level": LEVELS}
 
 
 def _t1(rows: Rows, method: str, **some: Any) -> list[Sample]:

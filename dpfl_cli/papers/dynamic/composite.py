@@ -52,26 +52,26 @@ ALONE = "by the squared error of the mean, without the distance between copies"
 def _claims(prior: Prior, note: str) -> list[Claim]:
     """What the paper says of its figure, from one start."""
     place = "section 5.2, Figure 2"
-    flat = partial(every, ratio, versus="T", T=(5000, 3000), within=0.25)
-    better = partial(every, above, versus="T", T=(1000, 3000))
+    flat = partial(every, ratio, T=(5000, 3000), within=0.25)
+    better = partial(every, above, T=(1000, 3000))
     return [
         Claim(
             "c7",
             "the final optimality with 5000 rounds is within 25 % of that with 3000",
             place,
-            flat("final"),
+            flat("final", "T"),
             prior,
             note=note,
-            readings={"within 50 %": {"within": 0.5}, ALONE: flat("error")},
+            readings={"within 50 %": {"within": 0.5}, ALONE: flat("error", "T")},
         ),
         Claim(
             "c7_few",
             "3000 rounds end nearer to the optimum than 1000",
             place,
-            better("final"),
+            better("final", "T"),
             prior,
             note=note,
-            readings={"2000 rounds against 1000": {"T": (1000, 2000)}, ALONE: better("error")},
+            readings={"2000 rounds against 1000": {"T": (1000, 2000)}, ALONE: better("error", "T")},
         ),
     ]
 

@@ -12,7 +12,6 @@ from dpfl_cli.reproduction.api import (
     Search,
     Size,
     Table,
-    Where,
     above,
     every,
     grid,
@@ -55,7 +54,7 @@ ON_HELD_OUT = "at the clip norm that does better on held-out records; no test re
 
 
 FIGURE_3 = "appendix A.4, Figure 3"
-MORE: Where = {"budget": BUDGETS, "T": ("T1200", "T1000")}
+MORE = {"budget": BUDGETS, "T": ("T1200", "T1000")}
 CLAIMS = [
     Claim(
         "c8_more",

@@ -48,8 +48,8 @@ BY_T = ("dynamic", *STATIC)  # whose step is tuned for every T
 ORDERS = {"sorted": "sorted", "order": "file"}
 STEPS = (0.0005, 0.00125, 0.0025, 0.005, 0.0125, 0.05)  # how far the mean moves
 WORKERS = 20
-ONE_STEP: Where = {"tuned": "fixed", "split": "sorted"}
-BEST_STEP: Where = {"tuned": "per_T", "best": True}
+ONE_STEP = {"tuned": "fixed", "split": "sorted"}
+BEST_STEP = {"tuned": "per_T", "best": True}
 
 
 def _step(method: str, step: float, local_steps: int) -> dict[str, float]:
@@ -100,9 +100,9 @@ OTHER_RUNS: Where = {
     "records in file order": {"split": "order"},
     "the best step for every T, from x0 = 0": BEST_STEP,
 }
-DYNAMIC: Where = {"method": "dynamic"}
-FEW: Where = {**DYNAMIC, "T": (1000, 2000)}
-FIXED: Where = {"split": "sorted", "tuned": "fixed"}
+DYNAMIC = {"method": "dynamic"}
+FEW = {**DYNAMIC, "T": (1000, 2000)}
+FIXED = {"split": "sorted", "tuned": "fixed"}
 CLAIMS = [
     Claim(
         "c1",

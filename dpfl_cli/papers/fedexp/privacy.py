@@ -14,7 +14,6 @@ from dpfl_cli.reproduction.api import (
     Sample,
     Scale,
     Table,
-    Where,
     above,
     below,
     claim,
@@ -53,7 +52,7 @@ def _as_stated(price: Sample, stated: Sample, within: float) -> Comparison:
 
 
 PLACE = "section 5, Table 1"
-CELLS: Where = {"row": CENTRAL, "method": COMPARED}
+CELLS = {"row": CENTRAL, "method": COMPARED}
 CLAIMS = [
     Claim(
         "digits",

@@ -31,7 +31,6 @@ from dpfl_cli.reproduction.api import (
     Search,
     Size,
     Table,
-    Where,
     above,
     claim,
     each_seed,
@@ -158,7 +157,7 @@ def step_cdp(rows: Rows) -> Comparisons:
     yield from _step(rows, "cdp", 0.001)
 
 
-AT: Where = {"dataset": "synthetic", "dp": "cdp", "method": "FedAvg", "clip_norm": 3.0}
+AT = {"dataset": "synthetic", "dp": "cdp", "method": "FedAvg", "clip_norm": 3.0}
 MISPRINT_CDP = Claim(
     "misprint_cdp",
     "DP-FedAvg under central DP is worse at the printed step size 0.003 than at 0.001 (clip norm "

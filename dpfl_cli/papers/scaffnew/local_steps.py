@@ -295,7 +295,7 @@ fig8 = _figure(
 )
 
 
-AT_BEST: Where = {"C": CLIP_NORMS["messidor"][0], "eps": NONE, "best": True}
+AT_BEST = {"C": CLIP_NORMS["messidor"][0], "eps": NONE, "best": True}
 fig9 = _figure(
     9,
     " at three clip norms, Messidor stand-in",
