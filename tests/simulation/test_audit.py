@@ -71,9 +71,9 @@ def test_other_runs_give_away_something_and_not_more_than_they_claim(overrides):
 
 
 def _half(monkeypatch):
-    whole = CentralGaussian._noisy_mean
+    whole = CentralGaussian._noisy
     monkeypatch.setattr(
-        CentralGaussian, "_noisy_mean", lambda self, call, std: whole(self, call, std / 2)
+        CentralGaussian, "_noisy", lambda self, call, mean, std: whole(self, call, mean, std / 2)
     )
 
 
@@ -83,11 +83,11 @@ def _one_sided(monkeypatch):
 
 def _per_client(monkeypatch):
     """Noise that is divided by the number of clients once too often."""
-    whole = CentralGaussian._noisy_mean
+    whole = CentralGaussian._noisy
     monkeypatch.setattr(
         CentralGaussian,
-        "_noisy_mean",
-        lambda self, call, std: whole(self, call, std / self._site.setup.clients),
+        "_noisy",
+        lambda self, call, mean, std: whole(self, call, mean, std / self._site.setup.clients),
     )
 
 

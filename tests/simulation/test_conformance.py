@@ -176,8 +176,8 @@ METHOD_FAULTS = {  # what is wrong -> the check that tells, and the code
         {"BEFORE": f"assert {RAW}.abs().amax() < 1e9"}),
     "less noise, behind the mechanism's back": (
         "noise",
-        {"BEFORE": "m = at.mechanism; draw = type(m)._noisy_mean; "
-         "m._noisy_mean = lambda call, std: draw(m, call, 0.9 * std)"}),
+        {"BEFORE": "m = at.mechanism; draw = type(m)._noisy; "
+         "m._noisy = lambda call, mean, std: draw(m, call, mean, 0.9 * std)"}),
 }  # fmt: skip
 
 MECHANISM = """
@@ -192,15 +192,15 @@ class Settings(GaussianSettings):
 
 @component("mechanism", "faulty", revision=1, settings=Settings)
 class Faulty(CentralGaussian):
-    def _noisy_mean(self, call, std):
+    def _noisy(self, call, mean, std):
         {BODY}
 """
 MECHANISM_FAULTS = {
-    "less noise than is priced": "return super()._noisy_mean(call, 0.9 * std)",
-    "the same noise in every round": "return super()._noisy_mean(__import__('dataclasses').replace("
-    "call, address=0 * call.address), std)",
+    "less noise than is priced": "return super()._noisy(call, mean, 0.9 * std)",
+    "the same noise in every round": "return super()._noisy(__import__('dataclasses').replace("
+    "call, address=0 * call.address), mean, std)",
     "a normaliser in which neighbours differ": "values = call.values.checked(); found = super()."
-    "_noisy_mean(call, std); there = (values.abs().sum(2) > 0).sum(1, keepdim=True); "
+    "_noisy(call, mean, std); there = (values.abs().sum(2) > 0).sum(1, keepdim=True); "
     "return found - values.mean(1) + values.sum(1) / there.clamp(min=1)",
 }
 MODEL = """
