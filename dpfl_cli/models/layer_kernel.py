@@ -100,7 +100,7 @@ class LayerKernel:
 
     def __init__(self, dtype: torch.dtype) -> None:
         number = types.float64 if dtype == torch.float64 else types.float32
-        every, out, integer = number[:, :, :], number[:, :, ::1], types.int64
+        every, integer = number[:, :, ::1], types.int64
         value, values, numbers = types.float64, types.float64[::1], integer[::1]
 
         def layout(kind: Any) -> tuple[Any, ...]:  # and the number of the call
@@ -108,11 +108,11 @@ class LayerKernel:
             return *begins, number[:, ::1], values, values, numbers, numbers, integer, integer
 
         compute = (
-            *layout(number), numbers, out, integer[:, :, :, :], values, values, integer, values,
-            every, out, integer, integer,
+            *layout(number), numbers, every, integer[:, :, :, ::1], values, values, integer, values,
+            every, every, integer, integer,
         )  # fmt: skip
         solve = (
-            *layout(value), numbers, every, every, values, values, value, out, integer, integer,
+            *layout(value), numbers, every, every, values, values, value, every, integer, integer,
         )  # fmt: skip
         options: Any = {"error_model": "numpy", "fastmath": {"contract"}}
         name = "the kernel of linear layers"

@@ -173,7 +173,7 @@ def compute(  # type: ignore[no-untyped-def]
     """Jobs first_job ... last_job - 1 of (client, run) pairs, runs innermost."""
     batched, clipped, drifting = batch.shape[3] > 0, len(limits) > 0, len(drift) > 0
     one_number = loss != CROSS_ENTROPY and outs == 1 and not l2.any()
-    alone = one_number and steps > 0 and not batched
+    alone, stepping = one_number and steps > 0 and not batched, steps > 0 or l2.any()
     number, (_, width, lanes) = laid_out.dtype.type, laid_out.shape
     kept, most_records = len(laid_out) > 0 and not batched, block * lanes
     p = parameters.shape[2] // outs
@@ -199,7 +199,10 @@ def compute(  # type: ignore[no-untyped-def]
             given = parameters[runs[place + r], client % parameters.shape[1]]
             for a in range(outs):
                 own_weights, own_given = weights[r * outs + a], given[a * p : (a + 1) * p]
+                own_operand = operand[r * outs + a]
                 for k in range(p):
+                    own_operand[k] = own_given[k]
+                for k in range(p if stepping else 0):
                     own_weights[k] = own_given[k]
         if alone and records == 1:
             for k in range(p):
@@ -216,7 +219,7 @@ def compute(  # type: ignore[no-untyped-def]
             continue
         for step in range(max(steps, 1)):
             totals[:] = 0.0
-            for a in range(len(weights)):
+            for a in range(len(weights) if step > 0 else 0):
                 for k in range(width):
                     operand[a, k] = weights[a, k]
             if batched:
@@ -249,18 +252,23 @@ def compute(  # type: ignore[no-untyped-def]
                 decay = l2[run] if records > 0 else 0.0
                 for a in range(outs):
                     row, own_weights = totals[r * outs + a], weights[r * outs + a]
+                    own_out, own_given = out[run, client, a * p : (a + 1) * p], given[a * p :]
+                    if steps == 0 and decay == 0.0:
+                        for k in range(p):
+                            own_out[k] = row[k] * share
+                        continue
                     for k in range(p):
                         slope = row[k] * share
                         if decay != 0.0:
                             slope += decay * own_weights[k]
                         if steps == 0:
-                            out[run, client, a * p + k] = slope
+                            own_out[k] = slope
                             continue
                         if drifting:
                             slope += drift[run, client, a * p + k]
                         own_weights[k] -= rates[run] * slope
                         if step == steps - 1:
-                            out[run, client, a * p + k] = own_weights[k] - given[a * p + k]
+                            own_out[k] = own_weights[k] - own_given[k]
 
 
 @njit(inline="always")

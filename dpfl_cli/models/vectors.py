@@ -48,16 +48,17 @@ def _lane_sums(code: Code, vectors: list[Any]) -> Any:
     """The sums of the lanes of as many vectors as there are lanes, as one vector; of eight each
     ((a0 + a4) + (a2 + a6)) + ((a1 + a5) + (a3 + a7)).
     """
-    places, apart = range(code.lanes), code.lanes
+    quad, apart = 16 // code.size, code.lanes  # quarters of a vector are changed most quickly
+    vectors = [vectors[quad * q + k] for k in range(quad) for q in range(4)]
     while apart := apart // 2:
-        # where a lane's bit `apart` is set the second of a pair, elsewhere the first; and the
-        # lanes that they are added to
-        own = [lane + code.lanes * bool(lane & apart) for lane in places]
-        others = [lane ^ apart for lane in own]
-        half = len(vectors) // 2
+        # of every two vectors the lanes without the bit `apart`, to which those with it are added
+        own = [lane for lane in range(2 * code.lanes) if not lane & apart]
+        if apart < quad:
+            own.sort(key=lambda lane: lane % code.lanes // quad)
+        others = [lane + apart for lane in own]
         vectors = [
             code.builder.fadd(code.shuffled(a, b, own), code.shuffled(a, b, others))
-            for a, b in zip(vectors[:half], vectors[half:], strict=True)
+            for a, b in zip(vectors[::2], vectors[1::2], strict=True)
         ]
     return vectors[0]
 
