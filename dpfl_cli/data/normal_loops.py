@@ -30,34 +30,63 @@ def _uniform(state, halves):  # type: ignore[no-untyped-def]
     return (word >> _WHOLE(11)) * 2.0**-53, state
 
 
+@njit(inline="always")
+def _two(state, halves):  # type: ignore[no-untyped-def]
+    """The bits of two numbers, and the state after them; for halves without a branch."""
+    if not halves:
+        first, state = _word(state, False)
+        second, state = _word(state, False)
+        return first, second, state
+    half, left = state[4], state[5]
+    word, (a, b, c, counter, _, _) = _word((*state[:5], False), False)
+    both = half | (word << _WHOLE(32)) if left else word
+    return both & _LOW, both >> _WHOLE(32), (a, b, c, counter, word >> _WHOLE(32), left)
+
+
 def normal_of(halves):  # type: ignore[no-untyped-def]
     """The loop that draws float32 of halves of words, or float64 of whole ones."""
-    fraction = _WHOLE(2**23 - 1 if halves else 2**52 - 1)
+    fraction = np.int64(2**23 - 1 if halves else 2**52 - 1)
+
+    @njit(inline="always")
+    def place_of(bits):  # type: ignore[no-untyped-def]
+        return np.int64(bits >> _WHOLE(9)) & fraction  # signed: what a float is made of quickly
 
     def normal(  # type: ignore[no-untyped-def]
         words, widths, inside, heights, edge, inverse_edge, out
     ):
-        """Fills `out` with standard normal numbers.
+        """Fills `out` with standard normal numbers, two at once where both are under the curve, as
+        nearly all are.
 
         Args:
           words: [6] uint64 a, b, c and the counter of an SFC64, the half of a word that is left
             over, and whether one is; as they are afterwards, when it is done.
-          widths, inside, heights: [256] of each layer the width, over the whole numbers that are
-            drawn, those below which a point is under the curve, and the curve's height.
+          widths: [512] of each layer the width, over the whole numbers that are drawn, and then
+            those to the left of zero.
+          inside, heights: [256] the number below which a point is under the curve, and the curve's
+            height.
           edge, inverse_edge: where the tail begins, and its inverse.
         """
-        state, n = (words[0], words[1], words[2], words[3], words[4], words[5] > _WHOLE(0)), 0
-        number = out.dtype.type
-        while n < len(out):
+        state = words[0], words[1], words[2], words[3], words[4], words[5] > _WHOLE(0)
+        number, layers, signed, one = out.dtype.type, _WHOLE(255), _WHOLE(511), _WHOLE(1)
+        n, many = _WHOLE(0), _WHOLE(len(out))  # without a sign: no place is counted from the end
+        while n < many:
+            while n + one < many:
+                bits, others, after = _two(state, halves)
+                place, other = place_of(bits), place_of(others)
+                if place >= inside[bits & layers] or other >= inside[others & layers]:
+                    break
+                out[n] = number(place) * widths[bits & signed]
+                out[n + one] = number(other) * widths[others & signed]
+                n, state = n + _WHOLE(2), after
+            if n == many:
+                break
             bits, state = _word(state, halves)
-            layer, place = bits & _WHOLE(255), (bits >> _WHOLE(9)) & fraction
-            x = number(place) * widths[layer]
-            if bits & _WHOLE(256):
-                x = -x
+            layer, place = bits & layers, place_of(bits)
+            x = number(place) * widths[bits & signed]
             if place >= inside[layer]:
-                if layer > 0:
+                if layer > _WHOLE(0):
                     step, state = _uniform(state, halves)
-                    step = number(step) * (heights[layer - _WHOLE(1)] - heights[layer])
+                    step = number(step) * (heights[layer - one] - heights[layer])
                     if not step + heights[layer] < math.exp(-0.5 * np.float64(x) * np.float64(x)):
                         continue
                 else:
@@ -68,9 +97,9 @@ def normal_of(halves):  # type: ignore[no-untyped-def]
                         y = -math.log1p(-number(second))
                         if y + y > x * x:
                             break
-                    x = -(edge + x) if place & _WHOLE(256) else edge + x
+                    x = -(edge + x) if place & 256 else edge + x
             out[n] = x
-            n += 1
+            n += one
         words[0], words[1], words[2], words[3], words[4], words[5] = state
 
     return normal

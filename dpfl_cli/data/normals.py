@@ -68,10 +68,11 @@ def _built(single: bool) -> Draw:
     kind: Any = np.float32 if single else np.float64
     name, number = ("float", types.float32) if single else ("double", types.float64)
     widths, inside, heights = (getattr(tables, f"{one}_{name}") for one in ("wi", "ki", "fi"))
-    layers = widths.astype(kind), inside.astype(np.uint64), heights.astype(kind)
+    signed = np.concatenate((widths, -widths)).astype(kind)
+    layers = signed, inside.astype(np.int64), heights.astype(kind)
     edges = kind(tables.ziggurat_nor_r), kind(tables.ziggurat_nor_inv_r)
-    numbers, wholes = number[::1], types.uint64[::1]
-    types_ = wholes, numbers, wholes, numbers, number, number, numbers
+    numbers = number[::1]
+    types_ = types.uint64[::1], numbers, types.int64[::1], numbers, number, number, numbers
     program = built(normal_of(single), "the drawing of normal numbers", 2, types_)
 
     def draw(generator: np.random.Generator) -> Fill:
