@@ -168,7 +168,7 @@ FAULTS = [
     ),
     Fault(
         "the sign of the duals' step",
-        "algorithms/second_order.py",
+        "algorithms/fednew.py",
         "(own - direction.unsqueeze(1))",
         "(direction.unsqueeze(1) - own)",
         "algorithms/test_fednew.py",

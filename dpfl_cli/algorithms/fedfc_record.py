@@ -17,7 +17,7 @@ Releases:
                   when it is replaced (`record_means.record_covariance`); times m with
                   `cov_norm=paper`.
     "gradient"    every round: 2 C_g / m (replace_one), C_g / m (zero_out, add_or_remove).
-Their noise: `second_moment.releases`.
+Their noise: `fedfc.releases`.
 
 Proved under every trust model: the covariance is of the client's own data alone, gradients are
 taken at w, a function of past releases, and clients hold no state. So every release is the
@@ -38,7 +38,7 @@ from dpfl_cli.algorithms.api import (
     per_run,
     scaled,
 )
-from dpfl_cli.algorithms.second_moment import (
+from dpfl_cli.algorithms.fedfc import (
     SecondMomentSettings,
     preconditioner,
     releases,

@@ -54,29 +54,78 @@ Proved, by `dual`:
                 over 70 rounds at rho = 1, alpha = 0.1, many clients and H = 0: 91.5 in truth).
 """
 
+from typing import Literal
+
 from dpfl_cli.algorithms.api import (
     CLIPPED,
     Bound,
     ClientSide,
     Count,
     Diagnostics,
+    NonNegative,
+    Positive,
     ReleaseSpec,
     Round,
+    Settings,
     Setup,
     State,
     Streams,
+    Tensor,
     algorithm,
     clip,
+    per_run,
+    torch,
     update_diagnostics,
-)
-from dpfl_cli.algorithms.second_order import (
-    SecondOrderSettings,
-    auxiliary,
-    dual_step,
-    start_state,
-    stepped,
+    zeros_of,
 )
 from dpfl_cli.privacy.worst_cases import wound_up_dual
+
+
+class SecondOrderSettings(Settings):
+    """Settings of a damped second-order direction with a proximal penalty."""
+
+    clip_norm: Bound
+    curvature: Literal["hessian", "covariance"] = "hessian"
+    damping: Positive = 0.1  # alpha
+    penalty: NonNegative = 1.0  # rho
+    server_lr: Positive = 1.0  # eta
+    dual: Literal["off", "own_update", "paper"] = "off"
+
+
+def start_state(objective: ClientSide, streams: Streams, dual: str) -> State:
+    """theta from the model, y = 0, and lambda_i = 0 where there are duals."""
+    model = objective.initial(streams)
+    server = {"model": model, "direction": torch.zeros_like(model)}
+    return State(server, {} if dual == "off" else {"dual": zeros_of(objective, model)})
+
+
+def auxiliary(
+    at: Round, hyper: SecondOrderSettings, direction: Tensor, dual: Tensor | None
+) -> Tensor:
+    """[R, M, d] b_i = rho y - lambda_i; public (rho y) without a dual.
+
+    Args:
+      direction: [R, d] y.
+      dual: [R, M, d] lambda_i, or None.
+    """
+    pull = at.at_clients(per_run(hyper.penalty, direction) * direction)
+    return pull if dual is None else pull - dual
+
+
+def dual_step(hyper: SecondOrderSettings, dual: Tensor, own: Tensor, direction: Tensor) -> Tensor:
+    """[R, M, d] lambda_i + rho (Y_i - y), with Y_i [R, M, d] what the client takes for its own
+    direction.
+    """
+    return dual + per_run(hyper.penalty, own) * (own - direction.unsqueeze(1))
+
+
+def stepped(
+    hyper: SecondOrderSettings, model: Tensor, direction: Tensor, dual: Tensor | None
+) -> State:
+    """theta <- theta - eta y, and what else lasts."""
+    model = model - per_run(hyper.server_lr, model) * direction
+    server = {"model": model, "direction": direction}
+    return State(server, {} if dual is None else {"dual": dual})
 
 
 class FedNewSettings(SecondOrderSettings):

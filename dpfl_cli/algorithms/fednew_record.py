@@ -70,7 +70,7 @@ from dpfl_cli.algorithms.api import (
     algorithm,
     torch,
 )
-from dpfl_cli.algorithms.second_order import (
+from dpfl_cli.algorithms.fednew import (
     SecondOrderSettings,
     auxiliary,
     dual_step,

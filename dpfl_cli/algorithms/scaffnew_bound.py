@@ -46,14 +46,6 @@ Numbers = NDArray[np.float64]
 WORST_CONDITION = 1e30  # kappa; 1 / kappa keeps its digits in what is computed here
 
 
-def noise_per_release(constant: float, sensitivity: float, epsilon: float, delta: float) -> float:
-    """s = v S^2 ln(1 / delta) / epsilon^2, so that sigma^2 = s R for R releases (Lemma 1; z and v:
-    see `privacy.nominal`).
-    """
-    ratio = sensitivity / epsilon
-    return constant * ratio * ratio * -math.log(delta)
-
-
 def noise_constant(multiplier: float, releases: int, epsilon: float, delta: float) -> float:
     """v = z^2 epsilon^2 / (R ln(1 / delta)): Lemma 1 solved for its constant, given a noise
     multiplier z for R releases.
@@ -89,8 +81,11 @@ class MessageNoise:
 
     @property
     def per_release(self) -> float:
-        """s, the variance on a coordinate over the number of messages it is calibrated for."""
-        return noise_per_release(self.constant, self.sensitivity, self.epsilon, self.delta)
+        """s = v S^2 ln(1 / delta) / epsilon^2, so that sigma^2 = s R for R messages (Lemma 1; z and
+        v: see `privacy.nominal`).
+        """
+        ratio = self.sensitivity / self.epsilon
+        return self.constant * ratio * ratio * -math.log(self.delta)
 
 
 @dataclass(frozen=True)
@@ -220,14 +215,6 @@ class ScaffnewBound:
         if self.is_endless:
             return 0.0
         return float(self.bound(self.iterations, self.probability, self.step))
-
-    def rate(self, probability: ArrayLike, step: ArrayLike) -> Numbers:
-        """rho = max(1 - mu eta, 1 - p^2)."""
-        slow = np.minimum(
-            self.strong_convexity * np.asarray(step, float),
-            np.square(np.asarray(probability, float)),
-        )
-        return np.asarray(1.0 - slow)
 
     def bound(self, iterations: ArrayLike, probability: ArrayLike, step: ArrayLike) -> Numbers:
         """B(T, p, eta) = rho^T psi_0 + p^2 N d s T / (1 - rho), elementwise.

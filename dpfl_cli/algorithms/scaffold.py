@@ -62,6 +62,7 @@ from typing import Literal
 from dpfl_cli.algorithms.api import (
     CLIPPED,
     Bounded,
+    ClientSide,
     ConfigError,
     Diagnostics,
     LocalSettings,
@@ -71,6 +72,7 @@ from dpfl_cli.algorithms.api import (
     Round,
     Setup,
     State,
+    Streams,
     Tensor,
     algorithm,
     clip,
@@ -80,8 +82,23 @@ from dpfl_cli.algorithms.api import (
     per_run,
     torch,
     update_diagnostics,
+    zeros_of,
 )
-from dpfl_cli.algorithms.controls import start_state, warmed
+
+
+def start_state(objective: ClientSide, streams: Streams) -> State:
+    """The initial model w, and controls of zero: c at the server, one at every client."""
+    model = objective.initial(streams)
+    server = {"model": model, "control": torch.zeros_like(model)}
+    return State(server, {"control": zeros_of(objective, model)})
+
+
+def warmed(at: Round, state: State, control: Tensor, own: Tensor) -> State:
+    """The state with these controls for the runs in their first round."""
+    first, server, clients = at.number == 1, dict(state.server), dict(state.clients)
+    server["control"] = at.where(first, control, server["control"])
+    clients["control"] = at.where(first, own, clients["control"])
+    return State(server, clients)
 
 
 class ScaffoldSettings(LocalSettings):

@@ -53,7 +53,7 @@ from dpfl_cli.algorithms.api import (
     per_run,
     torch,
 )
-from dpfl_cli.algorithms.controls import start_state, warmed
+from dpfl_cli.algorithms.scaffold import start_state, warmed
 
 
 class ScaffoldRecordSettings(RecordSettings):

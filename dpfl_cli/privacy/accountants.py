@@ -68,7 +68,7 @@ class Accountant(ABC):
         """None where the ledger can be priced, else the reason in one line."""
         entries = _charged(ledger)
         for what in ("relation", "unit", "scope", "law"):
-            values = sorted({str(getattr(entry, what)) for entry in entries})
+            values = _values(entries, what)
             if len(values) > 1:
                 return (
                     f"the ledger mixes {what}s ({', '.join(values)}): one epsilon needs one "
@@ -175,6 +175,7 @@ def price(ledger: Ledger, accountant: Accountant, delta: float) -> Price:
     except PrivacyError as refusal:
         reason = str(refusal)
     vacuous = epsilon is not None and epsilon > VACUOUS_EPSILON
+    common = {what: _values(_charged(ledger), what) for what in ("unit", "relation", "scope")}
     if epsilon is not None and math.isinf(epsilon):
         epsilon, reason = None, "not private"
     return Price(
@@ -184,7 +185,7 @@ def price(ledger: Ledger, accountant: Accountant, delta: float) -> Price:
         guarantee=accountant.guarantee,
         delta=delta,
         releases=ledger.releases,
-        **{what: _common(ledger, what) for what in ("unit", "relation", "scope")},
+        **{what: found[0] if len(found) == 1 else None for what, found in common.items()},
         vacuous=vacuous,
     )
 
@@ -206,9 +207,8 @@ def _charged(ledger: Ledger) -> list[LedgerEntry]:
     return [entry for entry in ledger.entries if entry.count > 0]
 
 
-def _common(ledger: Ledger, what: str) -> str | None:
-    values = {str(getattr(entry, what)) for entry in _charged(ledger)}
-    return values.pop() if len(values) == 1 else None
+def _values(entries: list[LedgerEntry], what: str) -> list[str]:
+    return sorted({str(getattr(entry, what)) for entry in entries})
 
 
 def _has_no_noise(entry: LedgerEntry) -> bool:

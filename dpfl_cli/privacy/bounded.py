@@ -268,7 +268,6 @@ def squared_norms(vectors: Bounded) -> Bounded:
         replace_one=bound,
         zero_out=bound,
         proof="squared norm of a vector clipped to C: a number in [0, C^2]",
-        repaired=diagnostic(torch.zeros_like(bound)),
         quantity="squared_norms",
     )
 

@@ -124,6 +124,11 @@ class LedgerEntry:
             parameter = float(parameters[0]) if same else tuple(parameters.tolist())
         return replace(self, count=len(parameters), parameter=parameter, rounds=kept)
 
+    def in_rounds(self, noise: np.ndarray, times: np.ndarray) -> LedgerEntry:
+        """This entry with so many releases in every round [T], of that round's noise [T]."""
+        rounds = np.repeat(np.arange(1, len(times) + 1), times)
+        return self.of_releases(np.repeat(noise, times), rounds)
+
     def joined(self, later: LedgerEntry) -> LedgerEntry:
         """This entry and later releases of the same name.
 
@@ -152,9 +157,12 @@ class LedgerEntry:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> LedgerEntry:
-        values = {key: value for key, value in values.items() if key != "event"}
-        lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
-        return cls(**{**values, **lists})
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+            if name != "event"
+        }
+        return cls(**fields)
 
 
 @dataclass(frozen=True)
@@ -245,9 +253,8 @@ class ReleaseLog:
             return None
         smallest, largest = (float(bound[run]) for bound in self._range)
         known = smallest == largest and np.isfinite(largest)
-        rounds = np.repeat(np.arange(1, len(times) + 1), times)
         return replace(
-            self.entry.of_releases(np.repeat(self.parameters[run], times), rounds),
+            self.entry.in_rounds(self.parameters[run], times),
             sensitivity=largest if known else None,
             floats=int(self.floats[run]),
         )

@@ -160,11 +160,9 @@ class Mechanism(ABC):
         entries = []
         for spec in specs:
             entry = cls.entry(settings, spec, setup)
-            made = spec.occurs(setup.rounds)[:rounds]
-            noise = spec.noise(entry, setup.rounds)[:rounds][made]
-            if len(noise):
-                when = np.repeat(np.flatnonzero(made) + 1, spec.per_round)
-                entries.append(entry.of_releases(np.repeat(noise, spec.per_round), when))
+            times = spec.occurs(setup.rounds)[:rounds] * spec.per_round
+            if times.any():
+                entries.append(entry.in_rounds(spec.noise(entry, setup.rounds)[:rounds], times))
         return Ledger(tuple(entries))
 
     def streams(self) -> MethodStreams:

@@ -35,6 +35,7 @@ from dpfl_cli.privacy.ledger import Scope
 from dpfl_cli.privacy.mechanism import Call, Mechanism, Site
 from dpfl_cli.privacy.norms import vector_norms
 from dpfl_cli.privacy.privunit_constants import (
+    Cap,
     Grid,
     PrivUnitSettings,
     budgets,
@@ -64,14 +65,7 @@ class PrivUnit(Mechanism):
         super().__init__(settings, site)
         caps = [cap_of(one, site.setup.dimension) for one in self.settings]
         grids = [make_grid(budgets(one)[2]) for one in self.settings]
-        self._cap = {
-            name: np.array([[getattr(cap, name)] for cap in caps])
-            for name in ("mass", "inside", "scale")
-        }
-        self._grid = {
-            one.name: np.array([[getattr(grid, one.name)] for grid in grids], float)
-            for one in fields(Grid)
-        }
+        self._cap, self._grid = _columns(caps), _columns(grids)
 
     @classmethod
     def check(cls, settings: Any, dimension: int) -> None:
@@ -182,3 +176,9 @@ class PrivUnit(Mechanism):
         replacement = replacement + (replacement >= level)
         level = torch.where(keep < grid["keep"], level, replacement)
         return bound * grid["step"] * (level - grid["shift"])
+
+
+def _columns(constants: Sequence[Cap] | Sequence[Grid]) -> dict[str, np.ndarray]:
+    """The constants of R runs, [R, 1] by name."""
+    names = [one.name for one in fields(constants[0])]
+    return {name: np.array([[getattr(one, name)] for one in constants], float) for name in names}

@@ -105,8 +105,12 @@ class ReleaseSpec:
 
     def noise(self, entry: LedgerEntry, rounds: int) -> np.ndarray:
         """[T] the parameter of every round, for the `entry` of one release."""
-        base = np.nan if entry.parameter is None else float(np.asarray(entry.parameter))
-        return np.full(rounds, base) if self.factors is None else base * self._over(rounds)
+        base = np.full(rounds, np.asarray(entry.parameter, float))  # NaN where there is none
+        if self.factors is None:
+            return base
+        if self.factors.shape != (rounds,):
+            raise PrivacyError(f"release {self.name}: its schedule needs one factor a round")
+        return base * self.factors
 
     def occurs(self, rounds: int) -> np.ndarray:
         """[T] booleans, in which rounds it is made."""
@@ -115,11 +119,6 @@ class ReleaseSpec:
         if self.made.shape != (rounds,):
             raise PrivacyError(f"release {self.name}: its schedule needs one boolean a round")
         return self.made
-
-    def _over(self, rounds: int) -> np.ndarray:
-        if self.factors is None or self.factors.shape != (rounds,):
-            raise PrivacyError(f"release {self.name}: its schedule needs one factor a round")
-        return self.factors
 
 
 @dataclass(frozen=True)

@@ -68,9 +68,9 @@ def moved_record(
       counts: the clients' numbers of records.
       claimed: their sensitivities, as `claimed_sensitivities`.
     """
-    held = dict(zip(counts, claimed, strict=True))
     return max(
-        turned_side(how, clips[0], clips[1], gamma, records) / one for records, one in held.items()
+        turned_side(how, clips[0], clips[1], gamma, records) / one
+        for records, one in zip(counts, claimed, strict=True)
     )
 
 

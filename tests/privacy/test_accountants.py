@@ -318,7 +318,7 @@ class TestMonotone:
             less, greater = kind.epsilon(before, delta), kind.epsilon(before.charged(more), delta)
             assert greater > less or (greater == less == 0), name
 
-    @settings(max_examples=8, deadline=None)
+    @settings(max_examples=3, deadline=None)
     @given(gaussians, multipliers)
     def test_every_release_costs_under_pld(self, some, multiplier):
         before = ledger(*_entries([(max(z, 2.0), n) for z, n in some], "gaussian"))
