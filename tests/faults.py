@@ -130,6 +130,13 @@ FAULTS = [
         "if isinstance(part, Tensor) and part.shape[:1] != own[0][:1]:",
         "privacy/test_door.py",
     ),
+    Fault(
+        "what is released without a bound is planned",
+        "simulation/checks.py",
+        'if UNLIMITED in field.metadata and plan.dp.trust != "none":',
+        "if False:",
+        "algorithms/test_shared.py::test_what_is_released_without_a_bound_is_refused_where_it_is_private",
+    ),
     # algorithms
     Fault(
         "the sign of SCAFFOLD's control variates",
