@@ -34,7 +34,9 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
-from dpfl_cli.data.threads import one_thread_each
+from dpfl_cli.data.descent_loops import descent
+from dpfl_cli.data.programs import built, built_or_none
+from dpfl_cli.data.threads import even_parts, in_threads, usable_threads
 from dpfl_cli.privacy.separation import PUBLIC, RULES, Given, Mixing, flat, parts
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ __iand__ __ior__ __ixor__
 """
 KEPT_STATE = "what a client keeps from round to round is in State.clients"
 PART_VALUES = 1 << 19  # values that are worked on at once; fewer wake threads too often
+FEW = 1 << 15  # values that torch computes with sooner than a compiler is imported
 V = TypeVar("V")
 READERS, _WRITERS = frozenset(_READ_OUT.split()), frozenset(_WRITES.split())
 
@@ -258,23 +261,41 @@ def check_cohort(values: Tensor, cohort: Any, where: str) -> None:
 def descended(values: Tensor, rate: Tensor, *directions: Tensor) -> Tensor:
     """values - rate (the sum of directions, from the first on), of client values [R, M, d].
 
-    Some clients at a time, so that what lies in between stays in a core's cache; the same numbers
-    as all at once.
-
     Args:
       rate: [R, 1, 1].
     """
     given = values, *directions
     mark: Any = reduce(torch.add, [one[..., :0] for one in given])
-    out = torch.empty_like(opened(values), memory_format=torch.contiguous_format)
-    many = min(out.shape[1], out.numel() // PART_VALUES) if out.device.type == "cpu" else 1
-
-    def descend(into: Tensor, start: Tensor, *terms: Tensor) -> None:
-        torch.sub(start, rate * reduce(torch.add, terms), out=into)
-
-    pieces = [one.tensor_split(max(many, 1), 1) for one in (out, *map(opened, given))]
-    one_thread_each([partial(descend, *some) for some in zip(*pieces, strict=True)])
+    start, *terms = map(opened, given)
+    large = start.device.type == "cpu" and start.numel() >= FEW
+    compiled = _descent(start.dtype) if large else None
+    if compiled is None:
+        out = start - rate * reduce(torch.add, terms)
+    else:
+        out = torch.empty_like(start, memory_format=torch.contiguous_format)
+        # but for a regulariser of weight zero, which is one number for all coordinates
+        terms = [one for one in terms if one.stride(-1) or one[..., :1].any()] or terms[:1]
+        slope, *drift = [reduce(torch.add, terms[:-1]), terms[-1]] if terms[1:] else terms
+        start = start[:, :1] if start.stride(1) == 0 else start
+        sides = start, rate.reshape(len(start)), slope, drift[0] if drift else start[:0], out
+        call = partial(compiled, *[one.contiguous().numpy() for one in sides])
+        parts = even_parts(out.shape[0] * out.shape[1], -(-out.numel() // PART_VALUES))
+        in_threads([partial(call, *part) for part in parts], usable_threads())
     return of_cohort(client_values(out, type(mark)), getattr(mark, "cohort", None))
+
+
+@lru_cache
+def _descent(dtype: torch.dtype) -> Any:
+    return built_or_none(partial(_built, dtype), "steps of clients", "torch takes them, slower")
+
+
+def _built(dtype: torch.dtype) -> Any:
+    from numba import from_dtype, types  # the compiler takes its time to import
+
+    number: Any = from_dtype(torch.empty(0, dtype=dtype).numpy().dtype)
+    every = number[:, :, ::1]
+    signature = every, number[::1], every, every, every, types.int64, types.int64
+    return built(descent, "steps of clients", 2, signature)
 
 
 def is_raw(values: Tensor) -> bool:

@@ -257,15 +257,21 @@ def test_own_values_stay_own_until_they_meet_raw_ones():
     assert not is_raw(PLAIN)
 
 
-@pytest.mark.parametrize("part", [1, 7, 1 << 17])
-def test_steps_of_some_clients_at_a_time_are_those_of_all(part, monkeypatch):
-    monkeypatch.setattr("dpfl_cli.privacy.client_values.PART_VALUES", part)
+@pytest.mark.parametrize("few", [1, 1 << 15])
+def test_steps_are_the_same_compiled_and_by_torch(few, monkeypatch):
+    monkeypatch.setattr("dpfl_cli.privacy.client_values.FEW", few)
     rate, slope, drift = torch.tensor([0.1, 3.0]).reshape(2, 1, 1), PLAIN.sin(), PLAIN.cos()
     steps = descended(PLAIN[:, :1].expand(-1, 3, -1), rate, own_values(slope), own_values(drift))
     expected = PLAIN[:, :1] - rate * (slope + drift)
     torch.testing.assert_close(opened(steps), expected, rtol=0, atol=0)
     assert isinstance(steps, ClientValues)
     assert not is_raw(steps)
+    none = own_values(torch.zeros(1).expand(slope.shape))
+    of_three = opened(descended(steps, rate, own_values(slope), steps, own_values(drift)))
+    wanted = opened(steps) - rate * (slope + opened(steps) + drift)
+    torch.testing.assert_close(of_three, wanted, rtol=0, atol=0)
+    of_one = opened(descended(steps, rate, own_values(slope), none))
+    torch.testing.assert_close(of_one, opened(steps) - rate * slope, rtol=0, atol=0)
     assert is_raw(descended(steps, rate, client_values(slope)))
     with pytest.raises(PrivacyError, match="different runs or clients"):
         descended(steps, rate, own_values(slope[:, :1]))
