@@ -24,6 +24,7 @@ from dpfl_cli.models.vectors import (
     aligned,
     exp_of_negative,
     inner,
+    means,
     outputs,
     transposed,
 )
@@ -177,6 +178,7 @@ def compute(  # type: ignore[no-untyped-def]
     number, (_, width, lanes) = laid_out.dtype.type, laid_out.shape
     kept, most_records = len(laid_out) > 0 and not batched, block * lanes
     p = parameters.shape[2] // outs
+    whole = outs > 1 and not stepping and p == width
     most = 2 if outs == 1 and not batched else 1  # runs that meet a record while it is loaded
     z = _aligned(most * outs * (most_records + lanes), number).reshape(most * outs, -1)
     weights = _aligned(most * outs * width, np.float64).reshape(-1, width)
@@ -194,8 +196,12 @@ def compute(  # type: ignore[no-untyped-def]
         together = min(most, last_job - job, len(runs) - place)
         job += together
         records = batch.shape[3] if batched else counts[client]
-        first, held_records = firsts[client], counts[client]
-        for r in range(together):
+        first, held_records, share = firsts[client], counts[client], 1.0 / max(records, 1)
+        given, weighing = parameters[runs[place], client % parameters.shape[1]], operand
+        direct = whole and 0 < records <= most_records  # parameters are read, and means written
+        if direct:
+            weighing = given.reshape(outs, p)
+        for r in range(0 if direct else together):
             given = parameters[runs[place + r], client % parameters.shape[1]]
             for a in range(outs):
                 own_weights, own_given = weights[r * outs + a], given[a * p : (a + 1) * p]
@@ -218,7 +224,8 @@ def compute(  # type: ignore[no-untyped-def]
             loaded = -1
             continue
         for step in range(max(steps, 1)):
-            totals[:] = 0.0
+            if not direct:
+                totals[:] = 0.0
             for a in range(len(weights) if step > 0 else 0):
                 for k in range(width):
                     operand[a, k] = weights[a, k]
@@ -236,17 +243,20 @@ def compute(  # type: ignore[no-untyped-def]
                         norm[:filled],
                     )  # fmt: skip
                     loaded = client
-                outputs(held, start, some, width, operand, together * outs, z)
+                outputs(held, start, some, width, weighing, together * outs, z)
                 for r in range(together):
                     mine = z[r * outs : (r + 1) * outs]
                     _slopes(loss, scale, mine, y, filled, work, squares)
                     bound = limits[runs[place + r]] if clipped else 0.0
                     _reweighted(mine, filled, norm, squares, clipped, bound)
-                accumulate(held, start, some, width, z, together * outs, totals)
+                if direct:
+                    into = out[runs[place], client].reshape(outs, p)
+                    means(held, start, some, width, z, outs, share, into)
+                else:
+                    accumulate(held, start, some, width, z, together * outs, totals)
             if kept:  # for the calls that follow: in this one others may still be filling them
                 since[client] = min(since[client], call)
-            share = 1.0 / max(records, 1)
-            for r in range(together):
+            for r in range(0 if direct else together):
                 run = runs[place + r]
                 given = parameters[run, client % parameters.shape[1]]
                 decay = l2[run] if records > 0 else 0.0

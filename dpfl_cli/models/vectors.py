@@ -112,17 +112,17 @@ def outputs(  # type: ignore[no-untyped-def]
     code.in_groups(columns, 5, group)
 
 
-@_code
-def accumulate(  # type: ignore[no-untyped-def]
-    code, features, first, vectors, width, s, columns, totals
-):
-    """totals[a, k] += sum over i < vectors and lanes of s[a, i lane] features[first + i, k, lane]
-    for a < columns and k < width, a multiple of the lanes. Totals are of the type of features, or
-    of float64.
+def _accumulated(code: Code, given: tuple[Any, ...], put: Callable[..., None]) -> None:
+    """Calls put(a, place, sums) for a < columns and all places of k, with as many k as there are
+    sums: over i < vectors and lanes of s[a, i lane] features[first + i, k, lane].
+
+    Args:
+      given: features, first, vectors, width (a multiple of the lanes), s, columns.
     """
+    features, first, vectors, width, s, columns = given
 
     def group(column: Index, together: int) -> None:
-        by, into = ([code.row(one, column + a) for a in range(together)] for one in (s, totals))
+        by = [code.row(s, column + a) for a in range(together)]
         count = min(code.lanes, TILE // together)
         with code.loop(width // count) as place:
             sums = [[Sum(code) for _ in range(count)] for _ in by]
@@ -138,12 +138,47 @@ def accumulate(  # type: ignore[no-untyped-def]
                 found = _lane_sums(code, flat[begin : begin + code.lanes])
                 for part in range(0, code.lanes, count):  # the numbers of one column, and of others
                     mine = code.shuffled(found, found, list(range(part, part + count)))
-                    target = into[(begin + part) // count]
-                    mine = code.widened(mine, target.type.pointee)
-                    old = code.load(target, place, mine.type)
-                    code.store(code.builder.fadd(old, mine), target, place)
+                    put(column + (begin + part) // count, place, mine)
 
     code.in_groups(columns, 4, group)
+
+
+@_code
+def accumulate(  # type: ignore[no-untyped-def]
+    code, features, first, vectors, width, s, columns, totals
+):
+    """totals[a, k] += sum over i < vectors and lanes of s[a, i lane] features[first + i, k, lane]
+    for a < columns and k < width, a multiple of the lanes. Totals are of the type of features, or
+    of float64.
+    """
+
+    def put(column: Index, place: Index, sums: Any) -> None:
+        target = code.row(totals, column)
+        mine = code.widened(sums, target.type.pointee)
+        old = code.load(target, place, mine.type)
+        code.store(code.builder.fadd(old, mine), target, place)
+
+    _accumulated(code, (features, first, vectors, width, s, columns), put)
+
+
+@_code
+def means(  # type: ignore[no-untyped-def]
+    code, features, first, vectors, width, s, columns, share, out
+):
+    """out[a, k] = share times what `accumulate` adds to zero, with share and product in float64."""
+
+    def put(column: Index, place: Index, sums: Any) -> None:
+        target, double = code.row(out, column), ir.DoubleType()
+        mine = code.widened(sums, double)
+        zero = ir.Constant(mine.type, [0.0] * mine.type.count)  # which makes 0 of -0
+        shares = code.builder.insert_element(zero, share.value, ir.IntType(32)(0))
+        shares = code.shuffled(shares, shares, [0] * mine.type.count)
+        mine = code.builder.fmul(code.builder.fadd(zero, mine), shares)
+        if sums.type != mine.type:
+            mine = code.builder.fptrunc(mine, sums.type)
+        code.store(mine, target, place)
+
+    _accumulated(code, (features, first, vectors, width, s, columns), put)
 
 
 @partial(_code, result=types.float64)
