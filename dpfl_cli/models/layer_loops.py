@@ -26,6 +26,7 @@ from dpfl_cli.models.vectors import (
     inner,
     means,
     outputs,
+    softmax,
     transposed,
 )
 
@@ -76,47 +77,21 @@ def _labelled(  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _softmax(z, n, top, total):  # type: ignore[no-untyped-def]
-    """z <- their softmax over a, j < n."""
-    one = z.dtype.type(1.0)
-    for j in range(n):
-        top[j], total[j] = z[0, j], 0.0
-    for a in range(1, len(z)):
-        for j in range(n):
-            top[j] = z[a, j] if z[a, j] > top[j] else top[j]
-    for a in range(len(z)):
-        for j in range(n):
-            z[a, j] = exp_of_negative(z[a, j] - top[j])
-            total[j] += z[a, j]
-    for j in range(n):
-        total[j] = one / total[j]
-    for a in range(len(z)):
-        for j in range(n):
-            z[a, j] *= total[j]
-
-
-@njit(inline="always")
-def _slopes(loss, scale, z, y, n, work, squares):  # type: ignore[no-untyped-def]
+def _slopes(loss, scale, z, y, n, lanes, squares):  # type: ignore[no-untyped-def]
     """z <- s = dl/dz, squares[j] = ||s_j||^2, j < n."""
     number = z.dtype.type  # of all that follows: a plain number would make it float64
     zero, one = number(0.0), number(1.0)
     if loss == CROSS_ENTROPY:
-        _softmax(z, n, work[0], work[1])
-        for a in range(len(z)):
-            for j in range(n):
-                z[a, j] -= one if y[j] == number(a) else zero
-    elif loss == LOGISTIC:
-        for j in range(n):  # -y / (1 + exp(y z)), by exp(-|y z|) so that nothing overflows
+        softmax(z, y, squares, n // lanes, len(z))
+        return
+    for j in range(n):
+        if loss == LOGISTIC:  # -y / (1 + exp(y z)), by exp(-|y z|) so that nothing overflows
             margin = y[j] * z[0, j]
             e = exp_of_negative(-abs(margin))
             z[0, j] = -y[j] * (e if margin > zero else one) / (one + e)
-    else:
-        for j in range(n):
+        else:
             z[0, j] = number(2.0 * scale) * (z[0, j] - y[j])
-    squares[:n] = 0.0
-    for a in range(len(z)):
-        for j in range(n):
-            squares[j] += z[a, j] * z[a, j]
+        squares[j] = z[0, j] * z[0, j]
 
 
 @njit(inline="always")
@@ -185,8 +160,8 @@ def compute(  # type: ignore[no-untyped-def]
     totals = _aligned(most * outs * width, np.float64).reshape(-1, width)
     operand = _aligned(most * outs * width, number).reshape(-1, width)
     held = laid_out if kept else _aligned(most_records * width, number).reshape(block, width, lanes)
-    work = _aligned(7 * most_records, number).reshape(7, -1)
-    y, norm, squares = work[4], work[5], work[6]
+    work = _aligned(3 * most_records, number).reshape(3, -1)
+    y, norm, squares = work[0], work[1], work[2]
     record = _aligned(width, np.float64)
     own_drift = _aligned(width if drifting else 0, np.float64)
     own = batch[0, 0, 0, :0]
@@ -246,7 +221,7 @@ def compute(  # type: ignore[no-untyped-def]
                 outputs(held, start, some, width, weighing, together * outs, z)
                 for r in range(together):
                     mine = z[r * outs : (r + 1) * outs]
-                    _slopes(loss, scale, mine, y, filled, work, squares)
+                    _slopes(loss, scale, mine, y, filled, lanes, squares)
                     bound = limits[runs[place + r]] if clipped else 0.0
                     _reweighted(mine, filled, norm, squares, clipped, bound)
                 if direct:
@@ -282,9 +257,11 @@ def compute(  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _probabilities(z, n, norm, limit, share, work, into, shares):  # type: ignore[no-untyped-def]
+def _probabilities(  # type: ignore[no-untyped-def]
+    z, n, lanes, norm, limit, share, work, into, shares
+):
     """into[a, j] = p_j, and the records' shares, their Hessians clipped (`curvature`), j < n."""
-    _softmax(z, n, work[0], work[1])
+    softmax(z, work[2], work[0], n // lanes, len(z))
     work[:2, :n] = 0.0
     for a in range(len(z)):
         for j in range(n):
@@ -328,6 +305,7 @@ def solve(  # type: ignore[no-untyped-def]
     held = laid_out if kept else _aligned(most_records * width, number).reshape(block, width, lanes)
     work = _aligned(5 * most_records, number).reshape(5, -1)
     y, norm, shares = work[3], work[4], np.zeros(longest)
+    work[2] = -1.0  # of no class
     chances = _aligned(outs * longest, number).reshape(outs, -1)
     vectors = _aligned(5 * outs * width, number).reshape(5, -1)
     weights, solution, residual = vectors[0], vectors[1], vectors[2]
@@ -366,8 +344,8 @@ def solve(  # type: ignore[no-untyped-def]
                 outputs(held, start, some, width, operand, outs, z)
                 if step == 0:
                     _probabilities(
-                        z, filled, norm, limits[run], 1.0 / records, work, chances[:, part],
-                        shares[part],
+                        z, filled, lanes, norm, limits[run], 1.0 / records, work,
+                        chances[:, part], shares[part],
                     )  # fmt: skip
                     continue
                 _curved(z, filled, chances[:, part], shares[part], work[0])
