@@ -96,11 +96,11 @@ def outputs(  # type: ignore[no-untyped-def]
         rows = [code.row(features, first + (start + i)) for i in range(count)]
         sums = [[Sum(code) for _ in rows] for _ in by]
         with code.loop(width) as k:
-            spread = [code.spread(one, k) for one in by]
-            for i, row in enumerate(rows):
-                records = code.load(row, k)
-                for a, weight in enumerate(spread):
-                    sums[a][i].add(weight, records)
+            records = [code.load(row, k) for row in rows]
+            for one, cells in zip(by, sums, strict=True):
+                weight = code.spread(one, k)
+                for cell, loaded in zip(cells, records, strict=True):
+                    cell.add(weight, loaded)
         for row, cells in zip(into, sums, strict=True):
             for i, cell in enumerate(cells):
                 code.store(cell.get(), row, start + i)
