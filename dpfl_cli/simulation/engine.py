@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from dpfl_cli.simulation.grouping import openings
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.stack import Stack
 
@@ -27,6 +28,19 @@ def run_members(
       stop: asked as often; True saves a checkpoint of every unfinished member and raises
         KeyboardInterrupt.
     """
+    for some in openings(members):
+        yield from _run(some, checkpoint, advance, stop, opening=True)
+    yield from _run(members, checkpoint, advance, stop)
+
+
+def _run(
+    members: Sequence[Member],
+    checkpoint: Callable[[Member], None],
+    advance: Callable[[Sequence[Member]], None],
+    stop: Callable[[], bool],
+    opening: bool = False,
+) -> Iterator[Member]:
+    """As `run_members`, in one stack; `opening`: one round, after which all are collected."""
     stack = Stack(members)
     try:
         stack.evaluate({})  # round 0 of the fresh ones
@@ -42,7 +56,7 @@ def run_members(
                 if not rest:
                     return
                 stack = Stack(rest)
-            left = stack.until_event()
+            left = 1 if opening else stack.until_event()
             while left:
                 left -= 1
                 diagnostics = stack.step(shown=left == 0)
@@ -63,6 +77,9 @@ def run_members(
                     if stopping and unfinished:
                         raise KeyboardInterrupt
                     saved = time.perf_counter()
+            if opening:
+                stack.collect()
+                return
     except Exception:
         # what the members had when they stopped, for the record of a failure; the ledger may hold
         # part of the round that broke

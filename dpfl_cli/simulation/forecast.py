@@ -28,7 +28,10 @@ def forecast(plans: Sequence[Plan], store: RunStore) -> list[str]:
     if not missing:
         return lines
     together = stacks(missing)
-    largest = max(len(stack) * bytes_per_run(stack[0]) for stack in together)
+    largest = max(
+        max(len(stack) * bytes_per_run(stack[0], later=True), bytes_per_run(stack[0]))
+        for stack in together
+    )
     lines.append(
         f"stacks: {len(together)} (runs in the largest {max(map(len, together))}); "
         f"memory: at most {largest / 2**20:.3g} MiB at once, and the data"

@@ -4,13 +4,17 @@ import math
 import os
 import resource
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import stack_key
+
+T = TypeVar("T")
 
 MOST_RUNS = 256  # in a stack: each holds a lock, which is an open file
 FILES = 4  # of the files that a process may open, a stack's locks take one in so many
@@ -37,9 +41,28 @@ def stacks(plans: Sequence[Plan]) -> list[list[Plan]]:
     most = min(MOST_RUNS, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // FILES))
     for group in groups(plans):
         _check_memory(group[0])
-        size = min(max(1, memory_budget(group[0]) // bytes_per_run(group[0])), most)
-        cut += [group[start : start + size] for start in range(0, len(group), size)]
+        size = min(max(1, memory_budget(group[0]) // bytes_per_run(group[0], later=True)), most)
+        cut += _parts(group, size)
     return cut
+
+
+def openings(members: Sequence[Member]) -> list[list[Member]]:
+    """Members of one stack that make their first round in parts, for it holds more at once than
+    later ones; none where it does not.
+    """
+    fresh = [member for member in members if member.round == 0]
+    if not fresh:
+        return []
+    plan = fresh[0].plan
+    whole = bytes_per_run(plan)
+    size = max(1, memory_budget(plan) // whole)
+    if whole == bytes_per_run(plan, later=True) or len(fresh) <= size:
+        return []
+    return _parts(fresh, size)
+
+
+def _parts(given: list[T], size: int) -> list[list[T]]:
+    return [given[start : start + size] for start in range(0, len(given), size)]
 
 
 def deal(plans: Sequence[Plan], workers: int) -> list[list[Plan]]:
@@ -79,9 +102,12 @@ def memory_budget(plan: Plan, workers: int = 1) -> int:
     return max(min(free // 2 // workers, MOST_BYTES), 1)
 
 
-def bytes_per_run(plan: Plan) -> int:
+def bytes_per_run(plan: Plan, later: bool = False) -> int:
     """An upper estimate of what one run of a stack holds at once: values [M, d], and what the model
     works in.
+
+    Args:
+      later: in rounds after the first, which need no covariances that are released in it alone.
     """
     model = plan.model.target
     dtype = getattr(model, "dtype", torch.float64)  # the larger one where its settings decide
@@ -89,5 +115,8 @@ def bytes_per_run(plan: Plan) -> int:
     if "covariance" in getattr(plan.algorithm.target, "needs", ()):
         # clients' triangles, and the server's matrices in float64
         size = model.features_of(plan.model.settings, plan.info)
-        values += COVARIANCES * dtype.itemsize * (plan.rows * size * (size + 1) // 2 + size**2)
+        matrices = [spec for spec in plan.specs if spec.shape == "matrix"]
+        once = matrices and not any(spec.occurs(plan.rounds)[1:].any() for spec in matrices)
+        triangles = 0 if later and once else plan.rows * size * (size + 1) // 2
+        values += COVARIANCES * dtype.itemsize * (triangles + size**2)
     return int(values + model.workspace(plan.model.settings, plan.info, plan.rows))

@@ -18,8 +18,11 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.models.curvature import damped_inverse, packed, precondition, unpacked
 from dpfl_cli.privacy.client_values import opened
-from dpfl_cli.simulation.grouping import bytes_per_run
+from dpfl_cli.simulation.engine import run_members
+from dpfl_cli.simulation.grouping import bytes_per_run, stacks
+from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.stack import Stack
 
 C, COV, ETA, GAMMA, PHI, Z = 0.3, 1.5, 0.5, 0.1, 0.1, 0.35
 SIZES = [4, 1, 7, 2]
@@ -313,6 +316,39 @@ def test_the_covariances_count_in_the_memory_of_a_run() -> None:
         make_plan(compose_config([*words, f"algorithm={one}"])) for one in ("fedavg", "fedfc")
     )
     assert bytes_per_run(ours) - bytes_per_run(plain) >= 3 * 8 * 20 * 300 * 301 // 2
+
+
+def test_runs_whose_covariances_do_not_fit_together_are_stacked_after_their_first_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+    step = Stack.step
+
+    def counted(self: Stack, **how: bool) -> Any:
+        sizes.append(len(self.members))
+        return step(self, **how)
+
+    monkeypatch.setattr(Stack, "step", counted)
+
+    def finished(memory: str, rounds: int) -> dict[str, Member]:
+        words = ["dataset=synthetic", "dataset.clients=6", "dataset.dimension=40", "dp=cdp"]
+        words += ["algorithm=fedfc", f"rounds={rounds}", "evaluation.every=3"]
+        plans = [
+            make_plan(compose_config([*words, f"launcher.memory={memory}", f"seed={seed}"]))
+            for seed in range(5)
+        ]
+        sizes.clear()
+        (stack,) = stacks(plans)
+        return {one.plan.id: one for one in run_members([Member(plan) for plan in stack])}
+
+    for rounds in (1, 7):
+        whole = finished("null", rounds)
+        assert sizes == [5] * rounds
+        parted = finished("500kB", rounds)
+        assert sizes == [2, 2, 1, *[5] * (rounds - 1)]
+        assert whole.keys() == parted.keys()
+        for name, one in whole.items():
+            assert (one.rows, one.ledger) == (parted[name].rows, parted[name].ledger)
 
 
 def test_a_batch_of_runs_at_different_rounds_is_its_runs_alone() -> None:

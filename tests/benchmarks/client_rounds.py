@@ -4,8 +4,7 @@ stacked.
 500 clients with 120 records each, 10 classes, 64 or 1280 features, float32, every record's gradient
 and curvature clipped, noise by secure aggregation: the sizes of DP-FedNew's experiments. A round of
 dpfl is `Stack.step`: algorithm, mechanism and ledger. A round here is one of one run. DP-FedFC's
-first round, with its covariances, is left out; at 1280 features they are so large that dpfl stacks
-no runs, and neither does this.
+first round, with its covariances, is left out.
 """
 
 from __future__ import annotations
@@ -80,13 +79,12 @@ def cases() -> Iterator[Case]:
     methods = {"DP-FedGD": "fedgd", "DP-FedFC": "fedfc", "DP-SCAFFOLD": "scaffold"}
     for width in (NARROW, WIDE):
         for title, method in {**methods, "DP-FedNew": "fednew"}.items():
-            runs = 1 if (method, width) == ("fedfc", WIDE) else RUNS
-            how = f"{runs} runs stacked" if runs > 1 else "one run"
             covariance = method == "fednew" and width == WIDE
             more = " with covariances" if covariance else ""
             more = f" of {STEPS} steps" if method == "scaffold" else more
-            case = f"{title}{more}, 60,000 x {width} x {CLASSES}, {CLIENTS} clients, {how}"
-            yield Case("I", case, partial(rounds, method, width, runs, covariance))
+            sizes = f"60,000 x {width} x {CLASSES}, {CLIENTS} clients"
+            case = f"{title}{more}, {sizes}, {RUNS} runs stacked"
+            yield Case("I", case, partial(rounds, method, width, covariance))
 
 
 def stack_of(method: str, sizes: dict[str, int], runs: int, *overrides: str) -> Stack:
@@ -110,12 +108,12 @@ def stack_of(method: str, sizes: dict[str, int], runs: int, *overrides: str) -> 
     return stack
 
 
-def rounds(method: str, width: int, runs: int, covariance: bool, device: str) -> Workload:
+def rounds(method: str, width: int, covariance: bool, device: str) -> Workload:
     sizes = {"clients": CLIENTS, "records": RECORDS, "width": width, "classes": CLASSES}
     privacy = ["dp=secure_aggregation", "dp.unit=record", "dp.relation=add_or_remove"]
     privacy += ["dp.mode=paper", "mechanism.noise_multiplier=1", f"runtime.device={device}"]
     chosen = ["algorithm.curvature=covariance"] if covariance else []
-    stack = stack_of(method, sizes, runs, *privacy, *chosen)
+    stack = stack_of(method, sizes, RUNS, *privacy, *chosen)
     federation = federation_of(stack.members[0].plan)
     message = covariance_direction if covariance else MESSAGES[method]
     some = SOLVING_CLIENTS if method == "fednew" else LOOP_CLIENTS
@@ -139,7 +137,7 @@ def rounds(method: str, width: int, runs: int, covariance: bool, device: str) ->
         flops += 2.0 * width * dimension
     if method == "fednew":  # as many products with Hessians as their condition takes; or Woodbury
         flops = flops + 2.0 * records * CLASSES * (2 * width + RECORDS) if covariance else None
-    return Workload(Contender(stack.step, float(runs)), references, flops)
+    return Workload(Contender(stack.step, float(RUNS)), references, flops)
 
 
 def gradient(values: Tensor, features: Tensor, labels: Tensor) -> Tensor:
