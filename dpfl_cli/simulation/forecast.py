@@ -7,7 +7,7 @@ from typing import Any
 
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.config.identity import canonical_json
-from dpfl_cli.simulation.grouping import bytes_per_run, stacks
+from dpfl_cli.simulation.grouping import bytes_per_run, fitting, stacks
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunStore
 
@@ -29,8 +29,9 @@ def forecast(plans: Sequence[Plan], store: RunStore) -> list[str]:
         return lines
     together = stacks(missing)
     largest = max(
-        max(len(stack) * bytes_per_run(stack[0], later=True), bytes_per_run(stack[0]))
+        min(len(stack), fitting(stack[0], later)) * bytes_per_run(stack[0], later)
         for stack in together
+        for later in (False, True)
     )
     lines.append(
         f"stacks: {len(together)} (runs in the largest {max(map(len, together))}); "

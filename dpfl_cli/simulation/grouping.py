@@ -41,8 +41,7 @@ def stacks(plans: Sequence[Plan]) -> list[list[Plan]]:
     most = min(MOST_RUNS, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // FILES))
     for group in groups(plans):
         _check_memory(group[0])
-        size = min(max(1, memory_budget(group[0]) // bytes_per_run(group[0], later=True)), most)
-        cut += _parts(group, size)
+        cut += _parts(group, min(fitting(group[0], later=True), most))
     return cut
 
 
@@ -54,11 +53,17 @@ def openings(members: Sequence[Member]) -> list[list[Member]]:
     if not fresh:
         return []
     plan = fresh[0].plan
-    whole = bytes_per_run(plan)
-    size = max(1, memory_budget(plan) // whole)
-    if whole == bytes_per_run(plan, later=True) or len(fresh) <= size:
+    size = fitting(plan)
+    if bytes_per_run(plan) == bytes_per_run(plan, later=True) or len(fresh) <= size:
         return []
     return _parts(fresh, size)
+
+
+def fitting(plan: Plan, later: bool = False) -> int:
+    """How many runs like this one fit in the memory budget, at least 1; `later`: as in
+    `bytes_per_run`.
+    """
+    return max(1, memory_budget(plan) // bytes_per_run(plan, later))
 
 
 def _parts(given: list[T], size: int) -> list[list[T]]:
