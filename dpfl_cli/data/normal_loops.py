@@ -43,13 +43,14 @@ def _two(state, halves):  # type: ignore[no-untyped-def]
     return both & _LOW, both >> _WHOLE(32), (a, b, c, counter, word >> _WHOLE(32), left)
 
 
+@njit(inline="always")
+def _place_of(bits, fraction):  # type: ignore[no-untyped-def]
+    return np.int64(bits >> _WHOLE(9)) & fraction  # signed: what a float is made of quickly
+
+
 def normal_of(halves):  # type: ignore[no-untyped-def]
     """The loop that draws float32 of halves of words, or float64 of whole ones."""
     fraction = np.int64(2**23 - 1 if halves else 2**52 - 1)
-
-    @njit(inline="always")
-    def place_of(bits):  # type: ignore[no-untyped-def]
-        return np.int64(bits >> _WHOLE(9)) & fraction  # signed: what a float is made of quickly
 
     def normal(  # type: ignore[no-untyped-def]
         words, widths, inside, heights, edge, inverse_edge, out
@@ -72,7 +73,7 @@ def normal_of(halves):  # type: ignore[no-untyped-def]
         while n < many:
             while n + one < many:
                 bits, others, after = _two(state, halves)
-                place, other = place_of(bits), place_of(others)
+                place, other = _place_of(bits, fraction), _place_of(others, fraction)
                 if place >= inside[bits & layers] or other >= inside[others & layers]:
                     break
                 out[n] = number(place) * widths[bits & signed]
@@ -81,7 +82,7 @@ def normal_of(halves):  # type: ignore[no-untyped-def]
             if n == many:
                 break
             bits, state = _word(state, halves)
-            layer, place = bits & layers, place_of(bits)
+            layer, place = bits & layers, _place_of(bits, fraction)
             x = number(place) * widths[bits & signed]
             if place >= inside[layer]:
                 if layer > _WHOLE(0):

@@ -1,0 +1,37 @@
+"""Compiled programs are built once on a machine, and read from disk afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NORMALS = """
+from dpfl_cli.data.normals import _built
+_built(single=True), _built(single=False)
+"""
+STEPS = """
+import torch
+from dpfl_cli.privacy.client_values import _built
+_built(torch.float32)
+"""
+
+
+@pytest.mark.parametrize(("program", "many"), [(NORMALS, 2), (STEPS, 1)])
+def test_another_process_reads_what_one_has_built(program: str, many: int, tmp_path: Path) -> None:
+    shown = "import logging; logging.basicConfig(level=logging.INFO)\n"
+
+    def compilations() -> int:
+        done = subprocess.run(
+            [sys.executable, "-c", shown + program],
+            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stderr.count("compiling")
+
+    assert [compilations(), compilations()] == [many, 0]
