@@ -5,6 +5,7 @@ from dpfl_cli.reproduction.api import (
     Best,
     Claim,
     Figure,
+    Judge,
     Metric,
     Run,
     Runs,
@@ -21,6 +22,7 @@ from dpfl_cli.reproduction.api import (
 
 BUDGETS = {"eps_1": (), "eps_05": ("dp.epsilon=0.5", "dp.delta=1e-5")}
 ROUNDS = {"T500": 500, "T1000": 1000, "T1200": 1200}
+CLIP_NORMS = (1.0, 4.0)
 FEWER = {"T500": 150, "T1000": 300, "T1200": 360}  # at quick
 
 
@@ -41,7 +43,7 @@ def runs(scale: Scale) -> Runs:
             "partitioner.own_class_records": 10,
             "dataset.test_records": 200,
         }
-    clip_norms, times = ((1.0,), ("T500",)) if scale == "smoke" else ((1.0, 4.0), ROUNDS)
+    clip_norms, times = ((1.0,), ("T500",)) if scale == "smoke" else (CLIP_NORMS, ROUNDS)
     for labels in grid(budget=BUDGETS, clip_norm=clip_norms, T=times):
         rounds = (ROUNDS if scale == "paper" else FEWER)[labels["T"]]
         own = {"rounds": rounds, "algorithm.clip_norm": labels["clip_norm"]}
@@ -55,14 +57,25 @@ ON_HELD_OUT = "at the clip norm that does better on held-out records; no test re
 
 FIGURE_3 = "appendix A.4, Figure 3"
 MORE = {"budget": BUDGETS, "T": ("T1200", "T1000")}
+
+
+def _longer(**where: object) -> Judge:
+    return every(above, "final", "T", **where, budget=BUDGETS, T=("T1000", "T500"), by=2)
+
+
+def _level(**where: object) -> Judge:
+    return every(level, "final", **where, budget=BUDGETS, T="T1000", right=70, within=5)
+
+
 CLAIMS = [
     Claim(
         "c8_more",
         "1000 rounds end at least 2 points above 500, under both budgets",
         FIGURE_3,
-        every(above, "final", "T", **CHOSEN, budget=BUDGETS, T=("T1000", "T500"), by=2),
+        _longer(**CHOSEN),
         "holds",
         note=ON_HELD_OUT,
+        readings={f"with clip norm {B:g}": _longer(clip_norm=B) for B in CLIP_NORMS},
     ),
     Claim(
         "c8_flat",
@@ -81,8 +94,9 @@ CLAIMS = [
         "c8_level",
         "with 1000 rounds it reaches about 70 % (within 5 points) under both budgets",
         "appendix A.4, in words",
-        every(level, "final", best=True, budget=BUDGETS, T="T1000", right=70, within=5),
+        _level(**CHOSEN),
         note=f"{ON_HELD_OUT}; at scale=quick it is a smaller network on smaller images",
+        readings={f"with clip norm {B:g}": _level(clip_norm=B) for B in CLIP_NORMS},
     ),
 ]
 
@@ -120,7 +134,7 @@ fig3 = Artifact(
         "not on the test records",
         keep=1,
         scales=("quick", "paper"),
-        always=[{"clip_norm": 1.0, "T": ["T1000", "T1200"]}],
+        always=[{"clip_norm": list(CLIP_NORMS)}],
     ),
     show={"rounds": "rounds"},
     titles={
@@ -138,7 +152,9 @@ fig3 = Artifact(
             ["clip_norm", "budget"],
             "T",
             "final",
-            notes="the paper gives numbers in words only: about 70 % with 1000 and 1200 rounds",
+            notes="the paper gives numbers in words only: about 70 % with 1000 and 1200 rounds. "
+            "The clip norm of claims is chosen with fewer rounds, on records held out; with the "
+            "paper's rounds the other can be better, as this table and readings of claims show.",
         ),
         Table(
             "Final train loss",
