@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from dpfl_cli.papers.adaptdp import BOTH, LAST, TASKS, TINY, best_pairs, losses
+from dpfl_cli.papers.adaptdp import BOTH, CHOSEN_BY, LAST, TASKS, TINY, best_pairs, losses
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
@@ -185,4 +185,5 @@ eps_honest = Artifact(
         ),
     ],
     figures=[_bars("objective", "T1", log=True), _bars("loss", "T2", log=False)],
+    notes=[CHOSEN_BY],
 )

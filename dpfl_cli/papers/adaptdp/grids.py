@@ -7,6 +7,7 @@ from typing import Any
 
 from dpfl_cli.papers.adaptdp import (
     BOTH,
+    CHOSEN_BY,
     CLIPPED,
     FRESH,
     FRESHLY,
@@ -305,5 +306,5 @@ table3 = Artifact(
             log="colour",
         )
     ],
-    notes=[CLIPPED, READ_AS],
+    notes=[CLIPPED, READ_AS, CHOSEN_BY],
 )
