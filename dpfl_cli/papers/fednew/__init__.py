@@ -84,6 +84,11 @@ OURS = (
     "least gamma, and all its releases have one noise multiplier. Printed otherwise: equation 4.3 "
     "gives the mean of what n clients send noise of variance C^2 sigma^2, which is that of their "
     "sum (the mean has C^2 sigma^2 / n^2); Algorithm 2 adds the noise to what line 12 is about to "
-    "define (here: to the bounded direction, and nothing is clipped there)."
+    "define (here: to the bounded direction, and nothing is clipped there). DP-SCAFFOLD's best "
+    "length of local steps (their number times their size) is mostly the longest of its grid. A "
+    "trial of longer ones on Fashion-MNIST (5 steps, 500 clients, one seed) took its accuracy from "
+    "82.8 (length 4) to 85.6 % (64) at epsilon 10, from 81.68 to 81.71 (8) at 1, and lower at 0.1; "
+    "where clients are protected from 76.6 (length 2) to 78.0 (8) at 10 and from 4.7 to 5.6 (32) "
+    "at 1."
 )
 WHOLE = "every client adds the whole noise, which secure aggregation does not need"
