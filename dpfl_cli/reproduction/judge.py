@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -29,9 +29,12 @@ from dpfl_cli.simulation.store import json_text
 
 NOT_RUN = "not run at this size"
 REDUCED = "at reduced size"
+STANDINS = "on stand-ins"  # every comparison; or
+PARTLY = "on stand-ins in part"
 OF_CLAIM = ("id", "text", "source", "ours", "invariant", "prior", "note")
 GROUPS = {  # of claims, as they are counted
     "paper": "The papers' claims, at their sizes",
+    "standin": "The papers' claims, at their sizes on data that stand in for theirs",
     "reduced": "The papers' claims, at reduced size",
     "ours": "Our own claims",
     "invariant": "Invariants",
@@ -49,6 +52,8 @@ class Verdict:
       reason: what keeps it undecided.
       comparisons: as `Judged` writes them.
       readings: what is found under other choices, in words -> finding.
+      data: whether what it compares are runs on data that stand in for the paper's: STANDINS,
+        PARTLY, or "".
       recorded: what was found when the artifact was last published at this scale: a lock against
         regressions, no more than that, and not in claims.json; "" where nothing was.
     """
@@ -65,12 +70,14 @@ class Verdict:
     note: str
     comparisons: Sequence[Mapping[str, Any]]
     readings: Mapping[str, str] = field(default_factory=dict)
+    data: str = ""
     recorded: str = ""
 
     @property
     def said(self) -> str:
         """For readers."""
         said = self.finding if self.state == self.finding else f"{self.state}: {self.finding}"
+        said += f" {self.data}" if self.data else ""
         return f"{said} ({self.reason})" if self.reason else said
 
     @property
@@ -78,7 +85,9 @@ class Verdict:
         """Of claims that are counted together; a definition's consequences stand apart."""
         if self.invariant:
             return "invariant"
-        return "ours" if self.ours else "reduced" if self.state == REDUCED else "paper"
+        if self.ours or self.state == REDUCED:
+            return "ours" if self.ours else "reduced"
+        return "standin" if self.data == STANDINS else "paper"
 
     @property
     def moved(self) -> bool:
@@ -86,17 +95,27 @@ class Verdict:
         return self.recorded not in ("", self.finding)
 
 
-def judge(artifact: Artifact, scale: Scale, rows: Rows) -> list[Verdict]:
-    """The verdict on every claim; variances are pooled over all of them."""
+def judge(
+    artifact: Artifact, scale: Scale, rows: Rows, data: Collection[str] = ()
+) -> list[Verdict]:
+    """The verdict on every claim; variances are pooled over all of them.
+
+    Args:
+      data: the data of its runs, as manifest.json has them: "mnist (real)".
+    """
 
     def compared(claim: Claim, judge: Judge, under: str = "") -> list[Comparison] | str:
         return _compared(f"artifact {artifact.name}: claim {claim.id}{under}", judge, rows)
 
-    made = [compared(claim, claim.judge) for claim in artifact.claims]
+    made, origins = [], []
+    for claim in artifact.claims:
+        rows.origins.clear()
+        made.append(compared(claim, claim.judge))
+        origins.append(_standing_in({*rows.origins}, data))
     variances = pooled(one for many in made if not isinstance(many, str) for one in many)
     before = recorded().get(artifact.name, {}).get(scale, {})
     found = []
-    for claim, comparisons in zip(artifact.claims, made, strict=True):
+    for claim, comparisons, origin in zip(artifact.claims, made, origins, strict=True):
         finding, each, reason = _finding(comparisons, variances)
         others = {
             under: _finding(compared(claim, claim.reading(under), f", {under}"), variances)[0]
@@ -109,10 +128,21 @@ def judge(artifact: Artifact, scale: Scale, rows: Rows) -> list[Verdict]:
             reason=reason,
             comparisons=[one.to_json() for one in each],
             readings=others,
+            data=origin,
             recorded=before.get(claim.id, ""),
         )
         found.append(verdict)
     return found
+
+
+def _standing_in(origins: Collection[str], data: Collection[str]) -> str:
+    """What is said of claims on cells of these origins; if they do not say, as far as all data of
+    the artifact do.
+    """
+    standins = [one.endswith("standin)") for one in data]
+    if not origins:
+        return STANDINS if standins and all(standins) else ""
+    return (STANDINS if len(origins) == 1 else PARTLY) if "standin" in origins else ""
 
 
 def _compared(where: str, judge: Judge, rows: Rows) -> list[Comparison] | str:
@@ -163,8 +193,9 @@ def claims_json(
     claims = [{**vars(one)} for one in verdicts]
     for one in claims:
         del one["recorded"]
-        if not one["readings"]:
-            del one["readings"]
+        for name in ("readings", "data"):
+            if not one[name]:
+                del one[name]
     return json_text(
         {
             "artifact": artifact.name,

@@ -68,7 +68,7 @@ def remade(
     """The verdicts, and table.md and claims.json, as the CSV files give them today."""
     manifest = json.loads(files["manifest.json"])
     rows = from_csv(artifact, {name: files[name].decode() for name in ("table.csv", "series.csv")})
-    verdicts = judge(artifact, scale, rows)
+    verdicts = judge(artifact, scale, rows, manifest["data"])
     horizon, gaps, search = manifest["tested_to"], manifest["gaps"], files.get(SEARCH, b"").decode()
     return verdicts, {
         "claims.json": claims_json(artifact, scale, verdicts, horizon, rows),

@@ -21,7 +21,7 @@ from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.folder import Made, folders, publish
 from dpfl_cli.reproduction.grid import commands
-from dpfl_cli.reproduction.judge import GROUPS, NOT_RUN, Verdict
+from dpfl_cli.reproduction.judge import GROUPS, NOT_RUN, PARTLY, STANDINS, Verdict
 from dpfl_cli.reproduction.measure import MEASURE, ROUND
 from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.templating import MARKDOWN, template
@@ -106,10 +106,17 @@ class Shown:
 
     @property
     def tried(self) -> str:
-        """Its paper's claims: how many hold / fail / are undecided, in brackets at reduced size."""
-        counts = self.counts["reduced" if self.reduced else "paper"]
-        text = " / ".join(str(counts[finding]) for finding in (HOLDS, FAILS, UNDECIDED))
-        return f"({text})" if self.reduced else text
+        """Its paper's claims: how many hold / fail / are undecided, in brackets at reduced size;
+        those on stand-ins apart.
+        """
+        forms = {"paper": "{}", "standin": f"{{}} {STANDINS}", "reduced": "({})"}
+        found = {group: self.counts[group] for group in forms}
+        texts = [
+            forms[group].format(" / ".join(str(counts[one]) for one in (HOLDS, FAILS, UNDECIDED)))
+            for group, counts in found.items()
+            if any(counts.values())
+        ]
+        return "; ".join(texts) or "–"
 
     @property
     def changes(self) -> list[tuple[Verdict, str, str]]:
@@ -221,8 +228,15 @@ def totals(shown: Iterable[Shown]) -> Counts:
     return {group: {name: found[group, name] for name in FINDINGS} for group in COUNTED}
 
 
+def partly(shown: Iterable[Shown]) -> int:
+    """How many of the papers' claims at their sizes compare runs on stand-ins with others too."""
+    claims = [one for each in shown for one in each.made.claims if one.group == "paper"]
+    return sum(one.data == PARTLY for one in claims)
+
+
 def _template(name: str) -> Callable[..., str]:
     known = {"groups": COUNTED, "findings": FINDINGS, "totals": totals, "budget": BUDGET}
+    known["partly"] = partly
     return partial(template(name), **known, changed=CHANGED, interval=interval_text)
 
 

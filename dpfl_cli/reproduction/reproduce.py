@@ -75,6 +75,11 @@ class Job:
         }
         return ", ".join(_range(many, what) for what, many in numbers.items() if plans)
 
+    @property
+    def data(self) -> list[str]:
+        """The names of its data, each with where it comes from."""
+        return sorted({f"{cell.plan.info.name} ({cell.plan.info.source})" for cell in self.cells})
+
     @cached_property
     def exclusive(self) -> set[str]:
         """Those of them that are run alone and anew, for their times."""
@@ -196,7 +201,7 @@ def produce(
         for run, outcome in outcomes.items()
         if outcome.status == "failed"
     ]
-    verdicts = judge(artifact, job.scale, rows)
+    verdicts = judge(artifact, job.scale, rows, job.data)
     folder = artifact_folder(store.outputs, artifact.name, job.scale)
     new = sum(not outcome.cached for outcome in outcomes.values())
     edges = edges_text(artifact, chosen_rows(rows.means), rows.labels)
@@ -276,7 +281,7 @@ def _manifest(
         "runs_of": job.artifact.runs_of or job.artifact.name,
         "tested_to": job.horizon,
         **({"hours": _hours(outcomes)} if outcomes else {}),
-        "data": sorted({f"{cell.plan.info.name} ({cell.plan.info.source})" for cell in job.cells}),
+        "data": job.data,
         "versions": {
             "dpfl": dpfl_cli.__version__,
             "python": platform.python_version(),

@@ -59,6 +59,8 @@ class Rows:
     known: Mapping[str, Sequence[Any]]  # values of labels, and all measures, best.<label> too
     whole: Rows | None = None  # in a derived measure: the rows of all combinations
     place: Where = field(default_factory=dict)  # and the labels of this one
+    # where the data of all cells come from that were asked for, if a column `origin` says so
+    origins: set[str] = field(default_factory=set, compare=False)
 
     def where(self, **labels: Any) -> Rows:
         """The rows with these labels: a value, a list of values, or between(low, high)."""
@@ -180,6 +182,8 @@ class Rows:
         found = self.where(**{MEASURE: measure, **labels}).frame
         if found.empty:
             raise Missing(f"no number for {_words(measure, labels)}")
+        if "origin" in found:
+            self.origins.update(found["origin"].dropna())
         names = [name for name in (*self.labels, ROUND, RANK) if name in found]
         several = names if len(found) > 1 else []
         return found, [name for name in several if found[name].nunique(dropna=False) > 1]

@@ -320,6 +320,34 @@ def test_a_claim_may_count_seeds_and_rounds(seed: int, place: int, words: str) -
         rehearse(artifact, "quick", Found(cells(artifact, "quick")))
 
 
+def test_claims_on_stand_ins_stand_apart(outputs: Path) -> None:
+    """By the cells that they ask for, points of a curve too; else by the data of all runs."""
+    folder = outputs / "artifacts/demo/one/quick"
+    files = {name: (folder / name).read_text() for name in ("table.csv", "series.csv")}
+
+    @claim("Table 1")
+    def on_the_way(rows: Rows) -> Iterator[Comparison]:
+        """a curve"""
+        yield exact(rows.value("curve", method="fedexp", clip=1.0, round=2) > 0, "above 0")
+
+    artifact = changed(claims=[*ONE.claims, on_the_way])
+
+    def groups(data: list[str]) -> dict[str, tuple[str, str]]:
+        found = judge(artifact, "paper", from_csv(artifact, files), data)
+        return {one.id: (one.group, one.data) for one in found}
+
+    assert groups(["a (real)", "b (standin)"])["spends"] == ("paper", "")  # which is not known
+    assert groups(["b (standin)"])["spends"] == ("standin", "on stand-ins")
+    head, *lines = files["table.csv"].splitlines()
+    of = [line.startswith("fedexp") for line in lines]
+    lines = [f"{line},{'standin' if one else 'real'}" for line, one in zip(lines, of, strict=True)]
+    files["table.csv"] = "\n".join([f"{head},origin", *lines])
+    artifact = dataclasses.replace(artifact, show={"origin": "source"})
+    found = groups([])
+    assert found["spends"] == found["on_the_way"] == ("standin", "on stand-ins")
+    assert found["better"] == ("ours", "on stand-ins in part")
+
+
 def test_a_claim_about_cells_of_another_size_is_not_run(rows: Rows) -> None:
     def more(scale: Scale) -> Iterator[Run]:
         many = {"dataset.clients": 30, "dataset.dimension": 5}
