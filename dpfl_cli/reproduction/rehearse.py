@@ -3,9 +3,9 @@ anything runs: metrics' places, labels, measures, axes, and what claims ask for.
 """
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, groupby, islice
+from itertools import accumulate, chain, groupby, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest
+from dpfl_cli.config.identity import flat
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.reproduction.figure import canvas_of
 from dpfl_cli.reproduction.grid import Cell, requests
@@ -71,37 +72,39 @@ def _make(artifact: Artifact, scale: Scale, found: Found, shown: int) -> None:
 
 
 def check_metrics(artifact: Artifact, cells: Sequence[Cell], store: RunStore) -> None:
-    """Refuses metrics that no run reports: those of finished runs are known, and what these lack is
-    looked for in trial runs, one of each method and model at the artifact's smallest size, for at
-    most `TRIED` rounds in a store of their own.
+    """Refuses metrics that no run reports, what is added to them too: those of finished runs are
+    known, and what these lack is looked for in trial runs, one of each method and model at the
+    artifact's smallest size, for at most `TRIED` rounds in a store of their own.
 
     Raises:
       ConfigError: in one line with the nearest metric that is reported.
     """
     metrics = [one for one in artifact.measures.values() if isinstance(one, Metric)]
-    # what stands in for an absent one, and paths into result.json, are not looked for
-    looked_for = [one for one in metrics if one.absent is None and "." not in one.metric]
     labels = [cell.run.labels for cell in cells]
-    missing = {one.metric for one in looked_for if any(applies(one, each) for each in labels)}
+    asked = [one for one in metrics if any(applies(one, each) for each in labels)]
+    missing = {name for one in asked for name in (one.metric, *one.plus)}
     reported: set[str] = set()
     with TemporaryDirectory() as folder:
-        for rows in chain(_finished(cells, store), _tried(artifact, RunStore(Path(folder)))):
+        finished = filter(None, (store.finished(cell.plan.id) for cell in cells))
+        for record in chain(finished, _tried(artifact, RunStore(Path(folder)))):
             if missing <= reported:
                 return
-            reported |= {name for row in rows for name in row}
+            reported |= _reported(record)
     for name in sorted(missing - reported) if reported else []:
         near = nearest(name, reported)
         raise ConfigError(f"artifact {artifact.name}: no run reports metric {name}; {near}")
 
 
-def _finished(cells: Sequence[Cell], store: RunStore) -> Iterator[Sequence[Mapping[str, float]]]:
-    """Some rows of every finished run."""
-    records = (store.finished(cell.plan.id) for cell in cells)
-    return (record.rows[:2] for record in records if record)
+def _reported(record: RunRecord) -> set[str]:
+    """The metrics of a run, and all dotted paths into its result."""
+    paths = chain.from_iterable(
+        accumulate(path.split("."), "{}.{}".format) for path in flat(record.result)
+    )
+    return {*chain(*record.rows[:2]), *(path for path in paths if "." in path)}
 
 
-def _tried(artifact: Artifact, store: RunStore) -> Iterator[Sequence[Mapping[str, float]]]:
-    """Those of the first run of every method and model at the smallest size there is."""
+def _tried(artifact: Artifact, store: RunStore) -> Iterator[RunRecord]:
+    """The first run of every method and model at the smallest size there is."""
     smallest = next(scale for scale in SCALES if scale in artifact.sizes)
     tried = set()
     for cell in requests(artifact, smallest):
@@ -112,17 +115,18 @@ def _tried(artifact: Artifact, store: RunStore) -> Iterator[Sequence[Mapping[str
             short = with_values(config, {"rounds": min(config["rounds"], TRIED)})
             (outcome,) = execute([make_plan(short)], store)
             if outcome.status != "failed":  # why is said when the artifact itself is run
-                yield outcome.record.rows
+                yield outcome.record
 
 
 def check_names(artifact: Artifact) -> None:
-    """Refuses labels, their values and measures that nothing defines, in measures, tables, figures
-    and choices.
+    """Refuses labels, their values and measures that nothing defines, in measures, titles, tables,
+    figures and choices.
 
     A label, or a value, of another scale only is known too.
     """
     labels, measures = list(artifact.choices), artifact.measure_names
     pseudo = [*labels, *PSEUDO]
+    values = [one for many in artifact.choices.values() for one in many if isinstance(one, str)]
     names = {  # field -> what it names, and one of what
         "better": ("value", ["lower", "higher"]),
         "prior": ("value", ["holds", "fails", "open"]),
@@ -135,8 +139,10 @@ def check_names(artifact: Artifact) -> None:
         "by": ("measure", list(artifact.measures)),
         **dict.fromkeys(("cells", "measures"), ("measure", measures)),
         "x": ("label or measure", [*pseudo, *measures]),
+        "titles": ("label, value or measure", [*pseudo, *values, *measures]),
     }
     parts: list[tuple[str, Any]] = [
+        ("page", artifact),
         *((f"measure {name}", one) for name, one in artifact.measures.items()),
         *(("best", one) for one in artifact.best),
         *((f"tables[{number}]", one) for number, one in enumerate(artifact.tables)),

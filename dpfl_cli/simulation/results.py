@@ -209,7 +209,7 @@ def _result(member: Member, status: str, reason: str | None) -> dict[str, Any]:
             # of the process; the run's own where it was made alone, for its times
             "peak_bytes": peak_bytes(),
             "peak_device_bytes": peak_device_bytes(),
-            **({} if plan.flops_per_round is None else {"flops_per_round": plan.flops_per_round}),
+            "flops_per_round": plan.flops_per_round,
             "compute": {
                 str(number): seconds for number, seconds in member.compute_at.items()
             },  # until each evaluated round

@@ -478,6 +478,47 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: Any, monkeypatch: pytest.Mon
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("measure", "titles", "words"),
+    [
+        (
+            'Metric("communication.uplink_flots")',
+            "",
+            "no run reports metric communication.uplink_flots; did you mean "
+            "communication.uplink_floats?",
+        ),
+        ('Metric("timing", "series")', "", "no run reports metric timing; "),
+        (
+            'Metric("relative_distance", plus=["distanc"])',
+            "",
+            "no run reports metric distanc; did you mean distance?",
+        ),
+        (
+            'Metric("server_stepp", "series", absent=1.0)',
+            "",
+            "no run reports metric server_stepp; did you mean server_step?",
+        ),
+        (
+            'Metric("distance")',
+            'titles={"metod": "way"},',
+            "page: titles: no label, value or measure 'metod'; did you mean method?",
+        ),
+        ('Metric("timing.compute", "series", plus=["distance"])', "", ""),
+        ('Metric("server_step", "series", absent=1.0)', 'titles={"fedexp": "DP-FedEXP"},', ""),
+    ],
+)
+def test_names_that_no_run_knows_are_one_line(
+    measure: str, titles: str, words: str, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "outputs"))
+    own = MINE.replace('"CELL"', "").replace("    tables", f"    {titles}\n    tables")
+    path = tmp_path / "mine.py"
+    path.write_text(re.sub(r'Metric\(metric=.*"lower"\)', measure, own))
+    assert main(["reproduce", str(path), "--quiet"]) == (2 if words else 0)
+    assert words in capsys.readouterr().err
+    assert any((tmp_path / "outputs/runs").glob("*/result.json")) == (not words)
+
+
 def test_a_metric_of_runs_of_another_size_is_not_looked_for(tmp_path: Path) -> None:
     larger = (
         """    if scale == "paper":

@@ -100,7 +100,7 @@ fig1 = Artifact(
         **losses("series", "training loss", "T3"),
         **losses("final", f"training loss, {LAST}", "T3", names=("last", "last_loss")),
     },
-    titles=table2.titles,
+    titles={name: table2.titles[name] for name in ("selection", "paper")},
     tables=[
         Table("Mean training loss of the last five rounds", "task", "method", ["last", "last_loss"])
     ],

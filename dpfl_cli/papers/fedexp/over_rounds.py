@@ -49,6 +49,9 @@ def _curve(measure: str, **more: Any) -> Figure:
     return Figure("lines", "round", measure, series="method", panels="dp", share_y=True, **more)
 
 
+PAIR_TITLES = {name: table4.titles[name] for name in ("setting", "paper", "best")}
+
+
 def _on_the_way(measure: str, caption: str, *rounds: int) -> Table:
     return Table(caption, ["dp", "method"], "round", measure, where={"round": rounds})
 
@@ -81,7 +84,7 @@ fig2_right = Artifact(
         "accuracy": Metric("accuracy", "series"),
         "early": _mean("accuracy", 1, 20, "test accuracy", better="higher", unit="%"),
     },
-    titles=table4.titles,
+    titles=PAIR_TITLES,
     tables=[
         _on_the_way(
             "accuracy", "Test accuracy on the way (%)", *(0, 1, 5, 10, 15, 20, 25, 30, 40, 50)
@@ -140,7 +143,7 @@ fig3_left = Artifact(
         "early": _mean("step", 1, 10, "server step", scale="log"),
         "late": _mean("step", 41, 50, "server step", scale="log"),
     },
-    titles=fig2_left.titles,
+    titles={name: fig2_left.titles[name] for name in TRUSTS},
     tables=[
         _on_the_way("step", "Server step on the way", *ROUNDS),
         _on_the_way(
@@ -188,7 +191,7 @@ fig3_right = Artifact(
         "first": _ends("first", slice(5)),
         "last": _ends("last", slice(-5, None)),
     },
-    titles=table4.titles,
+    titles=PAIR_TITLES,
     tables=[_on_the_way("step", "Server step on the way", *(1, 5, 10, 15, 20, 25, 30, 40, 50))],
     figures=[_curve("step", spread_floor=1.0)],
     claims=[
