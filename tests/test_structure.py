@@ -157,6 +157,19 @@ def test_every_room_is_packaged() -> None:
     assert rooms | {"hydra_plugins", "dpfl_cli.conf"} == packages
 
 
+def test_no_setting_is_special_by_name() -> None:
+    """What only some components have is looked up through what these declare."""
+    by_name = [
+        f"{name}: {ast.unparse(node)}"
+        for name, path in FILES.items()
+        if ROOM.get(name) in ("simulation", "cli", "reproduction")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr"
+        if "settings" in ast.unparse(node.args[0]) and isinstance(node.args[1], ast.Constant)
+    ]
+    assert not by_name
+
+
 def loops(tree: ast.AST) -> list[str]:
     """Python loops over something else than a public list, in `init`, `round` and what else a
     method computes with.

@@ -9,10 +9,9 @@ from typing import Any
 import yaml
 
 from dpfl_cli.config.identity import canonical_json, flat, text_of
-from dpfl_cli.config.options import component_names, documented, option_files
+from dpfl_cli.config.options import component_names, documented, option_files, parameters
 
 CHOICES = ("algorithm", "dp", "dataset")  # what a table of runs always shows
-CALIBRATED = ("mechanism.noise_multiplier", "mechanism.epsilon")  # follow from a target epsilon
 QUIET = (".revision", ".sha256")  # how keys end that are shown only where nothing else differs
 
 
@@ -22,9 +21,20 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     values = flat(config)
     if values.get("dp.epsilon") is not None:
-        values = {key: value for key, value in values.items() if key not in CALIBRATED}
+        values = {key: value for key, value in values.items() if key not in calibrated()}
     names = {group: preset_name(group, config[group]) for group in CHOICES}
     return {**names, **{key: value for key, value in values.items() if key != "seed"}}
+
+
+@cache
+def calibrated() -> set[str]:
+    """The keys of mechanisms that are null where a target epsilon sets them."""
+    return {
+        key
+        for path in option_files("mechanism")
+        for key, value, _ in parameters("mechanism", path)
+        if value == "null" or "dp.epsilon" in value
+    }
 
 
 def preset_name(group: str, chosen: Mapping[str, Any]) -> str:

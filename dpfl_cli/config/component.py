@@ -24,7 +24,9 @@ Limit = Annotated[float | None, UNLIMITED, Field(gt=0)]
 # a positive number, or none where absence means something else
 PositiveOrNone = Annotated[float | None, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
+SEED = "a seed"
+Seed = Annotated[int, SEED, Field(ge=0, lt=2**63)]
+SeedOrNone = Annotated[int | None, SEED, Field(ge=0, lt=2**63)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 CLIENT = "one of the clients"
 # the number of a client, from 0; refused where there is none of that number

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import NonNegativeInt, model_validator
 
-from dpfl_cli.config.component import component
+from dpfl_cli.config.component import Seed, component
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.idx import SIDE, Part, idx_file, read_idx
@@ -34,7 +34,7 @@ class ImageSettings(UsedSettings):
 
     standardise: bool = False
     subset: Literal["first", "random", "stratified"] = "first"
-    subset_seed: NonNegativeInt = 0
+    subset_seed: Seed = 0
     held_out: NonNegativeInt = 0
     pixels: Literal["unit", "raw"] = "unit"
 

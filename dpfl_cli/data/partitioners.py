@@ -12,7 +12,7 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import NonNegativeInt, PositiveFloat
 
-from dpfl_cli.config.component import Count, Seed, Settings, component
+from dpfl_cli.config.component import Count, SeedOrNone, Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition
 from dpfl_cli.data.streams import stream_generator
@@ -29,7 +29,7 @@ class DrawnSettings(ClientsSettings):
     share a partition.
     """
 
-    seed: Seed | None = None
+    seed: SeedOrNone = None
 
 
 class IidSettings(DrawnSettings):
@@ -62,7 +62,7 @@ class MixedSettings(Settings):
 
     uniform_records: NonNegativeInt = 10_000
     own_class_records: Count = 2_850
-    seed: Seed | None = None
+    seed: SeedOrNone = None
 
 
 class Dealt:

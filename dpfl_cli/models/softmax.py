@@ -10,11 +10,11 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dpfl_cli.config.component import Count, Settings, component
+from dpfl_cli.config.component import Count, Seed, Settings, component
 from dpfl_cli.data.federation import DatasetInfo, Records
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.threads import slices
@@ -35,7 +35,7 @@ class SoftmaxSettings(Settings):
     init: Literal["zeros", "normal", "uniform"]
     init_scale: PositiveFloat
     frozen_width: Count | None
-    frozen_seed: NonNegativeInt
+    frozen_seed: Seed
     feature_norm: Literal["none", "l2"]
     precision: Literal["float32", "float64"]
     solver: Literal["cg", "cholesky"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dpfl_cli.algorithms.scaffnew import ScaffNewSettings
 from dpfl_cli.algorithms.scaffnew_bound import (
     MessageNoise,
     ScaffnewBound,
@@ -20,6 +21,7 @@ from dpfl_cli.algorithms.scaffnew_bound import (
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.data.streams import Streams
+from dpfl_cli.privacy.gaussian import SharedSettings
 from dpfl_cli.privacy.gaussian_accountants import gaussian_epsilon
 from dpfl_cli.privacy.nominal import clipped_sensitivity, zcdp_v
 from dpfl_cli.reproduction.audits import audit_facts
@@ -89,9 +91,9 @@ def noise_of(plan: Plan) -> MessageNoise | None:
         own = dp.calibration == "accountant"
         set_by = f"accountant={plan.accountant.name}" if own else f"dp.calibration={dp.calibration}"
         origin = f"the run's noise ({set_by})"
-    clip_norm = getattr(plan.algorithm.settings, "clip_norm", None)
-    assert clip_norm is not None  # a run under local trust has one
-    sensitivity = clipped_sensitivity(clip_norm, dp.relation)
+    settings = plan.algorithm.settings
+    assert isinstance(settings, ScaffNewSettings)
+    sensitivity = clipped_sensitivity(settings.clip_norm, dp.relation)
     return MessageNoise(constant, origin, sensitivity, dp.epsilon, dp.delta)
 
 
@@ -190,23 +192,15 @@ def attack_facts(plan: Plan) -> dict[str, float | str]:
     """
     attack = getattr(plan.algorithm.target, "attack", None)
     entries = plan.ledger().entries
-    mechanism = plan.mechanism
-    shares = plan.dp.trust == "secure_aggregation" and not mechanism.target.whole_noise(
-        mechanism.settings
-    )
-    if attack is None or not shares:
+    noise = plan.mechanism.settings
+    if attack is None or not isinstance(noise, SharedSettings) or not noise.noise_share:
         raise ConfigError(
-            f"algorithm={plan.algorithm.name} under mechanism={mechanism.name}: facts of an attack "
-            "are of algorithm=fednew or "
-            "fednew_record with shares of noise (dp=secure_aggregation, mechanism.noise_share=true)"
+            f"algorithm={plan.algorithm.name} under mechanism={plan.mechanism.name}: facts of an "
+            "attack are of algorithm=fednew or fednew_record with shares of noise "
+            "(dp=secure_aggregation, mechanism.noise_share=true)"
         )
     counts = federation_of(plan).partition.counts.tolist()
-    found = attack(
-        plan.algorithm.settings,
-        plan.rounds,
-        counts,
-        getattr(mechanism.settings, "sens_scale", "max"),
-    )
+    found = attack(plan.algorithm.settings, plan.rounds, counts, noise.sens_scale)
     mu = math.sqrt(math.fsum(float((entry.parameters() ** -2.0).sum()) for entry in entries))
     claimed = gaussian_epsilon(mu, plan.dp.delta)
     if found is None:

@@ -16,7 +16,7 @@ import dpfl_cli.algorithms
 import dpfl_cli.data
 import dpfl_cli.models
 import dpfl_cli.privacy
-from dpfl_cli.config.component import Settings, components, lookup, parse_settings
+from dpfl_cli.config.component import SEED, Settings, components, lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, DpflError, nearest, without_values
 from dpfl_cli.config.schema import (
     DpSettings,
@@ -146,8 +146,9 @@ def _chosen(group: str, values: Any) -> Choice:
         raise ConfigError(f"{group}: choose one, as {group}=NAME; {nearest('', components(group))}")
     found = lookup(group, str(values["name"]))
     settings = {key: value for key, value in values.items() if key != "name"}
-    for key, value in settings.items():
-        if isinstance(value, int) and value > MOST and "seed" not in key:
+    for key, field in found.settings.model_fields.items():
+        value = settings.get(key)
+        if isinstance(value, int) and value > MOST and SEED not in field.metadata:
             raise ConfigError(f"{group}.{key}={value}: more than {MOST}, which no machine holds")
     return Choice(found, parse_settings(found.settings, settings, group))
 

@@ -186,8 +186,8 @@ class Plan:
         """
         if all(getattr(self, group).component.origin == "dpfl" for group in CHOSEN):
             return []
-        given = [getattr(self.dataset.settings, name, None) for name in ("path", "test_path")]
-        return [*search_path(), *(Path(one) for one in given if isinstance(one, str))]
+        given = (Path(one) for _, one in self.dataset.settings if isinstance(one, str))
+        return [*search_path(), *given]  # whatever is a text may name a file
 
     def accountant_object(self) -> Any:
         return self.accountant.target(self.accountant.settings)

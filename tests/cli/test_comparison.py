@@ -14,10 +14,11 @@ from rich.console import Console
 
 from dpfl_cli.cli.main import main
 from dpfl_cli.cli.tables import print_results
-from dpfl_cli.cli.varying import repetitions, settings_of, varying
+from dpfl_cli.cli.varying import calibrated, repetitions, settings_of, varying
+from dpfl_cli.config.component import components
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.paths import outputs_dir
-from dpfl_cli.simulation.plan import make_plan
+from dpfl_cli.simulation.plan import load_components, make_plan
 from dpfl_cli.simulation.store import RunStore
 
 SMALL = ["dataset.clients=12", "dataset.dimension=5", "rounds=3"]
@@ -43,6 +44,12 @@ def test_the_main_job_has_an_epsilon_that_means_something() -> None:
 
 def settings(*grid: list[str]) -> list[dict[str, object]]:
     return [settings_of(make_plan(compose_config([*SMALL, *words])).config) for words in grid]
+
+
+def test_what_a_target_epsilon_sets_is_what_mechanisms_are_calibrated_by() -> None:
+    load_components()
+    fields = (one.target.noise_field for one in components("mechanism").values())
+    assert calibrated() == {f"mechanism.{one}" for one in fields if one}
 
 
 def test_only_runs_that_are_equal_but_for_the_seed_are_repetitions() -> None:

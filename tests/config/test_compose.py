@@ -13,7 +13,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
 from dpfl_cli.cli.list import GROUPS, describe, line_of, summary_of
-from dpfl_cli.config.component import components, lookup
+from dpfl_cli.config.component import SEED, components, lookup
 from dpfl_cli.config.compose import (
     VERSION_BASE,
     compose_config,
@@ -28,6 +28,7 @@ from dpfl_cli.config.identity import canonical_json, content_id
 from dpfl_cli.config.options import documented, option_files
 from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.simulation.plan import load_components, make_plan, with_values
+from dpfl_cli.simulation.run_plan import CHOSEN
 
 SMALL = ["dataset.clients=12", "dataset.dimension=5", "rounds=3"]
 
@@ -93,6 +94,20 @@ def test_bad_configs_are_refused_in_one_line(overrides: list[str], expected: str
 )
 def test_what_hydra_would_take_or_break_at_is_refused(word: str, expected: str) -> None:
     assert expected in refused(word)
+
+
+def test_a_seed_may_be_any_number_and_is_declared_as_one() -> None:
+    small = [
+        "dataset.clients=12",
+        "dataset.dimension=5",
+        "partitioner=iid",
+        "partitioner.clients=2",
+    ]
+    assert make_plan(compose_config([*small, "partitioner.seed=5000000000"]))
+    for group in CHOSEN:
+        for one in components(group).values():
+            for name, field in one.settings.model_fields.items():
+                assert ("seed" in name) == (SEED in field.metadata), (one.name, name)
 
 
 def test_a_key_that_is_twice_in_a_file_is_refused(tmp_path, monkeypatch) -> None:
