@@ -135,11 +135,6 @@ class Shown:
         return self.declared.size(self.made.scale).minutes if self.declared.trains else 0.0
 
     @property
-    def hours(self) -> float | None:
-        """What its runs took, where that is known."""
-        return self.made.manifest.get("hours")
-
-    @property
     def at_edge(self) -> int:
         """How many chosen points lie at the end of what was searched."""
         found = re.findall(r"of \d+\)(?: in (\d+) cells)?", self.made.manifest.get("edges", ""))
@@ -228,6 +223,16 @@ def totals(shown: Iterable[Shown]) -> Counts:
     return {group: {name: found[group, name] for name in FINDINGS} for group in COUNTED}
 
 
+def hours(shown: Iterable[Shown]) -> str:
+    """What all runs of artifacts took, a run that several of them share once; on GPUs apart."""
+    runs = {run["id"]: run for one in shown for run in one.made.manifest["runs"]}
+    took = Counter[bool]()
+    for run in runs.values():
+        took["gpu" in run] += run.get("seconds", 0) / 3600
+    texts = [f"{took[gpu]:.2f}{' on a GPU' * gpu}" for gpu in (False, True) if took[gpu]]
+    return " and ".join(texts) or "–"
+
+
 def partly(shown: Iterable[Shown]) -> int:
     """How many of the papers' claims at their sizes compare runs on stand-ins with others too."""
     claims = [one for each in shown for one in each.made.claims if one.group == "paper"]
@@ -236,7 +241,7 @@ def partly(shown: Iterable[Shown]) -> int:
 
 def _template(name: str) -> Callable[..., str]:
     known = {"groups": COUNTED, "findings": FINDINGS, "totals": totals, "budget": BUDGET}
-    known["partly"] = partly
+    known |= {"partly": partly, "hours": hours}
     return partial(template(name), **known, changed=CHANGED, interval=interval_text)
 
 

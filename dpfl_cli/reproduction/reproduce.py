@@ -267,6 +267,7 @@ def _manifest(
             "seed": cell.seed,
             "status": outcomes[cell.plan.id].status,
         }
+        | _took(outcomes[cell.plan.id])
         | ({"exclusive": True} if cell.run.exclusive else {})
         for cell in chain(*job.found.stages, job.cells)
         if cell.plan.id in outcomes
@@ -280,7 +281,6 @@ def _manifest(
         "declaration_sha256": hashlib.sha256(job.artifact.path.read_bytes()).hexdigest(),
         "runs_of": job.artifact.runs_of or job.artifact.name,
         "tested_to": job.horizon,
-        **({"hours": _hours(outcomes)} if outcomes else {}),
         "data": job.data,
         "versions": {
             "dpfl": dpfl_cli.__version__,
@@ -293,10 +293,12 @@ def _manifest(
     }
 
 
-def _hours(outcomes: Mapping[str, Outcome]) -> float:
-    """What the runs took when they were made, each its share of what ran at once."""
-    timings = (one.record.result.get("timing", {}) for one in outcomes.values())
-    return round(sum(timing.get("seconds", 0.0) for timing in timings) / 3600, 3)
+def _took(outcome: Outcome) -> dict[str, Any]:
+    """What a run took when it was made, its share of what ran at once; and on which GPU."""
+    result = outcome.record.result
+    device = result.get("environment", {}).get("device", "cpu")
+    seconds = round(result.get("timing", {}).get("seconds", 0.0), 4)
+    return {"seconds": seconds} | ({} if device == "cpu" else {"gpu": device})
 
 
 def dry_run(

@@ -663,6 +663,20 @@ def test_the_index_says_what_a_larger_size_changed(published: Path) -> None:
     assert "| demo/one |" not in index_md(published)
 
 
+def test_a_run_that_two_artifacts_share_is_counted_once_in_their_hours(published: Path) -> None:
+    for name, gpu in (("one", {}), ("two", {}), ("three", {"gpu": "a GPU"})):
+        folder = published / "demo" / name / "paper"
+        shutil.copytree(published / "demo/one/quick", folder)
+        manifest = json.loads((folder / "manifest.json").read_text())
+        assert all(run["seconds"] > 0 and "gpu" not in run for run in manifest["runs"])
+        run = {"seconds": 3600, **gpu, "id": name if gpu else "shared"}
+        (folder / "manifest.json").write_text(json.dumps(manifest | {"runs": [run]}))
+    index = index_md(published)
+    assert "- demo: 3 of 3 at `scale=paper`, hours: 1.00 and 1.00 on a GPU\n" in index
+    assert index.count(" | 1.00 | ") == 2
+    assert index.count(" | 1.00 on a GPU | ") == 1
+
+
 def test_what_is_missing_is_told(published: Path, tmp_path: Path) -> None:
     other = changed(id="two")
     *_, absent = check_published(published, {"demo/one": ONE, "demo/two": other})
