@@ -35,7 +35,7 @@ def chosen(
         finite = grid[np.isfinite(grid["value"])]
         best = finite.sort_values("value", ascending=lower, kind="stable").head(rule.top)
         for rank, winner in enumerate(records(best[keys]), start=1):
-            edges = {name: _edge(name, winner[name], grid[name]) for name in rule.over}
+            edges = {name: edge_of(name, winner[name], grid[name]) for name in rule.over}
             winners.append({**winner, RANK: rank, EDGES: edges})
     return pd.DataFrame(winners, columns=[*keys, RANK, EDGES], dtype=object)
 
@@ -79,7 +79,7 @@ def _joined(edges: Mapping[str, str]) -> str:
     return "; ".join(filter(None, edges.values()))
 
 
-def _edge(name: str, value: Any, column: pd.Series) -> str:
+def edge_of(name: str, value: Any, column: pd.Series) -> str:
     """Where a value is at an end of a numeric axis with at least 2 values; "" elsewhere."""
     values = set(column) - {""}
     if len(values) < 2 or not all(map(is_number, values)):

@@ -79,11 +79,13 @@ def _cells(artifact: Artifact, spec: Table, rows: Rows) -> list[Cell]:
     """
     found = matching(rows.means, spec.where, rows.labels)
     cells = records(found[found[MEASURE].isin(list(spec.cells))])
-    if any(name.startswith("best.") for name in spec.cells):
-        signed = {name for name in spec.cells if name.startswith("best.")}
-    else:
+    known = artifact.measures
+    signed = {  # best.<label>, and what is derived and a place itself
+        one for one in spec.cells if one not in known or bool(getattr(known[one], "over", ""))
+    }
+    if not signed:
         chosen_by = {rule.by for rule in artifact.best} & set(spec.cells)
-        judged = [name for name in spec.cells if artifact.measures[name].better is not None]
+        judged = [name for name in spec.cells if known[name].better is not None]
         signed = chosen_by or set(judged[:1])
     return [cell if cell[MEASURE] in signed else {**cell, "edge": ""} for cell in cells]
 
@@ -178,6 +180,8 @@ def _ours(artifact: Artifact, cell: Cell) -> str:
     if text == DASH and cell["note"] and not cell[ROUND]:
         return f"{DASH} ({cell['note']})"
     text += f" ({cell['diverged']} of {cell['n']} diverged)" if cell["diverged"] else ""
+    if 0 < cell["unknown"] < cell["n"] and not cell["diverged"]:
+        text += f" (undefined in {cell['unknown']} of {cell['n']} seeds)"
     trained = cell[MEASURE] in artifact.measures and not math.isnan(cell["seed"])
     if trained and cell["n"] < cell["seeds"]:
         text += f" ({cell['n']} of {cell['seeds']:g} seeds)"

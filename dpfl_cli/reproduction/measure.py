@@ -139,12 +139,14 @@ class Derived(Measure):
         a number missing there, is unknown.
       per: labels, with "round" for a number of every point of a series.
       by_seed: computed for every seed, or once from the means over seeds.
+      over: a label of which it is a value; one at an end is marked, as of a `Best`.
     """
 
     value: Callable[[Any], float]
     per: Sequence[str] = ()
     _: KW_ONLY
     by_seed: bool = True
+    over: str = ""
 
     def __post_init__(self) -> None:
         several(self, "per")

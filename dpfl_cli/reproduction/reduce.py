@@ -16,7 +16,7 @@ import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import Artifact
-from dpfl_cli.reproduction.choose import chosen, marked, rows_of_winners
+from dpfl_cli.reproduction.choose import chosen, edge_of, marked, rows_of_winners
 from dpfl_cli.reproduction.grid import Cell
 from dpfl_cli.reproduction.measure import MEASURE, SEED, Derived
 from dpfl_cli.reproduction.numbers import Row, numbers_of, row_of
@@ -111,5 +111,8 @@ def _derived(name: str, measure: Derived, rows: Rows) -> list[Row]:
                 value, note = float(measure.value(combination)), ""
             except Missing as missing:
                 value, note = math.nan, str(missing)
-            made.append(row_of(labels, name, value, seed=seed, seeds=len(seeds)) | {"note": note})
+            row = row_of(labels, name, value, seed=seed, seeds=len(seeds), note=note)
+            if measure.over:
+                row["edge"] = edge_of(measure.over, value, one.frame[measure.over])
+            made.append(row)
     return made

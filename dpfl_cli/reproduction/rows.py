@@ -150,11 +150,12 @@ class Rows:
     @cached_property
     def means(self) -> pd.DataFrame:
         """One row a cell: `value` the mean over seeds (or what `summary` says), `std` with ddof 1,
-        `n` runs, `diverged` of them; privacy that of the run with the largest epsilon.
+        `n` runs, `diverged` of them, `unknown` values; privacy that of the run with the
+        largest epsilon.
         """
         keys, frame = [*self.labels, MEASURE, ROUND, RANK], self.frame
         if frame.empty:
-            return frame.assign(std=[], n=[])
+            return frame.assign(std=[], n=[], unknown=[])
         spent = frame["epsilon"].astype(float).fillna(math.inf)
         grouped = frame.assign(spent=spent).groupby(keys, sort=False, dropna=False)
         values = grouped["value"]
@@ -163,6 +164,7 @@ class Rows:
             "value": values.sum() / values.count(),  # pandas' own mean knows no infinite values
             "std": std.mask(same & std.notna(), 0.0),  # not what rounding leaves of it
             "n": values.size(),
+            "unknown": values.size() - values.count(),
             "diverged": grouped["diverged"].sum(),
             "text": grouped["text"].agg(lambda one: ", ".join(dict.fromkeys(one))),
             "seeds": grouped["seeds"].max(),

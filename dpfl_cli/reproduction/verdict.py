@@ -125,7 +125,7 @@ class Comparison:
       kind: "above": difference > margin; "level": |difference| < margin; "each": true seed by seed;
         "exact": true or false.
       differences: one a seed; empty for "each" and "exact".
-      truths: one a seed for "each", one for "exact".
+      truths: one a seed for "each", one for "exact"; of a seed that tests nothing, why.
       group: whose variances are pooled where they are comparable.
     """
 
@@ -135,7 +135,7 @@ class Comparison:
     margin: float = 0.0
     scale: str = "linear"
     group: tuple[str, ...] = ()
-    truths: tuple[bool, ...] = ()
+    truths: tuple[bool | str, ...] = ()
 
 
 Comparisons = Iterator[Comparison]
@@ -212,11 +212,13 @@ def exact(truth: bool, text: str) -> Comparison:
     return Comparison(text, "exact", np.empty(0), truths=(bool(truth),))
 
 
-def each_seed(truths: Iterable[bool], text: str) -> Comparison:
+def each_seed(truths: Iterable[bool | str], text: str) -> Comparison:
     """A statement of shape, true or false of the rows of every seed:
-    `each_seed((one.value("loss") < 1 for one in rows.by_seed()), "loss < 1")`.
+    `each_seed((one.value("loss") < 1 for one in rows.by_seed()), "loss < 1")`. Where a seed tests
+    nothing, a text that says why takes the place of the truth, and it stays undecided.
     """
-    return Comparison(text, "each", np.empty(0), truths=tuple(map(bool, truths)))
+    found = tuple(one if isinstance(one, str) else bool(one) for one in truths)
+    return Comparison(text, "each", np.empty(0), truths=found)
 
 
 def _compared(
@@ -337,9 +339,13 @@ def _judged(one: Comparison, variances: Variances) -> Judged:
         true = one.truths[0]
         return Judged(one, HOLDS if true else FAILS, against=1.0 if true else 0.0)
     if one.kind == "each":
-        n = len(one.truths)
+        n, untested = len(one.truths), [why for why in one.truths if isinstance(why, str)]
+        if untested:
+            reason = f"nothing is tested in {len(untested)} of {n} seeds: {untested[0]}"
+            return Judged(one, UNDECIDED, seeds=n, reason=reason)
         few = f"; {FEWEST_OF_SHAPES} are needed" if n < FEWEST_OF_SHAPES else ""
-        return _seed_by_seed(one, one.truths, f"true in {sum(one.truths)} of {n} seeds{few}")
+        count = one.truths.count(True)
+        return _seed_by_seed(one, one.truths, f"true in {count} of {n} seeds{few}")
     gaps, n = one.differences, len(one.differences)
     lost = int(np.sum(~np.isfinite(gaps)))
     if lost:
@@ -364,7 +370,7 @@ def _judged(one: Comparison, variances: Variances) -> Judged:
 
 
 def _seed_by_seed(
-    one: Comparison, truths: Sequence[bool], reason: str, clear: bool = True
+    one: Comparison, truths: Sequence[bool | str], reason: str, clear: bool = True
 ) -> Judged:
     """Without an interval: decided only where all of at least five seeds agree."""
     enough = clear and len(truths) >= FEWEST_OF_SHAPES

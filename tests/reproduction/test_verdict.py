@@ -149,6 +149,10 @@ def test_shapes_need_five_seeds_that_agree() -> None:
     assert finding(each_seed([False] * 5, "s")) == FAILS
     assert finding(each_seed([False, *[True] * 4], "s")) == UNDECIDED
     assert finding(each_seed([True] * 4, "s")) == UNDECIDED
+    one = each_seed([True, "both ends are equal", *[True] * 3], "s")
+    (found,) = judged([one], {})[1]
+    assert found.finding == UNDECIDED
+    assert found.reason == "nothing is tested in 1 of 5 seeds: both ends are equal"
 
 
 def test_diverged_runs_decide_only_where_all_seeds_agree() -> None:

@@ -169,7 +169,7 @@ def targets_of(rows: Rows) -> list[float]:
     return [eps for eps in rows.choices("eps") if eps != NONE]
 
 
-Test = Callable[[Rows, Where], bool]
+Test = Callable[[Rows, Where], bool | str]  # as `each_seed` takes them
 
 
 def shape(text: str, test: Test, **labels: Any) -> Judge:

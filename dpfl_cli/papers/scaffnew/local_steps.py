@@ -76,16 +76,19 @@ def over_steps(
 # --- claims --------------------------------------------------------------------------------------
 
 
-def _inside(rows: Rows, cell: Where, by: float = 0.0, until: int | None = None) -> Comparisons:
-    """The best number between 1 and T is below both ends by more than `by`; of those tried, all up
-    to the place `until`.
+def inside(
+    rows: Rows, cell: Where, by: float = 0.0, until: int | None = None, over: str = "tau"
+) -> Comparisons:
+    """The best number (of local steps, or of iterations) between the ends, which are 1 and T, is
+    below both by more than `by`; of those tried, all up to the place `until`.
     """
-    steps = rows.places("error", **cell)[:until]
-    if len(steps) < 3:
-        raise Missing("no number of local steps between 1 and T")
-    first, *inner, last = rows.each("error", tau=steps, **cell)
+    numbers = rows.places("error", **cell)[:until]
+    ends = "1 and T" if over == "tau" else "both ends"
+    if len(numbers) < 3:
+        raise Missing(f"no number between {ends}")
+    first, *inner, last = rows.each("error", **{over: numbers, **cell})
     words = ", ".join(f"{name}={value}" for name, value in cell.items())
-    best = best_by_others(inner, f"best error between 1 and T ({words})")
+    best = best_by_others(inner, f"best error between {ends} ({words})")
     yield below(best, first, by=by)
     yield below(best, last, by=by)
 
@@ -108,7 +111,7 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str = "") -> list[Cl
     def interior(name: str, text: str, eps: float) -> Claim:
         def judge(rows: Rows, **more: Any) -> Comparisons:
             for cell in grid(**both, eps=eps):
-                yield from _inside(rows, cell, **more)
+                yield from inside(rows, cell, **more)
 
         readings = {
             "as good as both ends, to 2 points": partial(judge, by=-2.0),

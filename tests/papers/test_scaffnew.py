@@ -1,0 +1,88 @@
+"""DP-ScaffNew's artifacts: what undefined fits, and best numbers at the end of a grid, decide."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+
+from dpfl_cli.papers.scaffnew.clip_norm import fig5
+from dpfl_cli.papers.scaffnew.iterations import fig3
+from dpfl_cli.reproduction.api import Artifact, Rows
+from dpfl_cli.reproduction.judge import judge
+from dpfl_cli.reproduction.layout import table
+from dpfl_cli.reproduction.numbers import Row, row_of
+from dpfl_cli.reproduction.reduce import _derived
+from dpfl_cli.reproduction.rows import records
+from dpfl_cli.reproduction.tables import framed, rows_of
+
+
+def rows_from(artifact: Artifact, labels: list[str], rows: list[Row]) -> Rows:
+    return rows_of(artifact, framed(artifact, labels, rows), labels)
+
+
+def test_an_undefined_fit_is_no_better_and_said_in_the_table() -> None:
+    fits = {"group_1_line": 0.9, "group_1_root": 0.5, "group_2_line": 0.9, "group_2_root": 0.5}
+    rows = rows_from(
+        fig5,
+        ["method"],
+        [
+            row_of(
+                {"method": "ScaffNew"},
+                name,
+                math.nan if seed == 1 and "group_2" in name else value,
+                seed=float(seed),
+                seeds=5,
+            )
+            for seed in range(5)
+            for name, value in fits.items()
+        ],
+    )
+    found = next(one for one in fig5.claims if one.id == "c6_scaffnew").judge(rows)
+    assert [one.truths for one in found] == [(True,) * 5, (True, False, True, True, True)]
+    spec = next(one for one in fig5.tables if "group_2_line" in one.cells)
+    shown = table(fig5, spec, records(rows.means))
+    assert shown.count("(undefined in 1 of 5 seeds)") == 2
+
+
+@pytest.mark.parametrize(
+    ("best", "finding"),
+    [  # best T at nominal epsilon 0.5, 3.3 and without noise
+        ((1000, 1000, 1000), "undecided"),
+        ((250, 250, 250), "undecided"),
+        ((250, 500, 1000), "holds"),
+        ((500, 500, 500), "holds"),
+        ((1000, 500, 250), "fails"),
+    ],
+)
+def test_best_iterations_that_all_lie_at_one_end_decide_nothing(
+    best: tuple[int, ...], finding: str
+) -> None:
+    labels = ["task", "method", "eps", "T", "tau"]
+    rows = rows_from(
+        fig3,
+        labels,
+        [
+            row_of(
+                dict(zip(labels, ("cifar10", method, eps, T, 1), strict=True)),
+                measure,
+                50.0 - 10 * (where == T) + seed / 10,
+                seed=float(seed),
+                seeds=5,
+            )
+            for method in ("ScaffNew", "FedAvg")
+            for eps, where in zip((0.5, 3.3, "none"), best, strict=True)
+            for T in (250, 500, 1000)
+            for seed in range(5)
+            for measure in ("error", "loss")
+        ],
+    )
+    verdicts = {one.id: one for one in judge(fig3, "paper", rows)}
+    for name in ("c3_cifar10", "c3_less_cifar10"):
+        assert verdicts[name].finding == finding
+        assert ("nothing is tested in 5 of 5" in verdicts[name].reason) == (finding == "undecided")
+    inside = all(one == 500 for one in best[:2])
+    assert verdicts["c3_inner_cifar10"].finding == ("holds" if inside else "fails")
+    edges = pd.DataFrame(_derived("best_T", fig3.measures["best_T"], rows))["edge"]  # type: ignore[arg-type]
+    assert (edges == "").sum() == 2 * best.count(500)
