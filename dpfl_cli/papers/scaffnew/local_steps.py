@@ -312,6 +312,10 @@ fig9 = _figure(
             "answers the larger class, which is wrong on 45 % of the test images",
             "ours",
             every(below, "error", method=METHODS, **AT_BEST, right=WRONG_IF_CONSTANT["messidor"]),
+            note="at scale=paper two of three seeds learn. Seed 1 starts with a train loss of 8.1 "
+            "where a constant answer has 0.69, and within 50 iterations at a learning rate of 0.3 "
+            "all images get one answer; DP-FedAvg with 25 local steps errs 2.7 % there with 0.1, "
+            "and 2.3 % with 0.3 and a network of twice the width",
         )
     ],
 )
