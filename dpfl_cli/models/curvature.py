@@ -247,9 +247,11 @@ def precondition(values: Tensor, matrices: Tensor, width: int) -> Tensor:
       values: [R, ..., d] plain values, d a multiple of p = `width`.
       matrices: [R, p, p] symmetric P.
     """
-    rows = values.reshape(len(values), -1, width)
+    rows, matrices = values.reshape(len(values), -1, width), matrices.to(values.dtype)
+    if rows.shape[1] <= PRECONDITIONED:  # run by run: a BLAS rounds a few rows otherwise in company
+        return torch.cat(list(map(product, rows.split(1), matrices.split(1)))).view(values.shape)
     result = torch.empty_like(rows)
-    for own, matrix, out in zip(rows, matrices.to(values.dtype), result, strict=True):
+    for own, matrix, out in zip(rows, matrices, result, strict=True):
         whole = len(own) // PRECONDITIONED * PRECONDITIONED
         for part in (slice(0, whole), slice(whole, len(own))):
             left = own[part].reshape(-1, min(PRECONDITIONED, max(len(own[part]), 1)), width)

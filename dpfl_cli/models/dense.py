@@ -111,7 +111,7 @@ class Dense(Objective):
         width = cls.layers_for(settings, info)[0].width
         return cls.dtype_of(settings).itemsize * info.records * width
 
-    @property
+    @cached_property
     def l2(self) -> Tensor:
         """[R] the weight of the regulariser."""
         weight = getattr(self.settings, "l2", 0.0)
@@ -161,9 +161,14 @@ class Dense(Objective):
         """As the contract; infinite for a record whose gradient is not finite."""
         return client_values(self._squared_norms(opened(parameters), batch))
 
+    @cached_property
+    def _free(self) -> bool:
+        """Whether there is no regulariser, on a CPU (asking a GPU would wait for it)."""
+        return self.device.type == "cpu" and not bool(self.l2.any())
+
     def regulariser_gradient(self, parameters: Tensor) -> Tensor:
         """l2 w."""
-        if self.device.type == "cpu" and not self.l2.any():  # zeros that take no memory
+        if self._free:  # zeros that take no memory
             return torch.zeros_like(parameters[..., :1]).expand_as(parameters)
         return self.l2.reshape(-1, *[1] * (parameters.dim() - 1)) * parameters
 

@@ -228,21 +228,18 @@ class ReleaseLog:
         """[R] how many releases were made in these rounds."""
         return self.counts[self._runs, rounds - 1]
 
-    def charge(
-        self, rounds: np.ndarray, charged: np.ndarray, sensitivity: Tensor, size: int
-    ) -> None:
+    def charge(self, rounds: np.ndarray, charged: np.ndarray, largest: Tensor, size: int) -> None:
         """One release, for the runs of the mask `charged` [R].
 
         Args:
-          sensitivity: [R], or [R, M] where clients differ (the largest counts); not read before the
-            end, so that nothing waits for a device.
+          largest: [R] the largest sensitivity among the clients; not read before the end, so that
+            nothing waits for a device.
           size: numbers that each client sends for it, unless it is part of a message sent before.
         """
         sent = charged & (self.made(rounds) == 0) if self.one_message else charged
         self.floats += size * sent
         self.counts[self._runs, rounds - 1] += charged
         self.latest = np.where(charged, rounds, self.latest)
-        largest = sensitivity if sensitivity.dim() == 1 else sensitivity.amax(dim=1)
         low, high = self._range or (largest.clone(), largest)
         self._range = torch.minimum(low, largest), torch.maximum(high, largest)
 

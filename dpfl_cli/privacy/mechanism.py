@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ class Call:
     address: np.ndarray
     sensitivity: Tensor
 
-    @property
+    @cached_property
     def largest(self) -> Tensor:
         """[R] the largest sensitivity among the clients."""
         return self.sensitivity if self.sensitivity.dim() == 1 else self.sensitivity.amax(dim=1)
@@ -319,9 +320,10 @@ class Mechanism(ABC):
         if self.trust != "none":
             self._provenance.check(spec, values, rounds, number, self._site.setups)
         sensitivity = values.sensitivity(self._site.setup.relation)
-        log.charge(rounds, charged, sensitivity, values.shape[-1] if values.is_vector else 1)
         address = rounds * spec.per_round + np.minimum(number, spec.per_round - 1)
-        return Call(spec, values, log.noise(rounds), address, sensitivity)
+        call = Call(spec, values, log.noise(rounds), address, sensitivity)
+        log.charge(rounds, charged, call.largest, values.shape[-1] if values.is_vector else 1)
+        return call
 
     def _mean(self, values: Bounded) -> Tensor:
         """[R, d] or [R] the sum over those that take part, divided by the public number of them."""
