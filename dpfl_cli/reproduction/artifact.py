@@ -79,6 +79,7 @@ class Size:
       seeds: how many, 0, 1, ...; fixed before any result.
       minutes: on two cores, of what is not done yet.
       note: what is smaller than in the paper, in words.
+      cells: which part of the paper's cells it has, where not all: "4 of 9 epsilons".
       full: this is the paper's size, or size plays no part; by default at scale=paper. Otherwise
         verdicts are "at reduced size".
     """
@@ -87,6 +88,7 @@ class Size:
     minutes: float
     note: str = ""
     full: bool | None = None
+    cells: str = ""
 
 
 SEARCH_SEEDS = (1000, 1001)  # of a search's two stages; the seeds of a size are 0, 1, ...

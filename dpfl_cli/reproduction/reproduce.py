@@ -65,7 +65,7 @@ class Job:
 
     @property
     def horizon(self) -> str:
-        """How far it is tested: rounds, training records, clients, seeds."""
+        """How far it is tested: rounds, training records, clients, seeds, part of the cells."""
         plans = [cell.plan for cell in self.cells] if self.plans else []
         numbers = {
             "round": [plan.last_round for plan in plans],
@@ -73,7 +73,8 @@ class Job:
             "client": [plan.clients for plan in plans],
             "seed": [len(self.artifact.seeds(self.scale, cell.run)) for cell in self.cells],
         }
-        return ", ".join(_range(many, what) for what, many in numbers.items() if plans)
+        ranges = ", ".join(_range(many, what) for what, many in numbers.items() if plans)
+        return "; ".join(filter(None, [ranges, self.artifact.size(self.scale).cells]))
 
     @property
     def data(self) -> list[str]:

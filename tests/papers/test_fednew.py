@@ -27,6 +27,26 @@ def test_searches_stay_within_the_grids_of_table_7(artifact: Artifact, scale: Sc
             assert value in grid.get(PARAMETER_OF.get(label, label), [value]), (label, value)
 
 
+E9, E6 = (0.1, 0.3, 0.5, 0.7, 1, 2, 3, 8, 10), (0.1, 0.5, 1, 2, 3, 10)  # the paper's
+PRINTED = {"fig6": E6[2:]}  # user level, from 1 on
+CLIENTS = {"table5": 5, "table8": 4, "table11": 4}  # numbers of clients in the table; others 5
+
+
+@pytest.mark.parametrize("artifact", RECORD_LEVEL + USER_LEVEL, ids=lambda one: one.id)
+def test_the_papers_size_says_which_part_of_the_cells_it_has(artifact: Artifact) -> None:
+    runs, said = [*artifact.runs("paper")], artifact.size("paper").cells
+    table = artifact.id.startswith("table")
+    printed = PRINTED.get(artifact.id, E9 if table else E6)
+    epsilons = {run.labels["eps"] for run in runs}
+    inside = epsilons & {*printed}
+    parts = [f"{len(inside)} of {len(printed)} epsilons"] if len(inside) < len(printed) else []
+    parts += ["and 8"] if epsilons > inside else []
+    if table:
+        run, of = len({run.labels["clients"] for run in runs}), CLIENTS.get(artifact.id, 5)
+        parts += [f"{run} of {of} numbers of clients"] if run < of else []
+    assert said == ", ".join(parts)
+
+
 def test_crossing_is_the_first_place_at_or_above_the_target() -> None:
     assert crossing([1, 3, 2], 3, [10, 20, 30]) == 20
     assert crossing([1, 3, 2], 4, [10, 20, 30]) == float("inf")

@@ -32,6 +32,7 @@ from dpfl_cli.reproduction.api import (
     Rows,
     Run,
     Scale,
+    Size,
     Table,
     above,
     between,
@@ -661,6 +662,12 @@ def test_the_index_says_what_a_larger_size_changed(published: Path) -> None:
     assert "<code>gap</code>: 1 [0.5, 1.5], 4 seeds; then -2 [-inf, -1], 9 seeds" in front
     shutil.rmtree(large)
     assert "| demo/one |" not in index_md(published)
+
+
+def test_a_size_with_part_of_the_papers_cells_says_so(outputs: Path) -> None:
+    size = Size(3, 0.1, cells="3 of 5 clip norms")
+    (job,) = prepare([changed(sizes={"quick": size})], "quick", RunStore(outputs))
+    assert job.horizon.endswith(" seeds; 3 of 5 clip norms")
 
 
 def test_a_run_that_two_artifacts_share_is_counted_once_in_their_hours(published: Path) -> None:

@@ -44,6 +44,7 @@ def compared(
     minutes: tuple[float, float],
     *,
     seeds: tuple[int, int] = (1, 5),
+    part: str = "",
     side: Sequence[str] = ("task",),
     epsilons: Mapping[str, Sequence[float]] = OF_CURVES,
     points: Points = search,
@@ -56,6 +57,7 @@ def compared(
       places: where the search is made at a scale.
       notes_of_sizes: what is smaller than in the paper, at quick and paper.
       minutes: at quick and paper.
+      part: of the paper's cells at scale=paper, where not all are run.
       seeds: at quick and paper; where these are three, two cells of a grid go on to full size.
       side: labels of the places.
       points, level: of a method's grid, and what it is, at record level or user level.
@@ -87,7 +89,7 @@ def compared(
         source=source,
         sizes=sized(
             Size(seeds[0], minutes[0], notes_of_sizes[0]),
-            Size(seeds[1], minutes[1], notes_of_sizes[1]),
+            Size(seeds[1], minutes[1], notes_of_sizes[1], cells=part),
         ),
         runs=runs,
         measures=measures,

@@ -190,10 +190,10 @@ table5 = by_clients(
     (
         "9400 training and 2350 test images, delta 1 / 9400, 70 rounds; a scaled-down search, "
         "2 epsilons, 2 numbers of clients",
-        "all records and rounds, three seeds; 5 of 9 epsilons and 3 of 5 numbers of clients; a "
-        "staged search",
+        "all records and rounds, three seeds; a staged search",
     ),
     (0.8, 75),
+    part="5 of 9 epsilons, 3 of 5 numbers of clients",
     seeds=(1, 3),
     epsilons=OF_DIFFERING,
     title="Test accuracy on federated EMNIST (MNIST and Fashion-MNIST stand in) after the last "

@@ -55,9 +55,9 @@ def wide(
         WIDE,
         (0.4, 80),
         (fewest, 500),
-        "all records and rounds, three seeds; 4 of 9 epsilons and 2 of 5 numbers of clients; a "
-        "staged search",
+        "all records and rounds, three seeds; a staged search",
         " with 512 principal components",
+        part=f"4 of 9 epsilons, 2 of {5 if fewest == 20 else 4} numbers of clients",
         seeds=(1, 3),
         epsilons=OF_WIDE,
         title=f"Test accuracy on {data}, wide features, after the last round, record level",

@@ -261,6 +261,7 @@ fig6 = at_user_level(
     on(DIFFERING),
     differing("epsilon 1, 3 and 10, of the paper's from 1 on all but 2"),
     (1.6, 58),
+    part="3 of 4 epsilons",
     seeds=(1, 3),
     epsilons={"smoke": (1.0,), "quick": (1.0, 10.0), "paper": (1.0, 3.0, 10.0)},
     title="Test accuracy over rounds, user level, clients that differ (EMNIST: MNIST and "
@@ -384,7 +385,8 @@ fig8 = beside_fedfc(
     "wide",
     (1.4, 67),
     OF_WIDE_IMAGES,
-    "2 epsilons, three seeds; a staged search",
+    "three seeds; a staged search",
+    part="2 of 6 epsilons",
     seeds=(1, 3),
     epsilons={**OF_WIDE, "paper": (0.5, 10.0)},
 )
