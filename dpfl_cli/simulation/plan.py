@@ -48,10 +48,13 @@ ROOT = ("seed", "rounds")
 MOST = 10**9  # of clients, records, steps or whatever a component counts
 IGNORED = ("hints", "scale")  # they act on other keys while the config is composed
 WITHOUT_COMPONENTS = (  # slow to import, needed by few commands
+    "dpfl_cli.data.normal_loops",
     "dpfl_cli.privacy.auditing",
     "dpfl_cli.models.cnn_kernel",
+    "dpfl_cli.models.cnn_layers",
     "dpfl_cli.models.layer_kernel",
     "dpfl_cli.models.layer_loops",
+    "dpfl_cli.models.vector_code",
     "dpfl_cli.models.vectors",
 )
 
