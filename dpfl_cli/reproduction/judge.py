@@ -31,6 +31,7 @@ NOT_RUN = "not run at this size"
 REDUCED = "at reduced size"
 STANDINS = "on stand-ins"  # every comparison; or
 PARTLY = "on stand-ins in part"
+IN_SPREAD, NEAR = "cells within the paper's spread", "within 5 % of its number"
 OF_CLAIM = ("id", "text", "source", "ours", "invariant", "prior", "note")
 GROUPS = {  # of claims, as they are counted
     "paper": "The papers' claims, at their sizes",
@@ -251,8 +252,8 @@ def numbers_line(artifact: Artifact, rows: pd.DataFrame) -> str:
     spread = found[found["paper_std"].notna()]
     within = int((spread["difference"].abs() <= spread["paper_std"]).sum())
     near = int((found["difference"].abs() <= 0.05 * found["paper"].abs()).sum())
-    parts = [f"{within} of {len(spread)} cells within the paper's spread"] if len(spread) else []
-    parts.append(f"{near} of {len(found)} within 5 % of its number")
+    parts = [f"{within} of {len(spread)} {IN_SPREAD}"] if len(spread) else []
+    parts.append(f"{near} of {len(found)} {NEAR}")
     factor = math.exp(found["ratio"].dropna().map(math.log).abs().median())
     if math.isfinite(factor):
         apart = f"{100 * (factor - 1):.1f} %" if factor < 2 else f"a factor of {factor:.2g}"

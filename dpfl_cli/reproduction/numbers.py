@@ -23,7 +23,7 @@ from dpfl_cli.reproduction.measure import (
     Where,
 )
 from dpfl_cli.reproduction.rows import fitting
-from dpfl_cli.simulation.results import privacy_report
+from dpfl_cli.simulation.results import paper_price, privacy_statement
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunRecord
 
@@ -206,6 +206,9 @@ def _planned(name: str, measure: Measure, labels: Mapping[str, Any], plan: Plan)
         plan.accountant_object() if own else accountant(measure.accountant, dict(measure.options))
     )
     ledger, words = plan.ledger(), ""
+    stated = privacy_statement(plan, ledger)
+    if plan.dp.trust != "none":
+        stated |= paper_price(plan, ledger)
     if measure.part == "convention":
         if plan.dp.convention is None:
             raise ConfigError(f"measure {name}: part=convention needs runs with dp.convention")
@@ -214,7 +217,7 @@ def _planned(name: str, measure: Measure, labels: Mapping[str, Any], plan: Plan)
     value = math.nan if found.epsilon is None else found.epsilon
     if measure.round_up is not None and found.epsilon is not None:
         value = rounded_up(found.epsilon, measure.round_up)
-    about = privacy_cells(privacy_report(plan, plan.ledger())) | {
+    about = privacy_cells(stated) | {
         "epsilon": found.epsilon,
         "epsilon_reason": found.reason,
         "accountant": found.accountant,

@@ -21,7 +21,15 @@ from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.folder import Made, folders, publish
 from dpfl_cli.reproduction.grid import commands
-from dpfl_cli.reproduction.judge import GROUPS, NOT_RUN, PARTLY, STANDINS, Verdict
+from dpfl_cli.reproduction.judge import (
+    GROUPS,
+    IN_SPREAD,
+    NEAR,
+    NOT_RUN,
+    PARTLY,
+    STANDINS,
+    Verdict,
+)
 from dpfl_cli.reproduction.measure import MEASURE, ROUND
 from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.templating import MARKDOWN, template
@@ -223,6 +231,16 @@ def totals(shown: Iterable[Shown]) -> Counts:
     return {group: {name: found[group, name] for name in FINDINGS} for group in COUNTED}
 
 
+def numbers(shown: Iterable[Shown]) -> str:
+    """How many numbers of all these pages are near the papers', of those that they compare."""
+    lines, texts = "; ".join(one.made.numbers for one in shown), []
+    for what in (IN_SPREAD, NEAR):
+        found = re.findall(rf"(\d+) of (\d+) {what}", lines)
+        near, all_of = (sum(map(int, column)) for column in zip(("0", "0"), *found, strict=True))
+        texts.append(f"{near} of {all_of} {what}")
+    return "; ".join(texts)
+
+
 def hours(shown: Iterable[Shown]) -> str:
     """What all runs of artifacts took, a run that several of them share once; on GPUs apart."""
     runs = {run["id"]: run for one in shown for run in one.made.manifest["runs"]}
@@ -241,7 +259,7 @@ def partly(shown: Iterable[Shown]) -> int:
 
 def _template(name: str) -> Callable[..., str]:
     known = {"groups": COUNTED, "findings": FINDINGS, "totals": totals, "budget": BUDGET}
-    known |= {"partly": partly, "hours": hours}
+    known |= {"partly": partly, "hours": hours, "numbers": numbers}
     return partial(template(name), **known, changed=CHANGED, interval=interval_text)
 
 

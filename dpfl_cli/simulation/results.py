@@ -73,6 +73,25 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str
 
     Priced here once, for result.json; reports and tables read it there.
     """
+    report = privacy_statement(plan, ledger, failed)
+    if "epsilon_reason" in report:
+        return report
+    accountant = plan.accountant_object()
+    honest = price(ledger, accountant, plan.dp.delta)
+    report |= {"epsilon": honest.epsilon, "vacuous": honest.vacuous}
+    if honest.epsilon is None:
+        report["epsilon_reason"] = honest.reason
+    report |= paper_price(plan, ledger)
+    seen = central(ledger, plan.clients, accountant, plan.dp.delta)
+    if plan.dp.trust == "local" and seen is not None:
+        report["epsilon_central"] = {"reading": _reading(plan), **seen}
+    if plan.dp.trust == "secure_aggregation" and ledger.releases and proof_gap(plan) is None:
+        report["collusion"] = collusion(ledger, plan.clients, accountant, plan.dp.delta)
+    return report
+
+
+def privacy_statement(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str, Any]:
+    """What is stated of a ledger's privacy beside prices; why it has none, where that is known."""
     report: dict[str, Any] = {
         "epsilon": None,
         "delta": plan.dp.delta,
@@ -99,23 +118,18 @@ def privacy_report(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[str
         report["calibration"] = set_by
     if failed or plan.dp.trust == "none":  # also where nothing happened to be released
         report["epsilon_reason"] = "the run failed" if failed else "not private"
-        return report
-    accountant = plan.accountant_object()
-    honest = price(ledger, accountant, plan.dp.delta)
-    report |= {"epsilon": honest.epsilon, "vacuous": honest.vacuous}
-    if honest.epsilon is None:
-        report["epsilon_reason"] = honest.reason
-    convention = plan.dp.convention or getattr(plan.algorithm.target, "convention", None)
-    if convention is not None and plan.sampling is None:
-        part, words = priced_part(convention, ledger)
-        value = price(part, accountant, plan.dp.delta).epsilon if part.releases else None
-        report["epsilon_paper"] = {"value": value, "convention": words}
-    seen = central(ledger, plan.clients, accountant, plan.dp.delta)
-    if plan.dp.trust == "local" and seen is not None:
-        report["epsilon_central"] = {"reading": _reading(plan), **seen}
-    if plan.dp.trust == "secure_aggregation" and ledger.releases and proof_gap(plan) is None:
-        report["collusion"] = collusion(ledger, plan.clients, accountant, plan.dp.delta)
     return report
+
+
+def paper_price(plan: Plan, ledger: Ledger) -> dict[str, Any]:
+    """The epsilon of a ledger under its paper's convention; {} where there is none."""
+    convention = plan.dp.convention or getattr(plan.algorithm.target, "convention", None)
+    if convention is None or plan.sampling is not None:
+        return {}
+    part, words = priced_part(convention, ledger)
+    accountant = plan.accountant_object()
+    value = price(part, accountant, plan.dp.delta).epsilon if part.releases else None
+    return {"epsilon_paper": {"value": value, "convention": words}}
 
 
 def _guarantee(plan: Plan, ledger: Ledger) -> str:

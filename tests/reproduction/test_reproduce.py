@@ -21,6 +21,7 @@ from dpfl_cli import papers
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.errors import ConfigError, DataError, StoreError
 from dpfl_cli.reproduction import judge as judging
+from dpfl_cli.reproduction import numbers
 from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
@@ -53,6 +54,7 @@ from dpfl_cli.reproduction.reproduce import prepare, reproduce
 from dpfl_cli.reproduction.rows import matching
 from dpfl_cli.reproduction.search import Found
 from dpfl_cli.reproduction.tables import from_csv, rows_of, to_csv
+from dpfl_cli.simulation import results
 from dpfl_cli.simulation.store import RunStore
 from tests.reproduction.requests import FILE, digest
 from tests.reproduction.small import BASE, DEMO, ONE, runs
@@ -107,6 +109,22 @@ def test_rows_are_what_the_runs_say(outputs: Path, rows: Rows) -> None:
     ratio = np.divide(last["fedexp", 0.3], last["fedavg", 0.3])
     assert list(rows("ratio", clip=0.3).values) == pytest.approx(list(ratio))
     assert rows.value("clients", method="fedexp", clip=0.1) == 40
+
+
+def test_a_plan_is_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = next(one for one in cells(ONE, "quick") if one.run.labels["method"] == "fedavg")
+    priced = []
+    for module in (numbers, results):
+        known = module.price
+        monkeypatch.setattr(
+            module, "price", lambda *given, known=known: priced.append(given) or known(*given)
+        )
+    (row,) = numbers.numbers_of(ONE, [cell], {}, ["epsilon"])
+    assert len(priced) == 1
+    whole = results.privacy_report(cell.plan, cell.plan.ledger())
+    assert {name: row[name] for name in ("epsilon", "trust", "guarantee", "releases")} == {
+        name: whole[name] for name in ("epsilon", "trust", "guarantee", "releases")
+    }
 
 
 def test_means_and_spreads_are_over_seeds(rows: Rows) -> None:
@@ -682,6 +700,19 @@ def test_a_run_that_two_artifacts_share_is_counted_once_in_their_hours(published
     assert "- demo: 3 of 3 at `scale=paper`, hours: 1.00 and 1.00 on a GPU\n" in index
     assert index.count(" | 1.00 | ") == 2
     assert index.count(" | 1.00 on a GPU | ") == 1
+
+
+def test_the_index_counts_the_cells_of_all_pages(published: Path) -> None:
+    said = (
+        "1 of 2 cells within the paper's spread; {} of {} within 5 % of its number; in the median"
+    )
+    for name, line in (("one", said.format(3, 7)), ("two", said.format(0, 4)), ("three", "")):
+        folder = published / "demo" / name / "paper"
+        shutil.copytree(published / "demo/one/quick", folder)
+        content = json.loads((folder / "claims.json").read_text())
+        (folder / "claims.json").write_text(json.dumps(content | {"numbers": line}))
+    total = "2 of 4 cells within the paper's spread; 3 of 11 within 5 % of its number"
+    assert f"Numbers beside the paper's, at its size: {total}.\n" in index_md(published)
 
 
 def test_what_is_missing_is_told(published: Path, tmp_path: Path) -> None:
