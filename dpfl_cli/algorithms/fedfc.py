@@ -86,10 +86,10 @@ def releases(
       gradient, covariance: what each is, and its sensitivity.
     """
     share, rounds = settings.covariance_share, run.rounds
-    first = later = None
+    first = rest = None
     if settings.budget == "fraction":
         first = np.full(rounds, 1.0 / math.sqrt(share * (rounds + 1)))
-        later = np.full(rounds, math.sqrt(rounds / ((1.0 - share) * (rounds + 1))))
+        rest = np.full(rounds, math.sqrt(rounds / ((1.0 - share) * (rounds + 1))))
     elif share != SHARE:
         raise ConfigError(
             f"algorithm.covariance_share={share:g}: algorithm.budget=equal_sigma has no shares and "
@@ -99,7 +99,7 @@ def releases(
     note = f"once, at the start: {covariance}"
     return [
         ReleaseSpec("covariance", shape="matrix", made=once, factors=first, note=note),
-        ReleaseSpec("gradient", factors=later, note=gradient),
+        ReleaseSpec("gradient", factors=rest, note=gradient),
     ]
 
 

@@ -92,7 +92,7 @@ class LauncherSettings(Settings):
 
     Attributes:
       memory: bytes, as a number or a text such as 4GiB or 500MB.
-      metric: what a sweeper is told of each run.
+      metric: what a sweeper is given of each run.
     """
 
     memory: Annotated[ByteSize, Field(gt=0)] | None = Field(

@@ -24,7 +24,7 @@ def on_device(
     return tensor.to(device=device, dtype=dtype or tensor.dtype, non_blocking=True)
 
 
-def told(values: Tensor) -> Any:
+def host_numbers(values: Tensor) -> Any:
     """The numbers of a device on the host, which waits for it: for what is kept once the first
     round has found it, or is asked seldom.
     """

@@ -26,7 +26,7 @@ from dpfl_cli.data.loading import (
     Pair,
     Pairs,
     fraction_of,
-    later,
+    lazy_records,
     own_paths,
     unit_rows,
     used,
@@ -145,7 +145,7 @@ class LibsvmDataset(Kept):
             classes=classes,
             records=used(cls.name, "records", settings.records, size - held, note),
         )
-        train, test = later(lambda: _records(read(), dimension, settings))
+        train, test = lazy_records(lambda: _records(read(), dimension, settings))
         return Dataset(info, train, test if held or paths[1:] else None)
 
 

@@ -71,7 +71,7 @@ Pair = tuple[np.ndarray, np.ndarray]  # features and targets
 Pairs = tuple[Pair, Pair]  # of training and of test records
 
 
-def later(make: Callable[[], Sequence[Pair]]) -> tuple[Records, Records]:
+def lazy_records(make: Callable[[], Sequence[Pair]]) -> tuple[Records, Records]:
     """Training and test records, made when one of them is first looked at."""
     made = cache(make)
 
@@ -97,7 +97,7 @@ def drawn_later(
         parts = (zip(*clients, strict=True) for clients in zip(*draw(), strict=True))
         return [(np.concatenate(features), np.concatenate(targets)) for features, targets in parts]
 
-    records, tests = later(together)
+    records, tests = lazy_records(together)
     natural, test_natural = (np.repeat(np.arange(len(counts)), counts) for counts in (train, test))
     known = tests if any(test) else None
     return Dataset(info, records, known, natural, test_natural=test_natural)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfl_cli.data.devices import on_device, told
+from dpfl_cli.data.devices import host_numbers, on_device
 from dpfl_cli.models.records import one_thread, product, shared_product
 
 Curvature = Literal["hessian", "covariance"]
@@ -148,7 +148,7 @@ def conjugate_gradients(apply: Callable[[Tensor], Tensor], right: Tensor) -> Ten
     often = ASKED.get(right.device.type, SELDOM)
     for step in range(2 * right.shape[-2] * right.shape[-1]):
         active = squared > goal
-        if step % often == 0 and not told(active.any()):
+        if step % often == 0 and not host_numbers(active.any()):
             break
         applied = apply(direction)
         pace = torch.where(active, squared / _inner(direction, applied), 0.0)

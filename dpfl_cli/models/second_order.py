@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfl_cli.data.devices import told
+from dpfl_cli.data.devices import host_numbers
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.curvature import (
     TOLERANCE,
@@ -143,7 +143,7 @@ class SecondOrder(SingleLayer):
             return [np.inf] * self.runs
         seen = self._seen.get(name)
         if seen is None or seen[0] is not setting or seen[1] != setting._version:
-            seen = self._seen[name] = setting, setting._version, told(setting)
+            seen = self._seen[name] = setting, setting._version, host_numbers(setting)
         return seen[2]
 
     def _curved(

@@ -15,7 +15,7 @@ from dpfl_cli.reproduction.numbers import rounded_up
 from dpfl_cli.reproduction.rows import Place, Rows, in_order, matching, records
 from dpfl_cli.reproduction.search_page import search_section
 from dpfl_cli.reproduction.templating import table_row, template
-from dpfl_cli.reproduction.verdict import TOLD_APART, interval_text
+from dpfl_cli.reproduction.verdict import EQUAL_VARIANCES, interval_text
 
 DASH = "–"
 LARGE = 1e6  # from here on a number with decimals has four significant digits and an exponent
@@ -23,7 +23,7 @@ FAR = 10  # a factor from which on a ratio says more than a difference in percen
 EDGE = " (edge)"  # beside a chosen cell on the edge of its grid
 POOLING = (
     "An interval's variance is pooled over the comparisons of one measure where Bartlett's test "
-    f"at {100 * TOLD_APART:.0f} % does not tell their spreads apart; elsewhere it is the "
+    f"at {100 * EQUAL_VARIANCES:.0f} % does not tell their spreads apart; elsewhere it is the "
     "comparison's own (`freedom` in claims.json: degrees of freedom)."
 )
 Cell = dict[str, Any]

@@ -35,7 +35,7 @@ from dpfl_cli.config.errors import ConfigError
 LEVEL = 0.95
 TAIL = (1 - LEVEL) / 2  # of one side
 FEWEST, FEWEST_OF_SHAPES = 3, 5  # seeds
-TOLD_APART = 0.25  # level of the test of equal variances (Bancroft 1964: pool if not rejected)
+EQUAL_VARIANCES = 0.25  # level of the test of equal variances (Bancroft 1964: pool if not rejected)
 MANY = 1000  # seeds beyond which nobody will decide it
 Finding = Literal["holds", "fails", "undecided"]
 HOLDS: Finding = "holds"
@@ -295,7 +295,7 @@ def _plain(value: float) -> float | str:
 
 def pooled(comparisons: Iterable[Comparison]) -> Variances:
     """Group -> variance of one seed's difference, and its degrees of freedom; only of groups whose
-    spreads are not told apart (Bartlett's test at `TOLD_APART`).
+    spreads are not told apart (Bartlett's test at `EQUAL_VARIANCES`).
     """
     from scipy.stats import bartlett  # importing it takes a third of a second
 
@@ -312,7 +312,7 @@ def pooled(comparisons: Iterable[Comparison]) -> Variances:
             alike = (
                 len(members) == 1
                 or variance == 0
-                or bartlett(*(one.differences for one in members)).pvalue > TOLD_APART
+                or bartlett(*(one.differences for one in members)).pvalue > EQUAL_VARIANCES
             )
         if alike:
             found[group] = variance, total

@@ -87,7 +87,7 @@ def execute(
     began = time.time()
     outcomes, waiting = look_up(plans, store, progress)
     prepare_data(waiting, progress)
-    told = False
+    said = False
     with deferred_interrupt(progress) if stop is None else contextlib.nullcontext(stop) as stopping:
         while waiting:
             elsewhere: list[Plan] = []
@@ -103,9 +103,9 @@ def execute(
                     outcomes |= late
                     for outcome in _run(fresh, store, progress, stopping):
                         outcomes[outcome.plan.id] = outcome
-            if elsewhere and not told:
+            if elsewhere and not said:
                 progress.say(f"{len(elsewhere)} runs are made by another process: waiting for them")
-                told = True
+                said = True
             if len(elsewhere) == len(waiting):
                 if stopping():
                     raise KeyboardInterrupt

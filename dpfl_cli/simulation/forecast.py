@@ -29,9 +29,9 @@ def forecast(plans: Sequence[Plan], store: RunStore) -> list[str]:
         return lines
     together = stacks(missing)
     largest = max(
-        min(len(stack), fitting(stack[0], later)) * bytes_per_run(stack[0], later)
+        min(len(stack), fitting(stack[0], after_first)) * bytes_per_run(stack[0], after_first)
         for stack in together
-        for later in (False, True)
+        for after_first in (False, True)
     )
     lines.append(
         f"stacks: {len(together)} (runs in the largest {max(map(len, together))}); "

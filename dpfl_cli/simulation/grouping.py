@@ -41,7 +41,7 @@ def stacks(plans: Sequence[Plan]) -> list[list[Plan]]:
     most = min(MOST_RUNS, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // FILES))
     for group in groups(plans):
         _check_memory(group[0])
-        cut += _parts(group, min(fitting(group[0], later=True), most))
+        cut += _parts(group, min(fitting(group[0], after_first=True), most))
     return cut
 
 
@@ -54,16 +54,16 @@ def openings(members: Sequence[Member]) -> list[list[Member]]:
         return []
     plan = fresh[0].plan
     size = fitting(plan)
-    if bytes_per_run(plan) == bytes_per_run(plan, later=True) or len(fresh) <= size:
+    if bytes_per_run(plan) == bytes_per_run(plan, after_first=True) or len(fresh) <= size:
         return []
     return _parts(fresh, size)
 
 
-def fitting(plan: Plan, later: bool = False) -> int:
-    """How many runs like this one fit in the memory budget, at least 1; `later`: as in
+def fitting(plan: Plan, after_first: bool = False) -> int:
+    """How many runs like this one fit in the memory budget, at least 1; `after_first`: as in
     `bytes_per_run`.
     """
-    return max(1, memory_budget(plan) // bytes_per_run(plan, later))
+    return max(1, memory_budget(plan) // bytes_per_run(plan, after_first))
 
 
 def _parts(given: list[T], size: int) -> list[list[T]]:
@@ -107,12 +107,13 @@ def memory_budget(plan: Plan, workers: int = 1) -> int:
     return max(min(free // 2 // workers, MOST_BYTES), 1)
 
 
-def bytes_per_run(plan: Plan, later: bool = False) -> int:
+def bytes_per_run(plan: Plan, after_first: bool = False) -> int:
     """An upper estimate of what one run of a stack holds at once: values [M, d], and what the model
     works in.
 
     Args:
-      later: in rounds after the first, which need no covariances that are released in it alone.
+      after_first: in rounds after the first, which need no covariances that are released in it
+        alone.
     """
     model = plan.model.target
     dtype = getattr(model, "dtype", torch.float64)  # the larger one where its settings decide
@@ -122,6 +123,6 @@ def bytes_per_run(plan: Plan, later: bool = False) -> int:
         size = model.features_of(plan.model.settings, plan.info)
         matrices = [spec for spec in plan.specs if spec.shape == "matrix"]
         once = matrices and not any(spec.occurs(plan.rounds)[1:].any() for spec in matrices)
-        triangles = 0 if later and once else plan.rows * size * (size + 1) // 2
+        triangles = 0 if after_first and once else plan.rows * size * (size + 1) // 2
         values += COVARIANCES * dtype.itemsize * (triangles + size**2)
     return int(values + model.workspace(plan.model.settings, plan.info, plan.rows))

@@ -171,7 +171,7 @@ class RunStore:
         return RunRecord(run_id, folder) if os.path.lexists(folder) else None
 
     def whole(self, run_id: str, say: Callable[[str], None] | None = None) -> RunRecord | None:
-        """The published run if every file is what was published; `say` is told of damage."""
+        """The published run if every file is what was published; `say` is called on damage."""
         record = self.find(run_id)
         try:
             if record is not None:

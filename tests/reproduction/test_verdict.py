@@ -16,9 +16,9 @@ from scipy import stats
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.verdict import (
+    EQUAL_VARIANCES,
     FAILS,
     HOLDS,
-    TOLD_APART,
     UNDECIDED,
     Comparison,
     Sample,
@@ -222,4 +222,4 @@ def test_cells_of_like_noise_are_pooled_over_a_measure() -> None:
     noisy, flat = above(sample([9.0, 0.0, -5.0]), 0.0), above(sample([1.0, 1.0, 1.0]), 0.0)
     assert pooled([one, noisy]) == pooled([one, flat]) == {}
     assert pooled([flat]) == {flat.group: (0.0, 2)}
-    assert stats.bartlett([1.0, 1.1, 0.9], [9, 0, -5]).pvalue < TOLD_APART
+    assert stats.bartlett([1.0, 1.1, 0.9], [9, 0, -5]).pvalue < EQUAL_VARIANCES

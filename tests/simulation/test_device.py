@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.device_draws import DeviceDraws, Draw, address_hash
-from dpfl_cli.data.devices import told
+from dpfl_cli.data.devices import host_numbers
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models import client_side, curvature, second_order
 from dpfl_cli.privacy import client_values, mechanism, solves
@@ -84,10 +84,10 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     by conjugate gradients, which find that they go on, and the next time that they do not.
     """
     monkeypatch.setattr(stack, "pick_device", lambda name: torch.device("meta"))
-    numbers = lambda values: [4.0] * len(values) if FIRST else told(values)
-    monkeypatch.setattr(second_order, "told", numbers)
+    numbers = lambda values: [4.0] * len(values) if FIRST else host_numbers(values)
+    monkeypatch.setattr(second_order, "host_numbers", numbers)
     goes_on = cycle((True, False))
-    monkeypatch.setattr(curvature, "told", lambda value: next(goes_on))
+    monkeypatch.setattr(curvature, "host_numbers", lambda value: next(goes_on))
     for room in (client_side, client_values, mechanism):  # `Waits` looks on, as nobody else may
         monkeypatch.setattr(room, "refuse_watchers", lambda: None)
 
@@ -360,7 +360,7 @@ def test_rounds_on_a_gpu(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> Non
     """The rows of a CPU; and after the first round nothing waits but conjugate gradients, which ask
     every sixteenth step whether to go on.
     """
-    monkeypatch.setattr(curvature, "told", _told_all_the_same)
+    monkeypatch.setattr(curvature, "host_numbers", _told_all_the_same)
     unit, problems = METHODS[algorithm]
     for problem in problems:
         words = [
@@ -414,7 +414,7 @@ def _told_all_the_same(values: torch.Tensor) -> Any:
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("default")
     try:
-        return told(values)
+        return host_numbers(values)
     finally:
         torch.cuda.set_sync_debug_mode(mode)
 

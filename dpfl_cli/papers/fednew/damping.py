@@ -69,7 +69,10 @@ def favourites(rows: Rows, rounds: Sequence[int]) -> list[tuple[float, float]]:
     return [rows.best("curve", "alpha", "rho", **at) for at in places(rows, rounds)]
 
 
-LATER = {"from round 30 on": {"rounds": ROUNDS[2:]}, "after round 70": {"rounds": ROUNDS[-1:]}}
+LAST_ROUNDS = {
+    "from round 30 on": {"rounds": ROUNDS[2:]},
+    "after round 70": {"rounds": ROUNDS[-1:]},
+}
 
 
 def rho(rows: Rows, rounds: Sequence[int] = ROUNDS) -> Comparisons:
@@ -187,11 +190,11 @@ def pairs_of(
         ],
         figures=[Figure("heatmap", "rho", y="alpha", measures="accuracy", panels="clients")],
         claims=[
-            claim(place, readings=LATER)(rho),
+            claim(place, readings=LAST_ROUNDS)(rho),
             claim(
                 place,
                 note="where rho is much larger than alpha the choice of alpha is a tie",
-                readings=LATER,
+                readings=LAST_ROUNDS,
             )(alpha),
             Claim(
                 "top_three",
