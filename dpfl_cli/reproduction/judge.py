@@ -224,8 +224,8 @@ def count_verdicts(verdicts: Sequence[Verdict]) -> str:
 
 def beside(artifact: Artifact, rows: pd.DataFrame) -> pd.DataFrame:
     """The averaged rows that have a paper's number, but for times, which are another machine's:
-    their `ratio` to it where both are above 0, the `difference`, and where the paper prints a
-    spread the difference in `errors` (standard errors, theirs and ours; theirs is the spread itself
+    their `ratio` to it where both are above 0, the `difference`, and the difference in `errors`
+    (standard errors, ours and where the paper prints a spread theirs, which is the spread itself
     where the number of its runs is not known).
     """
     times = [name for name, one in artifact.measures.items() if one.unit == "s"]
@@ -233,7 +233,7 @@ def beside(artifact: Artifact, rows: pd.DataFrame) -> pd.DataFrame:
     known = known[~known[MEASURE].isin(times)]
     gap = known["value"] - known["paper"]
     ours = (known["std"].astype(float) ** 2 / known["n"].clip(lower=1)).fillna(0)
-    error = (ours + known["paper_std"] ** 2 / max(artifact.paper_runs, 1)) ** 0.5
+    error = (ours + known["paper_std"].fillna(0) ** 2 / max(artifact.paper_runs, 1)) ** 0.5
     positive = (known["value"] > 0) & (known["paper"] > 0)
     return known.assign(
         difference=gap,

@@ -61,7 +61,7 @@ def page(
         gaps=gaps,
         tables=tables,
         search=search_section(artifact, scale, search, rows.means) if search else "",
-        line="" if reduced else numbers_line(artifact, rows.means),
+        line=numbers_line(artifact, rows.means),
         numbers=partial(numbers_table, artifact, rows.means, rows.labels),
         verdicts=verdicts,
         intervals=_intervals,
@@ -209,13 +209,16 @@ def _difference(artifact: Artifact, cells: Sequence[Cell]) -> str:
 
 def numbers_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str]) -> str:
     """Every cell that has a paper's number: the difference, or from a factor of 10 on the ratio;
-    in standard errors where the paper prints a spread.
+    in standard errors, ours alone where the paper prints no spread.
     """
     lines, found = [], beside(artifact, rows)
+    printed = found["paper_std"].notna().any()
     for cell in records(found):
         values = (cell[name] for name in (*labels, RANK, ROUND) if cell[name] != "")
         which = ", ".join(artifact.title_of(value) for value in values)
         errors = DASH if math.isnan(cell["errors"]) else f"{cell['errors']:+.1f}"
+        if printed and errors != DASH and math.isnan(cell["paper_std"]):
+            errors += " (ours alone)"
         measure = cell[MEASURE]
         ours, paper = (number_text(artifact, measure, cell[name]) for name in ("value", "paper"))
         relative = (
@@ -225,11 +228,12 @@ def numbers_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str])
         relative = f"x {cell['ratio']:.2g}" if far else relative
         lines.append([which, artifact.title_of(measure), ours, paper, relative, errors])
     columns = ["cell", "measure", "ours", "paper", "difference"]
-    if found["paper_std"].isna().all():
+    if found["errors"].isna().all():
         return markdown(columns, [line[:-1] for line in lines])
     runs = artifact.paper_runs
     over = f"over {runs} runs" if runs else "as it is, for it does not say over how many runs"
-    return markdown([*columns, f"in standard errors (the paper's spread {over})"], lines)
+    theirs = f"the paper's spread {over}" if printed else "ours alone: the paper prints no spread"
+    return markdown([*columns, f"in standard errors ({theirs})"], lines)
 
 
 def _intervals(one: Verdict) -> str:

@@ -218,8 +218,16 @@ def test_numbers_beside_the_papers(rows: Rows) -> None:
     wanted = gaps / (own + mine["paper_std"] ** 2 / 4) ** 0.5
     assert list(with_runs["errors"]) == pytest.approx(list(wanted))
     assert "over 4 runs" in numbers_table(runs, mine, ["method", "clip"])
+    some = mine.assign(paper_std=[math.nan, *mine["paper_std"][1:]])
+    assert numbers_table(ONE, some, ["method", "clip"]).count("(ours alone)") == 1
     without = numbers_table(ONE, mine.assign(paper_std=math.nan), ["method", "clip"])
-    assert "standard errors" not in without
+    assert "in standard errors (ours alone: the paper prints no spread)" in without
+    alone = [float(line.split(" | ")[5].rstrip(" |")) for line in without.splitlines()[2:]]
+    assert alone == pytest.approx(list(gaps / own**0.5), abs=0.06)
+    one_seed = numbers_table(ONE, mine.assign(paper_std=math.nan, std=math.nan), ["method", "clip"])
+    assert "standard errors" not in one_seed
+    shown = dataclasses.replace(rows, frame=rows.frame.assign(paper=rows.frame["value"]))
+    assert "At reduced size: " in page(ONE, "quick", shown, [], "", [])
     timed = dataclasses.replace(ONE, measures={"distance": Metric("distance", unit="s")})
     assert numbers_line(timed, frame) == ""
 
