@@ -157,6 +157,18 @@ def test_every_room_is_packaged() -> None:
     assert rooms | {"hydra_plugins", "dpfl_cli.conf"} == packages
 
 
+def test_a_class_name_means_one_thing() -> None:
+    """No two classes have one name, nor a class and a type alias."""
+    classes, aliases = list[str](), set[str]()
+    for path in FILES.values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                classes.append(node.name)
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                aliases |= {node.targets[0].id}
+    assert sorted(classes) == sorted({*classes} - aliases)
+
+
 def test_no_setting_is_special_by_name() -> None:
     """What only some components have is looked up through what these declare."""
     by_name = [

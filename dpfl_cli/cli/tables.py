@@ -22,7 +22,7 @@ from dpfl_cli.simulation.store import CLAIMED, LARGE_DELTA, RunRecord
 
 # What is said once where it is equal for all runs.
 COMMON = ("algorithm", "dp", "dataset", "seed", "delta", "status")
-Row = dict[str, str]  # column -> cell
+TextRow = dict[str, str]  # column -> cell
 SHOWN = ("accuracy", "relative_distance", "distance", "train_loss", "test_loss")
 METRICS = 3  # of SHOWN, the first that the runs have
 
@@ -138,7 +138,7 @@ def print_results(console: Console, records: Sequence[RunRecord], means: bool = 
         console.print(line)
 
 
-def _rows(records: Sequence[RunRecord]) -> tuple[list[Row], list[Row]]:
+def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:
     """A row a run: what it was, every key that varies, metrics, epsilon; and one for the runs that
     differ by the seed alone, with their means, none where no two do.
     """
@@ -148,7 +148,7 @@ def _rows(records: Sequence[RunRecord]) -> tuple[list[Row], list[Row]]:
     settings = [settings_of(record.config) for record in records]
     swept = {key: column for key, column in varying(settings).items() if key not in CHOICES}
     names = short_names(list(swept))
-    rows: list[Row] = []
+    rows: list[TextRow] = []
     for number, (chosen, result) in enumerate(zip(settings, results, strict=True)):
         standin = " (stand-in)" if result["data"]["source"] == "standin" else ""
         rows.append(
@@ -200,7 +200,7 @@ def mean_text(values: Sequence[float], runs: int) -> str:
     return text if len(values) == runs else f"{text} ({len(values)} of {runs} runs)"
 
 
-def _lines(rows: Sequence[Row]) -> list[str]:
+def _lines(rows: Sequence[TextRow]) -> list[str]:
     """Rows as lines of text, below their header: rich takes 20 s for a table of 5,000 runs."""
     if not rows:
         return []

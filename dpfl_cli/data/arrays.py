@@ -32,11 +32,11 @@ class ArraysSettings(Settings):
 # Records as the user gave them: "features" [N, ...] finite numbers, float32 unless they were
 # float64; "targets" [N], whole numbers or strings (classes) or floats (regression); and "clients"
 # [N] whose they are, in whatever names, where somebody says so.
-Pool = dict[str, np.ndarray]
+NamedArrays = dict[str, np.ndarray]
 KINDS = {"features": "buif", "targets": "buifUS", "clients": "buifUS"}  # of the arrays' types
 
 
-def pool_sha256(pool: Pool) -> str:
+def pool_sha256(pool: NamedArrays) -> str:
     """Of what the arrays hold."""
     found = hashlib.sha256()
     for one in pool.values():
@@ -120,7 +120,7 @@ class File:
         return _partition(settings.path, len(dataset.train))
 
 
-def _pool(option: str, path: str) -> Pool:
+def _pool(option: str, path: str) -> NamedArrays:
     """The records of a .npz file or of a torch Dataset, checked."""
     where = f"{option}={path}"
     given = _of_dataset(path, option) if is_code(path) else _of_file(path, option)

@@ -17,7 +17,7 @@ import numpy as np
 
 logger = logging.getLogger("dpfl")
 DIGEST = 32  # bytes
-Arrays = dict[str, np.ndarray]
+NamedArrays = dict[str, np.ndarray]
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -33,7 +33,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         pass
 
 
-def cached(path: Path, make: Callable[[], Arrays]) -> Arrays:
+def cached(path: Path, make: Callable[[], NamedArrays]) -> NamedArrays:
     """The arrays that are kept at a path, which `make` makes where there are no good ones; of
     several processes one makes them, and the others wait.
     """
@@ -51,7 +51,7 @@ def cached(path: Path, make: Callable[[], Arrays]) -> Arrays:
     return found
 
 
-def _read(path: Path) -> Arrays | None:
+def _read(path: Path) -> NamedArrays | None:
     """None where the file is absent, or damaged, which is said once: the file goes."""
     try:
         content = path.read_bytes()

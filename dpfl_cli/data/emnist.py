@@ -92,7 +92,7 @@ class EmnistDigits(Emnist):
     name, standin, standins, instead = "emnist_digits", "mnist", ("mnist",), Mnist
 
 
-class Made(Pictures):
+class BalancedStandIn(Pictures):
     """What stands in for the balanced split."""
 
     name, classes = "emnist_balanced", 47
@@ -128,7 +128,8 @@ class EmnistBalanced(Emnist):
     the order of the file; those with swapped halves start over.
     """
 
-    name, classes, standins, instead = Made.name, Made.classes, ORIGINS, Made
+    name, classes = BalancedStandIn.name, BalancedStandIn.classes
+    standins, instead = ORIGINS, BalancedStandIn
     standin = (
         "mnist and fashion_mnist: as they are, in negative, and digits 0..6 with swapped halves"
     )

@@ -35,7 +35,7 @@ from dpfl_cli.data.backbones import (
     read_weights,
 )
 from dpfl_cli.data.base import Stage
-from dpfl_cli.data.cache import Arrays, cached
+from dpfl_cli.data.cache import NamedArrays, cached
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.loading import Kept, used
 from dpfl_cli.data.sources import cache_dir, digest
@@ -165,7 +165,7 @@ class Resolved:
     def block(self, split: str, number: int) -> np.ndarray:
         """Features [k, width] of a block, computed where they are not kept."""
 
-        def make() -> Arrays:
+        def make() -> NamedArrays:
             images = self.images[split].features[number * BLOCK : (number + 1) * BLOCK]
             return {"features": extracted(self.extractor, images)}
 

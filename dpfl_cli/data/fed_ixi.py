@@ -25,7 +25,7 @@ from dpfl_cli.config.component import Seed, Settings, Share, component
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.catalogue import FOLDERS
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.folders import Arrays, FolderDataset, decoded, files_below
+from dpfl_cli.data.folders import FolderDataset, NamedArrays, decoded, files_below
 from dpfl_cli.data.loading import held_out, split_dataset
 from dpfl_cli.data.sources import DAMAGED, damage
 from dpfl_cli.data.streams import stream_generator
@@ -121,7 +121,7 @@ def _subjects(folder: Path) -> dict[str, tuple[Path, Path]]:
     return {name: (found[name]["image"], found[name]["label"]) for name in sorted(found)}
 
 
-def _decode(subjects: dict[str, tuple[Path, Path]]) -> Arrays:
+def _decode(subjects: dict[str, tuple[Path, Path]]) -> NamedArrays:
     """volumes [N, 1, 48, 60, 48] float32 and masks [N, 48, 60, 48] uint8."""
     volumes = np.empty((len(subjects), *SHAPE), np.float32)
     masks = np.empty((len(subjects), *SHAPE), np.uint8)

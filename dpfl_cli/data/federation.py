@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-Source = Literal["real", "standin", "synthetic"]
-Values = np.ndarray | Callable[[], np.ndarray]  # an array, or what makes it
+SourceKind = Literal["real", "standin", "synthetic"]
+ArrayOrMaker = np.ndarray | Callable[[], np.ndarray]  # an array, or what makes it
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class DatasetInfo:
     """
 
     name: str
-    source: Source
+    source: SourceKind
     sha256: str
     feature_shape: tuple[int, ...]
     classes: int | None  # None: regression
@@ -44,7 +44,7 @@ class Records:
     and made when it is first looked at: a plan gets by without.
     """
 
-    def __init__(self, features: Values, targets: Values) -> None:
+    def __init__(self, features: ArrayOrMaker, targets: ArrayOrMaker) -> None:
         self._features, self._targets = features, targets
 
     @cached_property

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfl_cli.config.errors import DataError
-from dpfl_cli.data.cache import Arrays, cached
+from dpfl_cli.data.cache import NamedArrays, cached
 from dpfl_cli.data.catalogue import FOLDERS
 from dpfl_cli.data.loading import Kept
 from dpfl_cli.data.sources import (
@@ -69,8 +69,8 @@ def files_below(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:
 
 
 def decoded(
-    what: str, files: Mapping[str, Path], key: str, decode: Callable[[], Arrays]
-) -> tuple[str, Arrays]:
+    what: str, files: Mapping[str, Path], key: str, decode: Callable[[], NamedArrays]
+) -> tuple[str, NamedArrays]:
     """sha256 of the content of all files, and the arrays decoded from them, which the cache keeps.
 
     Args:
@@ -83,7 +83,7 @@ def decoded(
     address = hashlib.sha256(f"{sha256}\n{key}".encode()).hexdigest()[:32]
     path = cache_dir() / "decoded" / f"{what}-{address}.npz"
 
-    def made() -> Arrays:
+    def made() -> NamedArrays:
         logger.info("%s: decoding %d files", what, len(files))
         return decode()
 

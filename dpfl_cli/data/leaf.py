@@ -34,19 +34,19 @@ class UserRecords(BaseModel):
         return self
 
 
-Kind = TypeVar("Kind", bound=UserRecords)
+Users = TypeVar("Users", bound=UserRecords)
 
 
-class LeafFile(BaseModel, Generic[Kind]):
+class LeafFile(BaseModel, Generic[Users]):
     """A file, of records of this kind."""
 
     model_config = ConfigDict(coerce_numbers_to_str=True)
     users: Annotated[list[str], MinLen(1)]
     num_samples: list[int]
-    user_data: dict[str, Kind]
+    user_data: dict[str, Users]
 
     @model_validator(mode="after")
-    def _of_the_same_users(self) -> LeafFile[Kind]:
+    def _of_the_same_users(self) -> LeafFile[Users]:
         if len(self.num_samples) != len(self.users) or sorted(self.users) != sorted(self.user_data):
             raise ValueError("users, num_samples and user_data are not of the same users")
         return self
@@ -76,8 +76,8 @@ def leaf_files(folder: Path, whole: bool = True) -> dict[str, Path]:
 
 
 def read_users(
-    files: Mapping[str, Path], kind: type[LeafFile[Kind]], counted: bool
-) -> Iterator[tuple[str, str, Kind]]:
+    files: Mapping[str, Path], kind: type[LeafFile[Users]], counted: bool
+) -> Iterator[tuple[str, str, Users]]:
     """The users of all files in their order: the part that the file is of, a user's name, and the
     user's records.
 

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from dpfl_cli.config.component import Count, Seed, Settings, Share, component
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.folders import Arrays, FolderDataset, decoded
+from dpfl_cli.data.folders import FolderDataset, NamedArrays, decoded
 from dpfl_cli.data.leaf import LeafFile, UserRecords, leaf_files, read_users
 from dpfl_cli.data.loading import held_out, split_dataset
 from dpfl_cli.data.streams import stream_generator
@@ -84,7 +84,7 @@ class Femnist(FolderDataset):
         )
 
 
-def _decode(files: dict[str, Path], settings: FemnistSettings) -> Arrays:
+def _decode(files: dict[str, Path], settings: FemnistSettings) -> NamedArrays:
     """images [N, 784] float32, labels, writer and test [N] of the kept records, and writers: how
     many there are.
     """

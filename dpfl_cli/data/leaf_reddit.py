@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field, model_validator
 from dpfl_cli.config.component import Count, Seed, Settings, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.folders import Arrays, FolderDataset, decoded
+from dpfl_cli.data.folders import FolderDataset, NamedArrays, decoded
 from dpfl_cli.data.leaf import LeafFile, UserRecords, leaf_files, read_users
 from dpfl_cli.data.streams import stream_generator
 
@@ -36,14 +36,14 @@ _CLIENTS, _DRAWN = range(2)  # keys of the stream "data"
 
 
 Tokens = Annotated[list[str], Len(LENGTH, LENGTH)]
-Counts = Annotated[list[bool], Len(LENGTH, LENGTH)]
+CountedTokens = Annotated[list[bool], Len(LENGTH, LENGTH)]
 
 
 class Targets(BaseModel):
     """What a comment's sequences predict, and which places count."""
 
     target_tokens: list[Tokens]
-    count_tokens: list[Counts]
+    count_tokens: list[CountedTokens]
 
 
 class Redditor(UserRecords):
@@ -140,7 +140,7 @@ class Reddit(FolderDataset):
         ]
 
 
-def _decode(files: dict[str, Path], vocabulary: int) -> Arrays:
+def _decode(files: dict[str, Path], vocabulary: int) -> NamedArrays:
     """x and y [N, 10] and user [N] of each part, and users: how many there are. Tokens get numbers
     as they come, and those of the vocabulary once all files have been read.
     """
@@ -161,7 +161,7 @@ def _decode(files: dict[str, Path], vocabulary: int) -> Arrays:
     kept = [PAD, UNK, *(came[word] for word in ranked if often[came[word]])]
     numbers = np.full(len(came), UNK)
     numbers[kept] = np.arange(len(kept))
-    arrays: Arrays = {"users": np.array(len(users))}
+    arrays: NamedArrays = {"users": np.array(len(users))}
     for part, whole in found.items():
         both, counting, owners = np.split(whole, (2 * LENGTH, 3 * LENGTH), axis=1)
         arrays[f"{part}_x"], following = np.split(numbers[both], 2, axis=1)

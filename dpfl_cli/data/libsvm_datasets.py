@@ -102,7 +102,8 @@ class A9aSettings(WithTestFile):
     normalise: bool = True
 
 
-Files = tuple[str, tuple[Path, ...]]  # checksum of all content; the training and maybe a test file
+# checksum of all content; the training and maybe a test file
+VerifiedFiles = tuple[str, tuple[Path, ...]]
 Read = Callable[[], list[SparseRecords]]  # of these files
 
 
@@ -117,7 +118,7 @@ class LibsvmDataset(Kept):
     test_size = 0  # records of the test file
 
     @classmethod
-    def content(cls, settings: Any) -> Files:
+    def content(cls, settings: Any) -> VerifiedFiles:
         """Finds and verifies the files."""
         found, tested = locate(cls.name), 0
         if isinstance(settings, WithTestFile):
@@ -130,7 +131,7 @@ class LibsvmDataset(Kept):
         return cls.size, cls.dimension, 2
 
     @classmethod
-    def make(cls, settings: Any, files: Files) -> Dataset:
+    def make(cls, settings: Any, files: VerifiedFiles) -> Dataset:
         """Files of known size are read when a record is looked at."""
         sha256, paths = files
         read = cache(lambda: [parse_libsvm(read_uncompressed(path), str(path)) for path in paths])
@@ -162,7 +163,7 @@ class Libsvm(LibsvmDataset):
         return [taken] if settings.dimension is None else []
 
     @classmethod
-    def content(cls, settings: Any) -> Files:
+    def content(cls, settings: Any) -> VerifiedFiles:
         """The files that the settings name."""
         paths = tuple(map(expanded, own_paths(settings, "FILE").values()))
         return content_sha256(dict(zip(("train", "test"), paths, strict=False))), paths

@@ -25,7 +25,7 @@ from dpfl_cli.config.component import Seed, Settings, Share, component
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.catalogue import FOLDERS
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.folders import Arrays, FolderDataset, decoded, files_below
+from dpfl_cli.data.folders import FolderDataset, NamedArrays, decoded, files_below
 from dpfl_cli.data.loading import held_out, split_dataset
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import read_table
@@ -133,7 +133,7 @@ def _graded(
     return dict(sorted(graded.items()))
 
 
-def _decode(images: dict[str, Path], side: int) -> Arrays:
+def _decode(images: dict[str, Path], side: int) -> NamedArrays:
     """images [N, side, side, 3] uint8, cropped and resized."""
     from PIL import Image
 

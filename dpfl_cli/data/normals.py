@@ -21,7 +21,7 @@ from dpfl_cli.data.programs import built, built_or_none
 FEW = 1 << 13  # numbers that are drawn sooner than a compiler is imported
 CHECKED, HEAD = 1 << 16, 1001  # numbers that are compared with numpy's, and the first of them
 Fill = Callable[[np.ndarray], object]
-Draw = Callable[[np.random.Generator], Fill]
+Sampler = Callable[[np.random.Generator], Fill]
 _building = threading.Lock()
 
 
@@ -41,13 +41,13 @@ def _by_numpy(generator: np.random.Generator) -> Fill:
 
 
 @cache
-def _compiled(single: bool) -> Draw | None:
+def _compiled(single: bool) -> Sampler | None:
     """The same in single or double precision; None where it cannot be built."""
     instead = "numpy draws the same numbers, which is slower"
     return built_or_none(partial(_checked, single), "the drawing of normal numbers", instead)
 
 
-def _checked(single: bool) -> Draw:
+def _checked(single: bool) -> Sampler:
     draw = _built(single)
     found, wanted = np.empty((2, CHECKED), np.float32 if single else np.float64)
     for made, numbers in ((draw, found), (_by_numpy, wanted)):
@@ -59,7 +59,7 @@ def _checked(single: bool) -> Draw:
     return draw
 
 
-def _built(single: bool) -> Draw:
+def _built(single: bool) -> Sampler:
     from numba import types
     from numba.np.random import _constants as tables
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # half a second, which a run does not wait for
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """The cells of a file below the first line, which names the columns. Errors say where a cell
     is, not what is in it: records may be private.
 
@@ -61,7 +61,7 @@ class Table:
         return values
 
 
-def read_table(path: Path, wanted: Sequence[str]) -> Table:
+def read_table(path: Path, wanted: Sequence[str]) -> TextTable:
     """The table in a file, plain or compressed, whose columns stand between commas,
     semicolons or tabs.
 
@@ -90,4 +90,4 @@ def read_table(path: Path, wanted: Sequence[str]) -> Table:
             )
     if len(cells) < 2:
         raise DataError(f"{path}: no records below the first line")
-    return Table(path, cells[1:].set_axis(names, axis=1), text)
+    return TextTable(path, cells[1:].set_axis(names, axis=1), text)

@@ -19,7 +19,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.programs import built_or_none
 from dpfl_cli.models.cnn_shape import DESCENT, EVALUATION, GRADIENT, CnnShape
-from dpfl_cli.models.images import Images, image_classes
+from dpfl_cli.models.images import ImageInputs, image_classes
 from dpfl_cli.models.network import Network
 from dpfl_cli.models.objective import misfit
 from dpfl_cli.models.pools import Pools
@@ -51,7 +51,7 @@ def shape_of(settings: CnnSettings, info: DatasetInfo) -> CnnShape:
 
 
 @component("model", "cnn", revision=2, settings=CnnSettings)
-class CnnObjective(Images, Network):
+class CnnObjective(ImageInputs, Network):
     """Two 4x4 convolutions with max-pooling, then one or two fully connected layers;
     cross-entropy.
     """

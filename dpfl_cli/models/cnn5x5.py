@@ -12,7 +12,7 @@ from torch import nn
 from dpfl_cli.config.component import Count, component
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.client_mean import ClientMeanNetwork, ClientMeanSettings
-from dpfl_cli.models.images import Images, image_classes
+from dpfl_cli.models.images import ImageInputs, image_classes
 
 
 class Cnn5x5Settings(ClientMeanSettings):
@@ -25,7 +25,7 @@ class Cnn5x5Settings(ClientMeanSettings):
 
 
 @component("model", "cnn5x5", revision=2, settings=Cnn5x5Settings)
-class Cnn5x5(Images, ClientMeanNetwork):
+class Cnn5x5(ImageInputs, ClientMeanNetwork):
     """Two 5x5 convolutions (padding 2) with ReLU and 2x2 max-pooling, fully connected layers,
     cross-entropy.
     """

@@ -19,7 +19,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dpfl_cli.models.cnn_shape import KERNEL, PATCH, CnnShape, Layer
+from dpfl_cli.models.cnn_shape import KERNEL, PATCH, CnnLayer, CnnShape
 from dpfl_cli.models.vector_code import Code, Index, Sum
 
 LANES = 16  # float32 numbers in a vector
@@ -35,7 +35,7 @@ def _share(total: int, most: int) -> int:
     return max(n for n in range(1, most + 1) if total % n == 0)
 
 
-def convolve(code: Code, layer: Layer, x: Any, v: Any, out: Any, masks: Any) -> None:
+def convolve(code: Code, layer: CnnLayer, x: Any, v: Any, out: Any, masks: Any) -> None:
     """out[o, i, j] = act(max_p bias_o + sum_{c, ky, kx} W[o, c, ky, kx] x[c, 2i + p_y + ky, 2j +
     p_x + kx]), and who won.
     """
@@ -68,7 +68,7 @@ def convolve(code: Code, layer: Layer, x: Any, v: Any, out: Any, masks: Any) -> 
 
 
 def _window(
-    code: Code, layer: Layer, o: Index, i: Index, j: Index, delta: Any, masks: Any
+    code: Code, layer: CnnLayer, o: Index, i: Index, j: Index, delta: Any, masks: Any
 ) -> tuple[Any, Any, Any]:
     """A pooling window's gradient, and whether its right column and its lower row won."""
     h, w = layer.size
@@ -79,7 +79,7 @@ def _window(
 
 
 def kernel_gradient(
-    code: Code, layer: Layer, x: Any, delta: Any, masks: Any, gradient: Any
+    code: Code, layer: CnnLayer, x: Any, delta: Any, masks: Any, gradient: Any
 ) -> None:
     """gradient[o, c, ky, kx] += sum_{i, j} delta[o, i, j] x[c, 2i + p_y + ky, 2j + p_x + kx] where
     p is the winner of (o, i, j).
@@ -112,7 +112,7 @@ def kernel_gradient(
             code.store(total.get(), gradient, o + layer.bias.start)
 
 
-def input_gradient(code: Code, layer: Layer, delta: Any, v: Any, masks: Any, out: Any) -> None:
+def input_gradient(code: Code, layer: CnnLayer, delta: Any, v: Any, masks: Any, out: Any) -> None:
     """out[c, 2i + p_y + ky, 2j + p_x + kx] += sum_o W[o, c, ky, kx] delta[o, i, j] where p is the
     winner of (o, i, j).
 
@@ -175,7 +175,7 @@ def _products(
             end(cell.get(), g * group + r)
 
 
-def connect(code: Code, layer: Layer, x: Any, v: Any, out: Any, _: Any) -> None:
+def connect(code: Code, layer: CnnLayer, x: Any, v: Any, out: Any, _: Any) -> None:
     """out[o] = act(bias_o + sum_f W[o, f] x[f])."""
 
     def end(value: Any, o: Index) -> None:
@@ -186,7 +186,7 @@ def connect(code: Code, layer: Layer, x: Any, v: Any, out: Any, _: Any) -> None:
     _products(code, v, x, size, strides, lambda o: code.spread(v, o + layer.bias.start), end)
 
 
-def connect_back(code: Code, layer: Layer, delta: Any, v: Any, x: Any, out: Any) -> None:
+def connect_back(code: Code, layer: CnnLayer, delta: Any, v: Any, x: Any, out: Any) -> None:
     """out[f] = sum_o W[o, f] delta[o], where the ReLU before the layer put out more than 0."""
 
     def end(value: Any, f: Index) -> None:

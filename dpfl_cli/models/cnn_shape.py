@@ -16,7 +16,7 @@ PATCH = KERNEL + 1  # side of the inputs that one 2x2 pooling window sees
 
 
 @dataclass(frozen=True)
-class Layer:
+class CnnLayer:
     """One layer's weight and bias as slices of the flat vector, weight first (the order of
     nn.Sequential.parameters()).
 
@@ -97,16 +97,16 @@ class CnnShape:
         return self.channels[1] * prod(self.second)
 
     @property
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[CnnLayer]:
         """The layers in order: two convolutions, then one or two fully connected."""
         a, b = self.channels
-        layers = [Layer((a, 1, KERNEL, KERNEL), 0, self.height, self.width, False, self.relu)]
+        layers = [CnnLayer((a, 1, KERNEL, KERNEL), 0, self.height, self.width, False, self.relu)]
         second = (b, a, KERNEL, KERNEL), layers[0].bias.stop, *self.first
-        layers.append(Layer(*second, self.relu, self.relu))
+        layers.append(CnnLayer(*second, self.relu, self.relu))
         widths = [self.features, *([] if self.hidden is None else [self.hidden]), self.classes]
         for number, (into, out) in enumerate(pairwise(widths), 3):
             relu = number < len(widths) + 1
-            layers.append(Layer((out, into), layers[-1].bias.stop, 1, 1, layers[-1].relu, relu))
+            layers.append(CnnLayer((out, into), layers[-1].bias.stop, 1, 1, layers[-1].relu, relu))
         return layers
 
     @property

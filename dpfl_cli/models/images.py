@@ -6,7 +6,7 @@ from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.objective import misfit
 
 
-class Images:
+class ImageInputs:
     """For networks of images, before their base: grey images get their channel."""
 
     @staticmethod

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from dpfl_cli.config.component import Count, component
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo
-from dpfl_cli.models.images import Images, image_classes
+from dpfl_cli.models.images import ImageInputs, image_classes
 from dpfl_cli.models.network import Network, NetworkSettings
 
 UNIT = 8  # numbers of channels are multiples of it
@@ -62,7 +62,7 @@ class MobileNetSettings(NetworkSettings):
 
 
 @component("model", "mobilenet", revision=2, settings=MobileNetSettings)
-class MobileNet(Images, Network):
+class MobileNet(ImageInputs, Network):
     """MobileNet, version 2 or 1, with group normalisation and cross-entropy; on images, grey or in
     colour.
     """

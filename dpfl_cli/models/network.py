@@ -46,8 +46,8 @@ PASS_RECORDS = 1000  # in a pass, at most
 CLIPPED_RECORDS, CLIPPED_VALUES = 25, 1 << 25  # whose gradients are made at once, and their numbers
 
 _dimensions: dict[tuple[Any, str, str], int] = {}  # by what networks are made from, for a grid
-Pair = tuple[int, int]  # a run and a client
-Work = Callable[[Pair, "np.ndarray | None", Tensor], None]
+RunAndClient = tuple[int, int]
+Work = Callable[[RunAndClient, "np.ndarray | None", Tensor], None]
 Weighted = tuple[Records, np.ndarray, np.ndarray]  # some records of a pool, and their weights
 Scores = Callable[[Tensor, Tensor], dict[str, Tensor]]
 WATCHED = "watched_train_loss"
@@ -168,7 +168,7 @@ class Network(Objective):
         """[R, M, d] of all records or of a batch [R, M, b] of them; 0 for a client without any."""
         values = opened(parameters)
 
-        def work(pair: Pair, numbers: np.ndarray | None, out: Tensor) -> None:
+        def work(pair: RunAndClient, numbers: np.ndarray | None, out: Tensor) -> None:
             self._slope(values[pair], pair, numbers, out)
 
         return self._each_client(work, batch, self.dimension)
@@ -178,7 +178,7 @@ class Network(Objective):
     ) -> Bounded:
         values, limits = opened(parameters), clip_norm.to(self.device, torch.float64)
 
-        def work(pair: Pair, numbers: np.ndarray | None, out: Tensor) -> None:
+        def work(pair: RunAndClient, numbers: np.ndarray | None, out: Tensor) -> None:
             share = self._share(pair, numbers)
             for each, norms, _ in self._record_gradients(values[pair], pair, numbers):
                 shares = bounded_shares(norms.new_full((), share), norms, limits[pair[0]])
@@ -196,7 +196,7 @@ class Network(Objective):
         """[R, M, b] squared norms; infinite for a record whose gradient is not finite."""
         values = opened(parameters)
 
-        def work(pair: Pair, numbers: np.ndarray | None, out: Tensor) -> None:
+        def work(pair: RunAndClient, numbers: np.ndarray | None, out: Tensor) -> None:
             for _, norms, places in self._record_gradients(values[pair], pair, numbers):
                 squared = norms.square().nan_to_num(torch.inf, torch.inf)
                 out[on_device(places, self.device)] = squared.to(self.dtype)
@@ -248,7 +248,7 @@ class Network(Objective):
         for federation in self.federations:
             self._pools.of(federation.dataset.train)  # before threads ask for it
 
-        def job(pair: Pair) -> None:
+        def job(pair: RunAndClient) -> None:
             with torch.no_grad():
                 work(pair, None if drawn is None else drawn[pair], result[pair])
 
@@ -256,12 +256,12 @@ class Network(Objective):
         one_thread_each([partial(job, pair) for pair in pairs], self._threads)
         return client_values(result)
 
-    def _share(self, pair: Pair, numbers: np.ndarray | None) -> float:
+    def _share(self, pair: RunAndClient, numbers: np.ndarray | None) -> float:
         """A record's part of its client's mean."""
         return 1.0 / max(1, self.held[pair] if numbers is None else len(numbers))
 
     def _passes(
-        self, pair: Pair, numbers: np.ndarray | None, most: int
+        self, pair: RunAndClient, numbers: np.ndarray | None, most: int
     ) -> Iterator[tuple[Tensor, Tensor, np.ndarray]]:
         """Inputs, targets, and places among `numbers` (None: all) of a client's records, `most` at
         a time.
@@ -274,7 +274,9 @@ class Network(Objective):
         for some in (places[part] for part in slices(len(places), most)):
             yield *self._records(federation.dataset.train, own[numbers[some]]), some
 
-    def _slope(self, values: Tensor, pair: Pair, numbers: np.ndarray | None, out: Tensor) -> None:
+    def _slope(
+        self, values: Tensor, pair: RunAndClient, numbers: np.ndarray | None, out: Tensor
+    ) -> None:
         """Adds to out [d] the gradient at values [d] of the mean loss of a client's records."""
         share = self._share(pair, numbers)
         for inputs, targets, _ in self._passes(pair, numbers, self._pass_records):
@@ -285,7 +287,7 @@ class Network(Objective):
             out += torch.cat([part.flatten() for part in parts])
 
     def _record_gradients(
-        self, values: Tensor, pair: Pair, numbers: np.ndarray | None
+        self, values: Tensor, pair: RunAndClient, numbers: np.ndarray | None
     ) -> Iterator[tuple[list[Tensor], Tensor, np.ndarray]]:
         """`record_gradients`, their norms [k] in float64, infinite or NaN where they are not
         finite, and places, for some records at a time.

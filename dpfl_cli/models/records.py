@@ -34,7 +34,7 @@ CPU_BLOCK = 32 << 20  # bytes that one block of pairs works on: they stay in a C
 DEVICE_BLOCK = 1 << 30
 
 # evenly spaced numbers as a slice, which makes a view; any others as a tensor
-Index = slice | Tensor
+RecordIndex = slice | Tensor
 
 
 def product(left: Tensor, right: Tensor, out: Tensor | None = None, *, add: float = 0.0) -> Tensor:
@@ -114,8 +114,8 @@ class Block:
     targets: Tensor
     squared_norms: Tensor
     weights: Tensor
-    runs: Index | None
-    clients: Index
+    runs: RecordIndex | None
+    clients: RecordIndex
     numbers: Sequence[int] = ()
     key: tuple[int, int] | None = None
 
@@ -346,7 +346,7 @@ def _segments(federations: Sequence[Federation]) -> tuple[list[_Segment], int]:
     return segments, total
 
 
-def _index(numbers: np.ndarray, device: torch.device) -> Index:
+def _index(numbers: np.ndarray, device: torch.device) -> RecordIndex:
     """Positions as a slice where they are evenly spaced, else as a tensor."""
     step = int(numbers[1] - numbers[0]) if len(numbers) > 1 else 1
     if len(numbers) and step > 0 and (np.diff(numbers) == step).all():

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from dpfl_cli.config.component import Count, component
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.client_mean import ClientMeanNetwork, ClientMeanSettings
-from dpfl_cli.models.images import Images, image_classes
+from dpfl_cli.models.images import ImageInputs, image_classes
 
 LAYERS = (
     (1,),
@@ -56,7 +56,7 @@ class Times(nn.Module):
 
 
 @component("model", "vgg11", revision=2, settings=Vgg11Settings)
-class Vgg11(Images, ClientMeanNetwork):
+class Vgg11(ImageInputs, ClientMeanNetwork):
     """Eight 3x3 convolutions with ReLU and five max-poolings, fully connected layers,
     cross-entropy.
     """

@@ -137,7 +137,7 @@ def check_delta(delta: float) -> None:
 
 
 @dataclass(frozen=True)
-class Price:
+class PrivacyCost:
     """The epsilon of a ledger under one accountant, or the reason why there is none.
 
     Attributes:
@@ -162,7 +162,7 @@ class Price:
     vacuous: bool
 
 
-def price(ledger: Ledger, accountant: Accountant, delta: float) -> Price:
+def price(ledger: Ledger, accountant: Accountant, delta: float) -> PrivacyCost:
     """Prices a ledger; what the accountant refuses becomes a reason, not an error.
 
     Raises:
@@ -178,7 +178,7 @@ def price(ledger: Ledger, accountant: Accountant, delta: float) -> Price:
     common = {what: _values(_charged(ledger), what) for what in ("unit", "relation", "scope")}
     if epsilon is not None and math.isinf(epsilon):
         epsilon, reason = None, "not private"
-    return Price(
+    return PrivacyCost(
         epsilon=epsilon,
         reason=reason,
         accountant=accountant.label,
@@ -190,7 +190,7 @@ def price(ledger: Ledger, accountant: Accountant, delta: float) -> Price:
     )
 
 
-def price_all(ledger: Ledger, delta: float) -> list[Price]:
+def price_all(ledger: Ledger, delta: float) -> list[PrivacyCost]:
     """The ledger under every registered accountant (and its `variants`), refusals included."""
     return [
         price(ledger, accountant(name, options), delta)

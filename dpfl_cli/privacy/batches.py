@@ -18,7 +18,7 @@ from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.streams import Streams
 
 # a fresh uniform subset; one of disjoint parts of a random order; records that may come repeatedly
-Law = Literal["subset", "part", "repeats"]
+BatchLaw = Literal["subset", "part", "repeats"]
 _MAKER = object()
 
 
@@ -33,7 +33,7 @@ class Batch:
       part: which part of the random order at this address.
     """
 
-    law: Law
+    law: BatchLaw
     size: int
     stream: str
     numbers: np.ndarray

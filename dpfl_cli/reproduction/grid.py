@@ -12,7 +12,7 @@ from dpfl_cli.config.errors import ConfigError, DpflError
 from dpfl_cli.config.identity import text_of
 from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact, Run, Scale
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED, Best, Where
-from dpfl_cli.reproduction.rows import Place, matching, places
+from dpfl_cli.reproduction.rows import LabelValues, matching, places
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.run_plan import Plan
 
@@ -97,7 +97,7 @@ def labelled(runs: Sequence[Run]) -> pd.DataFrame:
 
 def _in_grids(rules: Sequence[Best], where: Where, runs: Sequence[Run]) -> list[bool]:
     """Whether a run has these labels and is in a grid of several cells."""
-    frame, inside = labelled(runs), set[Place]()
+    frame, inside = labelled(runs), set[LabelValues]()
     labels = [str(name) for name in frame]
     for rule in rules:
         mine = matching(matching(frame, where, labels), rule.where, labels)

@@ -12,7 +12,7 @@ from dpfl_cli.reproduction.choose import edges_text
 from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
 from dpfl_cli.reproduction.measure import MEASURE, RANK, ROUND, Derived
 from dpfl_cli.reproduction.numbers import rounded_up
-from dpfl_cli.reproduction.rows import Place, Rows, in_order, matching, records
+from dpfl_cli.reproduction.rows import LabelValues, Rows, in_order, matching, records
 from dpfl_cli.reproduction.search_page import search_section
 from dpfl_cli.reproduction.templating import table_row, template
 from dpfl_cli.reproduction.verdict import EQUAL_VARIANCES, interval_text
@@ -26,7 +26,7 @@ POOLING = (
     f"at {100 * EQUAL_VARIANCES:.0f} % does not tell their spreads apart; elsewhere it is the "
     "comparison's own (`freedom` in claims.json: degrees of freedom)."
 )
-Cell = dict[str, Any]
+TableCell = dict[str, Any]
 
 
 def page(
@@ -72,7 +72,7 @@ def page(
     return text + "\n"
 
 
-def _cells(artifact: Artifact, spec: Table, rows: Rows) -> list[Cell]:
+def _cells(artifact: Artifact, spec: Table, rows: Rows) -> list[TableCell]:
     """The rows of a table; the edge of a chosen point stays only where the sign for it stands: at
     the parameters at an end; in a table without parameters at the measure it was chosen by, or at
     the first that can be better or worse.
@@ -90,12 +90,12 @@ def _cells(artifact: Artifact, spec: Table, rows: Rows) -> list[Cell]:
     return [cell if cell[MEASURE] in signed else {**cell, "edge": ""} for cell in cells]
 
 
-def table(artifact: Artifact, spec: Table, found: Sequence[Cell]) -> str:
+def table(artifact: Artifact, spec: Table, found: Sequence[TableCell]) -> str:
     """One table: a line per combination of `rows`, a column per combination of `columns`."""
     if not found:
         return "(no numbers at this scale)"
     names, side = [*spec.rows, *spec.columns], len(spec.rows)
-    inside: dict[Place, list[Cell]] = {}
+    inside: dict[LabelValues, list[TableCell]] = {}
     for cell in found:
         inside.setdefault(tuple(cell.get(name, "") for name in names), []).append(cell)
     down = _ordered([key[:side] for key in inside])
@@ -120,7 +120,7 @@ def table(artifact: Artifact, spec: Table, found: Sequence[Cell]) -> str:
     return markdown(header, lines)
 
 
-def _ordered(keys: Sequence[Place]) -> list[Place]:
+def _ordered(keys: Sequence[LabelValues]) -> list[LabelValues]:
     """These keys, each once, grouped by their first value, then the second, ..."""
     if not any(keys):
         return [()]
@@ -131,7 +131,7 @@ def _ordered(keys: Sequence[Place]) -> list[Place]:
     ]
 
 
-def _is_printed(cell: Cell) -> bool:
+def _is_printed(cell: TableCell) -> bool:
     """Whether the paper gives its number."""
     return not math.isnan(cell["paper"])
 
@@ -172,7 +172,7 @@ def _with_spread(artifact: Artifact, measure: str, value: float, spread: float) 
     return f"{text} ± {format(spread, shown) if fixed else number_text(artifact, measure, spread)}"
 
 
-def _ours(artifact: Artifact, cell: Cell) -> str:
+def _ours(artifact: Artifact, cell: TableCell) -> str:
     edge = EDGE if cell["edge"] else ""
     if cell["text"]:
         return str(cell["text"]) + edge
@@ -188,7 +188,7 @@ def _ours(artifact: Artifact, cell: Cell) -> str:
     return text + edge
 
 
-def _paper(artifact: Artifact, cells: Sequence[Cell]) -> str:
+def _paper(artifact: Artifact, cells: Sequence[TableCell]) -> str:
     known = [cell for cell in cells if _is_printed(cell)]
     texts = [
         _with_spread(artifact, cell[MEASURE], cell["paper"], cell["paper_std"]) for cell in known
@@ -197,7 +197,7 @@ def _paper(artifact: Artifact, cells: Sequence[Cell]) -> str:
     return (", ".join(texts) + (f" [{'/'.join(notes)}]" if notes else "")) or DASH
 
 
-def _difference(artifact: Artifact, cells: Sequence[Cell]) -> str:
+def _difference(artifact: Artifact, cells: Sequence[TableCell]) -> str:
     known = [one for one in cells if _is_printed(one) and math.isfinite(one["value"])]
     if not known:
         return DASH
@@ -277,7 +277,7 @@ def privacy_table(artifact: Artifact, rows: Rows) -> str:
         return ""
     some = [name for name in OF_SOME if any(_known(row.get(name)) for row in priced)]
     columns = [*some, *STATED]
-    groups: dict[tuple[str, ...], list[Cell]] = {}
+    groups: dict[tuple[str, ...], list[TableCell]] = {}
     for row in priced:
         exact = "" if _is_nominal(row) else row["epsilon"]
         key = (*(_privacy_text(row, name) for name in columns), str(exact))
@@ -298,12 +298,12 @@ def _known(value: Any) -> bool:
     return not pd.isna(value) and value != ""
 
 
-def _is_nominal(row: Cell) -> bool:
+def _is_nominal(row: TableCell) -> bool:
     """Whether its noise was calibrated to its epsilon."""
     return _known(row.get("calibration")) and _known(row["epsilon"])
 
 
-def _privacy_text(row: Cell, name: str) -> str:
+def _privacy_text(row: TableCell, name: str) -> str:
     """A column of a row's statement; rows of one nominal target share it whatever their number of
     releases: their epsilon is to four digits, rounded up.
     """
@@ -325,7 +325,7 @@ def _privacy_text(row: Cell, name: str) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _who(artifact: Artifact, members: Sequence[Cell], labels: Sequence[str]) -> str:
+def _who(artifact: Artifact, members: Sequence[TableCell], labels: Sequence[str]) -> str:
     texts = []
     for name in labels:
         values = list(dict.fromkeys(row[name] for row in members if row[name] != ""))

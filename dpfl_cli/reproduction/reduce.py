@@ -21,7 +21,7 @@ from dpfl_cli.reproduction.grid import Cell
 from dpfl_cli.reproduction.measure import MEASURE, SEED, Derived
 from dpfl_cli.reproduction.numbers import Row, numbers_of, row_of
 from dpfl_cli.reproduction.paper_numbers import beside_paper
-from dpfl_cli.reproduction.rows import Missing, Place, Rows, matching, places
+from dpfl_cli.reproduction.rows import LabelValues, Missing, Rows, matching, places
 from dpfl_cli.reproduction.tables import framed, rows_of
 from dpfl_cli.simulation.store import RunRecord
 
@@ -79,7 +79,7 @@ def measured(
     labels: Sequence[str],
 ) -> pd.DataFrame:
     """The rows of some measures of cells alone, with nothing chosen."""
-    groups: dict[Place, list[Cell]] = {}
+    groups: dict[LabelValues, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(tuple(sorted(cell.run.labels.items())), []).append(cell)
     rows = [

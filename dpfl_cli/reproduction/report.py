@@ -54,7 +54,7 @@ CHANGED = (
 )
 POINTS = 80  # rounds of a curve that a plot keeps
 
-Counts = Mapping[str, Mapping[str, int]]
+VerdictCounts = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Shown:
         return [{**vars(one), "group": one.group, "of": self} for one in self.made.claims]
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> VerdictCounts:
         return totals([self])
 
     @property
@@ -225,7 +225,7 @@ def _plain(value: Any) -> Any:
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
-def totals(shown: Iterable[Shown]) -> Counts:
+def totals(shown: Iterable[Shown]) -> VerdictCounts:
     """The claims of several artifacts: group -> finding -> how many."""
     found = Counter((one.group, one.finding) for each in shown for one in each.made.claims)
     return {group: {name: found[group, name] for name in FINDINGS} for group in COUNTED}

@@ -20,7 +20,7 @@ from dpfl_cli.reproduction.verdict import Sample
 FIXED = [MEASURE, ROUND, RANK, SEED, "value", "text", "diverged", "seeds", BEST, "edge", "note"]
 PAPER = ["paper", "paper_std", "paper_note"]  # the paper's number of a row
 PSEUDO = (BEST, MEASURE, RANK, ROUND)  # columns that are asked for like labels
-Place = tuple[Any, ...]  # the values of some labels, in their order
+LabelValues = tuple[Any, ...]  # the values of some labels, in their order
 MANY = list | tuple | set | range | Mapping  # several values of a label, or the names of a mapping
 
 
@@ -244,7 +244,7 @@ def fitting(wanted: Any) -> Callable[[Any], bool]:
     return lambda value: value in many and any(_same(value, one) for one in many)
 
 
-def places(rows: pd.DataFrame, labels: Iterable[str]) -> list[Place]:
+def places(rows: pd.DataFrame, labels: Iterable[str]) -> list[LabelValues]:
     """The values of labels, row by row."""
     return [tuple(row) for row in rows[list(labels)].to_numpy(dtype=object)]
 

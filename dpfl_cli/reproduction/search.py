@@ -15,7 +15,7 @@ from dpfl_cli.reproduction.choose import chosen
 from dpfl_cli.reproduction.grid import Cell, cells, labelled
 from dpfl_cli.reproduction.measure import MEASURE, Where
 from dpfl_cli.reproduction.reduce import measured
-from dpfl_cli.reproduction.rows import Place, matching, places
+from dpfl_cli.reproduction.rows import LabelValues, matching, places
 from dpfl_cli.simulation.store import RunRecord
 
 REDUCED, FULL, WHOLE = "reduced", "full", "whole"  # stages of search.csv
@@ -62,13 +62,13 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
     by_place = dict(zip(places(frame, labels), runs, strict=True))
     names = list(dict.fromkeys(rule.by for rule in artifact.best))
 
-    def named(what: str, wheres: Sequence[Where]) -> set[Place]:
+    def named(what: str, wheres: Sequence[Where]) -> set[LabelValues]:
         found = [set(places(matching(frame, where, labels), labels)) for where in wheres]
         if not all(found):
             raise ConfigError(f"artifact {artifact.name}: search: {what}: no run has these labels")
         return {place for one in found for place in one}
 
-    def best(rows: pd.DataFrame, keep: int = 0) -> set[Place]:
+    def best(rows: pd.DataFrame, keep: int = 0) -> set[LabelValues]:
         rules = [replace(rule, top=keep or rule.top) for rule in artifact.best]
         found = (chosen(artifact, rule, rows, labels) for rule in rules)
         return {place for winners in found for place in places(winners, labels)}
@@ -77,7 +77,7 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
     rough = measured(artifact, reduced, ended(reduced), names, labels)
     searched = set(places(rough, labels))
     kept = best(rough, declared.keep)
-    compared = kept if declared.keep > 1 else set[Place]()  # one that is kept has won
+    compared = kept if declared.keep > 1 else set[LabelValues]()  # one that is kept has won
     again = [run for place, run in by_place.items() if place in compared | checked & searched]
     full = [Cell(replace(run, exclusive=False), SEARCH_SEEDS[1], artifact.name) for run in again]
     exact = measured(artifact, full, ended(full), names, labels)

@@ -16,7 +16,7 @@ from dpfl_cli.privacy.client_values import is_raw, opened
 from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.simulation.run_plan import Plan
 
-Row = dict[str, float]
+MetricsRow = dict[str, float]
 PLAIN = (
     "round",
     "rows",
@@ -56,7 +56,7 @@ class Member:
     state: State | None = None
     own: list[str] = field(default_factory=list)
     recent: list[Tensor] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[MetricsRow] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Ledger)
     seconds: float = 0.0
     computed: float = 0.0

@@ -32,7 +32,7 @@ from dpfl_cli.privacy.ledger import Ledger
 from dpfl_cli.privacy.views import central, collusion, priced_part
 from dpfl_cli.simulation.checked import unchecked
 from dpfl_cli.simulation.checks import proof_gap
-from dpfl_cli.simulation.member import Member, Row
+from dpfl_cli.simulation.member import Member, MetricsRow
 from dpfl_cli.simulation.memory import peak_bytes, peak_device_bytes
 from dpfl_cli.simulation.noise import calibration_text, nominal_because
 from dpfl_cli.simulation.run_plan import Plan, federation_of
@@ -236,7 +236,7 @@ def _result(member: Member, status: str, reason: str | None) -> dict[str, Any]:
     return result
 
 
-def summary(rows: Sequence[Row], window: int) -> dict[str, dict[str, float]]:
+def summary(rows: Sequence[MetricsRow], window: int) -> dict[str, dict[str, float]]:
     """first, last and final (mean over the last `window` evaluations) value of every metric."""
     if not rows:
         return {}

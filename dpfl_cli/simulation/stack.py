@@ -33,7 +33,7 @@ from dpfl_cli.privacy.ledger import BatchLedger
 from dpfl_cli.privacy.mechanism import Site
 from dpfl_cli.simulation.cohorts import numbered, put_back, taken, view_of
 from dpfl_cli.simulation.kept import refuse_kept
-from dpfl_cli.simulation.member import Member, Row, own_names, plain
+from dpfl_cli.simulation.member import Member, MetricsRow, own_names, plain
 from dpfl_cli.simulation.run_plan import Choice, Plan, federation_of
 
 T = TypeVar("T")
@@ -325,7 +325,7 @@ class Stack:
         is_finite, *columns = table.cpu().numpy()
         for run, member in due:
             found = {name: float(column[run]) for name, column in zip(values, columns, strict=True)}
-            row: Row = {"round": member.round, **found}
+            row: MetricsRow = {"round": member.round, **found}
             member.rows.append(row)
             member.compute_at[member.round] = member.computed
             # asked of the model alone, which was released: a metric may tell of private data

@@ -59,7 +59,7 @@ def data(tmp_path, monkeypatch):
     loading.warn_once.cache_clear()
     monkeypatch.setattr(logging.getLogger("dpfl"), "propagate", True)
     monkeypatch.setenv("DPFL_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(emnist.Made, "per_class", {"train": 12, "test": 5})
+    monkeypatch.setattr(emnist.BalancedStandIn, "per_class", {"train": 12, "test": 5})
     for name, seed in (("mnist", 0), ("fashion_mnist", 1)):
         files = image_files(600, 300, seed=seed)
         monkeypatch.setitem(CATALOGUE, name, entry_of(files, name))

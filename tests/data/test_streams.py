@@ -196,7 +196,7 @@ def test_the_compiled_loop_draws_what_numpy_draws(
         fill(part)
     np.testing.assert_array_equal(found, fresh(1).standard_normal(found.size, kind))
 
-    def wrong(single: bool) -> normals.Draw:
+    def wrong(single: bool) -> normals.Sampler:
         return lambda generator: lambda out: out.fill(0.0)
 
     monkeypatch.setattr(normals, "_built", wrong)  # a numpy that draws otherwise goes on drawing

@@ -18,7 +18,8 @@ from dpfl_cli.reproduction.api import (
 
 Values = Mapping[str, Any]
 Point = Mapping[str, Any]  # label -> value, of one point of a grid
-Place = tuple[Point, str, Values]  # labels of a search, its preset and what differs from that
+# labels of a search, its preset and what differs from that
+SearchSetting = tuple[Point, str, Values]
 
 # --- methods ----------------------------------------------------------------------------------
 
@@ -211,7 +212,7 @@ LEFT_OUT = {  # where clients differ, DP-FedNew is for the synthetic ones, DP-Fe
 }
 
 
-def on(tasks: Tasks) -> Callable[[Scale], list[Place]]:
+def on(tasks: Tasks) -> Callable[[Scale], list[SearchSetting]]:
     """Every task of a scale."""
     return lambda scale: [({"task": task}, *data) for task, data in tasks[scale].items()]
 
@@ -258,7 +259,7 @@ def reduced(run: Run) -> Values:
 
 def staged(
     methods: Sequence[str],
-    places: Iterable[Place],
+    places: Iterable[SearchSetting],
     epsilons: Sequence[float],
     always: Sequence[Point] = (),
     keep: int = 3,

@@ -28,8 +28,8 @@ from dpfl_cli.papers.fednew._search import (
     SMALL,
     SMALL_FEMNIST,
     STEPS_UP_TO,
-    Place,
     Point,
+    SearchSetting,
     Values,
     search,
 )
@@ -65,7 +65,7 @@ def by_clients(
 ) -> Artifact:
     """A table of accuracies against the number of clients."""
 
-    def places(scale: Scale) -> Iterator[Place]:
+    def places(scale: Scale) -> Iterator[SearchSetting]:
         counts, values = data[scale]
         for count in counts:
             dealt = {"partitioner.shards_per_client": 1 if count == 47 else 2}
