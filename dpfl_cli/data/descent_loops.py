@@ -3,13 +3,17 @@ where torch would pass over memory for every sum.
 """
 
 
-def descent(start, rates, slope, drift, out, first, last):  # type: ignore[no-untyped-def]
-    """out = start - rate (slope + drift) for the pairs first ... last - 1 of (run, client).
+def descent(  # type: ignore[no-untyped-def]
+    start, rates, slope, drift, origin, lengths, out, first, last
+):
+    """out = start - rate (slope + drift) for the pairs first ... last - 1 of (run, client); where
+    there is an origin, (origin - that) / length - drift.
 
     Args:
       start, slope, drift, out: [R, M, d]; start [R, 1, d] where all clients' are the same, and
         drift empty where there is none.
-      rates: [R].
+      origin: [R, 1, d], or empty.
+      rates, lengths: [R].
     """
     clients = out.shape[1]
     for pair in range(first, last):
@@ -23,3 +27,7 @@ def descent(start, rates, slope, drift, out, first, last):  # type: ignore[no-un
         else:
             for k in range(len(into)):
                 into[k] = own_start[k] - rate * own_slope[k]
+        if len(origin):
+            own_origin, length = origin[run, 0], lengths[run]
+            for k in range(len(into)):
+                into[k] = (own_origin[k] - into[k]) / length - own_drift[k]
