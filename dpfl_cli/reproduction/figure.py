@@ -28,6 +28,7 @@ from dpfl_cli.reproduction.look import (
     TICKED,
     Look,
     colour_scale,
+    entries_of,
     legend,
     mark_diverged,
     saved,
@@ -52,8 +53,13 @@ def canvas_of(artifact: Artifact, scale: Scale, rows: Rows) -> Canvas:
     canvas = Canvas(figsize=(width, sum(heights)), layout="constrained")
     several = len(drawn) > 1
     parts: Any = canvas.subfigures(len(drawn), height_ratios=heights) if several else [canvas]
-    for one, part in zip(drawn, parts, strict=True):
-        one.fill(part)
+    after: Any = None
+    for one, part in reversed([*zip(drawn, parts, strict=True)]):
+        entries = one.fill(part)
+        look = one.spec.kind, one.names, [*entries]
+        if look != after:  # once below figures that have the same
+            legend(part, entries, one.size[0], always=one.spec.kind == "bars")
+        after = look
         if several and one.spec.title:
             part.suptitle(one.spec.title, fontsize=9)
     canvas.suptitle(_title(artifact, scale, drawn), fontsize=10)
@@ -88,8 +94,8 @@ class _Drawing:
         present = set(self.found[name]) if name in self.rows else set()
         return [one for one in in_order(self.rows[name]) if one in present - {""}]
 
-    def fill(self, canvas: Any) -> None:
-        """Draws into a part of a figure."""
+    def fill(self, canvas: Any) -> dict[str, Any]:
+        """Draws into a part of a figure; returns what its legend says."""
         spec, artifact = self.spec, self.artifact
         axes = canvas.subplots(self.down, self.across, squeeze=False, sharey=spec.share_y)
         for position, (axis, key) in enumerate(zip(axes.flat, self.keys, strict=False)):
@@ -118,7 +124,7 @@ class _Drawing:
                 axis.set_ylabel(spec.y_title or self._axis_title(sorted(set(inside[MEASURE]))))
         for axis in axes.flat[len(self.keys) :]:
             axis.set_visible(False)
-        legend(canvas, axes, self.size[0], always=spec.kind == "bars")
+        return entries_of(axes)
 
     def _axis_title(self, measures: Sequence[str]) -> str:
         known = self.artifact.measures

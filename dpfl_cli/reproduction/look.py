@@ -1,7 +1,7 @@
 """How figures look: colours, line styles, and the marks that all kinds of panels share."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -92,8 +92,8 @@ def colour_scale(values: pd.Series, log: bool) -> Normalize:
     return (LogNorm if log and low > 0 else Normalize)(low, high)
 
 
-def legend(canvas: Any, axes: Any, width: float, always: bool) -> None:
-    """One legend of all panels, below them; of a single entry only where it is asked for."""
+def entries_of(axes: Any) -> dict[str, Any]:
+    """What a legend of all panels says: a text -> the line or bar that it is of."""
     entries: dict[str, Any] = {}
     for axis in axes.flat:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -101,6 +101,11 @@ def legend(canvas: Any, axes: Any, width: float, always: bool) -> None:
     for last in (PAPER, DIVERGED):
         if last in entries:
             entries[last] = entries.pop(last)
+    return entries
+
+
+def legend(canvas: Any, entries: Mapping[str, Any], width: float, always: bool) -> None:
+    """One legend of all panels, below them; of a single entry only where it is asked for."""
     if entries and (len(entries) > 1 or always):
         longest = max(len(label) for label in entries)
         columns = max(1, min(len(entries), int(width * 14 / (longest + 7))))

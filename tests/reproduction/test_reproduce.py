@@ -42,6 +42,7 @@ from dpfl_cli.reproduction.api import (
     exact,
     falling,
 )
+from dpfl_cli.reproduction.figure import canvas_of
 from dpfl_cli.reproduction.grid import cells, commands, requests
 from dpfl_cli.reproduction.judge import beside, judge, numbers_line
 from dpfl_cli.reproduction.layout import numbers_table, page
@@ -626,6 +627,14 @@ def published(outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     publish_artifacts(tmp_path, [ONE], "quick")
     yield tmp_path / "published"
     judging.recorded.cache_clear()
+
+
+def test_a_legend_of_several_figures_is_drawn_once(rows: Rows) -> None:
+    """Below the last of those that have the same; another one's stands below that one."""
+    lines, bars, _ = ONE.figures
+    for figures, drawn in (([lines, lines], [0, 1]), ([lines, bars], [1, 1]), ([bars], [1])):
+        canvas = canvas_of(changed(figures=figures), "quick", rows)
+        assert [len(part.legends) for part in canvas.subfigs or [canvas]] == drawn
 
 
 def test_what_is_published_is_checked(published: Path) -> None:

@@ -142,9 +142,9 @@ fig3 = Artifact(
         "clip_norm": "clip norm B",
         "eps_1": "epsilon 1, delta 1e-4",
         "eps_05": "epsilon 0.5, delta 1e-5",
-        "T500": "T = 500 (quick: 150)",
-        "T1000": "T = 1000 (quick: 300)",
-        "T1200": "T = 1200 (quick: 360)",
+        "T500": "the paper's T = 500",
+        "T1000": "the paper's T = 1000",
+        "T1200": "the paper's T = 1200",
     },
     tables=[
         Table(
