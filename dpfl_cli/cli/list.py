@@ -96,7 +96,7 @@ def describe(group: str, option: str) -> None:
             (
                 f"{group}.{key}",
                 "(required)" if info.is_required() else str(info.default),
-                str(info.annotation),
+                str(info.annotation).removeprefix("<class '").removesuffix("'>"),
             )
             for key, info in found.settings.model_fields.items()
         ]

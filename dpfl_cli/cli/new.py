@@ -1,5 +1,5 @@
-"""`dpfl new KIND NAME`: a commented file with an algorithm, a model or a data set of yours to begin
-from, and its test.
+"""`dpfl new KIND NAME`: a commented file with an algorithm, a model, a data set or an artifact of
+yours to begin from, and its test.
 """
 
 import argparse
@@ -19,6 +19,7 @@ TRY = {  # how a file is tried
     "algorithm=fedavg dp=cdp",
     "dataset": "dpfl run dataset=arrays dataset.path={name}.py:{Name} partitioner=natural "
     "algorithm=fedavg dp=cdp",
+    "artifact": "dpfl reproduce {name}.py scale=smoke",
 }
 
 

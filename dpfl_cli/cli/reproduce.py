@@ -5,7 +5,6 @@ dpfl reproduce fedexp/table4 [fedexp/fig1 ...] | fedexp | all | mine.py  [scale=
 
 import argparse
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import COMMAND, outputs_dir
-from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins
+from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins, pass_on
 
 if TYPE_CHECKING:
     from dpfl_cli.reproduction.artifact import Artifact, Scale
@@ -85,6 +84,7 @@ def execute(args: argparse.Namespace) -> int:
     from dpfl_cli.reproduction.reproduce import check_scale, dry_run, reproduce
 
     load_plugins(args.plugin)
+    pass_on(args.plugin)
     scale = check_scale(scales[0].removeprefix("scale=") if scales else "quick")
     artifacts = select(names)
     if args.at_most is not None:
@@ -93,11 +93,10 @@ def execute(args: argparse.Namespace) -> int:
     if args.publish and own:
         raise ConfigError(f"{own[0]}: --publish is for artifacts of a paper that comes with dpfl")
     if args.commands:
-        plugins = "".join(f" --plugin {shlex.quote(name)}" for name in args.plugin)
         for artifact in artifacts:
             print(f"# {artifact.name}: {artifact.title}")
             for line in commands(artifact, scale):
-                print(line.replace("dpfl run", f"dpfl run{plugins}", 1))
+                print(line)
         return 0
     outputs = outputs_dir()
     if args.dry_run:

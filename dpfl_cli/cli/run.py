@@ -28,7 +28,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.identity import content_id
 from dpfl_cli.config.own_files import check_configs_below
 from dpfl_cli.config.paths import COMMAND, conf_dir, outputs_dir
-from dpfl_cli.simulation.plugins import ENVIRONMENT, add_plugin_option, listed_plugins, load_plugins
+from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins, pass_on
 
 if TYPE_CHECKING:
     from dpfl_cli.simulation.execute import Outcome
@@ -84,8 +84,7 @@ def perform(overrides: Sequence[str], flags: Mapping[str, Any], plugins: Sequenc
     executed.clear()
     searched.clear()
     load_plugins(plugins)
-    files = (str(Path(name).resolve()) for name in plugins)
-    os.environ[ENVIRONMENT] = os.pathsep.join(dict.fromkeys([*listed_plugins(), *files]))
+    pass_on(plugins)
     if flags or any("hydra" in word.split("=")[0] or "${hydra:" in word for word in overrides):
         return _through_hydra(flags, overrides)
     # one run that asks nothing of Hydra, whose main function would compose it twice

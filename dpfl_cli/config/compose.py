@@ -226,9 +226,11 @@ def explained(error: Exception) -> DpflError:
             f"{error.missing_cfg_file}: no such config; `dpfl list` shows what there is"
         )
     if isinstance(error, OverrideParseException):
+        words = str(error.override)
+        if words.endswith(".py"):
+            return ConfigError(f"{words}: not an override; write --plugin {words} for what it has")
         return ConfigError(
-            f"{error.override}: not an override; write key=value (quote what the shell would "
-            "change)"
+            f"{words}: not an override; write key=value (quote what the shell would change)"
         )
     if isinstance(error, RecursionError):
         return ConfigError("a config file holds itself (an anchor in its own value) or is too deep")

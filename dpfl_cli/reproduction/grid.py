@@ -14,6 +14,7 @@ from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact, Run, Scale
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED, Best, Where
 from dpfl_cli.reproduction.rows import LabelValues, matching, places
 from dpfl_cli.simulation.plan import make_plan, with_values
+from dpfl_cli.simulation.plugins import plugin_words
 from dpfl_cli.simulation.run_plan import Plan
 
 RESERVED = {BEST, MEASURE, RANK, ROUND, SEED, "value", "text", "paper", "epsilon", "note"}
@@ -29,9 +30,10 @@ class Cell:
 
     def config(self) -> dict[str, Any]:
         """The composed config."""
-        return with_values(
-            composed(tuple(self.run.overrides)), {**self.run.values, "seed": self.seed}
-        )
+        values = {**self.run.values, "seed": self.seed}
+        # a target is composed too: a mechanism's default noise, say, gives way to it
+        target = [f"dp.epsilon={value}"] if (value := values.get("dp.epsilon")) is not None else []
+        return with_values(composed((*target, *self.run.overrides)), values)
 
     @cached_property
     def plan(self) -> Plan:
@@ -68,7 +70,8 @@ def requests(artifact: Artifact, scale: Scale) -> list[Cell]:
         taken = sorted(RESERVED & set(run.labels))
         if taken:
             raise ConfigError(
-                f"artifact {artifact.name}: a label cannot be called {taken[0]}; rename it"
+                f"artifact {artifact.name}: a label cannot be called {taken[0]}, which is a column "
+                "of table.csv; rename it"
             )
         other = seen.setdefault(tuple(sorted(run.labels.items())), run)
         if other is not run and other != run:
@@ -124,6 +127,7 @@ def commands(artifact: Artifact, scale: Scale) -> Iterator[str]:
     """The `dpfl run` lines that an artifact's runs amount to, one a run, all its seeds in it; of a
     search those of its first stage, and in words what follows.
     """
+    plugins = plugin_words() if artifact.paper is None else ""
     lines: dict[str, list[int]] = {}
     for one in requests(artifact, scale):
         lines.setdefault(_words_of_command(one.run), []).append(one.seed)
@@ -131,7 +135,7 @@ def commands(artifact: Artifact, scale: Scale) -> Iterator[str]:
         first, end = min(seeds), max(seeds) + 1
         ends = f"{first},{end}" if first else f"{end}"
         many = f"-m {words} 'seed=range({ends})'" if end - first > 1 else f"{words} seed={first}"
-        yield f"dpfl run {many}"
+        yield f"dpfl run{plugins} {many}"
     if search := artifact.searched(scale):
         low, high = SEARCH_SEEDS
         best, last = "the best cell of each grid", artifact.size(scale).seeds - 1

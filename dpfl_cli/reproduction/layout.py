@@ -16,6 +16,7 @@ from dpfl_cli.reproduction.rows import LabelValues, Rows, in_order, matching, re
 from dpfl_cli.reproduction.search_page import search_section
 from dpfl_cli.reproduction.templating import table_row, template
 from dpfl_cli.reproduction.verdict import EQUAL_VARIANCES, interval_text
+from dpfl_cli.simulation.plugins import plugin_words
 
 DASH = "–"
 LARGE = 1e6  # from here on a number with decimals has four significant digits and an exponent
@@ -53,6 +54,7 @@ def page(
     compared = [each for one in verdicts for each in one.comparisons]
     text = template("table.md.j2")(
         artifact=artifact,
+        words=artifact.name if artifact.paper else artifact.path.name + plugin_words(),
         scale=scale,
         note=artifact.size(scale).note or ("as in the paper" if artifact.paper else ""),
         horizon=horizon,

@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import importlib.util
 import os
+import shlex
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
@@ -38,6 +39,17 @@ def add_plugin_option(parser: argparse.ArgumentParser) -> None:
 def listed_plugins() -> list[str]:
     """The files whose components this process and its workers have."""
     return [name for name in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if name]
+
+
+def pass_on(files: Sequence[str]) -> None:
+    """Lists files beside those that are, for workers and for commands that pages show."""
+    paths = (str(Path(name).resolve()) for name in files)
+    os.environ[ENVIRONMENT] = os.pathsep.join(dict.fromkeys([*listed_plugins(), *paths]))
+
+
+def plugin_words() -> str:
+    """What is listed, as words of a command line."""
+    return "".join(f" --plugin {shlex.quote(name)}" for name in listed_plugins())
 
 
 def load_plugins(files: Sequence[str], may_be_empty: bool = False) -> None:
