@@ -599,6 +599,7 @@ def test_a_file_of_ones_own_with_a_method_of_ones_own(
     assert main(["reproduce", str(path), "--plugin", plugin]) == 0
     page = (tmp_path / "outputs/artifacts/local/mine/quick/table.md").read_text()
     assert "| fedmomentum |" in page
+    assert f"Made by `dpfl reproduce mine.py --plugin {plugin} scale=quick`" in page
 
 
 @pytest.mark.parametrize(
