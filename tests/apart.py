@@ -33,5 +33,6 @@ def _performed(folder: str, environment: dict[str, str]) -> None:
             os.dup2(said.fileno(), stream)
     os.environ.clear()
     os.environ.update(environment)
-    sys.path.insert(0, folder)
+    own = str(Path(__file__).parent)  # pytest puts folders of tests on the path, a reader has none
+    sys.path[:] = [folder, *(one for one in sys.path if not one.startswith(own))]
     runpy.run_path(FILE, run_name="__main__")

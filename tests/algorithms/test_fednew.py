@@ -572,7 +572,7 @@ def test_rounds_on_a_device_share_their_covariance_factors(
         second_order, "covariance_inverse", lambda *args: made.append(args) or factor(*args)
     )
     monkeypatch.setattr(
-        second_order, "told", lambda values: asked.append(values) or [1.0] * len(values)
+        second_order, "host_numbers", lambda values: asked.append(values) or [1.0] * len(values)
     )
     monkeypatch.setattr(stack, "pick_device", lambda name: torch.device("meta"))
     data = [

@@ -787,3 +787,26 @@ def test_papers_numbers_are_read() -> None:
             known = {str(one) for one in artifact.choices[label]}
             assert known & {*lines[label].dropna()}, (name, label)
     assert DEMO.citation == "Nobody, “A demonstration”, 2026"
+
+
+PUBLISHED = Path(__file__).parents[2] / "outputs"
+ARCHIVED = [
+    str(file.relative_to(PUBLISHED / "archive")).removesuffix(".tar.xz")
+    for file in sorted(PUBLISHED.glob("archive/*/*.tar.xz"))
+]
+
+
+@pytest.mark.parametrize("name", ARCHIVED)
+def test_archived_runs_are_those_of_today(name: str) -> None:
+    """One run of every kind that an artifact asks for is among those that its page was made of: a
+    revision that is raised leaves archives that give nobody the published numbers.
+    """
+    page = json.loads((PUBLISHED / f"published/{name}/paper/manifest.json").read_text())
+    asked = requests(papers.artifacts()[name], "paper")
+    kinds = {tuple(one.run.overrides): one for one in asked}
+    try:
+        today = {one.plan.id: one.run.labels for one in kinds.values()}
+    except DataError as error:
+        pytest.skip(str(error))
+    made = {run["id"] for run in page["runs"]}
+    assert not [labels for run, labels in today.items() if run not in made]
