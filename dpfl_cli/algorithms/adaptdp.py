@@ -127,7 +127,7 @@ class AdaptDp:
     def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
         hyper, model = self.hyper, state.server["model"]  # x
         radius, clipped = self._radius(model, at)  # C_r
-        _, mean = noisy_steps(at, hyper, model, clip_norm=radius)
+        _, mean = noisy_steps(at, hyper, model, clip_norm=radius, last=False)
         model = projected(mean, hyper.projection_radius)
         return State({"model": model}, {}), {"radius": radius, **clipped}
 

@@ -71,6 +71,6 @@ class FedAvgRecord:
 
     def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
         model = state.server["model"]  # w
-        _, mean = noisy_steps(at, self.hyper, model)  # mean_i v_i
+        _, mean = noisy_steps(at, self.hyper, model, last=False)  # mean_i v_i
         step = per_run(self.hyper.server_lr, model) * (mean - model)
         return State({"model": model + step}, {}), {}

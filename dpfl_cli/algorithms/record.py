@@ -105,7 +105,7 @@ def noisy_steps(
     model: Tensor,
     drift: Tensor | None = None,
     clip_norm: Tensor | None = None,
-    length: Tensor | None = None,
+    last: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """K local steps v_i <- v_i - eta_l (G_i(v_i) + grad h(v_i) + drift_i) on released gradients
     G_i, from v_i = w.
@@ -118,12 +118,10 @@ def noisy_steps(
       model: [R, d] w.
       drift: [R, M, d], with mean zero over clients, or None.
       clip_norm: [R] C of this round, where it is not the settings'.
-      length: [R] K eta_l, where clients keep the mean slope of their steps; else they need not take
-        the last one.
+      last: whether the local models take the last step as well, which moves their mean in any case.
 
     Returns:
-      (w - v_i) / length - drift_i, or else the v_i before the last step [R, M, d] (client values);
-      and the mean vbar [R, d] of the v_i (public).
+      The local models v_i [R, M, d] (client values) and their mean vbar [R, d] (public).
     """
     local, mean, objective = at.at_clients(model), model, at.objective
     limit = hyper.clip_norm if clip_norm is None else clip_norm
@@ -132,13 +130,10 @@ def noisy_steps(
         release = at.release("gradient", _gradient(at, local, limit, next(batches), hyper))
         whole = release.mean + objective.regulariser_gradient(mean)
         mean = mean - per_run(hyper.local_lr, mean) * whole
-        way = None
-        if step == hyper.local_steps - 1 and length is not None:
-            way = model.unsqueeze(1), per_run(length, local)
-        if step < hyper.local_steps - 1 or way:
+        if step < hyper.local_steps - 1 or last:
             slopes = [release.echo, objective.regulariser_gradient(local)]
             slopes += [] if drift is None else [drift]
-            local = descended(local, per_run(hyper.local_lr, local), *slopes, way=way)
+            local = descended(local, per_run(hyper.local_lr, local), *slopes)
     return local, mean
 
 

@@ -101,8 +101,9 @@ class ScaffoldRecord:
             state = self._warm_start(state, at)
         model, control = state.server["model"], state.server["control"]  # w, c
         drift = control.unsqueeze(1) - state.clients["control"]  # c - c_i
+        local, mean = noisy_steps(at, hyper, model, drift)  # v_i and mean_i v_i
         length = hyper.local_steps * hyper.local_lr  # K eta_l
-        own, mean = noisy_steps(at, hyper, model, drift, length=length)  # new c_i, mean_i v_i
+        own = (model.unsqueeze(1) - local).div_(per_run(length, local)).sub_(drift)
         control = (model - mean) / per_run(length, mean)
         step = per_run(hyper.server_lr, model) * (mean - model)
         if hyper.extra_inv_n:

@@ -13,6 +13,7 @@ import numpy as np
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.config.errors import ConfigError, DataError, without_values
 from dpfl_cli.config.own_files import OwnFile, OwnPath, content_of, is_code, own_object, read_own
+from dpfl_cli.data.cache import NamedArrays
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Partition, Records
 from dpfl_cli.data.loading import HeldOut, Kept, fraction_of, own_paths
 from dpfl_cli.data.sources import DAMAGED, LARGEST, listing_sha256
@@ -32,7 +33,6 @@ class ArraysSettings(Settings):
 # Records as the user gave them: "features" [N, ...] finite numbers, float32 unless they were
 # float64; "targets" [N], whole numbers or strings (classes) or floats (regression); and "clients"
 # [N] whose they are, in whatever names, where somebody says so.
-NamedArrays = dict[str, np.ndarray]
 KINDS = {"features": "buif", "targets": "buifUS", "clients": "buifUS"}  # of the arrays' types
 
 

@@ -3,17 +3,13 @@ where torch would pass over memory for every sum.
 """
 
 
-def descent(  # type: ignore[no-untyped-def]
-    start, rates, slope, drift, origin, lengths, out, first, last
-):
-    """out = start - rate (slope + drift) for the pairs first ... last - 1 of (run, client); where
-    there is an origin, (origin - that) / length - drift.
+def descent(start, rates, slope, drift, out, first, last):  # type: ignore[no-untyped-def]
+    """out = start - rate (slope + drift) for the pairs first ... last - 1 of (run, client).
 
     Args:
       start, slope, drift, out: [R, M, d]; start [R, 1, d] where all clients' are the same, and
         drift empty where there is none.
-      origin: [R, 1, d], or empty.
-      rates, lengths: [R].
+      rates: [R].
     """
     clients = out.shape[1]
     for pair in range(first, last):
@@ -27,7 +23,3 @@ def descent(  # type: ignore[no-untyped-def]
         else:
             for k in range(len(into)):
                 into[k] = own_start[k] - rate * own_slope[k]
-        if len(origin):
-            own_origin, length = origin[run, 0], lengths[run]
-            for k in range(len(into)):
-                into[k] = (own_origin[k] - into[k]) / length - own_drift[k]

@@ -258,15 +258,11 @@ def check_cohort(values: Tensor, cohort: Any, where: str) -> None:
         raise PrivacyError(f"client values of two rounds' cohorts meet in {where}: {KEPT_STATE}")
 
 
-def descended(
-    values: Tensor, rate: Tensor, *directions: Tensor, way: tuple[Tensor, Tensor] | None = None
-) -> Tensor:
+def descended(values: Tensor, rate: Tensor, *directions: Tensor) -> Tensor:
     """values - rate (the sum of directions, from the first on), of client values [R, M, d].
 
     Args:
       rate: [R, 1, 1].
-      way: an origin [R, 1, d] and a length [R, 1, 1], both public, where what is asked for is
-        (origin - that) / length - the last of several directions.
     """
     given = values, *directions
     mark: Any = reduce(torch.add, [one[..., :0] for one in given])
@@ -275,16 +271,13 @@ def descended(
     compiled = _descent(start.dtype) if large else None
     if compiled is None:
         out = start - rate * reduce(torch.add, terms)
-        out = (way[0] - out).div_(way[1]).sub_(terms[-1]) if way else out
     else:
         out = torch.empty_like(start, memory_format=torch.contiguous_format)
         # but for a regulariser of weight zero, which is one number for all coordinates
         terms = [one for one in terms if one.stride(-1) or one[..., :1].any()] or terms[:1]
         slope, *drift = [reduce(torch.add, terms[:-1]), terms[-1]] if terms[1:] else terms
         start = start[:, :1] if start.stride(1) == 0 else start
-        origin, length = way or (start[:0], rate)
-        last = drift[0] if drift else start[:0]
-        sides = start, rate.flatten(), slope, last, origin, length.flatten(), out
+        sides = start, rate.reshape(len(start)), slope, drift[0] if drift else start[:0], out
         call = partial(compiled, *[one.contiguous().numpy() for one in sides])
         parts = even_parts(out.shape[0] * out.shape[1], -(-out.numel() // PART_VALUES))
         in_threads([partial(call, *part) for part in parts], usable_threads())
@@ -301,9 +294,8 @@ def _built(dtype: torch.dtype) -> Any:
 
     number: Any = from_dtype(torch.empty(0, dtype=dtype).numpy().dtype)
     every = number[:, :, ::1]
-    row = number[::1]
-    signature = every, row, every, every, every, row, every, types.int64, types.int64
-    return built(descent, "steps of clients", 2, signature, error_model="numpy")
+    signature = every, number[::1], every, every, every, types.int64, types.int64
+    return built(descent, "steps of clients", 2, signature)
 
 
 def is_raw(values: Tensor) -> bool:

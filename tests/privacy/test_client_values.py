@@ -272,10 +272,6 @@ def test_steps_are_the_same_compiled_and_by_torch(few, monkeypatch):
     torch.testing.assert_close(of_three, wanted, rtol=0, atol=0)
     of_one = opened(descended(steps, rate, own_values(slope), none))
     torch.testing.assert_close(of_one, opened(steps) - rate * slope, rtol=0, atol=0)
-    way = PLAIN[:, :1], rate.exp()
-    taken = descended(steps, rate, own_values(slope), own_values(drift), way=way)
-    wanted = (way[0] - (opened(steps) - rate * (slope + drift))) / way[1] - drift
-    torch.testing.assert_close(opened(taken), wanted, rtol=0, atol=0)
     assert is_raw(descended(steps, rate, client_values(slope)))
     with pytest.raises(PrivacyError, match="different runs or clients"):
         descended(steps, rate, own_values(slope[:, :1]))
