@@ -75,7 +75,7 @@ def folder(outputs: Path) -> Path:
 def content(outputs: Path) -> dict[str, bytes]:
     """All files, but for how long runs took."""
     found = {path.name: path.read_bytes() for path in folder(outputs).iterdir()}
-    found["manifest.json"] = re.sub(rb'"seconds": [\d.e-]+', b"", found["manifest.json"])
+    found["manifest.json"] = re.sub(rb'("seconds": )[\d.e-]+', rb"\g<1>0", found["manifest.json"])
     return found
 
 
