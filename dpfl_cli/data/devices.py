@@ -1,5 +1,8 @@
-"""Numbers from the host on a device, without waiting for the device."""
+"""Numbers from the host on a device, without waiting for the device; and its free memory."""
 
+import os
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,3 +32,15 @@ def host_numbers(values: Tensor) -> Any:
     round has found it, or is asked seldom.
     """
     return values.tolist()
+
+
+def free_memory(device: torch.device | str) -> int:
+    """Bytes that a device, or for a CPU this machine, could still give, what holds copies of files
+    counted in where Linux says how much that is.
+    """
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    memory = Path("/proc/meminfo")
+    if memory.exists() and (found := re.search(r"MemAvailable: +(\d+) kB", memory.read_text())):
+        return 1024 * int(found[1])
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfl_cli.data.devices import host_numbers
+from dpfl_cli.data.devices import free_memory, host_numbers
 from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.curvature import (
     TOLERANCE,
@@ -38,7 +38,7 @@ from dpfl_cli.privacy.bounded import Bounded
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from dpfl_cli.privacy.record_means import record_covariance
 
-KEPT_FACTORS = 1 << 30  # bytes of factored covariances that are kept from round to round
+KEPT_FACTORS = 0.5  # of the memory that is still free: factored covariances kept between rounds
 
 
 class SecondOrder(SingleLayer):
@@ -206,8 +206,9 @@ class SecondOrder(SingleLayer):
                 roots, features = shares[place].sqrt(), block.features.to(shares.dtype)
                 inverse = covariance_inverse(features, roots, shifts[run])
                 factor = roots.to(side.dtype), inverse.to(side.dtype)
-                kept = sum(part.nbytes for parts in self._factors.values() for part in parts)
-                if key is not None and kept + sum(part.nbytes for part in factor) <= KEPT_FACTORS:
+                held = [factor, *self._factors.values()]
+                size = sum(part.nbytes for parts in held for part in parts)
+                if key is not None and size <= KEPT_FACTORS * free_memory(self.device):
                     self._factors[key] = factor
             factors.append(factor)
         own_roots, inverses = [one for one, _ in factors], [one for _, one in factors]

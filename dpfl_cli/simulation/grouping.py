@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.devices import free_memory
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import stack_key
@@ -103,8 +104,7 @@ def memory_budget(plan: Plan, workers: int = 1) -> int:
     """
     if plan.launcher.memory is not None:
         return max(plan.launcher.memory // workers, 1)
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(min(free // 2 // workers, MOST_BYTES), 1)
+    return max(min(free_memory("cpu") // 2 // workers, MOST_BYTES), 1)
 
 
 def bytes_per_run(plan: Plan, after_first: bool = False) -> int:
