@@ -19,10 +19,10 @@ import numpy as np
 from pydantic import Field
 
 from dpfl_cli.config.component import component
-from dpfl_cli.config.errors import DataError
+from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data.characters import ORIGINS, characters, origin_files
 from dpfl_cli.data.idx import SIDE, Part
-from dpfl_cli.data.loading import HeldOut, UsedSettings, warn_once
+from dpfl_cli.data.loading import HeldOut, UsedSettings, ranks, warn_once
 from dpfl_cli.data.mnist import Mnist, Origin, Pictures
 from dpfl_cli.data.sources import content_sha256, status
 from dpfl_cli.data.threads import slices
@@ -133,6 +133,27 @@ class EmnistBalanced(Emnist):
     standin = (
         "mnist and fashion_mnist: as they are, in negative, and digits 0..6 with swapped halves"
     )
+
+    @classmethod
+    def feature_shape(cls, settings: EmnistBalancedSettings) -> tuple[int, ...]:
+        return super().feature_shape(settings) if settings.pca is None else (settings.pca,)
+
+    @classmethod
+    def split(
+        cls, settings: EmnistBalancedSettings, pictures: type[Pictures]
+    ) -> tuple[np.ndarray, Part, np.ndarray]:
+        if not settings.test_fraction:
+            return super().split(settings, pictures)
+        labels = pictures.labels("train")
+        counts = np.bincount(labels)
+        kept = counts - (settings.test_fraction * counts).astype(np.int64)
+        held = ranks(labels) >= kept[labels]
+        if not held.any():
+            raise ConfigError(
+                f"dataset.test_fraction={settings.test_fraction:g}: holds out no record of any "
+                "class; write more, or 0 for none"
+            )
+        return np.flatnonzero(~held), "train", np.flatnonzero(held)
 
     @staticmethod
     def not_covered(settings: EmnistBalancedSettings) -> list[str]:

@@ -93,16 +93,44 @@ class Pictures(Kept):
         return np.divide(images, np.float32(255), order="C", dtype=np.float32)
 
     @classmethod
+    def feature_shape(cls, settings: Any) -> tuple[int, ...]:
+        """Of a record."""
+        return cls.shape
+
+    @classmethod
+    def split(cls, settings: Any, pictures: type[Pictures]) -> tuple[np.ndarray, Part, np.ndarray]:
+        """Numbers of the records that train, the part that the test records are from, and their
+        numbers; here all of both files.
+
+        Raises:
+          ConfigError: none are left.
+        """
+        return np.arange(pictures.size("train")), "test", np.arange(pictures.size("test"))
+
+    @classmethod
+    def subset(
+        cls, train: np.ndarray, size: int, settings: Any, pictures: type[Pictures]
+    ) -> np.ndarray:
+        """[size] of the records that train; here the first ones."""
+        return train[:size]
+
+    @classmethod
     def make(cls, settings: Any, origin: Origin) -> Dataset:
         """Neither images nor labels are read unless they are looked at."""
-        pictures, components = origin.pictures, getattr(settings, "pca", None)
+        pictures = origin.pictures
         standin = {} if pictures is cls else {"standin": cls.standin}
-        train, test_part, test = _split(cls.name, pictures, bool(standin), settings)
+        train, test_part, test = cls.split(settings, pictures)
+        note, wanted = " (a stand-in)" if standin else "", settings.train_records
+        used(cls.name, "train_records", wanted, len(train), note)
+        used(cls.name, "test_records", settings.test_records, len(test), note)
+        if wanted is not None:
+            train = cls.subset(train, wanted, settings, pictures)
+        test = test[: settings.test_records]
         info = DatasetInfo(
             name=cls.name,
             source="standin" if standin else "real",
             sha256=origin.sha256,
-            feature_shape=cls.shape if components is None else (components,),
+            feature_shape=cls.feature_shape(settings),
             classes=cls.classes,
             records=len(train),
             details=standin,
@@ -148,6 +176,34 @@ class Images(Pictures):
         """Constants taken from the data, which no epsilon covers."""
         taken = f"{cls.scale} of the training images (standardising)"
         return [taken] if settings.standardise else []
+
+    @classmethod
+    def split(
+        cls, settings: ImageSettings, pictures: type[Pictures]
+    ) -> tuple[np.ndarray, Part, np.ndarray]:
+        train, part, test = super().split(settings, pictures)
+        if settings.held_out >= len(train):
+            raise ConfigError(
+                f"dataset.held_out={settings.held_out}: {cls.name} has {len(train)} training "
+                "records; write less"
+            )
+        if settings.held_out:
+            train, test = np.split(train, [len(train) - settings.held_out])
+            part = "train"
+        return train, part, test
+
+    @classmethod
+    def subset(
+        cls, train: np.ndarray, size: int, settings: ImageSettings, pictures: type[Pictures]
+    ) -> np.ndarray:
+        """The first ones, or random ones, ascending; stratified: classes as equal as can be."""
+        if settings.subset == "first":
+            return super().subset(train, size, settings, pictures)
+        order = stream_generator(settings.subset_seed, "subset").permutation(len(train))
+        if settings.subset == "stratified":
+            labels = pictures.labels("train")[train]
+            order = order[np.argsort(ranks(labels[order]), kind="stable")]
+        return train[np.sort(order[:size])]
 
     @classmethod
     def features(cls, images: np.ndarray, origin: Origin, settings: ImageSettings) -> np.ndarray:
@@ -219,52 +275,3 @@ def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
             f"labels 0..{CLASSES - 1}"
         )
     return records[:, 1:].reshape(-1, *Cifar10.shape), labels
-
-
-def _split(
-    name: str, source: type[Pictures], standin: bool, settings: Any
-) -> tuple[np.ndarray, Part, np.ndarray]:
-    """Numbers of the records that train, the part that the test records are from, and their
-    numbers.
-
-    Raises:
-      ConfigError: more records are asked for than there are, or none are left.
-    """
-    part: Part = "train"
-    train, held_out = np.arange(source.size(part)), getattr(settings, "held_out", 0)
-    fraction, wanted = getattr(settings, "test_fraction", 0.0), settings.train_records
-    if held_out >= len(train):
-        raise ConfigError(
-            f"dataset.held_out={held_out}: {name} has {len(train)} training records; write less"
-        )
-    if held_out:
-        train, test = np.split(train, [len(train) - held_out])
-    elif fraction:
-        labels = source.labels(part)
-        counts = np.bincount(labels)
-        kept = counts - (fraction * counts).astype(np.int64)
-        held = ranks(labels) >= kept[labels]
-        train, test = train[~held], train[held]
-    else:
-        part, test = "test", np.arange(source.size("test"))
-    note = " (a stand-in)" if standin else ""
-    used(name, "train_records", wanted, len(train), note)
-    used(name, "test_records", settings.test_records, len(test), note)
-    if not len(test):
-        raise ConfigError(
-            f"dataset.test_fraction={fraction:g}: holds out no record of any class; "
-            "write more, or 0 for none"
-        )
-    if wanted is not None and getattr(settings, "subset", "first") != "first":
-        train = train[_subset(source.labels("train")[train], wanted, settings)]
-    return train[:wanted], part, test[: settings.test_records]
-
-
-def _subset(labels: np.ndarray, size: int, settings: ImageSettings) -> np.ndarray:
-    """[size] numbers of the records of a random subset, ascending; stratified: classes as equal as
-    they can be.
-    """
-    order = stream_generator(settings.subset_seed, "subset").permutation(len(labels))
-    if settings.subset == "stratified":
-        order = order[np.argsort(ranks(labels[order]), kind="stable")]
-    return np.sort(order[:size])

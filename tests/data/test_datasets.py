@@ -27,7 +27,6 @@ from small_files import (
 from dpfl_cli.config.component import lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.config.paths import conf_dir
-from dpfl_cli.data import mnist
 from dpfl_cli.data.catalogue import CATALOGUE
 from dpfl_cli.data.mnist import FashionMnist, ImageSettings, Mnist
 from dpfl_cli.data.sources import locate
@@ -287,10 +286,17 @@ def test_a_subset_is_random_without_repeats_and_stratified_where_asked(
     labels = np.repeat(np.arange(10), counts)
     size = min(size, len(labels))
     settings = ImageSettings(subset="stratified" if stratified else "random", subset_seed=seed)
-    chosen = mnist._subset(labels, size, settings)
+
+    class Pictured(Mnist):
+        @classmethod
+        def labels(cls, part):
+            return labels
+
+    every = np.arange(len(labels))
+    chosen = Mnist.subset(every, size, settings, Pictured)
     assert len(np.unique(chosen)) == size == len(chosen)
     assert (np.diff(chosen) > 0).all()
-    assert np.array_equal(chosen, mnist._subset(labels, size, settings))
+    assert np.array_equal(chosen, Mnist.subset(every, size, settings, Pictured))
     if stratified:  # no class that has records left is more than one behind another
         taken = np.bincount(labels[chosen], minlength=10)
         left = taken < np.array(counts)
