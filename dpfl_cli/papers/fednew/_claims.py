@@ -197,6 +197,7 @@ def everywhere(
     methods: Sequence[str],
     high_falls: str = "",
     fedgd_varies: str = "",
+    counts: str = "",
     **priors: Any,
 ) -> Iterator[Claim]:
     """What every table of accuracy against the number of clients tests (section 6.4).
@@ -205,6 +206,7 @@ def everywhere(
       high_falls: what the paper's table has of DP-SCAFFOLD at epsilon 10, where that falls; the
         text speaks of epsilon 0.1 alone.
       fedgd_varies: what it has of DP-FedGD, where that varies more.
+      counts: which numbers of clients are run, where not all.
     """
 
     place = f"section 6.4, {table}"
@@ -217,7 +219,7 @@ def everywhere(
         place,
         over_clients(falling, "Scaf", 0.1),
         "holds",
-        note=f"{WHOLE}; see scaffold_shares",
+        note="; ".join(filter(None, (WHOLE, "see scaffold_shares", counts))),
         readings={
             "from the fewest clients to the most": over_clients(
                 from_fewest_to_most, "Scaf", 0.1, by=0

@@ -59,6 +59,7 @@ def beside_first_order(figure: str, method: str) -> list[Claim]:
             readings={
                 "to within one point": {"by": -1},
                 "before round 30": {"before": 30},
+                SMALL_STEP: {"other": SLOW},
             },
         ),
         Claim(

@@ -147,6 +147,9 @@ fig3 = at_user_level(
             readings={
                 "without duals": reaches("FN_off", "FGD"),
                 "to within two points": {"by": -2},
+                "beside DP-FedGD with a server step and a clip norm of 1": {
+                    "other": {**SLOW, "clip": 1.0}
+                },
             },
         ),
         Claim(
