@@ -111,10 +111,10 @@ fig1 = Artifact(
     id="fig1",
     title="Server step in the first round under local DP",
     shows="The naive step divides the squared norms of the noisy messages by that of their mean: "
-    "it is dominated by noise. DP-FedEXP's estimate comes close to the step that the clipped "
-    "updates themselves would give (target): with Gaussian noise the closer the more clients "
-    "there are; with PrivUnit it stays about 6 % below, for the bias of its norm estimate does "
-    "not shrink with them.",
+    "it is dominated by noise. DP-FedEXP's estimate comes close to the step that the squared "
+    "norms of the clipped updates would give over the same noisy mean (target): with Gaussian "
+    "noise the closer the more clients there are; with PrivUnit it stays about 6 % below, for the "
+    "bias of its norm estimate does not shrink with them.",
     source="Figure 1; d = 100, local step 0.003, clip norm 0.3",
     sizes=sized(
         Size(5, 0.3, "one round", full=True),
