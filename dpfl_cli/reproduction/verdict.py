@@ -295,16 +295,18 @@ def _plain(value: float) -> float | str:
 
 def pooled(comparisons: Iterable[Comparison]) -> Variances:
     """Group -> variance of one seed's difference, and its degrees of freedom; only of groups whose
-    spreads are not told apart (Bartlett's test at `EQUAL_VARIANCES`).
+    spreads are not told apart (Bartlett's test at `EQUAL_VARIANCES`). Comparisons of the same
+    numbers with other margins, on either side, count once.
     """
     from scipy.stats import bartlett  # importing it takes a third of a second
 
-    groups: dict[tuple[str, ...], list[Comparison]] = defaultdict(list)
+    groups: dict[tuple[str, ...], dict[object, Comparison]] = defaultdict(dict)
     for one in comparisons:
         if len(one.differences) > 1 and np.all(np.isfinite(one.differences)):
-            groups[one.group].append(one)
+            groups[one.group].setdefault(_spread(one), one)
     found = {}
-    for group, members in groups.items():
+    for group, distinct in groups.items():
+        members = [*distinct.values()]
         variances, freedoms = np.array([_own(one) for one in members]).T
         total = int(freedoms.sum())
         variance = float(variances @ freedoms) / total
@@ -317,6 +319,17 @@ def pooled(comparisons: Iterable[Comparison]) -> Variances:
         if alike:
             found[group] = variance, total
     return found
+
+
+def _spread(one: Comparison) -> object:
+    """Equal for comparisons whose differences are the same but for a constant and their sign, to
+    rounding.
+    """
+    apart = one.differences - one.differences.mean()
+    largest = apart[np.abs(apart).argmax()]
+    if abs(largest) <= 1e-9 * np.abs(one.differences).max(initial=0):
+        return id(one)  # no spread at all, of which nothing tells whether it is the same cell's
+    return f"{abs(largest):.6g}", *np.round(apart / largest, 6).tolist()
 
 
 def _own(one: Comparison) -> tuple[float, int]:

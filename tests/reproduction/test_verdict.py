@@ -219,6 +219,8 @@ def test_cells_of_like_noise_are_pooled_over_a_measure() -> None:
     spreads = [np.var(values, ddof=1) for values in ([1.0, 1.1, 0.9], [4.0, 3.8, 4.1])]
     assert (variance, freedom) == (pytest.approx(np.mean(spreads)), 4)
     assert len(pooled([one, two, above(sample([4.0, 3.8, 4.1], measure="n"), 0.0)])) == 2
+    other_side = below(sample([1.0, 1.1, 0.9]), 7.0)  # the same cell's, and no more freedom
+    assert pooled([one, other_side, two]) == {one.group: (variance, 4)}
     noisy, flat = above(sample([9.0, 0.0, -5.0]), 0.0), above(sample([1.0, 1.0, 1.0]), 0.0)
     assert pooled([one, noisy]) == pooled([one, flat]) == {}
     assert pooled([flat]) == {flat.group: (0.0, 2)}
