@@ -22,6 +22,7 @@ from dpfl_cli.reproduction.verdict import (
     Comparison,
     Judged,
     Variances,
+    decisive,
     judged,
     pooled,
 )
@@ -52,7 +53,8 @@ class Verdict:
       state: the finding, or "at reduced size" where the runs are smaller than the paper's.
       reason: what keeps it undecided.
       comparisons: as `Judged` writes them.
-      readings: what is found under other choices, in words -> finding.
+      readings: what is found under other choices, in words -> `finding`, and the `comparison` that
+        decides it, where there is one.
       data: whether what it compares are runs on data that stand in for the paper's: STANDINS,
         PARTLY, or "".
       recorded: what was found when the artifact was last published at this scale: a lock against
@@ -70,7 +72,7 @@ class Verdict:
     reason: str
     note: str
     comparisons: Sequence[Mapping[str, Any]]
-    readings: Mapping[str, str] = field(default_factory=dict)
+    readings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     data: str = ""
     recorded: str = ""
 
@@ -119,7 +121,7 @@ def judge(
     for claim, comparisons, origin in zip(artifact.claims, made, origins, strict=True):
         finding, each, reason = _finding(comparisons, variances)
         others = {
-            under: _finding(compared(claim, claim.reading(under), f", {under}"), variances)[0]
+            under: _reading(compared(claim, claim.reading(under), f", {under}"), variances)
             for under in claim.readings
         }
         verdict = Verdict(
@@ -172,6 +174,13 @@ def _finding(
         return finding, each, f"{all_of} (Holm)"
     reasons = (one.reason for one in each if one.finding == UNDECIDED and one.reason)
     return finding, each, next(reasons, "")
+
+
+def _reading(many: list[Comparison] | str, variances: Variances) -> dict[str, Any]:
+    """What is found under another choice, as `Verdict.readings` has it."""
+    finding, each, _ = _finding(many, variances)
+    of = {"comparison": decisive(finding, each).to_json()} if each else {}
+    return {"finding": finding, **of}
 
 
 @cache

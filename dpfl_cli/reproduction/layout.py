@@ -1,7 +1,7 @@
 """An artifact's page in markdown: tables beside the paper's numbers, verdicts, epsilons."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -67,6 +67,7 @@ def page(
         numbers=partial(numbers_table, artifact, rows.means, rows.labels),
         verdicts=verdicts,
         intervals=_intervals,
+        reading=_reading,
         pooling=POOLING if any(each.get("freedom") for each in compared) else "",
         reduced_state=REDUCED,
         epsilons=privacy_table(artifact, rows),
@@ -246,6 +247,15 @@ def _intervals(one: Verdict) -> str:
         texts.append(", ".join(filter(None, [found, interval_text(shown)])))
     more = len(one.comparisons) - len(texts)
     return "; ".join([*texts, *([f"{more} more in claims.json"] if more > 0 else [])])
+
+
+def _reading(found: Mapping[str, Any]) -> str:
+    """What is found under another choice, with the comparison that decides it."""
+    one = found.get("comparison")
+    if one is None:
+        return str(found["finding"])
+    shown = [f"`{one['text']}`", interval_text(one, seeds=False) or one.get("reason", "")]
+    return f"{found['finding']} ({': '.join(filter(None, shown))})"
 
 
 # --- epsilons ---------------------------------------------------------------------------------

@@ -269,6 +269,16 @@ class Judged:
     against: float = 1.0  # p-value of what speaks against it
     freedom: int = 0  # degrees of freedom of the interval: more than seeds - 1 where pooled
 
+    @property
+    def distance(self) -> float:
+        """From its margin, in halves of its interval: it holds above 1, and taken alone fails below
+        -1. Without an interval that has a width it is what the finding says.
+        """
+        reach = (self.high - self.low) / 2
+        if not reach > 0:
+            return {HOLDS: math.inf, FAILS: -math.inf, UNDECIDED: 0.0}[self.finding]
+        return _gap(self.comparison, self.mean) / reach
+
     def to_json(self) -> dict[str, Any]:
         of = self.comparison
         shown = {"text": of.text, "kind": of.kind, "finding": self.finding, "seeds": self.seeds}
@@ -279,14 +289,17 @@ class Judged:
         return shown | ({"reason": self.reason} if self.reason else {})
 
 
-def interval_text(shown: Mapping[str, Any]) -> str:
-    """The difference of a comparison (its JSON) with the 95 % interval; "" where it has none."""
+def interval_text(shown: Mapping[str, Any], seeds: bool = True) -> str:
+    """The difference of a comparison (its JSON) with the 95 % interval, and over how many seeds;
+    "" where it has none.
+    """
     names = ("difference", "low", "high")  # what is not finite is a word there
     middle, low, high = (float(shown.get(name, math.nan)) for name in names)
     if math.isnan(low):
         return ""
     scale = "" if shown["scale"] == "linear" else f" on a {shown['scale']} scale"
-    return f"{middle:.3g} [{low:.3g}, {high:.3g}]{scale}, {shown['seeds']} seeds"
+    over = f", {shown['seeds']} seeds" if seeds else ""
+    return f"{middle:.3g} [{low:.3g}, {high:.3g}]{scale}{over}"
 
 
 def _plain(value: float) -> float | str:
@@ -347,6 +360,20 @@ def judged(comparisons: Sequence[Comparison], variances: Variances) -> tuple[Fin
     return UNDECIDED, found
 
 
+def decisive(finding: str, found: Sequence[Judged]) -> Judged:
+    """The comparison that a claim's finding hangs on: of a failure the one with the smallest
+    p-value, else the one that comes the closest to failing.
+    """
+    if finding == FAILS:
+        return min(found, key=lambda one: (one.against, one.distance))
+    return min(found, key=lambda one: one.distance)
+
+
+def _gap(one: Comparison, mean: float) -> float:
+    """How far on the right side of its margin a mean difference lies."""
+    return mean - one.margin if one.kind == "above" else one.margin - abs(mean)
+
+
 def _judged(one: Comparison, variances: Variances) -> Judged:
     if one.kind == "exact":
         true = one.truths[0]
@@ -372,10 +399,8 @@ def _judged(one: Comparison, variances: Variances) -> Judged:
     error = math.sqrt(variance / n)
     reach = _quantile(freedom) * error
     low, high = mean - reach, mean + reach
-    if one.kind == "above":
-        inside, gap = low > one.margin, mean - one.margin
-    else:
-        inside, gap = -one.margin < low and high < one.margin, one.margin - abs(mean)
+    gap = _gap(one, mean)
+    inside = low > one.margin if one.kind == "above" else -one.margin < low and high < one.margin
     against = float(gap >= 0) if error == 0 else float(stdtr(freedom, gap / error))
     finding = HOLDS if inside else FAILS if against < TAIL else UNDECIDED
     reason = _needed(abs(gap), variance, n) if finding == UNDECIDED else ""

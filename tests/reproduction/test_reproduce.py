@@ -301,12 +301,25 @@ def test_what_is_found_under_other_readings_stands_beside_the_verdict(rows: Rows
     several = made(
         more_than_a_million={"more_than": 1e6},
         another_clip_norm=partial(asked, method="fedexp", clip=1.0),
+        at_another_size=lambda rows: iter(()),
     )
     (plain,), (verdict,) = judge(alone, "quick", rows), judge(several, "quick", rows)
-    found = {"more than a million": "fails", "another clip norm": "holds"}
+    found = verdict.readings
     assert verdict == dataclasses.replace(plain, readings=found)  # the rest does not depend
+    assert {under: one["finding"] for under, one in found.items()} == {
+        "more than a million": "fails",
+        "another clip norm": "holds",
+        "at another size": "not run at this size",
+    }
+    one = found["more than a million"]["comparison"]
+    assert one.keys() == plain.comparisons[0].keys()
+    distances = rows("distance", method="fedexp", clip=0.1).values
+    assert one["difference"] == pytest.approx(np.log(distances / 1e6).mean(), rel=1e-5)
     shown = page(several, "quick", rows, [verdict], "", [])
-    assert "| asks | holds | more than a million | fails |" in shown
+    interval = "{difference:.3g} [{low:.3g}, {high:.3g}] on a log scale".format(**one)
+    decides = f"`{one['text']}`: {interval}"
+    assert f"| asks | holds | more than a million | fails ({decides}) |" in shown
+    assert "| asks | holds | at another size | not run at this size |" in shown
     for one, words in (({"clip": 30}, "no clip '30'"), ({"more": 1}, "argument 'more'")):
         artifact = made(mistyped=one)
         with pytest.raises(ConfigError, match=f"claim asks, mistyped: .*{words}"):

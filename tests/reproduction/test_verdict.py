@@ -26,6 +26,7 @@ from dpfl_cli.reproduction.verdict import (
     below,
     below_share,
     best_by_others,
+    decisive,
     each_seed,
     exact,
     judged,
@@ -142,6 +143,29 @@ def test_undecided_says_how_many_seeds_would_decide() -> None:
     needed = int(found.reason.split()[0])
     reach = lambda n: stats.t.ppf(0.975, n - 1) * gaps.std(ddof=1) / math.sqrt(n)
     assert reach(needed) < gaps.mean() <= reach(needed - 1)
+
+
+def test_what_decides_is_the_worst_comparison() -> None:
+    """Of a failure the clearest, else what comes closest to failing, in units of its interval."""
+    noise = np.array([-0.1, 0.0, 0.1, 0.05, -0.05])
+
+    def shifted(*gaps: float) -> list[Comparison]:
+        return [above(sample(gap + wide * noise), 0.0) for gap in gaps for wide in (1, 20)]
+
+    def worst(*comparisons: Comparison) -> int:
+        found, each = judged(comparisons, {})  # each with its own spread
+        return [one is decisive(found, each) for one in each].index(True)
+
+    small, small_noisy, large, large_noisy = shifted(1, 10)
+    assert worst(small, large_noisy, large) == 1
+    assert worst(small, small_noisy, exact(True, "so"), large) == 1
+    below, below_noisy = shifted(-1)
+    assert worst(below_noisy, small, below) == 2
+    assert worst(below, exact(False, "so")) == 1
+    near = level(sample(noise), 0.0, within=0.1)
+    assert worst(small, near, level(sample(noise), 0.0, within=9)) == 1
+    assert worst(large, above(sample([1.0, 2.0]), 0.0)) == 1  # too few seeds
+    assert worst(exact(True, "so"), exact(True, "too")) == 0
 
 
 def test_shapes_need_five_seeds_that_agree() -> None:
