@@ -211,7 +211,7 @@ def claims_json(
             "artifact": artifact.name,
             "scale": scale,
             "tested_to": horizon,
-            "numbers": numbers_line(artifact, rows.means) if artifact.full(scale) else "",
+            "numbers": numbers_line(artifact, rows.means),
             "claims": claims,
         }
     )

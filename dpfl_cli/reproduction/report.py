@@ -19,7 +19,7 @@ from markupsafe import Markup
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.config.paths import conf_dir
 from dpfl_cli.reproduction.artifact import Artifact
-from dpfl_cli.reproduction.folder import Made, folders, publish
+from dpfl_cli.reproduction.folder import SEARCH, Made, folders, publish
 from dpfl_cli.reproduction.grid import commands
 from dpfl_cli.reproduction.judge import (
     GROUPS,
@@ -49,9 +49,13 @@ BUDGET = {  # hours that scale=paper may take on two cores
 REDUCED_SIZE = " (reduced size)"  # in a page's first line
 CHANGED = (
     "Of artifacts that are here at two sizes, the claims with another finding at the larger one; "
-    "and a comparison that changed: its difference with the 95 % interval at the smaller size, "
-    "then at the larger. A claim fails where one of its comparisons does at 5 % over all of them."
+    "what differs between the two sizes, whether or not it is the cause (seeds and comparisons are "
+    "the claim's, the rest is of all runs of the artifact); and a comparison that changed: its "
+    "difference with the 95 % interval at the smaller size, then at the larger. A claim fails "
+    "where one of its comparisons does at 5 % over all of them."
 )
+EXTENT = ("round", "training record", "client")  # of what a manifest was tested to
+DASH = "–"
 POINTS = 80  # rounds of a curve that a plot keeps
 
 VerdictCounts = Mapping[str, Mapping[str, int]]
@@ -113,6 +117,17 @@ class Shown:
         return totals([self])
 
     @property
+    def numbers(self) -> str:
+        """How its numbers compare with the paper's, where it is at the paper's size."""
+        return "" if self.reduced else self.made.numbers
+
+    @property
+    def near(self) -> str:
+        """How many of its cells are near the paper's number; in brackets at reduced size."""
+        found = re.search(rf"\d+ of \d+(?= {NEAR})", self.made.numbers)
+        return ("({})" if self.reduced else "{}").format(found[0]) if found else DASH
+
+    @property
     def tried(self) -> str:
         """Its paper's claims: how many hold / fail / are undecided, in brackets at reduced size;
         those on stand-ins apart.
@@ -124,17 +139,38 @@ class Shown:
             for group, counts in found.items()
             if any(counts.values())
         ]
-        return "; ".join(texts) or "–"
+        return "; ".join(texts) or DASH
 
     @property
-    def changes(self) -> list[tuple[Verdict, str, str]]:
-        """Claims of which `before` found otherwise: each with that finding, and what decides it."""
-        earlier = {one.id: one for one in self.before.made.claims} if self.before else {}
-        return [
-            (one, known.finding, _why(known, one))
-            for one in self.made.claims
-            if (known := earlier.get(one.id)) and known.finding != one.finding
-        ]
+    def changes(self) -> list[tuple[Verdict, str, str, str]]:
+        """Claims of which `before` found otherwise: each with that finding, what differs between
+        the sizes, and a comparison that changed.
+        """
+        if self.before is None:
+            return []
+        earlier = {one.id: one for one in self.before.made.claims}
+        changes = []
+        for one in self.made.claims:
+            known = earlier.get(one.id)
+            if known and known.finding != one.finding:
+                differs = [*_compared(known, one), *_differences(self.before.extent, self.extent)]
+                shown = "; ".join(differs) or DASH
+                changes.append((one, known.finding, shown, _why(known, one)))
+        return changes
+
+    @cached_property
+    def extent(self) -> dict[str, str]:
+        """How large it is, of what its manifest says: rounds, records and clients (seeds are told
+        of each claim), the cells of its runs, and how they were found.
+        """
+        manifest = self.made.manifest
+        tested = re.split(r"[,;] ", manifest.get("tested_to", ""))
+        found = [re.fullmatch(r"(\d[\d,]*(?: to [\d,]+)?) (.*?)s?", one) for one in tested]
+        known = {one[2]: one[1] for one in found if one}
+        sizes = {f"{name}s": known[name] for name in EXTENT if name in known}
+        cells = len({tuple(run["labels"].items()) for run in manifest["runs"]})
+        staged = "in stages" if (self.made.folder / SEARCH).exists() else "all cells"
+        return {**sizes, **({"cells run": f"{cells:,}", "search": staged} if cells else {})}
 
     @property
     def minutes(self) -> float | None:
@@ -201,6 +237,26 @@ class Shown:
         return [measure for measure, log in first.items() if {"y", "colour"} & set(log)]
 
 
+def _differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What both know and say otherwise."""
+    both = [name for name in now if name in before and before[name] != now[name]]
+    return [f"{name} {before[name]} → {now[name]}" for name in both]
+
+
+def _compared(before: Verdict, claim: Verdict) -> list[str]:
+    """The seeds of a claim's comparisons at both sizes, and those that the larger one adds."""
+    seeds = []
+    for verdict in (before, claim):
+        counts = {one["seeds"] for one in verdict.comparisons} - {0}
+        ends = dict.fromkeys([min(counts), max(counts)]) if counts else ()
+        seeds.append({"seeds": " to ".join(map(str, ends))} if ends else {})
+    known = {one["text"] for one in before.comparisons}
+    new = sum(one["text"] not in known for one in claim.comparisons)
+    all_of = len(claim.comparisons)
+    only = f"{new} of {all_of} comparison{'s' if all_of > 1 else ''} at the larger size only"
+    return [*_differences(*seeds), *([only] if new else [])]
+
+
 def _why(before: Verdict, claim: Verdict) -> str:
     """A comparison at both sizes: the first that is found otherwise now, one with the claim's new
     finding before others; or the first that does not hold.
@@ -231,11 +287,15 @@ def totals(shown: Iterable[Shown]) -> VerdictCounts:
     return {group: {name: found[group, name] for name in FINDINGS} for group in COUNTED}
 
 
-def numbers(shown: Iterable[Shown]) -> str:
-    """How many numbers of all these pages are near the papers', of those that they compare."""
-    lines, texts = "; ".join(one.made.numbers for one in shown), []
+def numbers(lines: Iterable[str]) -> str:
+    """How many numbers of several pages are near the papers', of those that they compare.
+
+    Args:
+      lines: how each page says it.
+    """
+    line, texts = "; ".join(lines), []
     for what in (IN_SPREAD, NEAR):
-        found = re.findall(rf"(\d+) of (\d+) {what}", lines)
+        found = re.findall(rf"(\d+) of (\d+) {what}", line)
         near, all_of = (sum(map(int, column)) for column in zip(("0", "0"), *found, strict=True))
         texts.append(f"{near} of {all_of} {what}")
     return "; ".join(texts)
@@ -248,7 +308,7 @@ def hours(shown: Iterable[Shown]) -> str:
     for run in runs.values():
         took["gpu" in run] += run.get("seconds", 0) / 3600
     texts = [f"{took[gpu]:.2f}{' on a GPU' * gpu}" for gpu in (False, True) if took[gpu]]
-    return " and ".join(texts) or "–"
+    return " and ".join(texts) or DASH
 
 
 def partly(shown: Iterable[Shown]) -> int:

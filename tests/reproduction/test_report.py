@@ -6,22 +6,35 @@ import dataclasses
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.errors import StoreError
+from dpfl_cli.reproduction.api import Comparison, Rows, exact
 from dpfl_cli.reproduction.report import write_report
 from dpfl_cli.reproduction.reproduce import reproduce
 from tests.reproduction.small import ONE
 
 EVIL = "<script>alert(1)</script>"
 CURVES, BARS, _ = ONE.figures
+
+
+def two(rows: Rows) -> Iterator[Comparison]:
+    yield exact(True, "two of them")
+    yield exact(False, f"by two {EVIL}")
+
+
 HOSTILE = dataclasses.replace(
     ONE,
     title=f"Title {EVIL}",
     notes=[EVIL, "[x](javascript:alert(1))"],
+    claims=[
+        dataclasses.replace(ONE.claims[0], readings={"by two": two, "elsewhere": lambda rows: []}),
+        *ONE.claims[1:],
+    ],
     figures=[  # a logarithmic curve, and a distance that is so in its second figure only
         dataclasses.replace(CURVES, log=["y"]),
         BARS,
@@ -58,6 +71,11 @@ def test_a_page_has_all_that_there_is(site: Path) -> None:
     page = (site / "demo/one/quick/index.html").read_text()
     for words in ("DP-FedEXP", "epsilon does not depend on", "95 % interval", "Nobody, “A"):
         assert words in page
+    said = re.sub(r"<[^>]*>", "", page)
+    assert "by two: fails</small><br><small>elsewhere: not run at this size</small>" in page
+    assert re.search(
+        r"What decides it under other choices:\s+by two: fails,\s+fails by two &lt;", said
+    )
     assert "dpfl run -m dataset=synthetic" in page
     links = set(re.findall(r'href="([^"#]+)" download', page))
     assert {"table.csv", "series.csv", "claims.json", "figure.pdf", "commands.txt"} <= links

@@ -701,13 +701,25 @@ def test_the_index_says_what_a_larger_size_changed(published: Path) -> None:
     for folder, one in ((small, {**before, "high": 1.5}), (large, {**after, "high": -1.0})):
         claim |= {"finding": one["finding"], "comparisons": [{**one, "text": "same"}, one]}
         claim["comparisons"][0] |= {"finding": "holds"}
+        if folder == large:
+            claim["comparisons"].append({**one, "text": "new", "finding": "holds"})
         (folder / "claims.json").write_text(json.dumps(content))
+    manifest = json.loads((small / "manifest.json").read_text())
+    tested = {"tested_to": "1 to 3 rounds, 20 training records, 1,000 clients, 9 seeds; 2 of 3 d"}
+    other = {"runs": [{**run, "labels": {"clip": 1.0}} for run in manifest["runs"]]}
+    (large / "manifest.json").write_text(json.dumps(manifest | tested | other))
+    (large / "search.csv").touch()
     index = index_md(published)
     why = "`gap`: 1 [0.5, 1.5], 4 seeds; then -2 [-inf, -1], 9 seeds"
-    assert f"| demo/one | {claim['id']} | holds | fails | {why} |" in index
+    differs = (
+        "seeds 4 → 9; 1 of 3 comparisons at the larger size only; rounds 3 → 1 to 3; "
+        "clients 20 → 1,000; cells run 6 → 1; search all cells → in stages"
+    )
+    assert f"| demo/one | {claim['id']} | holds | fails | {differs} | {why} |" in index
     assert index.count("| demo/one |") == 1
     shutil.rmtree(published.parent / "artifacts")
     front = write_report(published.parent, {"demo/one": ONE}, "dpfl report").read_text()
+    assert differs in front
     assert "<code>gap</code>: 1 [0.5, 1.5], 4 seeds; then -2 [-inf, -1], 9 seeds" in front
     shutil.rmtree(large)
     assert "| demo/one |" not in index_md(published)
@@ -740,10 +752,23 @@ def test_the_index_counts_the_cells_of_all_pages(published: Path) -> None:
     for name, line in (("one", said.format(3, 7)), ("two", said.format(0, 4)), ("three", "")):
         folder = published / "demo" / name / "paper"
         shutil.copytree(published / "demo/one/quick", folder)
-        content = json.loads((folder / "claims.json").read_text())
-        (folder / "claims.json").write_text(json.dumps(content | {"numbers": line}))
+        edit(folder / "table.md", " (reduced size)", "")
+        write_numbers(folder, line)
+    write_numbers(published / "demo/one/quick", said.format(1, 6))
+    shutil.copytree(published / "demo/one/quick", published / "demo/four/quick")  # shown itself
     total = "2 of 4 cells within the paper's spread; 3 of 11 within 5 % of its number"
-    assert f"Numbers beside the paper's, at its size: {total}.\n" in index_md(published)
+    before = "1 of 2 cells within the paper's spread; 1 of 6 within 5 % of its number"
+    index = index_md(published)
+    assert f"Numbers beside the paper's, at its size: {total}. Before, of artifacts" in index
+    assert f" that are here at two sizes: {before}.\n" in index
+    assert f"| {said.format(3, 7)} | (1 of 6) |" in index
+    assert f"| {said.format(0, 4)} | – |" in index
+    assert index.count("1 of 6") == 2
+
+
+def write_numbers(folder: Path, line: str) -> None:
+    content = json.loads((folder / "claims.json").read_text())
+    (folder / "claims.json").write_text(json.dumps(content | {"numbers": line}))
 
 
 def test_what_is_missing_is_told(published: Path, tmp_path: Path) -> None:
