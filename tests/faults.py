@@ -258,6 +258,13 @@ FAULTS = [
         "shares[counted] = 1.0 / totals[counted].sum()",
         "models/test_client_mean.py",
     ),
+    Fault(
+        "a quantile of squared norms is the record below",
+        "models/quantiles.py",
+        "-(-percent * len(ordered) // 100) - 1",
+        "percent * len(ordered) // 100 - 1",
+        "models/test_quantiles.py::test_the_definition_by_hand",
+    ),
     # simulation
     Fault(
         "a checkpoint forgets the round",
@@ -299,6 +306,34 @@ FAULTS = [
         "",
         "test_golden.py",
     ),
+    Fault(
+        "two processes may compute the same run",
+        "simulation/store.py",
+        "fcntl.LOCK_EX | fcntl.LOCK_NB",
+        "fcntl.LOCK_SH | fcntl.LOCK_NB",
+        "simulation/test_store.py::test_a_lock_keeps_a_second_process_out",
+    ),
+    Fault(
+        "a result is lost where its replacement was killed between two renames",
+        "simulation/store.py",
+        'if not target.exists() and (unfinished / "replaced").exists():',
+        "if False:",
+        "simulation/test_store.py::test_a_kill_while_a_result_is_replaced_loses_nothing",
+    ),
+    Fault(
+        "metrics are written with fifteen digits",
+        "simulation/store.py",
+        "writer.writerows(rows)",
+        'writer.writerows({key: f"{value:.15g}" for key, value in row.items()} for row in rows)',
+        "simulation/test_store.py::test_metrics_come_back_bit_by_bit",
+    ),
+    Fault(
+        "a run is found under the id of another config",
+        "simulation/store.py",
+        'if content_id(identity_of(found["config"])) != self.id:',
+        "if False:",
+        "simulation/test_store.py",
+    ),
     # verdicts
     Fault(
         "a pooled variance is divided by n",
@@ -334,6 +369,20 @@ FAULTS = [
         "return bool(value == wanted) and isinstance(value, bool) == isinstance(wanted, bool)",
         "return bool(value == wanted)",
         "reproduction/test_reproduce.py::test_a_label_that_is_true_is_not_one",
+    ),
+    Fault(
+        "two seeds decide a claim",
+        "reproduction/verdict.py",
+        "if n < FEWEST:",
+        "if n < FEWEST - 1:",
+        "reproduction/test_verdict.py::test_fewer_than_three_seeds_decide_nothing",
+    ),
+    Fault(
+        "the largest value of a grid is no edge",
+        "reproduction/choose.py",
+        'ends[1] if value == max(values) else ""',
+        '""',
+        "reproduction/test_search.py",
     ),
     *privacy_faults.MENDS,
     *plugin_faults.MENDS,
