@@ -168,7 +168,8 @@ class Figure:
 
     lines: y over x (a numeric label, or a measure of the same labels), a line per `series`.
     bars: groups along x, a bar per `series`, and marks where the paper's numbers are.
-    heatmap: one number per x and y, the best cell framed; one colour scale for a row of panels.
+    heatmap: one number per x and y, the best cell framed; one colour scale for all panels, of two
+    labels for those with one value of the first.
 
     Attributes:
       log: axes that are logarithmic: "x", "y", "colour".

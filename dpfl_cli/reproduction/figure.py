@@ -26,7 +26,9 @@ from dpfl_cli.reproduction.look import (
     PAPER,
     STYLE,
     TICKED,
+    WIDEST,
     Look,
+    at_commas,
     colour_scale,
     entries_of,
     legend,
@@ -74,20 +76,32 @@ class _Drawing:
         found = matching(self.rows, spec.where, self.labels)
         found = found[found[MEASURE].isin(list(spec.measures)) & found["value"].notna()]
         self.found = found[found["value"] > 0] if "y" in spec.log else found
-        panels = [self.values(name) for name in spec.panels]
-        self.keys = list(itertools.product(*panels))
-        self.across = (len(panels[1]) if len(panels) > 1 else min(len(self.keys), 4)) or 1
-        self.down = math.ceil(len(self.keys) / self.across) or 1
         self.column = spec.series or MEASURE  # a line or a bar for each of its values
         names = self.values(spec.series) if spec.series else list(spec.measures)
         self.named = spec.series is not None or len(names) > 1  # in the legend
         self.names: dict[Any, Look] = dict.fromkeys(names, LOOKS[0])
+        panels = [self.values(name) for name in spec.panels]
         if spec.kind == "heatmap":
+            self._lay_out(panels, 2.7, WIDEST - 1.6)
             self.size = 2.7 * self.across + 1.6, 2.1 * self.down + 1.0
         else:
             bars = len(self.values(spec.x)) * len(names) if spec.kind == "bars" else 0
-            width = max(3.3, min(NARROWEST * bars + 0.8, 7.5)) * self.across
-            self.size = max(4.8, width), 2.7 * self.down + 1.1
+            width = max(3.3, min(NARROWEST * bars + 0.8, 7.5))
+            self._lay_out(panels, width, WIDEST)
+            self.size = max(4.8, min(width * self.across, WIDEST)), 2.7 * self.down + 1.1
+
+    def _lay_out(self, panels: Sequence[Sequence[Any]], width: float, widest: float) -> None:
+        """The panels' keys, row by row: a row for each value of the first of two labels, which goes
+        on in more rows of equal length where it is too wide. None is an empty place.
+        """
+        keys = list(itertools.product(*panels))
+        along = (len(panels[1]) if len(panels) > 1 else len(keys)) or 1
+        lines = math.ceil(along / max(1, round(widest / width)))
+        self.across = math.ceil(along / lines)
+        empty: list[tuple[Any, ...] | None] = [None] * (lines * self.across - along)
+        starts = range(0, len(keys), along)
+        self.keys = [key for at in starts for key in (*keys[at : at + along], *empty)]
+        self.down = len(self.keys) // self.across or 1
 
     def values(self, name: str) -> list[Any]:
         """The values of a label that occur here, in the table's order."""
@@ -98,17 +112,18 @@ class _Drawing:
         """Draws into a part of a figure; returns what its legend says."""
         spec, artifact = self.spec, self.artifact
         axes = canvas.subplots(self.down, self.across, squeeze=False, sharey=spec.share_y)
+        images: dict[int, Any] = {}  # of heat maps, the last one of each row
         for position, (axis, key) in enumerate(zip(axes.flat, self.keys, strict=False)):
+            if key is None:
+                axis.set_visible(False)
+                continue
             panel = dict(zip(spec.panels, key, strict=True))
             inside = matching(self.found, panel, self.labels)
             words = ", ".join(heading(artifact, *pair) for pair in panel.items())
-            axis.set_title(textwrap.fill(words, int(LETTERS * self.size[0] / self.across)))
+            axis.set_title(at_commas(words, int(LETTERS * self.size[0] / self.across)))
             if spec.kind == "heatmap":
-                row = matching(self.found, dict(list(panel.items())[:1]), self.labels)
-                image = self._heatmap(axis, inside, row["value"])
-                if position % self.across == self.across - 1:  # one scale a row of panels
-                    bar = canvas.colorbar(image, ax=axes[position // self.across].tolist())
-                    bar.set_label(self._axis_title(spec.measures))
+                row = matching(self.found, dict(list(panel.items())[:-1]), self.labels)
+                images[position // self.across] = self._heatmap(axis, inside, row["value"])
                 continue
             if spec.kind == "lines":
                 self._lines(axis, self._placed(inside))
@@ -124,6 +139,9 @@ class _Drawing:
                 axis.set_ylabel(spec.y_title or self._axis_title(sorted(set(inside[MEASURE]))))
         for axis in axes.flat[len(self.keys) :]:
             axis.set_visible(False)
+        for number, image in images.items():
+            bar = canvas.colorbar(image, ax=axes[number].tolist())
+            bar.set_label(self._axis_title(spec.measures))
         return entries_of(axes)
 
     def _axis_title(self, measures: Sequence[str]) -> str:
@@ -300,4 +318,4 @@ def _title(artifact: Artifact, scale: Scale, drawn: Sequence[_Drawing]) -> str:
     reduced = "" if artifact.full(scale) else ", reduced size"
     wide = min(110, int(LETTERS * max(one.size[0] for one in drawn)))
     about = f"{artifact.name}, scale {scale}{reduced}{seeds}{' (± 1 standard deviation)' * spread}"
-    return "\n".join(textwrap.fill(text, wide) for text in (artifact.title, about))
+    return f"{textwrap.fill(artifact.title, wide)}\n{at_commas(about, wide)}"

@@ -1,6 +1,8 @@
 """How figures look: colours, line styles, and the marks that all kinds of panels share."""
 
 import io
+import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -57,8 +59,25 @@ STYLE: Any = {
 GREY = "#666666"  # of vertical lines that belong to no series
 PAPER, DIVERGED = "paper", "diverged"  # legend entries that come last
 NARROWEST = 0.13  # inches of a bar, up to a width of the panel
+WIDEST = 12.5  # inches of a figure, 2000 pixels: more cannot be read at the width of a page
 MARKED = 16  # lines with at most this many points get markers
 TICKED = 8  # a log x axis with at most this many places has its ticks there
+
+
+def at_commas(text: str, width: int) -> str:
+    """A text in lines of a width, broken at commas outside brackets; a longer part of it between
+    words, but never before a number.
+    """
+    first, *others = re.split(r", (?![^(]*\))", text)
+    lines = [first]
+    for part in others:
+        if len(longer := f"{lines[-1]}, {part}") <= width:
+            lines[-1] = longer
+        else:
+            lines[-1:] = [f"{lines[-1]},", part]
+    kept = (re.sub(r" (?=[-+.e\d]+,?$)", "\N{NO-BREAK SPACE}", line) for line in lines)
+    broken = "\n".join(textwrap.fill(line, width) for line in kept)
+    return broken.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def saved(canvas: Canvas, stem: str) -> dict[str, bytes]:

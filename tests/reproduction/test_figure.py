@@ -1,0 +1,115 @@
+"""What figures are like, whatever they are of."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure as Canvas
+
+from dpfl_cli.reproduction.api import Artifact, Figure, Metric, Paper, Run, Scale, Size, grid
+from dpfl_cli.reproduction.figure import canvas_of
+from dpfl_cli.reproduction.look import WIDEST, at_commas
+from dpfl_cli.reproduction.measure import MEASURE, SEED, Measure
+from dpfl_cli.reproduction.tables import framed, rows_of
+
+ACCURACY = Metric("accuracy", "last")
+Numbers = Sequence[tuple[Mapping[str, Any], Sequence[float]]]  # of a cell, seed by seed
+
+
+def no_runs(scale: Scale) -> Iterator[Run]:
+    yield from ()
+
+
+def drawn(
+    figures: Figure | Sequence[Figure],
+    measures: Mapping[str, Measure],
+    numbers: Numbers,
+    paper: Paper | None = None,
+) -> Canvas:
+    """The figure of these numbers; a cell without a measure is of the first one. One number of a
+    cell is of no seed.
+    """
+    artifact = Artifact(
+        paper=paper,
+        id="drawn",
+        title="Drawn",
+        shows="Numbers.",
+        sizes={"quick": Size(seeds=2, minutes=0.1)},
+        runs=no_runs,
+        measures=measures,
+        figures=[figures] if isinstance(figures, Figure) else figures,
+    )
+    rows = [
+        {
+            MEASURE: next(iter(measures)),
+            **cell,
+            SEED: seed if len(values) > 1 else math.nan,
+            "value": value,
+        }
+        for cell, values in numbers
+        for seed, value in enumerate(values)
+    ]
+    labels = [name for name in numbers[0][0] if name != MEASURE]
+    return canvas_of(artifact, "quick", rows_of(artifact, framed(artifact, labels, rows), labels))
+
+
+def titles(canvas: Canvas) -> list[str]:
+    """Of the panels, row by row; "" where none is drawn."""
+    return [axis.get_title() if axis.get_visible() else "" for axis in canvas.axes]
+
+
+# --- panels -------------------------------------------------------------------------------------
+
+
+def test_a_row_of_panels_goes_on_where_it_is_too_wide() -> None:
+    cells = [(cell, (1.0, 2.0)) for cell in grid(task=("a", "b"), eps=(1, 2, 3, 4, 5), T=(1, 2))]
+    spec = Figure("lines", "T", "accuracy", panels=["task", "eps"])
+    canvas = drawn(spec, {"accuracy": ACCURACY}, cells)
+    row = ["eps 1", "eps 2", "eps 3", "eps 4", "eps 5", ""]
+    assert titles(canvas) == [title and f"{task}, {title}" for task in "ab" for title in row]
+    assert canvas.axes[0].get_subplotspec().get_gridspec().get_geometry() == (4, 3)
+
+
+@pytest.mark.parametrize("number", [1, 4, 7])
+@pytest.mark.parametrize("kind", ["lines", "bars", "heatmap"])
+@pytest.mark.parametrize("panels", [["eps"], ["task", "eps"]])
+def test_no_figure_is_wider_than_a_page_shows(kind: Any, panels: list[str], number: int) -> None:
+    many = grid(task="a", eps=range(number), x=range(60 if kind == "bars" else 2), y=1)
+    spec = Figure(kind, "x", "accuracy", y="y", panels=panels)
+    canvas = drawn(spec, {"accuracy": ACCURACY}, [(cell, (1.0, 2.0)) for cell in many])
+    assert canvas.get_size_inches()[0] <= WIDEST
+    assert sum(title != "" for title in titles(canvas)) == number
+
+
+def test_heat_maps_of_one_label_have_one_colour_scale() -> None:
+    """Of two labels those with one value of the first; a bar beside each row of panels."""
+    accuracies = {("a", 1): 10.0, ("b", 1): 20.0, ("a", 2): 30.0, ("b", 2): 40.0}
+    cells = [
+        ({"task": task, "eps": eps, "x": 1, "y": 1}, (value, value))
+        for (task, eps), value in accuracies.items()
+    ]
+    for panels, wanted in (("task", [(10, 40)]), (["eps", "task"], [(10, 20), (30, 40)])):
+        spec = Figure("heatmap", "x", "accuracy", y="y", panels=panels)
+        shown = cells if len(wanted) > 1 else [cells[0], cells[3]]
+        canvas = drawn(spec, {"accuracy": ACCURACY}, shown)
+        images = [image for axis in canvas.axes for image in axis.get_images()]
+        assert list(dict.fromkeys(image.get_clim() for image in images)) == wanted
+        assert len(canvas.axes) - len(images) == len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("EMNIST (MNIST stands in), whole, epsilon 0.1", ["EMNIST (MNIST stands in), whole,", 11]),
+        ("Synthetic(5, 5), 500 clients, epsilon 10", ["Synthetic(5, 5), 500 clients,", 10]),
+        (
+            "a part that is too long for one line 0.5",
+            ["a part that is too long for one", 8],
+        ),
+        ("short, 1", ["short, 1"]),
+    ],
+)
+def test_titles_break_at_commas_and_never_before_a_number(text: str, lines: list[Any]) -> None:
+    wanted = [text[-one:] if isinstance(one, int) else one for one in lines]
+    assert at_commas(text, 36).splitlines() == wanted
