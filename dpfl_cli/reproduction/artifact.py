@@ -173,8 +173,9 @@ class Figure:
 
     Attributes:
       log: axes that are logarithmic: "x", "y", "colour".
-      spread: bands or error bars of one standard deviation over seeds.
-      spread_floor: a value that the quantity cannot fall below: bands end there.
+      spread: bands or error bars of one standard deviation over seeds; they and the axis end at
+        the measure's `bounds`.
+      spread_floor: another value that the quantity cannot fall below.
       numbers: the value over every bar.
       title: over one of several figures.
     """

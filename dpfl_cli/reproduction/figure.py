@@ -4,7 +4,7 @@ import itertools
 import math
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -139,10 +139,33 @@ class _Drawing:
                 axis.set_ylabel(spec.y_title or self._axis_title(sorted(set(inside[MEASURE]))))
         for axis in axes.flat[len(self.keys) :]:
             axis.set_visible(False)
+        if spec.kind != "heatmap" and not spec.y_range:
+            self._keep_inside(axes)
         for number, image in images.items():
             bar = canvas.colorbar(image, ax=axes[number].tolist())
             bar.set_label(self._axis_title(spec.measures))
         return entries_of(axes)
+
+    def _bounds(self, measures: Iterable[str]) -> tuple[float, float]:
+        """What none of these measures can leave; a bound that some number breaks is none."""
+        known = self.artifact.measures
+        pairs = [
+            known[name].bounds if name in known else (-math.inf, math.inf) for name in measures
+        ]
+        low = max(self.spec.spread_floor, min((low for low, _ in pairs), default=-math.inf))
+        high = max((high for _, high in pairs), default=math.inf)
+        least, most = self.found["value"].min(), self.found["value"].max()
+        return -math.inf if least < low else low, math.inf if most > high else high
+
+    def _keep_inside(self, axes: Any) -> None:
+        """Ends the axes at the measures' bounds; lines on them are drawn in their whole width."""
+        low, high = self._bounds(self.spec.measures)
+        for axis in axes.flat:
+            bottom, top = axis.get_ylim()
+            if axis.get_visible() and (bottom < low or top > high):
+                axis.set_ylim(max(bottom, low), min(top, high))
+                for line in axis.lines:
+                    line.set_clip_on(False)
 
     def _axis_title(self, measures: Sequence[str]) -> str:
         known = self.artifact.measures
@@ -186,9 +209,10 @@ class _Drawing:
             axis.plot(placed["at"], placed["value"], **line)
             if spec.spread and placed["std"].notna().any():
                 value, spread = placed["value"], placed["std"].fillna(0)
-                low = (value - spread).clip(spec.spread_floor)
+                ends = self._bounds(set(placed[MEASURE]))
+                low, high = ((value + side * spread).clip(*ends) for side in (-1, 1))
                 band: Any = {"color": look.colour, "alpha": 0.18, "linewidth": 0}
-                axis.fill_between(placed["at"], low, value + spread, **band)
+                axis.fill_between(placed["at"], low, high, **band)
         self._ticks(axis, sorted(set(inside["at"])))
         axis.set_xlabel(spec.x_title or self._axis_title([spec.x]))
 
@@ -234,11 +258,14 @@ class _Drawing:
             if shown.empty:
                 continue
             spread = spec.spread and shown["std"].notna().any()
+            value, deviation = shown["value"], shown["std"].fillna(0)
+            low, high = self._bounds(set(shown[MEASURE]))
+            errors = [deviation.clip(upper=value - low), deviation.clip(upper=high - value)]
             bars = axis.bar(
                 shown["at"],
-                shown["value"],
+                value,
                 width * 0.92,
-                yerr=shown["std"].fillna(0) if spread else None,
+                yerr=errors if spread else None,
                 capsize=2,
                 color=look.colour,
                 hatch=look.hatch,

@@ -1,5 +1,6 @@
 """What is measured: numbers of runs, of plans, and numbers from other rows."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
@@ -47,6 +48,15 @@ class Measure:
         if self.better == "higher" and self.unit == "%":
             return "logit"
         return "log" if self.better == "lower" else "linear"
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """What it cannot leave: 0 and 100 of percents that are good or bad, 0 where noise is even
+        on the log scale.
+        """
+        if self.unit == "%" and self.better is not None:
+            return 0.0, 100.0
+        return 0.0 if self.even_scale == "log" else -math.inf, math.inf
 
     @property
     def of_chosen(self) -> bool:

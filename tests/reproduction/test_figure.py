@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure as Canvas
 
@@ -113,3 +114,40 @@ def test_heat_maps_of_one_label_have_one_colour_scale() -> None:
 def test_titles_break_at_commas_and_never_before_a_number(text: str, lines: list[Any]) -> None:
     wanted = [text[-one:] if isinstance(one, int) else one for one in lines]
     assert at_commas(text, 36).splitlines() == wanted
+
+
+# --- bounds, seeds, looks -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["lines", "bars"])
+@pytest.mark.parametrize(
+    ("measure", "low", "high"),
+    [
+        (ACCURACY, 0, 100),
+        (Metric("test_error", "last"), 0, 100),
+        (Metric("train_loss", "last", better="lower"), 0, math.inf),
+        (Metric("train_loss", "last"), -math.inf, math.inf),
+    ],
+)
+def test_nothing_is_drawn_where_a_measure_cannot_be(
+    kind: Any, measure: Measure, low: float, high: float
+) -> None:
+    assert measure.bounds == (low, high)
+    canvas = drawn(
+        Figure(kind, "T", "loss"),
+        {"loss": measure},
+        [({"T": 1}, (0.0, 30.0)), ({"T": 2}, (70.0, 100.0))],
+    )
+    (axis,) = canvas.axes
+    (spread,) = axis.collections  # a band, or the lines of error bars
+    ends = [y for path in spread.get_paths() for y in np.asarray(path.vertices)[:, 1]]
+    std = math.sqrt(450)
+    assert (min(ends), max(ends)) == pytest.approx((max(15 - std, low), min(85 + std, high)))
+    assert low <= axis.get_ylim()[0]
+    assert axis.get_ylim()[1] <= high
+
+
+def test_a_bound_that_a_number_breaks_is_none() -> None:
+    measures = {"loss": Metric("train_loss", "last", better="lower")}
+    canvas = drawn(Figure("lines", "T", "loss"), measures, [({"T": 1}, (-3.0, 1.0))])
+    assert canvas.axes[0].get_ylim()[0] < -3
