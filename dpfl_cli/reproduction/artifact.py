@@ -31,8 +31,8 @@ class Paper:
     """A paper, as it is cited.
 
     Attributes:
-      looks: label -> its value -> the number of its colour and line style, the same on every page;
-        other values take those that are left, in the order of the page.
+      looks: label, or "measure" -> its value -> the number of its colour and line style, the same
+        on every page; other values take those that are left, in the order of the page.
       titles: how labels and their values are written on every page that does not say otherwise.
     """
 

@@ -35,7 +35,7 @@ from dpfl_cli.reproduction.look import (
     mark_diverged,
     saved,
 )
-from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND
+from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED
 from dpfl_cli.reproduction.rows import Rows, in_order, matching, records
 
 
@@ -80,6 +80,7 @@ class _Drawing:
         names = self.values(spec.series) if spec.series else list(spec.measures)
         self.named = spec.series is not None or len(names) > 1  # in the legend
         self.names: dict[Any, Look] = dict.fromkeys(names, LOOKS[0])
+        self.places: dict[Any, Look] = {}  # of bars along x, where these are of no series
         panels = [self.values(name) for name in spec.panels]
         if spec.kind == "heatmap":
             self._lay_out(panels, 2.7, WIDEST - 1.6)
@@ -260,6 +261,7 @@ class _Drawing:
             spread = spec.spread and shown["std"].notna().any()
             value, deviation = shown["value"], shown["std"].fillna(0)
             low, high = self._bounds(set(shown[MEASURE]))
+            looks = [self.places.get(one, look) for one in shown[spec.x]]
             errors = [deviation.clip(upper=value - low), deviation.clip(upper=high - value)]
             bars = axis.bar(
                 shown["at"],
@@ -267,8 +269,8 @@ class _Drawing:
                 width * 0.92,
                 yerr=errors if spread else None,
                 capsize=2,
-                color=look.colour,
-                hatch=look.hatch,
+                color=[one.colour for one in looks],
+                hatch=[one.hatch for one in looks],
                 edgecolor="white",
                 label=artifact.title_of(name) if self.named else None,
                 error_kw={"linewidth": 1},
@@ -326,16 +328,20 @@ def _give_looks(drawn: Sequence[_Drawing], fixed: Mapping[str, Mapping[Any, int]
     for label in dict.fromkeys(one.spec.series for one in drawn):
         mine = [one for one in drawn if one.named and one.spec.series == label]
         order = in_order(name for one in mine for name in one.names)
-        known = fixed.get(label, {}) if label else {}
+        known = fixed.get(label or MEASURE, {})
         taken = {known[name] for name in order if name in known}
         free = (number for number in itertools.count() if number not in taken)
         numbers = {name: known[name] if name in known else next(free) for name in order}
         for one in mine:
             one.names = {name: LOOKS[numbers[name] % len(LOOKS)] for name in one.names}
+    for one in drawn:
+        if not one.named:
+            one.places = {name: LOOKS[look] for name, look in fixed.get(one.spec.x, {}).items()}
 
 
 def _title(artifact: Artifact, scale: Scale, drawn: Sequence[_Drawing]) -> str:
-    runs = sorted({int(n) for one in drawn for n in one.found["n"]})
+    made = (one.found[one.found[SEED].notna()] for one in drawn)  # a fit to means has no seed
+    runs = sorted({int(n) for one in made for n in one["n"]})
     seeds = ""
     if runs and artifact.trains:
         count = "–".join(str(n) for n in dict.fromkeys((runs[0], runs[-1])))

@@ -6,11 +6,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
 
-from dpfl_cli.reproduction.api import Artifact, Figure, Metric, Paper, Run, Scale, Size, grid
+from dpfl_cli.reproduction.api import (
+    Artifact,
+    Derived,
+    Figure,
+    Metric,
+    Paper,
+    Run,
+    Scale,
+    Size,
+    grid,
+)
 from dpfl_cli.reproduction.figure import canvas_of
-from dpfl_cli.reproduction.look import WIDEST, at_commas
+from dpfl_cli.reproduction.look import COLOURS, WIDEST, at_commas
 from dpfl_cli.reproduction.measure import MEASURE, SEED, Measure
 from dpfl_cli.reproduction.tables import framed, rows_of
 
@@ -151,3 +162,32 @@ def test_a_bound_that_a_number_breaks_is_none() -> None:
     measures = {"loss": Metric("train_loss", "last", better="lower")}
     canvas = drawn(Figure("lines", "T", "loss"), measures, [({"T": 1}, (-3.0, 1.0))])
     assert canvas.axes[0].get_ylim()[0] < -3
+
+
+LOOKING = Paper(
+    "looking",
+    "Nobody",
+    "Looks",
+    "2026",
+    looks={"method": {"one": 3, "two": 1}, "measure": {"first": 2, "second": 2}},
+)
+
+
+def test_bars_along_methods_and_measures_have_the_papers_colours() -> None:
+    cells = [({"method": name, "T": at}, (1.0, 2.0)) for name in ("one", "two") for at in (1, 2)]
+    bars = drawn(Figure("bars", "method", "first"), {"first": ACCURACY}, cells[::2], LOOKING)
+    colours = [to_hex(bar.get_facecolor()) for bar in bars.axes[0].patches]
+    assert colours == [COLOURS[3].lower(), COLOURS[1].lower()]
+    figures = [Figure("lines", "T", [one, "third"]) for one in ("first", "second")]
+    measures = dict.fromkeys(("first", "second", "third"), ACCURACY)
+    numbers = [({MEASURE: measure, "T": at}, (1.0, 2.0)) for measure in measures for at in (1, 2)]
+    canvas = drawn(figures, measures, numbers, LOOKING)
+    lines = [[line.get_color() for line in axis.lines] for axis in canvas.axes]
+    assert lines == [[COLOURS[2], COLOURS[0]]] * 2
+
+
+def test_what_has_no_seed_does_not_count_as_one() -> None:
+    fit = Derived(lambda rows: 1.0, "T", by_seed=False)
+    numbers = [({MEASURE: "mean", "T": 1}, (1.0, 2.0)), ({MEASURE: "fit", "T": 1}, (1.5,))]
+    canvas = drawn(Figure("lines", "T", ["mean", "fit"]), {"mean": ACCURACY, "fit": fit}, numbers)
+    assert "\n2 seeds" in canvas.get_suptitle()

@@ -17,6 +17,11 @@ PAPER = Paper(
     looks={
         "method": {"ScaffNew": 0, "FedAvg": 1},
         "eps": {0.5: 0, 1.0: 1, 2.0: 2, 3.3: 3, "none": 4},
+        "measure": {
+            f"{group}_{what}": number
+            for group in ("group_1", "group_2")
+            for number, what in enumerate(("mean", "line_fit", "root_fit"))
+        },
     },
     titles={
         "eps": "nominal epsilon",
