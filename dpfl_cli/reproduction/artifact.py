@@ -176,8 +176,10 @@ class Figure:
       spread: bands or error bars of one standard deviation over seeds; they and the axis end at
         the measure's `bounds`.
       spread_floor: another value that the quantity cannot fall below.
+      y_range: the ends of the axis; of a line with few points those beyond are arrows there, each
+        with its number.
       numbers: the value over every bar.
-      title: over one of several figures.
+      title: over one of several figures; of a single one below the artifact's title.
     """
 
     kind: Literal["lines", "bars", "heatmap"]

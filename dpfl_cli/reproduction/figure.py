@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -32,8 +31,10 @@ from dpfl_cli.reproduction.look import (
     colour_scale,
     entries_of,
     legend,
+    mark_beyond,
     mark_diverged,
     saved,
+    short,
 )
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED
 from dpfl_cli.reproduction.rows import Rows, in_order, matching, records
@@ -208,6 +209,9 @@ class _Drawing:
             line: Any = {"linestyle": look.style, "linewidth": 1.6, "marker": marker}
             line |= {"color": look.colour, "markersize": 4, "label": self._title_of(name)}
             axis.plot(placed["at"], placed["value"], **line)
+            if spec.y_range and marker:
+                points = dict(zip(placed["at"], placed["value"], strict=True))
+                mark_beyond(axis, points, spec.y_range, look.colour)
             if spec.spread and placed["std"].notna().any():
                 value, spread = placed["value"], placed["std"].fillna(0)
                 ends = self._bounds(set(placed[MEASURE]))
@@ -310,7 +314,7 @@ class _Drawing:
         frame: Any = {"fill": False, "edgecolor": "#D55E00", "linewidth": 2}
         for cell in records(finite):
             x, y = xs.index(cell[spec.x]), ys.index(cell[spec.y])
-            text = re.sub(r"e\+?(-?)0*", r"e\1", f"{cell['value']:.3g}")
+            text = short(cell["value"])
             colour = "white" if norm(cell["value"]) < 0.5 else "black"
             if math.isnan(cell["value"]):
                 text, colour = "div.", "#444444"
@@ -351,4 +355,6 @@ def _title(artifact: Artifact, scale: Scale, drawn: Sequence[_Drawing]) -> str:
     reduced = "" if artifact.full(scale) else ", reduced size"
     wide = min(110, int(LETTERS * max(one.size[0] for one in drawn)))
     about = f"{artifact.name}, scale {scale}{reduced}{seeds}{' (± 1 standard deviation)' * spread}"
-    return f"{textwrap.fill(artifact.title, wide)}\n{at_commas(about, wide)}"
+    alone = drawn[0].spec.title if len(drawn) == 1 else ""
+    words = [textwrap.fill(text, wide) for text in (artifact.title, alone) if text]
+    return "\n".join([*words, at_commas(about, wide)])

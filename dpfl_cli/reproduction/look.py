@@ -104,6 +104,27 @@ def mark_diverged(axis: Axes, places: Sequence[float], width: float) -> None:
         axis.plot([x], [0.96], "^", markersize=7, color="black", transform=whole, label=DIVERGED)
 
 
+def short(number: float) -> str:
+    """Three digits of it: 1.64e11."""
+    return re.sub(r"e\+?(-?)0*", r"e\1", f"{number:.3g}")
+
+
+def mark_beyond(
+    axis: Axes, points: Mapping[float, float], y_range: tuple[float, float], colour: str
+) -> None:
+    """An arrow at the end of the axis, with the number, where a point is beyond it."""
+    low, high = y_range
+    whole = axis.get_xaxis_transform()  # x in data, y from bottom to top of the panel
+    for x, y in points.items():
+        if low <= y <= high:
+            continue
+        marker, edge, side, away = ("^", 0.97, "top", -6) if y > high else ("v", 0.03, "bottom", 6)
+        axis.plot([x], [edge], marker, markersize=6, color=colour, transform=whole)
+        number: Any = {"ha": "center", "va": side, "fontsize": 6.5}
+        number |= {"xytext": (0, away), "textcoords": "offset points"}
+        axis.annotate(short(y), (x, edge), xycoords=whole, **number)
+
+
 def colour_scale(values: pd.Series, log: bool) -> Normalize:
     """The colour scale of the finite ones of these numbers."""
     finite = values[np.isfinite(values)]

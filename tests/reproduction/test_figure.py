@@ -191,3 +191,14 @@ def test_what_has_no_seed_does_not_count_as_one() -> None:
     numbers = [({MEASURE: "mean", "T": 1}, (1.0, 2.0)), ({MEASURE: "fit", "T": 1}, (1.5,))]
     canvas = drawn(Figure("lines", "T", ["mean", "fit"]), {"mean": ACCURACY, "fit": fit}, numbers)
     assert "\n2 seeds" in canvas.get_suptitle()
+
+
+def test_points_beyond_the_axis_are_arrows_with_their_numbers() -> None:
+    numbers = [({"T": at}, (value, value)) for at, value in ((1, 5.0), (2, 3e11), (3, 0.02))]
+    spec = Figure("lines", "T", "loss", log="y", y_range=(0.1, 100), title="of something")
+    canvas = drawn(spec, {"loss": Metric("train_loss", "last")}, numbers)
+    (axis,) = canvas.axes
+    arrows = [(line.get_marker(), *line.get_xdata()) for line in axis.lines[1:]]
+    assert arrows == [("^", 2), ("v", 3)]
+    assert [text.get_text() for text in axis.texts] == ["3e11", "0.02"]
+    assert canvas.get_suptitle().startswith("Drawn\nof something\n")

@@ -270,6 +270,7 @@ table2 = Artifact(
             panels=["dp", "method"],
             log="colour",
             where={"dataset": "synthetic"},
+            title="training loss on the synthetic problem",
         )
     ],
     notes=[
