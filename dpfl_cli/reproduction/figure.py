@@ -18,6 +18,7 @@ from dpfl_cli.reproduction.artifact import Artifact, Figure, Mark, Scale
 from dpfl_cli.reproduction.layout import heading, number_text
 from dpfl_cli.reproduction.look import (
     GREY,
+    HIDING,
     LETTERS,
     LOOKS,
     MARKED,
@@ -160,14 +161,15 @@ class _Drawing:
         return -math.inf if least < low else low, math.inf if most > high else high
 
     def _keep_inside(self, axes: Any) -> None:
-        """Ends the axes at the measures' bounds; lines on them are drawn in their whole width."""
+        """Ends the axes at the measures' bounds, unless that would hide a line that lies there."""
         low, high = self._bounds(self.spec.measures)
         for axis in axes.flat:
             bottom, top = axis.get_ylim()
-            if axis.get_visible() and (bottom < low or top > high):
-                axis.set_ylim(max(bottom, low), min(top, high))
-                for line in axis.lines:
-                    line.set_clip_on(False)
+            room = (top - bottom) * HIDING
+            least, most = self.found["value"].min(), self.found["value"].max()
+            ends = (low if least > low + room else bottom), (high if most < high - room else top)
+            if axis.get_visible() and (bottom < ends[0] or top > ends[1]):
+                axis.set_ylim(max(bottom, ends[0]), min(top, ends[1]))
 
     def _axis_title(self, measures: Sequence[str]) -> str:
         known = self.artifact.measures

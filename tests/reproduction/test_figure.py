@@ -80,7 +80,9 @@ def test_a_row_of_panels_goes_on_where_it_is_too_wide() -> None:
     canvas = drawn(spec, {"accuracy": ACCURACY}, cells)
     row = ["eps 1", "eps 2", "eps 3", "eps 4", "eps 5", ""]
     assert titles(canvas) == [title and f"{task}, {title}" for task in "ab" for title in row]
-    assert canvas.axes[0].get_subplotspec().get_gridspec().get_geometry() == (4, 3)
+    place = canvas.axes[0].get_subplotspec()
+    assert place is not None
+    assert place.get_gridspec().get_geometry() == (4, 3)
 
 
 @pytest.mark.parametrize("number", [1, 4, 7])
@@ -158,6 +160,12 @@ def test_nothing_is_drawn_where_a_measure_cannot_be(
     assert axis.get_ylim()[1] <= high
 
 
+def test_a_line_on_a_bound_is_not_on_the_edge() -> None:
+    numbers = [({"T": at}, (value, value)) for at, value in ((1, 0.0), (2, 90.0))]
+    canvas = drawn(Figure("lines", "T", "accuracy"), {"accuracy": ACCURACY}, numbers)
+    assert -5 < canvas.axes[0].get_ylim()[0] < 0
+
+
 def test_a_bound_that_a_number_breaks_is_none() -> None:
     measures = {"loss": Metric("train_loss", "last", better="lower")}
     canvas = drawn(Figure("lines", "T", "loss"), measures, [({"T": 1}, (-3.0, 1.0))])
@@ -198,7 +206,7 @@ def test_points_beyond_the_axis_are_arrows_with_their_numbers() -> None:
     spec = Figure("lines", "T", "loss", log="y", y_range=(0.1, 100), title="of something")
     canvas = drawn(spec, {"loss": Metric("train_loss", "last")}, numbers)
     (axis,) = canvas.axes
-    arrows = [(line.get_marker(), *line.get_xdata()) for line in axis.lines[1:]]
+    arrows = [(line.get_marker(), *np.asarray(line.get_xdata())) for line in axis.lines[1:]]
     assert arrows == [("^", 2), ("v", 3)]
     assert [text.get_text() for text in axis.texts] == ["3e11", "0.02"]
     assert canvas.get_suptitle().startswith("Drawn\nof something\n")
