@@ -33,6 +33,7 @@ from dpfl_cli.reproduction.judge import (
 from dpfl_cli.reproduction.measure import MEASURE, ROUND
 from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.templating import MARKDOWN, template
+from dpfl_cli.reproduction.two_sizes import CHANGED, compared, differences, why
 from dpfl_cli.reproduction.verdict import FAILS, HOLDS, UNDECIDED, interval_text
 
 PACKAGE = "dpfl_cli.reproduction"
@@ -47,13 +48,6 @@ BUDGET = {  # hours that scale=paper may take on two cores
     "scaffnew": "2.5 for mushrooms",
 }
 REDUCED_SIZE = " (reduced size)"  # in a page's first line
-CHANGED = (
-    "Of artifacts that are here at two sizes, the claims with another finding at the larger one; "
-    "what differs between the two sizes, whether or not it is the cause (seeds and comparisons are "
-    "the claim's, the rest is of all runs of the artifact); and a comparison that changed: its "
-    "difference with the 95 % interval at the smaller size, then at the larger. A claim fails "
-    "where one of its comparisons does at 5 % over all of them."
-)
 EXTENT = ("round", "training record", "client")  # of what a manifest was tested to
 DASH = "–"
 POINTS = 80  # rounds of a curve that a plot keeps
@@ -153,9 +147,9 @@ class Shown:
         for one in self.made.claims:
             known = earlier.get(one.id)
             if known and known.finding != one.finding:
-                differs = [*_compared(known, one), *_differences(self.before.extent, self.extent)]
+                differs = [*compared(known, one), *differences(self.before.extent, self.extent)]
                 shown = "; ".join(differs) or DASH
-                changes.append((one, known.finding, shown, _why(known, one)))
+                changes.append((one, known.finding, shown, why(known, one)))
         return changes
 
     @cached_property
@@ -235,44 +229,6 @@ class Shown:
         figures = self.declared.figures if self.declared else ()
         first = {measure: figure.log for figure in reversed(figures) for measure in figure.measures}
         return [measure for measure, log in first.items() if {"y", "colour"} & set(log)]
-
-
-def _differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What both know and say otherwise."""
-    both = [name for name in now if name in before and before[name] != now[name]]
-    return [f"{name} {before[name]} → {now[name]}" for name in both]
-
-
-def _compared(before: Verdict, claim: Verdict) -> list[str]:
-    """The seeds of a claim's comparisons at both sizes, and those that the larger one adds."""
-    seeds = []
-    for verdict in (before, claim):
-        counts = {one["seeds"] for one in verdict.comparisons} - {0}
-        ends = dict.fromkeys([min(counts), max(counts)]) if counts else ()
-        seeds.append({"seeds": " to ".join(map(str, ends))} if ends else {})
-    known = {one["text"] for one in before.comparisons}
-    new = sum(one["text"] not in known for one in claim.comparisons)
-    all_of = len(claim.comparisons)
-    only = f"{new} of {all_of} comparison{'s' if all_of > 1 else ''} at the larger size only"
-    return [*_differences(*seeds), *([only] if new else [])]
-
-
-def _why(before: Verdict, claim: Verdict) -> str:
-    """A comparison at both sizes: the first that is found otherwise now, one with the claim's new
-    finding before others; or the first that does not hold.
-    """
-    known = {one["text"]: one for one in before.comparisons}
-    mine = claim.comparisons
-    changed = [one for one in mine if known.get(one["text"], {}).get("finding") != one["finding"]]
-    decisive = [one for one in changed if one["finding"] == claim.finding]
-    for one in (*decisive, *changed, *(one for one in mine if one["finding"] != HOLDS)):
-        earlier = _found(known[one["text"]]) if one["text"] in known else "not compared"
-        return f"`{one['text']}`: {earlier}; then {_found(one)}"
-    return claim.reason
-
-
-def _found(one: Mapping[str, Any]) -> str:
-    return interval_text(one) or str(one.get("reason", one["finding"]))
 
 
 def _plain(value: Any) -> Any:
