@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from dpfl_cli.cli.main import main
 from dpfl_cli.cli.new import TRY
-from tests.apart import perform
+
+NAMES = [f"my_{kind}" for kind in TRY]
 
 
+@pytest.mark.usefixtures("own_components")
 def test_what_is_written_passes_its_own_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """In this process, which has imported what most of it needs; modules are forgotten after it."""
     monkeypatch.chdir(tmp_path)
-    for kind in TRY:
-        name = f"my_{kind}"
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for kind, name in zip(TRY, NAMES, strict=True):
         assert main(["new", kind, name]) == 0
         assert capsys.readouterr().out.splitlines()[:2] == [f"{name}.py", f"test_{name}.py"]
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "."]
-    perform(f"import pytest; raise SystemExit(pytest.main({options}))", tmp_path, {**os.environ})
-    for kind in TRY:
-        assert main(["new", kind, f"my_{kind}"]) == 2
+        assert main(["new", kind, name]) == 2
         assert "is there already" in capsys.readouterr().err
+    try:
+        plugins = [word for name in ("cacheprovider", "xdist") for word in ("-p", f"no:{name}")]
+        assert pytest.main(["-q", "-s", *plugins, "."]) == 0, capsys.readouterr().out
+    finally:
+        for name in [one for one in sys.modules if one.removeprefix("test_") in NAMES]:
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize(
