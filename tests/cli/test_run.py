@@ -692,8 +692,15 @@ def test_output_files_of_runs(
     ],
 )
 def test_a_damaged_run_is_named_and_left_out(
-    name: str, content: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    name: str,
+    content: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(  # what is drawn is seen by others
+        "matplotlib.figure.Figure.savefig", lambda figure, buffer, **_: buffer.write(b"x")
+    )
     assert dpfl(capsys, "run", "-m", "seed=0,1", *SMALL)[0] == 0
     folders = sorted(
         path for path in (tmp_path / "outputs" / "runs").iterdir() if not path.name.startswith(".")
