@@ -15,6 +15,22 @@ from dpfl_cli.reproduction.artifact import (
     untrained,
 )
 from dpfl_cli.reproduction.claim import Claim, Compare, Judge, Prior, claim, every
+from dpfl_cli.reproduction.comparison import (
+    Comparison,
+    Comparisons,
+    Sample,
+    above,
+    below,
+    below_share,
+    best_by_others,
+    each_seed,
+    exact,
+    falling,
+    in_factor,
+    level,
+    near_paper,
+    ratio,
+)
 from dpfl_cli.reproduction.measure import (
     Best,
     Derived,
@@ -30,22 +46,6 @@ from dpfl_cli.reproduction.rows import (
     Rows,
     between,
     grid,
-)
-from dpfl_cli.reproduction.verdict import (
-    Comparison,
-    Comparisons,
-    Sample,
-    above,
-    below,
-    below_share,
-    best_by_others,
-    each_seed,
-    exact,
-    falling,
-    in_factor,
-    level,
-    near_paper,
-    ratio,
 )
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 An artifact is a table or a figure of a paper. Its runs are a plain function of the scale that
 yields `Run`s; what is measured, laid out and drawn are the small typed values below; a claim is a
-function on the rows (`dpfl_cli.reproduction.verdict`). Everything is checked before anything runs.
+function on the rows (`claim`, `comparison`). Everything is checked before anything runs.
 
 A label is a name for a choice ("method": "FedEXP"); runs that differ only in their seed have equal
 labels. A paper's settings are presets of their own, conf/experiment/<paper>/<name>.yaml, which runs

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, Literal
 
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.reproduction.comparison import Comparison, Comparisons
 from dpfl_cli.reproduction.rows import PSEUDO, Rows, between, grid
-from dpfl_cli.reproduction.verdict import Comparison, Comparisons
 
 Prior = Literal["holds", "fails", "open"]
 Judge = Callable[..., Comparisons]  # of the rows, and of what has a default

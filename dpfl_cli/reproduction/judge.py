@@ -14,12 +14,12 @@ import pandas as pd
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import Artifact, Scale
 from dpfl_cli.reproduction.claim import Claim, Judge
+from dpfl_cli.reproduction.comparison import Comparison
 from dpfl_cli.reproduction.measure import MEASURE
 from dpfl_cli.reproduction.rows import Missing, Rows
 from dpfl_cli.reproduction.verdict import (
     FAILS,
     UNDECIDED,
-    Comparison,
     Judged,
     Variances,
     decisive,

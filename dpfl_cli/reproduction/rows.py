@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError, nearest
+from dpfl_cli.reproduction.comparison import Sample
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED, Measure, Metric, Where
-from dpfl_cli.reproduction.verdict import Sample
 
 # Columns of every frame beside the labels.
 FIXED = [MEASURE, ROUND, RANK, SEED, "value", "text", "diverged", "seeds", BEST, "edge", "note"]

@@ -19,18 +19,15 @@ has no noise (accounting, formulas, counts) is `exact`. A tie is never a win.
 from __future__ import annotations
 
 import math
-import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 from scipy.special import stdtr, stdtrit
 
-from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.reproduction.comparison import Comparison
 
 LEVEL = 0.95
 TAIL = (1 - LEVEL) / 2  # of one side
@@ -43,216 +40,7 @@ FAILS: Finding = "fails"
 UNDECIDED: Finding = "undecided"
 
 
-@dataclass(frozen=True)
-class Sample:
-    """A quantity, seed by seed; with numbers and other samples it is calculated with as a number
-    is.
-
-    Attributes:
-      values: seed -> value; infinite where a run diverged.
-      text: what it is.
-      measure: whose variances are comparable.
-      scale: where its noise is even: "log", "logit" (of percent), "linear".
-      exact: it has no noise, and one value (under any seed).
-      paper, paper_std: the paper's number and its printed spread, where there is one.
-    """
-
-    values: pd.Series
-    text: str
-    measure: str
-    scale: str = "linear"
-    exact: bool = False
-    paper: float | None = None
-    paper_std: float | None = None
-
-    @property
-    def mean(self) -> float:
-        return float(self.values.mean())
-
-    @property
-    def printed(self) -> float:
-        """The paper's number; a ConfigError where it gives none."""
-        if self.paper is None:
-            raise ConfigError(f"{self.text}: the paper gives no number there")
-        return self.paper
-
-    def _with(self, given: Sample | float, sign: str, act: Callable[[Any, Any], Any]) -> Sample:
-        other = _sample(given)
-        text = f"({self.text} {sign} {other.text})"
-        scale = self.scale if sign in "*/" and self.scale == "log" else "linear"
-        exact = self.exact and other.exact
-        return Sample(act(*_paired(self, other)), text, self.measure, scale, exact)
-
-    def __add__(self, other: Sample | float) -> Sample:
-        return self._with(other, "+", operator.add)
-
-    def __sub__(self, other: Sample | float) -> Sample:
-        return self._with(other, "-", operator.sub)
-
-    def __mul__(self, other: Sample | float) -> Sample:
-        return self._with(other, "*", operator.mul)
-
-    def __truediv__(self, other: Sample | float) -> Sample:
-        return self._with(other, "/", operator.truediv)
-
-    __radd__, __rmul__ = __add__, __mul__
-
-
-def _sample(given: Sample | float) -> Sample:
-    """A number as a sample without noise."""
-    if isinstance(given, Sample):
-        return given
-    return Sample(pd.Series([given]), f"{given:g}", "", exact=True)
-
-
-def _paired(left: Sample, right: Sample) -> tuple[pd.Series, pd.Series]:
-    """Both under the seeds that they share; an exact one has its value under every seed."""
-    seeds = left.values.index.intersection(right.values.index)
-    if left.exact or right.exact:
-        seeds = (right if left.exact else left).values.index
-    one, two = (
-        pd.Series(own.values.iloc[0], seeds) if own.exact else own.values[seeds]
-        for own in (left, right)
-    )
-    return one, two
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A statement about one difference, or one that is true or false.
-
-    Attributes:
-      kind: "above": difference > margin; "level": |difference| < margin; "each": true seed by seed;
-        "exact": true or false.
-      differences: one a seed; empty for "each" and "exact".
-      truths: one a seed for "each", one for "exact"; of a seed that tests nothing, why.
-      group: whose variances are pooled where they are comparable.
-    """
-
-    text: str
-    kind: Literal["above", "level", "each", "exact"]
-    differences: np.ndarray
-    margin: float = 0.0
-    scale: str = "linear"
-    group: tuple[str, ...] = ()
-    truths: tuple[bool | str, ...] = ()
-
-
-Comparisons = Iterator[Comparison]
 Variances = dict[tuple[str, ...], tuple[float, int]]  # of one seed's difference, with its freedom
-
-
-def above(left: Sample, right: Sample | float, *, by: float = 0.0) -> Comparison:
-    """`left` is larger than `right` by more than `by` (in its own units)."""
-    text = f"{left.text} > {_sample(right).text}" + (f" by more than {by:g}" if by else "")
-    return _compared("above", left, right, by, text)
-
-
-def below(left: Sample, right: Sample | float, *, by: float = 0.0) -> Comparison:
-    """`left` is smaller than `right` by more than `by` (in its own units)."""
-    text = f"{left.text} < {_sample(right).text}" + (f" by more than {by:g}" if by else "")
-    return _compared("above", right, left, by, text)
-
-
-def level(left: Sample, right: Sample | float, *, within: float) -> Comparison:
-    """They are equal to `within` (in their own units): an equivalence test."""
-    if not within > 0:
-        raise ConfigError(
-            f"level({left.text}, ...): within={within}; equality needs a margin above 0"
-        )
-    return _compared(
-        "level", left, right, within, f"{left.text} = {_sample(right).text} within {within:g}"
-    )
-
-
-def below_share(left: Sample, right: Sample | None = None, *, share: float) -> Comparison:
-    """`left` is smaller than this share of `right`, or of the paper's number."""
-    return below(left, share * (left.printed if right is None else right))
-
-
-def falling(*numbers: Sample) -> Comparisons:
-    """Each is larger than the next."""
-    return (above(one, other) for one, other in pairwise(numbers))
-
-
-def ratio(
-    left: Sample, right: Sample | float | None = None, *, to: float = 1, within: float
-) -> Comparison:
-    """`left` over `right`, or over the paper's number, is `to`, give or take `within`."""
-    return level(left / (left.printed if right is None else right), to, within=within)
-
-
-def best_by_others(found: Sequence[Sample], text: str, *, highest: bool = False) -> Sample:
-    """The lowest of several samples, or the highest, where every seed's choice is made by the mean
-    over the other seeds: none judges a choice that it had a part in.
-    """
-    table = pd.concat([one.values for one in found], axis=1, keys=range(len(found)), join="inner")
-    values = {}
-    for seed in table.index:
-        means = (table.drop(index=seed) if len(table) > 1 else table).mean().to_numpy()
-        choice = np.argmax(means) if highest else np.argmin(means)
-        values[seed] = found[int(choice)].values[seed]
-    return replace(found[0], values=pd.Series(values), text=text, paper=None, paper_std=None)
-
-
-def near_paper(left: Sample, within: float | None = None) -> Comparison:
-    """It is the paper's number, within the paper's printed spread, or 2 if it prints none."""
-    given = left.paper_std or 2.0 if within is None else within
-    return level(left, left.printed, within=given)
-
-
-def in_factor(left: Sample, factor: float) -> Comparisons:
-    """It is less than a factor away from the paper's number, on either side."""
-    yield below(left, factor * left.printed)
-    yield above(left, left.printed / factor)
-
-
-def exact(truth: bool, text: str) -> Comparison:
-    """A statement without noise."""
-    return Comparison(text, "exact", np.empty(0), truths=(bool(truth),))
-
-
-def each_seed(truths: Iterable[bool | str], text: str) -> Comparison:
-    """A statement of shape, true or false of the rows of every seed:
-    `each_seed((one.value("loss") < 1 for one in rows.by_seed()), "loss < 1")`. Where a seed tests
-    nothing, a text that says why takes the place of the truth, and it stays undecided.
-    """
-    found = tuple(one if isinstance(one, str) else bool(one) for one in truths)
-    return Comparison(text, "each", np.empty(0), truths=found)
-
-
-def _compared(
-    kind: Literal["above", "level"],
-    high: Sample | float,
-    low: Sample | float,
-    margin: float,
-    text: str,
-) -> Comparison:
-    one, two = _sample(high), _sample(low)
-    known = one if isinstance(high, Sample) else two
-    scale = known.scale if kind == "above" and margin == 0 else "linear"
-    first, second = (values.to_numpy(float) for values in _paired(one, two))
-    if scale == "log" and not (np.all(first > 0) and np.all(second > 0)):
-        scale = "linear"
-    with np.errstate(invalid="ignore"):
-        gaps = _on(scale, first) - _on(scale, second)
-    if one.exact and two.exact:
-        gap = float(gaps[0])
-        return exact(gap > margin if kind == "above" else abs(gap) < margin, text)
-    form = "pair" if isinstance(high, Sample) and isinstance(low, Sample) else "constant"
-    return Comparison(text, kind, gaps, margin, scale, (known.measure, scale, form))
-
-
-def _on(scale: str, values: np.ndarray) -> np.ndarray:
-    if scale == "log":
-        return np.log(values)
-    if scale == "logit":  # of percent; an accuracy of 0 or 100 % is one of few test records
-        share = np.clip(values / 100, 1e-4, 1 - 1e-4)
-        return np.log(share / (1 - share))
-    return values
-
-
-# --- judging ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

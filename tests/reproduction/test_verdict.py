@@ -15,25 +15,27 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.reproduction.verdict import (
-    EQUAL_VARIANCES,
-    FAILS,
-    HOLDS,
-    UNDECIDED,
+from dpfl_cli.reproduction.comparison import (
     Comparison,
     Sample,
     above,
     below,
     below_share,
     best_by_others,
-    decisive,
     each_seed,
     exact,
-    judged,
     level,
     near_paper,
-    pooled,
     ratio,
+)
+from dpfl_cli.reproduction.verdict import (
+    EQUAL_VARIANCES,
+    FAILS,
+    HOLDS,
+    UNDECIDED,
+    decisive,
+    judged,
+    pooled,
 )
 
 

@@ -5,7 +5,7 @@ from itertools import product
 
 from dpfl_cli.papers.fednew import ADULT
 from dpfl_cli.papers.fednew._search import ACCURACY, AS_CLAIMED, Values
-from dpfl_cli.papers.fednew.user_level import DUALS, NO_DUALS
+from dpfl_cli.papers.fednew._user_search import DUALS, NO_DUALS
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,

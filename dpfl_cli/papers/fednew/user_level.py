@@ -2,9 +2,7 @@
 to 6.4, J).
 """
 
-from collections.abc import Iterator, Sequence
-from functools import partial
-from itertools import product
+from collections.abc import Sequence
 from typing import Any
 
 from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, TITLES, WHOLE
@@ -19,107 +17,31 @@ from dpfl_cli.papers.fednew._claims import (
     level_with,
     reaches,
 )
-from dpfl_cli.papers.fednew._compared import compared
 from dpfl_cli.papers.fednew._search import (
-    COVARIANCE,
     DIFFERING,
     FEDERATED_47,
     FIRST_ORDER,
-    GAMMAS,
     OF_ALL,
     OF_IMAGES,
     OF_WIDE,
     OF_WIDE_IMAGES,
-    SCAFFOLD,
-    SHARE,
     SYNTHETIC,
-    WARM,
-    WHOLE_SHARE,
-    WIDER_GAMMA,
-    Methods,
-    Point,
     Tasks,
     on,
 )
+from dpfl_cli.papers.fednew._user_search import at_user_level, widest_points
 from dpfl_cli.papers.fednew.record_level import (
     READINGS,
     TESTED,
     TWO_READINGS,
     differing,
 )
-from dpfl_cli.reproduction.api import Artifact, Claim, Comparisons, Rows, Scale, below, claim, grid
+from dpfl_cli.reproduction.api import Artifact, Claim, Comparisons, Rows, below, claim
 
-USER = {"dp.unit": "client", "dp.relation": "zero_out"}
-DUALS = {"algorithm.dual": "paper", "dp.mode": "paper"}
-NO_DUALS = {"algorithm.dual": "off", "dp.mode": "sound"}
-PROVED = USER | {"dp.mode": "sound"}
-SENT = USER | WARM | {"algorithm.control": "sent", "dp.mode": "paper"}
-USER_LEVEL: Methods = {
-    "FN": ("fednew", USER | DUALS),
-    "FN_off": ("fednew", USER | NO_DUALS),
-    "FN_FC": ("fednew", USER | DUALS | COVARIANCE),
-    "FN_FC_off": ("fednew", USER | NO_DUALS | COVARIANCE),
-    "FGD": ("fedgd", PROVED),
-    "FFC": ("fedfc", PROVED),
-    "Scaf": ("scaffold", SENT | WHOLE_SHARE),
-    "Scaf_share": ("scaffold", SENT | SHARE),
-}
 GUARANTEES = (
     "The guarantees of DP-FedNew and DP-FedNew-FC with duals, and that of DP-SCAFFOLD with shares "
     "of noise, are claimed and not proved; the others' are proved."
 )
-
-CLIPS = (0.03, 0.1, 1.0)
-# wider at scale=paper, where ends were the best at quick
-SERVER_STEPS = {
-    "smoke": (1.0, 3.0),
-    "quick": (0.3, 1.0, 3.0, 10.0),
-    "paper": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
-}
-FEDFC_STEPS = {
-    "smoke": (1.0,),
-    "quick": (0.3, 1.0, 3.0),
-    "paper": (0.3, 1.0, 3.0, 10.0, 30.0),
-}
-WIDER_CLIP = 3.0  # where DP-FedNew's smallest dampings win, so does the largest of the clip norms
-# On narrow features, where clients do not differ, both DP-FedNew's smallest damping and the largest
-# steps beside it were the best of those above: both grids go on. (On wide ones they were too, in
-# fewer cells: the page of fig8 says in which.)
-LARGEST_STEPS, SMALLEST_DAMPINGS = (100.0, 300.0), (0.0003, 0.0001)
-
-
-def points(method: str, scale: Scale, preset: str, widest: bool = False) -> Iterator[Point]:
-    """The points of a method's grid at user level that are searched.
-
-    Args:
-      widest: the grids go on where both ends were the best.
-    """
-    adult, wider = preset == "adult", scale == "paper"
-    differ = preset in ("federated_emnist", "synthetic")
-    steps = LARGEST_STEPS if wider and widest else ()
-    clips = CLIPS if wider or (adult and scale == "quick") else CLIPS[1:]
-    if method == "FGD":
-        yield from grid(eta=(*SERVER_STEPS[scale], *steps), clip=clips)
-    elif method == "FFC":
-        gammas, steps = (WIDER_GAMMA, *GAMMAS) if wider else GAMMAS, (*FEDFC_STEPS[scale], *steps)
-        yield from grid(eta=steps, gamma=gammas, feature_clip=1.0, clip=clips)
-    elif method in SCAFFOLD:
-        long = 2.0 if differ else 1.0
-        local = [(1, 1.0), (5, long), *([(1, 0.5), (5, 2 * long)] if wider else [])]
-        for clip, (steps, length) in product(clips, local):
-            yield {"steps": steps, "length": length, "clip": clip}
-    else:
-        penalties = {"smoke": (1.0,), "quick": (0.01, 0.1), "paper": (0.01, 0.1, 1.0)}[scale]
-        if adult and scale == "quick":  # elsewhere the largest was the best nowhere
-            penalties = (0.01, 0.1, 1.0)
-        yield from grid(alpha=0.1, rho=penalties, clip=clips)
-        smallest = SMALLEST_DAMPINGS if widest else ()
-        for damping in (0.01, 0.001, *smallest) if wider else ():
-            yield from grid(alpha=damping, rho=damping, clip=(*clips, WIDER_CLIP))
-
-
-widest_points = partial(points, widest=True)
-at_user_level = partial(compared, points=points, level=USER_LEVEL)
 
 # --- Figure 3: Adult --------------------------------------------------------------------------
 
