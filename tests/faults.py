@@ -352,8 +352,8 @@ FAULTS = [
     Fault(
         "a tie is counted as a win",
         "reproduction/verdict.py",
-        "inside, gap = low > one.margin,",
-        "inside, gap = low >= one.margin,",
+        "inside = low > one.margin if",
+        "inside = low >= one.margin if",
         "reproduction/test_verdict.py::test_a_tie_is_no_win",
     ),
     Fault(
