@@ -4,6 +4,7 @@ those of PyTorch.
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -126,25 +127,27 @@ def test_its_gradients_are_those_of_pytorch(path: str, classes: int | None) -> N
     own = objective(path, "Net", classes)
     start = own.initial(Streams([1]))
     assert own.dimension == OwnModule.dimension_of(own.settings, info(classes)) == start.shape[1]
-    module = own.module
-    nn.utils.vector_to_parameters(start[0], module.parameters())
+    module = copy.deepcopy(own.module).double()
+    nn.utils.vector_to_parameters(start[0].double(), module.parameters())
     train = own.federations[0].dataset.train
     wanted = []
     for rows in (slice(0, 5), slice(5, 9), slice(9, 12)):
-        outputs, targets = module(torch.from_numpy(train.features[rows])), train.targets[rows]
+        features, targets = torch.from_numpy(train.features[rows]).double(), train.targets[rows]
+        outputs = module(features)
         loss = (
             nn.functional.cross_entropy(outputs, torch.from_numpy(targets))
             if classes
-            else (outputs[:, 0] - torch.from_numpy(targets).float()).square().mean()
+            else (outputs[:, 0] - torch.from_numpy(targets)).square().mean()
         )
         parts = torch.autograd.grad(loss, list(module.parameters()))
         wanted.append(torch.cat([part.flatten() for part in parts]))
     everywhere = start.unsqueeze(1).expand(1, 3, -1)
     free = torch.full((1,), 1e6, dtype=torch.float64)
     expected = torch.stack(wanted).unsqueeze(0)
-    torch.testing.assert_close(opened(own.gradient(everywhere)), expected, rtol=1e-4, atol=1e-6)
-    clipped = opened(own.clipped_gradient(everywhere, free).values)
-    torch.testing.assert_close(clipped, expected, rtol=1e-4, atol=1e-6)
+    # of the vector, not of an entry: terms of single records cancel, and processors round otherwise
+    rounding = 16 * torch.finfo(torch.float32).eps * float(expected.abs().max())
+    for found in (own.gradient(everywhere), own.clipped_gradient(everywhere, free).values):
+        torch.testing.assert_close(opened(found).double(), expected, rtol=0, atol=rounding)
     assert ("accuracy" in own.metrics(start)) == bool(classes)
 
 
