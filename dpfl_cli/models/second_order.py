@@ -55,6 +55,7 @@ class SecondOrder(SingleLayer):
         if self._solver_dtype == torch.float32:
             self.solver_residual = TOLERANCE[torch.float32]
         self._factors: dict[object, tuple[Tensor, Tensor]] = {}
+        self._kept_bytes = 0  # of the factors
         self._seen: dict[str, tuple[Tensor, int, list[float]]] = {}
 
     @classmethod
@@ -206,10 +207,9 @@ class SecondOrder(SingleLayer):
                 roots, features = shares[place].sqrt(), block.features.to(shares.dtype)
                 inverse = covariance_inverse(features, roots, shifts[run])
                 factor = roots.to(side.dtype), inverse.to(side.dtype)
-                held = [factor, *self._factors.values()]
-                size = sum(part.nbytes for parts in held for part in parts)
-                if key is not None and size <= KEPT_FACTORS * free_memory(self.device):
-                    self._factors[key] = factor
+                kept = self._kept_bytes + sum(part.nbytes for part in factor)
+                if key is not None and kept <= KEPT_FACTORS * free_memory(self.device):
+                    self._factors[key], self._kept_bytes = factor, kept
             factors.append(factor)
         own_roots, inverses = [one for one, _ in factors], [one for _, one in factors]
         damping = shifts[block.runs].reshape(-1, 1, 1, 1).to(side.dtype)

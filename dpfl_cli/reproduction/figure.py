@@ -163,10 +163,10 @@ class _Drawing:
     def _keep_inside(self, axes: Any) -> None:
         """Ends the axes at the measures' bounds, unless that would hide a line that lies there."""
         low, high = self._bounds(self.spec.measures)
+        least, most = self.found["value"].min(), self.found["value"].max()
         for axis in axes.flat:
             bottom, top = axis.get_ylim()
             room = (top - bottom) * HIDING
-            least, most = self.found["value"].min(), self.found["value"].max()
             ends = (low if least > low + room else bottom), (high if most < high - room else top)
             if axis.get_visible() and (bottom < ends[0] or top > ends[1]):
                 axis.set_ylim(max(bottom, ends[0]), min(top, ends[1]))
