@@ -106,6 +106,7 @@ class Search:
       keep: how many cells of a grid go on to full size; a single one has all seeds at once.
       where: only grids with these labels are searched; all cells of others have all seeds.
       whole: labels of grids run at full size as a whole, to see what is missed; chosen beforehand.
+      beyond: points of these grids that are run with them and are no candidates.
       always: labels of cells that have all seeds whatever is found, because claims ask for them.
       finalists: all that were kept have all seeds: claims choose among them with every seed.
     """
@@ -116,6 +117,7 @@ class Search:
     scales: Sequence[Scale] = ("paper",)
     where: Where = field(default_factory=dict)
     whole: Sequence[Where] = ()
+    beyond: Callable[[], Runs] = lambda: iter(())
     always: Sequence[Where] = ()
     finalists: bool = False
 

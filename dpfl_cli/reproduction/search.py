@@ -56,10 +56,11 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
     reduced = [cell for cell in first if cell.seed == SEARCH_SEEDS[0]]
     if not reduced:
         raise ConfigError(f"artifact {artifact.name}: search: no grid of several cells in best")
-    runs = list(artifact.runs(scale))
-    frame = labelled(runs)
+    runs, beyond = list(artifact.runs(scale)), list(declared.beyond())
+    frame = labelled([*runs, *beyond])
     labels = [str(name) for name in frame]
-    by_place = dict(zip(places(frame, labels), runs, strict=True))
+    by_place = dict(zip(places(frame, labels), [*runs, *beyond], strict=True))
+    besides = set(list(by_place)[len(runs) :])
     names = list(dict.fromkeys(rule.by for rule in artifact.best))
 
     def named(what: str, wheres: Sequence[Where]) -> set[LabelValues]:
@@ -78,7 +79,8 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
     searched = set(places(rough, labels))
     kept = best(rough, declared.keep)
     compared = kept if declared.keep > 1 else set[LabelValues]()  # one that is kept has won
-    again = [run for place, run in by_place.items() if place in compared | checked & searched]
+    asked = compared | checked & searched | besides
+    again = [run for place, run in by_place.items() if place in asked]
     full = [Cell(replace(run, exclusive=False), SEARCH_SEEDS[1], artifact.name) for run in again]
     exact = measured(artifact, full, ended(full), names, labels)
     there = places(exact, labels)
@@ -91,7 +93,7 @@ def search(artifact: Artifact, scale: Scale, ended: Ended) -> Found:
     last = [
         Cell(run, seed, artifact.name)
         for place, run in by_place.items()
-        if place not in searched or place in lasting
+        if place not in searched | besides or place in lasting
         for seed in artifact.seeds(scale, run)
     ]
     stages = [FULL if place in kept else WHOLE for place in there]

@@ -60,17 +60,19 @@ def _compared(
     for grid in grids:
         ranked = grid.sort_values("value", ascending=lower, kind="stable")
         rough, full, whole = (ranked[ranked["stage"] == one] for one in (REDUCED, FULL, WHOLE))
+        tried = [tuple(row) for row in rough[over].to_numpy()]
         if len(full):
             kept, dropped = (rough[rough["kept"] == one]["value"] for one in (True, False))
             if len(kept) and len(dropped):
                 gaps.append(sign * float(kept.iloc[-1] - dropped.iloc[0]))
-            tried = [tuple(row) for row in rough[over].to_numpy()]
             places.append(1 + tried.index(tuple(full.iloc[0][over])))
             lasts += places[-1] == len(full)
         if len(whole):
             first, other = (full if len(full) else whole).iloc[0], whole.iloc[0]
             where = ", ".join(title(first[one]) for one in beside if first[one] != "")
-            lost, count = sign * (other["value"] - first["value"]), len(full) + len(whole)
+            lost, count = sign * (other["value"] - first["value"]), f"{len(full) + len(whole)}"
+            if alone := sum(tuple(row) not in tried for row in whole[over].to_numpy()):
+                count += f" ({alone} of them run for this check alone)"
             found = f"the best of all {count} is the one that was found"
             if lost > 0:
                 better = [f"{title(one)} {title(other[one])}" for one in over if other[one] != ""]

@@ -17,7 +17,7 @@ from dpfl_cli.cli.main import main
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction import judge as judging
 from dpfl_cli.reproduction import reproduce as reproducing
-from dpfl_cli.reproduction.api import Artifact, Search, Size
+from dpfl_cli.reproduction.api import Artifact, Runs, Scale, Search, Size
 from dpfl_cli.reproduction.grid import Cell, commands
 from dpfl_cli.reproduction.published import check_published, publish_artifacts
 from dpfl_cli.reproduction.reduce import rows_of_runs
@@ -160,6 +160,30 @@ def test_a_whole_grid_that_finds_the_same_says_so(monkeypatch: pytest.MonkeyPatc
     rows = rows_of_runs(STAGED, found.cells, measured_by_hand(found.cells), found.rows)
     page = search_section(STAGED, "paper", found.table, rows.means)
     assert "- DP-FedAvg: the best of all 3 is the one that was found." in page
+
+
+def test_points_beyond_the_search_check_it_and_are_no_candidates() -> None:
+    """DP-FedAvg's 0.1 is left out of the search, and the best of all at full size."""
+
+    def few(scale: Scale) -> Runs:
+        yield from (run for run in ONE.runs(scale) if run.labels != ALWAYS)
+
+    def beyond() -> Runs:
+        yield from (run for run in ONE.runs("paper") if run.labels == ALWAYS)
+
+    checking = dataclasses.replace(SEARCH, beyond=beyond, always=[])
+    artifact = dataclasses.replace(ONE, runs=few, search=checking)
+    found = search(artifact, "paper", measured_by_hand)
+    reduced, full = found.stages
+    assert len(reduced) == 5
+    assert ALWAYS not in [cell.run.labels for cell in reduced]
+    assert [cell.run.labels for cell in full].count(ALWAYS) == 1
+    assert {cell.run.labels["clip"] for cell in found.cells} == {1.0}
+    rows = rows_of_runs(artifact, found.cells, measured_by_hand(found.cells), found.rows)
+    assert rows.value("best.clip", method="fedavg") == 1.0
+    page = search_section(artifact, "paper", found.table, rows.means)
+    all_three = "the 3 (1 of them run for this check alone)"
+    assert f"DP-FedAvg: another of {all_three} is better by 1 (clip norm C 0.1)." in page
 
 
 def test_what_is_run_is_what_is_written(outputs: Path, calls: Calls) -> None:

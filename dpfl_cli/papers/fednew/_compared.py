@@ -19,9 +19,11 @@ from dpfl_cli.papers.fednew._search import (
     Point,
     Points,
     SearchSetting,
+    checked,
     run,
     search,
     staged,
+    whole_grid,
 )
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -49,6 +51,7 @@ def compared(
     epsilons: Mapping[str, Sequence[float]] = OF_CURVES,
     points: Points = search,
     level: Methods = RECORD_LEVEL,
+    checks: Sequence[int] = (0, -1),
     **own: Any,
 ) -> Artifact:
     """A table or figure of methods, each at the best point of its grid; a figure has curves too.
@@ -59,9 +62,12 @@ def compared(
       minutes: at quick and paper.
       part: of the paper's cells at scale=paper, where not all are run.
       seeds: at quick and paper; where these are three, two cells of a grid go on to full size.
+      checks: in which places the first method's whole grid is run at the middle epsilon.
       side: labels of the places.
       points, level: of a method's grid, and what it is, at record level or user level.
     """
+
+    whole = checked(methods, places("paper"), epsilons["paper"], checks)
 
     def runs(scale: Scale) -> Runs:
         few = SMOKE if scale == "smoke" else {}
@@ -71,6 +77,14 @@ def compared(
             for eps, point in itertools.product(epsilons[scale], points(method, scale, preset)):
                 labels = {"method": method, **place, "eps": eps, **point}
                 yield run(preset, labels, {**values, **few}, level)
+
+    def beyond() -> Runs:
+        for method, (place, preset, values) in itertools.product(methods, places("paper")):
+            few = list(points(method, "paper", preset))
+            for eps, point in itertools.product(epsilons["paper"], whole_grid(tuple(few[0]))):
+                cell = {"method": method, **place, "eps": eps}
+                if cell in whole and point not in few:
+                    yield run(preset, {**cell, **point}, values, level)
 
     kind, number = source.split()
     curves = kind == "Figure"
@@ -95,7 +109,7 @@ def compared(
         measures=measures,
         show={"origin": "source"},
         best=[Best(over, "selection", note=CHOSEN)],
-        search=staged(methods, places("paper"), epsilons["paper"], slow, 3 if seeds[1] > 3 else 2),
+        search=staged(whole, slow, 3 if seeds[1] > 3 else 2, beyond),
         tables=list(_tables(side, grids, curves)),
         figures=[
             Figure("lines", "round", "curve", series="method", panels=[*side, "eps"])

@@ -6,11 +6,13 @@ last 20 rounds (section 6.1). Its grids (Table 7) are lost: those here are this 
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from dpfl_cli.reproduction.api import (
     Metric,
     Run,
+    Runs,
     Scale,
     Search,
     grid,
@@ -48,6 +50,10 @@ FIRST_ORDER = ("FGD", *SCAFFOLD)
 DAMPINGS = (0.01, 0.1, 1.0)
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 SERVER_STEPS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+SMALL_CLIPS = (0.03, 0.1, 1.0)  # at user level
+NEWTON_CLIPS = (*SMALL_CLIPS, 10.0)
+# the paper's constant needs more than bound / (alpha + rho) records of every client
+NO_CONSTANT = (0.01, 0.01, "bound", 1.0)
 KEYS = {  # label -> the config key that it sets
     "clients": "partitioner.clients",
     "eps": "dp.epsilon",
@@ -257,25 +263,52 @@ def reduced(run: Run) -> Values:
     return {**HALF, **FEWER[run.overrides[0].rpartition("/")[2]], "dp.epsilon": epsilon}
 
 
-def staged(
+def checked(
     methods: Sequence[str],
     places: Iterable[SearchSetting],
     epsilons: Sequence[float],
+    ends: Sequence[int] = (0, -1),
+) -> list[Point]:
+    """The cells that are checked by whole grids at full size: the first method's in its first and
+    its last place, and the first place of the last method that is not DP-SCAFFOLD, each at the
+    middle epsilon.
+
+    Args:
+      ends: which places of the first method.
+    """
+    first, last = methods[0], [one for one in methods if one not in SCAFFOLD][-1]
+    known, found = [place for place, *_ in places], list[Point]()
+    for method, chosen in ((first, ends), (last, (0,))):
+        here = [one for one in known if one.get("task") not in LEFT_OUT.get(method, ())]
+        cells = ({"method": method, **here[end]} for end in chosen)
+        found += (cell | {"eps": epsilons[len(epsilons) // 2]} for cell in cells)
+    return [cell for place, cell in enumerate(found) if cell not in found[:place]]
+
+
+def whole_grid(over: Sequence[str]) -> Iterator[Point]:
+    """DP-FedNew's grid over these labels, of which a search takes a few points; nothing of other
+    methods, whose searches take all of theirs.
+    """
+    if tuple(over[:2]) == ("alpha", "rho"):
+        ends = {"bound": DAMPINGS, "clip": NEWTON_CLIPS}[over[2]]
+        for alpha, rho, end in product(DAMPINGS, PENALTIES, ends):
+            if (alpha, rho, over[2], end) != NO_CONSTANT:
+                yield {"alpha": alpha, "rho": rho, over[2]: end}
+
+
+def staged(
+    whole: Sequence[Point],
     always: Sequence[Point] = (),
     keep: int = 3,
+    beyond: Callable[[], Runs] = lambda: iter(()),
 ) -> Search:
-    """A search with two whole grids as a check: of the first method, and of the last that is not
-    DP-SCAFFOLD, each in its first place at the middle epsilon.
-    """
-    whole, first = [], [place for place, *_ in places]
-    for method in (methods[0], [one for one in methods if one not in SCAFFOLD][-1]):
-        here = [place for place in first if place.get("task") not in LEFT_OUT.get(method, ())]
-        whole.append({"method": method, **here[0], "eps": epsilons[len(epsilons) // 2]})
+    """A search at scale=paper, with whole grids as a check."""
     return Search(
         reduced=reduced,
         note="35 of 70 rounds and a third of the training records, with the noise a round of the "
         "full size",
         keep=keep,
         whole=whole,
+        beyond=beyond,
         always=always,
     )

@@ -10,6 +10,7 @@ from dpfl_cli.papers.fednew._search import (
     GAMMAS,
     SCAFFOLD,
     SHARE,
+    SMALL_CLIPS,
     WARM,
     WHOLE_SHARE,
     WIDER_GAMMA,
@@ -33,7 +34,6 @@ USER_LEVEL: Methods = {
     "Scaf": ("scaffold", SENT | WHOLE_SHARE),
     "Scaf_share": ("scaffold", SENT | SHARE),
 }
-CLIPS = (0.03, 0.1, 1.0)
 # wider at scale=paper, where ends were the best at quick
 SERVER_STEPS = {
     "smoke": (1.0, 3.0),
@@ -61,7 +61,7 @@ def points(method: str, scale: Scale, preset: str, widest: bool = False) -> Iter
     adult, wider = preset == "adult", scale == "paper"
     differ = preset in ("federated_emnist", "synthetic")
     steps = LARGEST_STEPS if wider and widest else ()
-    clips = CLIPS if wider or (adult and scale == "quick") else CLIPS[1:]
+    clips = SMALL_CLIPS if wider or (adult and scale == "quick") else SMALL_CLIPS[1:]
     if method == "FGD":
         yield from grid(eta=(*SERVER_STEPS[scale], *steps), clip=clips)
     elif method == "FFC":

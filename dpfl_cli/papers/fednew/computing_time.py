@@ -13,7 +13,6 @@ from dpfl_cli.papers.fednew._search import (
     OF_CURVES,
     SELECTION,
     Point,
-    on,
     run,
     search,
     settings,
@@ -212,7 +211,7 @@ fig4 = Artifact(
     },
     show={"origin": "source"},
     best=[Best("point", "selection", note=CHOSEN)],
-    search=staged(METHODS, on(NARROW)("paper"), OF_CURVES["paper"]),
+    search=staged([{"method": one, "task": "adult", "eps": 2.0} for one in ("FN", "FN_FC")]),
     titles={"point": "point of the grid", "best.point": "best point"},
     tables=[
         Table(

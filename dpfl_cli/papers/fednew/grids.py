@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from dpfl_cli.papers.fednew._search import (
     DAMPINGS,
     KEYS,
+    NEWTON_CLIPS,
     PENALTIES,
     SERVER_STEPS,
+    SMALL_CLIPS,
     Points,
     search,
 )
@@ -31,7 +33,6 @@ ONE = (1.0,)
 LOCAL = {"steps": (1, 5, 10, 20), "length": (0.1, 0.5, 1.0, 2.0)}
 NEWTON = {"alpha": DAMPINGS, "rho": PENALTIES}
 COVARIANCE = {"alpha": DAMPINGS, "feature_clip": (1.0, 3.0), "clip": (0.1, 1.0)}
-SMALL_CLIPS = (0.03, 0.1, 1.0)
 GRIDS: Mapping[str, tuple[str, str, Mapping[str, Sequence[float]]]] = {
     "FN": (
         "record",
@@ -41,7 +42,7 @@ GRIDS: Mapping[str, tuple[str, str, Mapping[str, Sequence[float]]]] = {
     "FGD": ("record", "fedgd_record", {"eta": SERVER_STEPS, "clip": ONE}),
     "FFC": ("record", "fedfc_record", {"eta": SERVER_STEPS, **COVARIANCE}),
     "Scaf": ("record", "scaffold_record", {**LOCAL, "clip": ONE, "eta": ONE}),
-    "FN_client": ("client", "fednew", {**NEWTON, "clip": (*SMALL_CLIPS, 10.0), "eta": ONE}),
+    "FN_client": ("client", "fednew", {**NEWTON, "clip": NEWTON_CLIPS, "eta": ONE}),
     "FGD_client": ("client", "fedgd", {"eta": SERVER_STEPS[:6], "clip": SMALL_CLIPS}),
     "FFC_client": ("client", "fedfc", {"eta": (0.1, 0.3, 1.0, 3.0), **COVARIANCE}),
     "Scaf_client": ("client", "scaffold", {**LOCAL, "clip": SMALL_CLIPS}),
