@@ -43,11 +43,12 @@ Gradient = Callable[
 def cases() -> Iterator[Case]:
     problem = "logistic regression, 20 clients x 100 x 22, float64, primal-dual"
     title = f"{problem}: {SEEDS * len(HORIZONS)} runs of {HORIZONS[0]} to {HORIZONS[-1]} rounds"
-    yield Case("F", title, partial(whole_runs, range(SEEDS), HORIZONS))
+    yield Case("F", title, partial(whole_runs, range(SEEDS), HORIZONS), floor=100)
     yield Case(
         "F",
         f"{problem}: one run of {HORIZONS[-1]} rounds",
         partial(whole_runs, [0], [HORIZONS[-1]]),
+        floor=8,
     )
 
 

@@ -73,12 +73,27 @@ class Case:
       key: the letter that `--only` takes.
       title: what a round is.
       counted: what rounds are, where people ask how many of them a second has.
+      floor: what is asked of it: as many of these a second, or as many times as fast as the loop;
+        without a loop, how many times as long as numpy's noise it may take.
+      device: the workload takes the device that it is given.
     """
 
     key: str
     title: str
     build: Callable[[str], Workload] = field(repr=False)
     counted: str | None = None
+    floor: float | None = None
+    device: bool = True
+
+    def met(self, seconds: float, ratios: Mapping[str, float]) -> bool | None:
+        """Whether a round of so many seconds, with these ratios to others, keeps to the floor."""
+        if self.floor is None:
+            return None
+        if self.counted is not None:
+            return 1.0 / seconds >= self.floor
+        return (
+            ratios["loop"] >= self.floor if "loop" in ratios else ratios["numpy"] * self.floor >= 1
+        )
 
 
 def measure(case: Case, repeats: int) -> Row:
@@ -112,6 +127,8 @@ def measure(case: Case, repeats: int) -> Row:
         "title": case.title + rate,
         "seconds_per_round": seconds,
         "seconds_range": [min(engine), max(engine)],
+        "floor": case.floor,
+        "floor_met": case.met(seconds, ratios),
         "ratio_to_loop": ratios.get("loop"),
         "ratio_to_vmap": ratios.get("vmap"),
         "times_noise": 1.0 / ratios["noise"] if "noise" in ratios else None,
@@ -130,7 +147,9 @@ def measure(case: Case, repeats: int) -> Row:
         "rounds_per_call": {
             name: contender.rounds for name, contender in contenders.items() if name != "product"
         },
-        "gpu_seconds_per_round": gpu_seconds(case, repeats) if torch.cuda.is_available() else None,
+        "gpu_seconds_per_round": gpu_seconds(case, repeats)
+        if case.device and torch.cuda.is_available()
+        else None,
     }
 
 

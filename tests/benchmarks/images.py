@@ -42,14 +42,15 @@ class TorchPath(CnnObjective):
 
 def cases() -> Iterator[Case]:
     networks = {
-        "B": ("mnist_cnn", "MNIST CNN, 5046 parameters"),
-        "C": ("mnist_cnn_small", "small CNN, 237 parameters"),
+        "B": ("mnist_cnn", "MNIST CNN, 5046 parameters", 24),
+        "C": ("mnist_cnn_small", "small CNN, 237 parameters", 75),
     }
     federations = {"": (equal_sizes(), "60 images"), "'": (unequal_sizes(), "1 to 300 images")}
-    for key, (model, network) in networks.items():
+    for key, (model, network, floor) in networks.items():
         for mark, (sizes, images) in federations.items():
             title = f"{network}, 1000 clients x {images}, 10 steps"
-            yield Case(key, title, partial(local_training, CnnObjective, model, sizes))
+            training = partial(local_training, CnnObjective, model, sizes)
+            yield Case(key, title, training, floor=floor)
             if not mark:
                 yield Case(
                     key,

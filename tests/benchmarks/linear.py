@@ -44,12 +44,13 @@ GRID_METHODS = ("fedexp", "fedavg")
 
 def cases() -> Iterator[Case]:
     problem = "linear regression d=500, 1000 clients x 1 record, 20 steps"
-    yield Case("A", f"{problem}, local DP: whole rounds", whole_rounds)
+    yield Case("A", f"{problem}, local DP: whole rounds", whole_rounds, floor=500)
     yield Case("A", f"{problem}: the clients' steps alone", local_steps)
     yield Case(
         "G",
         "dpfl run -m algorithm=fedexp,fedavg dp=ldp seed=range(20): a round of one of the 40 runs",
         grid,
+        floor=2.5,
     )
 
 

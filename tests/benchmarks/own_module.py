@@ -46,7 +46,7 @@ class Own(Network):
 
 def cases() -> Iterator[Case]:
     title = f"a user's own nn.Module, {CLIENTS} clients x {IMAGES} images, {STEPS} full-batch steps"
-    yield Case("K", title, full_batches)
+    yield Case("K", title, full_batches, floor=1)
 
 
 def full_batches(device: str) -> Workload:

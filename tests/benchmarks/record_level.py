@@ -35,6 +35,7 @@ def cases() -> Iterator[Case]:
         "D",
         "record-level steps of a 512 -> 10 head, 2 clients x 1500 records, 15 batches of 100",
         record_level,
+        floor=150,
     )
 
 

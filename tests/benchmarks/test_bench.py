@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -242,6 +243,29 @@ def test_a_measured_row_has_every_number(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(run.markdown([row]).splitlines()) == 3
 
 
+@pytest.mark.parametrize(
+    ("case", "seconds", "ratios", "met"),
+    [
+        ({}, 1.0, {"loop": 2.0}, None),
+        ({"floor": 3}, 1.0, {"loop": 3.0, "numpy": 0.1}, True),
+        ({"floor": 3}, 1.0, {"loop": 2.9}, False),
+        ({"floor": 2.5}, 1.0, {"numpy": 0.4}, True),  # it takes 2.5 times as long
+        ({"floor": 2.5}, 1.0, {"numpy": 0.39}, False),
+        ({"floor": 100, "counted": "images"}, 0.01, {"loop": 1.5}, True),
+        ({"floor": 100, "counted": "images"}, 0.011, {"loop": 1.5}, False),
+    ],
+)
+def test_a_floor_is_kept_or_missed(
+    case: dict[str, Any], seconds: float, ratios: dict[str, float], met: bool | None
+) -> None:
+    assert (
+        Case("X", "a case", lambda device: Workload(Contender(int), {}), **case).met(
+            seconds, ratios
+        )
+        is met
+    )
+
+
 def test_a_scaled_part_counts_as_a_whole_round(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 6.0])
     monkeypatch.setattr(harness.time, "perf_counter", lambda: next(clock))
@@ -271,6 +295,7 @@ def test_too_much_memory_is_told_and_fails(
         )
     )
     known = {**row, "workload": "X", "title": "a sum", "seconds_per_round": 1.0, "other_ratios": {}}
+    known |= {"floor": 3, "floor_met": False}
     monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path))
     for peaks, code in (((None, run.MOST_MEMORY), 0), ((5 << 30, run.MOST_MEMORY), 1)):
         rows = [{**known, "peak_memory_bytes": peak} for peak in peaks]
@@ -278,5 +303,6 @@ def test_too_much_memory_is_told_and_fails(
         assert run.main(["--only", "A"]) == code
         told = capsys.readouterr()
         assert "a sum" in told.out
+        assert "X a sum: 3 asked\n" in told.err
         assert json.loads((tmp_path / "bench" / "bench.json").read_text())["results"] == rows
         assert ("X a sum: a peak of 5.00 GiB of memory, more than 4 GiB" in told.err) == bool(code)
