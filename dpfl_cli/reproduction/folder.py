@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from pydantic import TypeAdapter
+
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.reproduction.judge import Verdict, recorded
@@ -15,6 +17,7 @@ from dpfl_cli.simulation.store import replace_folder
 PAGES = ("table.csv", "series.csv", "table.md", "claims.json", "manifest.json")
 SEARCH = "search.csv"
 FIGURES = ("figure.png", "figure.pdf")
+VERDICT = TypeAdapter(Verdict)
 
 
 def files_of(artifact: Artifact, scale: Scale) -> tuple[str, ...]:
@@ -84,11 +87,12 @@ def read_folder(folder: Path) -> Made:
         manifest = json.loads((folder / "manifest.json").read_text())
         page = (folder / "table.md").read_text()
         known = recorded().get(judged["artifact"], {}).get(judged["scale"], {})
-        claims = [Verdict(**one, recorded=known.get(one["id"], "")) for one in judged["claims"]]
+        stated = [{**one, "recorded": known.get(one["id"], "")} for one in judged["claims"]]
+        claims = [VERDICT.validate_python(one) for one in stated]
         complete = manifest["complete"] is True
         return Made(folder, "", page, claims, judged["numbers"], manifest, complete)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return Made(folder, f"{type(error).__name__}: {error}")
+        return Made(folder, f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def folders(*roots: Path) -> list[Made]:

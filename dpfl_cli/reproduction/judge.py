@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pydantic import ConfigDict
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import Artifact, Scale
@@ -60,6 +61,8 @@ class Verdict:
       recorded: what was found when the artifact was last published at this scale: a lock against
         regressions, no more than that, and not in claims.json; "" where nothing was.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     id: str
     text: str

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -130,8 +130,20 @@ def test_pages_of_what_did_not_change_stay(site: Path) -> None:
     assert "DP-FedEXP" in page.read_text()
 
 
-def test_a_damaged_folder_is_told(site: Path) -> None:
-    (site.parent / "artifacts/demo/one/quick/claims.json").write_text("{")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: "{",
+        lambda text: text.replace('"readings": {', '"readings": {"another": "holds", '),
+        lambda text: text.replace('"finding"', '"found"'),
+    ],
+)
+def test_a_damaged_folder_is_told(site: Path, change: Callable[[str], str]) -> None:
+    """Or one that an earlier dpfl has made."""
+    claims = site.parent / "artifacts/demo/one/quick/claims.json"
+    before = claims.read_text()
+    claims.write_text(change(before))
+    assert claims.read_text() != before
     write_report(site.parent, KNOWN, "dpfl report")
     assert "is damaged" in (site / "index.html").read_text()
 
