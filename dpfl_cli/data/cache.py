@@ -20,9 +20,10 @@ DIGEST = 32  # bytes
 NamedArrays = dict[str, np.ndarray]
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """`write` to a temporary name in the path's folder, which then becomes the path; an OSError
-    (a folder that cannot be written) is passed over: what is kept there can be made again.
+def write_if_possible(path: Path, write: Callable[[Path], object]) -> None:
+    """`write` to a temporary name in the path's folder, which then becomes the path, so that no
+    reader sees a part; an OSError (a folder that cannot be written) is passed over: what is kept
+    there can be made again.
     """
     temporary = path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
     try:
@@ -47,7 +48,7 @@ def cached(path: Path, make: Callable[[], NamedArrays]) -> NamedArrays:
                 np.savez(stream, **dict[str, Any](found))
                 content = stream.getvalue()
                 whole = hashlib.sha256(content).digest() + content
-                write_atomically(path, lambda temporary: temporary.write_bytes(whole))
+                write_if_possible(path, lambda temporary: temporary.write_bytes(whole))
     return found
 
 

@@ -24,7 +24,7 @@ from platformdirs import user_cache_dir
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.config.paths import expanded
-from dpfl_cli.data.cache import write_atomically
+from dpfl_cli.data.cache import write_if_possible
 from dpfl_cli.data.catalogue import CATALOGUE, FORMS, DatasetEntry, SourceFile, catalogue_entry
 
 LARGEST = 4 * 2**30  # bytes of a download, or of what is in an archive
@@ -167,7 +167,7 @@ def _digest(path: Path, size: int, changed: int) -> Digest:
         return Digest(**json.loads(memo.read_text()))
     found = compute_digest(path)
     text = json.dumps(asdict(found))
-    write_atomically(memo, lambda temporary: temporary.write_text(text))
+    write_if_possible(memo, lambda temporary: temporary.write_text(text))
     return found
 
 

@@ -15,8 +15,8 @@ class MethodStreams(Streams):
     """A batch's streams without the key space of noise: who draws what a mechanism adds can take it
     off again.
 
-    Streams are told apart by the crc32 of their names (`data.streams.stream_generator`); a name
-    that is noise's, or whose key is, is refused.
+    A stream's key is the crc32 of its name (`data.streams.stream_generator`); a name that is
+    noise's, or whose key is, is refused.
 
     Args:
       streams: those of the batch.

@@ -220,8 +220,8 @@ class Artifact:
       source: where in the paper it stands, such as "Table 4; settings of Table 2".
       runs: its runs at a scale, in the order of its rows.
       search: how the cells that `best` chooses are found, at its scales; else all are run.
-      show: more columns of table.csv: name -> a fact of the plan. By `origin` ("source") claims on
-        data that stand in for the paper's are told from others where an artifact has both.
+      show: more columns of table.csv: name -> a fact of the plan. Where an artifact has both real
+        data and stand-ins, `origin` ("source") says which of them a claim rests on.
       titles: how labels, their values and measures are written for readers.
       paper_runs: over how many runs the paper's spreads are; 0 where it does not say.
       claims: if not given, those above it in its file, below the artifact before.

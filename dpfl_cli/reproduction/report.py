@@ -159,8 +159,8 @@ class Shown:
 
     @cached_property
     def extent(self) -> dict[str, str]:
-        """How large it is, of what its manifest says: rounds, records and clients (seeds are told
-        of each claim), the cells of its runs, and how they were found.
+        """How large it is, of what its manifest says: rounds, records and clients (seeds stand
+        with each claim), the cells of its runs, and how they were found.
         """
         manifest = self.made.manifest
         tested = re.split(r"[,;] ", manifest.get("tested_to", ""))

@@ -3,7 +3,7 @@
 A claim yields comparisons; each has a margin (0 if not given). A difference is taken seed by seed,
 on a scale where noise is even (log of a loss or distance, logit of an accuracy; in its own units
 where a margin is given), and its variance is pooled over the artifact's comparisons of the same
-measure where a test does not tell their spreads apart (cells of unlike noise); else it is the
+measure where a test finds no difference in their spreads (cells of unlike noise); else it is the
 comparison's own.
 
   holds      every comparison's 95 % interval lies beyond its margin. All must, so no correction.
@@ -95,8 +95,8 @@ def _plain(value: float) -> float | str:
 
 
 def pooled(comparisons: Iterable[Comparison]) -> Variances:
-    """Group -> variance of one seed's difference, and its degrees of freedom; only of groups whose
-    spreads are not told apart (Bartlett's test at `EQUAL_VARIANCES`). Comparisons of the same
+    """Group -> variance of one seed's difference, and its degrees of freedom; only of groups of
+    whose spreads Bartlett's test at `EQUAL_VARIANCES` finds no difference. Comparisons of the same
     numbers with other margins, on either side, count once.
     """
     from scipy.stats import bartlett  # importing it takes a third of a second

@@ -91,7 +91,7 @@ fig1 = Artifact(
     title="Training loss over rounds at level 3, on the quadratic task and on MNIST",
     shows="Both methods at the paper's step sizes and clip norms with its printed noise of level "
     "3. On the quadratic task (T1) the noise of AdaptDP falls with its clip norm: it takes longer "
-    "steps at first, and its loss settles sooner and at a lower floor.",
+    "steps at first, and its loss stops falling sooner and at a lower floor.",
     source="Figure 1; its curves are not printed as numbers",
     sizes=table2.sizes,
     runs=curves,
