@@ -25,6 +25,10 @@ CITED = re.compile(
 class Claim:
     """A statement of the paper, or of ours about it.
 
+    Made by `@claim` where its comparisons are a function of its own, whose docstring then is the
+    claim; written as `Claim(id, text, source, judge)` where one function, such as `every` makes,
+    judges several claims with other arguments, so that its docstring cannot be any one of them.
+
     Attributes:
       id: unique in its artifact.
       text: the statement.
@@ -68,8 +72,9 @@ class Claim:
 def claim(
     source: str, prior: Prior = "open", *, id: str = "", **more: Any
 ) -> Callable[[Judge], Claim]:
-    """Decorator: a generator of comparisons as a claim; its docstring is the claim, its name the
-    id; `more` are fields of `Claim`.
+    """Decorator of a claim that has a function to itself, a generator of comparisons: its docstring
+    is the claim, its name the id; `more` are fields of `Claim`, which serves several claims of one
+    function.
     """
 
     def made(judge: Judge) -> Claim:
