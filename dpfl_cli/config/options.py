@@ -42,10 +42,20 @@ def parameters(group: str, path: Path) -> list[tuple[str, str, str]]:
 
 def documented(path: Path) -> Iterator[tuple[str, str, str]]:
     """(key, value as it is written, comment) of everything that a config file sets, keys of nested
-    values dotted; its defaults list is left out.
+    values dotted; its defaults list is left out. A comment goes on in lines below that have no more
+    than a comment and are indented further than the key.
     """
     text = path.read_text()
     lines = text.splitlines()
+
+    def comment(key: yaml.Mark, value: yaml.Mark) -> str:
+        found = [lines[value.line].partition(" #")[2]]
+        for line in lines[value.line + 1 :]:
+            before, mark, more = line.partition("#")
+            if not mark or before.strip() or len(before) <= key.column:
+                break
+            found.append(more)
+        return " ".join(" ".join(found).split())
 
     def below(node: Any, prefix: str = "") -> Iterator[tuple[str, str, str]]:
         for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
@@ -53,6 +63,6 @@ def documented(path: Path) -> Iterator[tuple[str, str, str]]:
             if not isinstance(value, yaml.ScalarNode) and not value.flow_style:
                 yield from below(value, f"{name}.")
             elif written := text[mark.index : value.end_mark.index]:
-                yield name, written, lines[mark.line].partition(" #")[2].strip()
+                yield name, written, comment(key.start_mark, mark)
 
     yield from below(yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
