@@ -1,8 +1,8 @@
 """Kinds of release: what each costs, as the curves that accountants add up.
 
 A ledger names a kind; an accountant asks it for the one curve that it composes (`Accountant.curve`)
-and refuses a kind that has no such method. A new kind of release is a class here and an entry of
-`KINDS`. Entries are `ledger.LedgerEntry`s: `charges` releases with `parameters`.
+and refuses a kind that has no such method. A new kind of release is a class with `@ledger_kind`,
+beside its mechanism. Entries are `ledger.LedgerEntry`s: `charges` releases with `parameters`.
 """
 
 import math
@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -40,7 +40,16 @@ class Kind(ABC):
     rho(entries)             zero-concentrated DP
     epsilon(entries)         pure DP, by basic composition
     losses(entries)          [Losses]
+
+    Attributes:
+      gaussian: whether it is Gaussian noise of standard deviation parameter x sensitivity that is
+        added to what is released: drawing clients amplifies it, that of messages adds up, and what
+        a run drew can be tested.
+      increasing: whether epsilon grows with the parameter.
     """
+
+    gaussian = False
+    increasing = False
 
     name: str  # in ledgers
     label: str
@@ -51,12 +60,24 @@ class Kind(ABC):
         """Whether one of the releases protects nothing."""
 
 
+KINDS: dict[str, Kind] = {}  # what ledgers may hold, by name
+K = TypeVar("K", bound=type[Kind])
+
+
+def ledger_kind(kind: K) -> K:
+    """Class decorator: ledgers may hold releases of this kind. The first of a name counts."""
+    KINDS.setdefault(kind.name, kind())
+    return kind
+
+
+@ledger_kind
 class Gaussian(Kind):
     """Gaussian noise; the parameter is the noise multiplier z = std / sensitivity."""
 
     name = "gaussian"
     label = "Gaussian"
     event_name = "GaussianDpEvent"
+    gaussian = True
 
     def unprotected(self, parameters: np.ndarray) -> bool:
         return bool((parameters == 0).any())
@@ -98,12 +119,14 @@ class Gaussian(Kind):
             return math.inf
 
 
+@ledger_kind
 class Pure(Kind):
     """A mechanism of which only epsilon-DP is known; the parameter is epsilon."""
 
     name = "pure"
     label = "pure-epsilon"
     event_name = "PureDpEvent"
+    increasing = True
 
     def unprotected(self, parameters: np.ndarray) -> bool:
         return bool(np.isinf(parameters).any())
@@ -151,6 +174,7 @@ class Pure(Kind):
         return {value: count for value, count in counts.items() if value > 0}
 
 
+@ledger_kind
 class NonPrivate(Kind):
     """No noise at all; there is no parameter."""
 
@@ -162,14 +186,11 @@ class NonPrivate(Kind):
         return True
 
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (Gaussian(), Pure(), NonPrivate())}
-
-
 def by_kind(entries: Sequence[Any]) -> Mapping[Any, list[Any]]:
     """Kind -> its entries. Kinds are untyped here: which curves one has is for `hasattr`."""
     found: dict[Any, list[Any]] = defaultdict(list)
     for entry in entries:
-        found[KINDS[entry.kind]].append(entry)
+        found[entry.of_kind].append(entry)
     return found
 
 
