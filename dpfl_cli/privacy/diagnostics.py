@@ -43,8 +43,8 @@ def drift_start(values: Tensor) -> dict[str, ClientValues]:
 def drift_so_far(
     lengths: Tensor, seen: Mapping[str, Tensor], clip_norm: Tensor
 ) -> dict[str, Tensor]:
-    """[R, M] client values of what clients communicate, with lengths [R, M]: the longest so far,
-    and how often one was clipped to C [R].
+    """[R, M] client values of what clients communicate, with lengths [R, M] (0: nothing): the
+    longest so far, and how often one was clipped to C [R].
     """
     clipped = seen["clipped"] + (lengths > clip_norm.unsqueeze(-1))
     return {"longest": torch.maximum(seen["longest"], lengths), "clipped": clipped}
