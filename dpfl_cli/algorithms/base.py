@@ -112,7 +112,6 @@ def algorithm(
     needs: Collection[str] = (),
     proximal: bool = False,
     away: Literal["stateless", "rests"] | None = None,
-    convention: str | None = None,
 ) -> Callable[[type[T]], type[T]]:
     """Class decorator: the class is the algorithm `name`, a federated method for a batch of runs.
     It has
@@ -139,15 +138,13 @@ def algorithm(
       proximal: whether it takes proximal steps, which a model's penalty needs.
       away: what becomes of a client that takes no part in a round: nothing, for clients keep no
         state, or its state rests as it is; None where the method lets all take part.
-      convention: how its paper states its epsilon (`privacy.views`), where not as composed.
     """
 
     def register(target: type[T]) -> type[T]:
         declared: Any = target
         declared.trusts, declared.proved = frozenset(trusts), frozenset(proved)
         declared.units, declared.needs = frozenset({unit}), frozenset(needs)
-        declared.proximal, declared.convention = proximal, convention
-        declared.paper, declared.away = paper, away
+        declared.proximal, declared.paper, declared.away = proximal, paper, away
         if "__init__" not in vars(target):
             declared.__init__ = _takes_hyper
         settings: type[Settings] | None = get_type_hints(target).get("hyper")

@@ -87,7 +87,6 @@ class FedExpSettings(LocalSettings):
     away="stateless",
     trusts=("none", "local", "central"),
     proved=("local", "central"),
-    convention="fedexp",
 )
 class FedExp:
     """DP-FedEXP: server step extrapolated from the norms of the updates."""

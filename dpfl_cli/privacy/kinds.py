@@ -1,16 +1,15 @@
 """Kinds of release: what each costs, as the curves that accountants add up.
 
 A ledger names a kind; an accountant asks it for the one curve that it composes (`Accountant.curve`)
-and refuses a kind that has no such method. A new kind of release is a class with `@ledger_kind`,
+and refuses a kind that has no such method. A new kind of release is a subclass of `Kind`,
 beside its mechanism. Entries are `ledger.LedgerEntry`s: `charges` releases with `parameters`.
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,10 @@ class Losses:
     distribution: Callable[[float], Any]
 
 
-class Kind(ABC):
+KINDS: dict[str, "Kind"] = {}  # what ledgers may hold, by name
+
+
+class Kind:
     """A kind of release. Beside these, it has the curves that are known of it:
 
     squared_mu(entries)      sum of mu^2, of kinds that compose as Gaussians
@@ -55,22 +57,15 @@ class Kind(ABC):
     label: str
     event_name: str  # as dp-accounting calls the event of one release
 
-    @abstractmethod
+    def __init_subclass__(cls) -> None:
+        """Ledgers may hold releases of every subclass. The first of a name counts."""
+        KINDS.setdefault(cls.name, cls())
+
     def unprotected(self, parameters: np.ndarray) -> bool:
         """Whether one of the releases protects nothing."""
+        raise NotImplementedError
 
 
-KINDS: dict[str, Kind] = {}  # what ledgers may hold, by name
-K = TypeVar("K", bound=type[Kind])
-
-
-def ledger_kind(kind: K) -> K:
-    """Class decorator: ledgers may hold releases of this kind. The first of a name counts."""
-    KINDS.setdefault(kind.name, kind())
-    return kind
-
-
-@ledger_kind
 class Gaussian(Kind):
     """Gaussian noise; the parameter is the noise multiplier z = std / sensitivity."""
 
@@ -119,7 +114,6 @@ class Gaussian(Kind):
             return math.inf
 
 
-@ledger_kind
 class Pure(Kind):
     """A mechanism of which only epsilon-DP is known; the parameter is epsilon."""
 
@@ -174,7 +168,6 @@ class Pure(Kind):
         return {value: count for value, count in counts.items() if value > 0}
 
 
-@ledger_kind
 class NonPrivate(Kind):
     """No noise at all; there is no parameter."""
 

@@ -13,7 +13,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.privacy.accountants import Accountant, price
 from dpfl_cli.privacy.ledger import Ledger
 
@@ -113,14 +112,6 @@ def fedexp(ledger: Ledger) -> tuple[Ledger, str]:
     return Ledger(tuple(counted)), words
 
 
-# name -> the part of a ledger that a paper prices, and that in words
+# The part of a ledger that a paper prices, and that in words; by the name of the paper's method,
+# whose runs show it unasked: dp.convention asks for it of others.
 CONVENTIONS = {"fedexp": fedexp}
-
-
-def priced_part(convention: str, ledger: Ledger) -> tuple[Ledger, str]:
-    """The part of a ledger that a paper's convention prices, and the convention in words."""
-    if convention not in CONVENTIONS:
-        raise ConfigError(
-            f"dp.convention={convention}: no such convention; {nearest(convention, CONVENTIONS)}"
-        )
-    return CONVENTIONS[convention](ledger)

@@ -6,7 +6,7 @@ from typing import Any
 
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.privacy.accountants import accountant, price
-from dpfl_cli.privacy.views import priced_part
+from dpfl_cli.privacy.views import CONVENTIONS
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.facts import FACTS, facts_of
 from dpfl_cli.reproduction.grid import Cell
@@ -212,7 +212,7 @@ def _planned(name: str, measure: Measure, labels: Mapping[str, Any], plan: Plan)
     if measure.part == "convention":
         if plan.dp.convention is None:
             raise ConfigError(f"measure {name}: part=convention needs runs with dp.convention")
-        ledger, words = priced_part(plan.dp.convention, ledger)
+        ledger, words = CONVENTIONS[plan.dp.convention](ledger)
     found = price(ledger, priced, plan.dp.delta)
     value = math.nan if found.epsilon is None else found.epsilon
     if measure.round_up is not None and found.epsilon is not None:

@@ -29,7 +29,7 @@ from dpfl_cli.data.programs import fallbacks
 from dpfl_cli.privacy.accountants import price
 from dpfl_cli.privacy.cohorts import Sampling
 from dpfl_cli.privacy.ledger import Ledger
-from dpfl_cli.privacy.views import central, collusion, priced_part
+from dpfl_cli.privacy.views import CONVENTIONS, central, collusion
 from dpfl_cli.simulation.checked import unchecked
 from dpfl_cli.simulation.checks import proof_gap
 from dpfl_cli.simulation.member import Member, MetricsRow
@@ -123,10 +123,10 @@ def privacy_statement(plan: Plan, ledger: Ledger, failed: bool = False) -> dict[
 
 def paper_price(plan: Plan, ledger: Ledger) -> dict[str, Any]:
     """The epsilon of a ledger under its paper's convention; {} where there is none."""
-    convention = plan.dp.convention or getattr(plan.algorithm.target, "convention", None)
+    convention = CONVENTIONS.get(plan.dp.convention or plan.algorithm.name)
     if convention is None or plan.sampling is not None:
         return {}
-    part, words = priced_part(convention, ledger)
+    part, words = convention(ledger)
     accountant = plan.accountant_object()
     value = price(part, accountant, plan.dp.delta).epsilon if part.releases else None
     return {"epsilon_paper": {"value": value, "convention": words}}
