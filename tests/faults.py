@@ -275,7 +275,7 @@ FAULTS = [
     ),
     Fault(
         "a result is published before its files",
-        "simulation/store.py",
+        "data/files.py",
         "    for path, content in written.items():\n"
         "        _write(path, content)\n"
         "    # a disk that gets all at once writes them in one go\n"

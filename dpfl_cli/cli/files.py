@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.simulation.store import write_atomically
+from dpfl_cli.data.files import write_atomically
 
 
 def write_output(path: Path, payload: bytes) -> None:
@@ -14,7 +14,6 @@ def write_output(path: Path, payload: bytes) -> None:
     """
     try:
         target = path.resolve()
-        target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists() and not target.is_file():
             target.write_bytes(payload)  # a pipe or a device must not be replaced by a file
         else:

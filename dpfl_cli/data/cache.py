@@ -6,32 +6,18 @@ import fcntl
 import hashlib
 import io
 import logging
-import os
-import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dpfl_cli.data.files import write_atomically
+
 logger = logging.getLogger("dpfl")
 DIGEST = 32  # bytes
 NamedArrays = dict[str, np.ndarray]
-
-
-def write_if_possible(path: Path, write: Callable[[Path], object]) -> None:
-    """`write` to a temporary name in the path's folder, which then becomes the path, so that no
-    reader sees a part; an OSError (a folder that cannot be written) is passed over: what is kept
-    there can be made again.
-    """
-    temporary = path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(temporary)
-        os.replace(temporary, path)
-    except OSError:
-        pass
 
 
 def cached(path: Path, make: Callable[[], NamedArrays]) -> NamedArrays:
@@ -48,7 +34,8 @@ def cached(path: Path, make: Callable[[], NamedArrays]) -> NamedArrays:
                 np.savez(stream, **dict[str, Any](found))
                 content = stream.getvalue()
                 whole = hashlib.sha256(content).digest() + content
-                write_if_possible(path, lambda temporary: temporary.write_bytes(whole))
+                with suppress(OSError):  # a folder that cannot be written: it is made again
+                    write_atomically(path, whole)
     return found
 
 

@@ -24,8 +24,8 @@ from platformdirs import user_cache_dir
 
 from dpfl_cli.config.errors import DataError
 from dpfl_cli.config.paths import expanded
-from dpfl_cli.data.cache import write_if_possible
 from dpfl_cli.data.catalogue import CATALOGUE, FORMS, DatasetEntry, SourceFile, catalogue_entry
+from dpfl_cli.data.files import write_atomically
 
 LARGEST = 4 * 2**30  # bytes of a download, or of what is in an archive
 BUFFER = 1 << 18  # bytes that are read at a time
@@ -166,8 +166,8 @@ def _digest(path: Path, size: int, changed: int) -> Digest:
     with suppress(OSError, ValueError, TypeError):
         return Digest(**json.loads(memo.read_text()))
     found = compute_digest(path)
-    text = json.dumps(asdict(found))
-    write_if_possible(memo, lambda temporary: temporary.write_text(text))
+    with suppress(OSError):
+        write_atomically(memo, json.dumps(asdict(found)).encode())
     return found
 
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter
 
-from dpfl_cli.config.errors import StoreError
+from dpfl_cli.data.files import encoded, replace_folder
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.reproduction.judge import Verdict, recorded
-from dpfl_cli.simulation.store import replace_folder
+from dpfl_cli.simulation.store import explained
 
 PAGES = ("table.csv", "series.csv", "table.md", "claims.json", "manifest.json")
 SEARCH = "search.csv"
@@ -39,18 +39,13 @@ def publish(folder: Path, files: Mapping[str, str | bytes]) -> None:
       StoreError: it cannot be written.
     """
     new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
-    encoded = {k: v.encode() if isinstance(v, str) else v for k, v in files.items()}
-    try:
+    hint = "make room or set DPFL_OUTPUTS, then start again"
+    with explained(folder, "cannot be written", hint):
         # a replacement was interrupted between its two renames
         if old.exists() and not folder.exists():
             old.rename(folder)
-        replace_folder(folder, encoded, new, old)
+        replace_folder(folder, encoded(files), new, old)
         shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        raise StoreError(
-            f"{folder}: cannot be written ({error.strerror}); make room or set DPFL_OUTPUTS, then "
-            "start again"
-        ) from error
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpfl_cli.config.errors import DpflError, StoreError
+from dpfl_cli.data.files import write_atomically
 from dpfl_cli.reproduction.artifact import Artifact, Scale
 from dpfl_cli.reproduction.folder import (
     SEARCH,
@@ -18,7 +19,6 @@ from dpfl_cli.reproduction.judge import Verdict, claims_json, judge, record
 from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.report import index_md
 from dpfl_cli.reproduction.tables import from_csv
-from dpfl_cli.simulation.store import write_atomically
 
 INDEX = "index.md"
 Files = Mapping[str, bytes]  # name -> content

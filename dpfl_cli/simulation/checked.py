@@ -8,9 +8,10 @@ from typing import Any
 
 from dpfl_cli.config.identity import canonical_json
 from dpfl_cli.config.paths import outputs_dir
+from dpfl_cli.data.files import write_atomically
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import shape_of
-from dpfl_cli.simulation.store import json_text, write_atomically
+from dpfl_cli.simulation.store import json_text
 
 CHECKED = ("algorithm", "model", "mechanism")  # the groups whose components a guarantee rests on
 
@@ -18,7 +19,6 @@ CHECKED = ("algorithm", "model", "mechanism")  # the groups whose components a g
 def note_check(plan: Plan, group: str, rows: list[dict[str, Any]]) -> None:
     """Records what became of the check of a plugin's component, as this plan uses it."""
     path = _file(plan, group)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json_text({**_known(plan, group), _way(plan, group): rows}).encode())
 
 

@@ -27,7 +27,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ import yaml
 
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.config.identity import ID_DIGITS, UNHASHED, content_id, digest, identity_of
-from dpfl_cli.data.threads import in_threads
+from dpfl_cli.data.files import encoded, replace_folder, write_atomically
 
 SCHEMA_VERSION = 2
 RESULT = "result.json"
@@ -135,7 +135,7 @@ class RunRecord:
     def content(self, name: str) -> bytes:
         """A file; a StoreError where it is not what was published."""
         path = self.folder / name
-        with _explained(path, "cannot be read", AGAIN):
+        with explained(path, "cannot be read", AGAIN):
             content = path.read_bytes()
         if name != RESULT and hashlib.sha256(content).hexdigest() != self.result["files"].get(name):
             raise StoreError(f"{path}: was changed after it was written; {AGAIN}")
@@ -149,7 +149,7 @@ class RunRecord:
 
 
 @contextlib.contextmanager
-def _explained(path: Path, what: str, hint: str = "make room, then start again") -> Iterator[None]:
+def explained(path: Path, what: str, hint: str = "make room, then start again") -> Iterator[None]:
     """Turns an error of the file system into one line that says what to do."""
     try:
         yield
@@ -215,7 +215,7 @@ class RunStore:
     def prepare(self) -> None:
         """Creates the folders; a StoreError says why it cannot."""
         hint = "set DPFL_OUTPUTS to a folder that can"
-        with _explained(self.outputs, "cannot be written", hint):
+        with explained(self.outputs, "cannot be written", hint):
             self.partial.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.partial):
                 pass
@@ -246,8 +246,7 @@ class RunStore:
     def write_checkpoint(self, run_id: str, payload: bytes, forced: bool = False) -> None:
         """Replaces the run's checkpoint atomically."""
         path = self.checkpoint_file(run_id, forced)
-        with _explained(path, "checkpoint cannot be written"):
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with explained(path, "checkpoint cannot be written"):
             write_atomically(path, payload)
 
     def recover(self, run_id: str) -> None:
@@ -266,7 +265,7 @@ class RunStore:
         """
         target, unfinished = self.runs / run_id, self.partial / run_id
         old = unfinished / "replaced"
-        with _explained(target, "cannot be published"):
+        with explained(target, "cannot be published"):
             replace_folder(target, files, unfinished / "publish", old)
         shutil.rmtree(old if keep_checkpoint else unfinished, ignore_errors=True)
         return RunRecord(run_id, target)
@@ -287,46 +286,12 @@ class RunStore:
         shutil.rmtree(self.partial / run_id, ignore_errors=True)
 
 
-def write_atomically(path: Path, payload: bytes) -> None:
-    """Writes a file so that a reader, or a restart after a crash, sees the old content or the new,
-    never a part.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        _write(temporary, payload)
-        _sync(temporary)
-        temporary.replace(path)
-        _sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def replace_folder(target: Path, files: Mapping[str, bytes], new: Path, old: Path) -> None:
-    """Puts a folder of these files, written as `new` until it is on the disk, in the place of
-    `target` by one rename; what was there becomes `old`.
-    """
-    shutil.rmtree(new, ignore_errors=True)
-    written = {new / name: content for name, content in files.items()}
-    folders = {new, *(path.parent for path in written)}
-    for folder in folders:
-        folder.mkdir(parents=True, exist_ok=True)
-    for path, content in written.items():
-        _write(path, content)
-    # a disk that gets all at once writes them in one go
-    in_threads([partial(_sync, path) for path in (*written, *folders)], 8)
-    if os.path.lexists(target):
-        shutil.rmtree(old, ignore_errors=True)
-        target.rename(old)
-    new.rename(target)
-    _sync(target.parent)
-
-
 def sealed(files: Mapping[str, str | bytes], result: Mapping[str, Any]) -> dict[str, bytes]:
     """The files of a run with its result.json, which holds their hashes and its own."""
-    encoded = {k: v.encode() if isinstance(v, str) else v for k, v in files.items()}
-    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in encoded.items()}
+    contents = encoded(files)
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     whole = _finite({"schema_version": SCHEMA_VERSION, **result, "files": hashes})
-    return {**encoded, RESULT: json_text({**whole, SEAL: digest(whole)}).encode()}
+    return {**contents, RESULT: json_text({**whole, SEAL: digest(whole)}).encode()}
 
 
 def metrics_csv(rows: Sequence[Mapping[str, float]]) -> str:
@@ -372,16 +337,3 @@ def _same_file(descriptor: int, path: Path) -> bool:
 
 def is_id(name: str) -> bool:
     return len(name) == ID_DIGITS and all(letter in "0123456789abcdef" for letter in name)
-
-
-def _write(path: Path, payload: bytes) -> None:
-    path.write_bytes(payload)
-
-
-def _sync(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

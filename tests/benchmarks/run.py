@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from dpfl_cli.config.paths import outputs_dir
+from dpfl_cli.data.files import write_atomically
 from dpfl_cli.simulation.memory import keep_freed_memory
 from dpfl_cli.simulation.plan import load_components
-from dpfl_cli.simulation.store import json_text, write_atomically
+from dpfl_cli.simulation.store import json_text
 from tests.benchmarks import (
     client_rounds,
     convex,
@@ -81,7 +82,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.markdown:
         print(markdown(rows))
     target = outputs_dir() / "bench" / "bench.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(
         target,
         json_text(

@@ -21,10 +21,10 @@ from dpfl_cli.algorithms.fedavg import FedAvg
 from dpfl_cli.algorithms.fedexp import FedExp
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, StoreError
+from dpfl_cli.data import files as files_module
 from dpfl_cli.data.partitioners import Natural
 from dpfl_cli.simulation import execute as execute_module
 from dpfl_cli.simulation import grouping, run_plan
-from dpfl_cli.simulation import store as store_module
 from dpfl_cli.simulation.engine import run_members
 from dpfl_cli.simulation.execute import execute, execute_alone
 from dpfl_cli.simulation.grouping import stacks
@@ -389,11 +389,11 @@ def _run_and_die(folder: Path, plans: list[Plan], die_at_call: int | None) -> No
         return wrapper
 
     if die_at_call is not None:
-        store_module._write = deadly(store_module._write)
-        store_module._sync = deadly(store_module._sync)
+        files_module._write = deadly(files_module._write)
+        files_module._sync = deadly(files_module._sync)
         Path.rename = deadly(Path.rename)  # type: ignore[method-assign]
         Path.replace = deadly(Path.replace)  # type: ignore[method-assign]
-        store_module.shutil.rmtree = deadly(store_module.shutil.rmtree)
+        files_module.shutil.rmtree = deadly(files_module.shutil.rmtree)
     execute(plans, RunStore(folder))
 
 

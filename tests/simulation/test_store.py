@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.config.identity import content_id
+from dpfl_cli.data import files as files_module
+from dpfl_cli.data.files import write_atomically
 from dpfl_cli.simulation import archive as archive_module
-from dpfl_cli.simulation import store as store_module
 from dpfl_cli.simulation.archive import packed, take
 from dpfl_cli.simulation.store import (
     RunRecord,
@@ -29,7 +30,6 @@ from dpfl_cli.simulation.store import (
     json_text,
     metrics_csv,
     sealed,
-    write_atomically,
     yaml_text,
 )
 
@@ -95,8 +95,8 @@ def test_a_crash_while_publishing_leaves_nothing_half_written(
 
         return wrapper
 
-    monkeypatch.setattr(store_module, "_write", counted(store_module._write))
-    monkeypatch.setattr(store_module, "_sync", counted(store_module._sync))
+    monkeypatch.setattr(files_module, "_write", counted(files_module._write))
+    monkeypatch.setattr(files_module, "_sync", counted(files_module._sync))
     monkeypatch.setattr(Path, "rename", counted(Path.rename))
     try:
         store.publish(ID, files())
@@ -123,7 +123,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(
     def full(path: Path, payload: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(store_module, "_write", full)
+    monkeypatch.setattr(files_module, "_write", full)
     with pytest.raises(StoreError, match="No space left"):
         store.write_checkpoint(ID, b"new")
     with pytest.raises(StoreError, match="No space left"):
