@@ -1,7 +1,7 @@
 """`dpfl audit OVERRIDES`: how much of its epsilon a run really gives away, from below."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpfl_cli.cli.files import write_output
 from dpfl_cli.cli.pricing import add_run_arguments, plan_of
@@ -83,19 +83,13 @@ def execute(args: argparse.Namespace) -> int:
 
 def _drawn(found: "Audit", bounds: dict[str, float], title: str) -> dict[str, bytes]:
     """The scores of both sides, under the largest bound and the claim: scores.png and .pdf."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
+    from dpfl_cli.reproduction.look import COLOURS, canvas, saved
 
-    from dpfl_cli.reproduction.look import COLOURS, STYLE, saved
-
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-        axis = figure.subplots()
+    with canvas(6.4, 4.0) as (figure, axis):
         scores = [found.scores[~found.sides], found.scores[found.sides]]
-        look: Any = {"histtype": "stepfilled", "alpha": 0.6, "color": COLOURS[:2]}
+        look = {"histtype": "stepfilled", "alpha": 0.6, "color": COLOURS[:2]}
         axis.hist(scores, 40, label=["one side", "other"], **look)
-        axis.set_xlabel("the adversary's score")
-        axis.set_ylabel("runs")
+        axis.set(xlabel="the adversary's score", ylabel="runs")
         axis.legend(title="canary")
         best = max(bounds.values())
         axis.set_title(

@@ -37,11 +37,9 @@ def plot_comparison(
     Raises:
       ConfigError: the runs do not have the metric, or the file cannot be written.
     """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    from dpfl_cli.reproduction.look import COLOURS, STYLE, STYLES
+    from dpfl_cli.reproduction.look import LOOKS, canvas, draw_curve
 
     name = metric_of(records, metric)
     words = name.replace("_", " ")
@@ -56,23 +54,17 @@ def plot_comparison(
             curves.append((", ".join([*labels[group[0]], epsilon, seeds]), values))
     better = -1 if name.endswith(HIGHER) else 1
     curves.sort(key=lambda curve: better * curve[1].iloc[-1].mean())
-    shown = curves[: len(COLOURS)]
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 4.0 + 0.3 * len(shown)), layout="constrained")
-        axis = figure.subplots()
-        for (label, values), colour, style in zip(shown, COLOURS, STYLES, strict=False):
+    shown = curves[: len(LOOKS)]
+    with canvas(6.4, 4.0 + 0.3 * len(shown)) as (figure, axis):
+        for (label, values), look in zip(shown, LOOKS, strict=False):
             mean, spread = values.mean(axis=1), values.std(axis=1)
-            text = textwrap.fill(label, WIDTH)
-            axis.plot(mean.index, mean, label=text, color=colour, linestyle=style)
-            if values.shape[1] > 1:
-                band = (mean - spread, mean + spread)
-                axis.fill_between(mean.index, *band, color=colour, alpha=0.15, linewidth=0)
+            band = (mean - spread, mean + spread) if values.shape[1] > 1 else ()
+            draw_curve(axis, look, textwrap.fill(label, WIDTH), mean.index, mean, *band)
         sizes = pd.concat([values.mean(axis=1).abs() for _, values in shown])
         if sizes.min() * LOG_FROM < sizes.max():
             axis.set_yscale("log")
-        axis.set_xlabel("round")
+        axis.set(xlabel="round", ylabel=f"{name} (%)" if name == "accuracy" else words)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axis.set_ylabel(f"{name} (%)" if name == "accuracy" else words)
         figure.legend(loc="outside lower left")
         deltas = ", ".join(sorted({f"{one.result['privacy']['delta']:g}" for one in records}))
         title = f"{words}; ε at δ = {deltas}"

@@ -6,13 +6,11 @@ import math
 import textwrap
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from dpfl_cli.algorithms.scaffnew_bound import ScaffnewBound
-from dpfl_cli.reproduction.look import COLOURS, GREY, STYLE, STYLES, saved
+from dpfl_cli.reproduction.look import GREY, LOOKS, canvas, draw_curve, saved
 
 POINTS = 241  # of a curve
 FACTORS = (0.5, 1.0, 2.0)  # of p*, whose curves over T are drawn, beside p = 1
@@ -62,14 +60,11 @@ def draw_bound(found: ScaffnewBound, drawn: pd.DataFrame, setting: str) -> dict[
         ("iterations", times, "probability", "p = {:.4g}", found.iterations, best_time),
         ("probability", chances, "iterations", "T = {:,.0f}", found.probability, best_chance),
     )
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(9.2, 4.4), layout="constrained")
-        axes = figure.subplots(1, 2, sharey=True)
+    with canvas(9.2, 4.4, ncols=2, sharey=True) as (figure, axes):
         for axis, (over, x_title, other, title, best, star) in zip(axes, panels, strict=True):
             mine = drawn[drawn["over"] == over].groupby(other)
-            for (value, curve), colour, style in zip(mine, COLOURS, STYLES, strict=False):
-                look = {"color": colour, "linestyle": style, "label": title.format(value)}
-                axis.plot(curve[over], curve["bound"], **look)
+            for (value, points), look in zip(mine, LOOKS, strict=False):
+                draw_curve(axis, look, title.format(value), points[over], points["bound"])
             if math.isfinite(best):
                 axis.axvline(best, label=star, color=GREY, linestyle=":")
             axis.set(xlabel=x_title, yscale="log")

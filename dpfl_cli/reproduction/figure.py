@@ -30,6 +30,7 @@ from dpfl_cli.reproduction.look import (
     Look,
     at_commas,
     colour_scale,
+    draw_curve,
     entries_of,
     legend,
     mark_beyond,
@@ -207,19 +208,14 @@ class _Drawing:
             placed = inside[inside[self.column] == name]
             if placed.empty:
                 continue
-            marker = look.marker if len(placed) <= MARKED else None
-            line: Any = {"linestyle": look.style, "linewidth": 1.6, "marker": marker}
-            line |= {"color": look.colour, "markersize": 4, "label": self._title_of(name)}
-            axis.plot(placed["at"], placed["value"], **line)
-            if spec.y_range and marker:
-                points = dict(zip(placed["at"], placed["value"], strict=True))
-                mark_beyond(axis, points, spec.y_range, look.colour)
-            if spec.spread and placed["std"].notna().any():
-                value, spread = placed["value"], placed["std"].fillna(0)
+            at, value, spread, band = placed["at"], placed["value"], placed["std"], []
+            if spec.spread and spread.notna().any():
                 ends = self._bounds(set(placed[MEASURE]))
-                low, high = ((value + side * spread).clip(*ends) for side in (-1, 1))
-                band: Any = {"color": look.colour, "alpha": 0.18, "linewidth": 0}
-                axis.fill_between(placed["at"], low, high, **band)
+                band = [(value + side * spread.fillna(0)).clip(*ends) for side in (-1, 1)]
+            draw_curve(axis, look, self._title_of(name), at, value, *band)
+            if spec.y_range and len(placed) <= MARKED:
+                points = dict(zip(at, value, strict=True))
+                mark_beyond(axis, points, spec.y_range, look.colour)
         self._ticks(axis, sorted(set(inside["at"])))
         axis.set_xlabel(spec.x_title or self._axis_title([spec.x]))
 

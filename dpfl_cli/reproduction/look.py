@@ -3,7 +3,8 @@
 import io
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -92,6 +93,23 @@ def saved(canvas: Canvas, stem: str) -> dict[str, bytes]:
         canvas.savefig(buffer, format=kind, metadata=metadata)
         files[f"{stem}.{kind}"] = buffer.getvalue()
     return files
+
+
+@contextmanager
+def canvas(width: float, height: float, **panels: Any) -> Iterator[Any]:
+    """A figure, its size in inches, and its panels, drawn and saved in our style."""
+    with mpl.rc_context(STYLE):
+        figure = Canvas(figsize=(width, height), layout="constrained")
+        yield figure, figure.subplots(**panels)
+
+
+def draw_curve(axis: Axes, look: Look, label: str | None, at: Any, value: Any, *band: Any) -> None:
+    """A line, its points marked where they are few, and a band from low to high, where given."""
+    line: Any = {"marker": look.marker if len(value) <= MARKED else None, "markersize": 4}
+    line |= {"color": look.colour, "linestyle": look.style, "linewidth": 1.6, "label": label}
+    axis.plot(at, value, **line)
+    if band:
+        axis.fill_between(at, *band, color=look.colour, alpha=0.18, linewidth=0)
 
 
 def mark_diverged(axis: Axes, places: Sequence[float], width: float) -> None:
