@@ -20,18 +20,19 @@ from dpfl_cli.data.programs import built
 from dpfl_cli.data.threads import even_parts, in_threads
 from dpfl_cli.models.cnn_layers import LANES, MASKS, compute_layer
 from dpfl_cli.models.cnn_shape import DESCENT, EVALUATION, CnnShape
+from dpfl_cli.models.vectors import aligned
 
 # blocks of 16 records whose images stay transposed between local steps (3 MB for 28x28)
 KEPT_BLOCKS = 64
 PARTS = 32  # of a thread's work: small, so that no thread waits long for the others
 
+_aligned = register_jitable(aligned)
+
 
 @register_jitable
 def vectors(count):  # type: ignore[no-untyped-def]
-    """[count, 16], from a cache line on, so that no vector lies across two."""
-    room = np.empty((count + 1) * LANES, np.float32)
-    first = (-np.int64(room.ctypes.data) // 4) % LANES
-    return room[first : first + count * LANES].reshape(count, LANES)
+    """[count, 16] of anything, as `aligned`."""
+    return _aligned(count * LANES, np.float32, False).reshape(count, LANES)
 
 
 @register_jitable

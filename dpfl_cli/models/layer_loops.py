@@ -38,12 +38,12 @@ _aligned = njit(aligned)
 
 
 @njit(inline="always")
-def _lay_out(  # type: ignore[no-untyped-def]
-    rows, first, count, batch, begin, size, features, start
+def _load(  # type: ignore[no-untyped-def]
+    rows, targets, norms, first, count, batch, begin, size, anew, features, start, y, norm
 ):
-    """features[start + i, k, lane] = the client's record begin + i lanes + lane, or the one that a
-    batch names; zeros, which are row 0, for a number that is none of the client's `count`, from row
-    `first` on.
+    """y[j] and norm[j] of the client's record begin + j, or of the one that a batch names, and
+    where they are to be laid out anew features[start + i, k, lane], j = i lanes + lane; zeros,
+    which are row 0, for a number that is none of the client's `count`, from row `first` on.
     """
     lanes = features.shape[2]
     tiles, own = rows.shape[1] // lanes, np.empty(lanes, np.int64)
@@ -53,27 +53,18 @@ def _lay_out(  # type: ignore[no-untyped-def]
             number = begin + j
             if len(batch):
                 number = batch[number] if j < size else -1
-            own[lane] = first + number if j < size and 0 <= number < count else 0
+            there = j < size and 0 <= number < count
+            y[j] = targets[first + number] if there else 0.0
+            norm[j] = norms[first + number] if there else 0.0
+            own[lane] = first + number if there else 0
+        if not anew:
+            continue
         transposed(features, start + i, rows, own, tiles)
         for lane in range(lanes):
             for k in range(tiles * lanes, rows.shape[1]):
                 features[start + i, k, lane] = rows[own[lane], k]
             for k in range(rows.shape[1], features.shape[1]):
                 features[start + i, k, lane] = 0.0
-
-
-@njit(inline="always")
-def _labelled(  # type: ignore[no-untyped-def]
-    targets, norms, first, count, batch, begin, size, y, norm
-):
-    """y[j] and norm[j] of the same records, zeros after the last."""
-    for j in range(len(y)):
-        number = begin + j
-        if len(batch):
-            number = batch[number] if j < size else -1
-        there = j < size and 0 <= number < count
-        y[j] = targets[first + number] if there else 0.0
-        norm[j] = norms[first + number] if there else 0.0
 
 
 @njit(inline="always")
@@ -211,11 +202,9 @@ def compute(  # type: ignore[no-untyped-def]
                 some = (size + lanes - 1) // lanes
                 start, filled = places[client] + begin // lanes if kept else 0, some * lanes
                 if batched or loaded != client or records > most_records:
-                    if not (kept and since[client] < call):
-                        _lay_out(rows, first, held_records, own, begin, size, held, start)
-                    _labelled(
-                        targets, norms, first, held_records, own, begin, size, y[:filled],
-                        norm[:filled],
+                    _load(
+                        rows, targets, norms, first, held_records, own, begin, size,
+                        not kept or since[client] >= call, held, start, y, norm,
                     )  # fmt: skip
                     loaded = client
                 outputs(held, start, some, width, weighing, together * outs, z)
@@ -335,11 +324,10 @@ def solve(  # type: ignore[no-untyped-def]
                 start, filled = places[client] + begin // lanes if kept else 0, some * lanes
                 part = slice(begin, begin + filled)
                 if loaded != client or records > most_records:
-                    if not (kept and since[client] < call):
-                        _lay_out(rows, first, records, own, begin, size, held, start)
-                    _labelled(
-                        targets, norms, first, records, own, begin, size, y[:filled], norm[:filled]
-                    )
+                    _load(
+                        rows, targets, norms, first, records, own, begin, size,
+                        not kept or since[client] >= call, held, start, y, norm,
+                    )  # fmt: skip
                     loaded = client
                 outputs(held, start, some, width, operand, outs, z)
                 if step == 0:

@@ -19,6 +19,8 @@ from dpfl_cli.simulation.run_plan import Plan
 
 RESERVED = {BEST, MEASURE, RANK, ROUND, SEED, "value", "text", "paper", "epsilon", "note"}
 
+_composed = lru_cache(maxsize=512)(compose_config)  # configs that are not to be changed
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -33,7 +35,7 @@ class Cell:
         values = {**self.run.values, "seed": self.seed}
         # a target is composed too: a mechanism's default noise, say, gives way to it
         target = [f"dp.epsilon={value}"] if (value := values.get("dp.epsilon")) is not None else []
-        return with_values(composed((*target, *self.run.overrides)), values)
+        return with_values(_composed((*target, *self.run.overrides)), values)
 
     @cached_property
     def plan(self) -> Plan:
@@ -47,12 +49,6 @@ class Cell:
         except DpflError as error:
             where = f"artifact {self.artifact} ({_words(self.run)})"
             raise type(error)(f"{where}: {error}") from error
-
-
-@lru_cache(maxsize=512)
-def composed(overrides: tuple[str, ...]) -> dict[str, Any]:
-    """The composed config of a list of overrides; not to be changed."""
-    return compose_config(list(overrides))
 
 
 def requests(artifact: Artifact, scale: Scale) -> list[Cell]:
