@@ -143,8 +143,8 @@ def _fetch(names: list[str], quiet: bool) -> None:
             catalogue_entry(name)  # an unknown name, before anything is fetched
     failures = []
     console = wide_console()
-    with shown.Progress(*BAR, console=console, disable=quiet or not console.is_terminal) as bars:
-        progress = FetchProgress() if quiet else _Shown(bars)
+    console.quiet = quiet
+    with _Shown(*BAR, console=console, disable=quiet or not console.is_terminal) as progress:
         for name in names:
             try:
                 if name in made:
@@ -164,20 +164,16 @@ def _fetch(names: list[str], quiet: bool) -> None:
         raise DataError("; ".join(failures))
 
 
-class _Shown(FetchProgress):
+class _Shown(FetchProgress, shown.Progress):
     """Notes, and on a terminal a bar for each file."""
 
-    def __init__(self, bars: shown.Progress) -> None:
-        self._bars = bars
-        self._tasks: dict[str, shown.TaskID] = {}
-
     def advanced(self, what: str, done: int, total: int | None) -> None:
-        if what not in self._tasks:
-            self._tasks[what] = self._bars.add_task(what, total=total)
-        self._bars.update(self._tasks[what], completed=done, total=total)
+        known = {task.description: task.id for task in self.tasks}
+        number = known[what] if what in known else self.add_task(what)
+        self.update(number, completed=done, total=total)
 
     def note(self, line: str) -> None:
-        self._bars.console.print(line)
+        self.console.print(line)
 
 
 # --- features -------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def fetch(dataset: str, progress: FetchProgress | None = None) -> dict[str, Path
                 f"{folder}: cannot be written ({error.strerror}); set DPFL_CACHE to a folder "
                 "that can be"
             ) from error
-        missing = _wanted(entry, folder, FetchProgress())
+        missing = _wanted(entry, folder, watcher)
     if missing:
         raise DataError(
             f"{dataset}: no source gave a good {', '.join(file.name for file in missing)}; tried "
@@ -179,7 +179,7 @@ class _Bar:
         self.done += count
         if self.done > LARGEST:
             raise _SourceFailed(f"{self.what}: more than {LARGEST} bytes")
-        done = min(self.done, self.total) if self.total else self.done
+        done = min(self.done, self.total or self.done)
         self.progress.advanced(self.what, done, self.total or None)
 
     def reset(self) -> None:

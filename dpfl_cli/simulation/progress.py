@@ -52,8 +52,8 @@ class Progress:
         return self
 
     def _add_to(self, bar: Any) -> None:
-        number = bar.add_task(self.title, total=self.total, rate="", note="")
-        self._bar, self._task = bar, next(task for task in bar.tasks if task.id == number)
+        bar.add_task(self.title, total=self.total, rate="", note="")
+        self._bar, self._task = bar, bar.tasks[-1]
 
     def advance(self, steps: int = 1, note: str = "") -> None:
         """`steps` more are done; `note` is the metric to show."""
