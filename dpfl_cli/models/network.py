@@ -346,20 +346,18 @@ class Network(Objective):
     def _means(self, parameters: Tensor, given: Weighted, scores: Scores) -> dict[str, Tensor]:
         """Weighted sums, in float64, of the scores of some records at parameters [d]."""
         records, numbers, weights = given
-        named, size = self._named(parameters), self._pass_records
-        begins = range(0, max(1, len(numbers)), size)
+        parts = slices(max(1, len(numbers)), self._pass_records)
+        named, found = self._named(parameters), [dict[str, Tensor]() for _ in parts]
         self._pools.of(records)
-        found: list[dict[str, Tensor]] = [{} for _ in begins]
 
-        def job(place: int) -> None:
-            part = slice(begins[place], begins[place] + size)
+        def job(place: int, part: slice) -> None:
             inputs, targets = self._records(records, numbers[part])
             share = on_device(weights[part], self.device)
             with torch.no_grad():
                 values = scores(functional_call(self.module, named, (inputs,)), targets)
             found[place] = {name: value.double() @ share for name, value in values.items()}
 
-        one_thread_each([partial(job, at) for at in range(len(begins))], self._threads)
+        one_thread_each([partial(job, *one) for one in enumerate(parts)], self._threads)
         return {name: torch.stack([part[name] for part in found]).sum() for name in found[0]}
 
     def _records(self, records: Records, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
