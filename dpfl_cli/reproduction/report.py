@@ -53,7 +53,7 @@ BUDGET = {  # hours that scale=paper may take on two cores
     "scaffnew": "2.5 for mushrooms",
 }
 REDUCED_SIZE = " (reduced size)"  # in a page's first line
-EXTENT = ("round", "training record", "client")  # of what a manifest was tested to
+EXTENT = "round|training record|client"  # of what a manifest was tested to
 DASH = "–"
 POINTS = 80  # rounds of a curve that a plot keeps
 
@@ -132,11 +132,10 @@ class Shown:
         those on stand-ins apart.
         """
         forms = {"paper": "{}", "standin": f"{{}} {STANDINS}", "reduced": "({})"}
-        found = {group: self.counts[group] for group in forms}
         texts = [
-            forms[group].format(" / ".join(str(counts[one]) for one in (HOLDS, FAILS, UNDECIDED)))
-            for group, counts in found.items()
-            if any(counts.values())
+            form.format(" / ".join(str(counts[one]) for one in (HOLDS, FAILS, UNDECIDED)))
+            for group, form in forms.items()
+            if any((counts := self.counts[group]).values())
         ]
         return "; ".join(texts) or DASH
 
@@ -163,10 +162,9 @@ class Shown:
         with each claim), the cells of its runs, and how they were found.
         """
         manifest = self.made.manifest
-        tested = re.split(r"[,;] ", manifest.get("tested_to", ""))
-        found = [re.fullmatch(r"(\d[\d,]*(?: to [\d,]+)?) (.*?)s?", one) for one in tested]
-        known = {one[2]: one[1] for one in found if one}
-        sizes = {f"{name}s": known[name] for name in EXTENT if name in known}
+        tested, _, _ = manifest.get("tested_to", "").partition(";")
+        found = re.findall(rf"(\d[\d,]*(?: to [\d,]+)?) ({EXTENT})", tested)
+        sizes = {f"{what}s": many for many, what in found}
         cells = len({tuple(run["labels"].items()) for run in manifest["runs"]})
         staged = "in stages" if (self.made.folder / SEARCH).exists() else "all cells"
         return {**sizes, **({"cells run": f"{cells:,}", "search": staged} if cells else {})}
@@ -214,12 +212,11 @@ class Shown:
         parts = [pd.read_csv(self.made.folder / name) for name in ("table.csv", "series.csv")]
         frame = pd.concat(parts)
         labels = [str(name) for name in frame.columns[: frame.columns.get_loc(MEASURE)]]
-        frame = frame.reindex(columns=[*labels, MEASURE, ROUND, "value"]).astype({"value": float})
-        rounds = sorted(frame[ROUND].dropna().unique())
-        kept = {*rounds[:: len(rounds) // POINTS + 1], *rounds[-1:]}
-        frame = frame[frame[ROUND].isna() | frame[ROUND].isin(kept)]
         keys = [*labels, MEASURE, ROUND]
-        cells = frame.groupby(keys, sort=False, dropna=False)["value"]
+        frame = frame.reindex(columns=[*keys, "value"]).astype({"value": float})
+        rounds = sorted(frame[ROUND].dropna().unique())
+        kept = [*rounds[:: len(rounds) // POINTS + 1], *rounds[-1:], math.nan]
+        cells = frame[frame[ROUND].isin(kept)].groupby(keys, sort=False, dropna=False)["value"]
         means = cells.agg(["mean", "std", "count"]).reset_index()
         known = beside_paper(self.declared, means) if self.declared else means.assign(paper=None)
         columns = [*means.columns, "paper"]
