@@ -210,7 +210,7 @@ class Dense(Objective):
         """
         tests = [federation.dataset.test for federation in self.federations]
         known = {id(test): test for test in tests if test is not None}
-        if len(known) == 0 or any(test is None for test in tests):
+        if any(test is None for test in tests):
             return None
         info, places = self.federations[0].dataset.info, list(known)
         held = [
