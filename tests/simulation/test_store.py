@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.config.identity import content_id
 from dpfl_cli.data import files as files_module
-from dpfl_cli.data.files import write_atomically
 from dpfl_cli.simulation import archive as archive_module
 from dpfl_cli.simulation.archive import packed, take
 from dpfl_cli.simulation.store import (
@@ -354,14 +353,3 @@ def test_metrics_come_back_bit_by_bit(rows: list[dict[str, float]]) -> None:
 def test_json_never_holds_what_json_does_not_have(values: dict) -> None:
     back = json.loads(json_text(values), parse_constant=pytest.fail)
     assert set(back) == set(values)
-
-
-@given(st.binary(max_size=100), st.binary(max_size=100))
-def test_a_file_is_replaced_whole(
-    tmp_path_factory: pytest.TempPathFactory, old: bytes, new: bytes
-) -> None:
-    path = tmp_path_factory.mktemp("atomic") / "file"
-    write_atomically(path, old)
-    write_atomically(path, new)
-    assert path.read_bytes() == new
-    assert [item.name for item in path.parent.iterdir()] == ["file"]
