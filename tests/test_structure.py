@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from dpfl_cli.config.paths import conf_dir
 from tests.faults import FAULTS
 
 PACKAGE = Path(__file__).parent.parent / "dpfl_cli"
@@ -140,16 +139,6 @@ def test_lines_are_short() -> None:
     assert {place for place, room in wide.items() if room not in STILL_WIDE} == set()
     clean = STILL_WIDE - set(wide.values())
     assert not clean, f"no line is too wide there: take them off the list: {clean}"
-
-
-def test_comments_of_config_files_are_narrow() -> None:
-    wide = [
-        f"{path.name}:{number}"
-        for path in conf_dir().rglob("*.yaml")
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if " #" in f" {line}" and len(line) > WIDEST
-    ]
-    assert not wide
 
 
 def test_every_seeded_fault_is_one_place_of_the_code() -> None:

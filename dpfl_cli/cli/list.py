@@ -3,7 +3,6 @@ defaults and facts.
 """
 
 import argparse
-import re
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +52,11 @@ def _plugged(group: str) -> dict[str, Component]:
 
 
 def summary_of(path: Path) -> str:
-    """What says what an option is: the first comment that is not a Hydra header, with the lines
-    below it in which it goes on, further from their `#`.
-    """
-    found = re.search(r"^#(?! @package)(.*(?:\n# {2,}.*)*)", path.read_text(), re.MULTILINE)
-    return " ".join(found[1].replace("\n#", " ").split()) if found else ""
+    """The line that says what an option is: the first comment that is not a Hydra header."""
+    for line in path.read_text().splitlines():
+        if line.startswith("#") and "@package" not in line:
+            return line.lstrip("# ").strip()
+    return ""
 
 
 def line_of(group: str, path: Path) -> str:
