@@ -51,7 +51,7 @@ def compared(
     epsilons: Mapping[str, Sequence[float]] = OF_CURVES,
     points: Points = search,
     level: Methods = RECORD_LEVEL,
-    checks: Sequence[int] = (0, -1),
+    every: bool = True,
     **own: Any,
 ) -> Artifact:
     """A table or figure of methods, each at the best point of its grid; a figure has curves too.
@@ -62,12 +62,12 @@ def compared(
       minutes: at quick and paper.
       part: of the paper's cells at scale=paper, where not all are run.
       seeds: at quick and paper; where these are three, two cells of a grid go on to full size.
-      checks: in which places the first method's whole grid is run at the middle epsilon.
+      every: the search is checked by all of DP-FedNew's grid, not by what it searches.
       side: labels of the places.
       points, level: of a method's grid, and what it is, at record level or user level.
     """
 
-    whole = checked(methods, places("paper"), epsilons["paper"], checks)
+    whole = checked(methods, places("paper"), epsilons["paper"], (0, -1) if every else (0,))
 
     def runs(scale: Scale) -> Runs:
         few = SMOKE if scale == "smoke" else {}
@@ -83,7 +83,7 @@ def compared(
             few = list(points(method, "paper", preset))
             for eps, point in itertools.product(epsilons["paper"], whole_grid(tuple(few[0]))):
                 cell = {"method": method, **place, "eps": eps}
-                if cell in whole and point not in few:
+                if every and cell in whole and point not in few:
                     yield run(preset, {**cell, **point}, values, level)
 
     kind, number = source.split()

@@ -326,7 +326,7 @@ fig8 = beside_fedfc(
     (1.4, 67),
     OF_WIDE_IMAGES,
     "three seeds; a staged search",
-    points=widest_points,
+    every=False,
     part="2 of 6 epsilons",
     seeds=(1, 3),
     epsilons={**OF_WIDE, "paper": (0.5, 10.0)},
