@@ -169,7 +169,7 @@ class _Shown(FetchProgress, shown.Progress):
 
     def advanced(self, what: str, done: int, total: int | None) -> None:
         known = {task.description: task.id for task in self.tasks}
-        number = known[what] if what in known else self.add_task(what)
+        number = known[what] if what in known else self.add_task(what, total=total)
         self.update(number, completed=done, total=total)
 
     def note(self, line: str) -> None:

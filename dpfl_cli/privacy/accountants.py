@@ -62,7 +62,7 @@ class Accountant(ABC):
     @classmethod
     def knows(cls, kind: str) -> bool:
         """Whether it can price releases of this kind."""
-        return hasattr(KINDS.get(kind), cls.curve)
+        return hasattr(KINDS[kind], cls.curve)
 
     def supports(self, ledger: Ledger) -> str | None:
         """None where the ledger can be priced, else the reason in one line."""
@@ -85,7 +85,7 @@ class Accountant(ABC):
                 )
                 return (
                     f"{self.name} prices {own} releases, but release '{entry.name}' is "
-                    f"{entry.of_kind.label}: use accountant={_one_of(others)}"
+                    f"{KINDS[entry.kind].label}: use accountant={_one_of(others)}"
                 )
         return None
 
@@ -219,4 +219,4 @@ def _has_no_noise(entry: LedgerEntry) -> bool:
             f"release '{entry.name}': noise multipliers and epsilons must be numbers of at least "
             "0; mend the ledger"
         )
-    return entry.of_kind.unprotected(parameters)
+    return KINDS[entry.kind].unprotected(parameters)

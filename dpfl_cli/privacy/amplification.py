@@ -42,7 +42,7 @@ def of_rounds(entries: Sequence[LedgerEntry]) -> LedgerEntry:
                 f"release '{entry.name}': clients were drawn, but the ledger does not say at which "
                 "rate, or for which rounds; mend the ledger"
             )
-        if not entry.of_kind.gaussian:
+        if entry.kind != "gaussian":
             raise PrivacyError(
                 f"release '{entry.name}': drawing clients amplifies Gaussian releases; write "
                 "participation=full"

@@ -1,11 +1,12 @@
 """Kinds of release: what each costs, as the curves that accountants add up.
 
 A ledger names a kind; an accountant asks it for the one curve that it composes (`Accountant.curve`)
-and refuses a kind that has no such method. A new kind of release is a subclass of `Kind`,
-beside its mechanism. Entries are `ledger.LedgerEntry`s: `charges` releases with `parameters`.
+and refuses a kind that has no such method. A new kind of release is a class here and an entry of
+`KINDS`. Entries are `ledger.LedgerEntry`s: `charges` releases with `parameters`.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,10 +32,7 @@ class Losses:
     distribution: Callable[[float], Any]
 
 
-KINDS: dict[str, "Kind"] = {}  # what ledgers may hold, by name
-
-
-class Kind:
+class Kind(ABC):
     """A kind of release. Beside these, it has the curves that are known of it:
 
     squared_mu(entries)      sum of mu^2, of kinds that compose as Gaussians
@@ -42,28 +40,15 @@ class Kind:
     rho(entries)             zero-concentrated DP
     epsilon(entries)         pure DP, by basic composition
     losses(entries)          [Losses]
-
-    Attributes:
-      gaussian: whether it is Gaussian noise of standard deviation parameter x sensitivity that is
-        added to what is released: drawing clients amplifies it, that of messages adds up, and what
-        a run drew can be tested.
-      increasing: whether epsilon grows with the parameter.
     """
-
-    gaussian = False
-    increasing = False
 
     name: str  # in ledgers
     label: str
     event_name: str  # as dp-accounting calls the event of one release
 
-    def __init_subclass__(cls) -> None:
-        """Ledgers may hold releases of every subclass. The first of a name counts."""
-        KINDS.setdefault(cls.name, cls())
-
+    @abstractmethod
     def unprotected(self, parameters: np.ndarray) -> bool:
         """Whether one of the releases protects nothing."""
-        raise NotImplementedError
 
 
 class Gaussian(Kind):
@@ -72,7 +57,6 @@ class Gaussian(Kind):
     name = "gaussian"
     label = "Gaussian"
     event_name = "GaussianDpEvent"
-    gaussian = True
 
     def unprotected(self, parameters: np.ndarray) -> bool:
         return bool((parameters == 0).any())
@@ -120,7 +104,6 @@ class Pure(Kind):
     name = "pure"
     label = "pure-epsilon"
     event_name = "PureDpEvent"
-    increasing = True
 
     def unprotected(self, parameters: np.ndarray) -> bool:
         return bool(np.isinf(parameters).any())
@@ -179,11 +162,14 @@ class NonPrivate(Kind):
         return True
 
 
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (Gaussian(), Pure(), NonPrivate())}
+
+
 def by_kind(entries: Sequence[Any]) -> Mapping[Any, list[Any]]:
     """Kind -> its entries. Kinds are untyped here: which curves one has is for `hasattr`."""
     found: dict[Any, list[Any]] = defaultdict(list)
     for entry in entries:
-        found[entry.of_kind].append(entry)
+        found[KINDS[entry.kind]].append(entry)
     return found
 
 

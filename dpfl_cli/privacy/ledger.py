@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.cohorts import Law
-from dpfl_cli.privacy.kinds import KINDS, Kind
+from dpfl_cli.privacy.kinds import KINDS
 
 Scope = Literal["client", "federation"]
 Quantity = Literal["", "squared_norms"]
@@ -90,13 +90,6 @@ class LedgerEntry:
             )
 
     @property
-    def of_kind(self) -> Kind:
-        """What is known of its kind."""
-        if self.kind not in KINDS:
-            raise PrivacyError(f"release {self.name}: no releases of kind '{self.kind}' are known")
-        return KINDS[self.kind]
-
-    @property
     def charges(self) -> int:
         """How many releases it costs as much as: their count, or fewer where parts are disjoint."""
         return -(-self.count // self.disjoint)
@@ -160,7 +153,7 @@ class LedgerEntry:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, and the name of the event."""
-        return {**asdict(self), "event": self.of_kind.event_name}
+        return {**asdict(self), "event": KINDS[self.kind].event_name}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> LedgerEntry:

@@ -31,8 +31,8 @@ def mean_alone(ledger: Ledger, clients: int) -> Ledger | None:
     """
     entries = []
     for entry in ledger.entries:
-        sent = entry.shape, entry.scope, entry.unit
-        if not entry.of_kind.gaussian or sent != ("vector", "client", "client"):
+        sent = entry.kind, entry.shape, entry.scope, entry.unit
+        if sent != ("gaussian", "vector", "client", "client"):
             return None
         entries.append(replace(entry.scaled(math.sqrt(clients)), scope="federation"))
     return Ledger(tuple(entries))

@@ -268,7 +268,7 @@ def priced_noise(play: Play) -> dict[str, Tensor]:
     for one in play.recorder.contributions:
         before = number.setdefault(one.name, np.zeros(len(ledgers), int))
         number[one.name] = before + one.charged
-        if not one.charged.all() or not all(own[one.name].of_kind.gaussian for own in ledgers):
+        if not one.charged.all() or any(own[one.name].kind != "gaussian" for own in ledgers):
             continue
         each = [own[one.name].parameters()[i] for own, i in zip(ledgers, before, strict=True)]
         noise = one.noise()
@@ -310,7 +310,7 @@ def leaks(play: Play) -> Iterator[Fault]:
             elif not _same(value, apart=True):
                 yield "influence", f"client state '{name}' of another client or run"
     planned = play.stack.members[0].plan.ledger()
-    gaussian = {entry.name for entry in planned.entries if entry.of_kind.gaussian}
+    kinds = {entry.name: entry.kind for entry in planned.entries}
     for one in play.recorder.contributions:
         if not _same(among(one.cohort, one.values), True, one.cohort):
             yield "influence", f"the contribution to '{one.name}' of another client or run"
@@ -318,7 +318,7 @@ def leaks(play: Play) -> Iterator[Fault]:
             yield "influence", f"the sensitivity of '{one.name}'"
         noise = one.noise()
         size = (noise[:1].abs() + one.sensitivity.max()) * 100 * ROUNDING[noise.dtype]
-        if one.name in gaussian and not ((noise - noise[:1]).abs() <= size).all():
+        if kinds.get(one.name) == "gaussian" and not ((noise - noise[:1]).abs() <= size).all():
             yield "noise", f"the noise on '{one.name}' depends on clients' data"
     first, *others = map(_files, play.stack.members)
     for name, content in first.items():

@@ -130,7 +130,7 @@ def with_noise(plan: Plan) -> Plan:
     reason = own.supports(probe)
     if reason is not None:
         raise ConfigError(f"accountant={plan.accountant.name} cannot price this run: {reason}")
-    increasing = any(entry.of_kind.increasing for entry in probe.entries)
+    increasing = any(entry.kind == "pure" for entry in probe.entries)
     try:
         if plan.dp.calibration in FORMULAS:
             noise = _by_formula(plan, probe)
@@ -214,8 +214,7 @@ def _by_formula(plan: Plan, probe: Ledger) -> float:
         raise ConfigError(
             f"{says} is for whole clients, but dp.unit={dp.unit}; write dp.calibration=accountant"
         )
-    others = {entry.kind for entry in probe.entries if not entry.of_kind.gaussian}
-    _check_kinds(plan, sorted(others))
+    _check_kinds(plan, sorted({entry.kind for entry in probe.entries} - {"gaussian"}))
     if len(plan.specs) != 1 or not _is_one_vector(plan.specs[0]):
         made = ", ".join(_described(spec) for spec in plan.specs)
         raise ConfigError(

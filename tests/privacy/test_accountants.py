@@ -13,15 +13,13 @@ from hypothesis import strategies as st
 
 from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.privacy.accountants import Accountant, accountant, price, price_all
-from dpfl_cli.privacy.amplification import of_rounds
 from dpfl_cli.privacy.gaussian_accountants import (
     gaussian_epsilon,
     gaussian_log_delta,
     joint_squared_mu,
 )
-from dpfl_cli.privacy.kinds import KINDS, Gaussian, Pure, pure_rdp
+from dpfl_cli.privacy.kinds import pure_rdp
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
-from dpfl_cli.privacy.views import mean_alone
 
 DELTA = 1e-5
 NAMES = ("gdp", "joint_gaussian", "rdp", "zcdp", "pld", "pure")
@@ -544,46 +542,6 @@ class TestRefusals:
                 )
                 is None
             )
-
-    def test_a_kind_is_one_class(self):
-        """Priced where it has the curve; it is no Gaussian unless it says so."""
-
-        with pytest.raises(PrivacyError, match="no releases of kind 'own' are known"):
-            accountant("pure").epsilon(ledger(entry(0.5, 3, "own")), DELTA)
-
-        class Own(Pure):
-            name = "own"
-            label = "of my own"
-
-        try:
-            composed = ledger(entry(0.5, 3, "own"))
-            assert accountant("pure").epsilon(composed, DELTA) == 1.5
-            assert "of my own: use" in price(composed, accountant("gdp"), DELTA).reason
-            drawn = entry(0.5, 1, "own", rate=0.1, law="poisson", rounds=(1,))
-            with pytest.raises(PrivacyError, match="amplifies Gaussian releases"):
-                of_rounds([drawn])
-        finally:
-            assert type(KINDS.pop("own")) is Own
-
-    def test_a_known_kind_is_not_replaced(self):
-        class Free(Gaussian):
-            def squared_mu(self, entries):
-                return 0.0
-
-        assert isinstance(Free(), Gaussian)
-        assert type(KINDS["gaussian"]) is Gaussian
-
-    @pytest.mark.parametrize("kind", ["", "Gaussian", "laplace"])
-    def test_unknown_kinds_are_refused(self, kind):
-        unknown = ledger(entry(1.0, 1, kind))
-        for name in NAMES:
-            found = price(unknown, accountant(name), DELTA)
-            assert found.epsilon is None
-            assert found.reason == f"release update: no releases of kind '{kind}' are known"
-        with pytest.raises(PrivacyError):
-            unknown.to_json()
-        with pytest.raises(PrivacyError):
-            mean_alone(unknown, 9)
 
     @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, 2.0, math.nan])
     def test_delta_out_of_range(self, delta):

@@ -6,7 +6,6 @@ last 20 rounds (section 6.1). Its grids (Table 7) are lost: those here are this 
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import product
 from typing import Any
 
 from dpfl_cli.reproduction.api import (
@@ -52,8 +51,6 @@ PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 SERVER_STEPS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 SMALL_CLIPS = (0.03, 0.1, 1.0)  # at user level
 NEWTON_CLIPS = (*SMALL_CLIPS, 10.0)
-# the paper's constant needs more than bound / (alpha + rho) records of every client
-NO_CONSTANT = (0.01, 0.01, "bound", 1.0)
 KEYS = {  # label -> the config key that it sets
     "clients": "partitioner.clients",
     "eps": "dp.epsilon",
@@ -291,9 +288,7 @@ def whole_grid(over: Sequence[str]) -> Iterator[Point]:
     """
     if tuple(over[:2]) == ("alpha", "rho"):
         ends = {"bound": DAMPINGS, "clip": NEWTON_CLIPS}[over[2]]
-        for alpha, rho, end in product(DAMPINGS, PENALTIES, ends):
-            if (alpha, rho, over[2], end) != NO_CONSTANT:
-                yield {"alpha": alpha, "rho": rho, over[2]: end}
+        yield from grid(alpha=DAMPINGS, rho=PENALTIES, **{over[2]: ends})
 
 
 def staged(

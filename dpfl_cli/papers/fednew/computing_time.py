@@ -211,7 +211,7 @@ fig4 = Artifact(
     },
     show={"origin": "source"},
     best=[Best("point", "selection", note=CHOSEN)],
-    search=staged([{"method": one, "task": "adult", "eps": 2.0} for one in ("FN", "FN_FC")]),
+    search=staged([{"method": one, "task": "adult", "eps": 2.0} for one in ("FN", "FGD")]),
     titles={"point": "point of the grid", "best.point": "best point"},
     tables=[
         Table(
