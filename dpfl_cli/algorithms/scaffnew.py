@@ -204,8 +204,8 @@ class ScaffNew:
                 clients["control"] = at.where(due, control + change, control)
             everywhere = at.at_clients(server["model"])
             clients["local"] = at.where(due, everywhere, clients["local"])
-        sent = at.where(due, lengths, torch.zeros_like(lengths))
-        clients |= drift_so_far(sent, clients, hyper.clip_norm)
+            sent = at.where(due, lengths, torch.zeros_like(lengths))
+            clients |= drift_so_far(sent, clients, hyper.clip_norm)
         steps = per_run(at.number, server["since"])
         public = {"local_steps": steps, "communications": server["communications"]}
         seen = drift_diagnostics(lengths, clients, server["communications"], hyper.watched_client)

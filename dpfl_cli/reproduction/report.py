@@ -34,12 +34,7 @@ from dpfl_cli.reproduction.measure import MEASURE, ROUND
 from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.templating import MARKDOWN, template
 from dpfl_cli.reproduction.two_sizes import CHANGED, compared, differences, why
-from dpfl_cli.reproduction.verdict import (
-    FAILS,
-    HOLDS,
-    UNDECIDED,
-    interval_text,
-)
+from dpfl_cli.reproduction.verdict import FAILS, HOLDS, UNDECIDED, interval_text
 
 PACKAGE = "dpfl_cli.reproduction"
 ASSETS = ("report.css", "report.js")
