@@ -6,6 +6,7 @@ from typing import Any
 
 from dpfl_cli.cli.tables import collusion_text, make_table, print_results, wide_console
 from dpfl_cli.simulation.execute import Outcome
+from dpfl_cli.simulation.store import MODEL
 
 EXIT_RUNS_FAILED = 3
 SETTINGS_SAID = 4  # of a grid, each with a line about colluding clients
@@ -45,6 +46,9 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
     if cached:
         which = "This run was" if len(outcomes) == 1 else f"{cached} of {len(outcomes)} runs were"
         lines.append(f"{which} finished before and not run again (runtime.force=true does).")
+        done = (one for one in outcomes if one.cached and one.plan.runtime.keep_model)
+        if any(MODEL not in one.record.result["files"] for one in done):
+            lines.append("Models were not kept then (runtime.force=true keeps them).")
     stated = results[0]["privacy"].get("epsilon_paper") if len(results) == 1 else None
     if stated is not None and stated["value"] is not None:
         lines.append(

@@ -67,17 +67,18 @@ class Arrays(Kept):
         pool, test = pools["path"], pools.get("test_path")
         sha256 = listing_sha256({name: pool_sha256(one) for name, one in pools.items()})
         size = len(pool["targets"])
-        if held := fraction_of(settings.test_fraction, size, f"{size} records"):
-            mixed = stream_generator(0, "data").permutation(size)
-            parts = np.sort(mixed[held:]), np.sort(mixed[:held])
-            pool, test = ({name: one[rows] for name, one in pool.items()} for rows in parts)
-        features, targets = pool["features"], pool["targets"]
+        targets = pool["targets"]
         labels = None if targets.dtype.kind == "f" else np.unique(targets)
         if labels is not None and len(labels) < 2:
             raise DataError(
                 f"dataset.path={settings.path}: all targets are equal; classes need two labels, "
                 "and regression floats"
             )
+        if held := fraction_of(settings.test_fraction, size, f"{size} records"):
+            mixed = stream_generator(0, "data").permutation(size)
+            parts = np.sort(mixed[held:]), np.sort(mixed[:held])
+            pool, test = ({name: one[rows] for name, one in pool.items()} for rows in parts)
+        features, targets = pool["features"], pool["targets"]
         natural, names = None, None
         if "clients" in pool:
             names, natural = np.unique(pool["clients"], return_inverse=True)

@@ -67,5 +67,6 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
         return
     with handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        with suppress(OSError):  # of a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield

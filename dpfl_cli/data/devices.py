@@ -2,6 +2,8 @@
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,5 +44,22 @@ def free_memory(device: torch.device | str) -> int:
         return torch.cuda.mem_get_info(device)[0]
     memory = Path("/proc/meminfo")
     if memory.exists() and (found := re.search(r"MemAvailable: +(\d+) kB", memory.read_text())):
-        return 1024 * int(found[1])
+        return min(1024 * int(found[1]), *_left_to_groups())
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _left_to_groups() -> Iterator[int]:
+    """Bytes that the control groups of this process (of a container, a batch system) still have,
+    what holds copies of files counted in; none where nothing is limited.
+    """
+    root = Path("/sys/fs/cgroup")
+    with suppress(OSError, ValueError):
+        own = root / Path("/proc/self/cgroup").read_text().partition("0::/")[2].strip()
+        for group in (own, *own.parents):
+            limit = group / "memory.max"
+            if group.is_relative_to(root) and limit.exists():
+                most, now = limit.read_text().strip(), (group / "memory.current").read_text()
+                kinds = (group / "memory.stat").read_text()
+                files = re.search(r"^inactive_file (\d+)", kinds, re.MULTILINE)
+                if most != "max" and files:
+                    yield max(int(most) - int(now) + int(files[1]), 0)

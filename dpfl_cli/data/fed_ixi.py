@@ -27,7 +27,7 @@ from dpfl_cli.data.catalogue import FOLDERS
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.folders import FolderDataset, NamedArrays, decoded, files_below
 from dpfl_cli.data.loading import held_out, split_dataset
-from dpfl_cli.data.sources import DAMAGED, damage
+from dpfl_cli.data.sources import DAMAGED, damage, read_uncompressed
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import read_table
 
@@ -144,11 +144,12 @@ def read_nifti(path: Path) -> np.ndarray:
     import nibabel
 
     try:
-        image: Any = nibabel.load(path)
+        image: Any = nibabel.nifti1.Nifti1Image.from_bytes(read_uncompressed(path))
         volume = image.get_fdata(dtype=np.float64)
     except (
         nibabel.filebasedimages.ImageFileError,
         nibabel.spatialimages.HeaderDataError,
+        nibabel.wrapstruct.WrapStructError,
         ValueError,
         TypeError,
     ) as error:

@@ -13,6 +13,7 @@ An image loses the rows and columns whose brightest value is at most 1, is resiz
 are not offered: objectives see records by number, without a step to draw them for.
 """
 
+import io
 import re
 import warnings
 from pathlib import Path
@@ -27,6 +28,7 @@ from dpfl_cli.data.catalogue import FOLDERS
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.folders import FolderDataset, NamedArrays, decoded, files_below
 from dpfl_cli.data.loading import held_out, split_dataset
+from dpfl_cli.data.sources import read_uncompressed
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.tables import read_table
 
@@ -142,7 +144,7 @@ def _decode(images: dict[str, Path], side: int) -> NamedArrays:
         try:
             with warnings.catch_warnings():  # of pillow, about tags of a TIFF that it does not need
                 warnings.simplefilter("ignore", UserWarning)
-                with Image.open(path) as picture:
+                with Image.open(io.BytesIO(read_uncompressed(path))) as picture:
                     whole = Image.fromarray(cropped(np.asarray(picture.convert("RGB"))))
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise DataError(f"{path}: not an image that can be read: {error}") from error

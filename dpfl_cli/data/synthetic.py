@@ -75,7 +75,7 @@ class Synthetic:
         return _info("synthetic", settings)
 
     @staticmethod
-    @lru_cache(maxsize=16)
+    @lru_cache(maxsize=2)
     def load(settings: SyntheticSettings, seed: int) -> Dataset:
         """features [N, d], targets [N] in float64, clients in order; `truth["optimum"]` is w* [d].
         There is no test split.
@@ -108,7 +108,7 @@ class Quadratic:
         return _info("quadratic", settings)
 
     @staticmethod
-    @lru_cache(maxsize=16)
+    @lru_cache(maxsize=2)
     def load(settings: QuadraticSettings, seed: int) -> Dataset:
         """features [N, d], targets [N] in float64, clients in order; `truth["optimum"]` is b [d].
         There is no test split.

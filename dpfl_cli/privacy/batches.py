@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.data.devices import on_device
@@ -89,8 +90,12 @@ def epoch(
     """The disjoint batches of a random order of every client's records, as `drawn`; as many as the
     smallest client fills.
     """
-    most, parts = int(held.max()), int(held.min()) // size
-    draws = streams.uniform(stream, numbers, held.shape[1], most, device=device)
+    widths, parts = held.max(axis=1), int(held.min()) // size
+    most, draws = int(widths.max()), torch.empty(0)
+    for width in np.unique(widths)[::-1].tolist():  # a run's own, whoever is stacked with it
+        own = streams.uniform(stream, numbers, held.shape[1], width, device=device)
+        mine = on_device(widths == width, own.device).reshape(-1, 1, 1)
+        draws = torch.where(mine, pad(own, (0, most - width)), draws) if draws.numel() else own
     absent = torch.arange(most) >= torch.from_numpy(held).unsqueeze(-1)
     order = draws.masked_fill(on_device(absent, device), 2.0).argsort(dim=-1)[..., : parts * size]
     # ascending within a part, as subsets are

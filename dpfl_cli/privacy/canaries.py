@@ -81,8 +81,8 @@ class Canaries:
         rate = 1.0
         if values.cohort is not None:
             rate = values.cohort.sampling.rate
-        elif drawn:
-            rate = spec.rate or 1 / spec.disjoint
+        elif values.batch is not None:
+            rate = values.batch.size / mechanism._site.setup.fewest()
         self.gaussian &= not drawn and found.noise_std is not None
         score = rest
         if found.noise_std is not None:

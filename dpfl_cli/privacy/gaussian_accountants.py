@@ -165,10 +165,10 @@ class JointGaussianAccountant(GdpAccountant):
 
 
 def _are_mean_and_squared_norms(vector: LedgerEntry, scalar: LedgerEntry) -> bool:
-    """Whether the two fit the joint bound: replace_one, round by round, sensitivities 2C and C^2
-    (where they are known).
+    """Whether the two fit the joint bound: replace_one of whole clients (a record may move the
+    vector and its norm fully), round by round, sensitivities 2C and C^2 (where they are known).
     """
-    if vector.quantity != "" or scalar.quantity != "squared_norms":
+    if vector.unit != "client" or vector.quantity != "" or scalar.quantity != "squared_norms":
         return False
     if vector.relation != "replace_one" or vector.count != scalar.count:
         return False

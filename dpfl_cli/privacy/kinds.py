@@ -146,8 +146,7 @@ class Pure(Kind):
         """Positive epsilons, and how often each was spent."""
         counts: Counter[float] = Counter()
         for entry in entries:
-            levels, numbers = np.unique(entry.parameters(), return_counts=True)
-            counts.update(dict(zip(levels.tolist(), numbers.tolist(), strict=True)))
+            counts.update(entry.levels())
         return {value: count for value, count in counts.items() if value > 0}
 
 

@@ -61,7 +61,7 @@ class PldAccountant(Accountant):
         if delta < 100 * rounding:
             raise PrivacyError(
                 f"pld cannot resolve delta={delta:g} in double precision: use accountant=rdp, "
-                f"or a delta of at least {100 * rounding:.1g}"
+                f"or a delta of at least {105 * rounding:.2g}"
             )
         levels = sum(part.level is not None for part in parts)
         bounding = RdpAccountant(RdpSettings()) if levels else GdpAccountant(self.settings)

@@ -81,7 +81,8 @@ def number_mean(values: Tensor, limit: Tensor, records: Tensor, factor: float = 
     numbers = inside.nan_to_num(0.0, posinf=torch.inf).clamp(min=0.0)
     numbers = torch.minimum(numbers, bound.reshape(-1, 1, 1))
     moved = factor * _share(bound, records, inside)
-    mean = torch.minimum(numbers.sum(dim=-1) / records.to(inside.dtype), bound.unsqueeze(-1))
+    sums = _sums(numbers, records)
+    mean = torch.minimum(sums / records.to(inside.dtype), bound.unsqueeze(-1))
     proof = "mean over m records of numbers clipped to [0, B]: B / m"
     return bounded(mean, bound, moved, moved, "record", proof + CLAIM)
 
@@ -103,6 +104,18 @@ def mean_clipped(mean: Bounded, clip_norm: Tensor, records: Tensor) -> Bounded:
     proof = "mean clipped as a whole, sensitivity as if records were clipped (claimed)"
     values = to_ball(own, bound.reshape(-1, 1, 1))
     return bounded(values, bound, 2 * claimed, claimed, "record", proof, batch=mean.batch)
+
+
+def _sums(numbers: Tensor, records: Tensor) -> Tensor:
+    """[R, M] of numbers [R, M, n], for every run over the width of its own largest client: another
+    width, as that of a run which is stacked with it, would be added in another order. (Of a GPU,
+    which it would have to wait for, the sums are over the common width.)
+    """
+    widths = records.expand(numbers.shape[:2]).amax(dim=1)
+    if numbers.device.type != "cpu" or bool((widths == numbers.shape[-1]).all()):
+        return numbers.sum(dim=-1)
+    each = zip(numbers, widths.long().tolist(), strict=True)
+    return torch.stack([own[:, :width].contiguous().sum(dim=-1) for own, width in each])
 
 
 def _share(limit: Tensor, records: Tensor, inside: Tensor) -> Tensor:

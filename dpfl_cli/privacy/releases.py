@@ -72,7 +72,7 @@ class ReleaseSpec:
         for all.
       expected: in how many rounds it is made on average, where that schedule is drawn at random;
         None where it is not. The noise may be calibrated for so many (dp.releases=expected).
-      rate, disjoint: as in the ledger's entry.
+      rate, disjoint: as in the ledger's entry; the parts of an epoch are released in one round.
       one_message: whether the `per_round` releases of a round are steps that leave a client as one
         message, counted as sent once.
       sums_suffice: whether releases of the sums cover the method under secure aggregation. They do
@@ -102,6 +102,16 @@ class ReleaseSpec:
     def __post_init__(self) -> None:
         if self.factors is not None and not (self.factors > 0).all():
             raise PrivacyError(f"release {self.name}: factors on its noise must be positive")
+        if self.disjoint < 1 or self.per_round % self.disjoint:
+            raise PrivacyError(
+                f"release {self.name}: disjoint={self.disjoint}: a round is whole epochs of so "
+                f"many parts, and per_round={self.per_round} is no multiple of that"
+            )
+        if self.disjoint > 1 and self.rate is not None:
+            raise PrivacyError(
+                f"release {self.name}: parts of an epoch are no fresh subsets: give disjoint or "
+                "rate, not both"
+            )
 
     def noise(self, entry: LedgerEntry, rounds: int) -> np.ndarray:
         """[T] the parameter of every round, for the `entry` of one release."""

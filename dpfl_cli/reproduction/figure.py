@@ -78,8 +78,9 @@ class _Drawing:
         self.artifact, self.spec, self.rows, self.labels = artifact, spec, rows.means, rows.labels
         found = matching(self.rows, spec.where, self.labels)
         found = found[found[MEASURE].isin(list(spec.measures)) & found["value"].notna()]
-        self.found = found[found["value"] > 0] if "y" in spec.log else found
         self.column = spec.series or MEASURE  # a line or a bar for each of its values
+        below = (found["value"] <= 0) & ("y" in spec.log)  # a logarithmic axis has no place for
+        self.found, self.below = found[~below], set(found.loc[below, self.column])
         names = self.values(spec.series) if spec.series else list(spec.measures)
         self.named = spec.series is not None or len(names) > 1  # in the legend
         self.names: dict[Any, Look] = dict.fromkeys(names, LOOKS[0])
@@ -199,8 +200,13 @@ class _Drawing:
         mine = self.found.loc[self.found[self.column] == name, "value"]
         finite = mine[np.isfinite(mine)]
         inside = finite.clip(*(self.spec.y_range or (None, None)))
-        beyond = "" if finite.equals(inside) else " (continues beyond the axis)"
-        return self.artifact.title_of(name) + beyond
+        notes = {
+            "continues beyond the axis": not finite.equals(inside),
+            "not above 0 where it is not drawn": name in self.below,
+            "diverged where it is not drawn": len(finite) < len(mine),
+        }
+        said = "; ".join(note for note, true in notes.items() if true)
+        return self.artifact.title_of(name) + (f" ({said})" if said else "")
 
     def _lines(self, axis: Axes, inside: pd.DataFrame) -> None:
         spec = self.spec

@@ -136,10 +136,16 @@ def commands(artifact: Artifact, scale: Scale) -> Iterator[str]:
         low, high = SEARCH_SEEDS
         best, last = "the best cell of each grid", artifact.size(scale).seeds - 1
         if search.keep > 1:
-            many = f"the best {search.keep} cells of each grid"
-            best = f"{many} with seed={high}, and the best of these"
+            these = "all" if search.finalists else "the best"
+            best = (
+                f"the best {search.keep} cells of each grid with seed={high}, and {these} of these"
+            )
         small = f"what makes runs with seed={low} small ({search.note})"
-        yield f"# Then, without {small}: {best} with seeds 0 to {last}."
+        check = f"; as a check {len(search.whole)} grids as a whole with seed={high}"
+        yield (
+            f"# Then, without {small}: {best} with seeds 0 to {last}, as what is in no grid and "
+            f"what claims ask for{check if search.whole else ''}."
+        )
 
 
 def _words_of_command(run: Run) -> str:

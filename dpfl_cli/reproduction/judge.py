@@ -117,14 +117,15 @@ def judge(
     for claim in artifact.claims:
         rows.origins.clear()
         made.append(compared(claim, claim.judge))
-        origins.append(_standing_in({*rows.origins}, data))
-    variances = pooled(one for many in made if not isinstance(many, str) for one in many)
+        origins.append(standing_in({*rows.origins}, data))
+    claimed = [one for many in made if not isinstance(many, str) for one in many]
+    variances = pooled(claimed)
     before = recorded().get(artifact.name, {}).get(scale, {})
     found = []
     for claim, comparisons, origin in zip(artifact.claims, made, origins, strict=True):
         finding, each, reason = _finding(comparisons, variances)
         others = {
-            under: _reading(compared(claim, claim.reading(under), f", {under}"), variances)
+            under: _reading(compared(claim, claim.reading(under), f", {under}"), claimed)
             for under in claim.readings
         }
         verdict = Verdict(
@@ -141,7 +142,7 @@ def judge(
     return found
 
 
-def _standing_in(origins: Collection[str], data: Collection[str]) -> str:
+def standing_in(origins: Collection[str], data: Collection[str]) -> str:
     """What is said of claims on cells of these origins; if they do not say, as far as all data of
     the artifact do.
     """
@@ -179,8 +180,11 @@ def _finding(
     return finding, each, next(reasons, "")
 
 
-def _reading(many: list[Comparison] | str, variances: Variances) -> dict[str, Any]:
-    """What is found under another choice, as `Verdict.readings` has it."""
+def _reading(many: list[Comparison] | str, claimed: Sequence[Comparison]) -> dict[str, Any]:
+    """What is found under another choice, as `Verdict.readings` has it; variances are pooled over
+    what is claimed and what this choice compares.
+    """
+    variances = {} if isinstance(many, str) else pooled([*claimed, *many])
     finding, each, _ = _finding(many, variances)
     of = {"comparison": decisive(finding, each).to_json()} if each else {}
     return {"finding": finding, **of}
@@ -235,18 +239,19 @@ def count_verdicts(verdicts: Sequence[Verdict]) -> str:
 
 
 def beside(artifact: Artifact, rows: pd.DataFrame) -> pd.DataFrame:
-    """The averaged rows that have a paper's number, but for times, which are another machine's:
+    """The averaged rows that have a paper's number (infinite where a run diverged), but for times,
+    which are another machine's:
     their `ratio` to it where both are above 0, the `difference`, and the difference in `errors`
     (standard errors, ours and where the paper prints a spread theirs, which is the spread itself
     where the number of its runs is not known).
     """
     times = [name for name, one in artifact.measures.items() if one.unit == "s"]
-    known = rows[rows["paper"].notna() & rows["value"].map(math.isfinite)]
+    known = rows[rows["paper"].notna() & rows["value"].notna()]
     known = known[~known[MEASURE].isin(times)]
     gap = known["value"] - known["paper"]
     ours = (known["std"].astype(float) ** 2 / known["n"].clip(lower=1)).fillna(0)
     error = (ours + known["paper_std"].fillna(0) ** 2 / max(artifact.paper_runs, 1)) ** 0.5
-    positive = (known["value"] > 0) & (known["paper"] > 0)
+    positive = known["value"].between(0, math.inf, "neither") & (known["paper"] > 0)
     return known.assign(
         difference=gap,
         ratio=(known["value"] / known["paper"]).where(positive),

@@ -25,7 +25,8 @@ EDGE = " (edge)"  # beside a chosen cell on the edge of its grid
 POOLING = (
     "An interval's variance is pooled over the comparisons of one measure where Bartlett's test "
     f"at {100 * EQUAL_VARIANCES:.0f} % does not tell their spreads apart; elsewhere it is the "
-    "comparison's own (`freedom` in claims.json: degrees of freedom). Logs are natural ones."
+    "comparison's own (`freedom` in claims.json: degrees of freedom, to which comparisons that "
+    "follow from others add none). Logs are natural ones."
 )
 TableCell = dict[str, Any]
 
@@ -219,14 +220,13 @@ def numbers_table(artifact: Artifact, rows: pd.DataFrame, labels: Sequence[str])
     for cell in records(found):
         values = (cell[name] for name in (*labels, RANK, ROUND) if cell[name] != "")
         which = ", ".join(artifact.title_of(value) for value in values)
-        errors = DASH if math.isnan(cell["errors"]) else f"{cell['errors']:+.1f}"
+        errors = f"{cell['errors']:+.1f}" if math.isfinite(cell["errors"]) else DASH
         if printed and errors != DASH and math.isnan(cell["paper_std"]):
             errors += " (ours alone)"
         measure = cell[MEASURE]
         ours, paper = (number_text(artifact, measure, cell[name]) for name in ("value", "paper"))
-        relative = (
-            f"{100 * cell['difference'] / abs(cell['paper']):+.1f} %" if cell["paper"] else DASH
-        )
+        share = cell["difference"] / abs(cell["paper"]) if cell["paper"] else math.nan
+        relative = f"{100 * share:+.1f} %" if math.isfinite(share) else DASH
         far = cell["ratio"] >= FAR or cell["ratio"] <= 1 / FAR
         relative = f"x {cell['ratio']:.2g}" if far else relative
         lines.append([which, artifact.title_of(measure), ours, paper, relative, errors])

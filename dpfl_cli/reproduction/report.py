@@ -29,6 +29,7 @@ from dpfl_cli.reproduction.judge import (
     PARTLY,
     STANDINS,
     Verdict,
+    standing_in,
 )
 from dpfl_cli.reproduction.measure import MEASURE, ROUND
 from dpfl_cli.reproduction.paper_numbers import beside_paper
@@ -114,6 +115,11 @@ class Shown:
     def numbers(self) -> str:
         """How its numbers compare with the paper's, where it is at the paper's size."""
         return "" if self.reduced else self.made.numbers
+
+    @property
+    def standin(self) -> bool:
+        """Whether all of its data stand in for the paper's."""
+        return standing_in((), self.made.manifest.get("data") or ()) == STANDINS
 
     @property
     def near(self) -> str:

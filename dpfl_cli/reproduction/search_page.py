@@ -61,10 +61,10 @@ def _compared(
         ranked = grid.sort_values("value", ascending=lower, kind="stable")
         rough, full, whole = (ranked[ranked["stage"] == one] for one in (REDUCED, FULL, WHOLE))
         tried = [tuple(row) for row in rough[over].to_numpy()]
+        kept, dropped = (rough[rough["kept"] == one]["value"] for one in (True, False))
+        if len(kept) and len(dropped):
+            gaps.append(sign * float(kept.iloc[-1] - dropped.iloc[0]))
         if len(full):
-            kept, dropped = (rough[rough["kept"] == one]["value"] for one in (True, False))
-            if len(kept) and len(dropped):
-                gaps.append(sign * float(kept.iloc[-1] - dropped.iloc[0]))
             places.append(1 + tried.index(tuple(full.iloc[0][over])))
             lasts += places[-1] == len(full)
         if len(whole):

@@ -97,20 +97,20 @@ def _plain(value: float) -> float | str:
 def pooled(comparisons: Iterable[Comparison]) -> Variances:
     """Group -> variance of one seed's difference, and its degrees of freedom; only of groups of
     whose spreads Bartlett's test at `EQUAL_VARIANCES` finds no difference. Comparisons of the same
-    numbers with other margins, on either side, count once.
+    cells with other margins, on either side, count once, and those that follow from others (all
+    pairs of k cells from k - 1 of them) add no freedom.
     """
     from scipy.stats import bartlett  # importing it takes a third of a second
 
     groups: dict[tuple[str, ...], dict[object, Comparison]] = defaultdict(dict)
     for one in comparisons:
         if len(one.differences) > 1 and np.all(np.isfinite(one.differences)):
-            groups[one.group].setdefault(_spread(one), one)
+            groups[one.group].setdefault(one.cells or object(), one)
     found = {}
     for group, distinct in groups.items():
         members = [*distinct.values()]
         variances, freedoms = np.array([_own(one) for one in members]).T
-        total = int(freedoms.sum())
-        variance = float(variances @ freedoms) / total
+        variance = float(variances @ freedoms / freedoms.sum())
         with np.errstate(divide="ignore"):  # one without any spread is like none that has some
             alike = (
                 len(members) == 1
@@ -118,19 +118,20 @@ def pooled(comparisons: Iterable[Comparison]) -> Variances:
                 or bartlett(*(one.differences for one in members)).pvalue > EQUAL_VARIANCES
             )
         if alike:
-            found[group] = variance, total
+            found[group] = variance, int(freedoms.mean() * _independent(members))
     return found
 
 
-def _spread(one: Comparison) -> object:
-    """Equal for comparisons whose differences are the same but for a constant and their sign, to
-    rounding.
-    """
-    apart = one.differences - one.differences.mean()
-    largest = apart[np.abs(apart).argmax()]
-    if abs(largest) <= 1e-9 * np.abs(one.differences).max(initial=0):
-        return id(one)  # no spread at all, of which nothing tells whether it is the same cell's
-    return f"{abs(largest):.6g}", *np.round(apart / largest, 6).tolist()
+def _independent(members: Sequence[Comparison]) -> int:
+    """How many of the comparisons do not follow from others: the rank of their cells' signs."""
+    places = {
+        cell: place for place, cell in enumerate({cell for one in members for cell in one.cells})
+    }
+    signs = np.zeros((len(members), len(places)))
+    for row, one in zip(signs, members, strict=True):
+        row[[places[cell] for cell in one.cells]] = [1, -1][: len(one.cells)]
+    noiseless = sum(not one.cells for one in members)
+    return noiseless + int(np.linalg.matrix_rank(signs)) if places else noiseless
 
 
 def _own(one: Comparison) -> tuple[float, int]:
@@ -191,7 +192,7 @@ def _judged(one: Comparison, variances: Variances) -> Judged:
     inside = low > one.margin if one.kind == "above" else -one.margin < low and high < one.margin
     against = float(gap >= 0) if error == 0 else float(stdtr(freedom, gap / error))
     finding = HOLDS if inside else FAILS if against < TAIL else UNDECIDED
-    reason = _needed(abs(gap), variance, n) if finding == UNDECIDED else ""
+    reason = _needed(abs(gap), variance, n, freedom) if finding == UNDECIDED else ""
     return Judged(one, finding, mean, low, high, n, reason, against, freedom)
 
 
@@ -206,16 +207,16 @@ def _seed_by_seed(
     return Judged(one, finding, seeds=len(truths), reason=reason, against=against)
 
 
-def _quantile(freedom: int) -> float:
+def _quantile(freedom: float) -> float:
     """Of Student's t: half the width of the interval, in standard errors."""
     return float(stdtrit(freedom, 1 - TAIL))
 
 
-def _needed(gap: float, variance: float, have: int) -> str:
+def _needed(gap: float, variance: float, have: int, freedom: int) -> str:
     """How many seeds would decide it, if mean and spread stay what they are."""
     if gap == 0 and variance == 0:
         return "a tie"
     for n in range(have + 1, MANY + 1):
-        if _quantile(n - 1) * math.sqrt(variance / n) < gap:
+        if _quantile(freedom * (n - 1) / (have - 1)) * math.sqrt(variance / n) < gap:
             return f"{n} seeds would decide it"
     return f"not even {MANY} seeds would decide it"

@@ -8,6 +8,7 @@ from dpfl_cli.config.component import CLIENT, RECORDS, UNLIMITED, components
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.options import component_names
 from dpfl_cli.config.schema import DpSettings, ParticipationSettings, RuntimeSettings
+from dpfl_cli.models.client_side import OWN_MODEL
 from dpfl_cli.models.prox import PenaltySettings
 from dpfl_cli.privacy.nominal import FORMULAS
 from dpfl_cli.privacy.releases import ReleaseSpec
@@ -67,6 +68,8 @@ def proof_gap(plan: Plan) -> str | None:
         for one in (mechanism, plan.accountant)
         if one.component.origin != "dpfl"
     ]
+    if plan.dp.unit == "record" and plan.model.component.origin != "dpfl":
+        found.append(OWN_MODEL)
     kept = any(spec.echo and (spec.sums_suffice or not whole) for spec in plan.specs)
     plugin = algorithm.component.origin != "dpfl"
     if plugin and kept and trust == "secure_aggregation":

@@ -170,7 +170,7 @@ def look_up(
         if record is None:
             missing.setdefault(plan.id, plan)
             continue
-        store.forget_unfinished(plan.id)  # what a kill right after publishing left behind
+        store.forget_unfinished(plan.id)
         reason = record.result.get("reason")
         outcomes[plan.id] = Outcome(plan, record.status, record, reason, cached=True)
         progress.advance(plan.last_round)

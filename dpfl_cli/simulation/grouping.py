@@ -118,6 +118,9 @@ def bytes_per_run(plan: Plan, after_first: bool = False) -> int:
     model = plan.model.target
     dtype = getattr(model, "dtype", torch.float64)  # the larger one where its settings decide
     values = COPIES * dtype.itemsize * plan.rows * max(plan.dimension, 1)
+    if plan.sampling is not None and getattr(plan.algorithm.target, "away", "") == "rests":
+        # what clients keep who are away, before and after a round
+        values += 2 * dtype.itemsize * plan.clients * plan.dimension
     if "covariance" in getattr(plan.algorithm.target, "needs", ()):
         # clients' triangles, and the server's matrices in float64
         size = model.features_of(plan.model.settings, plan.info)

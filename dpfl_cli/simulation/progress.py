@@ -92,10 +92,11 @@ class Progress:
         """One line of news, unless quiet."""
         if self.quiet:
             return
-        if self._bar is None or self._bar.disable:
-            print(line, file=self.stream, flush=True)
-        else:
-            self._bar.console.print(line, markup=False, highlight=False)
+        with contextlib.suppress(OSError):  # nobody reads it: no reason for a run to fail
+            if self._bar is None or self._bar.disable:
+                print(line, file=self.stream, flush=True)
+            else:
+                self._bar.console.print(line, markup=False, highlight=False)
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:

@@ -1,6 +1,7 @@
 """A run that has been validated and resolved, and not yet started."""
 
 import bisect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -11,6 +12,7 @@ import numpy as np
 
 from dpfl_cli.algorithms.local import BatchSettings
 from dpfl_cli.config.component import Component, Settings
+from dpfl_cli.config.errors import DataError
 from dpfl_cli.config.identity import canonical_json, content_id
 from dpfl_cli.config.schema import (
     DpSettings,
@@ -33,7 +35,7 @@ SEEDED = (
     "dp.noise=secret is for a model that is published"
 )
 SECRET = "noise that is not reproducible, by a generator (SFC64) that is not cryptographic"
-KEPT = 64
+KEPT, KEPT_BYTES = 64, 2 << 30  # federations, and what their records may take
 _federations: dict[str, Federation] = {}  # by `Plan.dealt`
 _fewest: dict[str, int] = {}  # records of the client with the fewest, the same
 
@@ -233,22 +235,47 @@ class Plan:
 
 
 def federation_of(plan: Plan) -> Federation:
-    """The plan's data, dealt to its clients; kept while the process lives, the last `KEPT` of them.
+    """The plan's data, dealt to its clients; kept while the process lives, the last `KEPT` of them,
+    or fewer if their records take more than `KEPT_BYTES`.
 
     Runs whose seeds change neither data nor partition get the same object, so that stacked they
     share features in products.
     """
+    check_unchanged(plan, "partitioner")
     key = plan.dealt
     if key not in _federations:
         data, partitioner = plan.dataset, plan.partitioner
         dataset = data.target.load(data.settings, plan.seed)
+        if dataset.info.sha256 != plan.info.sha256:
+            raise _changed(plan, "dataset")
         partition = partitioner.target.partition(partitioner.settings, dataset, plan.seed)
         made = Federation(dataset, partition)
         made = next((known for known in _federations.values() if _same(known, made)), made)
-        while len(_federations) >= KEPT:
-            del _federations[next(iter(_federations))]
         _federations[key] = made
+        while len(_federations) > KEPT or (len(_federations) > 1 and _kept_bytes() > KEPT_BYTES):
+            del _federations[next(iter(_federations))]
     return _federations[key]
+
+
+def _kept_bytes() -> int:
+    """At most what the records of all federations that are kept take."""
+    infos = {id(one.dataset.train): one.dataset.info for one in _federations.values()}
+    return sum(8 * one.records * math.prod(one.feature_shape) for one in infos.values())
+
+
+def check_unchanged(plan: Plan, group: str) -> None:
+    """Refuses a user's file that is not what it was when the run was planned, whose content its id
+    has.
+    """
+    if getattr(plan, group).identity() != plan.identity.get(group, {}):
+        raise _changed(plan, group)
+
+
+def _changed(plan: Plan, group: str) -> DataError:
+    return DataError(
+        f"{group}={getattr(plan, group).name}: a file of it has changed since the run was planned, "
+        "and the run's id has its content: start again"
+    )
 
 
 def _same(one: Federation, other: Federation) -> bool:

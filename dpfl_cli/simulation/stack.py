@@ -34,7 +34,7 @@ from dpfl_cli.privacy.mechanism import Site
 from dpfl_cli.simulation.cohorts import numbered, put_back, taken, view_of
 from dpfl_cli.simulation.kept import refuse_kept
 from dpfl_cli.simulation.member import Member, MetricsRow, own_names, plain
-from dpfl_cli.simulation.run_plan import Choice, Plan, federation_of
+from dpfl_cli.simulation.run_plan import Choice, Plan, check_unchanged, federation_of
 
 T = TypeVar("T")
 
@@ -138,7 +138,11 @@ class Stack:
         )
         self._federations = list(federations or [federation_of(plan) for plan in plans])
         distinct, index = numbered(self._federations)
+        if first.data_files:  # what is read when it is first looked at: not while a method computes
+            for one in distinct:
+                _ = one.dataset.train.features, one.dataset.train.targets
         self.objective = first.model.target(first.model.settings, distinct, index, self.device)
+        check_unchanged(first, "model")
         self.clients_view = ClientSide(self.objective, first.dp.unit)
         # names of metrics that look at client data; more are known once diagnostics were looked at
         self._unreleased = sorted(self.objective.unreleased())

@@ -231,6 +231,11 @@ class RunStore:
                 except BlockingIOError:
                     yield False
                     return
+                except OSError as error:
+                    raise StoreError(
+                        f"{path}: cannot be locked ({error.strerror}); set DPFL_OUTPUTS to a "
+                        "folder that can"
+                    ) from error
                 if not _same_file(handle.fileno(), path):
                     continue  # its last holder removed it between opening and locking
                 try:
@@ -271,9 +276,13 @@ class RunStore:
         return RunRecord(run_id, target)
 
     def forget_unfinished(self, run_id: str) -> None:
-        """Deletes what publishing left of a run, but not an unfinished forced rerun."""
-        if not self.checkpoint_file(run_id, forced=True).exists():
-            shutil.rmtree(self.partial / run_id, ignore_errors=True)
+        """Deletes what a kill right after publishing left of a run, but not an unfinished forced
+        rerun, nor what a process is at.
+        """
+        if (self.partial / run_id).exists():
+            with self.lock(run_id) as held:
+                if held and not self.checkpoint_file(run_id, forced=True).exists():
+                    shutil.rmtree(self.partial / run_id, ignore_errors=True)
 
     def remove(self, run_id: str) -> None:
         """Deletes a finished run and what is left of an unfinished one."""
@@ -281,6 +290,7 @@ class RunStore:
         if folder.is_symlink():  # what it leads to is not of this store
             folder.unlink()
         elif folder.exists():
+            shutil.rmtree(grave, ignore_errors=True)  # of a removal that was killed
             folder.rename(grave)
         shutil.rmtree(grave, ignore_errors=True)
         shutil.rmtree(self.partial / run_id, ignore_errors=True)

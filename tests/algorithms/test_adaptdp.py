@@ -261,6 +261,25 @@ def test_steps_on_batches_equal_their_lines(name: str, trust: str, sampling: str
     compare(name, trust, options, sound=False)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 2, "sampling": "epoch_permutation", "local_steps": 2},
+        {"batch_size": 2, "radius_batch_size": None},
+    ],
+    ids=["epochs", "radius of all records"],
+)
+def test_a_run_is_the_same_bit_by_bit_whoever_is_stacked_with_it(options: dict[str, Any]) -> None:
+    """Also where the largest clients are of other sizes."""
+    options = {**PAPER, **options}
+    known = [grouped_federation(3, SIZES), grouped_federation(4, [5, 6, 31, 8])]
+    together = play("adaptdp", "local", options, seeds=[3, 4], federations=known, sound=False)
+    models = together.go(6).models()
+    for run, one in enumerate(known):
+        alone = play("adaptdp", "local", options, seeds=[3 + run], federations=[one], sound=False)
+        assert np.array_equal(alone.go(6).models()[:, 0], models[:, run])
+
+
 @pytest.mark.parametrize("name", ["fedavg_record", "adaptdp"])
 def test_the_clipped_mean_is_refused_as_a_bound(name: str) -> None:
     options = {"batch_size": 2, "clipping": "batch_mean"} | (

@@ -87,6 +87,16 @@ def test_test_records_are_held_out_alike_for_every_seed_or_from_a_file(mine: str
     assert both.info.sha256 != found.info.sha256
 
 
+def test_a_label_that_only_held_out_records_have_is_one_of_the_file(tmp_path: Path) -> None:
+    for place in range(12):  # wherever the one record of class 9 comes to be
+        labels = np.where(np.arange(12) == place, 9, LABELS)
+        path = saved(tmp_path, f"{place}.npz", features=FEATURES, targets=labels)
+        found = Arrays.load(ArraysSettings(path=path, test_fraction=0.25), 0)
+        assert found.test is not None
+        assert found.info.classes == 3
+        assert [*found.train.targets, *found.test.targets].count(2) == 1
+
+
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [

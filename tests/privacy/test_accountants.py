@@ -112,6 +112,14 @@ class TestPublishedFigures:
         assert joint.epsilon(fedexp(121, 50), DELTA) == alone  # d >= 121 at M = 1000
         assert joint.epsilon(fedexp(120, 50), DELTA) > alone
 
+    def test_a_records_mean_and_norm_may_both_move_fully(self):
+        """Of two records one that is replaced can take C e to 0: joint accounting is of clients."""
+        two = two_releases(1.0, 1.0, unit="record")
+        paid = accountant("gdp").epsilon(two, DELTA)
+        assert accountant("joint_gaussian").epsilon(two, DELTA) == paid
+        of_clients = two_releases(1.0, 1.0)
+        assert accountant("joint_gaussian").epsilon(of_clients, DELTA) < paid
+
     def test_zcdp_is_the_accountant_of_dynamic(self):
         """Time-varying local noise (dynamic paper): rho_tgt, and the exact epsilon of the same
         noise.

@@ -22,6 +22,7 @@ from dpfl_cli.algorithms.api import Round, State, bounded_local_update, clip
 from dpfl_cli.algorithms.fedexp import FedExp
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, PrivacyError
+from dpfl_cli.data.federation import Federation, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.linear import LinearRegression, LinearRegressionSettings
@@ -33,8 +34,11 @@ from dpfl_cli.privacy.provenance import Provenance
 from dpfl_cli.privacy.record_means import number_mean, record_covariance, record_mean
 from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.simulation.checks import check_releases
+from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.results import failure_reason
+from dpfl_cli.simulation.run_plan import federation_of
+from dpfl_cli.simulation.stack import Stack
 
 SIZES = [6, 8, 7]
 
@@ -604,6 +608,26 @@ def test_a_method_that_opens_the_data_itself_ends_the_run(
     (run,) = dpfl.run(*words, plugins=[plugin], quiet=True)
     assert run.status == "failed"
     assert "opened by a method while it computes" in run.result["reason"]
+
+
+def test_what_dpfl_reads_late_is_not_held_against_a_method(
+    plugin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records that are read when they are first looked at, with any plugin in the run."""
+    plan = make_plan(compose_config([*SMALL, "algorithm=fedavg", "dp=cdp"]))
+    known, read = federation_of(plan), []
+    file = tmp_path / "data" / "features.npy"
+    np.save(file, known.dataset.train.features)
+
+    def features() -> Any:
+        read.append(True)
+        with file.open("rb") as opened:
+            return np.load(opened)
+
+    late = dataclasses.replace(known.dataset, train=Records(features, known.dataset.train.targets))
+    monkeypatch.setattr(type(plan), "data_files", [file.parent])
+    Stack([Member(plan)], [Federation(late, known.partition)]).step()
+    assert read == [True]
 
 
 def test_who_is_in_a_batch_or_a_cohort_is_in_no_attribute_to_be_read() -> None:

@@ -5,6 +5,7 @@ other accountants.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +20,7 @@ from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.accountants import accountant
 from dpfl_cli.privacy.calibration import calibrate
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
+from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.privacy.subsampling import balanced_multiplier, rdp_of, without_replacement_rdp
 
 DELTA = 1e-4
@@ -186,6 +188,24 @@ def test_disjoint_parts_cost_what_one_does() -> None:
     once = Ledger((entry(2.0, None, 5),))
     for name in ("gdp", "rdp", "zcdp", "wang_rdp"):
         assert accountant(name).epsilon(parts, DELTA) == accountant(name).epsilon(once, DELTA)
+    pure = [Ledger((replace(one.entries[0], kind="pure", parameter=0.3),)) for one in (parts, once)]
+    assert accountant("pure").epsilon(pure[0], DELTA) == pytest.approx(5 * 0.3)
+    assert accountant("pld").epsilon(pure[0], DELTA) == accountant("pld").epsilon(pure[1], DELTA)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"disjoint": 4}, "no multiple"),  # parts of other epochs are others' records
+        ({"disjoint": 2, "per_round": 3}, "no multiple"),
+        ({"disjoint": 0}, "no multiple|disjoint=0"),
+        ({"disjoint": 2, "per_round": 2, "rate": 0.5}, "not both"),
+    ],
+)
+def test_parts_are_declared_by_whole_epochs_of_a_round(options: dict, match: str) -> None:
+    with pytest.raises(PrivacyError, match=match):
+        ReleaseSpec("gradient", **options)
+    assert ReleaseSpec("gradient", per_round=4, disjoint=2).disjoint == 2
 
 
 def test_amplification_is_for_replace_one() -> None:

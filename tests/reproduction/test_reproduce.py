@@ -311,6 +311,10 @@ def test_what_is_found_under_other_readings_stands_beside_the_verdict(rows: Rows
         "another clip norm": "holds",
         "at another size": "not run at this size",
     }
+    pooled_with_its_own = {
+        under: one["comparison"]["freedom"] for under, one in found.items() if "comparison" in one
+    }
+    assert pooled_with_its_own == {"more than a million": 2, "another clip norm": 2}
     one = found["more than a million"]["comparison"]
     assert one.keys() == plain.comparisons[0].keys()
     distances = rows("distance", method="fedexp", clip=0.1).values

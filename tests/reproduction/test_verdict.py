@@ -5,6 +5,7 @@ decided.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -187,6 +188,42 @@ def test_diverged_runs_decide_only_where_all_seeds_agree() -> None:
     assert finding(below(lost, sample([1.0] * 5, "log"))) == FAILS
     assert finding(above(sample([math.inf, 1, 1, 1, 1]), sample([2.0] * 5))) == UNDECIDED
     assert finding(above(lost, lost)) == UNDECIDED  # both diverged
+
+
+def test_a_diverged_accuracy_is_not_one_of_almost_nothing() -> None:
+    lost, well = sample([-math.inf] * 3, "logit"), sample([80.0, 80.1, 79.9], "logit")
+    (found,) = judged([above(well, lost)], {})[1]
+    assert found.finding == UNDECIDED  # of three seeds, where there is no interval
+    assert found.reason.startswith("3 of 3 seeds diverged")
+    assert pooled([above(well, lost)]) == {}
+
+
+def test_comparisons_that_follow_from_others_add_no_freedom() -> None:
+    draws = np.random.default_rng(0)
+    cells = [sample(draws.normal(size=3)) for _ in range(5)]
+    pairs = [level(one, other, within=9) for one, other in itertools.combinations(cells, 2)]
+    ((variance, freedom),) = pooled(pairs).values()
+    assert freedom == 4 * 2
+    within = np.mean([np.var(one.values, ddof=1) for one in cells])
+    assert variance == pytest.approx(np.mean([np.var(one.differences, ddof=1) for one in pairs]))
+    assert within < variance < 4 * within
+    almost = sample(cells[0].values * (1 + 1e-6))  # the same run but for rounding
+    twice = [level(cells[0], cells[1], within=9), level(almost, cells[1], within=9)]
+    assert pooled(twice)[twice[0].group] == pytest.approx((pairs[0].differences.var(ddof=1), 2))
+
+
+def test_a_ratio_lends_no_spread_to_what_it_is_of() -> None:
+    one, other = sample([10.0, 11.0, 9.5]), sample([5.0, 5.2, 4.8])
+    assert level(one / other, 2, within=1).group != level(one, 2, within=1).group
+
+
+def test_as_many_seeds_as_decide_it_with_the_freedom_that_there_is() -> None:
+    gaps = np.array([0.5, -2.0, 2.8])
+    alone = above(sample(gaps), 0.0)
+    others = [above(sample(9 + np.roll(gaps + k / 50 * gaps**2, k)), 0.0) for k in range(1, 8)]
+    few, many = (judged([alone], pooled(some))[1][0] for some in ([alone], [alone, *others]))
+    assert many.freedom > few.freedom
+    assert int(many.reason.split()[0]) <= int(few.reason.split()[0])
 
 
 def test_exact_quantities_have_no_interval() -> None:

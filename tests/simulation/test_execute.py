@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from members import before_rounds
@@ -264,6 +265,50 @@ def test_a_run_takes_what_its_model_says(monkeypatch: pytest.MonkeyPatch) -> Non
         work = classmethod(lambda cls, settings, info, clients, each=each: each * clients)
         monkeypatch.setattr(model, "workspace", work)
         assert grouping.bytes_per_run(plan) == values // share + each * 60
+
+
+def test_what_clients_keep_who_are_away_is_counted() -> None:
+    words = [*SMALL, "algorithm=scaffold", "dp=cdp", "participation=poisson"]
+    base = compose_config([*words, "participation.cohort=5", "accountant=rdp"])
+    few, many = (
+        grouping.bytes_per_run(make_plan(with_values(base, {"dataset.clients": clients})))
+        for clients in (60, 6060)
+    )
+    assert many - few >= 2 * 8 * 6000 * 6  # the controls before and after a round
+
+
+def test_what_is_no_longer_as_it_was_planned_is_refused(tmp_path: Path) -> None:
+    """The id of a run has the content of the user's files."""
+    own, net = tmp_path / "mine.npz", tmp_path / "net.py"
+    rows = np.random.default_rng(0).normal(size=(12, 5))
+    arrays = {"targets": np.arange(12) % 3, "clients": np.arange(12) % 4}
+    np.savez(own, features=rows, **arrays)
+    who = tmp_path / "who.npy"
+    np.save(who, np.arange(12) % 4)
+    net.write_text("from torch import nn\n\ndef net():\n    return nn.Linear(5, 3)\n")
+    words = ["dataset=arrays", f"dataset.path={own}", "model=torch", f"model.path={net}:net"]
+    words += ["partitioner=file", f"partitioner.path={who}", "algorithm=fedavg", "dp=cdp"]
+    for seed, change in enumerate(
+        (
+            lambda: np.savez(own, features=2 * rows, **arrays),
+            lambda: np.save(who, np.arange(12) % 2),
+            lambda: net.write_text(net.read_text() + "# other\n"),
+        )
+    ):
+        plan = make_plan(compose_config([*words, "rounds=1", f"seed={seed}"]))
+        change()
+        (outcome,) = execute([plan], RunStore(tmp_path / "store"))
+        assert outcome.status == "failed"
+        assert "has changed since the run was planned" in str(outcome.reason)
+
+
+def test_federations_are_kept_by_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = compose_config([*SMALL, "dp=cdp"])
+    plans = [make_plan(with_values(base, {"seed": seed})) for seed in range(5)]
+    monkeypatch.setattr(run_plan, "_federations", {})
+    monkeypatch.setattr(run_plan, "KEPT_BYTES", 3 * 8 * plans[0].info.records * 6)
+    kept = [run_plan.federation_of(plan) for plan in plans]
+    assert [*run_plan._federations.values()] == kept[2:]
 
 
 @pytest.mark.parametrize(("given", "bytes_"), [("4GiB", 4 * 2**30), ("null", 500 * 4096)])

@@ -23,3 +23,13 @@ def test_the_time_left_is_of_rounds_and_not_of_compiling(monkeypatch: pytest.Mon
         "runs: 21/71  accuracy 0.5",  # a first round says nothing
         "runs: 31/71  1.0/s  40 s left  accuracy 0.5",
     ]
+
+
+def test_a_display_that_nobody_reads_stops_no_run() -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    with Progress("runs", 2, stream=Closed()) as progress:
+        progress.say("news")
+        progress.advance(2)

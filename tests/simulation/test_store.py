@@ -319,6 +319,37 @@ def test_a_lock_keeps_a_second_process_out(tmp_path: Path) -> None:
         assert again
 
 
+def test_what_another_process_is_at_is_not_taken_for_left_over(store: RunStore) -> None:
+    left = store.partial / ID / "publish"
+    left.mkdir(parents=True)
+    with store.lock(ID):
+        store.forget_unfinished(ID)
+        assert left.exists()
+    store.forget_unfinished(ID)
+    assert not left.parent.exists()
+
+
+def test_a_removal_that_was_killed_stops_no_later_one(store: RunStore) -> None:
+    grave = store.partial / f"{ID}.removed"
+    grave.mkdir()
+    (grave / "metrics.csv").write_text("")
+    store.publish(ID, files())
+    store.remove(ID)
+    assert not grave.exists()
+    assert store.find(ID) is None
+
+
+def test_a_file_system_without_locks_is_one_line(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: Any) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(StoreError, match=r"cannot be locked .* set DPFL_OUTPUTS"), store.lock(ID):
+        pass
+
+
 def test_names_that_are_not_ids_are_not_runs(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     store.prepare()

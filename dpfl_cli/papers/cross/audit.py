@@ -101,8 +101,8 @@ audit = Artifact(
     "(Mahloujifar et al.) and by the best threshold (Clopper-Pearson).",
     source="dpfl audit; 20 clients of 4 records, 3 rounds, the synthetic problem in 10 dimensions",
     sizes=sized(
-        Size(1, 9, full=True),
-        Size(1, 9, full=True),
+        Size(1, 9, "every method under every trust model", full=True),
+        Size(1, 9, "every method under every trust model", full=True),
         smoke=Size(1, 1, "one method and trust model", full=True),
     ),
     runs=runs,

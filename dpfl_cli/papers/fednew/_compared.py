@@ -52,6 +52,7 @@ def compared(
     points: Points = search,
     level: Methods = RECORD_LEVEL,
     every: bool = True,
+    keep: int | None = None,
     **own: Any,
 ) -> Artifact:
     """A table or figure of methods, each at the best point of its grid; a figure has curves too.
@@ -61,8 +62,9 @@ def compared(
       notes_of_sizes: what is smaller than in the paper, at quick and paper.
       minutes: at quick and paper.
       part: of the paper's cells at scale=paper, where not all are run.
-      seeds: at quick and paper; where these are three, two cells of a grid go on to full size.
+      seeds: at quick and paper.
       every: the search is checked by all of DP-FedNew's grid, not by what it searches.
+      keep: the points of a grid that go on to full size; three, or two where there are three seeds.
       side: labels of the places.
       points, level: of a method's grid, and what it is, at record level or user level.
     """
@@ -109,7 +111,7 @@ def compared(
         measures=measures,
         show={"origin": "source"},
         best=[Best(over, "selection", note=CHOSEN)],
-        search=staged(whole, slow, 3 if seeds[1] > 3 else 2, beyond),
+        search=staged(whole, slow, keep or (3 if seeds[1] > 3 else 2), beyond),
         tables=list(_tables(side, grids, curves)),
         figures=[
             Figure("lines", "round", "curve", series="method", panels=[*side, "eps"])

@@ -46,21 +46,16 @@ FEDFC_STEPS = {
     "paper": (0.3, 1.0, 3.0, 10.0, 30.0),
 }
 WIDER_CLIP = 3.0  # where DP-FedNew's smallest dampings win, so does the largest of the clip norms
-# On narrow features, where clients do not differ, both DP-FedNew's smallest damping and the largest
-# steps beside it were the best of those above: both grids go on. (On wide ones they were too, in
-# fewer cells: the page of fig8 says in which.)
+# Where clients do not differ, DP-FedNew's smallest damping and the largest steps beside it were the
+# best of those above: both grids go on.
 LARGEST_STEPS, SMALLEST_DAMPINGS = (100.0, 300.0), (0.0003, 0.0001)
 
 
-def points(method: str, scale: Scale, preset: str, widest: bool = False) -> Iterator[Point]:
-    """The points of a method's grid at user level that are searched.
-
-    Args:
-      widest: the grids go on where both ends were the best.
-    """
+def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
+    """The points of a method's grid at user level that are searched."""
     adult, wider = preset == "adult", scale == "paper"
     differ = preset in ("federated_emnist", "synthetic")
-    steps = LARGEST_STEPS if wider and widest else ()
+    steps, smallest = (LARGEST_STEPS, SMALLEST_DAMPINGS) if wider and not differ else ((), ())
     clips = SMALL_CLIPS if wider or (adult and scale == "quick") else SMALL_CLIPS[1:]
     if method == "FGD":
         yield from grid(eta=(*SERVER_STEPS[scale], *steps), clip=clips)
@@ -77,10 +72,8 @@ def points(method: str, scale: Scale, preset: str, widest: bool = False) -> Iter
         if adult and scale == "quick":  # elsewhere the largest was the best nowhere
             penalties = (0.01, 0.1, 1.0)
         yield from grid(alpha=0.1, rho=penalties, clip=clips)
-        smallest = SMALLEST_DAMPINGS if widest else ()
         for damping in (0.01, 0.001, *smallest) if wider else ():
             yield from grid(alpha=damping, rho=damping, clip=(*clips, WIDER_CLIP))
 
 
-widest_points = partial(points, widest=True)
 at_user_level = partial(compared, points=points, level=USER_LEVEL)

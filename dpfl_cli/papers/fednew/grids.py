@@ -12,7 +12,7 @@ from dpfl_cli.papers.fednew._search import (
     Points,
     search,
 )
-from dpfl_cli.papers.fednew._user_search import widest_points as search_of_clients
+from dpfl_cli.papers.fednew._user_search import points as search_of_clients
 from dpfl_cli.papers.fednew.setting import equal, private
 from dpfl_cli.reproduction.api import (
     Artifact,

@@ -200,6 +200,7 @@ fig2 = compared(
     (1.5, 51),
     part="5 of 6 epsilons",
     seeds=(1, 3),
+    keep=3,
     epsilons=OF_DIFFERING,
     title="Test accuracy against rounds, record level, clients that differ",
     shows="On federated EMNIST each of 500 clients holds one class or two, and every one of 47 "

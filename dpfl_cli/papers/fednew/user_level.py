@@ -29,7 +29,7 @@ from dpfl_cli.papers.fednew._search import (
     Tasks,
     on,
 )
-from dpfl_cli.papers.fednew._user_search import at_user_level, widest_points
+from dpfl_cli.papers.fednew._user_search import at_user_level
 from dpfl_cli.papers.fednew.record_level import (
     READINGS,
     TESTED,
@@ -60,7 +60,6 @@ fig3 = at_user_level(
         "6 epsilons; a staged search",
     ),
     (1.1, 33),
-    points=widest_points,
     title="Test accuracy over rounds, narrow features, user level, 500 clients",
     shows="DP-FedNew beside DP-FedGD and DP-SCAFFOLD where a whole client is protected, on Adult "
     "and on 64 features of images, dealt at random to 500 clients, each method with the best point "
@@ -201,6 +200,7 @@ fig6 = at_user_level(
     (1.6, 58),
     part="3 of 4 epsilons",
     seeds=(1, 3),
+    keep=3,
     epsilons={"smoke": (1.0,), "quick": (1.0, 10.0), "paper": (1.0, 3.0, 10.0)},
     title="Test accuracy over rounds, user level, clients that differ (EMNIST: MNIST and "
     "Fashion-MNIST stand in)",
@@ -315,9 +315,7 @@ def beside_fedfc(
     )
 
 
-fig7 = beside_fedfc(
-    "Figure 7", "FN", "64 features", "narrow", (0.1, 17), OF_IMAGES, points=widest_points
-)
+fig7 = beside_fedfc("Figure 7", "FN", "64 features", "narrow", (0.1, 17), OF_IMAGES)
 fig8 = beside_fedfc(
     "Figure 8",
     "FN_FC",
@@ -326,7 +324,6 @@ fig8 = beside_fedfc(
     (1.4, 67),
     OF_WIDE_IMAGES,
     "three seeds; a staged search",
-    every=False,
     part="2 of 6 epsilons",
     seeds=(1, 3),
     epsilons={**OF_WIDE, "paper": (0.5, 10.0)},
