@@ -1,4 +1,4 @@
-"""Table 4: more clients with as many records each (section 5.2)."""
+"""Table 4: more clients with as many records each (appendix E.2)."""
 
 import itertools
 

@@ -118,7 +118,7 @@ def _falls(trust: str, text: str) -> Claim:
     return Claim(f"c5_{trust}", text, "appendix G.2, Figure 3 (left)", judge, "holds")
 
 
-@claim("section 3, equations 6 and 7", "holds", invariant=True)
+@claim("section 3, equations 6 and 7; appendix D.2, equation 8", "holds", invariant=True)
 def c5_floor(rows: Rows) -> Comparisons:
     """DP-FedEXP's step is never below 1, in any round of any seed"""
     for lowest in rows.each("lowest", method="FedEXP", dp=TRUSTS):

@@ -97,7 +97,8 @@ SLOWER = {"the final accuracy of DP-SCAFFOLD alone": {"others": OTHERS[1:]}}
 
 @claim(
     "section 6.6, Figure 4",
-    note="at steps of 5 rounds; depends on the step that DP-FedGD may take, here the best of its "
+    note="of all data, where the paper says so of the first two plots of Figure 4; at steps of 5 "
+    "rounds; depends on the step that DP-FedGD may take, here the best of its "
     "grid",
     readings={**SLOWER, "within half of it": {"share": 0.5, "text": "within half"}},
 )
@@ -115,7 +116,7 @@ def time(
 
 @claim(
     "section 6.6, Figure 4",
-    note="depends on the step that DP-FedGD may take",
+    note="of all data, as above; depends on the step that DP-FedGD may take",
     readings={**SLOWER, "before round 35, half of all": {"before": 35}},
 )
 def rounds(rows: Rows, before: int = 15, others: Sequence[str] = OTHERS) -> Comparisons:

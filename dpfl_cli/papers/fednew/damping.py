@@ -200,8 +200,9 @@ def pairs_of(
                 "top_three",
                 "the three best pairs are within two points of one another, at every round and "
                 "number of clients",
-                f"Table {number}",
+                "ours",
                 first_three(2),
+                note=f"of the pairs that Table {number} shows, whose text is lost",
                 readings={
                     "within five points": first_three(5),
                     "from round 10 on": first_three(2, ROUNDS[1:]),

@@ -295,7 +295,7 @@ fig10 = compared(
         no_worse(
             "FN_FC",
             "captions of Tables 9 to 11",
-            "in the paper's Tables 10 and 11 it is up to 1.7 and 2.4 behind with 500 clients",
+            "in the paper's Tables 10 and 11 it is up to 2.0 and 2.4 behind with 500 clients",
         )
     ],
     notes=[FEATURES, OURS],
