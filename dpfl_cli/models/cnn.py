@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SMALLEST = 13  # side of an image, of which two convolutions and poolings leave something
 EVALUATED = 256  # test records that the kernel takes as one client
+KERNELS = {"network", "inputs", "losses", "scores"}  # what the kernel knows as they are here
 
 
 class CnnSettings(Settings):
@@ -129,8 +130,12 @@ class CnnObjective(ImageInputs, Network):
         return {"accuracy": 100.0 * right, "test_loss": loss}
 
     def _kernel(self) -> CnnKernel | None:
-        """The compiled kernel, where it applies: float32, and numba works."""
-        return compiled_kernel(self.shape) if self.dtype == torch.float32 else None
+        """The compiled kernel, where it applies: float32, numba works, and no subclass says
+        otherwise what the kernel computes.
+        """
+        kinds = type(self).__mro__
+        own = any(KERNELS & vars(kind).keys() for kind in kinds[: kinds.index(CnnObjective)])
+        return None if own or self.dtype != torch.float32 else compiled_kernel(self.shape)
 
     def _computed(self, kernel: CnnKernel, mode: int, start: Tensor, *numbers: Any) -> ClientValues:
         """[R, M, d] what the kernel makes of the clients' records; `numbers` as it takes them."""

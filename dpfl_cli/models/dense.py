@@ -139,10 +139,9 @@ class Dense(Objective):
         for a client without records.
         """
         values = opened(parameters)
-        if batch is None:
-            return client_values(self._means(values, None, None))
-        free = values.new_full((self.runs,), torch.inf)
-        means = self._means(values, free, batch) + self.regulariser_gradient(values)
+        means = self._means(values, None, batch)
+        if batch is not None:  # whose gradients are without it
+            means += self.regulariser_gradient(values)
         return client_values(means)
 
     def clipped_gradient(
@@ -234,8 +233,8 @@ class Dense(Objective):
     # In torch; a subclass may compute the same otherwise.
 
     def _means(self, values: Tensor, limit: Tensor | None, batch: Tensor | None) -> Tensor:
-        """[R, M, d] mean gradients with the regulariser, or with clip norms [R] mean clipped
-        gradients, at [R, M, d].
+        """[R, M, d] mean gradients, of all records with the regulariser, or with clip norms [R]
+        mean clipped gradients, at [R, M, d].
         """
         result = torch.zeros_like(values, memory_format=torch.contiguous_format)
         for block in self._blocks(batch):
@@ -251,7 +250,7 @@ class Dense(Objective):
                     shares = bounded_shares(part.weights, norms, own)
                 passes.collect(shares)
             block.put(result, passes.gradient())
-        if limit is None:
+        if limit is None and batch is None:
             result += (self.records > 0).unsqueeze(-1) * self.regulariser_gradient(values)
         return result
 

@@ -18,7 +18,7 @@ References:
 
 import math
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,9 +27,9 @@ from torch import Tensor
 
 from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.federation import DatasetInfo
+from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.models.losses import Logistic
-from dpfl_cli.models.objective import misfit
+from dpfl_cli.models.objective import Objective, misfit
 from dpfl_cli.models.optimum import LogisticProblem, minimiser, smoothness
 from dpfl_cli.models.passes import Layer
 from dpfl_cli.models.prox import PenaltySettings, penalty_of
@@ -145,6 +145,11 @@ class LogisticRegression(SecondOrder):
         (loss,) = self._scores(self._pool, model, self.loss.values)
         smooth = loss + self.l2 / 2 * model.square().sum(dim=-1)
         return smooth + penalty_of(self.settings).value(model)
+
+    def among(self, federations: list[Federation], index: np.ndarray) -> Objective:
+        other: Any = super().among(federations, index)
+        other.l2 = self.l2  # of all clients, also where it follows from their records
+        return other
 
     @cached_property
     def l2(self) -> Tensor:

@@ -283,7 +283,12 @@ class Network(Objective):
             own = {name: value.requires_grad_() for name, value in self._named(values).items()}
             with torch.enable_grad():
                 losses = self.losses(functional_call(self.module, own, (inputs,)), targets)
-                parts = torch.autograd.grad(losses.sum() * share, list(own.values()))
+                parts = torch.autograd.grad(  # zeros of what a module's forward pass does not use
+                    losses.sum() * share,
+                    list(own.values()),
+                    allow_unused=True,
+                    materialize_grads=True,
+                )
             out += torch.cat([part.flatten() for part in parts])
 
     def _record_gradients(

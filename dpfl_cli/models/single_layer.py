@@ -61,7 +61,7 @@ class SingleLayer(Dense):
         if kernel is None:
             return super()._means(values, limit, batch)
         drawn = None if batch is None else batch.unsqueeze(2)
-        l2 = self.l2 if limit is None else None
+        l2 = self.l2 if limit is None and batch is None else None
         return kernel.compute(self._layouts(self.dtype), values, batch=drawn, limits=limit, l2=l2)
 
     def local_descent(

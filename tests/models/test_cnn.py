@@ -40,7 +40,22 @@ class PlainDouble(Plain):
     dtype = torch.float64
 
 
+class Smoothed(CnnObjective):
+    def losses(self, outputs, targets):
+        return functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.5)
+
+
 KINDS = [CnnObjective, PlainDouble]
+
+
+def test_a_loss_of_a_subclass_is_computed_whatever_the_kernel_knows() -> None:
+    fed = federation([5, 7])
+    own, usual = (kind(SMALL, [fed], np.array([0])) for kind in (Smoothed, CnnObjective))
+    at = own.initial(Streams([0])).unsqueeze(1).expand(1, 2, -1)
+    whole = opened(own.gradient(at))
+    batch = torch.arange(5).expand(1, 2, 5)  # all that the first client holds
+    torch.testing.assert_close(whole[:, 0], opened(own.gradient(at, batch))[:, 0])
+    assert not torch.allclose(whole, opened(usual.gradient(at)), rtol=1e-3)
 
 
 def federation(

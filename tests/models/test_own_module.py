@@ -94,6 +94,14 @@ class Asks(nn.Linear):
     def __init__(self, width):
         super().__init__(5, width)
 
+class Spare(Base):
+    def __init__(self):
+        super().__init__()
+        self.spare = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.layer(x)
+
 def frozen():
     return nn.Linear(5, 3).requires_grad_(False)
 
@@ -153,6 +161,16 @@ def test_its_gradients_are_those_of_pytorch(path: str, classes: int | None) -> N
     for found in (own.gradient(everywhere), own.clipped_gradient(everywhere, free).values):
         torch.testing.assert_close(opened(found).double(), expected, rtol=0, atol=rounding)
     assert ("accuracy" in own.metrics(start)) == bool(classes)
+
+
+def test_what_a_forward_pass_does_not_use_has_a_gradient_of_zero(path: str) -> None:
+    own = objective(path, "Spare", 3)
+    start = own.initial(Streams([1])).unsqueeze(1).expand(1, 3, -1)
+    whole = opened(own.gradient(start))
+    free = torch.full((1,), 1e6, dtype=torch.float64)
+    torch.testing.assert_close(whole, opened(own.clipped_gradient(start, free).values).float())
+    assert whole[..., :18].abs().sum() > 0
+    assert not whole[..., 18:].any()
 
 
 def test_it_begins_as_its_layers_draw_by_the_runs_seed(path: str) -> None:

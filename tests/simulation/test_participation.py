@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from dpfl_cli.algorithms.scaffold import Scaffold
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, DpflError, PrivacyError
 from dpfl_cli.config.identity import content_id, identity_of, stored_config
+from dpfl_cli.data.federation import Federation, Partition
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.privacy import cohorts
 from dpfl_cli.privacy.bounded import clip
@@ -27,6 +29,7 @@ from dpfl_cli.simulation.run_plan import Plan, federation_of
 from dpfl_cli.simulation.stack import Stack
 
 CLIENTS, SIZE, D = 30, 6, 5
+LIBSVM = Path(__file__).parent.parent / "data" / "small.libsvm"
 SMALL = [f"dataset.clients={CLIENTS}", f"dataset.dimension={D}", "rounds=5", "dp=cdp"]
 QUICK = ["accountant=rdp", "mechanism.noise_multiplier=1.0"]
 LAWS = {
@@ -157,6 +160,18 @@ def test_an_empty_cohort_is_noise_that_is_charged() -> None:
     assert member.state.server["model"].numpy() == pytest.approx(expected, rel=1e-9)
     assert member.ledger.entries[0].rounds == (1, 2, 3)
     assert privacy_report(plan, member.ledger)["epsilon"] > 0
+
+
+def test_a_regulariser_that_follows_from_the_records_is_that_of_all_clients() -> None:
+    words = ["dataset=libsvm", f"dataset.path={LIBSVM}", "model=logistic", "model.condition=10"]
+    words += ["partitioner.clients=6", *LAWS["poisson"], "participation.cohort=2", "dp=cdp"]
+    plan = make_plan(compose_config([*words, "algorithm=fedavg", "rounds=2"]))
+    federation = federation_of(plan)
+    whole = plan.model.target(plan.model.settings, [federation], np.array([0]))
+    assert whole.l2.item() > 0
+    for few in (np.arange(0), np.arange(3), np.arange(10, 20)):
+        drawn_ones = Federation(federation.dataset, Partition.from_lists([few]))
+        assert torch.equal(whole.among([drawn_ones], np.array([0])).l2, whole.l2)
 
 
 @pytest.mark.parametrize("clients", [1, CLIENTS])
