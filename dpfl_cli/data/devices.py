@@ -44,7 +44,7 @@ def free_memory(device: torch.device | str) -> int:
         return torch.cuda.mem_get_info(device)[0]
     memory = Path("/proc/meminfo")
     if memory.exists() and (found := re.search(r"MemAvailable: +(\d+) kB", memory.read_text())):
-        return min(1024 * int(found[1]), *_left_to_groups())
+        return min([1024 * int(found[1]), *_left_to_groups()])
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -93,9 +93,9 @@ def epoch(
     widths, parts = held.max(axis=1), int(held.min()) // size
     most, draws = int(widths.max()), torch.empty(0)
     for width in np.unique(widths)[::-1].tolist():  # a run's own, whoever is stacked with it
-        own = streams.uniform(stream, numbers, held.shape[1], width, device=device)
-        mine = on_device(widths == width, own.device).reshape(-1, 1, 1)
-        draws = torch.where(mine, pad(own, (0, most - width)), draws) if draws.numel() else own
+        part = streams.uniform(stream, numbers, held.shape[1], width, device=device)
+        mine = on_device(widths == width, part.device).reshape(-1, 1, 1)
+        draws = torch.where(mine, pad(part, (0, most - width)), draws) if draws.numel() else part
     absent = torch.arange(most) >= torch.from_numpy(held).unsqueeze(-1)
     order = draws.masked_fill(on_device(absent, device), 2.0).argsort(dim=-1)[..., : parts * size]
     # ascending within a part, as subsets are

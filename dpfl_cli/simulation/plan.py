@@ -78,7 +78,9 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
     """
     load_components()
     try:
-        return _planned(config)
+        plan = _planned(config)
+        _ = plan.id  # of a user's files as they are now: `check_unchanged`
+        return plan
     except DpflError:
         raise
     except Exception as error:

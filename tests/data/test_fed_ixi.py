@@ -42,7 +42,7 @@ def test_slope_and_intercept_apply_unless_the_slope_is_zero(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("place", "form", "value", "said"),
     [
-        (344, "4s", b"xxxx", "file type"),
+        (344, "4s", b"xxxx", "magic string"),
         (40, "<h", 2, "not that of one 3-D volume"),
         (42, "<h", -1, "not a NIfTI-1 volume"),
         (40, "<5h", (4, 2, 1, 2, 2), "not that of one 3-D volume"),

@@ -308,7 +308,7 @@ def test_what_is_found_under_other_readings_stands_beside_the_verdict(rows: Rows
     assert verdict == dataclasses.replace(plain, readings=found)  # the rest does not depend
     assert {under: one["finding"] for under, one in found.items()} == {
         "more than a million": "fails",
-        "another clip norm": "holds",
+        "another clip norm": "undecided",  # by its own spread, which is not that of the claim's
         "at another size": "not run at this size",
     }
     pooled_with_its_own = {
@@ -763,7 +763,8 @@ def test_the_index_counts_the_cells_of_all_pages(published: Path) -> None:
     total = "2 of 4 cells within the paper's spread; 3 of 11 within 5 % of its number"
     before = "1 of 2 cells within the paper's spread; 1 of 6 within 5 % of its number"
     index = index_md(published)
-    assert f"Numbers beside the paper's, at its size: {total}. Before, of artifacts" in index
+    assert f"Numbers beside the paper's, at its size: {total}; on pages of stand-ins" in index
+    assert "count among these: 0 of 0 cells within the paper's spread; 0 of 0 within" in index
     assert f" that are here at two sizes: {before}.\n" in index
     assert f"| {said.format(3, 7)} | (1 of 6) |" in index
     assert f"| {said.format(0, 4)} | – |" in index

@@ -219,11 +219,14 @@ def test_a_ratio_lends_no_spread_to_what_it_is_of() -> None:
 
 def test_as_many_seeds_as_decide_it_with_the_freedom_that_there_is() -> None:
     gaps = np.array([0.5, -2.0, 2.8])
-    alone = above(sample(gaps), 0.0)
-    others = [above(sample(9 + np.roll(gaps + k / 50 * gaps**2, k)), 0.0) for k in range(1, 8)]
+    alone, *others = (above(sample(9 * k + np.roll(gaps, k)), 9.0 * k) for k in range(3))
     few, many = (judged([alone], pooled(some))[1][0] for some in ([alone], [alone, *others]))
-    assert many.freedom > few.freedom
-    assert int(many.reason.split()[0]) <= int(few.reason.split()[0])
+    assert (few.freedom, many.freedom) == (2, 6)  # of one variance
+    needed = [int(one.reason.split()[0]) for one in (few, many)]
+    assert needed[1] <= needed[0]
+    n, spread = needed[1], gaps.std(ddof=1)
+    assert stats.t.ppf(0.975, 3 * (n - 1)) * spread / math.sqrt(n) < gaps.mean()
+    assert stats.t.ppf(0.975, 3 * (n - 2)) * spread / math.sqrt(n - 1) >= gaps.mean()
 
 
 def test_exact_quantities_have_no_interval() -> None:
