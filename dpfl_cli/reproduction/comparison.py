@@ -7,7 +7,7 @@ accuracy), or in its own units where a margin is given. `verdict` judges them.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -103,7 +103,6 @@ class Comparison:
       differences: one a seed; empty for "each" and "exact".
       truths: one a seed for "each", one for "exact"; of a seed that tests nothing, why.
       group: whose variances are pooled where they are comparable.
-      cells: what tells the one or two cells from others whose noise is in the differences.
     """
 
     text: str
@@ -112,7 +111,6 @@ class Comparison:
     margin: float = 0.0
     scale: str = "linear"
     group: tuple[str, ...] = ()
-    cells: frozenset[Hashable] = frozenset()
     truths: tuple[bool | str, ...] = ()
 
 
@@ -211,15 +209,13 @@ def _compared(
     first, second = (values.to_numpy(float) for values in _paired(one, two))
     if scale == "log" and not (np.all(first > 0) and np.all(second > 0)):
         scale = "linear"
-    first, second = _on(scale, first), _on(scale, second)
     with np.errstate(invalid="ignore"):
-        gaps = first - second
+        gaps = _on(scale, first) - _on(scale, second)
     if one.exact and two.exact:
         gap = float(gaps[0])
         return exact(gap > margin if kind == "above" else abs(gap) < margin, text)
     form = "pair" if isinstance(high, Sample) and isinstance(low, Sample) else "constant"
-    group = known.measure, scale, form
-    return Comparison(text, kind, gaps, margin, scale, group, _noise(first) ^ _noise(second))
+    return Comparison(text, kind, gaps, margin, scale, (known.measure, scale, form))
 
 
 def _on(scale: str, values: np.ndarray) -> np.ndarray:
@@ -229,16 +225,3 @@ def _on(scale: str, values: np.ndarray) -> np.ndarray:
         share = np.clip(values / 100, 1e-4, 1 - 1e-4)
         return np.where(np.isfinite(values), np.log(share / (1 - share)), values)
     return values
-
-
-def _noise(values: np.ndarray) -> frozenset[Hashable]:
-    """Equal for cells whose numbers are the same but for a constant and their sign, to rounding;
-    empty where there is no noise.
-    """
-    if not np.all(np.isfinite(values)):
-        return frozenset()
-    apart = values - values.mean()
-    largest = apart[np.abs(apart).argmax()]
-    if abs(largest) <= 1e-9 * np.abs(values).max():
-        return frozenset()
-    return frozenset([(f"{abs(largest):.3g}", *np.round(apart / largest, 3).tolist())])

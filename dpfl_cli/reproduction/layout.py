@@ -25,8 +25,8 @@ EDGE = " (edge)"  # beside a chosen cell on the edge of its grid
 POOLING = (
     "An interval's variance is pooled over the comparisons of one measure where Bartlett's test "
     f"at {100 * EQUAL_VARIANCES:.0f} % does not tell their spreads apart; elsewhere it is the "
-    "comparison's own (`freedom` in claims.json: degrees of freedom, to which comparisons that "
-    "follow from others add none). Logs are natural ones."
+    "comparison's own (`freedom` in claims.json: degrees of freedom, fewer where comparisons are "
+    "correlated over seeds). Logs are natural ones."
 )
 TableCell = dict[str, Any]
 

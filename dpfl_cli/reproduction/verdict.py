@@ -97,15 +97,14 @@ def _plain(value: float) -> float | str:
 def pooled(comparisons: Iterable[Comparison]) -> Variances:
     """Group -> variance of one seed's difference, and its degrees of freedom; only of groups of
     whose spreads Bartlett's test at `EQUAL_VARIANCES` finds no difference. Comparisons of the same
-    cells with other margins, on either side, count once, and those that follow from others (all
-    pairs of k cells from k - 1 of them) add no freedom.
+    numbers with other margins, on either side, count once.
     """
     from scipy.stats import bartlett  # importing it takes a third of a second
 
     groups: dict[tuple[str, ...], dict[object, Comparison]] = defaultdict(dict)
     for one in comparisons:
         if len(one.differences) > 1 and np.all(np.isfinite(one.differences)):
-            groups[one.group].setdefault(one.cells or object(), one)
+            groups[one.group].setdefault(_spread(one), one)
     found = {}
     for group, distinct in groups.items():
         members = [*distinct.values()]
@@ -118,20 +117,37 @@ def pooled(comparisons: Iterable[Comparison]) -> Variances:
                 or bartlett(*(one.differences for one in members)).pvalue > EQUAL_VARIANCES
             )
         if alike:
-            found[group] = variance, int(freedoms.mean() * _independent(members))
+            found[group] = variance, int(_freedom(members))
     return found
 
 
-def _independent(members: Sequence[Comparison]) -> int:
-    """How many of the comparisons do not follow from others: the rank of their cells' signs."""
-    places = {
-        cell: place for place, cell in enumerate({cell for one in members for cell in one.cells})
-    }
-    signs = np.zeros((len(members), len(places)))
-    for row, one in zip(signs, members, strict=True):
-        row[[places[cell] for cell in one.cells]] = [1, -1][: len(one.cells)]
-    noiseless = sum(not one.cells for one in members)
-    return noiseless + int(np.linalg.matrix_rank(signs)) if places else noiseless
+def _freedom(members: Sequence[Comparison]) -> float:
+    """Degrees of freedom of the mean of k variances over n seeds: k^2 (n - 1) / sum_ij rho_ij^2
+    (Satterthwaite 1946), for cells that share seeds, data or a rival are correlated. A squared
+    correlation of n seeds is too large by chance, 1 / (n - 1) on average where there is none, of
+    which an estimate without bias is made; their sum is taken to be at least that of none.
+    """
+    found = 0.0
+    for n in {len(one.differences) for one in members}:
+        apart = np.array([one.differences for one in members if len(one.differences) == n])
+        apart -= apart.mean(axis=1, keepdims=True)
+        sizes = np.linalg.norm(apart, axis=1, keepdims=True)
+        unit = np.divide(apart, sizes, out=np.zeros_like(apart), where=sizes > 0)
+        k, squares = len(apart), float(((unit @ unit.T) ** 2).sum()) - len(apart)
+        shared = ((n - 1) * squares - k * (k - 1)) / (n - 2) if n > 2 else k * (k - 1)
+        found += k * k * (n - 1) / (k + max(shared, 0.0))
+    return found
+
+
+def _spread(one: Comparison) -> object:
+    """Equal for comparisons whose differences are the same but for a constant and their sign, to
+    rounding.
+    """
+    apart = one.differences - one.differences.mean()
+    largest = apart[np.abs(apart).argmax()]
+    if abs(largest) <= 1e-9 * np.abs(one.differences).max(initial=0):
+        return id(one)  # no spread at all, of which nothing tells whether it is the same cell's
+    return f"{abs(largest):.6g}", *np.round(apart / largest, 6).tolist()
 
 
 def _own(one: Comparison) -> tuple[float, int]:
