@@ -23,6 +23,7 @@ from torch import Tensor
 
 from dpfl_cli.data.federation import Federation
 from dpfl_cli.models.prox import L1Box, Penalty
+from dpfl_cli.models.records import one_thread
 
 logger = logging.getLogger("dpfl")
 
@@ -109,8 +110,9 @@ def minimiser(problem: LogisticProblem) -> Tensor | None:
 
 def solve(problem: LogisticProblem) -> Tensor | None:
     """[d] x*, computed; None where the tolerance is not reached."""
-    x = _newton(problem) if problem.penalty == L1Box() else _proximal(problem)
-    return x if problem.residual(x) <= TOLERANCE else None
+    with one_thread():
+        x = _newton(problem) if problem.penalty == L1Box() else _proximal(problem)
+        return x if problem.residual(x) <= TOLERANCE else None
 
 
 def _newton(problem: LogisticProblem) -> Tensor:
@@ -155,8 +157,9 @@ def _proximal(problem: LogisticProblem) -> Tensor:
 def largest_curvature(features: Tensor, weights: Tensor) -> float:
     """lambda_max(sum_j w_j a_j a_j^T) / 4, for 1/4 is the largest curvature of ln(1 + exp(-z))."""
     scaled = features * weights.sqrt().unsqueeze(-1)
-    gram = scaled.T @ scaled if len(scaled) > scaled.shape[1] else scaled @ scaled.T
-    return float(torch.linalg.eigvalsh(gram)[-1]) / 4 if len(gram) else 0.0
+    with one_thread():  # what regularisers follow from
+        gram = scaled.T @ scaled if len(scaled) > scaled.shape[1] else scaled @ scaled.T
+        return float(torch.linalg.eigvalsh(gram)[-1]) / 4 if len(gram) else 0.0
 
 
 def smoothness(federation: Federation, l2: float) -> np.ndarray:

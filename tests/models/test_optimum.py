@@ -12,7 +12,13 @@ from torch import Tensor
 
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.models import optimum
-from dpfl_cli.models.optimum import LogisticProblem, minimiser, smoothness, solve
+from dpfl_cli.models.optimum import (
+    LogisticProblem,
+    largest_curvature,
+    minimiser,
+    smoothness,
+    solve,
+)
 from dpfl_cli.models.prox import Ball, L1Box, Penalty
 
 PENALTIES = [L1Box(), L1Box(0.02, 0.6), L1Box(0.0, 0.4), Ball(0.7)]
@@ -163,3 +169,13 @@ def test_smoothness_bounds_the_curvature_and_is_reached() -> None:
 
         hessian = torch.autograd.functional.hessian(loss, torch.zeros(4).double())
         assert found[client] == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-12)
+
+
+def test_what_regularisers_follow_from_does_not_depend_on_threads() -> None:
+    features = torch.randn(4000, 112, generator=torch.Generator().manual_seed(0)).double()
+    before, found = torch.get_num_threads(), set()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        found.add(largest_curvature(features, torch.full((4000,), 1 / 4000).double()))
+    torch.set_num_threads(before)
+    assert len(found) == 1
