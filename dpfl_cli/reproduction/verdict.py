@@ -40,7 +40,8 @@ FAILS: Finding = "fails"
 UNDECIDED: Finding = "undecided"
 
 
-Variances = dict[tuple[str, ...], tuple[float, int]]  # of one seed's difference, with its freedom
+# of one seed's difference, with its freedom, by group and number of seeds
+Variances = dict[tuple[object, ...], tuple[float, int]]
 
 
 @dataclass(frozen=True)
@@ -95,21 +96,20 @@ def _plain(value: float) -> float | str:
 
 
 def pooled(comparisons: Iterable[Comparison]) -> Variances:
-    """Group -> variance of one seed's difference, and its degrees of freedom; only of groups of
-    whose spreads Bartlett's test at `EQUAL_VARIANCES` finds no difference. Comparisons of the same
-    numbers with other margins, on either side, count once.
+    """Group and number of seeds -> variance of one seed's difference, and its degrees of freedom;
+    only of those of whose spreads Bartlett's test at `EQUAL_VARIANCES` finds no difference.
+    Comparisons of the same numbers with other margins, on either side, count once.
     """
     from scipy.stats import bartlett  # importing it takes a third of a second
 
-    groups: dict[tuple[str, ...], dict[object, Comparison]] = defaultdict(dict)
+    groups: dict[tuple[object, ...], dict[object, Comparison]] = defaultdict(dict)
     for one in comparisons:
         if len(one.differences) > 1 and np.all(np.isfinite(one.differences)):
-            groups[one.group].setdefault(_spread(one), one)
+            groups[_pool(one)].setdefault(_spread(one), one)
     found = {}
     for group, distinct in groups.items():
         members = [*distinct.values()]
-        variances, freedoms = np.array([_own(one) for one in members]).T
-        variance = float(variances @ freedoms / freedoms.sum())
+        variance = float(np.mean([_own(one)[0] for one in members]))
         with np.errstate(divide="ignore"):  # one without any spread is like none that has some
             alike = (
                 len(members) == 1
@@ -117,7 +117,7 @@ def pooled(comparisons: Iterable[Comparison]) -> Variances:
                 or bartlett(*(one.differences for one in members)).pvalue > EQUAL_VARIANCES
             )
         if alike:
-            found[group] = variance, int(_freedom(members))
+            found[group] = variance, math.floor(_freedom(members) + 1e-9)
     return found
 
 
@@ -127,16 +127,17 @@ def _freedom(members: Sequence[Comparison]) -> float:
     correlation of n seeds is too large by chance, 1 / (n - 1) on average where there is none, of
     which an estimate without bias is made; their sum is taken to be at least that of none.
     """
-    found = 0.0
-    for n in {len(one.differences) for one in members}:
-        apart = np.array([one.differences for one in members if len(one.differences) == n])
-        apart -= apart.mean(axis=1, keepdims=True)
-        sizes = np.linalg.norm(apart, axis=1, keepdims=True)
-        unit = np.divide(apart, sizes, out=np.zeros_like(apart), where=sizes > 0)
-        k, squares = len(apart), float(((unit @ unit.T) ** 2).sum()) - len(apart)
-        shared = ((n - 1) * squares - k * (k - 1)) / (n - 2) if n > 2 else k * (k - 1)
-        found += k * k * (n - 1) / (k + max(shared, 0.0))
-    return found
+    apart = np.array([one.differences for one in members])
+    apart -= apart.mean(axis=1, keepdims=True)
+    sizes = np.linalg.norm(apart, axis=1, keepdims=True)
+    unit = np.divide(apart, sizes, out=np.zeros_like(apart), where=sizes > 0)
+    (k, n), squares = apart.shape, float(((unit @ unit.T) ** 2).sum()) - len(apart)
+    shared = ((n - 1) * squares - k * (k - 1)) / (n - 2) if n > 2 else k * (k - 1)
+    return k * k * (n - 1) / (k + max(shared, 0.0))
+
+
+def _pool(one: Comparison) -> tuple[object, ...]:
+    return *one.group, len(one.differences)
 
 
 def _spread(one: Comparison) -> object:
@@ -200,7 +201,7 @@ def _judged(one: Comparison, variances: Variances) -> Judged:
     mean = float(np.mean(gaps)) if n else math.nan
     if n < FEWEST:
         return Judged(one, UNDECIDED, mean, seeds=n, reason=f"{n} of at least {FEWEST} seeds")
-    variance, freedom = variances.get(one.group) or _own(one)
+    variance, freedom = variances.get(_pool(one)) or _own(one)
     error = math.sqrt(variance / n)
     reach = _quantile(freedom) * error
     low, high = mean - reach, mean + reach

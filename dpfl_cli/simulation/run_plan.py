@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -37,6 +38,7 @@ SEEDED = (
 SECRET = "noise that is not reproducible, by a generator (SFC64) that is not cryptographic"
 KEPT, KEPT_BYTES = 64, 2 << 30  # federations, and what their records may take
 _federations: dict[str, Federation] = {}  # by `Plan.dealt`
+_alive: WeakValueDictionary[str, Federation] = WeakValueDictionary()  # those too that runs hold
 _fewest: dict[str, int] = {}  # records of the client with the fewest, the same
 
 
@@ -122,7 +124,8 @@ class Plan:
     @property
     def dealt(self) -> str:
         """What its data, and how they are dealt, follow from."""
-        return canonical_json([self.identity["dataset"], self.partitioner.identity(), self.seed])
+        parts = [self.identity["dataset"], self.identity.get("partitioner", {}), self.seed]
+        return canonical_json(parts)
 
     @property
     def label(self) -> str:
@@ -241,9 +244,10 @@ def federation_of(plan: Plan) -> Federation:
     Runs whose seeds change neither data nor partition get the same object, so that stacked they
     share features in products.
     """
-    check_unchanged(plan, "partitioner")
     key = plan.dealt
-    if key not in _federations:
+    made = _alive.get(key)
+    if made is None:
+        check_unchanged(plan, "partitioner")
         data, partitioner = plan.dataset, plan.partitioner
         dataset = data.target.load(data.settings, plan.seed)
         if dataset.info.sha256 != plan.info.sha256:
@@ -251,10 +255,10 @@ def federation_of(plan: Plan) -> Federation:
         partition = partitioner.target.partition(partitioner.settings, dataset, plan.seed)
         made = Federation(dataset, partition)
         made = next((known for known in _federations.values() if _same(known, made)), made)
-        _federations[key] = made
+        _federations[key] = _alive[key] = made
         while len(_federations) > KEPT or (len(_federations) > 1 and _kept_bytes() > KEPT_BYTES):
             del _federations[next(iter(_federations))]
-    return _federations[key]
+    return made
 
 
 def _kept_bytes() -> int:

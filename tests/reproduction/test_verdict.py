@@ -211,6 +211,20 @@ def test_comparisons_that_follow_from_others_add_no_freedom() -> None:
     assert freedom == 8
 
 
+@given(st.lists(st.floats(-5, 5), min_size=3, max_size=12, unique=True), st.integers(1, 4))
+def test_one_comparison_and_its_copies_have_its_own_freedom(values: list, copies: int) -> None:
+    apart = np.array(values)
+    many = [above(sample(apart * (1 + k)), 0.0) for k in range(copies)]
+    assert {freedom for _, freedom in pooled(many[:1]).values()} == {len(values) - 1}
+    for _, freedom in pooled(many).values():  # where their spreads are alike
+        assert freedom == len(values) - 1
+
+
+def test_comparisons_of_other_numbers_of_seeds_are_pooled_apart() -> None:
+    few, many = above(sample([1.0, 2.0, 4.0]), 0.0), above(sample([1.0, 2.0, 4.0, 3.0]), 0.0)
+    assert [freedom for _, freedom in pooled([few, many]).values()] == [2, 3]
+
+
 @pytest.mark.parametrize("seeds", [3, 5])
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9, 1.0])
 def test_cells_that_share_their_noise_do_not_pass_for_many(correlation: float, seeds: int) -> None:
@@ -288,7 +302,7 @@ def test_cells_of_unlike_noise_do_not_lend_their_spread(
         many = [Comparison("", "above", one) for one in values]
         found += judged(many[:1], pooled(many))[0] == HOLDS
         together = np.mean([np.var(one, ddof=1) for one in values]), 4 * len(values)
-        blind += judged(many[:1], {many[0].group: together})[0] == HOLDS
+        blind += judged(many[:1], {(*many[0].group, 5): together})[0] == HOLDS
     assert found / cases <= at_most
     assert len(set(spreads)) == 1 or blind > 1.4 * found
 
@@ -300,8 +314,8 @@ def test_cells_of_like_noise_are_pooled_over_a_measure() -> None:
     assert (variance, freedom) == (pytest.approx(np.mean(spreads)), 4)  # not correlated
     assert len(pooled([one, two, above(sample([4.2, 3.9, 3.9], measure="n"), 0.0)])) == 2
     other_side = below(sample([1.0, 1.1, 0.9]), 7.0)  # the same cell's, and no more freedom
-    assert pooled([one, other_side, two]) == {one.group: (variance, 4)}
+    assert pooled([one, other_side, two]) == {(*one.group, 3): (variance, 4)}
     noisy, flat = above(sample([9.0, 0.0, -5.0]), 0.0), above(sample([1.0, 1.0, 1.0]), 0.0)
     assert pooled([one, noisy]) == pooled([one, flat]) == {}
-    assert pooled([flat]) == {flat.group: (0.0, 2)}
+    assert pooled([flat]) == {(*flat.group, 3): (0.0, 2)}
     assert stats.bartlett([1.0, 1.1, 0.9], [9, 0, -5]).pvalue < EQUAL_VARIANCES

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -177,6 +178,7 @@ def test_data_that_cannot_be_built_fail_their_run_alone(
         return original(settings, dataset, seed)
 
     run_plan._federations.clear()
+    run_plan._alive.clear()
     monkeypatch.setattr(Natural, "partition", staticmethod(failing))
     outcomes = execute(plans, RunStore(tmp_path))
     assert {(one.plan.seed, one.status) for one in outcomes} == {(0, "done"), (1, "failed")}
@@ -306,9 +308,11 @@ def test_federations_are_kept_by_what_they_take(monkeypatch: pytest.MonkeyPatch)
     base = compose_config([*SMALL, "dp=cdp"])
     plans = [make_plan(with_values(base, {"seed": seed})) for seed in range(5)]
     monkeypatch.setattr(run_plan, "_federations", {})
+    monkeypatch.setattr(run_plan, "_alive", WeakValueDictionary())
     monkeypatch.setattr(run_plan, "KEPT_BYTES", 3 * 8 * plans[0].info.records * 6)
-    kept = [run_plan.federation_of(plan) for plan in plans]
-    assert [*run_plan._federations.values()] == kept[2:]
+    held = [run_plan.federation_of(plan) for plan in plans]
+    assert [*run_plan._federations.values()] == held[2:]
+    assert run_plan.federation_of(plans[0]) is held[0]  # which a run holds
 
 
 @pytest.mark.parametrize(("given", "bytes_"), [("4GiB", 4 * 2**30), ("null", 500 * 4096)])
