@@ -96,6 +96,20 @@ def test_no_figure_is_wider_than_a_page_shows(kind: Any, panels: list[str], numb
     assert sum(title != "" for title in titles(canvas)) == number
 
 
+def test_a_legend_says_what_a_line_leaves_out() -> None:
+    values = {"zero": [1.0, 0.0, 0.1], "lost": [1.0, 2.0, math.inf], "whole": [3.0, 2.0, 1.0]}
+    cells = [
+        ({"method": method, "x": x}, (value, value))
+        for method, numbers in values.items()
+        for x, value in enumerate(numbers)
+    ]
+    for log, zero in (((), ""), (("y",), " (not above 0 where it is not drawn)")):
+        spec = Figure("lines", "x", "loss", series="method", log=log)
+        canvas = drawn(spec, {"loss": Metric("loss", "last")}, cells)
+        said = {text.get_text() for legend in canvas.legends for text in legend.get_texts()}
+        assert said == {f"zero{zero}", "lost (diverged where it is not drawn)", "whole"}
+
+
 def test_heat_maps_of_one_label_have_one_colour_scale() -> None:
     """Of two labels those with one value of the first; a bar beside each row of panels."""
     accuracies = {("a", 1): 10.0, ("b", 1): 20.0, ("a", 2): 30.0, ("b", 2): 40.0}
