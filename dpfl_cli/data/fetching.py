@@ -10,7 +10,7 @@ import subprocess
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -263,6 +263,20 @@ def _client(command: list[str], work: Path) -> None:
         raise _SourceFailed(f"{name} exited with {done.returncode}: {' '.join(complaints[:1])}")
 
 
+def _files_of_tar(packed: Path, into: Path) -> None:
+    """Its files, and no links. (tarfile's own filter is not in every Python 3.11.)"""
+    with tarfile.open(packed) as tar:
+        for one in filter(tarfile.TarInfo.isfile, tar):
+            path = into / one.name
+            if not path.resolve().is_relative_to(into.resolve()):
+                raise tarfile.TarError(one.name)
+            content = tar.extractfile(one)
+            assert content is not None  # of a file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                shutil.copyfileobj(content, file)
+
+
 def _unpack(packed: Path, into: Path) -> None:
     """Everything in a zip, wheel, tar or deb."""
     into.mkdir()
@@ -273,11 +287,11 @@ def _unpack(packed: Path, into: Path) -> None:
         if packed.suffix in (".whl", ".zip"):
             with zipfile.ZipFile(packed) as archive:
                 sizes = [one.file_size for one in archive.infolist()]
-            unpack = partial(shutil.unpack_archive, format="zip")
+            unpack: Callable[[Path, Path], None] = partial(shutil.unpack_archive, format="zip")
         else:
             with tarfile.open(packed) as tar:
                 sizes = [one.size for one in tar]
-            unpack = partial(shutil.unpack_archive, filter="data")
+            unpack = _files_of_tar
         if sum(sizes) > LARGEST:
             raise _SourceFailed(f"{packed.name}: more than {LARGEST} bytes unpacked")
         unpack(packed, into)

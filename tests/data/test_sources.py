@@ -543,6 +543,14 @@ def test_an_archive_of_something_else_is_rejected(publish, server, tmp_path, spo
     assert fetch("mnist")[TEST_LABELS].name == f"{TEST_LABELS}.gz"
 
 
+def test_an_archive_writes_nothing_beside_itself(publish, server, tmp_path):
+    members = {f"data/{file}": content for file, content in FILES.items()}
+    source = served(server, tmp_path, "all.tar.gz", {**members, "../../evil": b"evil"})
+    publish(source)
+    refused(lambda: fetch("mnist"), f"tried {source} (all.tar.gz: damaged, or not an archive)")
+    assert not [*cache_dir().parent.rglob("evil")]
+
+
 @pytest.mark.parametrize(
     ("body", "length", "says"),
     [
@@ -566,7 +574,7 @@ STUB = """#!{python}
 import shutil, sys, tarfile
 open({log!r}, "a").write(" ".join(sys.argv[1:]) + "\\n")
 if "-x" in sys.argv:
-    tarfile.open(sys.argv[2]).extractall(sys.argv[3], filter="data")
+    tarfile.open(sys.argv[2]).extractall(sys.argv[3])
 elif {archive!r}:
     shutil.copy({archive!r}, ".")
 else:
