@@ -36,7 +36,7 @@ UNEQUAL = {  # records of either class dealt by a Dirichlet distribution, noise 
     "partitioner.alpha": 1.0,
     "partitioner.records_per_client": None,
 }
-CLIENT = {"algorithm.clip_norm": 0.1, "partitioner.clients": 500}  # as fig3's search chose it
+CLIENT = {"algorithm.clip_norm": 0.1, "partitioner.clients": 500}
 RECORD = {"partitioner.clients": 100}
 ALL_RECORDS = "all records and 70 rounds"
 VARIANTS: Mapping[tuple[str, str], Values] = {
@@ -146,8 +146,8 @@ extra_privacy = Artifact(
     "depends on the records. Beside the claimed epsilon stands what all rounds cost on the "
     "worst data known, computed exactly; the proved variants (no dual, or one from a client's "
     "own direction; projection, tight constant) keep what they claim. Below, what they cost in "
-    "accuracy on Adult, at client level with the clip norm 0.1 and the default damping and penalty "
-    "(the best points of fig3, where the variants differ less, have others).",
+    "accuracy on Adult, at client level with the clip norm 0.1 and the default damping and "
+    "penalty: fig3's best points have others.",
     source="Algorithms 1 and 2; the attacks are this project's own",
     sizes=sized(Size(2, 1, ALL_RECORDS), Size(5, 15, ALL_RECORDS)),
     runs=runs,
