@@ -73,8 +73,8 @@ def _make(artifact: Artifact, scale: Scale, found: Found, shown: int) -> None:
 
 def check_metrics(artifact: Artifact, cells: Sequence[Cell], store: RunStore) -> None:
     """Refuses metrics that no run reports, what is added to them too: those of finished runs are
-    known, and what these lack is looked for in trial runs, one of each method and model at the
-    artifact's smallest size, for at most `TRIED` rounds in a store of their own.
+    known, and what these lack is looked for in trial runs, one of each method and model, at the
+    artifact's smallest size where it has them, for at most `TRIED` rounds in a store of their own.
 
     Raises:
       ConfigError: in one line with the nearest metric that is reported.
@@ -86,7 +86,7 @@ def check_metrics(artifact: Artifact, cells: Sequence[Cell], store: RunStore) ->
     reported: set[str] = set()
     with TemporaryDirectory() as folder:
         finished = filter(None, (store.finished(cell.plan.id) for cell in cells))
-        for record in chain(finished, _tried(artifact, RunStore(Path(folder)))):
+        for record in chain(finished, _tried(artifact, cells, RunStore(Path(folder)))):
             if missing <= reported:
                 return
             reported |= _reported(record)
@@ -103,11 +103,11 @@ def _reported(record: RunRecord) -> set[str]:
     return {*chain(*record.rows[:2]), *(path for path in paths if "." in path)}
 
 
-def _tried(artifact: Artifact, store: RunStore) -> Iterator[RunRecord]:
-    """The first run of every method and model at the smallest size there is."""
+def _tried(artifact: Artifact, cells: Sequence[Cell], store: RunStore) -> Iterator[RunRecord]:
+    """The first run of every method and model, at the smallest size there is before these cells."""
     smallest = next(scale for scale in SCALES if scale in artifact.sizes)
     tried = set()
-    for cell in requests(artifact, smallest):
+    for cell in chain(requests(artifact, smallest), cells):
         config = cell.config()
         kind = config["algorithm"]["name"], config["model"]["name"]
         if kind not in tried:

@@ -581,6 +581,32 @@ mine = """,
     assert main(["reproduce", str(path), "--quiet"]) == 0
 
 
+def test_a_metric_of_this_size_alone_is_looked_for_at_this_size(
+    tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    """fedexp/table2 trains on MNIST at the paper's size alone: into an empty store it was refused,
+    for its trial runs, of the smallest size, have no accuracy.
+    """
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "outputs"))
+    larger = """    if scale == "paper":
+        task = ["dataset=synthetic_alpha_beta", "algorithm=fedavg", "rounds=2"]
+        yield Run({"method": "softmax"}, task)
+
+
+mine = """
+    text = MINE.replace("CELL", "accuracy").replace("mine = ", larger, 1)
+    quick = 'sizes={"quick": Size(seeds=2, minutes=0.1)}'
+    text = text.replace(quick, quick[:-1] + ', "paper": Size(seeds=2, minutes=0.1)}')
+    measures = '"accuracy": Metric("accuracy", where={"method": "softmax"}), "distance"'
+    path = tmp_path / "mine.py"
+    path.write_text(text.replace('"distance"', measures, 1))
+    assert main(["reproduce", str(path), "scale=paper", "--quiet"]) == 0
+    path.write_text(path.read_text().replace('Metric("accuracy"', 'Metric("acuracy"'))
+    shutil.rmtree(tmp_path / "outputs")
+    assert main(["reproduce", str(path), "scale=paper"]) == 2
+    assert "no run reports metric acuracy; did you mean accuracy?" in capsys.readouterr().err
+
+
 CLAIMS = """
 from dpfl_cli.reproduction.api import claim
 

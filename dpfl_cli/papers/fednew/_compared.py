@@ -51,7 +51,6 @@ def compared(
     epsilons: Mapping[str, Sequence[float]] = OF_CURVES,
     points: Points = search,
     level: Methods = RECORD_LEVEL,
-    every: bool = True,
     keep: int | None = None,
     **own: Any,
 ) -> Artifact:
@@ -63,13 +62,12 @@ def compared(
       minutes: at quick and paper.
       part: of the paper's cells at scale=paper, where not all are run.
       seeds: at quick and paper.
-      every: the search is checked by all of DP-FedNew's grid, not by what it searches.
       keep: the points of a grid that go on to full size; three, or two where there are three seeds.
       side: labels of the places.
       points, level: of a method's grid, and what it is, at record level or user level.
     """
 
-    whole = checked(methods, places("paper"), epsilons["paper"], (0, -1) if every else (0,))
+    whole = checked(methods, places("paper"), epsilons["paper"])
 
     def runs(scale: Scale) -> Runs:
         few = SMOKE if scale == "smoke" else {}
@@ -85,7 +83,7 @@ def compared(
             few = list(points(method, "paper", preset))
             for eps, point in itertools.product(epsilons["paper"], whole_grid(tuple(few[0]))):
                 cell = {"method": method, **place, "eps": eps}
-                if every and cell in whole and point not in few:
+                if cell in whole and point not in few:
                     yield run(preset, {**cell, **point}, values, level)
 
     kind, number = source.split()

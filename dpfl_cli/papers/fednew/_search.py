@@ -261,21 +261,15 @@ def reduced(run: Run) -> Values:
 
 
 def checked(
-    methods: Sequence[str],
-    places: Iterable[SearchSetting],
-    epsilons: Sequence[float],
-    ends: Sequence[int] = (0, -1),
+    methods: Sequence[str], places: Iterable[SearchSetting], epsilons: Sequence[float]
 ) -> list[Point]:
     """The cells that are checked by whole grids at full size: the first method's in its first and
     its last place, and the first place of the last method that is not DP-SCAFFOLD, each at the
     middle epsilon.
-
-    Args:
-      ends: which places of the first method.
     """
     first, last = methods[0], [one for one in methods if one not in SCAFFOLD][-1]
     known, found = [place for place, *_ in places], list[Point]()
-    for method, chosen in ((first, ends), (last, (0,))):
+    for method, chosen in ((first, (0, -1)), (last, (0,))):
         here = [one for one in known if one.get("task") not in LEFT_OUT.get(method, ())]
         cells = ({"method": method, **here[end]} for end in chosen)
         found += (cell | {"eps": epsilons[len(epsilons) // 2]} for cell in cells)

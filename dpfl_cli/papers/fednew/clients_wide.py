@@ -59,7 +59,6 @@ def wide(
         part=f"4 of 9 epsilons, 2 of {5 if fewest == 20 else 4} numbers of clients",
         seeds=(1, 3),
         epsilons=OF_WIDE,
-        every=False,  # figures 5 and 10, of the same runs, have it
         title=f"Test accuracy on {data}, wide features, after the last round, record level",
         shows="DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on one layer over the wide "
         f"features of {data}, dealt at random to {fewest} to 500 clients, each with the best "
