@@ -86,9 +86,8 @@ def check_metrics(artifact: Artifact, cells: Sequence[Cell], store: RunStore) ->
     reported: set[str] = set()
     with TemporaryDirectory() as folder:
         finished = filter(None, (store.finished(cell.plan.id) for cell in cells))
-        for record in chain(finished, _tried(artifact, cells, RunStore(Path(folder)))):
-            if missing <= reported:
-                return
+        records = chain(finished, _tried(artifact, cells, RunStore(Path(folder))))
+        while not missing <= reported and (record := next(records, None)):
             reported |= _reported(record)
     for name in sorted(missing - reported) if reported else []:
         near = nearest(name, reported)
