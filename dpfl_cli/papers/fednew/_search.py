@@ -92,7 +92,8 @@ WIDER_ADULT_POINTS = ((0.1, 10.0, 0.1), (0.1, 1.0, 0.01))
 STEPS_UP_TO = f"up to {SERVER_STEPS[-1]:g}, and at scale=paper up to {WIDER_STEPS[-1]:g} on images"
 GAMMAS, WIDER_GAMMA = (0.1, 1.0), 0.01
 LOCAL_POINTS = ((1, 1.0), (1, 2.0), (5, 2.0))  # local steps, and their number times their size
-WIDER_LOCAL_POINTS = ((1, 0.5), (5, 4.0))
+# with 4 as the longest, that was the best nearly everywhere
+WIDER_LOCAL_POINTS = ((1, 0.5), (5, 4.0), (5, 16.0), (5, 64.0), (5, 256.0))
 Points = Callable[[str, Scale, str], Iterable[Point]]  # of a method, a scale and a preset
 
 
