@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dpfl_cli.papers.scaffnew._tasks import METHODS, NONE, NOTES, targets_of
+from dpfl_cli.papers.scaffnew._tasks import METHODS, NONE, NOTES, SAME_SEEDS, targets_of
 from dpfl_cli.papers.scaffnew.local_steps import (
     ERROR,
     LOWEST,
@@ -54,7 +54,7 @@ def _over(rows: Rows, task: str, eps: float) -> Iterator[Sample]:
         yield private - free
 
 
-@claim("ours")
+@claim("ours", note=SAME_SEEDS)
 def enough_cifar10(rows: Rows) -> Comparisons:
     """on CIFAR-10, at C = 50, both methods are within 10 points of the curve without noise at
     nominal epsilon 3.3
@@ -63,7 +63,7 @@ def enough_cifar10(rows: Rows) -> Comparisons:
         yield below(more, 10)
 
 
-@claim("ours")
+@claim("ours", note=SAME_SEEDS)
 def enough_ixi(rows: Rows) -> Comparisons:
     """on Fed-IXI, at C = 50, neither is at nominal epsilon 3.3, and both are at 3300"""
     for more in _over(rows, "ixi", 3.3):
