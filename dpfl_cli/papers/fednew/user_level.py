@@ -99,6 +99,10 @@ fig3 = at_user_level(
             f"{FAST} is ahead of DP-FedGD in rounds 5 to 20",
             FIGURE_3,
             early("FN", "FGD"),
+            readings={
+                "without duals": early("FN_off", "FGD"),
+                "at round 5 alone": {"rounds": (5,)},
+            },
         ),
         Claim(
             "scaffold",
