@@ -48,6 +48,8 @@ BUDGET = {  # hours that scale=paper may take on two cores
     "fednew": "8",
     "scaffnew": "2.5 for mushrooms",
 }
+# hours on two cores of a paper a part of which a GPU computed, by docs/speed.md
+ON_TWO_CORES = {"dynamic": "about 2"}
 REDUCED_SIZE = " (reduced size)"  # in a page's first line
 EXTENT = "round|training record|client"  # of what a manifest was tested to
 DASH = "–"
@@ -117,15 +119,19 @@ class Shown:
         return "" if self.reduced else self.made.numbers
 
     @property
+    def numbers_of_any_size(self) -> str:
+        """The same at every size, in brackets at a reduced one."""
+        return f"({self.made.numbers})" if self.reduced and self.made.numbers else self.made.numbers
+
+    @property
     def standin(self) -> bool:
         """Whether all of its data stand in for the paper's."""
         return standing_in((), self.made.manifest.get("data") or ()) == STANDINS
 
     @property
-    def near(self) -> str:
-        """How many of its cells are near the paper's number; in brackets at reduced size."""
-        found = re.search(rf"\d+ of \d+(?= {NEAR})", self.made.numbers)
-        return ("({})" if self.reduced else "{}").format(found[0]) if found else DASH
+    def untrained(self) -> bool:
+        """Whether it trains nothing, so that its numbers are settings, counts and closed forms."""
+        return not self.made.manifest["runs"]
 
     @property
     def tried(self) -> str:
@@ -260,6 +266,16 @@ def numbers(lines: Iterable[str]) -> str:
     return "; ".join(texts)
 
 
+def of_these(shown: Sequence[Shown]) -> str:
+    """The same of pages that say less of what the papers found, which count among them."""
+    standins = numbers(one.numbers for one in shown if one.standin)
+    untrained = numbers(one.numbers for one in shown if one.untrained)
+    return (
+        f"of these, on pages of stand-ins alone: {standins}; on pages where nothing is trained, of "
+        f"settings, counts and closed forms: {untrained}"
+    )
+
+
 def hours(shown: Iterable[Shown]) -> str:
     """What all runs of artifacts took, a run that several of them share once; on GPUs apart."""
     runs = {run["id"]: run for one in shown for run in one.made.manifest["runs"]}
@@ -278,8 +294,9 @@ def partly(shown: Iterable[Shown]) -> int:
 
 def _template(name: str) -> Callable[..., str]:
     known = {"groups": COUNTED, "findings": FINDINGS, "totals": totals, "budget": BUDGET}
-    known |= {"partly": partly, "hours": hours, "numbers": numbers}
-    return partial(template(name), **known, changed=CHANGED, interval=interval_text)
+    known |= {"partly": partly, "hours": hours, "numbers": numbers, "of_these": of_these}
+    known |= {"two_cores": ON_TWO_CORES, "changed": CHANGED, "interval": interval_text}
+    return partial(template(name), **known)
 
 
 def index_md(root: Path) -> str:

@@ -770,7 +770,8 @@ def test_a_run_that_two_artifacts_share_is_counted_once_in_their_hours(published
         run = {"seconds": 3600, **gpu, "id": name if gpu else "shared"}
         (folder / "manifest.json").write_text(json.dumps(manifest | {"runs": [run]}))
     index = index_md(published)
-    assert "- demo: 3 of 3 at `scale=paper`, hours: 1.00 and 1.00 on a GPU\n" in index
+    hours = "- demo: 3 of 3 at `scale=paper`, hours: 1.00 and 1.00 on a GPU; a GPU computed a"
+    assert f"{hours} part, so that this is no time of two cores\n" in index
     assert index.count(" | 1.00 | ") == 2
     assert index.count(" | 1.00 on a GPU | ") == 1
 
@@ -784,15 +785,21 @@ def test_the_index_counts_the_cells_of_all_pages(published: Path) -> None:
         shutil.copytree(published / "demo/one/quick", folder)
         edit(folder / "table.md", " (reduced size)", "")
         write_numbers(folder, line)
+        if name == "two":
+            manifest = json.loads((folder / "manifest.json").read_text())
+            (folder / "manifest.json").write_text(json.dumps(manifest | {"runs": []}))
     write_numbers(published / "demo/one/quick", said.format(1, 6))
     shutil.copytree(published / "demo/one/quick", published / "demo/four/quick")  # shown itself
     total = "2 of 4 cells within the paper's spread; 3 of 11 within 5 % of its number"
     before = "1 of 2 cells within the paper's spread; 1 of 6 within 5 % of its number"
     index = index_md(published)
-    assert f"Numbers beside the paper's, at its size: {total}; on pages of stand-ins" in index
-    assert "count among these: 0 of 0 cells within the paper's spread; 0 of 0 within" in index
+    standins = "0 of 0 cells within the paper's spread; 0 of 0 within 5 % of its number"
+    untrained = "1 of 2 cells within the paper's spread; 0 of 4 within 5 % of its number"
+    apart = f"of these, on pages of stand-ins alone: {standins}; on pages where nothing is trained"
+    assert f"Numbers beside the paper's, at its size: {total}; {apart}, of settings" in index
+    assert f" closed forms: {untrained}. Before" in index
     assert f" that are here at two sizes: {before}.\n" in index
-    assert f"| {said.format(3, 7)} | (1 of 6) |" in index
+    assert f"| {said.format(3, 7)} | ({said.format(1, 6)}) |" in index
     assert f"| {said.format(0, 4)} | – |" in index
     assert index.count("1 of 6") == 2
 
