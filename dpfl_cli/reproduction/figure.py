@@ -22,6 +22,7 @@ from dpfl_cli.reproduction.look import (
     LETTERS,
     LOOKS,
     MARKED,
+    NARROW,
     NARROWEST,
     PAPER,
     STYLE,
@@ -85,6 +86,7 @@ class _Drawing:
         self.named = spec.series is not None or len(names) > 1  # in the legend
         self.names: dict[Any, Look] = dict.fromkeys(names, LOOKS[0])
         self.places: dict[Any, Look] = {}  # of bars along x, where these are of no series
+        self.narrow = False  # its panels, so that a row of them is one line
         panels = [self.values(name) for name in spec.panels]
         if spec.kind == "heatmap":
             self._lay_out(panels, 2.7, WIDEST - 1.6)
@@ -92,8 +94,13 @@ class _Drawing:
         else:
             bars = len(self.values(spec.x)) * len(names) if spec.kind == "bars" else 0
             width = max(3.3, min(NARROWEST * bars + 0.8, 7.5))
+            row = len(panels[1]) if len(panels) > 1 and spec.kind == "lines" else 0
+            self.narrow = round(WIDEST / width) < row <= WIDEST / NARROW
+            if self.narrow:
+                width = WIDEST / row
             self._lay_out(panels, width, WIDEST)
-            self.size = max(4.8, min(width * self.across, WIDEST)), 2.7 * self.down + 1.1
+            height = 2.1 if self.narrow else 2.7
+            self.size = max(4.8, min(width * self.across, WIDEST)), height * self.down + 1.1
 
     def _lay_out(self, panels: Sequence[Sequence[Any]], width: float, widest: float) -> None:
         """The panels' keys, row by row: a row for each value of the first of two labels, which goes
@@ -118,6 +125,7 @@ class _Drawing:
         spec, artifact = self.spec, self.artifact
         axes = canvas.subplots(self.down, self.across, squeeze=False, sharey=spec.share_y)
         images: dict[int, Any] = {}  # of heat maps, the last one of each row
+        letters = int(LETTERS * self.size[0] / self.across)  # of a panel's title
         for position, (axis, key) in enumerate(zip(axes.flat, self.keys, strict=False)):
             if key is None:
                 axis.set_visible(False)
@@ -125,7 +133,7 @@ class _Drawing:
             panel = dict(zip(spec.panels, key, strict=True))
             inside = matching(self.found, panel, self.labels)
             words = ", ".join(heading(artifact, *pair) for pair in panel.items())
-            axis.set_title(at_commas(words, int(LETTERS * self.size[0] / self.across)))
+            axis.set_title(at_commas(words, letters))
             if spec.kind == "heatmap":
                 row = matching(self.found, dict(list(panel.items())[:-1]), self.labels)
                 images[position // self.across] = self._heatmap(axis, inside, row["value"])
@@ -144,6 +152,8 @@ class _Drawing:
                 axis.set_ylabel(spec.y_title or self._axis_title(sorted(set(inside[MEASURE]))))
         for axis in axes.flat[len(self.keys) :]:
             axis.set_visible(False)
+        if self.narrow:
+            _say_once(axes, letters)
         if spec.kind != "heatmap" and not spec.y_range:
             self._keep_inside(axes)
         for number, image in images.items():
@@ -327,6 +337,20 @@ class _Drawing:
                 box = mpl.patches.Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, **frame)
                 axis.add_patch(box)
         return image
+
+
+def _say_once(axes: Any, letters: int) -> None:
+    """Leaves the titles of axes at the left and below the last row of panels, which are too narrow
+    for more.
+    """
+    for first, *others in axes:
+        for axis in others:
+            if axis.get_ylabel() == first.get_ylabel():
+                axis.set_ylabel("")
+    for axis in axes[:-1].flat:
+        axis.set_xlabel("")
+    for axis in axes[-1]:
+        axis.set_xlabel(textwrap.fill(axis.get_xlabel(), letters))
 
 
 def _give_looks(drawn: Sequence[_Drawing], fixed: Mapping[str, Mapping[Any, int]]) -> None:

@@ -60,6 +60,7 @@ STYLE: Any = {
 GREY = "#666666"  # of vertical lines that belong to no series
 PAPER, DIVERGED = "paper", "diverged"  # legend entries that come last
 NARROWEST = 0.13  # inches of a bar, up to a width of the panel
+NARROW = 2.0  # inches of a panel of lines, where a row of them would not be one line else
 WIDEST = 12.5  # inches of a figure, 2000 pixels: more cannot be read at the width of a page
 HIDING = 0.02  # of an axis: its end hides a line that is as near to it
 MARKED = 16  # lines with at most this many points get markers

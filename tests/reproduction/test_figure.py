@@ -74,15 +74,22 @@ def titles(canvas: Canvas) -> list[str]:
 # --- panels -------------------------------------------------------------------------------------
 
 
-def test_a_row_of_panels_goes_on_where_it_is_too_wide() -> None:
-    cells = [(cell, (1.0, 2.0)) for cell in grid(task=("a", "b"), eps=(1, 2, 3, 4, 5), T=(1, 2))]
+@pytest.mark.parametrize(
+    ("number", "down", "across"), [(4, 2, 4), (5, 2, 5), (6, 2, 6), (7, 4, 4), (9, 6, 3)]
+)
+def test_a_row_of_panels_goes_on_where_it_is_too_wide(number: int, down: int, across: int) -> None:
+    """Where they need not be too narrow for that, it is one line of them."""
+    epsilons = range(1, number + 1)
+    cells = [(cell, (1.0, 2.0)) for cell in grid(task=("a", "b"), eps=epsilons, T=(1, 2))]
     spec = Figure("lines", "T", "accuracy", panels=["task", "eps"])
     canvas = drawn(spec, {"accuracy": ACCURACY}, cells)
-    row = ["eps 1", "eps 2", "eps 3", "eps 4", "eps 5", ""]
+    row = [*(f"eps {eps}" for eps in epsilons), *[""] * (down * across // 2 - number)]
     assert titles(canvas) == [title and f"{task}, {title}" for task in "ab" for title in row]
     place = canvas.axes[0].get_subplotspec()
     assert place is not None
-    assert place.get_gridspec().get_geometry() == (4, 3)
+    assert place.get_gridspec().get_geometry() == (down, across)
+    labels = [axis.get_ylabel() for axis in canvas.axes if axis.get_visible()]
+    assert labels.count("test accuracy (%)") == (2 if number in (5, 6) else 2 * number)
 
 
 @pytest.mark.parametrize("number", [1, 4, 7])
