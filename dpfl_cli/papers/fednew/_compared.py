@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from dpfl_cli.papers.fednew import TITLES
+from dpfl_cli.papers.fednew._claims import SHORT
 from dpfl_cli.papers.fednew._search import (
     ACCURACY,
     CHOSEN,
@@ -93,6 +94,8 @@ def compared(
     slow: list[Point] = [
         {"method": one} | dict.fromkeys(grids[one], 1.0) for one in methods if one == "FGD"
     ]
+    if "Scaf" in methods and not curves:
+        slow.append(SHORT)
     measures = {"selection": SELECTION, "accuracy": ACCURACY}
     if "Scaf" in methods:
         measures["spent"] = SPENT
