@@ -91,11 +91,11 @@ def compared(
     curves = kind == "Figure"
     grids = {method: tuple(next(iter(points(method, "quick", "")))) for method in methods}
     over = tuple(dict.fromkeys(itertools.chain(*grids.values())))
-    slow: list[Point] = [
+    always: list[Point] = [
         {"method": one} | dict.fromkeys(grids[one], 1.0) for one in methods if one == "FGD"
     ]
     if "Scaf" in methods and not curves:
-        slow.append(SHORT)
+        always.append(SHORT)
     measures = {"selection": SELECTION, "accuracy": ACCURACY}
     if "Scaf" in methods:
         measures["spent"] = SPENT
@@ -112,7 +112,7 @@ def compared(
         measures=measures,
         show={"origin": "source"},
         best=[Best(over, "selection", note=CHOSEN)],
-        search=staged(whole, slow, keep or (3 if seeds[1] > 3 else 2), beyond),
+        search=staged(whole, always, keep or (3 if seeds[1] > 3 else 2), beyond),
         tables=list(_tables(side, grids, curves)),
         figures=[
             Figure("lines", "round", "curve", series="method", panels=[*side, "eps"])
