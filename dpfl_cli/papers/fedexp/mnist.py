@@ -1,6 +1,7 @@
 """Table 4: the methods on MNIST (section 5, appendix G)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -18,6 +19,7 @@ from dpfl_cli.papers.fedexp import (
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
+    Comparison,
     Comparisons,
     Figure,
     Judge,
@@ -26,6 +28,7 @@ from dpfl_cli.reproduction.api import (
     Rows,
     Run,
     Runs,
+    Sample,
     Scale,
     Size,
     Table,
@@ -110,14 +113,24 @@ def runs(scale: Scale) -> Runs:
 # --- Table 4 --------------------------------------------------------------------------------------
 
 
+def _without_first(left: Sample, right: Sample) -> Comparison:
+    """Above, without seed 0."""
+    return above(*(replace(one, values=one.values.drop(0.0)) for one in (left, right)))
+
+
 def _ahead(trust: str, setting: str, prior: Prior = "open", note: str = "") -> Claim:
-    judge = every(above, "accuracy", "method", method=COMPARED, setting=setting, dp=trust)
+    cells = {"method": COMPARED, "setting": setting, "dp": trust}
+    judge = every(above, "accuracy", "method", **cells)
     name, text = f"c6_fedexp_{trust}", "DP-FedEXP is more accurate than DP-FedAvg under "
     if setting == "paper":
         return Claim(name, text + WORDS[trust], "appendix G.2, Table 4", judge, prior, note=note)
     text += f"{WORDS[trust]} also with each method's best pair"
+    note += "; seed 0 chose these pairs, at quick sizes, and is judged on them too"
     other: dict[str, Any] = {
-        "with the best pairs of the search of fedexp/table2": {"setting": "searched"}
+        "without seed 0, which chose the pairs": every(
+            _without_first, "accuracy", "method", **cells
+        ),
+        "with the best pairs of the search of fedexp/table2": {"setting": "searched"},
     }
     if trust == "ldp":
         other["with the best of all 25 at full size"] = _of_whole_grids
