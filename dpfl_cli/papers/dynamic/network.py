@@ -1,19 +1,26 @@
 """Figure 3: test accuracy over rounds of a sigmoid network on MNIST (appendix A.4)."""
 
+from collections.abc import Callable
+
 from dpfl_cli.reproduction.api import (
     Artifact,
     Best,
     Claim,
+    Comparison,
+    Comparisons,
     Figure,
     Judge,
     Metric,
+    Rows,
     Run,
     Runs,
+    Sample,
     Scale,
     Search,
     Size,
     Table,
     above,
+    best_by_others,
     every,
     grid,
     level,
@@ -70,6 +77,26 @@ def _level(**where: object) -> Judge:
     return every(level, "final", **where, budget=BUDGETS, T="T1000", right=70, within=5)
 
 
+def _better(rows: Rows, budget: str, T: str) -> Sample:
+    """The accuracy with the clip norm that is the better at full size; of every seed the one that
+    the other seeds choose.
+    """
+    both = rows.each("final", clip_norm=CLIP_NORMS, budget=budget, T=T)
+    text = f"final(better clip norm by the other seeds, budget={budget}, T={T})"
+    return best_by_others(both, text, highest=True)
+
+
+def _of_better(compare: Callable[..., Comparison], *T: str, **options: float) -> Judge:
+    """As the claims have it, with the clip norm that a search at full size would have found."""
+
+    def judge(rows: Rows) -> Comparisons:
+        for budget in BUDGETS:
+            yield compare(*(_better(rows, budget, one) for one in T), **options)
+
+    return judge
+
+
+BETTER = "with the clip norm that is the better at full size, which test records choose"
 CLAIMS = [
     Claim(
         "c8_more",
@@ -78,7 +105,10 @@ CLAIMS = [
         _longer(**CHOSEN),
         "holds",
         note=ON_HELD_OUT,
-        readings={f"with clip norm {B:g}": _longer(clip_norm=B) for B in CLIP_NORMS},
+        readings={
+            **{f"with clip norm {B:g}": _longer(clip_norm=B) for B in CLIP_NORMS},
+            BETTER: _of_better(above, "T1000", "T500", by=2),
+        },
     ),
     Claim(
         "c8_flat",
@@ -86,6 +116,7 @@ CLAIMS = [
         FIGURE_3,
         every(level, "final", "T", **CHOSEN, **MORE, within=3),
         note=f"{ON_HELD_OUT}; {THREE}",
+        readings={BETTER: _of_better(level, "T1200", "T1000", within=3)},
     ),
     Claim(
         "c8_flat_clip_1",
@@ -102,7 +133,10 @@ CLAIMS = [
         note=f"{ON_HELD_OUT}; at scale=quick it is a smaller network on smaller images. The paper "
         "gives no more than that 70 %, and no spread; 5 points are ours, set before any run at "
         "its size",
-        readings={f"with clip norm {B:g}": _level(clip_norm=B) for B in CLIP_NORMS},
+        readings={
+            **{f"with clip norm {B:g}": _level(clip_norm=B) for B in CLIP_NORMS},
+            BETTER: _of_better(level, "T1000", right=70, within=5),
+        },
     ),
 ]
 
@@ -121,7 +155,12 @@ fig3 = Artifact(
             "images averaged to 14 x 14 pixels, 32 hidden units, 150, 300 and 360 rounds in place "
             "of 500, 1000, 1200",
         ),
-        Size(3, 86, "the network 784-200-10, d = 159,010"),
+        Size(
+            3,
+            86,
+            "the network 784-200-10, d = 159,010; three seeds, declared before any run at this "
+            "size",
+        ),
     ),
     runs=runs,
     measures={
@@ -176,6 +215,10 @@ fig3 = Artifact(
         "workers' copies drift apart whatever the data; the pace follows the rule of the number of "
         "rounds (gamma mu_f T = 3 for the middle one); the clip norm is 1 or 4, which were tried "
         "after looking at test accuracy; which of them a claim has is chosen on training records "
-        "that are held out. The network starts as the framework draws it; pixels are in [0, 1]."
+        "that are held out. The network starts as the framework draws it; pixels are in [0, 1].",
+        "What the search missed at scale=paper, where both clip norms have all seeds and rounds: "
+        "at epsilon 0.5 clip norm 1 is better than the 4 that it chose, 78.09 % against 67.56 with "
+        "T = 1000 and 79.05 against 64.29 with T = 1200. In the other four cells 4 is the better. "
+        "Readings of the claims have the better one of every cell.",
     ],
 )
