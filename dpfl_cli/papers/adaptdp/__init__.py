@@ -2,18 +2,22 @@
 both methods, the printed noise (section 5.1).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from dpfl_cli.reproduction.api import (
     Best,
+    Comparison,
+    Comparisons,
     Judge,
     Metric,
     Paper,
     Rows,
     Run,
     below_share,
+    best_by_others,
     every,
+    grid,
     printed,
 )
 
@@ -90,6 +94,7 @@ FRESHLY = (
     "T1 has 30 seeds (100 to 129), declared after a page with the seeds 0 to 2, which have no part "
     "in this one: claims of shape need at least five, and others had been left undecided"
 )
+DECLARED = "three seeds, declared before any run at this size"
 TINY = {"rounds": 2, "algorithm.local_steps": 2}  # at smoke
 CLIPPED = (
     "Gradients are clipped record by record, as the paper's guarantee needs. On T3 and T4 every "
@@ -112,12 +117,40 @@ CHOSEN_BY = (
     "The best pair of a grid has the lowest mean over the seeds that are then judged, for both "
     "methods alike: losses at best pairs are a little low."
 )
+APART = "every seed's pair chosen by the other seeds"
 TIE = 0.99  # of a loss: within one percent two are equal
 
 
 def at_equal(**cells: Any) -> Judge:
     """AdaptDP's loss is below a share of DP-FedAvg's in all of these cells."""
     return every(below_share, "loss", "method", method=BOTH, **cells, share=TIE)
+
+
+def at_chosen_apart(
+    compare: Callable[..., Comparison],
+    measure: str,
+    eta: Sequence[float],
+    cap: Sequence[float],
+    task: str,
+    **cells: Any,
+) -> Judge:
+    """As `every` of AdaptDP's best pair beside DP-FedAvg's, where the other seeds choose the pair
+    of every seed.
+    """
+
+    def judge(rows: Rows) -> Comparisons:
+        mine = rows.where(task=task)
+        there = {name: mine.choices(name) if one is ... else one for name, one in cells.items()}
+        for cell in grid(**there):
+            found = []
+            for method in BOTH:
+                pairs = mine.each(measure, method=method, eta=eta, cap=cap, **cell)
+                where = ", ".join(f"{name}={value}" for name, value in cell.items())
+                text = f"{measure}(task={task}, method={method}, {where}, pair by the other seeds)"
+                found.append(best_by_others(pairs, text))
+            yield compare(*found)
+
+    return judge
 
 
 def noise_of(gradient: float, *radius: float) -> dict[str, float]:

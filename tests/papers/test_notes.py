@@ -1,0 +1,81 @@
+"""Numbers that notes restate are those of the published tables."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from dpfl_cli.papers.adaptdp.clients import table4
+from dpfl_cli.papers.adaptdp.cost import table5
+from dpfl_cli.papers.dynamic.network import fig3
+from dpfl_cli.papers.fedexp.search import table2
+from dpfl_cli.reproduction.api import Artifact, printed
+
+PUBLISHED = Path(__file__).parents[2] / "outputs/published"
+
+
+def rows(name: str, measure: str) -> pd.DataFrame:
+    """Of an artifact at the paper's size, with a seed each."""
+    table = pd.read_csv(PUBLISHED / name / "paper/table.csv")
+    return table[(table["measure"] == measure) & table["seed"].notna()]
+
+
+def noted(artifact: Artifact, claim: str) -> str:
+    return next(one.note for one in artifact.claims if one.id == claim)
+
+
+def test_what_the_search_of_dynamic_fig3_missed() -> None:
+    cells = rows("dynamic/fig3", "final")
+    means = cells.pivot_table("value", ["budget", "T"], "clip_norm")
+    assert set(cells[cells["best"]]["clip_norm"]) == {4.0}
+    missed = means[means[1.0] > means[4.0]]
+    assert set(missed.index) == {("eps_05", "T1000"), ("eps_05", "T1200")}
+    said = fig3.notes[-1]
+    for one, four in missed.itertuples(index=False):
+        assert f"{one:.2f}" in said
+        assert f"against {four:.2f}" in said
+
+
+def test_how_little_adaptdp_table5_learns() -> None:
+    said = table5.notes[-1]
+    losses = rows("adaptdp/table5", "loss").groupby(["method", "level"])["value"]
+    means = losses.mean()
+    first = rows("adaptdp/table5", "first")["value"].mean()
+    assert f"{means.min():.3f} to {means.max():.3f} in the mean" in said
+    assert f"({first:.3f} before" in said
+    assert f"ln 10 = {math.log(10):.3f}" in said
+    gap = (means["AdaptDP"] - means["FedAvg"]).abs().max()
+    assert f"at most {gap:.4f} apart" in said
+    assert f"by {losses.std().min():.3f} to {losses.std().max():.3f}" in said
+
+
+def test_the_other_reading_of_adaptdp_table4s_losses() -> None:
+    said = noted(table4, "levels_T3_T4")
+    raw = rows("adaptdp/table2", "loss").query("selection == 'invalid_raw'")
+    assert set(zip(raw["method"], raw["level"], strict=True)) == {("FedAvg", 3)}
+    ours = raw.groupby("task")["value"].mean()
+    theirs = {
+        task: printed("adaptdp", "table4", "task", "method", "P", "level")[task, "FedAvg", 2, 3][0]
+        for task in ("T3", "T4")
+    }
+    assert f"{ours['T3']:.2e} on T3 and {ours['T4']:.3f} on T4" in said
+    assert f"has {theirs['T3']:.2e} and {theirs['T4']:.3f}" in said
+    assert ours["T3"] < theirs["T3"] / 30
+    assert theirs["T4"] / 2 < ours["T4"] < 2 * theirs["T4"]
+
+
+def test_the_pair_that_fedexp_table2s_search_did_not_keep() -> None:
+    said = noted(table2, "pair_fedexp_ldp_mnist")
+    tried = pd.read_csv(PUBLISHED / "fedexp/table2/paper/search.csv")
+    tried = tried.query("dp == 'ldp' and method == 'FedEXP' and stage != 'reduced'")
+    best = tried.loc[tried["value"].idxmax()]
+    assert f"({best['local_lr']:g}, {best['clip_norm']:g}) is the best" in said
+    ahead = best["value"] - tried[tried["kept"]]["value"].item()
+    assert f"{ahead:.2f} points above" in said
+    cells = rows("fedexp/table4", "accuracy").query("dp == 'ldp' and method == 'FedEXP'")
+    kept = {*tried[tried["stage"] == "full"].set_index(["local_lr", "clip_norm"]).index}
+    pairs = cells.pivot_table("value", "seed", ["local_lr", "clip_norm"])
+    assert {*pairs} == kept | {(0.3, 0.3)}
+    assert pairs.idxmax(axis=1).value_counts().to_dict() == {(0.3, 0.3): 3, (0.1, 0.3): 2}
