@@ -48,6 +48,11 @@ BUDGET = {  # hours that scale=paper may take on two cores
     "fednew": "8",
     "scaffnew": "2.5 for mushrooms",
 }
+MUSHROOMS = ("fig12", "fig12_splits", "scaling")
+COUNTS: Mapping[str, Callable[[str], bool]] = {  # the pages that a budget is for, where not all
+    "adaptdp": lambda page: page != "table5",
+    "scaffnew": MUSHROOMS.__contains__,
+}
 # hours on two cores of a paper a part of which a GPU computed, by docs/speed.md
 ON_TWO_CORES = {"dynamic": "about 2"}
 REDUCED_SIZE = " (reduced size)"  # in a page's first line
@@ -286,6 +291,17 @@ def hours(shown: Iterable[Shown]) -> str:
     return " and ".join(texts) or DASH
 
 
+def budget(paper: str, shown: Sequence[Shown]) -> str:
+    """What a paper's pages may take, and what those that it is for took."""
+    if paper not in BUDGET:
+        return ""
+    asked = f"budget: {BUDGET[paper]}"
+    if paper in COUNTS:
+        meant = (one for one in shown if COUNTS[paper](one.made.artifact.partition("/")[2]))
+        asked += f"; so counted {hours(meant)}"
+    return f" ({asked})"
+
+
 def partly(shown: Iterable[Shown]) -> int:
     """How many of the papers' claims at their sizes compare runs on stand-ins with others too."""
     claims = [one for each in shown for one in each.made.claims if one.group == "paper"]
@@ -293,7 +309,7 @@ def partly(shown: Iterable[Shown]) -> int:
 
 
 def _template(name: str) -> Callable[..., str]:
-    known = {"groups": COUNTED, "findings": FINDINGS, "totals": totals, "budget": BUDGET}
+    known = {"groups": COUNTED, "findings": FINDINGS, "totals": totals, "budget": budget}
     known |= {"partly": partly, "hours": hours, "numbers": numbers, "of_these": of_these}
     known |= {"two_cores": ON_TWO_CORES, "changed": CHANGED, "interval": interval_text}
     return partial(template(name), **known)
