@@ -53,6 +53,7 @@ def compared(
     points: Points = search,
     level: Methods = RECORD_LEVEL,
     keep: int | None = None,
+    longer_from: float = 0.0,
     **own: Any,
 ) -> Artifact:
     """A table or figure of methods, each at the best point of its grid; a figure has curves too.
@@ -63,6 +64,7 @@ def compared(
       minutes: at quick and paper.
       part: of the paper's cells at scale=paper, where not all are run.
       seeds: at quick and paper.
+      longer_from: the epsilon from which DP-SCAFFOLD's longest local steps are searched.
       keep: the points of a grid that go on to full size; three, or two where there are three seeds.
       side: labels of the places.
       points, level: of a method's grid, and what it is, at record level or user level.
@@ -77,7 +79,8 @@ def compared(
                 continue
             for eps, point in itertools.product(epsilons[scale], points(method, scale, preset)):
                 labels = {"method": method, **place, "eps": eps, **point}
-                yield run(preset, labels, {**values, **few}, level)
+                if eps >= longer_from or point.get("length", 0.0) <= SHORT["length"]:
+                    yield run(preset, labels, {**values, **few}, level)
 
     def beyond() -> Runs:
         for method, (place, preset, values) in itertools.product(methods, places("paper")):

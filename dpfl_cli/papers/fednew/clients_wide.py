@@ -15,6 +15,7 @@ from dpfl_cli.papers.fednew._claims import (
 )
 from dpfl_cli.papers.fednew._search import (
     HALF_WIDE,
+    LONGER_FROM,
     OF_WIDE,
     WIDE,
     Point,
@@ -59,6 +60,7 @@ def wide(
         part=f"4 of 9 epsilons, 2 of {5 if fewest == 20 else 4} numbers of clients",
         seeds=(1, 3),
         epsilons=OF_WIDE,
+        longer_from=LONGER_FROM,
         title=f"Test accuracy on {data}, wide features, after the last round, record level",
         shows="DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on one layer over the wide "
         f"features of {data}, dealt at random to {fewest} to 500 clients, each with the best "

@@ -21,6 +21,7 @@ from dpfl_cli.papers.fednew._search import (
     FEDERATED_47,
     FEDERATED_500,
     FIRST_ORDER,
+    LONGER_FROM,
     NARROW,
     OF_DIFFERING,
     OF_WIDE,
@@ -121,6 +122,7 @@ fig5 = compared(
     part=OF_SIX,
     seeds=(1, 3),
     epsilons=OF_WIDE,
+    longer_from=LONGER_FROM,
     title="Test accuracy against rounds, record level, wide features",
     shows="DP-FedNew-FC, DP-FedGD and DP-SCAFFOLD round by round on the wide features of images, "
     f"dealt at random, {STEPS}",
