@@ -17,6 +17,7 @@ from dpfl_cli.papers.fednew._search import (
     HALF_WIDE,
     LONGER_FROM,
     OF_WIDE,
+    SHORT_ALONE,
     WIDE,
     Point,
 )
@@ -38,6 +39,7 @@ def wide(
     more: str,
     *own: Claim,
     high_falls: str = "",
+    longer_from: float = SHORT_ALONE,
 ) -> Artifact:
     """A table of one layer over the wide features of some images; `high_falls`: see
     `everywhere`.
@@ -60,7 +62,7 @@ def wide(
         part=f"4 of 9 epsilons, 2 of {5 if fewest == 20 else 4} numbers of clients",
         seeds=(1, 3),
         epsilons=OF_WIDE,
-        longer_from=LONGER_FROM,
+        longer_from=longer_from,
         title=f"Test accuracy on {data}, wide features, after the last round, record level",
         shows="DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on one layer over the wide "
         f"features of {data}, dealt at random to {fewest} to 500 clients, each with the best "
@@ -140,6 +142,7 @@ table10 = wide(
     "(norm 1) of 3000 images of Fashion-MNIST, 70 steps from 0 of length 2 * 20 / n, ends at 67.5, "
     "63.4, 60.0, 54.8 and 52.4 % for n = 20, 50, 100, 250 and 500, where the table has 73.1, 65.9, "
     "61.4, 55.9 and 50.7. That is a guess, and nothing here is tuned to it",
+    longer_from=LONGER_FROM,
 )
 table11 = wide(
     11,
