@@ -93,9 +93,9 @@ OURS = (
     "define (here: to the bounded direction, and nothing is clipped there). DP-SCAFFOLD's best "
     "length of local steps (their number times their size) is the longest of its grid, 2, nearly "
     "everywhere at scale=quick, and so was 4 at scale=paper. There it goes on to 256 in figures 1 "
-    "and 4 and tables 4, 8 and 10 (the last from epsilon 8 on), and to 32 in figure 3. Figures 2, 5 "
-    "and 6 and tables 5, 9 and 11 end at 4 as before, which may leave DP-SCAFFOLD up to four points "
-    "too low at high epsilon: so much it was in table4. Twice 256 changed the accuracy by "
+    "and 4 and tables 4, 8 and 10 (the last from epsilon 8 on), and to 32 in figure 3. Figures 2, "
+    "5 and 6 and tables 5, 9 and 11 end at 4 as before, which may leave DP-SCAFFOLD up to four "
+    "points too low at high epsilon: so much it was in table4. Twice 256 changed the accuracy by "
     "-0.06 to 0.05 points in a trial at epsilon 10 (narrow features of images, 20 and 500 clients, "
     "one seed)."
 )
