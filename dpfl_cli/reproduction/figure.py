@@ -347,10 +347,11 @@ def _say_once(axes: Any, letters: int) -> None:
         for axis in others:
             if axis.get_ylabel() == first.get_ylabel():
                 axis.set_ylabel("")
-    for axis in axes[:-1].flat:
-        axis.set_xlabel("")
-    for axis in axes[-1]:
-        axis.set_xlabel(textwrap.fill(axis.get_xlabel(), letters))
+    for column in axes.T:
+        *others, last = [axis for axis in column if axis.get_visible()]
+        for axis in others:
+            axis.set_xlabel("")
+        last.set_xlabel(textwrap.fill(last.get_xlabel(), letters))
 
 
 def _give_looks(drawn: Sequence[_Drawing], fixed: Mapping[str, Mapping[Any, int]]) -> None:

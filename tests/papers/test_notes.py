@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,7 @@ from dpfl_cli.papers.adaptdp.clients import table4
 from dpfl_cli.papers.adaptdp.cost import table5
 from dpfl_cli.papers.dynamic.network import fig3
 from dpfl_cli.papers.fedexp.search import table2
+from dpfl_cli.papers.fednew import OURS
 from dpfl_cli.reproduction.api import Artifact, printed
 
 PUBLISHED = Path(__file__).parents[2] / "outputs/published"
@@ -79,3 +81,15 @@ def test_the_pair_that_fedexp_table2s_search_did_not_keep() -> None:
     pairs = cells.pivot_table("value", "seed", ["local_lr", "clip_norm"])
     assert {*pairs} == kept | {(0.3, 0.3)}
     assert pairs.idxmax(axis=1).value_counts().to_dict() == {(0.3, 0.3): 3, (0.1, 0.3): 2}
+
+
+def test_what_longer_local_steps_of_dp_scaffold_are_worth() -> None:
+    for name in ("table4", "table10"):
+        found = rows(f"fednew/{name}", "accuracy")
+        found = found[(found["method"] == "Scaf") & (found["eps"] >= 8)]
+        before = found[(found["steps"] == 5) & (found["length"] == 4)]
+        best, short = (
+            one.groupby(["clients", "eps"])["value"].mean()
+            for one in (found[found["best"]], before)
+        )
+        assert re.search(rf"{(best - short).max():.1f} (points )?in {name}", OURS)

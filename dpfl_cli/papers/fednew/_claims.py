@@ -283,7 +283,8 @@ def everywhere(
         "section 6.4",
         ahead([one for one in second_order if one != "FFC"], "Scaf", by=1, low=10.0),
         note="one point is scaffold_behind's margin; the paper says much worse, but in its own "
-        f"Table 8 it is 0.8 to 1.6 points; {WHOLE}",
+        f"Table 8 it is 0.8 to 1.6 points; {WHOLE}; the verdict turns on how long DP-SCAFFOLD's "
+        "local steps may be, which the paper does not say",
         readings={
             "at all": {"by": 0},
             "with shares of the noise": {"other": "Scaf_share"},

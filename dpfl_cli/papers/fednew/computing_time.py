@@ -105,8 +105,8 @@ SLOWER = {
 @claim(
     "section 6.6, Figure 4",
     note="of all data, where the paper says so of the first two plots of Figure 4; at steps of 5 "
-    "rounds; depends on the step that DP-FedGD may take, here the best of its "
-    "grid",
+    "rounds; depends on the steps that DP-FedGD and DP-SCAFFOLD may take, here the best of their "
+    "grids",
     readings={**SLOWER, "within half of it": {"share": 0.5, "text": "within half"}},
 )
 def time(
@@ -123,7 +123,7 @@ def time(
 
 @claim(
     "section 6.6, Figure 4",
-    note="of all data, as above; depends on the step that DP-FedGD may take",
+    note="of all data, as above; depends on the steps that the other methods may take",
     readings={**SLOWER, "before round 35, half of all": {"before": 35}},
 )
 def rounds(rows: Rows, before: int = 15, others: Sequence[Point] = OTHERS) -> Comparisons:
