@@ -27,6 +27,19 @@ def test_searches_stay_within_the_grids_of_table_7(artifact: Artifact, scale: Sc
             assert value in grid.get(PARAMETER_OF.get(label, label), [value]), (label, value)
 
 
+LONGEST = {"table9": (8.0, 10.0), "table10": (8.0, 10.0)}  # the epsilons where it is 256
+LONGEST |= dict.fromkeys(("fig2", "fig5", "table5", "table11"), ())  # elsewhere at all of them
+
+
+@pytest.mark.parametrize("artifact", RECORD_LEVEL, ids=lambda one: one.id)
+def test_how_long_the_local_steps_of_dp_scaffold_may_be(artifact: Artifact) -> None:
+    searched = [one.labels for one in artifact.runs("paper") if one.labels["method"] == "Scaf"]
+    epsilons = {one["eps"] for one in searched}
+    longest = {eps: max(one["length"] for one in searched if one["eps"] == eps) for eps in epsilons}
+    long = LONGEST.get(artifact.id, epsilons)
+    assert longest == {eps: 256.0 if eps in long else 4.0 for eps in epsilons}
+
+
 E9, E6 = (0.1, 0.3, 0.5, 0.7, 1, 2, 3, 8, 10), (0.1, 0.5, 1, 2, 3, 10)  # the paper's
 PRINTED = {"fig6": E6[2:]}  # user level, from 1 on
 CLIENTS = {"table5": 5, "table8": 4, "table11": 4}  # numbers of clients in the table; others 5

@@ -13,8 +13,9 @@ import pytest
 
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.errors import StoreError
+from dpfl_cli.papers import artifacts
 from dpfl_cli.reproduction.api import Comparison, Rows, exact
-from dpfl_cli.reproduction.report import write_report
+from dpfl_cli.reproduction.report import BUDGET, COUNTS, MUSHROOMS, ON_TWO_CORES, write_report
 from dpfl_cli.reproduction.reproduce import reproduce
 from tests.reproduction.small import ONE
 
@@ -156,3 +157,9 @@ def test_nothing_to_show_is_one_line(
     monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path))
     assert main(["report", "fedexp"]) == 2
     assert "unrecognized arguments: fedexp" in capsys.readouterr().err
+
+
+def test_budgets_are_of_pages_that_there_are() -> None:
+    names = artifacts()
+    assert {*COUNTS, *ON_TWO_CORES} <= {*BUDGET} <= {name.partition("/")[0] for name in names}
+    assert {"adaptdp/table5", *(f"scaffnew/{page}" for page in MUSHROOMS)} <= {*names}
