@@ -4,15 +4,19 @@ dpfl reproduce fedexp/table4 [fedexp/fig1 ...] | fedexp | all | mine.py  [scale=
 """
 
 import argparse
+import contextlib
+import math
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import COMMAND, outputs_dir
 from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins, pass_on
+from dpfl_cli.simulation.signals import handled
 
 if TYPE_CHECKING:
     from dpfl_cli.reproduction.artifact import Artifact, Scale
@@ -44,8 +48,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--at-most",
         type=float,
         metavar="MINUTES",
-        help="leave out artifacts that take longer on two cores, and say which; the others in the "
-        "order of their time",
+        help="stop after so many minutes, with what is done kept: the same command goes on; "
+        "artifacts in the order of their time, the shortest first, and last those that are timed",
     )
     parser.add_argument(
         "--check-published",
@@ -88,7 +92,9 @@ def execute(args: argparse.Namespace) -> int:
     scale = check_scale(scales[0].removeprefix("scale=") if scales else "quick")
     artifacts = select(names)
     if args.at_most is not None:
-        artifacts = _short(artifacts, scale, args.at_most)
+        if not 0 < args.at_most < math.inf:
+            raise ConfigError(f"--at-most {args.at_most:g}: a number of minutes above 0")
+        artifacts = sorted(artifacts, key=lambda one: _order(one, scale))
     own = [artifact.path for artifact in artifacts if artifact.paper is None]
     if args.publish and own:
         raise ConfigError(f"{own[0]}: --publish is for artifacts of a paper that comes with dpfl")
@@ -114,7 +120,8 @@ def execute(args: argparse.Namespace) -> int:
             for folder in publish_artifacts(outputs, [one.job.artifact], scale):
                 print(folder, flush=True)
 
-    made = reproduce(artifacts, scale, outputs, say, args.quiet, args.force, after)
+    with _interrupted_after(args.at_most):
+        made = reproduce(artifacts, scale, outputs, say, args.quiet, args.force, after)
     incomplete = [one for one in made if not one.complete]
     for one in incomplete:
         for gap in one.gaps:
@@ -125,21 +132,25 @@ def execute(args: argparse.Namespace) -> int:
     return EXIT_FAILED if incomplete else 0
 
 
-def _short(artifacts: Sequence["Artifact"], scale: "Scale", minutes: float) -> list["Artifact"]:
-    """Those that take at most so many minutes on two cores, the shortest first.
+def _order(artifact: "Artifact", scale: "Scale") -> tuple[bool, float]:
+    """The shortest first; last what is run anew every time, for its times."""
+    exclusive = any(run.exclusive for run in artifact.runs(scale))
+    return exclusive, artifact.size(scale).minutes * artifact.trains
 
-    Raises:
-      ConfigError: all take longer.
-    """
-    cost = {one.name: one.size(scale).minutes if one.trains else 0.0 for one in artifacts}
-    left_out = [one.name for one in artifacts if cost[one.name] > minutes]
-    for name in left_out:
-        print(f"left out: {name} takes about {cost[name]:g} minutes", file=sys.stderr)
-    if len(left_out) == len(artifacts):
-        raise ConfigError(f"--at-most {minutes:g}: every one of these artifacts takes longer")
-    return sorted(
-        (one for one in artifacts if one.name not in left_out), key=lambda one: cost[one.name]
-    )
+
+@contextlib.contextmanager
+def _interrupted_after(minutes: float | None) -> Iterator[None]:
+    """As if Ctrl-C were pressed after so many minutes, unless what is inside has ended."""
+
+    def interrupt(number: int, frame: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with handled(interrupt, signal.SIGALRM):
+        signal.setitimer(signal.ITIMER_REAL, 60 * (minutes or 0))  # 0: never
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _list() -> int:

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import re
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.papers import artifacts
 from dpfl_cli.reproduction import judge as judging
 from dpfl_cli.reproduction import reproduce as reproducing
 from dpfl_cli.reproduction.api import Artifact, Runs, Scale, Search, Size
@@ -336,12 +338,24 @@ def test_a_paper_scale_may_be_reduced_and_says_so(outputs: Path, tmp_path: Path)
         assert title.endswith("(reduced size)") == reduced
 
 
-def test_long_artifacts_are_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["reproduce", "adaptdp", "scale=paper", "--dry-run", "--at-most", "0.001"]
-    assert main([*words[:2], "scale=smoke", *words[3:]]) == 0
-    said = capsys.readouterr()
-    assert "left out: adaptdp/table2 takes about 0.3 minutes" in said.err
-    assert "adaptdp/table1" in said.out
-    assert "adaptdp/table2" not in said.out
-    assert main(["reproduce", "adaptdp/table2", *words[2:]]) == 2
-    assert "every one of these artifacts takes longer" in capsys.readouterr().err
+def test_a_pass_ends_in_time_and_the_same_command_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path))
+    words = ["reproduce", "adaptdp/table2", "scale=smoke"]
+    assert main([*words, "--at-most", "0.001"]) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    assert main([*words, "--at-most", "60"]) == 0
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert main([*words, "--at-most", "0"]) == 2
+    assert "--at-most 0: a number of minutes above 0" in capsys.readouterr().err
+
+
+def test_a_pass_with_an_end_begins_with_what_is_short(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "adaptdp", "--dry-run", "--at-most", "60"]) == 0
+    names = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()[:-1]]
+    known = artifacts()
+    cost = [known[name].sizes["quick"].minutes * known[name].trains for name in names]
+    assert cost[:-1] == sorted(cost[:-1])
+    assert names[-1] == "adaptdp/table6"  # timed
+    assert len(names) == sum(name.startswith("adaptdp/") for name in known)

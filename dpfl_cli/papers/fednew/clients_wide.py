@@ -17,7 +17,6 @@ from dpfl_cli.papers.fednew._search import (
     HALF_WIDE,
     LONGER_FROM,
     OF_WIDE,
-    SHORT_ALONE,
     WIDE,
     Point,
 )
@@ -39,7 +38,6 @@ def wide(
     more: str,
     *own: Claim,
     high_falls: str = "",
-    longer_from: float = LONGER_FROM,
 ) -> Artifact:
     """A table of one layer over the wide features of some images; `high_falls`: see
     `everywhere`.
@@ -62,7 +60,7 @@ def wide(
         part=f"4 of 9 epsilons, 2 of {5 if fewest == 20 else 4} numbers of clients",
         seeds=(1, 3),
         epsilons=OF_WIDE,
-        longer_from=longer_from,
+        longer_from=LONGER_FROM,
         title=f"Test accuracy on {data}, wide features, after the last round, record level",
         shows="DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on one layer over the wide "
         f"features of {data}, dealt at random to {fewest} to 500 clients, each with the best "
@@ -163,5 +161,4 @@ table11 = wide(
     a_sixteenth("Table 11", "in the paper's own table it is, 89.7 to 91.2 against 89.5"),
     high_falls="in the paper's table from 83.2 with 50 clients to 66.8 with 500; what might "
     "explain it stands on table10's page",
-    longer_from=SHORT_ALONE,
 )

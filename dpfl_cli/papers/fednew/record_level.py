@@ -21,10 +21,10 @@ from dpfl_cli.papers.fednew._search import (
     FEDERATED_47,
     FEDERATED_500,
     FIRST_ORDER,
+    LONGER_FROM,
     NARROW,
     OF_DIFFERING,
     OF_WIDE,
-    SHORT_ALONE,
     STEPS_UP_TO,
     SYNTHETIC,
     on,
@@ -122,7 +122,7 @@ fig5 = compared(
     part=OF_SIX,
     seeds=(1, 3),
     epsilons=OF_WIDE,
-    longer_from=SHORT_ALONE,
+    longer_from=LONGER_FROM,
     title="Test accuracy against rounds, record level, wide features",
     shows="DP-FedNew-FC, DP-FedGD and DP-SCAFFOLD round by round on the wide features of images, "
     f"dealt at random, {STEPS}",
@@ -204,7 +204,6 @@ fig2 = compared(
     seeds=(1, 3),
     keep=3,
     epsilons=OF_DIFFERING,
-    longer_from=SHORT_ALONE,
     title="Test accuracy against rounds, record level, clients that differ",
     shows="On federated EMNIST each of 500 clients holds one class or two, and every one of 47 "
     "clients one; on Synthetic(5, 5) every client has a rule and a centre of its own. "
