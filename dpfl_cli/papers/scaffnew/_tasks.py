@@ -212,10 +212,8 @@ SAME_SEEDS = (
     "the best local steps are those of the lowest mean error over the seeds that judge them too"
 )
 OTHERS_CHOOSE = "the local steps of every seed chosen by the others"  # a reading
-OF_SHAPE = (
-    "a claim of shape, judged seed by seed, all of at least five: the three seeds that were "
-    "declared for these networks cannot decide it"
-)
+BY_SEED = "a claim of shape, judged seed by seed, all of at least five"
+OF_SHAPE = f"{BY_SEED}: the three seeds that were declared for these networks cannot decide it"
 NOTES = (
     "Noise by Lemma 1, sigma^2 = v C^2 R ln(1/delta) / epsilon^2 for R communications, with "
     "v = 8/m^2 fixed beforehand for clients of m records (m = 10,000; 6,129; 28,750; 151, the mean "
