@@ -342,7 +342,7 @@ def test_a_pass_ends_in_time_and_the_same_command_goes_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path))
-    words = ["reproduce", "adaptdp/table2", "scale=smoke"]
+    words = ["reproduce", "fedexp/fig2_left", "scale=smoke"]
     assert main([*words, "--at-most", "0.001"]) == 130
     assert "the same command goes on" in capsys.readouterr().err
     assert main([*words, "--at-most", "60"]) == 0
@@ -352,8 +352,9 @@ def test_a_pass_ends_in_time_and_the_same_command_goes_on(
 
 
 def test_a_pass_with_an_end_begins_with_what_is_short(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "adaptdp", "--dry-run", "--at-most", "60"]) == 0
-    names = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()[:-1]]
+    assert main(["reproduce", "adaptdp", "--commands", "--at-most", "60"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = [line[2:].partition(":")[0] for line in lines if line.startswith("# ")]
     known = artifacts()
     cost = [known[name].sizes["quick"].minutes * known[name].trains for name in names]
     assert cost[:-1] == sorted(cost[:-1])
