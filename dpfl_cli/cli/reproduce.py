@@ -143,6 +143,7 @@ def _interrupted_after(minutes: float | None) -> Iterator[None]:
     """As if Ctrl-C were pressed after so many minutes, unless what is inside has ended."""
 
     def interrupt(number: int, frame: object) -> None:
+        print(f"--at-most {minutes:g}: the time is over", file=sys.stderr)
         signal.raise_signal(signal.SIGINT)
 
     with handled(interrupt, signal.SIGALRM):

@@ -344,7 +344,9 @@ def test_a_pass_ends_in_time_and_the_same_command_goes_on(
     monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path))
     words = ["reproduce", "fedexp/fig2_left", "scale=smoke"]
     assert main([*words, "--at-most", "0.001"]) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--at-most 0.001: the time is over" in said
+    assert "the same command goes on" in said
     assert main([*words, "--at-most", "60"]) == 0
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert main([*words, "--at-most", "0"]) == 2
