@@ -216,7 +216,8 @@ class _Drawing:
             "diverged where it is not drawn": len(finite) < len(mine),
         }
         said = "; ".join(note for note, true in notes.items() if true)
-        return self.artifact.title_of(name) + (f" ({said})" if said else "")
+        title = heading(self.artifact, self.column, name)
+        return title + (f" ({said})" if said else "")
 
     def _lines(self, axis: Axes, inside: pd.DataFrame) -> None:
         spec = self.spec

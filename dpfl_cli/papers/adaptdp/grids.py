@@ -314,6 +314,7 @@ table3 = Artifact(
             panels=["method", "level"],
             where=ON_T1,
             log="colour",
+            title="T1, the quadratic task",
         )
     ],
     notes=[CLIPPED, READ_AS, CHOSEN_BY],

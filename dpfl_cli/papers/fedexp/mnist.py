@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from types import MappingProxyType
 from typing import Any
 
 from dpfl_cli.papers.fedexp import (
@@ -185,7 +186,9 @@ AHEAD = [
     "ours",
     "fails",
     note="the order depends on DP-FedAvg's pair, (0.1, 0.1) in the paper; in an independent "
-    "search on the real data (0.03, 0.3) came level or overtook DP-FedEXP",
+    "search on the real data (0.03, 0.3) came level or overtook DP-FedEXP. Of 30 seeds one (102) "
+    "ends at chance with both, at 11.35 %; DP-FedEXP is ahead in 18 of them, by 1.4 points in the "
+    "mean (95 %: -1.0 to 3.9), so that neither is more than a few points ahead",
     readings={"with the seeds 0 to 4": {"settings": ("paper", "other")}},
 )
 def c6_fedexp_ldp_other(rows: Rows, settings: Sequence[str] = ("fresh", "fresh")) -> Comparisons:
@@ -243,9 +246,11 @@ def c6_trust(rows: Rows) -> Comparisons:
             yield above(*rows.each("accuracy", setting="paper", dp=trusts, method=method))
 
 
-def _within_three(rows: Rows, trust: str, setting: str = "paper") -> Comparisons:
-    """`setting`: whose pair DP-FedAvg has."""
-    for method, chosen in zip(COMPARED, ("paper", setting), strict=True):
+def _within_three(
+    rows: Rows, trust: str, fedexp: str = "paper", fedavg: str = "paper"
+) -> Comparisons:
+    """Each with the pair and seeds of a setting."""
+    for method, chosen in zip(COMPARED, (fedexp, fedavg), strict=True):
         cell = {"dp": trust, "method": method}
         printed = rows("accuracy", setting="paper", **cell).printed
         yield level(rows("accuracy", setting=chosen, **cell), printed, within=3)
@@ -257,12 +262,14 @@ THREE = (
 )
 
 
-def _printed(trust: str, note: str = "", **settings: str) -> Claim:
+def _printed(
+    trust: str, note: str = "", others: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+) -> Claim:
     text = f"DP-FedEXP and DP-FedAvg within 3 points of the paper under {WORDS[trust]}"
     judge = partial(_within_three, trust=trust)
-    other = {under: partial(judge, setting=setting) for under, setting in settings.items()}
+    readings = {under: partial(judge, **settings) for under, settings in others.items()}
     note = "; ".join(filter(None, (note, THREE)))
-    return Claim(f"c7_{trust}", text, "appendix G.2, Table 4", judge, note=note, readings=other)
+    return Claim(f"c7_{trust}", text, "appendix G.2, Table 4", judge, note=note, readings=readings)
 
 
 PIXELS = (
@@ -270,10 +277,11 @@ PIXELS = (
     "which the paper does not give"
 )
 OTHER_PAIRS = {
-    "DP-FedAvg with (0.03, 0.3), its pair under PrivUnit": "other",
-    "DP-FedAvg with its best pair at quick sizes": "best",
+    "DP-FedAvg with (0.03, 0.3), its pair under PrivUnit": {"fedavg": "other"},
+    "DP-FedAvg with its best pair at quick sizes": {"fedavg": "best"},
+    "DP-FedEXP with the seeds 100 to 129": {"fedexp": "fresh"},
 }
-PRINTED = [_printed("cdp"), _printed("ldp_privunit"), _printed("ldp", PIXELS, **OTHER_PAIRS)]
+PRINTED = [_printed("cdp"), _printed("ldp_privunit"), _printed("ldp", PIXELS, OTHER_PAIRS)]
 
 
 @claim(

@@ -123,9 +123,9 @@ table1 = Artifact(
     id="table1",
     title="Epsilon at delta = 1e-5",
     shows="What DP-FedEXP's adaptive step costs in privacy: nothing under local DP, little under "
-    "central DP (nothing where mean and squared norm are priced jointly). The paper states one "
-    "round under local DP and 49 of the 50 compositions under central DP; all 50 rounds are "
-    "beside.",
+    "central DP (nothing where mean and squared norm are priced jointly). The printed numbers are "
+    "those of one round under local DP and of 49 of the 50 compositions under central DP; all 50 "
+    "rounds are beside.",
     source="Table 1",
     sizes=untrained("nothing is trained: prices of 50 planned rounds with 1000 clients"),
     runs=runs,

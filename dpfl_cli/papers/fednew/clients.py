@@ -247,13 +247,20 @@ table5 = by_clients(
         "within 4 points": {"points": 4},
         "but for DP-FedNew at epsilon 0.5 with 100 clients, where the paper has 81.2 between 82.6 "
         "at 0.3 and 82.6 at 0.7": {"but": ("FN", {"eps": 0.5, "clients": 100})},
+        "but for that, and without DP-SCAFFOLD": {
+            "but": ("FN", {"eps": 0.5, "clients": 100}),
+            "methods": BOTH[:4],
+        },
     },
 )
 def near(
-    rows: Rows, points: float = 3.5, but: tuple[str, Mapping[str, float]] | None = None
+    rows: Rows,
+    points: float = 3.5,
+    but: tuple[str, Mapping[str, float]] | None = None,
+    methods: Sequence[str] = BOTH[:-1],
 ) -> Comparisons:
     """every method is within 3.5 points of the paper's number"""
-    for method, cell in itertools.product(BOTH[:-1], cells(rows)):
+    for method, cell in itertools.product(methods, cells(rows)):
         if (method, cell) != but:
             yield near_paper(acc(rows, method, **cell), within=points)
 

@@ -154,9 +154,13 @@ table11 = wide(
         "Table 11, caption",
         level_with("FN_FC", "FFC", 0.5),
         "fails",
-        note="in the paper's own table DP-FedFC is ahead of DP-FedNew-FC in every cell, by 0.8 to "
-        "3.4 points",
-        readings={"within 3 points": {"within": 3}, "at epsilon 0.5 and above": {"low": 0.5}},
+        note="half a point is ours; in the paper's own table DP-FedFC is ahead of DP-FedNew-FC in "
+        "every cell, by 0.8 to 3.4 points",
+        readings={
+            "within 3 points": {"within": 3},
+            "within 3.5 points, as in the paper's own table": {"within": 3.5},
+            "at epsilon 0.5 and above": {"low": 0.5},
+        },
     ),
     a_sixteenth("Table 11", "in the paper's own table it is, 89.7 to 91.2 against 89.5"),
     high_falls="in the paper's table from 83.2 with 50 clients to 66.8 with 500; what might "

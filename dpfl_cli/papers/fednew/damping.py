@@ -93,15 +93,18 @@ def first_three(within: float, rounds: Sequence[int] = ROUNDS) -> Judge:
 
 
 def insensitive(
-    rows: Rows, within: float = 5, penalties: Sequence[float] = PENALTIES
+    rows: Rows,
+    within: float = 5,
+    penalties: Sequence[float] = PENALTIES,
+    damping: float | None = None,
 ) -> Comparisons:
     """DP-FedNew is not too sensitive to the choice of rho: at the best damping the five penalties
     are within five points of one another after round 70
     """
     for clients in rows.choices("clients"):
         best = {"clients": clients, "round": 70, "rank": 1}
-        damping = rows.value("best.alpha", **best)
-        found = rows.each("accuracy", clients=clients, alpha=damping, rho=penalties)
+        alpha = rows.value("best.alpha", **best) if damping is None else damping
+        found = rows.each("accuracy", clients=clients, alpha=alpha, rho=penalties)
         yield from close(*found, within=within)
 
 
@@ -215,6 +218,10 @@ def pairs_of(
                 readings={
                     "within ten points": {"within": 10},
                     "penalties up to 10": {"penalties": PENALTIES[:-1]},
+                    "penalties up to 1, with a damping of 0.1": {
+                        "penalties": PENALTIES[:3],
+                        "damping": 0.1,
+                    },
                 },
             )(insensitive),
             claim(

@@ -4,14 +4,17 @@ from collections.abc import Sequence
 
 from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, WHOLE
 from dpfl_cli.papers.fednew._claims import (
+    OF_ROUND_15,
     SLOW,
     SMALL_STEP,
     SOON,
+    TYPICALLY,
     ahead,
     all_of,
     early,
     gap,
     level_with,
+    mostly,
     reaches,
 )
 from dpfl_cli.papers.fednew._compared import compared
@@ -56,7 +59,7 @@ def beside_first_order(figure: str, method: str) -> list[Claim]:
             "grid",
             f"sections 6.2 and 6.6, {figure}",
             reaches(method, "FGD"),
-            note=SOON,
+            note=f"{OF_ROUND_15}; {SOON}",
             readings={
                 "to within one point": {"by": -1},
                 "before round 30": {"before": 30},
@@ -80,6 +83,7 @@ def beside_first_order(figure: str, method: str) -> list[Claim]:
             readings={
                 "to within half a point": {"by": -0.5},
                 "at round 5 alone": {"rounds": (5,)},
+                TYPICALLY: mostly(method, "FGD"),
             },
         ),
         Claim(
@@ -111,7 +115,14 @@ fig1 = compared(
     shows="DP-FedNew, DP-FedGD and DP-SCAFFOLD round by round on Adult and on 64 features of "
     f"images, dealt at random, {STEPS}",
     claims=beside_first_order("Figure 1", "FN"),
-    notes=[ADULT, FEATURES, OURS],
+    notes=[
+        "At scale=paper, on Adult at epsilon 0.5, DP-FedNew's accuracy goes from 82.6 % after "
+        "round 9 to 76.3 % (the share of the larger class) after round 12 and to 83.0 % after "
+        "round 15, for all five seeds alike; it ends at 85.1 %.",
+        ADULT,
+        FEATURES,
+        OURS,
+    ],
 )
 fig5 = compared(
     "Figure 5",
@@ -249,8 +260,12 @@ def no_worse(method: str, source: str, note: str) -> Claim:
         "it, everywhere",
         source,
         ahead(method, "FFC", by=-0.5),
-        note=note,
-        readings={"to within two points": {"by": -2}, "at epsilon 0.5 and above": {"low": 0.5}},
+        note=f"half a point is ours; {note}",
+        readings={
+            "to within two points": {"by": -2},
+            "to within 2.5 points": {"by": -2.5},
+            "at epsilon 0.5 and above": {"low": 0.5},
+        },
     )
 
 

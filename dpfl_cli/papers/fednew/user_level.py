@@ -7,14 +7,17 @@ from typing import Any
 
 from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, TITLES, WHOLE
 from dpfl_cli.papers.fednew._claims import (
+    OF_ROUND_15,
     SLOW,
     SOON,
+    TYPICALLY,
     acc,
     ahead,
     all_of,
     cells,
     early,
     level_with,
+    mostly,
     reaches,
 )
 from dpfl_cli.papers.fednew._search import (
@@ -71,7 +74,8 @@ fig3 = at_user_level(
             f"{FAST} reaches DP-FedGD's final accuracy before round 15",
             FIGURE_3,
             reaches("FN", "FGD"),
-            note=f"DP-FedGD may take steps up to 10, at scale=paper up to 300; {SOON}",
+            note="DP-FedGD may take steps up to 10, at scale=paper up to 300; "
+            f"{OF_ROUND_15}; {SOON}",
             readings={
                 "without duals": reaches("FN_off", "FGD"),
                 "to within two points": {"by": -2},
@@ -102,6 +106,7 @@ fig3 = at_user_level(
             readings={
                 "without duals": early("FN_off", "FGD"),
                 "at round 5 alone": {"rounds": (5,)},
+                TYPICALLY: mostly("FN", "FGD"),
             },
         ),
         Claim(
