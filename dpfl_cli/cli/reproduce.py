@@ -120,7 +120,7 @@ def execute(args: argparse.Namespace) -> int:
             for folder in publish_artifacts(outputs, [one.job.artifact], scale):
                 print(folder, flush=True)
 
-    with _interrupted_after(args.at_most):
+    with _interrupted_after(args.at_most) if args.at_most else contextlib.nullcontext():
         made = reproduce(artifacts, scale, outputs, say, args.quiet, args.force, after)
     incomplete = [one for one in made if not one.complete]
     for one in incomplete:
@@ -139,7 +139,7 @@ def _order(artifact: "Artifact", scale: "Scale") -> tuple[bool, float]:
 
 
 @contextlib.contextmanager
-def _interrupted_after(minutes: float | None) -> Iterator[None]:
+def _interrupted_after(minutes: float) -> Iterator[None]:
     """As if Ctrl-C were pressed after so many minutes, unless what is inside has ended."""
 
     def interrupt(number: int, frame: object) -> None:
@@ -147,7 +147,7 @@ def _interrupted_after(minutes: float | None) -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
     with handled(interrupt, signal.SIGALRM):
-        signal.setitimer(signal.ITIMER_REAL, 60 * (minutes or 0))  # 0: never
+        signal.setitimer(signal.ITIMER_REAL, 60 * minutes)
         try:
             yield
         finally:
