@@ -95,3 +95,6 @@ def test_what_longer_local_steps_of_dp_scaffold_are_worth() -> None:
             for one in (found[found["best"]], before)
         )
         assert re.search(rf"{(best - short).max():.1f} (points )?in {name}", OURS)
+    curves = rows("fednew/fig2", "accuracy").query("method == 'Scaf' and best and eps == 10")
+    now = curves[curves["task"] == "synthetic"]["value"].mean()
+    assert f"now {now:.1f})" in OURS
