@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dpfl_cli.reproduction.artifact import Artifact, Scale
     from dpfl_cli.reproduction.reproduce import Produced
 
+AGAIN = 0.05  # seconds until the time is looked at again
 EXIT_FAILED = 3  # an artifact is incomplete, or a published one not as declared
 
 
@@ -140,14 +141,18 @@ def _order(artifact: "Artifact", scale: "Scale") -> tuple[bool, float]:
 
 @contextlib.contextmanager
 def _interrupted_after(minutes: float) -> Iterator[None]:
-    """As if Ctrl-C were pressed after so many minutes, unless what is inside has ended."""
+    """As if Ctrl-C were pressed after so many minutes, as soon as rounds are run that see to it; an
+    exception anywhere else might be lost.
+    """
 
     def interrupt(number: int, frame: object) -> None:
-        print(f"--at-most {minutes:g}: the time is over", file=sys.stderr)
-        signal.raise_signal(signal.SIGINT)
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            print(f"--at-most {minutes:g}: the time is over", file=sys.stderr)
+            signal.raise_signal(signal.SIGINT)
 
     with handled(interrupt, signal.SIGALRM):
-        signal.setitimer(signal.ITIMER_REAL, 60 * minutes)
+        signal.setitimer(signal.ITIMER_REAL, 60 * minutes, AGAIN)
         try:
             yield
         finally:
