@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from dpfl_cli.reproduction.reproduce import Produced
 
 AGAIN = 0.05  # seconds until the time is looked at again
+# what Ctrl-C comes to where nobody sees to it; jobs in the background ignore it
+UNHANDLED = (signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN, None)
 EXIT_FAILED = 3  # an artifact is incomplete, or a published one not as declared
 
 
@@ -146,7 +148,7 @@ def _interrupted_after(minutes: float) -> Iterator[None]:
     """
 
     def interrupt(number: int, frame: object) -> None:
-        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        if signal.getsignal(signal.SIGINT) not in UNHANDLED:
             signal.setitimer(signal.ITIMER_REAL, 0)
             print(f"--at-most {minutes:g}: the time is over", file=sys.stderr)
             signal.raise_signal(signal.SIGINT)

@@ -31,6 +31,7 @@ from dpfl_cli.reproduction.search import search
 from dpfl_cli.reproduction.search_page import search_section
 from dpfl_cli.simulation.execute import deferred_interrupt
 from dpfl_cli.simulation.progress import Progress
+from dpfl_cli.simulation.signals import handled
 from dpfl_cli.simulation.store import RunRecord
 from tests.reproduction.small import ONE, SIZES
 
@@ -342,10 +343,13 @@ def test_a_paper_scale_may_be_reduced_and_says_so(outputs: Path, tmp_path: Path)
         assert title.endswith("(reduced size)") == reduced
 
 
-def test_a_pass_ends_in_time_where_rounds_are_run(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_pass_ends_in_time_where_rounds_are_run(
+    before: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     soon = 1e-4  # minutes
     progress = Progress("", 1, quiet=True)
-    with commanding._interrupted_after(soon):
+    with handled(before, signal.SIGINT), commanding._interrupted_after(soon):
         time.sleep(0.2)  # no exception, which might be lost here
         with deferred_interrupt(progress) as stopping:
             last = time.monotonic() + 30
