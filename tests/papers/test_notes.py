@@ -10,7 +10,9 @@ import pandas as pd
 
 from dpfl_cli.papers.adaptdp.clients import table4
 from dpfl_cli.papers.adaptdp.cost import table5
+from dpfl_cli.papers.adaptdp.noise import table1
 from dpfl_cli.papers.dynamic.network import fig3
+from dpfl_cli.papers.fedexp import mnist
 from dpfl_cli.papers.fedexp.search import table2
 from dpfl_cli.papers.fednew import OURS
 from dpfl_cli.reproduction.api import Artifact, printed
@@ -98,3 +100,33 @@ def test_what_longer_local_steps_of_dp_scaffold_are_worth() -> None:
     curves = rows("fednew/fig2", "accuracy").query("method == 'Scaf' and best and eps == 10")
     now = curves[curves["task"] == "synthetic"]["value"].mean()
     assert f"now {now:.1f})" in OURS
+
+
+def test_what_thirty_seeds_say_of_overtaking() -> None:
+    said = noted(mnist.table4, "c6_fedexp_ldp_other")
+    fresh = rows("fedexp/table4", "accuracy").query("setting == 'fresh'")
+    both = fresh.pivot_table("value", "seed", "method")
+    chance = both[(both < 12).all(axis=1)]
+    assert f"one ({chance.index.item():g}) ends at chance with both, at" in said
+    ahead = both["FedEXP"] - both["FedAvg"]
+    assert f"ahead in {(ahead > 0).sum()} of them, by {ahead.mean():.1f} points" in said
+    half = 2.0452 * ahead.sem()  # t of 29 degrees of freedom
+    assert f"{ahead.mean() - half:.1f} to {ahead.mean() + half:.1f}" in said
+
+
+def test_corollary_1_beside_what_is_measured() -> None:
+    of_order = rows_of_order()
+    loss = rows("adaptdp/table3", "objective").query(
+        "method == 'AdaptDP' and task == 'T1' and best"
+    )
+    times = loss.groupby("level")["value"].mean() / of_order
+    said = " ".join(str(one.notes) for one in table1.tables)
+    few, some, most = times.round(1)
+    assert f"(table3) is {few}, {some} and {most} times" in re.sub(r"\s+", " ", said)
+
+
+def rows_of_order() -> pd.Series:
+    """Of T1, by level: Corollary 1 over the best rate, times that rate."""
+    table = pd.read_csv(PUBLISHED / "adaptdp/table1/paper/table.csv").query("task == 'T1'")
+    parts = table[table["method"] == "FedAvg"].pivot_table("value", "level", "measure")
+    return parts["corollary"] * parts["rate"]

@@ -269,17 +269,8 @@ def everywhere(
         place,
         over_clients(close, "FGD", ..., within=1.5),
         priors.get("fedgd_clients", "holds"),
-        note="; ".join(
-            filter(
-                None,
-                (
-                    "1.5 points: in the paper's Tables 8, 10 and 11 it varies by at most 1.3"
-                    f"{fedgd_varies}",
-                    "every epsilon is every one that is run",
-                    counts,
-                ),
-            )
-        ),
+        note="1.5 points: in the paper's Tables 8, 10 and 11 it varies by at most 1.3"
+        f"{fedgd_varies}; every epsilon is every one that is run{counts and '; '}{counts}",
         readings={
             "by at most 4 points": {"within": 4},
             "at epsilon 10 alone": {"eps": 10.0},
