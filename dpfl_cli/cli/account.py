@@ -9,7 +9,7 @@ from dpfl_cli.cli.tables import (
     epsilon_number,
     is_claimed,
     is_nominal,
-    make_table,
+    print_table,
     wide_console,
 )
 from dpfl_cli.config.paths import outputs_dir
@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace) -> int:
             f"{record.id}: {privacy['unit']}, {privacy['relation']}, "
             f"{record.ledger.releases} releases, delta {delta:g}"
         )
-        console.print(make_table(("accountant", "epsilon", "remark"), rows, title=title))
+        print_table(("accountant", "epsilon", "remark"), rows, title)
         for line in _remarks(record, args.delta is None):
             console.print(f"  {line}")
     return 0

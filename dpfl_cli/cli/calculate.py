@@ -11,7 +11,7 @@ from pathlib import Path
 from dpfl_cli.algorithms.scaffnew_bound import MessageNoise, ScaffnewBound
 from dpfl_cli.cli.files import write_output
 from dpfl_cli.cli.pricing import add_run_arguments, plan_of
-from dpfl_cli.cli.tables import epsilon_number, make_table, wide_console
+from dpfl_cli.cli.tables import epsilon_number, print_table
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.identity import content_id
 from dpfl_cli.config.paths import outputs_dir
@@ -216,7 +216,7 @@ def _show(asked: Question) -> None:
     rows = text.format(bound=bound, noise=noise, asked=asked, worth=worth).splitlines()
     columns = ("quantity", "symbol", "value", "what it is")
     title = "DP-ScaffNew in closed form (arXiv 2304.05127)"
-    wide_console().print(make_table(columns, [row.split(" | ") for row in rows], title=title))
+    print_table(columns, [row.split(" | ") for row in rows], title)
     best = [
         f"T* = 0: B(0) = psi_0 = {bound.potential:.4g} is the least: by the bound, noise costs "
         "more than training can gain, and the start is the best model"

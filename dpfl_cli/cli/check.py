@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpfl_cli.cli.tables import make_table, wide_console
+from dpfl_cli.cli.tables import print_table
 from dpfl_cli.config.component import Component, components
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.simulation.plugins import load_plugins
@@ -87,7 +87,7 @@ def execute(args: argparse.Namespace) -> int:
     results = {row["result"] for row in rows}
     failed = "FAIL" in results or "pass" not in results
     if rows:
-        wide_console().print(make_table(list(rows[0]), [list(row.values()) for row in rows]))
+        print_table(rows[0], [list(row.values()) for row in rows])
     print(f"{args.target}: {'FAILED' if failed else 'passed'}")
     return EXIT_FAILED if failed else 0
 

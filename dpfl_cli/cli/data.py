@@ -8,7 +8,7 @@ from functools import partial
 from rich import progress as shown
 from rich.filesize import decimal
 
-from dpfl_cli.cli.tables import make_table, wide_console
+from dpfl_cli.cli.tables import print_table, wide_console
 from dpfl_cli.config.component import components, lookup, parse_settings
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data.catalogue import CATALOGUE, FOLDERS, catalogue_entry
@@ -117,8 +117,7 @@ def _list() -> None:
         rows.append((name, what, own.licence, source, where, ""))
     for name, (what, source, where) in _not_downloaded().items():
         rows.append((name, what, "", source, where, ""))
-    columns = ("name", "what", "licence", "sources", "where", "size")
-    wide_console().print(make_table(columns, rows))
+    print_table(("name", "what", "licence", "sources", "where", "size"), rows)
 
 
 def _where(found: Status) -> str:

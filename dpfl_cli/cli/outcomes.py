@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from dpfl_cli.cli.tables import collusion_text, make_table, print_results, wide_console
+from dpfl_cli.cli.tables import collusion_text, print_results, print_table, wide_console
 from dpfl_cli.simulation.execute import Outcome
 from dpfl_cli.simulation.store import MODEL
 
@@ -30,7 +30,7 @@ def report_outcomes(outcomes: Sequence[Outcome], quiet: bool) -> int:
     if bad and len(outcomes) > 1:
         rows = [(f"{one.plan.id} {one.plan.label}", one.status, one.reason or "") for one in bad]
         title = f"{len(bad)} of {len(outcomes)} runs failed or diverged"
-        wide_console(stderr=True).print(make_table(("run", "status", "reason"), rows, title=title))
+        print_table(("run", "status", "reason"), rows, title, stderr=True)
     elif bad:
         print(f"{bad[0].status}: {bad[0].reason}", file=sys.stderr)
     for folder in dict.fromkeys(outcome.record.folder for outcome in outcomes):

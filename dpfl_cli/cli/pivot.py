@@ -7,7 +7,7 @@ import pandas as pd
 
 from dpfl_cli.cli.compare import metric_of
 from dpfl_cli.cli.selection import order, row_of
-from dpfl_cli.cli.tables import make_table, mean_text, wide_console
+from dpfl_cli.cli.tables import mean_text, print_table
 from dpfl_cli.cli.varying import repetitions, settings_of, varying
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.config.identity import text_of
@@ -46,7 +46,7 @@ def print_pivot(
     elif form == "markdown":
         print(markdown(header, lines))
     else:
-        wide_console().print(make_table(header, lines, title=title))
+        print_table(header, lines, title)
 
 
 def _cells(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> pd.DataFrame:

@@ -35,14 +35,17 @@ def wide_console(stderr: bool = False) -> Console:
     return console
 
 
-def make_table(
-    columns: Iterable[str], rows: Iterable[Sequence[str]], title: str | None = None
-) -> Table:
-    """A table with lines around its cells."""
+def print_table(
+    columns: Iterable[str],
+    rows: Iterable[Sequence[str]],
+    title: str | None = None,
+    stderr: bool = False,
+) -> None:
+    """Prints a table with lines around its cells."""
     table = Table(*columns, title=title)
     for row in rows:
         table.add_row(*row)
-    return table
+    wide_console(stderr).print(table)
 
 
 # --- epsilons -------------------------------------------------------------------------------------
