@@ -17,7 +17,7 @@ from dpfl_cli.config.component import PositiveOrNone, Settings, component
 from dpfl_cli.privacy.bounded import per_run
 from dpfl_cli.privacy.client_values import ClientValues, client_values, own_values
 from dpfl_cli.privacy.ledger import Scope
-from dpfl_cli.privacy.mechanism import Call, Mechanism, needs_noise
+from dpfl_cli.privacy.mechanism import Call, Event, Mechanism, needs_noise
 from dpfl_cli.privacy.releases import Release, ReleaseSpec, Setup
 
 
@@ -39,9 +39,7 @@ class NoNoise(Mechanism):
     needs_bound = False
 
     @classmethod
-    def event(
-        cls, settings: Any, spec: ReleaseSpec, setup: Setup
-    ) -> tuple[str, float | None, Scope]:
+    def event(cls, settings: Any, spec: ReleaseSpec, setup: Setup) -> Event:
         return "nonprivate", None, "federation"
 
     def _released(self, call: Call) -> Release:
@@ -62,9 +60,7 @@ class _Gaussian(Mechanism):
     _scope: Scope
 
     @classmethod
-    def event(
-        cls, settings: Any, spec: ReleaseSpec, setup: Setup
-    ) -> tuple[str, float | None, Scope]:
+    def event(cls, settings: Any, spec: ReleaseSpec, setup: Setup) -> Event:
         """Gaussian, with the settings' noise multiplier or what the release makes of it."""
         multiplier = needs_noise(settings.noise_multiplier, "noise_multiplier")
         if spec.multiplier is not None:
@@ -193,9 +189,7 @@ class SharedGaussian(_Gaussian):
         return settings.model_copy(update={"noise_share": True})
 
     @classmethod
-    def event(
-        cls, settings: Any, spec: ReleaseSpec, setup: Setup
-    ) -> tuple[str, float | None, Scope]:
+    def event(cls, settings: Any, spec: ReleaseSpec, setup: Setup) -> Event:
         """As shares: multiplier z. With whole noise: z sqrt(M) for the sums, or z for messages
         where the sums do not suffice.
         """

@@ -31,6 +31,8 @@ from dpfl_cli.privacy.method_streams import MethodStreams
 from dpfl_cli.privacy.provenance import Provenance
 from dpfl_cli.privacy.releases import Release, ReleaseSpec, Setup, Trust
 
+Event = tuple[str, float | None, Scope]  # kind, parameter and scope, as in `LedgerEntry`
+
 
 @dataclass(frozen=True)
 class Site:
@@ -102,10 +104,8 @@ class Mechanism(ABC):
 
     @classmethod
     @abstractmethod
-    def event(
-        cls, settings: Any, spec: ReleaseSpec, setup: Setup
-    ) -> tuple[str, float | None, Scope]:
-        """What one release of `spec` costs: kind, parameter and scope, as in `LedgerEntry`."""
+    def event(cls, settings: Any, spec: ReleaseSpec, setup: Setup) -> Event:
+        """What one release of `spec` costs."""
 
     @abstractmethod
     def _released(self, call: Call) -> Release:

@@ -31,8 +31,7 @@ from torch import Tensor
 from dpfl_cli.config.component import component
 from dpfl_cli.data.devices import on_device
 from dpfl_cli.privacy.client_values import own_values
-from dpfl_cli.privacy.ledger import Scope
-from dpfl_cli.privacy.mechanism import Call, Mechanism, Site
+from dpfl_cli.privacy.mechanism import Call, Event, Mechanism, Site
 from dpfl_cli.privacy.norms import vector_norms
 from dpfl_cli.privacy.privunit_constants import (
     Cap,
@@ -74,9 +73,7 @@ class PrivUnit(Mechanism):
         make_grid(budgets(settings)[2])
 
     @classmethod
-    def event(
-        cls, settings: Any, spec: ReleaseSpec, setup: Setup
-    ) -> tuple[str, float | None, Scope]:
+    def event(cls, settings: Any, spec: ReleaseSpec, setup: Setup) -> Event:
         """A pure event of e0 + e1 + e2, whatever the rule for gamma."""
         check_dimension(setup.dimension)
         return "pure", spent_epsilon(settings), "client"
