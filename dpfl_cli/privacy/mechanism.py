@@ -371,8 +371,7 @@ def _demand(name: str, good: bool) -> None:
 
 def _only(charged: np.ndarray, values: Tensor) -> Tensor:
     """Zeros for the runs that were not charged: they may learn nothing from this release."""
-    mask = per_run(charged, values, torch.bool)
-    return torch.where(mask, values, torch.zeros_like(values))
+    return torch.where(per_run(charged, values, torch.bool), values, 0.0)
 
 
 def needs_noise(value: float | None, field: str) -> float:

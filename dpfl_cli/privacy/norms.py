@@ -46,7 +46,7 @@ def scaled_to_ball(
     values: Tensor, norms: Tensor, limit: Tensor, usable: Tensor | None = None
 ) -> Tensor:
     """v min(1, C / ||v||) by given norms [..., 1]; zeros where a mask [..., 1] says so."""
-    scale = torch.where(norms > limit, limit / norms, torch.ones_like(norms)).to(values.dtype)
+    scale = torch.where(norms > limit, limit / norms, 1.0).to(values.dtype)
     inside = values * scale
     # nothing waits for a device
     if usable is not None and (usable.device.type != "cpu" or not usable.all()):

@@ -104,22 +104,21 @@ class PrivUnit(Mechanism):
         null = norms < _NULL_NORM
         x = streams.normal(f"noise/{name}/direction", address, clients, size, dtype, device)
         rest = vector_norms(x[..., 1:])
-        x[..., 1] = torch.where(
-            rest == 0, torch.ones_like(x[..., 1]), x[..., 1]
-        )  # float32 can draw an exact 0, at d = 2
-        rest = torch.where(rest == 0, torch.ones_like(rest), rest)
+        # float32 can draw an exact 0, at d = 2
+        x[..., 1] = torch.where(rest == 0, 1.0, x[..., 1])
+        rest = torch.where(rest == 0, 1.0, rest)
         first = x[..., 0].double()
         cosine = torch.where(null, first / torch.hypot(first, rest), cosine)
         sine = ((1 - cosine) * (1 + cosine)).sqrt()
         x.mul_((sine / rest).to(dtype).unsqueeze(-1))
         x[..., 0] = cosine.to(dtype)
-        divisor = torch.where(null, torch.ones_like(norms), norms)
+        divisor = torch.where(null, 1.0, norms)
         head = contributions[..., 0].double() / divisor
         inner = (contributions * x).sum(dim=-1).double() / divisor
         sign = torch.where(head >= 0, 1.0, -1.0).double()
         along = (inner + sign * cosine) / (1 + head.abs())
-        along = torch.where(null, torch.zeros_like(along), along)
-        x.mul_((torch.where(null, torch.ones_like(sign), -sign) * length).to(dtype).unsqueeze(-1))
+        along = torch.where(null, 0.0, along)
+        x.mul_((torch.where(null, 1.0, -sign) * length).to(dtype).unsqueeze(-1))
         x.addcmul_(contributions, (sign * along * length / divisor).to(dtype).unsqueeze(-1))
         x[..., 0] += (along * length).to(dtype)
 

@@ -66,12 +66,9 @@ def solve_sensitivity(
             gamma.square() * records - gamma * limit
         )
         return 2 * whole, whole
-    lipschitz = (
-        torch.ones_like(first)
-        if constant == "tight"
-        else second / (second.square() - first.square()).sqrt()
-    )
-    gradient = lipschitz * first / (gamma * records)
+    if constant == "xi_safe":
+        first = second / (second.square() - first.square()).sqrt() * first  # L C1
+    gradient = first / (gamma * records)
     matrix = limit * second / (gamma * (gamma * records + limit))
     return 2 * gradient + matrix, gradient + matrix
 
