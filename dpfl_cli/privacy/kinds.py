@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class Gaussian(Kind):
 
     def squared_mu(self, entries: Iterable[Any]) -> float:
         """sum 1 / z^2 (Dong, Roth and Su 2022, Corollary 3.3)."""
-        return math.fsum(self._squared_mu(entry) for entry in entries)
+        return math.fsum(map(self._squared_mu, entries))
 
     def renyi(self, entries: Iterable[Any], excess: np.ndarray) -> np.ndarray:
         """sum a / (2 z^2) at order a = 1 + excess (Mironov 2017, Corollary 3)."""
@@ -77,14 +78,13 @@ class Gaussian(Kind):
         """One distribution an entry; cut where e^-50 of the mass is left, about 10 deviations."""
         from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 
-        def of(squared: float) -> Callable[[float], Any]:
+        def distribution(squared: float, cell: float) -> Any:
             std = 1 / math.sqrt(squared)
-            return lambda cell: from_gaussian_mechanism(std, value_discretization_interval=cell)
+            return from_gaussian_mechanism(std, value_discretization_interval=cell)
 
-        found = [self._squared_mu(entry) for entry in entries]
         return [
-            Losses(squared + 20 * math.sqrt(squared), 1, None, of(squared))
-            for squared in found
+            Losses(squared + 20 * math.sqrt(squared), 1, None, partial(distribution, squared))
+            for squared in map(self._squared_mu, entries)
             if squared > 0
         ]
 
@@ -128,18 +128,17 @@ class Pure(Kind):
         """Of randomised response at the next multiple of the cell, which dominates."""
         from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-        def of(value: float, count: int) -> Callable[[float], Any]:
-            def distribution(cell: float) -> Any:
-                cells = math.ceil(value / cell * (1 - 1e-14))
-                odds = math.exp(-cells * cell)
-                masses = {cells: 1 / (1 + odds), -cells: odds / (1 + odds)}
-                make = PrivacyLossDistribution.create_from_rounded_probability
-                return make(masses, 0.0, cell).self_compose(count)
+        def distribution(value: float, count: int, cell: float) -> Any:
+            cells = math.ceil(value / cell * (1 - 1e-14))
+            odds = math.exp(-cells * cell)
+            masses = {cells: 1 / (1 + odds), -cells: odds / (1 + odds)}
+            make = PrivacyLossDistribution.create_from_rounded_probability
+            return make(masses, 0.0, cell).self_compose(count)
 
-            return distribution
-
-        spent = self._levels(entries).items()
-        return [Losses(2 * value * count, count, value, of(value, count)) for value, count in spent]
+        return [
+            Losses(2 * value * count, count, value, partial(distribution, value, count))
+            for value, count in self._levels(entries).items()
+        ]
 
     @staticmethod
     def _levels(entries: Iterable[Any]) -> dict[float, int]:
