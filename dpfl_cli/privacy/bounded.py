@@ -314,11 +314,9 @@ def as_computed(
     if not counts_public:
         unknown = torch.full_like(values.bound, torch.inf)
         values = replace(values, replace_one=unknown, zero_out=unknown, maker=_MAKER)
-    if why_not is None and CLAIM in values.proof:
-        proof = values.proof.replace(CLAIM, "")
-        return replace(values, proof=proof, proved=True, batch=batch, maker=_MAKER)
-    proof = values.proof if why_not is None else why_not
-    return replace(values, proof=proof, proved=False, batch=batch, maker=_MAKER)
+    proved = why_not is None and CLAIM in values.proof
+    proof = values.proof.replace(CLAIM, "") if why_not is None else why_not
+    return replace(values, proof=proof, proved=proved, batch=batch, maker=_MAKER)
 
 
 def per_run(numbers: Tensor | np.ndarray, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
