@@ -86,10 +86,9 @@ class Canaries:
         self.gaussian &= not drawn and found.noise_std is not None
         score = rest
         if found.noise_std is not None:
-            std = found.noise_std.double()
-            std = std if std.dim() == 1 else std[runs, row]
-            score = _log_density(rest, high * share, std, rate)
-            score = score - _log_density(rest, low * share, std, rate)
+            std = _of_row(found.noise_std, row)
+            above, below = (_log_density(rest, one * share, std, rate) for one in (high, low))
+            score = above - below
         log = mechanism._site.ledger.logs[spec.name]
         charged = torch.from_numpy(log.latest == call.address // spec.per_round)
         self.scores += torch.where(charged, score, 0.0)
@@ -113,22 +112,23 @@ class Canaries:
 
     def _amounts(self, values: Bounded, row: Tensor, relation: str) -> tuple[Tensor, Tensor]:
         """[R] each, what the canary puts into its coordinate on either side."""
-
-        def of_row(size: Tensor) -> Tensor:
-            found = size if size.dim() == 1 else size[torch.arange(len(row)), row]
-            return found.double()
-
-        radius = of_row(values.zero_out)
+        radius = _of_row(values.zero_out, row)
         if relation != "replace_one":
             return torch.zeros_like(radius), radius
         if values.unit == "record":
-            half = of_row(values.replace_one) / 2
+            half = _of_row(values.replace_one, row) / 2
             return -half, half
         if values.is_vector:
             return -radius, radius
         if values.quantity:  # squared norms of +-b e_1, which are the same
             return radius, radius
         return torch.zeros_like(radius), radius
+
+
+def _of_row(numbers: Tensor, row: Tensor) -> Tensor:
+    """[R] float64 of numbers [R], or [R, M] where clients differ."""
+    found = numbers if numbers.dim() == 1 else numbers[torch.arange(len(row)), row]
+    return found.double()
 
 
 def _log_density(rest: Tensor, amount: Tensor, std: Tensor, rate: float) -> Tensor:
