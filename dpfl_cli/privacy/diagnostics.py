@@ -117,8 +117,13 @@ def update_diagnostics(update: Bounded) -> dict[str, Diagnostic]:
     squared = opened(update.norms()).square()  # [R, M]
     limit = (_AT_THE_BOUND * update.bound).square().unsqueeze(-1)
     clipped = (squared >= limit).to(squared.dtype)
-    there = among(update.cohort, torch.ones_like(squared)).sum(dim=-1)  # NaN where nobody is
-    means = (among(update.cohort, one).sum(dim=-1) / there for one in (squared, clipped))
-    names = "mean_squared_norm", "clipped_fraction"
-    found = dict(zip(names, map(diagnostic, means), strict=True))
-    return {**found, "repaired": update.repaired}
+
+    def total(values: Tensor) -> Tensor:
+        return among(update.cohort, values).sum(dim=-1)
+
+    there = total(torch.ones_like(squared))  # the means are NaN where nobody is
+    return {
+        "mean_squared_norm": diagnostic(total(squared) / there),
+        "clipped_fraction": diagnostic(total(clipped) / there),
+        "repaired": update.repaired,
+    }
