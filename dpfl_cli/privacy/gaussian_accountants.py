@@ -153,15 +153,14 @@ class JointGaussianAccountant(GdpAccountant):
         return math.fsum(self._squared_mu_of_group(group) for group in groups.values())
 
     def _squared_mu_of_group(self, group: list[LedgerEntry]) -> float:
-        vectors = [entry for entry in group if entry.shape == "vector"]
-        scalars = [entry for entry in group if entry.shape == "scalar"]
-        single = len(vectors) == len(scalars) == 1
-        if not single or not _are_mean_and_squared_norms(vectors[0], scalars[0]):
+        pair = sorted(group, key=lambda entry: entry.shape, reverse=True)  # the vector first
+        single = [entry.shape for entry in pair] == ["vector", "scalar"]
+        if not single or not _are_mean_and_squared_norms(*pair):
             return super()._squared_mu(group)
-        multipliers = [entry.parameters() for entry in (vectors[0], scalars[0])]
-        if any(isinstance(entry.parameter, tuple) for entry in group):
+        multipliers = [entry.parameters() for entry in pair]
+        if any(isinstance(entry.parameter, tuple) for entry in pair):
             return float(np.sum(joint_squared_mu(*multipliers)))
-        return vectors[0].count * float(joint_squared_mu(*(part[:1] for part in multipliers))[0])
+        return pair[0].count * float(joint_squared_mu(*(part[:1] for part in multipliers))[0])
 
 
 def _are_mean_and_squared_norms(vector: LedgerEntry, scalar: LedgerEntry) -> bool:

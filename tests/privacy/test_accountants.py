@@ -120,6 +120,12 @@ class TestPublishedFigures:
         of_clients = two_releases(1.0, 1.0)
         assert accountant("joint_gaussian").epsilon(of_clients, DELTA) < paid
 
+    def test_joint_accounting_is_of_two_releases_and_a_third_is_paid_for(self):
+        two = two_releases(2.0, 2.0, 10)
+        three = ledger(*two.entries, entry(0.5, 10, name="third", group="moments", shape="matrix"))
+        paid = accountant("gdp").epsilon(three, DELTA)
+        assert accountant("joint_gaussian").epsilon(three, DELTA) == pytest.approx(paid, rel=1e-12)
+
     def test_zcdp_is_the_accountant_of_dynamic(self):
         """Time-varying local noise (dynamic paper): rho_tgt, and the exact epsilon of the same
         noise.
