@@ -97,7 +97,11 @@ class Accountant(ABC):
           PrivacyError: the ledger cannot be priced (`supports` says so), or not at this delta.
           ConfigError: delta is not between 0 and 1.
         """
-        check_delta(delta)
+        if not 0.0 < delta < 1.0:
+            raise ConfigError(
+                f"dp.delta={delta:g}: must lie between 0 and 1, both excluded; a common choice is "
+                "dp.delta=1e-5"
+            )
         entries = _charged(ledger)
         if any(entry.kind == "nonprivate" for entry in entries):
             return math.inf
@@ -108,12 +112,11 @@ class Accountant(ABC):
             return math.inf
         if not entries:
             return 0.0
-        if entries[0].law == "full":
-            return self._epsilon(entries, delta)
         if entries[0].law == self.amplifies:
-            return self._epsilon([of_rounds(entries)], delta)
-        plain = [replace(entry, law="full", rate=None, rounds=None) for entry in entries]
-        return self._epsilon(plain, delta)
+            entries = [of_rounds(entries)]
+        elif entries[0].law != "full":
+            entries = [replace(entry, law="full", rate=None, rounds=None) for entry in entries]
+        return self._epsilon(entries, delta)
 
     @abstractmethod
     def _epsilon(self, entries: list[LedgerEntry], delta: float) -> float:
@@ -125,15 +128,6 @@ def accountant(name: str, options: dict[str, Any] | None = None) -> Accountant:
     known = lookup("accountant", name)
     built: Accountant = known.target(parse_settings(known.settings, options or {}, "accountant"))
     return built
-
-
-def check_delta(delta: float) -> None:
-    """Raises a ConfigError unless 0 < delta < 1."""
-    if not 0.0 < delta < 1.0:
-        raise ConfigError(
-            f"dp.delta={delta:g}: must lie between 0 and 1, both excluded; a common choice is "
-            "dp.delta=1e-5"
-        )
 
 
 @dataclass(frozen=True)
