@@ -191,16 +191,14 @@ class WangRdpAccountant(Accountant):
         """The minimum over integer orders: every order is valid, so that the search is a matter of
         tightness only.
         """
-        orders = sorted(
-            {*range(2, 33), *(int(value) for value in np.geomspace(33, LARGEST_ORDER, 120))}
-        )
+        spread = np.geomspace(33, LARGEST_ORDER, 120).astype(int).tolist()
+        orders = sorted({*range(2, 33), *spread})
         best, at = math.inf, 2
         for order in orders:
-            if toll / (order - 1) + 0.0 < best:
-                value = rdp_of(entries, order) + toll / (order - 1)
-                if value < best:
-                    best, at = value, order
-            if rdp_of(entries, order) > best:
+            total = rdp_of(entries, order)
+            if total + toll / (order - 1) < best:
+                best, at = total + toll / (order - 1), order
+            if total > best:
                 break  # it grows with the order
         step = max(1, at // 8)
         while step:
