@@ -117,10 +117,8 @@ def make_cap(epsilon_cap: float, epsilon_direction: float, rule: GammaRule, dime
     threshold, gap = exact_threshold(epsilon_direction, dimension)
     if rule == "paper" and (lower := paper_threshold(epsilon_direction, dimension)) < threshold:
         threshold, gap = lower, 1 - lower
-    inside, outside = (
-        float(scipy.special.expit(epsilon_cap)),
-        float(scipy.special.expit(-epsilon_cap)),
-    )
+    inside = float(scipy.special.expit(epsilon_cap))
+    outside = float(scipy.special.expit(-epsilon_cap))
     if gap < 0.5:
         mass = 0.5 * float(scipy.special.betainc(a, 0.5, gap * (2 - gap)))
         log_squared_sine = math.log(gap * (2 - gap)) if gap > 0 else -math.inf
@@ -207,22 +205,21 @@ def make_grid(epsilon: float) -> Grid:
     integer, the sign is known.
     """
     growth = math.exp(min(epsilon, 700.0))
-    levels = math.ceil(math.exp(min(epsilon, 700.0) / 3))
-    twice = levels * (levels + 1) / (growth + levels)
+    k = math.ceil(math.exp(min(epsilon, 700.0) / 3))
+    twice = k * (k + 1) / (growth + k)
     if abs(twice - round(twice)) < _SIGN_MARGIN:
         raise ConfigError(
             f"mechanism.epsilon_norm={epsilon:g}: the estimate of norms cannot tell signs there "
             f"(2b = {twice:.6g} is an integer "
             "or close to one); choose another value, up to 18"
         )
-    k, c1 = levels, (levels + 1) / math.expm1(epsilon)
-    variance = (2 * k + 1) * (growth + k) / (6 * k * math.expm1(epsilon)) - (k + 1) / (
-        4 * math.expm1(epsilon)
-    )
+    excess = math.expm1(epsilon)
+    c1 = (k + 1) / excess
+    variance = (2 * k + 1) * (growth + k) / (6 * k * excess) - (k + 1) / (4 * excess)
     return Grid(
         levels=k,
         keep=growth / (growth + k),
-        step=(growth + k) / math.expm1(epsilon) / k,
+        step=(growth + k) / excess / k,
         shift=twice / 2,
         linear=c1,
         constant=(c1 + 1) / (4 * k**2) + c1 * variance,
