@@ -91,12 +91,12 @@ def calibrate(
             return parameter(quiet)
         if math.isinf(loud_epsilon) and quiet / loud - 1 < 1e-3 * accountant.tolerance:
             break  # the edge of what the accountant prices
-        middle = math.sqrt(loud) * math.sqrt(quiet)
+        middle = halfway = math.sqrt(loud) * math.sqrt(quiet)
         if step % 3 < 2 and quiet_epsilon > 0 and math.isfinite(loud_epsilon):
             share = math.log(loud_epsilon / aim) / math.log(loud_epsilon / quiet_epsilon)
             middle = loud * (quiet / loud) ** share
         if not loud < middle < quiet:
-            middle = math.sqrt(loud) * math.sqrt(quiet)
+            middle = halfway
             if not loud < middle < quiet:
                 break
         epsilon = epsilon_at(middle)
