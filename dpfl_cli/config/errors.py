@@ -7,7 +7,7 @@ prints the line and exits with `exit_code`; `--debug` shows the traceback.
 import difflib
 import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from types import FrameType
 
 LONG = re.compile(r"[^\s/]{299,}[^\s/:]")  # what a line cuts, such as a number of a thousand digits
@@ -54,9 +54,7 @@ def place_in_plugin(error: BaseException) -> str:
     """
     if isinstance(error, SyntaxError):
         return f" ({error.filename}:{error.lineno})"
-    known = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    places = [one for one in known if _module(one[0]) in plugin_modules]
-    return _place(*places[-1]) if places else ""
+    return "".join(_places(error, plugin_modules)[-1:])
 
 
 def raised_by_dpfl(error: BaseException) -> bool:
@@ -67,17 +65,21 @@ def raised_by_dpfl(error: BaseException) -> bool:
 
 def without_values(error: BaseException) -> str:
     """What an error of code that sees clients' data may say to others: its type and its place."""
-    known = list(traceback.walk_tb(error.__traceback__))
-    own = [one for one in known if _module(one[0]) in {*plugin_modules, "dpfl_cli"}] or known
-    return type(error).__name__ + (_place(*own[-1]) if own else "")
+    places = _places(error, {*plugin_modules, "dpfl_cli"}) or _places(error)
+    return "".join([type(error).__name__, *places[-1:]])
 
 
 def _module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
-def _place(frame: FrameType, line: int) -> str:
-    return f" ({frame.f_code.co_filename}:{line})"
+def _places(error: BaseException, modules: Collection[str] | None = None) -> list[str]:
+    """ " (FILE:LINE)" of all that an error went through, of these modules or of any."""
+    return [
+        f" ({frame.f_code.co_filename}:{line})"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if modules is None or _module(frame) in modules
+    ]
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
