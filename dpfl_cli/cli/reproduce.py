@@ -72,7 +72,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.list:
         return _list()
     if args.check_published is not None:
-        return _check(Path(args.check_published) if args.check_published else None)
+        return _check(args.check_published)
     scales = [word for word in args.words if word.startswith("scale=")]
     names = [word for word in args.words if word not in scales]
     for word in names:
@@ -104,13 +104,11 @@ def execute(args: argparse.Namespace) -> int:
     if args.commands:
         for artifact in artifacts:
             print(f"# {artifact.name}: {artifact.title}")
-            for line in commands(artifact, scale):
-                print(line)
+            print(*commands(artifact, scale), sep="\n")
         return 0
     outputs = outputs_dir()
     if args.dry_run:
-        for line in dry_run(artifacts, scale, outputs, force=args.force):
-            print(line)
+        print(*dry_run(artifacts, scale, outputs, args.force), sep="\n")
         return 0
 
     def say(line: str) -> None:
@@ -129,7 +127,7 @@ def execute(args: argparse.Namespace) -> int:
     for one in incomplete:
         for gap in one.gaps:
             print(f"dpfl: {one.job.artifact.name}: {gap}", file=sys.stderr)
-    known = {**papers(), **{one.name: one for one in artifacts}}
+    known = papers() | {one.name: one for one in artifacts}
     command = os.environ.get(COMMAND, "dpfl reproduce")
     print(write_report(outputs, known, command, [one.name for one in artifacts]))
     return EXIT_FAILED if incomplete else 0
@@ -182,11 +180,12 @@ def _list() -> int:
     return 0
 
 
-def _check(folder: Path | None) -> int:
+def _check(folder: str) -> int:
+    """Of the outputs tree where no folder is named."""
     from dpfl_cli.papers import artifacts
     from dpfl_cli.reproduction.published import check_published, published_root
 
-    root = folder or published_root(outputs_dir())
+    root = Path(folder) if folder else published_root(outputs_dir())
     compared, lines, absent = check_published(root, artifacts())
     for line in lines:
         print(f"dpfl: {line}", file=sys.stderr)
