@@ -80,19 +80,19 @@ class Question:
       bound: the problem.
       noise: that of its messages; None without any.
       relation: what is neighbouring.
-      nominal: that epsilon is nominal, in a line; empty where it is proved.
+      nominal: the line that epsilon is nominal; empty where it is proved.
       start: what psi_0 was made of.
-      subject: what the plot is of, before its numbers.
-      notes: what holds of the answer.
+      subject: what the plot is of, before its numbers; empty where it is of numbers alone.
+      note: what holds of the answer; may be empty.
     """
 
     bound: ScaffnewBound
     noise: MessageNoise | None
     relation: str
-    nominal: Sequence[str]
+    nominal: str
     start: str
-    subject: Sequence[str] = ()
-    notes: Sequence[str] = ()
+    subject: str = ""
+    note: str = ""
 
     @property
     def target(self) -> str:
@@ -108,7 +108,7 @@ class Question:
         private = "without noise"
         if noise is not None:
             private = f"epsilon {self.target}, S {noise.sensitivity:g}, v {noise.constant:.3g}"
-        return ", ".join([*self.subject, shape, private])
+        return ", ".join(filter(None, (self.subject, shape, private)))
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -183,26 +183,24 @@ def _of_run(overrides: Sequence[str], plugins: Sequence[str]) -> Question:
         bound,
         noise,
         plan.dp.relation,
-        [] if noise is None else _nominal(plan.dp.calibration, plan.dp.v, noise),
+        "" if noise is None else _nominal(plan.dp.calibration, plan.dp.v, noise),
         f"sum_i ||x_0 - x*||^2 = {facts['initial_distance']:.4g}, "
         f"sum_i ||grad f_i(x*)||^2 = {facts['optimum_gradients']:.4g}, at eta*, p*",
-        [f"{plan.dataset.name} ({plan.info.source})"],
-        [
-            "diagnostic, not private: mu, L, x* and psi_0 are computed from the records, without a "
-            "release that epsilon covers"
-        ],
+        f"{plan.dataset.name} ({plan.info.source})",
+        "diagnostic, not private: mu, L, x* and psi_0 are computed from the records, without a "
+        "release that epsilon covers",
     )
 
 
-def _nominal(calibration: str, v: float | None, noise: MessageNoise) -> list[str]:
-    """That a target is nominal, where it is."""
+def _nominal(calibration: str, v: float | None, noise: MessageNoise) -> str:
+    """The line that a target is nominal, where it is."""
     why = why_nominal(calibration, v, noise.epsilon, noise.delta)
     if why is None:
-        return []
+        return ""
     known = f"lemma1 is proved from v={proved_from(noise.epsilon, noise.delta)} on"
     if calibration == "record_heuristic":
         known = "it speaks of records, and no theorem of a whole client's update"
-    return [f"epsilon is nominal ({why}; {known}): the row 'worth' is what such noise proves"]
+    return f"epsilon is nominal ({why}; {known}): the row 'worth' is what such noise proves"
 
 
 # --- the answer -----------------------------------------------------------------------------------
@@ -217,11 +215,12 @@ def _show(asked: Question) -> None:
     columns = ("quantity", "symbol", "value", "what it is")
     title = "DP-ScaffNew in closed form (arXiv 2304.05127)"
     print_table(columns, [row.split(" | ") for row in rows], title)
-    best = [
-        f"T* = 0: B(0) = psi_0 = {bound.potential:.4g} is the least: by the bound, noise costs "
-        "more than training can gain, and the start is the best model"
-    ] * (bound.iterations == 0)
-    for line in [*best, *asked.notes, *asked.nominal, COVERED]:
+    if bound.iterations == 0:
+        print(
+            f"  T* = 0: B(0) = psi_0 = {bound.potential:.4g} is the least: by the bound, noise "
+            "costs more than training can gain, and the start is the best model"
+        )
+    for line in filter(None, (asked.note, asked.nominal, COVERED)):
         print(f"  {line}")
 
 
