@@ -86,7 +86,7 @@ def test_the_pair_that_fedexp_table2s_search_did_not_keep() -> None:
 
 
 def test_what_longer_local_steps_of_dp_scaffold_are_worth() -> None:
-    for name in ("table4", "table10"):
+    for name in ("table4", "table10", "table5"):
         found = rows(f"fednew/{name}", "accuracy")
         found = found[(found["method"] == "Scaf") & (found["eps"] >= 8)]
         before = found[(found["steps"] == 5) & (found["length"] == 4)]
@@ -98,6 +98,10 @@ def test_what_longer_local_steps_of_dp_scaffold_are_worth() -> None:
     curves = rows("fednew/fig2", "accuracy").query("method == 'Scaf' and best and eps == 10")
     now = curves[curves["task"] == "synthetic"]["value"].mean()
     assert f"now {now:.1f})" in OURS
+    chosen = pd.read_csv(PUBLISHED / "fednew/fig6/paper/table.csv").query(
+        "measure == 'best.length'"
+    )
+    assert (chosen["value"] > 4).sum() == 1
 
 
 def test_what_thirty_seeds_say_of_overtaking() -> None:
