@@ -15,6 +15,7 @@ def run_members(
     checkpoint: Callable[[Member], None] = lambda member: None,
     advance: Callable[[Sequence[Member]], None] = lambda active: None,
     stop: Callable[[], bool] = lambda: False,
+    opening: bool = False,
 ) -> Iterator[Member]:
     """Runs members to their end; yields each as it finishes or diverges, with its state collected.
 
@@ -27,20 +28,11 @@ def run_members(
         seconds apart and when a member is evaluated.
       stop: asked as often; True saves a checkpoint of every unfinished member and raises
         KeyboardInterrupt.
+      opening: one round alone, after which all are collected.
     """
-    for some in openings(members):
-        yield from _run(some, checkpoint, advance, stop, opening=True)
-    yield from _run(members, checkpoint, advance, stop)
-
-
-def _run(
-    members: Sequence[Member],
-    checkpoint: Callable[[Member], None],
-    advance: Callable[[Sequence[Member]], None],
-    stop: Callable[[], bool],
-    opening: bool = False,
-) -> Iterator[Member]:
-    """As `run_members`, in one stack; `opening`: one round, after which all are collected."""
+    if not opening:
+        for some in openings(members):
+            yield from run_members(some, checkpoint, advance, stop, opening=True)
     stack = Stack(members)
     try:
         stack.evaluate({})  # round 0 of the fresh ones
@@ -56,9 +48,7 @@ def _run(
                 if not rest:
                     return
                 stack = Stack(rest)
-            left = 1 if opening else stack.until_event()
-            while left:
-                left -= 1
+            for left in reversed(range(1 if opening else stack.until_event())):
                 diagnostics = stack.step(shown=left == 0)
                 if left == 0:
                     stack.evaluate(diagnostics)
