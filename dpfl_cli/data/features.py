@@ -10,7 +10,6 @@ round of a run that needs them), kept in the cache folder block by block under w
 and only of blocks with records that are asked for.
 """
 
-import logging
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -39,8 +38,6 @@ from dpfl_cli.data.cache import NamedArrays, cached
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.loading import Kept, used
 from dpfl_cli.data.sources import cache_dir, digest
-
-logger = logging.getLogger("dpfl")
 
 BLOCK = 100  # images whose features are kept in one file
 
@@ -85,7 +82,7 @@ class Resolved:
     """What the settings of a data set come to on this machine.
 
     Attributes:
-      kind, settings: which data set, and how it is set.
+      settings: how the data set is set.
       base, base_info, images: the data set of the images, what is known of it, and its records by
         split, with pixels in [0, 1].
       weights, weights_sha256: their file and its content, of a backbone that has any.
@@ -101,7 +98,7 @@ class Resolved:
     """
 
     def __init__(self, kind: type["FeatureDataset"], settings: FeatureSettings) -> None:
-        self.kind, self.settings, self.base = kind, settings, lookup("dataset", kind.base)
+        self.settings, self.base = settings, lookup("dataset", kind.base)
         whole: Dataset = self.base.target.load(self.base.settings(), 0)
         self.base_info, train, test = whole.info, whole.train, whole.test
         assert test is not None
