@@ -83,11 +83,12 @@ def lazy_records(make: Callable[[], Sequence[Pair]]) -> tuple[Records, Records]:
 
 def drawn_later(
     info: DatasetInfo,
-    train: Sequence[int],
-    test: Sequence[int],
+    train: int | Sequence[int],
+    test: int | Sequence[int],
     draw: Callable[[], Iterable[Pairs]],
 ) -> Dataset:
-    """Clients with so many training and test records each, drawn when one is first looked at.
+    """Clients with so many training and test records each (a number: all alike), drawn when one is
+    first looked at.
 
     Args:
       draw: makes clients' records, in their order, as many clients at once as it likes.
@@ -98,8 +99,9 @@ def drawn_later(
         return [(np.concatenate(features), np.concatenate(targets)) for features, targets in parts]
 
     records, tests = lazy_records(together)
-    natural, test_natural = (np.repeat(np.arange(len(counts)), counts) for counts in (train, test))
-    known = tests if any(test) else None
+    clients = np.arange(info.clients or 0)
+    natural, test_natural = (np.repeat(clients, counts) for counts in (train, test))
+    known = tests if len(test_natural) else None
     return Dataset(info, records, known, natural, test_natural=test_natural)
 
 

@@ -157,11 +157,9 @@ class MessidorSynth(Kept):
             for hospital in range(settings.clients):
                 yield drawn(hospital, 0), drawn(hospital, 1)
 
-        train, test = ([count] * settings.clients for count in each)
-        info = DatasetInfo(
-            "messidor_synth", "standin", "", (3, side, side), 2, sum(train), settings.clients
-        )
-        return drawn_later(info, train, test, draw)
+        clients, shape = settings.clients, (3, side, side)
+        info = DatasetInfo("messidor_synth", "standin", "", shape, 2, clients * each[0], clients)
+        return drawn_later(info, *each, draw)
 
 
 def fundus_images(

@@ -81,11 +81,9 @@ class FemnistSynth(Kept):
             images = characters(part, labels, partial(_another, part, generator))
             return np.divide(images, np.float32(255), dtype=np.float32), labels
 
-        train, test = ([count] * clients for count in each)
-        info = DatasetInfo(
-            "femnist_synth", "standin", sha256, (SIDE, SIDE), CLASSES, sum(train), clients
-        )
-        return drawn_later(info, train, test, lambda: [(drawn("train", 0), drawn("test", 1))])
+        shape, records = (SIDE, SIDE), clients * settings.train_records
+        info = DatasetInfo("femnist_synth", "standin", sha256, shape, CLASSES, records, clients)
+        return drawn_later(info, *each, lambda: [(drawn("train", 0), drawn("test", 1))])
 
 
 def _another(
@@ -150,11 +148,9 @@ class RedditSynth(Kept):
                 tokens, following = _sequences(weights, successors, count, generator)
                 yield (tokens[:each], following[:each]), (tokens[each:], following[each:])
 
-        train, test = [each] * clients, [settings.test_records] * clients
-        info = sequences_info(
-            "reddit_synth", "standin", "", settings.vocabulary, sum(train), clients
-        )
-        return drawn_later(info, train, test, draw)
+        vocabulary, records = settings.vocabulary, clients * each
+        info = sequences_info("reddit_synth", "standin", "", vocabulary, records, clients)
+        return drawn_later(info, each, settings.test_records, draw)
 
 
 def _successors(weights: np.ndarray, count: int, generator: Generator) -> np.ndarray:

@@ -66,7 +66,7 @@ class SyntheticAlphaBeta(Kept):
         info = DatasetInfo(
             "synthetic_alpha_beta", "synthetic", "", (d,), classes, clients * kept, clients
         )
-        data = drawn_later(info, [kept] * clients, [held] * clients, draw)
+        data = drawn_later(info, kept, held, draw)
         return replace(data, test_natural=None)  # the test split is all clients' together
 
 
