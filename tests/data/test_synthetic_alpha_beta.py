@@ -7,10 +7,10 @@ import pytest
 
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data import synthetic_alpha_beta as module
+from dpfl_cli.data import synthetic as module
 from dpfl_cli.data.partitioners import ClientsSettings, Natural
 from dpfl_cli.data.streams import stream_generator
-from dpfl_cli.data.synthetic_alpha_beta import SyntheticAlphaBeta, SyntheticAlphaBetaSettings
+from dpfl_cli.data.synthetic import SyntheticAlphaBeta, SyntheticAlphaBetaSettings
 from dpfl_cli.simulation.plan import make_plan
 
 
