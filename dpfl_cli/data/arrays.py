@@ -66,8 +66,8 @@ class Arrays(Kept):
         pools = {name: _pool(f"dataset.{name}", path) for name, path in paths.items()}
         pool, test = pools["path"], pools.get("test_path")
         sha256 = listing_sha256({name: pool_sha256(one) for name, one in pools.items()})
-        size = len(pool["targets"])
         targets = pool["targets"]
+        size = len(targets)
         labels = None if targets.dtype.kind == "f" else np.unique(targets)
         if labels is not None and len(labels) < 2:
             raise DataError(

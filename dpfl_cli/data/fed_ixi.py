@@ -175,8 +175,10 @@ def _published(path: Path, subjects: list[str]) -> np.ndarray:
     table = read_table(path, ("patient id", "split"))
     test = table.places("split", ("train", "test")) > 0
     split = dict(zip(table.numbers("patient id").tolist(), test.tolist(), strict=True))
-    numbers = [int(name[3:].split("-")[0]) for name in subjects]
-    for name, number in zip(subjects, numbers, strict=True):
+    found = []
+    for name in subjects:
+        number = int(name[3:].split("-")[0])
         if number not in split:
             raise DataError(f"{path}: says neither train nor test of subject {name}")
-    return np.array([split[number] for number in numbers])
+        found.append(split[number])
+    return np.array(found)
