@@ -10,18 +10,12 @@ import subprocess
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
 
 from dpfl_cli.config.errors import DataError
-from dpfl_cli.data.catalogue import (
-    DatasetEntry,
-    Source,
-    SourceFile,
-    catalogue_entry,
-)
+from dpfl_cli.data.catalogue import DatasetEntry, Source, SourceFile, catalogue_entry
 from dpfl_cli.data.derive import DERIVATIONS
 from dpfl_cli.data.sources import (
     BUFFER,
@@ -283,18 +277,20 @@ def _unpack(packed: Path, into: Path) -> None:
     if packed.suffix == ".deb":
         _client(["dpkg-deb", "-x", str(packed), str(into)], packed.parent)
         return
+    zipped = packed.suffix in (".whl", ".zip")
     try:
-        if packed.suffix in (".whl", ".zip"):
+        if zipped:
             with zipfile.ZipFile(packed) as archive:
                 sizes = [one.file_size for one in archive.infolist()]
-            unpack: Callable[[Path, Path], None] = partial(shutil.unpack_archive, format="zip")
         else:
             with tarfile.open(packed) as tar:
                 sizes = [one.size for one in tar]
-            unpack = _files_of_tar
         if sum(sizes) > LARGEST:
             raise _SourceFailed(f"{packed.name}: more than {LARGEST} bytes unpacked")
-        unpack(packed, into)
+        if zipped:
+            shutil.unpack_archive(packed, into, "zip")
+        else:
+            _files_of_tar(packed, into)
     except (tarfile.TarError, zipfile.BadZipFile, RuntimeError, *DAMAGED) as error:
         what = "encrypted" if isinstance(error, RuntimeError) else "damaged, or not an archive"
         raise _SourceFailed(f"{packed.name}: {what}") from error
