@@ -102,10 +102,8 @@ def _one_hot(cells: pd.DataFrame, labels: pd.Series, said: Any) -> bytes:
     first, columns = 1, []
     for (_, column), one in zip(cells.items(), said["columns"], strict=True):
         if "bounds" in one:
-            places, size = (
-                np.searchsorted(one["bounds"], column.astype(int)),
-                len(one["bounds"]) + 1,
-            )
+            places = np.searchsorted(one["bounds"], column.astype(int))
+            size = len(one["bounds"]) + 1
         else:
             places = pd.Index(list(one["values"])).get_indexer(pd.Index(column))
             size = len(one["values"])

@@ -17,12 +17,7 @@ from dpfl_cli.config.errors import DataError
 from dpfl_cli.data.cache import NamedArrays, cached
 from dpfl_cli.data.catalogue import FOLDERS
 from dpfl_cli.data.loading import Kept
-from dpfl_cli.data.sources import (
-    cache_dir,
-    content_sha256,
-    search_path,
-    searched,
-)
+from dpfl_cli.data.sources import cache_dir, content_sha256, search_path, searched
 
 logger = logging.getLogger("dpfl")
 

@@ -31,11 +31,7 @@ from dpfl_cli.data.loading import (
     unit_rows,
     used,
 )
-from dpfl_cli.data.sources import (
-    content_sha256,
-    locate,
-    read_uncompressed,
-)
+from dpfl_cli.data.sources import content_sha256, locate, read_uncompressed
 from dpfl_cli.data.streams import stream_generator
 
 
