@@ -15,6 +15,7 @@ import shlex
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
+from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
 
@@ -101,11 +102,9 @@ def _load_entry(entry: EntryPoint) -> None:
 
 def _hash_of(module: str) -> str:
     """The hash of a module's source, found without importing it, for importing registers."""
-    parts = module.split(".")
     where: Sequence[str] | None = None
     spec = None
-    for depth in range(1, len(parts) + 1):
-        name = ".".join(parts[:depth])
+    for name in accumulate(module.split("."), "{}.{}".format):  # first the packages that it is in
         spec = (
             importlib.util.find_spec(name) if where is None else PathFinder.find_spec(name, where)
         )
