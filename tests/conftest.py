@@ -39,9 +39,9 @@ def pytest_collection() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _large_files_are_unpacked_once() -> Iterator[None]:
     """MNIST and its like, which many tests use with settings of their own: half a second each."""
-    from dpfl_cli.data import idx
+    from dpfl_cli.data import mnist
 
-    read = idx.read_uncompressed
+    read = mnist.read_uncompressed
     kept = functools.lru_cache(maxsize=4)(read)
 
     def unpacked(path: Path) -> bytes:
@@ -49,7 +49,7 @@ def _large_files_are_unpacked_once() -> Iterator[None]:
         return kept(path) if large else read(path)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(idx, "read_uncompressed", unpacked)
+        patch.setattr(mnist, "read_uncompressed", unpacked)
         yield
 
 

@@ -12,6 +12,7 @@ of the same size made from MNIST and Fashion-MNIST. Damaged or incomplete files 
 nothing stands in for those.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -20,15 +21,55 @@ from pydantic import Field
 
 from dpfl_cli.config.component import component
 from dpfl_cli.config.errors import ConfigError, DataError
-from dpfl_cli.data.characters import ORIGINS, characters, origin_files
-from dpfl_cli.data.idx import SIDE, Part
 from dpfl_cli.data.loading import HeldOut, UsedSettings, ranks, warn_once
-from dpfl_cli.data.mnist import Mnist, Origin, Pictures
-from dpfl_cli.data.sources import content_sha256, status
+from dpfl_cli.data.mnist import SIDE, FashionMnist, Mnist, Origin, Part, Pictures
+from dpfl_cli.data.sources import content_sha256, locate, status
 from dpfl_cli.data.threads import slices
 
+ORIGINS = ("mnist", "fashion_mnist")  # of `characters`
 PIXELS = SIDE * SIDE
 AT_ONCE = 1 << 12  # images that are worked on at once
+
+
+def origin_sha256(names: tuple[str, ...], why: str) -> str:
+    """Of the verified files of some data sets, by name of the data set and of the file; a DataError
+    says why they are asked for.
+    """
+    try:
+        return content_sha256(
+            {f"{name}/{file}": path for name in names for file, path in locate(name).items()}
+        )
+    except DataError as error:
+        raise DataError(f"{error} ({why})") from error
+
+
+def characters(
+    part: Part, labels: np.ndarray, pick: Callable[[int, np.ndarray, np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """[N, 28, 28] uint8 images of labels [N] in 0..61, made of MNIST and Fashion-MNIST, which stand
+    in for handwriting.
+
+    Classes 0..19 are the ten digits and the ten clothes as they are, 20..39 the same in negative,
+    40..59 the same with the halves swapped in both directions (what was in the middle is in the
+    corners), and 60 and 61 the digits 0 and 1 with swapped halves in negative.
+
+    Args:
+      pick: of a source class in 0..19, the places of the labels that are made of it, and the
+        numbers of its images: which image is taken for each place.
+    """
+    kinds = Mnist, FashionMnist
+    pool = np.concatenate([kind.images(part) for kind in kinds])
+    sources = np.concatenate([kind.labels(part) + 10 * k for k, kind in enumerate(kinds)])
+    forms, places = np.divmod(labels, 20)
+    chosen = np.empty(len(labels), np.int64)
+    for source in range(20):
+        here = np.flatnonzero(places == source)
+        chosen[here] = pick(source, here, np.flatnonzero(sources == source))
+    made = pool[chosen]
+    swapped, negative = forms >= 2, forms % 2 == 1
+    made[swapped] = np.roll(made[swapped], (14, 14), (1, 2))
+    made[negative] = 255 - made[negative]
+    return made
 
 
 class EmnistSettings(UsedSettings):
@@ -72,15 +113,13 @@ class Emnist(Pictures):
         """
         if status(cls.name).files or not settings.standin:
             return super().content(settings)
-        try:
-            files = origin_files(cls.standins)
-        except DataError as error:
-            raise DataError(f"{error} (to stand in for {cls.name}, which is absent)") from error
+        why = f"to stand in for {cls.name}, which is absent"
+        sha256 = origin_sha256(cls.standins, why)
         warn_once(
             f"{cls.name} is not here, and other data STAND IN for it: {cls.standin}; results say "
             "source=standin (dataset.standin=false refuses)"
         )
-        return Origin(cls.instead, content_sha256(files))
+        return Origin(cls.instead, sha256)
 
 
 @component("dataset", "emnist_digits", revision=1, settings=EmnistSettings)

@@ -17,13 +17,48 @@ from pydantic import NonNegativeInt, model_validator
 from dpfl_cli.config.component import Seed, component
 from dpfl_cli.config.errors import ConfigError, DataError
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
-from dpfl_cli.data.idx import SIDE, Part, idx_file, read_idx
 from dpfl_cli.data.loading import Kept, UsedSettings, ranks, used
 from dpfl_cli.data.sources import content_sha256, digest, locate, read_uncompressed
 from dpfl_cli.data.streams import stream_generator
 
+SIDE = 28  # pixels of the images in idx files
+Part = Literal["train", "test"]
 CLASSES = 10
 RECORD = 1 + 3 * 32 * 32  # bytes, of CIFAR-10
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """The uint8 array in an idx file, plain or compressed, in its own dimensions.
+
+    The format (http://yann.lecun.com/exdb/mnist/, "the IDX file format"): bytes 0, 0, a type (8:
+    unsigned bytes), the number of dimensions, each as 32 bits, big-endian, then the values in
+    row-major order.
+
+    Raises:
+      DataError: names the file and says what is wrong.
+    """
+    content = read_uncompressed(path)
+    start = 4 + 4 * content[3] if content[:3] == b"\0\0\x08" and len(content) > 4 else 0
+    try:
+        shape = np.frombuffer(content[4:start], ">u4").tolist()
+        if shape and len(content) >= start:
+            return np.frombuffer(content, np.uint8)[start:].reshape(shape)
+    except ValueError:
+        pass  # not as long as the header says
+    raise DataError(
+        f"{path}: not a whole idx file of bytes: {len(content)} bytes, header "
+        f"{content[:start].hex()[:40]}"
+    )
+
+
+def idx_file(name: str, part: Part, what: str) -> Path:
+    """A file of a data set whose catalogue entry lists images and labels of each part."""
+    (path,) = (
+        path
+        for file, path in locate(name).items()
+        if what in file and ("train" in file) == (part == "train")
+    )
+    return path
 
 
 class ImageSettings(UsedSettings):

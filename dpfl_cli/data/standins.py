@@ -13,14 +13,13 @@ from numpy.random import Generator
 from pydantic import Field
 
 from dpfl_cli.config.component import Count, Seed, Settings, component
-from dpfl_cli.config.errors import ConfigError, DataError
-from dpfl_cli.data.characters import ORIGINS, characters, origin_files
+from dpfl_cli.config.errors import ConfigError
+from dpfl_cli.data.emnist import ORIGINS, characters, origin_sha256
 from dpfl_cli.data.federation import Dataset, DatasetInfo
-from dpfl_cli.data.idx import SIDE, Part
 from dpfl_cli.data.leaf_femnist import CLASSES
 from dpfl_cli.data.leaf_reddit import IGNORED, LENGTH, PAD, sequences_info
 from dpfl_cli.data.loading import Kept, Pair, Pairs, drawn_later
-from dpfl_cli.data.sources import content_sha256
+from dpfl_cli.data.mnist import SIDE, Part
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.threads import slices
 
@@ -65,10 +64,7 @@ class FemnistSynth(Kept):
     @staticmethod
     def content(settings: FemnistSynthSettings) -> str:
         """The checksum of the files of MNIST and Fashion-MNIST."""
-        try:
-            return content_sha256(origin_files(ORIGINS))
-        except DataError as error:
-            raise DataError(f"{error} (femnist_synth is made of it)") from error
+        return origin_sha256(ORIGINS, "femnist_synth is made of it")
 
     @staticmethod
     def make(settings: FemnistSynthSettings, sha256: str) -> Dataset:

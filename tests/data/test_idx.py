@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from small_files import idx_bytes
 
 from dpfl_cli.config.errors import DataError
-from dpfl_cli.data.idx import read_idx
+from dpfl_cli.data.mnist import read_idx
 
 arrays = hnp.arrays(np.uint8, hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=5))
 
