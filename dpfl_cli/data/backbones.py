@@ -47,9 +47,6 @@ STANDIN = "rcf"  # of `auto`, where no weights are here
 # means and stds of torchvision's networks
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CIFAR100 = (0.5070, 0.4865, 0.4409), (0.2673, 0.2564, 0.2761)  # of pytorch-cifar-models
-INSTALL = (
-    "install the one that fits your torch (pip install torchvision), or write dataset.backbone=auto"
-)
 PATCH, FILTERS, OFFSET = 6, 512, 0.25  # of rcf
 PATCHES_PER_IMAGE, LEAST_PATCHES = 100, 4096
 WHITENING = 0.01  # of rcf: added to the patches' variances, in mean variances
@@ -146,7 +143,8 @@ def _torchvision() -> Any:
         reason = " ".join(str(error).split())[:120]
         raise ConfigError(
             "dataset.backbone=resnet50_imagenet: torchvision cannot be imported "
-            f"({reason}); {INSTALL}"
+            f"({reason}); install the one that fits your torch (pip install torchvision), or write "
+            "dataset.backbone=auto"
         ) from error
 
 
