@@ -11,6 +11,7 @@ and only of blocks with records that are asked for.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,15 @@ from dpfl_cli.data.backbones import (
     principal_components,
     read_weights,
 )
-from dpfl_cli.data.base import Stage
 from dpfl_cli.data.cache import NamedArrays, cached
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Records
 from dpfl_cli.data.loading import Kept, used
 from dpfl_cli.data.sources import cache_dir, digest
 
 BLOCK = 100  # images whose features are kept in one file
+# Begins a step of a title and a number of items, and ends it with the context, whose `advance()`
+# says that one item more is done.
+Stage = Callable[[str, int], AbstractContextManager[Any]]
 
 
 class FeatureSettings(Settings):
