@@ -1,16 +1,31 @@
 """Work shared between the threads of this process: drawing noise, compiled kernels; both leave the
 interpreter's lock.
+
+This module is imported before a worker knows how many threads it may use: it imports nothing that
+computes.
 """
 
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 
-import numpy as np
 
-_pool: ThreadPoolExecutor | None = None
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(thread_name_prefix="dpfl")
+
+
+# a forked process has none of its parent's threads
+os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+def cores_of_this_process() -> list[int]:
+    """Numbers of the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def usable_threads() -> int:
@@ -19,10 +34,7 @@ def usable_threads() -> int:
     """
     import torch  # commands that only look at results do without it
 
-    pinned = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return min(pinned, torch.get_num_threads())
+    return min(len(cores_of_this_process()), torch.get_num_threads())
 
 
 def even_parts(jobs: int, parts: int) -> list[tuple[int, int]]:
@@ -32,8 +44,8 @@ def even_parts(jobs: int, parts: int) -> list[tuple[int, int]]:
     >>> even_parts(5, 2), even_parts(1, 8)
     ([(0, 2), (2, 5)], [(0, 1)])
     """
-    cuts: list[int] = np.linspace(0, jobs, 1 + min(jobs, parts), dtype=np.int64).tolist()
-    return list(pairwise(cuts))
+    parts = min(jobs, parts)
+    return list(pairwise([0, *(jobs * part // parts for part in range(1, parts + 1))]))
 
 
 def slices(count: int, size: int) -> list[slice]:
@@ -51,7 +63,6 @@ def in_threads(jobs: Sequence[Callable[[], object]], threads: int) -> None:
     The caller works too and waits for nobody who has not begun, so calls from several threads share
     the pool without harm.
     """
-    global _pool
     threads = min(threads, len(jobs))
     waiting = iter(jobs)  # threads take the next one off it, which is atomic
 
@@ -59,9 +70,7 @@ def in_threads(jobs: Sequence[Callable[[], object]], threads: int) -> None:
         for job in waiting:
             job()
 
-    if threads > 1 and _pool is None:
-        _pool = ThreadPoolExecutor(thread_name_prefix="dpfl")
-    helpers = [_pool.submit(work) for _ in range(threads - 1)] if _pool is not None else []
+    helpers = [_pool().submit(work) for _ in range(threads - 1)]
     try:
         work()
     finally:
@@ -91,13 +100,3 @@ def one_thread_each(jobs: Sequence[Callable[[], object]], threads: int | None = 
         in_threads([partial(work, job) for job in jobs], threads or before)
     finally:
         torch.set_num_threads(before)
-
-
-def _forget_pool() -> None:
-    global _pool
-    _pool = None
-
-
-os.register_at_fork(
-    after_in_child=_forget_pool
-)  # a forked process has none of its parent's threads

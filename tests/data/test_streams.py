@@ -29,9 +29,9 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "usable_threads", lambda: 3)
     monkeypatch.setattr(module, "THREAD_VALUES", 0)
     yield
-    if shared._pool is not None:
-        shared._pool.shutdown()
-    shared._forget_pool()
+    if shared._pool.cache_info().currsize:
+        shared._pool().shutdown()
+    shared._pool.cache_clear()
 
 
 def slow(
@@ -156,13 +156,13 @@ def test_a_process_uses_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_small_draws_and_single_threads_start_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "_pool", None)
+    shared._pool.cache_clear()
     monkeypatch.setattr(module, "usable_threads", lambda: 4)
     Streams([0]).normal("noise/x", np.array([1]), 300, 100)
-    assert shared._pool is None
+    assert not shared._pool.cache_info().currsize
     monkeypatch.setattr(module, "usable_threads", lambda: 1)
     Streams([0]).normal("noise/x", np.array([1]), 300, 500)
-    assert shared._pool is None
+    assert not shared._pool.cache_info().currsize
 
 
 def _total(queue: multiprocessing.Queue) -> None:
@@ -172,7 +172,7 @@ def _total(queue: multiprocessing.Queue) -> None:
 
 def test_a_forked_process_makes_its_own_threads(threads: None) -> None:
     expected = Streams([0]).normal("noise/x", np.array([1]), 600, 100).numpy().sum()
-    assert shared._pool is not None
+    assert shared._pool.cache_info().currsize
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     process = context.Process(target=_total, args=(queue,))
