@@ -16,8 +16,7 @@ from dpfl_cli.simulation.engine import run_members
 from dpfl_cli.simulation.grouping import stacks
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.memory import keep_freed_memory, reset_peak
-from dpfl_cli.simulation.progress import Progress
-from dpfl_cli.simulation.relay import POLL
+from dpfl_cli.simulation.progress import POLL, Progress
 from dpfl_cli.simulation.results import failure_reason, run_files
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.signals import handled

@@ -34,8 +34,7 @@ from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import ConfigError, DpflError
 from dpfl_cli.config.paths import COMMAND
 from dpfl_cli.simulation.plugins import ENVIRONMENT, load_plugins
-from dpfl_cli.simulation.progress import Progress
-from dpfl_cli.simulation.relay import POLL, Outbox, forwarded
+from dpfl_cli.simulation.progress import POLL, Outbox, Progress, forwarded
 from dpfl_cli.simulation.signals import handled
 
 if TYPE_CHECKING:
