@@ -33,6 +33,7 @@ from pydantic import PositiveInt
 from dpfl_cli.config.component import Settings
 from dpfl_cli.config.errors import ConfigError, DpflError
 from dpfl_cli.config.paths import COMMAND
+from dpfl_cli.data.threads import cores_of_this_process
 from dpfl_cli.simulation.plugins import ENVIRONMENT, load_plugins
 from dpfl_cli.simulation.progress import POLL, Outbox, Progress, forwarded
 from dpfl_cli.simulation.signals import handled
@@ -143,10 +144,7 @@ def execute_on_workers(
         for number, mine in enumerate(dealt):
             cores = share_of_cores(number, len(dealt)) if local else None
             threads = str(backend.elsewhere or len(cores or ()))
-            own = {
-                COMMAND: os.environ.get(COMMAND, ""),
-                ENVIRONMENT: os.environ.get(ENVIRONMENT, ""),
-            }
+            own = {name: os.environ.get(name, "") for name in (COMMAND, ENVIRONMENT)}
             one = Assignment(
                 number,
                 {plan.id: shared(plan) for plan in mine},
@@ -164,13 +162,6 @@ def execute_on_workers(
         record = RunRecord(run_id, store.runs / run_id)
         outcomes[run_id] = Outcome(by_id[run_id], status, record, reason, cached)
     return [outcomes[plan.id] for plan in plans]
-
-
-def cores_of_this_process() -> list[int]:
-    """Numbers of the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def share_of_cores(number: int, workers: int) -> list[int]:
