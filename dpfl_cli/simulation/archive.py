@@ -92,8 +92,8 @@ def _publish(run_id: str, files: dict[str, bytes], store: RunStore) -> str:
         if not held:
             return "in use by another process, kept"
         store.recover(run_id)
-        known = store.whole(run_id)
-        if known is None or not known.finished:
+        known = store.finished(run_id)
+        if known is None:
             store.publish(run_id, files)
             return "taken"
         same = all((known.folder / name).read_bytes() == files[name] for name in NUMBERS)

@@ -73,7 +73,7 @@ class RunRecord:
             raise StoreError(f"{path}: was changed after it was written; {AGAIN}")
         if content_id(identity_of(found["config"])) != self.id:
             raise StoreError(f"{path}: its config does not hash to {self.id}; {AGAIN}")
-        return dict(found)
+        return found
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -195,9 +195,8 @@ class RunStore:
             with self.lock(path.parent.name) as held:
                 if held:
                     self.recover(path.parent.name)
-        found = [self.find(path.name) for path in self.runs.iterdir() if is_id(path.name)]
-        present = [record for record in found if record is not None]
-        return sorted(present, key=lambda record: (record.folder.lstat().st_mtime_ns, record.id))
+        found = [RunRecord(path.name, path) for path in self.runs.iterdir() if is_id(path.name)]
+        return sorted(found, key=lambda record: (record.folder.lstat().st_mtime_ns, record.id))
 
     def match(self, text: str) -> RunRecord:
         """The run that an id, a unique beginning of one, or a path to its folder means."""
@@ -318,7 +317,7 @@ def metrics_csv(rows: Sequence[Mapping[str, float]]) -> str:
 
 def json_text(values: Any) -> str:
     """Readable JSON; numbers that JSON does not have (inf, nan) become null."""
-    return json.dumps(_finite(values), indent=2, sort_keys=False, allow_nan=False) + "\n"
+    return json.dumps(_finite(values), indent=2, allow_nan=False) + "\n"
 
 
 def yaml_text(values: Any) -> str:
