@@ -19,7 +19,7 @@ from dpfl_cli.config.identity import content_id, stored_config
 from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.privacy.accountants import price
 from dpfl_cli.privacy.canaries import Canaries
-from dpfl_cli.simulation.grouping import bytes_per_run, memory_budget
+from dpfl_cli.simulation.grouping import fitting
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.memory import keep_freed_memory
 from dpfl_cli.simulation.results import origin, privacy_report
@@ -154,7 +154,7 @@ def audit(plan: Plan, canaries: int, advance: Callable[[int], None] = lambda run
     draws = stream_generator(plan.seed, "audit")
     sides = draws.random(2 * canaries) < 0.5
     seeds = draws.integers(2**63, size=len(sides)).tolist()
-    size = int(np.clip(memory_budget(plan) // bytes_per_run(plan), 1, AT_ONCE))
+    size = min(fitting(plan), AT_ONCE)
     scores, gaussian = [], True
     for start in range(0, len(seeds), size):
         some = slice(start, start + size)

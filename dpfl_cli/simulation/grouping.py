@@ -4,18 +4,16 @@ import math
 import os
 import resource
 from collections.abc import Sequence
-from typing import TypeVar
 
 import numpy as np
 import torch
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.devices import free_memory
+from dpfl_cli.data.threads import slices
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import stack_key
-
-T = TypeVar("T")
 
 MOST_RUNS = 256  # in a stack: each holds a lock, which is an open file
 FILES = 4  # of the files that a process may open, a stack's locks take one in so many
@@ -42,7 +40,8 @@ def stacks(plans: Sequence[Plan]) -> list[list[Plan]]:
     most = min(MOST_RUNS, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // FILES))
     for group in groups(plans):
         _check_memory(group[0])
-        cut += _parts(group, min(fitting(group[0], after_first=True), most))
+        size = min(fitting(group[0], after_first=True), most)
+        cut += [group[some] for some in slices(len(group), size)]
     return cut
 
 
@@ -57,7 +56,7 @@ def openings(members: Sequence[Member]) -> list[list[Member]]:
     size = fitting(plan)
     if bytes_per_run(plan) == bytes_per_run(plan, after_first=True) or len(fresh) <= size:
         return []
-    return _parts(fresh, size)
+    return [fresh[some] for some in slices(len(fresh), size)]
 
 
 def fitting(plan: Plan, after_first: bool = False) -> int:
@@ -65,10 +64,6 @@ def fitting(plan: Plan, after_first: bool = False) -> int:
     `bytes_per_run`.
     """
     return max(1, memory_budget(plan) // bytes_per_run(plan, after_first))
-
-
-def _parts(given: list[T], size: int) -> list[list[T]]:
-    return [given[start : start + size] for start in range(0, len(given), size)]
 
 
 def deal(plans: Sequence[Plan], workers: int) -> list[list[Plan]]:
