@@ -140,5 +140,4 @@ def make_backend(name: str, options: Mapping[str, Any]) -> Backend:
         raise ConfigError(
             f"hydra/launcher={name}: the package {name} is not installed; pip install dpfl[{name}]"
         )
-    backend: Backend = parse_settings(BACKENDS[name], dict(options), "hydra.launcher")
-    return backend
+    return parse_settings(BACKENDS[name], dict(options), "hydra.launcher")

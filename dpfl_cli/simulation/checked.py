@@ -58,8 +58,8 @@ def _way(plan: Plan, group: str) -> str:
     """How a plan uses a component: its settings, but for numbers, under which the same code runs;
     what is protected, and where a method is used, from whom, and whether clients are drawn.
     """
-    way: list[Any] = [shape_of(getattr(plan, group)), plan.dp.unit]
-    way.append(plan.dp.trust if group == "algorithm" else None)
+    trust = plan.dp.trust if group == "algorithm" else None
+    way: list[Any] = [shape_of(getattr(plan, group)), plan.dp.unit, trust]
     if group == "algorithm" and plan.sampling is not None:
         way.append(plan.participation.name)
     return canonical_json(way)

@@ -122,8 +122,7 @@ def with_noise(plan: Plan) -> Plan:
     counted = _as_counted(plan)
 
     def ledger_of(settings: Any) -> Ledger:
-        planned: Ledger = mechanism.target.planned(settings, counted.specs, counted.setup)
-        return planned
+        return mechanism.target.planned(settings, counted.specs, counted.setup)
 
     own = plan.accountant_object()
     probe = ledger_of(settings_of(1.0))

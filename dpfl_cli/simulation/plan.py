@@ -44,7 +44,6 @@ SECTIONS: dict[str, type[Settings]] = {
     "runtime": RuntimeSettings,
     "launcher": LauncherSettings,
 }
-ROOT = ("seed", "rounds")
 MOST = 10**9  # of clients, records, steps or whatever a component counts
 IGNORED = ("hints", "scale")  # they act on other keys while the config is composed
 WITHOUT_COMPONENTS = (  # slow to import, needed by few commands
@@ -97,11 +96,12 @@ def make_plan(config: Mapping[str, Any]) -> Plan:
 
 
 def _planned(config: Mapping[str, Any]) -> Plan:
-    known = {*ROOT, *SECTIONS, *CHOSEN}
+    known = {*RootSettings.model_fields, *SECTIONS, *CHOSEN}
     for key in config:
         if key not in known and key not in IGNORED:
             raise ConfigError(f"{key}: unknown option; {nearest(key, known)}")
-    root = parse_settings(RootSettings, {k: config[k] for k in ROOT if k in config}, "")
+    scalars = {k: config[k] for k in RootSettings.model_fields if k in config}
+    root = parse_settings(RootSettings, scalars, "")
     parse_settings(Settings, config.get("scale") or {}, "scale")  # it sets other keys, none here
     sections = {n: parse_settings(kind, config.get(n), n) for n, kind in SECTIONS.items()}
     chosen: dict[str, Any] = {group: _chosen(group, config.get(group)) for group in CHOSEN}

@@ -164,8 +164,7 @@ class Plan:
         """
         target, settings = self.mechanism.target, self.mechanism.settings
         made = self.last_round if rounds is None else rounds
-        planned: Ledger = target.planned(settings, self.specs, self.setup, made)
-        return planned
+        return target.planned(settings, self.specs, self.setup, made)
 
     @cached_property
     def last_round(self) -> int:
