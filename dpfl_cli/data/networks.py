@@ -14,6 +14,7 @@ chenyaofo/pytorch-cifar-models has it: three stages of seven basic blocks.
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -81,12 +82,8 @@ class Same(nn.Conv2d):
         return super().forward(x)
 
 
-def _norm(channels: int) -> nn.BatchNorm2d:
-    return nn.BatchNorm2d(channels, eps=1e-3)
-
-
-def _relu6() -> nn.ReLU6:
-    return nn.ReLU6(inplace=True)
+_norm = partial(nn.BatchNorm2d, eps=1e-3)
+_relu6 = partial(nn.ReLU6, inplace=True)
 
 
 class Bottleneck(nn.Sequential):
