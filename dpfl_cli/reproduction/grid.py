@@ -11,13 +11,13 @@ from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, DpflError
 from dpfl_cli.config.identity import text_of
 from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact, Run, Scale
-from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED, Best, Where
-from dpfl_cli.reproduction.rows import LabelValues, matching, places
+from dpfl_cli.reproduction.measure import Best, Where
+from dpfl_cli.reproduction.rows import FIXED, PAPER, LabelValues, matching, places
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.plugins import plugin_words
 from dpfl_cli.simulation.run_plan import Plan
 
-RESERVED = {BEST, MEASURE, RANK, ROUND, SEED, "value", "text", "paper", "epsilon", "note"}
+RESERVED = {*FIXED, *PAPER, "epsilon"}
 
 _composed = lru_cache(maxsize=512)(compose_config)  # configs that are not to be changed
 

@@ -452,6 +452,13 @@ def test_labels_tell_runs_apart() -> None:
         requests(changed(runs=twice), "smoke")
 
 
+@pytest.mark.parametrize("name", ["value", "seeds", "paper_std", "epsilon"])
+def test_a_label_that_is_a_column_of_the_table_is_refused(name: str) -> None:
+    runs = [Run({name: 1}, [])]
+    with pytest.raises(ConfigError, match=f"a label cannot be called {name}, which is a column"):
+        requests(changed(runs=lambda scale: runs), "smoke")
+
+
 def test_commands_are_dpfl_run_lines() -> None:
     first, *_ = commands(ONE, "quick")
     assert first == (
