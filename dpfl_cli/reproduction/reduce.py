@@ -10,7 +10,6 @@ A label that a row does not have is "".
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import compress
 
 import pandas as pd
 
@@ -43,9 +42,9 @@ def rows_of_runs(
     if searched is not None:
         labels = [str(name) for name in searched.columns[: searched.columns.get_loc(MEASURE)]]
     measures = artifact.measures
-    known = {name: one for name, one in measures.items() if not isinstance(one, Derived)}
-    first = [name for name, one in known.items() if not one.of_chosen]
-    late = [name for name, one in known.items() if one.of_chosen]
+    late = [name for name, one in measures.items() if one.of_chosen]
+    derived = {name: one for name, one in measures.items() if isinstance(one, Derived)}
+    first = [name for name in measures if name not in (*late, *derived)]
     rows = measured(artifact, cells, records, first, labels)
     ground = rows
     if searched is not None:
@@ -54,8 +53,10 @@ def rows_of_runs(
         ground = pd.concat([others, searched], ignore_index=True)
     choices = [(rule, chosen(artifact, rule, ground, labels)) for rule in artifact.best]
     best = {place for _, winners in choices for place in places(winners, labels)}
-    inside = [tuple(one.run.labels.get(name, "") for name in labels) in best for one in cells]
-    of_best = measured(artifact, list(compress(cells, inside)), records, late, labels)
+    inside = [
+        one for one in cells if tuple(one.run.labels.get(name, "") for name in labels) in best
+    ]
+    of_best = measured(artifact, inside, records, late, labels)
     rows = pd.concat([rows, of_best], ignore_index=True)
     for rule, winners in choices:
         rows = marked(rule, winners, rows, labels)
@@ -64,10 +65,9 @@ def rows_of_runs(
         rows = rows.drop(mine.index.difference(matching(mine, measures[name].where, labels).index))
     added = [row for choice in choices for row in rows_of_winners(artifact, *choice)]
     rows = pd.concat([rows, framed(artifact, labels, added)], ignore_index=True)
-    for name, measure in measures.items():
-        if isinstance(measure, Derived):
-            made = _derived(name, measure, rows_of(artifact, rows, labels))
-            rows = pd.concat([rows, framed(artifact, labels, made)], ignore_index=True)
+    for name, measure in derived.items():
+        made = _derived(name, measure, rows_of(artifact, rows, labels))
+        rows = pd.concat([rows, framed(artifact, labels, made)], ignore_index=True)
     return rows_of(artifact, beside_paper(artifact, rows), labels)
 
 
@@ -94,17 +94,16 @@ def _derived(name: str, measure: Derived, rows: Rows) -> list[Row]:
     """The rows of a derived measure; unknown, with the reason, where a number is missing."""
     if not callable(measure.value):
         raise ConfigError(f"measure {name}: value is no function of rows")
-    within = rows.where(**measure.where) if measure.where else rows
+    within = rows.where(**measure.where)
     made = []
     wholes = {float(one.frame[SEED].max()): one for one in rows.by_seed()}
     for key in dict.fromkeys(places(within.frame, measure.per)):
         if "" in key:
             continue
         labels = dict(zip(measure.per, key, strict=True))
-        mine = rows.where(**labels) if labels else rows
-        seeds: list[tuple[float, Rows]] = [(math.nan, mine)]
-        if measure.by_seed and not mine.frame[SEED].isna().all():
-            seeds = [(float(one.frame[SEED].max()), one) for one in mine.by_seed()]
+        mine = rows.where(**labels)
+        split = mine.by_seed() if measure.by_seed else ()
+        seeds = [(float(one.frame[SEED].max()), one) for one in split] or [(math.nan, mine)]
         for seed, one in seeds:
             combination = replace(one, whole=wholes.get(seed, rows), place=labels)
             try:
