@@ -92,8 +92,11 @@ def numbers_of(
 
 def applies(measure: Measure, labels: Mapping[str, Any]) -> bool:
     """Whether runs with these labels have the measure, as far as is known before a choice."""
-    before = {name: wanted for name, wanted in measure.where.items() if name not in (BEST, RANK)}
-    return all(fitting(wanted)(labels.get(name, "")) for name, wanted in before.items())
+    return all(
+        fitting(wanted)(labels.get(name, ""))
+        for name, wanted in measure.where.items()
+        if name not in (BEST, RANK)
+    )
 
 
 def _measured(
@@ -107,7 +110,13 @@ def _measured(
             series = {int(row[ROUND]): measure.absent for row in record.rows if row[ROUND] >= 1}
         wanted = measure.rounds or series
         return [
-            row_of(labels, name, _finite(value, measure), **about, round=number)
+            row_of(
+                labels,
+                name,
+                value if math.isfinite(value) else _bad(measure),
+                **about,
+                round=number,
+            )
             for number, value in sorted(series.items())
             if number in wanted
         ]
@@ -130,9 +139,8 @@ def _single(name: str, measure: Metric, record: RunRecord) -> float | str | None
             known = ("yes" if node else "no") if isinstance(node, bool) else node
             return known if isinstance(known, str | None) else float(known)
     summary, diverged = record.result["metrics"], record.status == "diverged"
-    last = summary.get("last", {})
-    reported = dotted or measure.metric in last
-    if not reported and not any(measure.metric in row for row in record.rows):
+    reporting = (summary.get("last", {}), *record.rows)
+    if not dotted and not any(measure.metric in row for row in reporting):
         return measure.absent
     if diverged and measure.at in ("last", "final"):
         return _bad(measure)  # its last finite value is not where it went
@@ -186,10 +194,6 @@ def _bad(measure: Measure) -> float:
     return {"lower": math.inf, "higher": -math.inf, None: math.nan}[measure.better]
 
 
-def _finite(value: float, measure: Measure) -> float:
-    return value if math.isfinite(value) else _bad(measure)
-
-
 def _planned(name: str, measure: Measure, labels: Mapping[str, Any], plan: Plan) -> Row:
     if isinstance(measure, Fact):
 
@@ -199,7 +203,7 @@ def _planned(name: str, measure: Measure, labels: Mapping[str, Any], plan: Plan)
         known = measure.value(fact) if callable(measure.value) else fact(measure.value)
         if isinstance(known, int | float) and not isinstance(known, bool):
             return row_of(labels, name, float(known))
-        return row_of(labels, name, math.nan) | {"text": _text(known)}
+        return row_of(labels, name, math.nan, text=_text(known))
     assert isinstance(measure, Price)
     own = measure.accountant == "run"
     priced = (
@@ -226,7 +230,7 @@ def _planned(name: str, measure: Measure, labels: Mapping[str, Any], plan: Plan)
     }
     if words:
         about["guarantee"] = f"covers {words} only, not the whole run"
-    return row_of(labels, name, value, **about) | {"note": found.reason or words}
+    return row_of(labels, name, value, **about, note=found.reason or words)
 
 
 def known_of(plan: Plan, path: str, where: str, labels: Where | None = None) -> Any:
