@@ -380,8 +380,8 @@ FAULTS = [
     Fault(
         "the largest value of a grid is no edge",
         "reproduction/choose.py",
-        'ends[1] if value == max(values) else ""',
-        '""',
+        "max(values): high",
+        'max(values): ""',
         "reproduction/test_search.py",
     ),
     *privacy_faults.MENDS,

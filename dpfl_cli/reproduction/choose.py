@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,8 @@ def marked(
         rows.loc[found.index, RANK] = found[RANK]
     if ROUND not in keys:  # a curve has no edge
         found = found[rows.loc[found.index, ROUND] == ""]
-    rows.loc[found.index, "edge"] = [_joined(edges) for edges in found[EDGES]]
+    joined = ["; ".join(filter(None, edges.values())) for edges in found[EDGES]]
+    rows.loc[found.index, "edge"] = joined
     return rows
 
 
@@ -68,15 +69,12 @@ def rows_of_winners(artifact: Artifact, rule: Best, winners: pd.DataFrame) -> li
             value = winner[name]
             if value == "":  # a label of another method's grid
                 continue
-            number = is_number(value)
-            shown, text = float(value) if number else math.nan, artifact.title_of(value)
-            about["text"] = "" if number else text
-            rows.append(row_of(place, f"best.{name}", shown, **about, edge=edges[name]))
+            shown, text = math.nan, artifact.title_of(value)
+            if is_number(value):
+                shown, text = float(value), ""
+            more = {**about, "text": text, "edge": edges[name]}
+            rows.append(row_of(place, f"best.{name}", shown, **more))
     return rows
-
-
-def _joined(edges: Mapping[str, str]) -> str:
-    return "; ".join(filter(None, edges.values()))
 
 
 def edge_of(name: str, value: Any, column: pd.Series) -> str:
@@ -84,8 +82,8 @@ def edge_of(name: str, value: Any, column: pd.Series) -> str:
     values = set(column) - {""}
     if len(values) < 2 or not all(map(is_number, values)):
         return ""
-    ends = ("smaller", "larger") if len(values) == 2 else ("smallest", "largest")
-    which = ends[0] if value == min(values) else ends[1] if value == max(values) else ""
+    low, high = ("smaller", "larger") if len(values) == 2 else ("smallest", "largest")
+    which = {min(values): low, max(values): high}.get(value)
     return f"{name}={value:g} ({which} of {len(values)})" if which else ""
 
 
