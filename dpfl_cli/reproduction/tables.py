@@ -8,17 +8,8 @@ import pandas as pd
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import Artifact
-from dpfl_cli.reproduction.measure import (
-    BEST,
-    MEASURE,
-    RANK,
-    ROUND,
-    SEED,
-)
-from dpfl_cli.reproduction.numbers import (
-    PRIVACY,
-    Row,
-)
+from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED
+from dpfl_cli.reproduction.numbers import PRIVACY, Row
 from dpfl_cli.reproduction.paper_numbers import beside_paper
 from dpfl_cli.reproduction.rows import FIXED, PAPER, Rows
 
@@ -35,8 +26,8 @@ def framed(
         frame[name] = frame[name].where(frame[name].notna(), "")
     for name in (SEED, "value", "paper", "paper_std"):
         frame[name] = frame[name].astype(float)
-    frame[BEST] = [value is True for value in frame[BEST]]
-    frame["diverged"] = [value is True for value in frame["diverged"]]
+    for name in (BEST, "diverged"):
+        frame[name] = [value is True for value in frame[name]]
     return frame
 
 
