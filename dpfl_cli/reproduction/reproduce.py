@@ -108,8 +108,8 @@ class Produced:
     verdicts: Sequence[Verdict]
     gaps: Sequence[str]
     new: int
-    edges: str = ""
-    kept: bool = False
+    edges: str
+    kept: bool
 
     @property
     def complete(self) -> bool:
@@ -170,24 +170,21 @@ def estimate(jobs: Sequence[Job], store: RunStore, force: bool = False) -> str:
 def produce(
     job: Job,
     store: RunStore,
-    quiet: bool = False,
-    force: bool = False,
-    again: set[str] | None = None,
+    quiet: bool,
+    repeated: set[str] | None,
 ) -> Produced:
     """Runs what an artifact misses, stage by stage where it searches, and its exclusive runs anew,
     and writes its folder.
 
     Args:
-      force: run again even what is finished.
-      again: the runs that this pass has run again already, which are added to.
+      repeated: as for `_executed`.
     """
     artifact = job.artifact
     outcomes: dict[str, Outcome] = {}
-    repeated = set[str]() if again is None else again
 
     def ended(cells: Sequence[Cell]) -> dict[str, RunRecord]:
         part = replace(job, found=Found(cells))
-        made = _executed(part, store, quiet, repeated if force else None)
+        made = _executed(part, store, quiet, repeated)
         outcomes.update(made)
         return {run: one.record for run, one in made.items() if one.status != "failed"}
 
@@ -206,8 +203,10 @@ def produce(
     folder = artifact_folder(store.outputs, artifact.name, job.scale)
     new = sum(not outcome.cached for outcome in outcomes.values())
     edges = edges_text(artifact, chosen_rows(rows.means), rows.labels)
-    if gaps and read_folder(folder).complete:
-        return Produced(job, folder, verdicts, gaps, new, edges, kept=True)
+    kept = bool(gaps) and read_folder(folder).complete
+    produced = Produced(job, folder, verdicts, gaps, new, edges, kept)
+    if kept:
+        return produced
     horizon = job.horizon
     files: dict[str, str | bytes] = {
         **tables,
@@ -218,7 +217,7 @@ def produce(
     }
     files |= {SEARCH: found.table} if found.stages else {}
     publish(folder, files)
-    return Produced(job, folder, verdicts, gaps, new, edges)
+    return produced
 
 
 def _executed(
@@ -316,7 +315,9 @@ def dry_run(
             reduced, full = map(len, job.found.stages)
             price = f"a search of {reduced} runs at reduced size, {full} at full size; {price}"
         lines.append(f"{job.artifact.name}: {job.horizon or 'nothing is trained'}; {price}")
-    return [*lines, *([f"in all: {estimate(jobs, store, force)}"] if len(jobs) > 1 else [])]
+    if len(jobs) > 1:
+        lines.append(f"in all: {estimate(jobs, store, force)}")
+    return lines
 
 
 def reproduce(
@@ -344,9 +345,9 @@ def reproduce(
         check_metrics(job.artifact, job.cells, store)
     say(estimate(jobs, store, force))
     made: list[Produced] = []
-    again: set[str] = set()
+    repeated = set[str]() if force else None
     for number, job in enumerate(jobs, start=1):
-        one = produce(job, store, quiet, force, again)
+        one = produce(job, store, quiet, repeated)
         made.append(one)
         say(f"[{number}/{len(jobs)}] {_line(one)}")
         after(one)
