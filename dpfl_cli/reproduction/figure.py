@@ -82,6 +82,7 @@ class _Drawing:
         self.column = spec.series or MEASURE  # a line or a bar for each of its values
         below = (found["value"] <= 0) & ("y" in spec.log)  # a logarithmic axis has no place for
         self.found, self.below = found[~below], set(found.loc[below, self.column])
+        self.least, self.most = self.found["value"].agg(["min", "max"])
         names = self.values(spec.series) if spec.series else list(spec.measures)
         self.named = spec.series is not None or len(names) > 1  # in the legend
         self.names: dict[Any, Look] = dict.fromkeys(names, LOOKS[0])
@@ -112,8 +113,8 @@ class _Drawing:
         self.across = math.ceil(along / lines)
         empty: list[tuple[Any, ...] | None] = [None] * (lines * self.across - along)
         starts = range(0, len(keys), along)
-        self.keys = [key for at in starts for key in (*keys[at : at + along], *empty)]
-        self.down = len(self.keys) // self.across or 1
+        self.keys = [key for at in starts for key in (*keys[at : at + along], *empty)] or [None]
+        self.down = len(self.keys) // self.across
 
     def values(self, name: str) -> list[Any]:
         """The values of a label that occur here, in the table's order."""
@@ -126,7 +127,7 @@ class _Drawing:
         axes = canvas.subplots(self.down, self.across, squeeze=False, sharey=spec.share_y)
         images: dict[int, Any] = {}  # of heat maps, the last one of each row
         letters = int(LETTERS * self.size[0] / self.across)  # of a panel's title
-        for position, (axis, key) in enumerate(zip(axes.flat, self.keys, strict=False)):
+        for position, (axis, key) in enumerate(zip(axes.flat, self.keys, strict=True)):
             if key is None:
                 axis.set_visible(False)
                 continue
@@ -150,8 +151,6 @@ class _Drawing:
                 axis.set_ylim(*spec.y_range)
             if not spec.share_y or position % self.across == 0:
                 axis.set_ylabel(spec.y_title or self._axis_title(sorted(set(inside[MEASURE]))))
-        for axis in axes.flat[len(self.keys) :]:
-            axis.set_visible(False)
         if self.narrow:
             _say_once(axes, letters)
         if spec.kind != "heatmap" and not spec.y_range:
@@ -163,25 +162,22 @@ class _Drawing:
 
     def _bounds(self, measures: Iterable[str]) -> tuple[float, float]:
         """What none of these measures can leave; a bound that some number breaks is none."""
-        known = self.artifact.measures
-        pairs = [
-            known[name].bounds if name in known else (-math.inf, math.inf) for name in measures
-        ]
-        low = max(self.spec.spread_floor, min((low for low, _ in pairs), default=-math.inf))
-        high = max((high for _, high in pairs), default=math.inf)
-        least, most = self.found["value"].min(), self.found["value"].max()
-        return -math.inf if least < low else low, math.inf if most > high else high
+        known, endless = self.artifact.measures, (-math.inf, math.inf)
+        bounds = [known[name].bounds if name in known else endless for name in measures]
+        lows, highs = zip(*(bounds or [endless]), strict=True)
+        low, high = max(self.spec.spread_floor, min(lows)), max(highs)
+        return -math.inf if self.least < low else low, math.inf if self.most > high else high
 
     def _keep_inside(self, axes: Any) -> None:
         """Ends the axes at the measures' bounds, unless that would hide a line that lies there."""
         low, high = self._bounds(self.spec.measures)
-        least, most = self.found["value"].min(), self.found["value"].max()
         for axis in axes.flat:
             bottom, top = axis.get_ylim()
             room = (top - bottom) * HIDING
-            ends = (low if least > low + room else bottom), (high if most < high - room else top)
-            if axis.get_visible() and (bottom < ends[0] or top > ends[1]):
-                axis.set_ylim(max(bottom, ends[0]), min(top, ends[1]))
+            floor = low if self.least > low + room else bottom
+            ceiling = high if self.most < high - room else top
+            if axis.get_visible() and (bottom < floor or top > ceiling):
+                axis.set_ylim(max(bottom, floor), min(top, ceiling))
 
     def _axis_title(self, measures: Sequence[str]) -> str:
         known = self.artifact.measures
