@@ -42,7 +42,7 @@ GROUPS = {  # of claims, as they are counted
     "ours": "Our own claims",
     "invariant": "Invariants",
 }
-RECORDED = Path(__file__).resolve().parent / "recorded.json"
+RECORDED = Path(__file__).with_name("recorded.json")
 
 
 @dataclass(frozen=True)
@@ -111,18 +111,26 @@ def judge(
     """
 
     def compared(claim: Claim, judge: Judge, under: str = "") -> list[Comparison] | str:
-        return _compared(f"artifact {artifact.name}: claim {claim.id}{under}", judge, rows)
+        """The comparisons, or why there are none."""
+        try:
+            return list(judge(rows)) or f"{NOT_RUN}: it has nothing to compare"
+        except Missing as missing:
+            return str(missing)
+        except Exception as error:  # a claim is code of a paper's module, or of a user's
+            kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
+            where = f"artifact {artifact.name}: claim {claim.id}{under}"
+            raise ConfigError(f"{where}: {kind}{error}") from error
 
-    made, origins = [], []
+    made = []
     for claim in artifact.claims:
         rows.origins.clear()
-        made.append(compared(claim, claim.judge))
-        origins.append(standing_in({*rows.origins}, data))
-    claimed = [one for many in made if not isinstance(many, str) for one in many]
+        comparisons = compared(claim, claim.judge)
+        made.append((claim, comparisons, standing_in(rows.origins, data)))
+    claimed = [one for _, many, _ in made if not isinstance(many, str) for one in many]
     variances = pooled(claimed)
     before = recorded().get(artifact.name, {}).get(scale, {})
     found = []
-    for claim, comparisons, origin in zip(artifact.claims, made, origins, strict=True):
+    for claim, comparisons, origin in made:
         finding, each, reason = _finding(comparisons, variances)
         others = {
             under: _reading(compared(claim, claim.reading(under), f", {under}"), claimed)
@@ -150,17 +158,6 @@ def standing_in(origins: Collection[str], data: Collection[str]) -> str:
     if not origins:
         return STANDINS if standins and all(standins) else ""
     return (STANDINS if len(origins) == 1 else PARTLY) if "standin" in origins else ""
-
-
-def _compared(where: str, judge: Judge, rows: Rows) -> list[Comparison] | str:
-    """The comparisons, or why there are none."""
-    try:
-        return list(judge(rows)) or f"{NOT_RUN}: it has nothing to compare"
-    except Missing as missing:
-        return str(missing)
-    except Exception as error:  # a claim is code of a paper's module, or of a user's
-        kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
-        raise ConfigError(f"{where}: {kind}{error}") from error
 
 
 def _finding(
@@ -232,7 +229,8 @@ def count_verdicts(verdicts: Sequence[Verdict]) -> str:
         words = ", ".join(f"{count} {name}" for name, count in counts.most_common())
         parts += [f"{title}: {words}"] if counts else []
     moved = [one.id for one in verdicts if one.moved]
-    return "; ".join([*parts, *([f"not as recorded: {', '.join(moved)}"] if moved else [])])
+    parts += [f"not as recorded: {', '.join(moved)}"] if moved else []
+    return "; ".join(parts)
 
 
 # --- numbers beside the paper's ---------------------------------------------------------------

@@ -10,7 +10,7 @@ import pandas as pd
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.rows import PAPER
 
-NUMBERS = Path(__file__).resolve().parent / "paper_numbers"
+NUMBERS = Path(__file__).with_name("paper_numbers")
 NAMES = {"value": "paper", "std": "paper_std", "note": "paper_note"}  # column of a file -> of rows
 
 
