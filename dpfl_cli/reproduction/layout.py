@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -65,7 +64,7 @@ def page(
         tables=tables,
         search=search_section(artifact, scale, search, rows.means) if search else "",
         line=numbers_line(artifact, rows.means),
-        numbers=partial(numbers_table, artifact, rows.means, rows.labels),
+        numbers=numbers_table(artifact, rows.means, rows.labels),
         verdicts=verdicts,
         intervals=_intervals,
         reading=_reading,
@@ -246,7 +245,7 @@ def _intervals(one: Verdict) -> str:
         found = f"`{shown['text']}`: {shown['finding']}"
         texts.append(", ".join(filter(None, [found, interval_text(shown)])))
     more = len(one.comparisons) - len(texts)
-    return "; ".join([*texts, *([f"{more} more in claims.json"] if more > 0 else [])])
+    return "; ".join(texts) + (f"; {more} more in claims.json" if more else "")
 
 
 def _reading(found: Mapping[str, Any]) -> str:
@@ -300,9 +299,9 @@ def privacy_table(artifact: Artifact, rows: Rows) -> str:
         ends = " to ".join(str(one) for one in sorted({min(counts), max(counts)})) if counts else ""
         shown = [ends if text == ANY else text for text in texts]
         lines.append([_who(artifact, members, rows.labels), *shown])
-    items = [one for row in priced for one in str(row["not_covered"] or "").split("; ") if one]
-    uncovered = [one for one in dict.fromkeys(items) if one != "nan"]
-    note = f"\n\nEvery epsilon above: {'; '.join(uncovered)}." if uncovered else ""
+    stated = [row["not_covered"] for row in priced if _known(row["not_covered"])]
+    items = dict.fromkeys(item for one in stated for item in one.split("; "))
+    note = f"\n\nEvery epsilon above: {'; '.join(items)}." if items else ""
     return markdown(["runs", *(TITLES.get(name, name) for name in columns)], lines) + note
 
 
