@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,6 @@ from dpfl_cli.reproduction.templating import MARKDOWN, template
 from dpfl_cli.reproduction.two_sizes import CHANGED, compared, differences, why
 from dpfl_cli.reproduction.verdict import FAILS, HOLDS, UNDECIDED, interval_text
 
-PACKAGE = "dpfl_cli.reproduction"
 ASSETS = ("report.css", "report.js")
 FINDINGS = (HOLDS, FAILS, UNDECIDED, NOT_RUN)
 COUNTED = {name: title for name, title in GROUPS.items() if name != "invariant"}
@@ -309,10 +307,20 @@ def partly(shown: Iterable[Shown]) -> int:
 
 
 def _template(name: str) -> Callable[..., str]:
-    known = {"groups": COUNTED, "findings": FINDINGS, "totals": totals, "budget": budget}
-    known |= {"partly": partly, "hours": hours, "numbers": numbers, "of_these": of_these}
-    known |= {"two_cores": ON_TWO_CORES, "changed": CHANGED, "interval": interval_text}
-    return partial(template(name), **known)
+    return partial(
+        template(name),
+        groups=COUNTED,
+        findings=FINDINGS,
+        totals=totals,
+        budget=budget,
+        partly=partly,
+        hours=hours,
+        numbers=numbers,
+        of_these=of_these,
+        two_cores=ON_TWO_CORES,
+        changed=CHANGED,
+        interval=interval_text,
+    )
 
 
 def index_md(root: Path) -> str:
@@ -337,8 +345,8 @@ def _shown(found: Iterable[Made], artifacts: Mapping[str, Artifact]) -> list[Sho
 
 
 def _by_paper(shown: Sequence[Shown]) -> dict[str, list[Shown]]:
-    papers = dict.fromkeys(one.made.paper for one in shown)
-    return {name: [one for one in shown if one.made.paper == name] for name in papers}
+    papers = itertools.groupby(shown, lambda one: one.made.paper)
+    return {name: list(mine) for name, mine in papers}
 
 
 def write_report(
@@ -391,6 +399,6 @@ def write_report(
         files |= {f"{Path(one.url).parent}/{name}": text for name, text in one.files.items()}
         files[one.url] = artifact_page(one=one, **{**shared, "top": "../../../"})
     for name in ASSETS:
-        files[name] = (resources(PACKAGE) / "templates" / name).read_bytes()
+        files[name] = (Path(__file__).with_name("templates") / name).read_bytes()
     publish(old, files)
     return old / "index.html"
