@@ -82,8 +82,10 @@ def read_folder(folder: Path) -> Made:
         manifest = json.loads((folder / "manifest.json").read_text())
         page = (folder / "table.md").read_text()
         known = recorded().get(judged["artifact"], {}).get(judged["scale"], {})
-        stated = [{**one, "recorded": known.get(one["id"], "")} for one in judged["claims"]]
-        claims = [VERDICT.validate_python(one) for one in stated]
+        claims = [
+            VERDICT.validate_python({**one, "recorded": known.get(one["id"], "")})
+            for one in judged["claims"]
+        ]
         complete = manifest["complete"] is True
         return Made(folder, "", page, claims, judged["numbers"], manifest, complete)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -97,6 +99,6 @@ def folders(*roots: Path) -> list[Made]:
         for folder in root.glob("*/*/*"):
             if folder.name in SCALES and folder.is_dir():
                 made = found.get(folder.parts[-3:])
-                if made is None or (made.damage and made.folder.parents[2] != root):
+                if made is None or made.damage:
                     found[folder.parts[-3:]] = read_folder(folder)
     return sorted(found.values(), key=lambda one: (one.artifact, SCALES.index(one.scale)))
