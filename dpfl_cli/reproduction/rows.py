@@ -125,8 +125,9 @@ class Rows:
 
     def choices(self, label: str) -> list[Any]:
         """The values of a label that occur, numbers in order of size."""
-        if label not in self.labels and label not in PSEUDO:
-            raise ConfigError(f"no label '{label}'; {nearest(label, [*self.labels, *PSEUDO])}")
+        known = [*self.labels, *PSEUDO]
+        if label not in known:
+            raise ConfigError(f"no label '{label}'; {nearest(label, known)}")
         return in_order(value for value in self.frame[label] if value != "")
 
     def ranked(self, measure: str, *over: str, **labels: Any) -> pd.Series:
@@ -186,8 +187,7 @@ class Rows:
             raise Missing(f"no number for {_words(measure, labels)}")
         if "origin" in found:
             self.origins.update(found["origin"].dropna())
-        names = [name for name in (*self.labels, ROUND, RANK) if name in found]
-        several = names if len(found) > 1 else []
+        several = (*self.labels, ROUND, RANK) if len(found) > 1 else ()
         return found, [name for name in several if found[name].nunique(dropna=False) > 1]
 
     def _one(self, measure: str, labels: Where) -> pd.DataFrame:
