@@ -119,14 +119,12 @@ Comparisons = Iterator[Comparison]
 
 def above(left: Sample, right: Sample | float, *, by: float = 0.0) -> Comparison:
     """`left` is larger than `right` by more than `by` (in its own units)."""
-    text = f"{left.text} > {_sample(right).text}" + (f" by more than {by:g}" if by else "")
-    return _compared("above", left, right, by, text)
+    return _compared("above", left, right, by, f"{left.text} > {_sample(right).text}")
 
 
 def below(left: Sample, right: Sample | float, *, by: float = 0.0) -> Comparison:
     """`left` is smaller than `right` by more than `by` (in its own units)."""
-    text = f"{left.text} < {_sample(right).text}" + (f" by more than {by:g}" if by else "")
-    return _compared("above", right, left, by, text)
+    return _compared("above", right, left, by, f"{left.text} < {_sample(right).text}")
 
 
 def level(left: Sample, right: Sample | float, *, within: float) -> Comparison:
@@ -135,9 +133,7 @@ def level(left: Sample, right: Sample | float, *, within: float) -> Comparison:
         raise ConfigError(
             f"level({left.text}, ...): within={within}; equality needs a margin above 0"
         )
-    return _compared(
-        "level", left, right, within, f"{left.text} = {_sample(right).text} within {within:g}"
-    )
+    return _compared("level", left, right, within, f"{left.text} = {_sample(right).text}")
 
 
 def below_share(left: Sample, right: Sample | None = None, *, share: float) -> Comparison:
@@ -204,6 +200,8 @@ def _compared(
     text: str,
 ) -> Comparison:
     one, two = _sample(high), _sample(low)
+    if margin:
+        text += f" within {margin:g}" if kind == "level" else f" by more than {margin:g}"
     known = one if isinstance(high, Sample) else two
     scale = known.scale if kind == "above" and margin == 0 else "linear"
     first, second = (values.to_numpy(float) for values in _paired(one, two))
