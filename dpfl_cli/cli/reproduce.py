@@ -86,7 +86,7 @@ def execute(args: argparse.Namespace) -> int:
     from dpfl_cli.papers import artifacts as papers
     from dpfl_cli.papers import select
     from dpfl_cli.reproduction.grid import commands
-    from dpfl_cli.reproduction.published import publish_artifacts
+    from dpfl_cli.reproduction.published import publish_artifact
     from dpfl_cli.reproduction.report import write_report
     from dpfl_cli.reproduction.reproduce import check_scale, dry_run, reproduce
 
@@ -118,8 +118,7 @@ def execute(args: argparse.Namespace) -> int:
     def after(one: "Produced") -> None:
         print(one.folder, flush=True)
         if args.publish and one.complete:
-            for folder in publish_artifacts(outputs, [one.job.artifact], scale):
-                print(folder, flush=True)
+            print(publish_artifact(outputs, one.job.artifact, scale), flush=True)
 
     with _interrupted_after(args.at_most) if args.at_most else contextlib.nullcontext():
         made = reproduce(artifacts, scale, outputs, say, args.quiet, args.force, after)
@@ -183,9 +182,9 @@ def _list() -> int:
 def _check(folder: str) -> int:
     """Of the outputs tree where no folder is named."""
     from dpfl_cli.papers import artifacts
-    from dpfl_cli.reproduction.published import check_published, published_root
+    from dpfl_cli.reproduction.published import PUBLISHED, check_published
 
-    root = Path(folder) if folder else published_root(outputs_dir())
+    root = Path(folder) if folder else outputs_dir() / PUBLISHED
     compared, lines, absent = check_published(root, artifacts())
     for line in lines:
         print(f"dpfl: {line}", file=sys.stderr)

@@ -7,58 +7,37 @@ from pathlib import Path
 from dpfl_cli.config.errors import DpflError, StoreError
 from dpfl_cli.data.files import write_atomically
 from dpfl_cli.reproduction.artifact import Artifact, Scale
-from dpfl_cli.reproduction.folder import (
-    SEARCH,
-    Made,
-    artifact_folder,
-    files_of,
-    folders,
-    publish,
-)
+from dpfl_cli.reproduction.folder import SEARCH, Made, artifact_folder, files_of, folders, publish
 from dpfl_cli.reproduction.judge import Verdict, claims_json, judge, record
 from dpfl_cli.reproduction.layout import page
 from dpfl_cli.reproduction.report import index_md
 from dpfl_cli.reproduction.tables import from_csv
 
+PUBLISHED = "published"  # the one folder under outputs that is committed
 INDEX = "index.md"
 Files = Mapping[str, bytes]  # name -> content
 HOW = "make publish (dpfl reproduce all scale=quick --publish)"
 
 
-def published_root(outputs: Path) -> Path:
-    """outputs/published: the one folder under outputs that is committed."""
-    return outputs / "published"
-
-
-def publish_artifacts(outputs: Path, artifacts: Sequence[Artifact], scale: Scale) -> list[Path]:
-    """Copies finished artifacts to outputs/published/<paper>/<id>/<scale>, writes its index, and
-    keeps their findings as recorded.
+def publish_artifact(outputs: Path, artifact: Artifact, scale: Scale) -> Path:
+    """Copies a finished artifact to outputs/published/<paper>/<id>/<scale>, with pages as its CSV
+    files give them today, writes the index, and keeps its findings as recorded.
 
     Raises:
-      StoreError: one of them is not there as a whole, or cannot be written.
+      StoreError: it is not there as a whole, or cannot be written.
     """
-    root = published_root(outputs)
-    made = []
-    for artifact in artifacts:
-        source = artifact_folder(outputs, artifact.name, scale)
-        try:
-            names = files_of(artifact, scale)
-            files: Files = {name: (source / name).read_bytes() for name in names}
-        except OSError as error:
-            raise StoreError(
-                f"{error.filename}: cannot be read ({error.strerror}); reproduce {artifact.name} "
-                "again"
-            ) from error
-        made.append(_put(root, artifact, scale, files))
-    write_atomically(root / INDEX, index_md(root).encode())
-    return made
-
-
-def _put(root: Path, artifact: Artifact, scale: Scale, files: Files) -> Path:
-    """One folder, with pages as its CSV files give them today and its findings as recorded."""
+    root, source = outputs / PUBLISHED, artifact_folder(outputs, artifact.name, scale)
+    try:
+        names = files_of(artifact, scale)
+        files: Files = {name: (source / name).read_bytes() for name in names}
+    except OSError as error:
+        raise StoreError(
+            f"{error.filename}: cannot be read ({error.strerror}); reproduce {artifact.name} again"
+        ) from error
     record(artifact.name, scale, remade(artifact, scale, files)[0])
     folder = root / artifact.name / scale
     publish(folder, {**files, **remade(artifact, scale, files)[1]})  # they say what is recorded now
+    write_atomically(root / INDEX, index_md(root).encode())
     return folder
 
 

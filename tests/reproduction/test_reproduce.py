@@ -47,7 +47,7 @@ from dpfl_cli.reproduction.grid import cells, commands, requests
 from dpfl_cli.reproduction.judge import beside, judge, numbers_line
 from dpfl_cli.reproduction.layout import numbers_table, page
 from dpfl_cli.reproduction.paper_numbers import NUMBERS
-from dpfl_cli.reproduction.published import check_published, publish_artifacts
+from dpfl_cli.reproduction.published import check_published, publish_artifact
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rehearse import rehearse
 from dpfl_cli.reproduction.report import index_md, write_report
@@ -675,7 +675,7 @@ def published(outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(judging, "RECORDED", tmp_path / "recorded.json")
     judging.recorded.cache_clear()
     shutil.copytree(outputs / "artifacts", tmp_path / "artifacts")
-    publish_artifacts(tmp_path, [ONE], "quick")
+    publish_artifact(tmp_path, ONE, "quick")
     yield tmp_path / "published"
     judging.recorded.cache_clear()
 

@@ -23,7 +23,7 @@ from dpfl_cli.reproduction import judge as judging
 from dpfl_cli.reproduction import reproduce as reproducing
 from dpfl_cli.reproduction.api import Artifact, Runs, Scale, Search, Size
 from dpfl_cli.reproduction.grid import Cell, commands
-from dpfl_cli.reproduction.published import check_published, publish_artifacts
+from dpfl_cli.reproduction.published import check_published, publish_artifact
 from dpfl_cli.reproduction.reduce import rows_of_runs
 from dpfl_cli.reproduction.rehearse import made_up
 from dpfl_cli.reproduction.reproduce import Produced, dry_run, reproduce
@@ -319,7 +319,7 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_search_is_published_and_checked(tmp_path: Path) -> None:
     make(
         tmp_path,
-        after=lambda one: publish_artifacts(tmp_path, [one.job.artifact], "paper"),
+        after=lambda one: publish_artifact(tmp_path, one.job.artifact, "paper"),
     )
     root = tmp_path / "published"
     assert check_published(root, {"demo/one": STAGED}) == (3, [], [])
