@@ -118,12 +118,13 @@ CHOSEN_BY = (
     "methods alike: losses at best pairs are a little low."
 )
 APART = "every seed's pair chosen by the other seeds"
-TIE = 0.99  # of a loss: within one percent two are equal
 
 
 def at_equal(**cells: Any) -> Judge:
-    """AdaptDP's loss is below a share of DP-FedAvg's in all of these cells."""
-    return every(below_share, "loss", "method", method=BOTH, **cells, share=TIE)
+    """AdaptDP's loss is below a share of DP-FedAvg's in all of these cells; within one percent two
+    are equal.
+    """
+    return every(below_share, "loss", "method", method=BOTH, **cells, share=0.99)
 
 
 def at_chosen_apart(

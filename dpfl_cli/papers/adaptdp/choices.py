@@ -284,8 +284,7 @@ BESIDE_THE_PAPER = [
 
 def _at_choices(caption: str, *cells: str, notes: Sequence[str] = ()) -> Table:
     """At the paper's choices: a row for every task and level, both methods beside each other."""
-    rows = ["task", "level"]
-    return Table(caption, rows, "method", cells, where=CHOSEN, notes=notes)
+    return Table(caption, ["task", "level"], "method", cells, where=CHOSEN, notes=notes)
 
 
 table2 = Artifact(

@@ -1,8 +1,8 @@
 """Figures 1 and 2: losses, the clip norm and quantiles of gradients over rounds (section 5.2)."""
 
-import itertools
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from dpfl_cli.papers.adaptdp import (
@@ -192,7 +192,7 @@ def c6_order(rows: Rows) -> Comparisons:
     """tau_q grows with q, and tau_1 is small beside its bound n = 3000 (below 0.05 n)"""
     for task in TASKS:
         ordered = [rows(f"last_{q}", task=task) for q in (50, 70, 90, 100)]
-        for low, high in itertools.pairwise(ordered):
+        for low, high in pairwise(ordered):
             yield above(high, low)
         yield below(ordered[-1], 150)
 
@@ -239,10 +239,6 @@ def cap_T3(rows: Rows) -> Comparisons:  # noqa: N802
     yield each_seed((one >= 0.999 for one in least), "C_r >= 0.999 G in every round")
 
 
-def _panels(measures: str | Sequence[str], title: str, **more: Any) -> Figure:
-    return Figure("lines", "round", measures, title=title, **more)
-
-
 fig2 = Artifact(
     id="fig2",
     title="The clip norm of AdaptDP and the quantiles of the records' squared gradient norms",
@@ -278,21 +274,25 @@ fig2 = Artifact(
         )
     ],
     figures=[
-        _panels("radius", "T1: clip norm", where=ON_T1, log="y"),
-        _panels("radius", "T3: clip norm", where=ON_T3, y_range=(0.0, 0.06)),
-        _panels(
+        Figure("lines", "round", "radius", where=ON_T1, log="y", title="T1: clip norm"),
+        Figure("lines", "round", "radius", where=ON_T3, y_range=(0.0, 0.06), title="T3: clip norm"),
+        Figure(
+            "lines",
+            "round",
             "clipped",
-            "clipped records",
-            y_title="share of clipped records",
             panels="task",
             y_range=(0.0, 1.05),
+            y_title="share of clipped records",
+            title="clipped records",
         ),
-        _panels(
+        Figure(
+            "lines",
+            "round",
             [f"tau_{q}" for q in QUANTILES],
-            "quantiles of squared gradient norms",
-            y_title="quantile / mean",
             panels="task",
             log="y",
+            y_title="quantile / mean",
+            title="quantiles of squared gradient norms",
         ),
     ],
     notes=[CLIPPED],

@@ -59,12 +59,13 @@ def runs(scale: Scale) -> Runs:
         )
         steps, caps = pairs
         for labels in grid(task=task, target=targets, method=METHODS, eta=steps, cap=caps):
-            setup = [
+            overrides = [
                 f"+experiment=adaptdp/{TASKS[task]}",
                 f"dp.epsilon={TARGETS[labels['target']]}",
+                *METHODS[labels["method"]],
             ]
             chosen = {"algorithm.local_lr": labels["eta"], "algorithm.clip_norm": labels["cap"]}
-            yield Run(labels, [*setup, *METHODS[labels["method"]]], chosen | values)
+            yield Run(labels, overrides, chosen | values)
 
 
 @claim("ours", "holds", invariant=True)
@@ -115,14 +116,14 @@ T2 = Claim(
 )
 
 
-def _bars(measure: str, task: str, log: bool) -> Figure:
+def _bars(measure: str, task: str, *log: str) -> Figure:
     return Figure(
         "bars",
         "target",
         measure,
         series="method",
         where={"task": task, **BEST},
-        log=["y"] if log else [],
+        log=log,
         title=f"{task}: training loss, best pairs",
         y_title="training loss",
     )
@@ -204,6 +205,6 @@ eps_honest = Artifact(
             "need.",
         ),
     ],
-    figures=[_bars("objective", "T1", log=True), _bars("loss", "T2", log=False)],
+    figures=[_bars("objective", "T1", "y"), _bars("loss", "T2")],
     notes=[CHOSEN_BY],
 )

@@ -45,16 +45,14 @@ COUNTS = {
     "T1": (1500, 150, 20),
     "T1_425": (425, 150, 20),
     "T2": (22605, 100, 226),
-    "T3": (1500, 1000, 15),
-    "T4": (1500, 1000, 15),
+    **dict.fromkeys(IMAGES, (1500, 1000, 15)),
 }
 # The epsilon that DP-FedAvg's noise implies at the paper's order (claim `same_epsilon`).
 IMPLIED = {
     "T1": (238328.947, 38339.027, 2373.76886),
     "T1_425": (253462.522, 53463.3318, 11714.3091),
     "T2": (58134.6105, 96.4880902, 5.02396453),
-    "T3": (1191644.737, 191695.135, 11868.8443),
-    "T4": (1191644.737, 191695.135, 11868.8443),
+    **dict.fromkeys(IMAGES, (1191644.737, 191695.135, 11868.8443)),
 }
 
 
@@ -68,8 +66,11 @@ def runs(scale: Scale) -> Runs:
             if misprinted:
                 yield _priced(cell, method, "misprint", noise_of(*noise))
         target = IMPLIED[cell["task"]][place]
-        target_of = {"dp.epsilon": target, "algorithm.target_epsilon": target}
-        calibrated = {"algorithm.radius_batch_size": 100, **target_of}
+        calibrated = {
+            "algorithm.radius_batch_size": 100,
+            "dp.epsilon": target,
+            "algorithm.target_epsilon": target,
+        }
         yield _priced(cell, "AdaptDP", "calibrated", calibrated, ["dp.epsilon=1"])
 
 
@@ -94,7 +95,7 @@ def _priced(
 
 # --- Corollary 1 ------------------------------------------------------------------------------
 
-DIMENSIONS = {"T1": 100, "T2": 258, "T3": 5130, "T4": 5130}
+DIMENSIONS = {"T1": 100, "T2": 258, **dict.fromkeys(IMAGES, 5130)}
 # tau_1, the largest squared gradient norm over the mean, at most, in fig2 at scale=paper
 LARGEST = {"T1": 29.2, "T3": 10.2}
 CLIENTS, RADIUS = 2, 1.0  # P and tau
@@ -127,7 +128,7 @@ def corollary(rows: Rows) -> float:
 
 
 PER = ["method", "task", "level"]
-OF_COROLLARY = {"method": "FedAvg", "task": list(LARGEST)}
+OF_COROLLARY = {**FEDAVG, "task": LARGEST}
 
 
 BETTER_RATE = Claim(
