@@ -1,5 +1,6 @@
 """Ours: how much of its epsilon every method gives away under every trust model."""
 
+from collections.abc import Mapping
 from itertools import product
 
 from dpfl_cli.reproduction.api import (
@@ -13,6 +14,7 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Table,
+    Where,
     claim,
     exact,
     sized,
@@ -91,6 +93,12 @@ def sound(rows: Rows) -> Comparisons:
             yield exact(excess.mean <= 0, f"{excess.text} is not above 0")
 
 
+SHOWN: Mapping[str, Where] = {
+    "Clients": {"method": CLIENTS, "under": CLAIMED},
+    "Records": {"method": RECORDS},
+}
+EVERY = Size(1, 9, "every method under every trust model", full=True)
+
 audit = Artifact(
     id="audit",
     title="What runs give away of the epsilon that they claim",
@@ -100,11 +108,7 @@ audit = Artifact(
     "claim stand lower bounds on epsilon of 95 %: for Gaussian scores, by one-run f-DP "
     "(Mahloujifar et al.) and by the best threshold (Clopper-Pearson).",
     source="dpfl audit; 20 clients of 4 records, 3 rounds, the synthetic problem in 10 dimensions",
-    sizes=sized(
-        Size(1, 9, "every method under every trust model", full=True),
-        Size(1, 9, "every method under every trust model", full=True),
-        smoke=Size(1, 1, "one method and trust model", full=True),
-    ),
+    sizes=sized(EVERY, EVERY, smoke=Size(1, 1, "one method and trust model", full=True)),
     runs=runs,
     measures={
         "claim": Fact("audit.claim", decimals=3, title="claimed epsilon"),
@@ -140,22 +144,12 @@ audit = Artifact(
             "gaussian_share",
             series="target",
             panels="under",
-            where={"method": list(CLIENTS), "under": list(CLAIMED)},
+            where=where,
             share_y=True,
             y_title="bound, % of the claim",
-            title="Clients, at claims of epsilon 1, 4 and 8",
-        ),
-        Figure(
-            "bars",
-            "method",
-            "gaussian_share",
-            series="target",
-            panels="under",
-            where={"method": list(RECORDS)},
-            share_y=True,
-            y_title="bound, % of the claim",
-            title="Records, at claims of epsilon 1, 4 and 8",
-        ),
+            title=f"{whose}, at claims of epsilon 1, 4 and 8",
+        )
+        for whose, where in SHOWN.items()
     ],
     notes=[
         "Methods that release the same number of quantities of one name under one trust model have "
