@@ -6,6 +6,7 @@ from math import nan
 from statistics import correlation
 from typing import Any
 
+from dpfl_cli.papers.scaffnew import WORDS
 from dpfl_cli.reproduction.api import (
     Comparisons,
     Judge,
@@ -23,7 +24,7 @@ METHODS = {"ScaffNew": "algorithm=scaffnew", "FedAvg": "algorithm=fedavg_schedul
 EPSILONS = (0.5, 1.0, 2.0, 3.3)  # nominal
 OF_NETWORKS = (0.5, 3.3)  # those of them that networks are run with
 NONE = "none"  # the label of runs without noise
-TASKS = ("cifar10", "femnist", "reddit", "ixi", "messidor")
+TASKS = tuple(WORDS)
 IMAGES_AND_TEXT, HOSPITALS = TASKS[:3], TASKS[3:]  # groups 1 and 2 of Figure 5
 CLIP_NORMS = dict.fromkeys(IMAGES_AND_TEXT, (10.0, 50.0, 100.0)) | dict.fromkeys(
     HOSPITALS, (10.0, 20.0, 50.0)
@@ -171,23 +172,28 @@ def targets_of(rows: Rows) -> list[float]:
     return [eps for eps in rows.choices("eps") if eps != NONE]
 
 
+def in_words(cell: Where) -> str:
+    return ", ".join(f"{name}={value}" for name, value in cell.items())
+
+
 def lowest_by_others(rows: Rows, **cell: Any) -> Sample:
     """The error at the best number of local steps, which for every seed the others choose."""
     found = rows.each("error", tau=rows.places("error", **cell), **cell)
-    words = ", ".join(f"{name}={value}" for name, value in cell.items())
-    return best_by_others(found, f"best error by the other seeds ({words})")
+    return best_by_others(found, f"best error by the other seeds ({in_words(cell)})")
 
 
 Test = Callable[[Rows, Where], bool | str]  # as `each_seed` takes them
 
 
 def shape(text: str, test: Test, **labels: Any) -> Judge:
-    """A statement of shape about every cell of a grid, tested on the rows of every seed."""
+    """A statement of shape about every cell of a grid, tested on the rows of every seed; a reading
+    may give it other values of labels.
+    """
 
-    def judge(rows: Rows) -> Comparisons:
-        for cell in grid(**labels):
-            words = ", ".join(f"{name}={value}" for name, value in cell.items())
-            yield each_seed((test(one, cell) for one in rows.by_seed()), f"{text} ({words})")
+    def judge(rows: Rows, **other: Any) -> Comparisons:
+        for cell in grid(**labels | other):
+            truths = (test(one, cell) for one in rows.by_seed())
+            yield each_seed(truths, f"{text} ({in_words(cell)})")
 
     return judge
 

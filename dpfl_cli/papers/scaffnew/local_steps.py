@@ -23,6 +23,7 @@ from dpfl_cli.papers.scaffnew._tasks import (
     SAME_SEEDS,
     TASKS,
     WRONG_IF_CONSTANT,
+    in_words,
     lowest_by_others,
     on_task,
     shape,
@@ -102,8 +103,7 @@ def inside(
     if len(numbers) < 3:
         raise Missing(f"no number between {ends}")
     first, *inner, last = rows.each("error", **{over: numbers, **cell})
-    words = ", ".join(f"{name}={value}" for name, value in cell.items())
-    best = best_by_others(inner, f"best error between {ends} ({words})")
+    best = best_by_others(inner, f"best error between {ends} ({in_words(cell)})")
     yield below(best, first, by=by)
     yield below(best, last, by=by)
 
@@ -126,9 +126,7 @@ def _falls(rows: Rows, cell: Where) -> bool:
 OF_FIGURE_2 = (10.0,)
 
 
-def _claims(
-    task: str, clip_norms: Sequence[float], suffix: str = "", of_shape: str = OF_SHAPE
-) -> list[Claim]:
+def _claims(task: str, clip_norms: Sequence[float], suffix: str, of_shape: str) -> list[Claim]:
     """What Observations 1 and 3 say of a data set at these clip norms.
 
     Args:
@@ -143,12 +141,17 @@ def _claims(
             for cell in grid(**{**both, **of}, eps=eps):
                 yield from inside(rows, cell, **more)
 
-        readings = {
-            "as good as both ends, to 2 points": partial(judge, by=-2.0),
-            "one communication in all is not tried": partial(judge, until=-1),
-        }
         return Claim(
-            f"{name}{suffix}", text, first, judge, prior, note=BY_OTHERS, readings=readings
+            f"{name}{suffix}",
+            text,
+            first,
+            judge,
+            prior,
+            note=BY_OTHERS,
+            readings={
+                "as good as both ends, to 2 points": {"by": -2.0},
+                "one communication in all is not tried": {"until": -1},
+            },
         )
 
     first, third = "section 3.1, Observation 1", "section 3.1, Observation 3"
