@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import signature
+from statistics import fmean
 from typing import Any, Concatenate, ParamSpec, cast
 
 from dpfl_cli.papers.fednew import TITLES, WHOLE
@@ -98,19 +99,19 @@ def close(*samples: Sample, within: float) -> Comparisons:
         yield level(one, other, within=within)
 
 
+SOON_ROUNDS = (5, 10, 15, 20)
+
+
 @judging
-def mostly(
-    rows: Rows, who: str, other: str, low: float = 1.0, rounds: Sequence[int] = (5, 10, 15, 20)
-) -> Comparisons:
+def mostly(rows: Rows, who: str, other: str) -> Comparisons:
     """As `early`, in more than half of the cells and rounds."""
 
     def sooner(one: Rows, at: Mapping[str, Any]) -> bool:
         ours, theirs = one.each("curve", method=(who, other), **at)
         return ours.mean > theirs.mean
 
-    places = [{**cell, "round": number} for cell in cells(rows, low) for number in rounds]
-    of_each = ([sooner(one, at) for at in places] for one in rows.by_seed())
-    most = (sum(found) > len(places) / 2 for found in of_each)
+    places = [{**cell, "round": number} for cell in cells(rows, 1.0) for number in SOON_ROUNDS]
+    most = (fmean(sooner(one, at) for at in places) > 0.5 for one in rows.by_seed())
     yield each_seed(most, f"{TITLES[who]} is ahead of {TITLES[other]} in most of {len(places)}")
 
 
@@ -123,7 +124,7 @@ def early(
     who: str,
     other: str,
     low: float = 1.0,
-    rounds: Sequence[int] = (5, 10, 15, 20),
+    rounds: Sequence[int] = SOON_ROUNDS,
     by: float = 0.0,
     **which: Any,
 ) -> Comparisons:
@@ -181,16 +182,13 @@ def wider_gap(
 def gap(place: str, note: str) -> list[Claim]:
     """On how far DP-FedNew-FC is ahead of DP-FedGD, at its best step and at a small one."""
 
-    def text(which: str) -> str:
-        return (
-            f"the gap between DP-FedNew-FC and DP-FedGD {which} is larger at epsilon 10 than at "
-            "epsilon 0.1"
-        )
-
+    text = (
+        "the gap between DP-FedNew-FC and DP-FedGD {} is larger at epsilon 10 than at epsilon 0.1"
+    )
     return [
         Claim(
             "gap",
-            text("at its best step of the grid"),
+            text.format("at its best step of the grid"),
             place,
             wider_gap("FGD"),
             note=note,
@@ -199,7 +197,7 @@ def gap(place: str, note: str) -> list[Claim]:
                 "of DP-FedGD's errors over DP-FedNew-FC's": {"of_errors": True},
             },
         ),
-        Claim("gap_small_steps", text("with a server step of 1"), "ours", wider_gap(SLOW)),
+        Claim("gap_small_steps", text.format("with a server step of 1"), "ours", wider_gap(SLOW)),
     ]
 
 

@@ -22,7 +22,6 @@ from dpfl_cli.reproduction.api import (
     Claim,
     Comparisons,
     Figure,
-    Judge,
     Metric,
     Rows,
     Run,
@@ -86,10 +85,6 @@ def alpha(rows: Rows, rounds: Sequence[int] = ROUNDS) -> Comparisons:
     """the best damping is below 1 at most of the rounds and numbers of clients"""
     small = (fmean(alpha < 1 for alpha, _ in favourites(one, rounds)) for one in rows.by_seed())
     yield each_seed((one > 0.5 for one in small), "the best damping is below 1 at most of them")
-
-
-def first_three(within: float, rounds: Sequence[int] = ROUNDS) -> Judge:
-    return every(level, "curve", "rank", rank=(1, 3), clients=..., round=rounds, within=within)
 
 
 def insensitive(
@@ -204,11 +199,11 @@ def pairs_of(
                 "the three best pairs are within two points of one another, at every round and "
                 "number of clients",
                 "ours",
-                first_three(2),
+                every(level, "curve", "rank", rank=(1, 3), clients=..., round=ROUNDS, within=2),
                 note=f"of the pairs that Table {number} shows, whose text is lost",
                 readings={
-                    "within five points": first_three(5),
-                    "from round 10 on": first_three(2, ROUNDS[1:]),
+                    "within five points": {"within": 5},
+                    "from round 10 on": {"round": ROUNDS[1:]},
                 },
             ),
             claim(
