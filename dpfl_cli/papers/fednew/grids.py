@@ -67,13 +67,9 @@ WHOSE = {
 }
 
 
-SEARCHES: Mapping[str, Points] = {  # level -> its points
-    "record": search,
-    "client": search_of_clients,
-}
+SEARCHES: Mapping[str, Points] = {"record": search, "client": search_of_clients}  # of a level
 PARAMETER_OF = {"gamma": "alpha", "gradient_clip": "clip"}  # label of a search -> its name here
 SEARCHED = ("fashion_mnist", "federated_emnist", "synthetic", "adult")  # presets
-OF_IMAGES_ALONE = ("FFC_client",)  # not searched on Adult (figs 7 and 8)
 
 
 def grids(scale: Scale) -> dict[str, dict[str, list[float]]]:
@@ -81,7 +77,8 @@ def grids(scale: Scale) -> dict[str, dict[str, list[float]]]:
     found = {}
     for method, (level, _, grid) in GRIDS.items():
         values = {parameter: set(known) for parameter, known in grid.items()}
-        for preset in SEARCHED[:-1] if method in OF_IMAGES_ALONE else SEARCHED:
+        # not searched on Adult: figs 7 and 8 are of images alone
+        for preset in SEARCHED[:-1] if method == "FFC_client" else SEARCHED:
             for point in SEARCHES[level](method.removesuffix("_client"), scale, preset):
                 for label, value in point.items():
                     values[PARAMETER_OF.get(label, label)].add(value)
