@@ -225,7 +225,7 @@ FAULTS = [
     ),
     Fault(
         "conjugate gradients solve with the Hessian alone",
-        "models/second_order.py",
+        "models/single_layer.py",
         "lambda v: times(v).addcmul_(v, damping), side",
         "times, side",
         "models/test_curvature.py::test_a_damped_solve_equals_the_matrices_written_out",

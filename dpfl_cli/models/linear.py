@@ -13,7 +13,7 @@ from dpfl_cli.data.federation import DatasetInfo
 from dpfl_cli.models.losses import Squared
 from dpfl_cli.models.objective import misfit
 from dpfl_cli.models.passes import Layer
-from dpfl_cli.models.second_order import SecondOrder
+from dpfl_cli.models.single_layer import SingleLayer
 
 
 class LinearRegressionSettings(Settings):
@@ -26,7 +26,7 @@ class LinearRegressionSettings(Settings):
 
 
 @component("model", "linear_regression", revision=5, settings=LinearRegressionSettings)
-class LinearRegression(SecondOrder):
+class LinearRegression(SingleLayer):
     """Linear regression with squared loss, float64, started at zero (unless init says otherwise).
 
     Reference: Takakura, Liew, Hasegawa, "Accelerating Differentially Private Federated Learning via

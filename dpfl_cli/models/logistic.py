@@ -33,7 +33,7 @@ from dpfl_cli.models.objective import Objective, misfit
 from dpfl_cli.models.optimum import LogisticProblem, minimiser, smoothness
 from dpfl_cli.models.passes import Layer
 from dpfl_cli.models.prox import PenaltySettings, penalty_of
-from dpfl_cli.models.second_order import SecondOrder
+from dpfl_cli.models.single_layer import SingleLayer
 from dpfl_cli.privacy.client_values import opened
 
 
@@ -63,7 +63,7 @@ class LogisticSettings(PenaltySettings):
 
 
 @component("model", "logistic_regression", revision=3, settings=LogisticSettings)
-class LogisticRegression(SecondOrder):
+class LogisticRegression(SingleLayer):
     """Logistic regression on two classes, optionally with l2 regularisation and a non-smooth
     penalty.
     """

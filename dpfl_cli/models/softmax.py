@@ -20,7 +20,7 @@ from dpfl_cli.data.streams import stream_generator
 from dpfl_cli.data.threads import slices
 from dpfl_cli.models.dense import DTYPES, classes_of
 from dpfl_cli.models.passes import Layer
-from dpfl_cli.models.second_order import SecondOrder
+from dpfl_cli.models.single_layer import SingleLayer
 
 MAP_ROWS = 1 << 13  # records that pass the frozen layer at once
 
@@ -45,7 +45,7 @@ class SoftmaxSettings(Settings):
 
 
 @component("model", "softmax_regression", revision=5, settings=SoftmaxSettings)
-class SoftmaxRegression(SecondOrder):
+class SoftmaxRegression(SingleLayer):
     """Softmax regression: one linear layer and cross-entropy, on plain features or behind a frozen
     layer.
 

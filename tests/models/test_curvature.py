@@ -138,7 +138,7 @@ def test_covariance_takes_the_smaller_matrix_and_keeps_it(
     made = []
     factor = curvature.covariance_inverse
     monkeypatch.setattr(
-        "dpfl_cli.models.second_order.covariance_inverse",
+        "dpfl_cli.models.single_layer.covariance_inverse",
         lambda *args: made.append(factor(*args)) or made[-1],
     )
     values = client_values(torch.randn(3, 3, objective.dimension, dtype=torch.float64))
@@ -150,7 +150,7 @@ def test_covariance_takes_the_smaller_matrix_and_keeps_it(
     again = objective.damped_solve(values, values, damping, "covariance")
     assert sum(len(inverse) for inverse in made) == rows
     assert torch.equal(opened(first), opened(again))
-    monkeypatch.setattr("dpfl_cli.models.second_order.KEPT_FACTORS", 0)
+    monkeypatch.setattr("dpfl_cli.models.single_layer.KEPT_FACTORS", 0)
     fresh = make_objective(counts, [0, 0, 0], features=6, precision="float64")
     assert torch.equal(
         opened(fresh.damped_solve(values, values, damping, "covariance")), opened(first)

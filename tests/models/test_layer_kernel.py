@@ -11,14 +11,14 @@ from numba import njit
 from torch import Tensor
 
 from dpfl_cli.models import layer_kernel, single_layer
-from dpfl_cli.models.second_order import SecondOrder
+from dpfl_cli.models.single_layer import SingleLayer
 from dpfl_cli.models.vectors import aligned, exp_of_negative
 from dpfl_cli.privacy.client_values import client_values, opened
 from tests.models import test_linear, test_logistic, test_softmax
 
 COUNTS = [5, 0, 67, 1, 9]
 INDEX = [0, 1, 0, 2, 1, 0, 0]
-MODELS: dict[str, Callable[[list[int], list[int]], SecondOrder]] = {
+MODELS: dict[str, Callable[[list[int], list[int]], SingleLayer]] = {
     "linear": lambda counts, index: test_linear.make_objective(counts, index, 0.7),
     "logistic": lambda counts, index: test_logistic.make_objective(counts, index, l2=0.2),
     "softmax": lambda counts, index: test_softmax.make_objective(
@@ -44,7 +44,7 @@ def _vectors_hold_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer_kernel, "aligned", anything)
 
 
-def everything(objective: SecondOrder, runs: slice) -> dict[str, Tensor]:
+def everything(objective: SingleLayer, runs: slice) -> dict[str, Tensor]:
     """All that looks at records, for some runs of a batch of seven."""
     drawn = np.random.default_rng(0)
     clients, d, kind = objective.clients, objective.dimension, objective.dtype

@@ -14,7 +14,7 @@ from torch import Tensor
 from dpfl_cli.models import records
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.curvature import Curvature, largest_eigenvalue
-from dpfl_cli.models.second_order import SecondOrder
+from dpfl_cli.models.single_layer import SingleLayer
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from tests.models import test_linear as linear
 from tests.models import test_logistic as logistic
@@ -23,7 +23,7 @@ from tests.models.test_softmax import points
 
 D = 6
 LOSS_FACTOR = 0.7
-MODELS: dict[str, Callable[[list[int], list[int]], SecondOrder]] = {
+MODELS: dict[str, Callable[[list[int], list[int]], SingleLayer]] = {
     "linear": lambda sizes, index: linear.make_objective(sizes, index, LOSS_FACTOR),
     "logistic": lambda sizes, index: logistic.make_objective(sizes, index, l2=0.0),
 }
@@ -38,14 +38,14 @@ each_model = pytest.mark.parametrize("name", MODELS)
 each_kind = pytest.mark.parametrize("kind", ["hessian", "covariance"])
 
 
-def records_of(objective: SecondOrder, run: int, client: int) -> np.ndarray:
+def records_of(objective: SingleLayer, run: int, client: int) -> np.ndarray:
     federation = objective.federations[objective.index[run]]
     begin, end = federation.partition.offsets[client : client + 2]
     return federation.dataset.train.features[federation.partition.indices[begin:end]]
 
 
 def mean_matrix(
-    objective: SecondOrder, run: int, client: int, v: np.ndarray, kind: str, bound: float
+    objective: SingleLayer, run: int, client: int, v: np.ndarray, kind: str, bound: float
 ) -> np.ndarray:
     """(1 / n_i) sum_j CLIP(l'' a a^T, C), or of a a^T; records that are not finite count as
     zero.
@@ -65,7 +65,7 @@ def mean_matrix(
     return total
 
 
-def operands(objective: SecondOrder) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def operands(objective: SingleLayer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Parameters and right sides [R, M, d], dampings and bounds [R]."""
     generator = torch.Generator().manual_seed(0)
     values, right = torch.randn(
