@@ -7,7 +7,6 @@ threads, on other clients or on other runs.
 """
 
 from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -67,9 +66,9 @@ def add_lanes(rows, sums):  # type: ignore[no-untyped-def]
 def _program(shape: CnnShape) -> Any:
     """The loop over clients, steps and blocks of records for one shape, compiled."""
     key, layers, hidden = repr(shape), shape.layers, shape.hidden or 0
-    d, classes, features, top = shape.dimension, shape.classes, shape.features, len(layers) - 1
-    pixels, convolved, between = layers[0].plane, layers[1].bias.stop, prod(shape.first)
-    between *= shape.channels[0]
+    d, classes, top = shape.dimension, shape.classes, len(layers) - 1
+    pixels, convolved = layers[0].plane, layers[1].bias.stop
+    between, features = layers[0].values, layers[1].values
     hidden_start, last_start = layers[2].start, layers[top].start
 
     def compute(  # type: ignore[no-untyped-def]

@@ -42,18 +42,23 @@ class CnnLayer:
         return self.weight_shape[1]
 
     @property
-    def pooled(self) -> bool:
-        return len(self.weight_shape) == 4
-
-    @property
     def plane(self) -> int:
         """Values of an input channel."""
         return self.height * self.width
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of what it puts out, after the pooling."""
-        return (pooled(self.height), pooled(self.width)) if self.pooled else (1, 1)
+        """Height and width of what it puts out, after the pooling; below 1 where the input is too
+        small.
+        """
+        if len(self.weight_shape) == 2:
+            return 1, 1
+        return (self.height - KERNEL + 1) // 2, (self.width - KERNEL + 1) // 2
+
+    @property
+    def values(self) -> int:
+        """How many it puts out."""
+        return self.outputs * prod(self.size)
 
     @property
     def weight(self) -> slice:
@@ -82,39 +87,20 @@ class CnnShape:
     relu: bool
 
     @property
-    def first(self) -> tuple[int, int]:
-        """Height and width after the first pooling."""
-        return pooled(self.height), pooled(self.width)
-
-    @property
-    def second(self) -> tuple[int, int]:
-        """Height and width after the second pooling."""
-        return pooled(self.first[0]), pooled(self.first[1])
-
-    @property
-    def features(self) -> int:
-        """Values that enter the fully connected part."""
-        return self.channels[1] * prod(self.second)
-
-    @property
     def layers(self) -> list[CnnLayer]:
         """The layers in order: two convolutions, then one or two fully connected."""
         a, b = self.channels
-        layers = [CnnLayer((a, 1, KERNEL, KERNEL), 0, self.height, self.width, False, self.relu)]
-        second = (b, a, KERNEL, KERNEL), layers[0].bias.stop, *self.first
-        layers.append(CnnLayer(*second, self.relu, self.relu))
-        widths = [self.features, *([] if self.hidden is None else [self.hidden]), self.classes]
-        for number, (into, out) in enumerate(pairwise(widths), 3):
-            relu = number < len(widths) + 1
-            layers.append(CnnLayer((out, into), layers[-1].bias.stop, 1, 1, layers[-1].relu, relu))
+        first = CnnLayer((a, 1, KERNEL, KERNEL), 0, self.height, self.width, False, self.relu)
+        place = first.bias.stop, *first.size
+        second = CnnLayer((b, a, KERNEL, KERNEL), *place, self.relu, self.relu)
+        layers, hidden = [first, second], [] if self.hidden is None else [self.hidden]
+        widths = [second.values, *hidden, self.classes]
+        for into, out in pairwise(widths):
+            before, relu = layers[-1], len(layers) < len(widths)  # not after the last
+            layers.append(CnnLayer((out, into), before.bias.stop, 1, 1, before.relu, relu))
         return layers
 
     @property
     def dimension(self) -> int:
         """Number of parameters."""
         return self.layers[-1].bias.stop
-
-
-def pooled(side: int) -> int:
-    """Side of an image after one convolution and one pooling; below 1 where it is too small."""
-    return (side - KERNEL + 1) // 2

@@ -53,7 +53,8 @@ def _counted(which: int, fact: Facts) -> int:
     """
     channels, hidden = fact("model.channels"), fact("model.hidden")
     shape = CnnShape(28, 28, channels, hidden, 10, relu=True)
-    known = {("flatten", f"{shape.features}"): (0, shape.features)}
+    features = shape.layers[2].inputs
+    known = {("flatten", f"{features}"): (0, features)}
     known["total", ""] = shape.dimension, 0
     for layer in shape.layers:
         out, into, *kernel = layer.weight_shape
