@@ -77,38 +77,25 @@ class Vgg11(ImageInputs, ClientMeanNetwork):
                 layers += [*layer(nn.Conv2d(into, out, 3, padding=1)), nn.ReLU()]
                 into = out
             layers.append(nn.MaxPool2d(2))
-        hidden = settings.hidden
-        if hidden is None:
-            last = layer(nn.Linear(into, classes), gain=1.0)
-            return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), *last)
-        connected = [
-            *layer(nn.Linear(49 * into, hidden)),
-            nn.ReLU(),
-            *layer(nn.Linear(hidden, hidden)),
-            nn.ReLU(),
-            *layer(nn.Linear(hidden, classes), gain=1.0),
-        ]
-        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(7), nn.Flatten(), *connected)
+        side, hidden = (1, []) if settings.hidden is None else (7, 2 * [settings.hidden])
+        layers += [nn.AdaptiveAvgPool2d(side), nn.Flatten()]
+        into *= side**2
+        for out in hidden:
+            layers += [*layer(nn.Linear(into, out)), nn.ReLU()]
+            into = out
+        return nn.Sequential(*layers, *layer(nn.Linear(into, classes), gain=1.0))
 
     def initial_values(self, generator: np.random.Generator) -> np.ndarray:
         if self.settings.init == "default":
             return super().initial_values(generator)
-        law = kaiming if self.settings.init == "kaiming" else unit
-        return np.concatenate(
-            [law(tuple(one.shape), generator).ravel() for one in self.module.parameters()]
-        )
+        own = self.module.parameters()
+        return np.concatenate([self._drawn(tuple(one.shape), generator).ravel() for one in own])
 
-
-def unit(shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
-    """Weights N(0, 1), biases 0."""
-    return np.zeros(shape) if len(shape) == 1 else generator.standard_normal(shape)
-
-
-def kaiming(shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
-    """A convolution's weight [out, in, h, w], a linear layer's [out, in] or a bias [out] by the law
-    of torchvision's VGG.
-    """
-    if len(shape) == 1:
-        return np.zeros(shape)
-    deviation = 0.01 if len(shape) == 2 else sqrt(2.0 / (shape[0] * prod(shape[2:])))
-    return generator.normal(0.0, deviation, shape)
+    def _drawn(self, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
+        """A convolution's weight [out, in, h, w], a linear layer's [out, in] or a bias [out], by
+        `unit` or by the law of torchvision's VGG.
+        """
+        if len(shape) == 1:
+            return np.zeros(shape)
+        deviation = 0.01 if len(shape) == 2 else sqrt(2.0 / (shape[0] * prod(shape[2:])))
+        return generator.normal(0.0, 1.0 if self.settings.init == "unit" else deviation, shape)
