@@ -26,19 +26,20 @@ class ClientMeanSettings(NetworkSettings):
 
 
 class ClientMeanNetwork(Network):
-    """A network with `ClientMeanSettings`; metrics accuracy and test_error = 100 - accuracy in
-    percent, and test_loss.
+    """A network with `ClientMeanSettings`; metrics accuracy (or another quality) and test_error =
+    100 - accuracy in percent, and test_loss. They look at test records, which belong to clients
+    where the dataset says whose they are.
 
     Attributes:
-      test_metrics: names of the metrics that look at test records, which belong to clients where
-        the dataset says whose they are.
+      quality: the name of the first metric.
     """
 
-    test_metrics = frozenset({"accuracy", "test_error", "test_loss"})
+    quality = "accuracy"
 
     def unreleased(self) -> frozenset[str]:
         owned = any(federation.dataset.test_natural is not None for federation in self.federations)
-        return super().unreleased() | (self.test_metrics if owned else frozenset())
+        names = (self.quality, "test_error", "test_loss") if owned else ()
+        return super().unreleased() | frozenset(names)
 
     def test_weights(self, federation: Federation) -> np.ndarray:
         return shares_of(federation, self.settings.average, self.test_sizes(federation))
@@ -49,8 +50,16 @@ class ClientMeanNetwork(Network):
         return np.ones(len(federation.dataset.test))
 
     def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        found = super().scores(outputs, targets)
-        return {**found, "test_error": 100.0 - found["accuracy"]}
+        found = self.qualities(outputs, targets)
+        return {
+            self.quality: found,
+            "test_error": 100.0 - found,
+            "test_loss": self.losses(outputs, targets),
+        }
+
+    def qualities(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """[n] in percent."""
+        return super().scores(outputs, targets)["accuracy"]
 
 
 def shares_of(federation: Federation, average: str, sizes: np.ndarray) -> np.ndarray:
