@@ -19,7 +19,7 @@ from dpfl_cli.algorithms.fednew_record import FedNewRecord, FedNewRecordSettings
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import Federation
-from dpfl_cli.models import second_order
+from dpfl_cli.models import single_layer
 from dpfl_cli.models.softmax import SoftmaxRegression
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from dpfl_cli.privacy.record_means import record_mean
@@ -567,12 +567,12 @@ def test_rounds_on_a_device_share_their_covariance_factors(
     before: they have to be the same tensors.
     """
     made, asked = [], []
-    factor = second_order.covariance_inverse
+    factor = single_layer.covariance_inverse
     monkeypatch.setattr(
-        second_order, "covariance_inverse", lambda *args: made.append(args) or factor(*args)
+        single_layer, "covariance_inverse", lambda *args: made.append(args) or factor(*args)
     )
     monkeypatch.setattr(
-        second_order, "host_numbers", lambda values: asked.append(values) or [1.0] * len(values)
+        single_layer, "host_numbers", lambda values: asked.append(values) or [1.0] * len(values)
     )
     monkeypatch.setattr(stack, "pick_device", lambda name: torch.device("meta"))
     data = [

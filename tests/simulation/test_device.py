@@ -22,7 +22,7 @@ from dpfl_cli.config.errors import ConfigError, PrivacyError
 from dpfl_cli.data.device_draws import DeviceDraws, Draw, address_hash
 from dpfl_cli.data.devices import host_numbers
 from dpfl_cli.data.streams import Streams
-from dpfl_cli.models import client_side, curvature, second_order
+from dpfl_cli.models import client_side, curvature, single_layer
 from dpfl_cli.privacy import client_values, mechanism, solves
 from dpfl_cli.simulation import stack
 from dpfl_cli.simulation.engine import run_members
@@ -85,7 +85,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr(stack, "pick_device", lambda name: torch.device("meta"))
     numbers = lambda values: [4.0] * len(values) if FIRST else host_numbers(values)
-    monkeypatch.setattr(second_order, "host_numbers", numbers)
+    monkeypatch.setattr(single_layer, "host_numbers", numbers)
     goes_on = cycle((True, False))
     monkeypatch.setattr(curvature, "host_numbers", lambda value: next(goes_on))
     for room in (client_side, client_values, mechanism):  # `Waits` looks on, as nobody else may
