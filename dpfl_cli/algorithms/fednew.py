@@ -84,7 +84,7 @@ from dpfl_cli.privacy.worst_cases import wound_up_dual
 class SecondOrderSettings(Settings):
     """Settings of a damped second-order direction with a proximal penalty."""
 
-    clip_norm: Bound
+    clip_norm: Bound  # C; C1 at record level
     curvature: Literal["hessian", "covariance"] = "hessian"
     damping: Positive = 0.1  # alpha
     penalty: NonNegative = 1.0  # rho
@@ -131,7 +131,6 @@ def stepped(
 class FedNewSettings(SecondOrderSettings):
     """Settings of `fednew`."""
 
-    clip_norm: Bound  # C
     inner: Count = 1
 
 

@@ -46,7 +46,6 @@ from dpfl_cli.algorithms.api import (
     algorithm,
     per_run,
     projected,
-    torch,
 )
 
 
@@ -97,8 +96,7 @@ class IsrlDp:
 
     def init(self, objective: ClientSide, streams: Streams) -> State:
         model = objective.initial(streams)
-        count = torch.zeros(objective.runs, dtype=torch.float64, device=model.device)
-        return State({"model": model, "iterate": model, "rounds": count}, {})
+        return State({"model": model, "iterate": model}, {})
 
     def round(self, state: State, at: Round) -> tuple[State, Diagnostics]:
         hyper, objective = self.hyper, at.objective
@@ -107,10 +105,10 @@ class IsrlDp:
         mean = at.release("gradient", gradient).mean  # G
         slope = mean + objective.regulariser_gradient(iterate)
         iterate = projected(iterate - per_run(hyper.step, iterate) * slope, hyper.radius)
-        count, model = state.server["rounds"] + 1, iterate  # t
+        model, t = iterate, at.number
         if hyper.average != "none":
             # the newest iterate's share is 1 / t (uniform) or t / (1 + ... + t) (linear)
-            share = 1 / count if hyper.average == "uniform" else 2 / (count + 1)
+            share = 1 / t if hyper.average == "uniform" else 2 / (t + 1)
             average = state.server["model"]
             model = average + per_run(share, average) * (iterate - average)
-        return State({"model": model, "iterate": iterate, "rounds": count}, {}), {}
+        return State({"model": model, "iterate": iterate}, {}), {}

@@ -142,7 +142,9 @@ class Scaffold:
         first = first if settings.warm_start else []
         if settings.release == "single":
             return [*first, spec("update", note=f"client update {CLIPPED}")]
-        half, note = partial(spec, multiplier=_split), f"{CLIPPED}; multiplier sqrt(2) z"
+        # two of multiplier sqrt(2) z compose to one Gaussian release of multiplier z
+        half = partial(spec, multiplier=lambda z: math.sqrt(2.0) * z)
+        note = f"{CLIPPED}; multiplier sqrt(2) z"
         return [
             *first,
             half("update", note=f"client update {note}"),
@@ -185,8 +187,3 @@ class Scaffold:
         bounded = clip(gradient, self.hyper.clip_norm)
         release = at.release("warm_start", bounded, charged=at.number == 1)
         return warmed(at, state, release.mean, self._remembered(gradient, bounded, release))
-
-
-def _split(noise_multiplier: float) -> float:
-    """sqrt(2) z: two of these compose to one Gaussian release of multiplier z."""
-    return math.sqrt(2.0) * noise_multiplier
