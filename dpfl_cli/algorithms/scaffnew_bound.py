@@ -116,9 +116,9 @@ class ScaffnewBound:
             raise ConfigError(f"strong convexity mu={mu:g}: must be positive and finite")
         if not mu <= smooth < math.inf:
             raise ConfigError(f"smoothness L={smooth:g}: must be finite and at least mu={mu:g}")
-        if smooth / mu > WORST_CONDITION:
+        if self.condition > WORST_CONDITION:
             raise ConfigError(
-                f"kappa=L/mu={smooth / mu:g}: more than {WORST_CONDITION:g} is no number"
+                f"kappa=L/mu={self.condition:g}: more than {WORST_CONDITION:g} is no number"
             )
         if self.clients < 1 or self.dimension < 1:
             raise ConfigError(
@@ -152,7 +152,7 @@ class ScaffnewBound:
     @property
     def local_steps(self) -> float:
         """1 / p*, expected iterations from one communication to the next."""
-        return math.sqrt(self.smoothness / self.strong_convexity)
+        return math.sqrt(self.condition)
 
     @property
     def decay(self) -> float:
@@ -175,7 +175,7 @@ class ScaffnewBound:
         """T*, real: 0 where the argument is at most 1 (and where mu = L, its limit), infinite
         without noise.
         """
-        if self.noise == 0:
+        if self.is_endless:
             return math.inf
         if math.isinf(self.decay) or math.isinf(self.cost):
             return 0.0
@@ -187,7 +187,7 @@ class ScaffnewBound:
         """The whole number with the smallest bound, next to T*; the smaller of two that tie,
         infinite without noise.
         """
-        if math.isinf(self.best_time):
+        if self.is_endless:
             return math.inf
         below = float(math.floor(self.best_time))
         less, more = self.bound([below, below + 1.0], self.probability, self.step)
@@ -201,7 +201,7 @@ class ScaffnewBound:
     @property
     def is_endless(self) -> bool:
         """Whether there is no noise, so that the bound falls for ever."""
-        return math.isinf(self.iterations)
+        return self.noise == 0
 
     @property
     def deviation(self) -> float:
