@@ -17,7 +17,6 @@ from dpfl_cli.models.records import Pool
 from dpfl_cli.models.vector_code import VECTOR_BYTES
 from dpfl_cli.models.vectors import aligned, lanes_of
 
-LOSSES = ("cross_entropy", "logistic", "squared")
 BLOCK = 64  # vectors of records at most that are computed together
 NEAREST, NEAR = 24 << 10, 5 << 18  # bytes of them, for one output and for several
 KEPT = 512 << 20  # bytes that a model keeps as vectors; other records are laid out anew each time
@@ -32,7 +31,7 @@ class Layout(NamedTuple):
     """One federation's records as the kernel reads them: what every call begins with.
 
     Attributes:
-      loss, scale, outs: the place in `LOSSES`, the factor of a squared one, and the number c of
+      loss, scale, outs: of `losses` the number, the factor of a squared one, and the number c of
         outputs.
       vectors: [V, width, lanes] with one record to a lane and every client beginning a vector, or
         none; its width is that of rows, filled up to a multiple of the lanes. Their type is what
@@ -73,7 +72,7 @@ def layouts(pool: Pool, loss: Loss, outs: int, dtype: torch.dtype) -> Layouts:
     lanes, size = lanes_of(number), NEAREST if outs == 1 else NEAR
     width = -(-rows.shape[1] // lanes) * lanes
     block = max(1, min(BLOCK, size // (VECTOR_BYTES * width)) // 8) * 8
-    kind, found = (LOSSES.index(loss.name), loss.scale, outs), []
+    kind, found = (loss.number, loss.scale, outs), []
     for federation, (firsts, counts) in enumerate(zip(pool.first, pool.counts, strict=True)):
         heights = -(-counts // lanes)
         total = int(heights.sum())

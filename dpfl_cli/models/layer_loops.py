@@ -19,6 +19,7 @@ of the error that shapes differ.
 import numpy as np
 from numba import njit
 
+from dpfl_cli.models.losses import CROSS_ENTROPY, LOGISTIC
 from dpfl_cli.models.vectors import (
     accumulate,
     aligned,
@@ -30,7 +31,6 @@ from dpfl_cli.models.vectors import (
     transposed,
 )
 
-CROSS_ENTROPY, LOGISTIC, SQUARED = range(3)  # losses
 ROUNDING = 1e3 * np.finfo(np.float64).eps  # see `curvature.clippable_norms`
 UNDERFLOW = 1e4 * np.finfo(np.float64).tiny
 

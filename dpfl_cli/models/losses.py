@@ -7,7 +7,7 @@ of records, every loss has
 - slopes [..., c, n], dl/dz, which may be written over z;
 - right [..., n], booleans: whether z stands for the class t;
 - bends [..., 1, n], d^2 l / dz^2 >= 0 of a loss of one output, which does not depend on t;
-- a name, by which compiled code calls it, and a scale, a factor, which is 1 where it has none.
+- a number, by which compiled code calls it, and a scale, a factor, which is 1 where it has none.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+CROSS_ENTROPY, LOGISTIC, SQUARED = range(3)
+
 
 @dataclass(frozen=True)
 class CrossEntropy:
     """-ln p_t with p = softmax(z), for a class t."""
 
-    name = "cross_entropy"
+    number = CROSS_ENTROPY
     scale: float = 1.0
 
     def values(self, z: Tensor, targets: Tensor) -> Tensor:
@@ -44,7 +46,7 @@ class CrossEntropy:
 class Logistic:
     """ln(1 + exp(-y z)) for y = -1 or 1."""
 
-    name = "logistic"
+    number = LOGISTIC
     scale: float = 1.0
 
     def values(self, z: Tensor, targets: Tensor) -> Tensor:
@@ -70,7 +72,7 @@ class Logistic:
 class Squared:
     """scale (z - y)^2."""
 
-    name = "squared"
+    number = SQUARED
     scale: float
 
     def values(self, z: Tensor, targets: Tensor) -> Tensor:

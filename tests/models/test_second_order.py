@@ -14,6 +14,7 @@ from torch import Tensor
 from dpfl_cli.models import records
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.models.curvature import Curvature, largest_eigenvalue
+from dpfl_cli.models.losses import SQUARED
 from dpfl_cli.models.single_layer import SingleLayer
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from tests.models import test_linear as linear
@@ -57,7 +58,7 @@ def mean_matrix(
         z = a @ v
         second = (
             2 * LOSS_FACTOR
-            if objective.loss.name == "squared"
+            if objective.loss.number == SQUARED
             else 1 / (2 + np.exp(z) + np.exp(-z))
         )
         matrix = np.outer(a, a) * (second if kind == "hessian" else 1.0)
