@@ -22,17 +22,21 @@ def sigmoid(z: Tensor, out: Tensor) -> None:
     torch.neg(z, out=out).exp_().add_(1.0).reciprocal_()
 
 
-# sigma(z), and delta * sigma'(z) from sigma(z) in place, in one pass
-ACTIVATIONS: dict[Activation, Callable[[Tensor, Tensor], object]] = {
-    "sigmoid": sigmoid,
-    "relu": lambda z, out: torch.clamp(z, min=0.0, out=out),
-    "tanh": lambda z, out: torch.tanh(z, out=out),
-}
 _BACKWARD = torch.ops.aten
-DERIVATIVES: dict[Activation, Callable[[Tensor, Tensor], object]] = {
-    "sigmoid": lambda d, a: _BACKWARD.sigmoid_backward.grad_input(d, a, grad_input=d),
-    "relu": lambda d, a: _BACKWARD.threshold_backward.grad_input(d, a, 0.0, grad_input=d),
-    "tanh": lambda d, a: _BACKWARD.tanh_backward.grad_input(d, a, grad_input=d),
+# sigma(z), and delta * sigma'(z) from sigma(z) in place, in one pass
+ACTIVATIONS: dict[Activation, tuple[Callable[[Tensor, Tensor], object], ...]] = {
+    "sigmoid": (
+        sigmoid,
+        lambda d, a: _BACKWARD.sigmoid_backward.grad_input(d, a, grad_input=d),
+    ),
+    "relu": (
+        lambda z, out: torch.clamp(z, min=0.0, out=out),
+        lambda d, a: _BACKWARD.threshold_backward.grad_input(d, a, 0.0, grad_input=d),
+    ),
+    "tanh": (
+        lambda z, out: torch.tanh(z, out=out),
+        lambda d, a: _BACKWARD.tanh_backward.grad_input(d, a, grad_input=d),
+    ),
 }
 
 
@@ -105,7 +109,7 @@ class Passes:
         self, layers: Sequence[Layer], activation: Activation, loss: Loss, parameters: Tensor
     ) -> None:
         self._layers, self._loss = layers, loss
-        self._activate, self._derive = ACTIVATIONS[activation], DERIVATIVES[activation]
+        self._activate, self._derive = ACTIVATIONS[activation]
         self._matrices = [layer.matrix(parameters) for layer in layers]
         self._gradients: list[Tensor] = []
 
