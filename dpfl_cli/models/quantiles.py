@@ -18,7 +18,8 @@ from dpfl_cli.privacy.client_values import ClientValues, opened
 
 PERCENT = (50, 60, 70, 80, 90, 100)
 MEAN = "mean_squared_gradient"
-QUANTILES = frozenset({MEAN, *(f"tau_{percent}" for percent in PERCENT)})
+NAMES = (MEAN, *(f"tau_{percent}" for percent in PERCENT))
+QUANTILES = frozenset(NAMES)
 
 
 def gradient_quantiles(squared_norms: ClientValues, records: Tensor) -> dict[str, Tensor]:
@@ -32,7 +33,7 @@ def gradient_quantiles(squared_norms: ClientValues, records: Tensor) -> dict[str
       records: [R, M].
     """
     plain, counts = opened(squared_norms).double().cpu().numpy(), records.cpu().numpy()
-    found = np.zeros((1 + len(PERCENT), len(plain)))
+    found = np.zeros((len(NAMES), len(plain)))
     for run, (values, held) in enumerate(zip(plain, counts, strict=True)):
         ordered = np.sort(values[np.arange(values.shape[1]) < held[:, None]])
         mean = ordered.mean() if len(ordered) else 0.0
@@ -41,4 +42,4 @@ def gradient_quantiles(squared_norms: ClientValues, records: Tensor) -> dict[str
             places = [-(-percent * len(ordered) // 100) - 1 for percent in PERCENT]
             found[1:, run] = ordered[places] / mean
     table = torch.from_numpy(found).to(squared_norms.device)
-    return dict(zip((MEAN, *(f"tau_{percent}" for percent in PERCENT)), table, strict=True))
+    return dict(zip(NAMES, table, strict=True))
