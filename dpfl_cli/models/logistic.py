@@ -126,7 +126,7 @@ class LogisticRegression(SingleLayer):
         """
         if self._best is None:
             return {}
-        best = self._best[0]
+        best, l2 = self._best[0], float(self.l2[0])
         gradients = opened(self.gradient(best.unsqueeze(1).repeat(1, self.clients, 1)))[0]  # [M, d]
         duals = (gradients.mean(dim=0) - gradients) / self.clients
         return {
@@ -134,10 +134,8 @@ class LogisticRegression(SingleLayer):
             "optimum_gradients": float(gradients.square().sum()),
             "dual_norm": float(duals.square().sum()),
             "optimum_norm": float(torch.linalg.vector_norm(best[0])),
-            "smoothness": float(
-                smoothness(self.federations[int(self.index[0])], float(self.l2[0])).max()
-            ),
-            "strong_convexity": float(self.l2[0]),
+            "smoothness": l2 + float(smoothness(self.federations[int(self.index[0])]).max()),
+            "strong_convexity": l2,
         }
 
     def _objective(self, model: Tensor) -> Tensor:
@@ -156,10 +154,9 @@ class LogisticRegression(SingleLayer):
         """[R] l2 of every run."""
         kappa = self.settings.condition
         if kappa is None:
-            return torch.full((self.runs,), self.settings.l2, dtype=self.dtype, device=self.device)
+            return super().l2
         found = [
-            float(smoothness(federation, 0.0).max()) / (kappa - 1.0)
-            for federation in self.federations
+            float(smoothness(federation).max()) / (kappa - 1.0) for federation in self.federations
         ]
         if not all(0.0 < weight < math.inf for weight in found):
             raise ConfigError(

@@ -162,18 +162,11 @@ def largest_curvature(features: Tensor, weights: Tensor) -> float:
         return float(torch.linalg.eigvalsh(gram)[-1]) / 4 if len(gram) else 0.0
 
 
-def smoothness(federation: Federation, l2: float) -> np.ndarray:
-    """[M] L_i = lambda_max(A_i^T A_i) / (4 n_i) + l2 of the clients' losses f_i; each is
-    l2-strongly convex (mu).
-    """
+def smoothness(federation: Federation) -> np.ndarray:
+    """[M] L_i - l2 = lambda_max(A_i^T A_i) / (4 n_i) of the clients' losses f_i."""
     features, partition = federation.dataset.train.features, federation.partition
-    found = np.full(federation.clients, l2)
-    for client, count in enumerate(partition.counts):
-        start = partition.offsets[client]
-        rows = torch.as_tensor(
-            features[partition.indices[start : start + count]], dtype=torch.float64
-        )
-        found[client] += largest_curvature(
-            rows, torch.full((int(count),), 1.0 / max(int(count), 1), dtype=torch.float64)
-        )
+    found = np.zeros(federation.clients)
+    for client, own in enumerate(np.split(partition.indices, partition.offsets[1:-1])):
+        rows = torch.as_tensor(features[own], dtype=torch.float64)
+        found[client] = largest_curvature(rows, rows.new_full((len(own),), 1.0 / max(len(own), 1)))
     return found

@@ -519,7 +519,7 @@ def test_l2_follows_from_a_condition_number(path: str) -> None:
     start, models = Streams([0, 0]), points[:, 0]
     for run, which in enumerate([1, 0]):
         federation = both.federations[which]
-        free = optimum.smoothness(federation, 0.0).max()
+        free = optimum.smoothness(federation).max()
         weight = float(free / 39.0)
         assert (free + weight) / weight == pytest.approx(40.0)
         alone = LogisticRegression(

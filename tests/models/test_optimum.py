@@ -159,7 +159,7 @@ def test_smoothness_bounds_the_curvature_and_is_reached() -> None:
     federation = Federation(
         Dataset(info, Records(features, targets), None), Partition.from_lists(parts)
     )
-    found = smoothness(federation, 0.3)
+    found = smoothness(federation) + 0.3
     for client, part in enumerate(parts):
 
         def loss(x: Tensor, part: np.ndarray = part) -> Tensor:
