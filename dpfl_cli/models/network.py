@@ -162,14 +162,26 @@ class Network(Objective):
 
     def unreleased(self) -> frozenset[str]:
         watching = getattr(self.settings, "watched_client", None) is not None
-        return super().unreleased() | (frozenset({WATCHED}) if watching else frozenset())
+        return super().unreleased() | ({WATCHED} if watching else set())
 
     def gradient(self, parameters: Tensor, batch: Tensor | None = None) -> ClientValues:
         """[R, M, d] of all records or of a batch [R, M, b] of them; 0 for a client without any."""
         values = opened(parameters)
 
         def work(pair: RunAndClient, numbers: np.ndarray | None, out: Tensor) -> None:
-            self._slope(values[pair], pair, numbers, out)
+            share = self._share(pair, numbers)
+            for inputs, targets, _ in self._passes(pair, numbers, self._pass_records):
+                named = self._named(values[pair])
+                own = {name: value.requires_grad_() for name, value in named.items()}
+                with torch.enable_grad():
+                    losses = self.losses(functional_call(self.module, own, (inputs,)), targets)
+                    parts = torch.autograd.grad(  # zeros of what a forward pass does not use
+                        losses.sum() * share,
+                        list(own.values()),
+                        allow_unused=True,
+                        materialize_grads=True,
+                    )
+                out += torch.cat([part.flatten() for part in parts])
 
         return self._each_client(work, batch, self.dimension)
 
@@ -273,23 +285,6 @@ class Network(Objective):
         places = np.flatnonzero((numbers >= 0) & (numbers < len(own)))
         for some in (places[part] for part in slices(len(places), most)):
             yield *self._records(federation.dataset.train, own[numbers[some]]), some
-
-    def _slope(
-        self, values: Tensor, pair: RunAndClient, numbers: np.ndarray | None, out: Tensor
-    ) -> None:
-        """Adds to out [d] the gradient at values [d] of the mean loss of a client's records."""
-        share = self._share(pair, numbers)
-        for inputs, targets, _ in self._passes(pair, numbers, self._pass_records):
-            own = {name: value.requires_grad_() for name, value in self._named(values).items()}
-            with torch.enable_grad():
-                losses = self.losses(functional_call(self.module, own, (inputs,)), targets)
-                parts = torch.autograd.grad(  # zeros of what a module's forward pass does not use
-                    losses.sum() * share,
-                    list(own.values()),
-                    allow_unused=True,
-                    materialize_grads=True,
-                )
-            out += torch.cat([part.flatten() for part in parts])
 
     def _record_gradients(
         self, values: Tensor, pair: RunAndClient, numbers: np.ndarray | None
