@@ -33,12 +33,7 @@ class PlainLstm(nn.LSTM):
 
     def forward(self, inputs: Tensor) -> Tensor:  # type: ignore[override]
         """[n, t, hidden] outputs of the last layer, from inputs [n, t, p]."""
-        for layer in range(self.num_layers):
-            weights = (
-                getattr(self, f"{name}_l{layer}")
-                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-            )
-            into, over, bias, bias_over = weights
+        for into, over, bias, bias_over in self.all_weights:
             gates = functional.linear(inputs, into, bias + bias_over)
             state = cell = inputs.new_zeros(len(inputs), self.hidden_size)
             outputs = []
