@@ -71,15 +71,14 @@ def shares_of(federation: Federation, average: str, sizes: np.ndarray) -> np.nda
     """
     owners = own_clients(federation)
     natural = federation.dataset.test_natural
-    if average == "pooled" or owners is None or natural is None:
-        return sizes / sizes.sum()
-    totals = np.bincount(natural, sizes, minlength=int(owners.max()) + 1)
-    counted = owners[totals[owners] > 0]
-    if not len(counted):
-        return sizes / sizes.sum()
-    shares = np.zeros(len(totals))
-    shares[counted] = 1.0 / totals[counted] / len(counted)
-    return sizes * shares[natural]
+    if average == "clients" and owners is not None and natural is not None:
+        totals = np.bincount(natural, sizes, minlength=int(owners.max()) + 1)
+        counted = owners[totals[owners] > 0]
+        if len(counted):
+            shares = np.zeros(len(totals))
+            shares[counted] = 1.0 / totals[counted] / len(counted)
+            return sizes * shares[natural]
+    return sizes / sizes.sum()
 
 
 def own_clients(federation: Federation) -> np.ndarray | None:
