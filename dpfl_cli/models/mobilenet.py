@@ -29,16 +29,14 @@ from dpfl_cli.models.images import ImageInputs, image_classes
 from dpfl_cli.models.network import Network, NetworkSettings
 
 UNIT = 8  # numbers of channels are multiples of it
-# version 2: widening, channels, blocks and stride of the first of them
-INVERTED = (
-    *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
-    *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
-)
-# version 1: channels and stride
-SEPARABLE = (
-    *((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2)),
-    *(*[(512, 1)] * 5, (1024, 2), (1024, 1)),
-)
+# widening, channels, blocks and stride of the first of them
+BLOCKS = {
+    "v1": [(1, 64, 1, 1), (1, 128, 2, 2), (1, 256, 2, 2), (1, 512, 6, 2), (1, 1024, 2, 2)],
+    "v2": [
+        *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
+        *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
+    ],
+}
 FIRST, LAST = 32, 1280
 
 
@@ -71,7 +69,7 @@ class MobileNet(ImageInputs, Network):
     def network(cls, settings: MobileNetSettings, info: DatasetInfo) -> nn.Module:
         """The network for images [height, width] or [channels, height, width] with classes."""
         channels, height, width, classes = image_classes("mobilenet", info, 1)
-        layers = (version_1 if settings.version == "v1" else version_2)(settings, channels)
+        layers = convolutions(settings, channels)
         try:
             with torch.no_grad():
                 outputs = layers(torch.zeros(1, channels, height, width)).shape[1]
@@ -85,16 +83,20 @@ class MobileNet(ImageInputs, Network):
         )
 
 
-class Inverted(nn.Module):
-    """An inverted residual block."""
+class MobileBlock(nn.Module):
+    """An inverted residual block of version 2, or a pair of convolutions of version 1."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, widening: int, groups: int) -> None:
+    def __init__(
+        self, version: str, inputs: int, outputs: int, stride: int, widening: int, groups: int
+    ) -> None:
         super().__init__()
-        wide = inputs * widening
-        layers = [convolution(inputs, wide, 1, 1, groups, nn.ReLU6())] if widening > 1 else []
-        layers.append(convolution(wide, wide, 3, stride, groups, nn.ReLU6(), separate=True))
-        self.layers = nn.Sequential(*layers, convolution(wide, outputs, 1, 1, groups))
-        self.residual = stride == 1 and inputs == outputs
+        wide, plain = inputs * widening, version == "v1"
+        act = nn.ReLU() if plain else nn.ReLU6()
+        layers = [convolution(inputs, wide, 1, 1, groups, act)] if widening > 1 else []
+        layers.append(convolution(wide, wide, 3, stride, groups, act, separate=True))
+        layers.append(convolution(wide, outputs, 1, 1, groups, act if plain else None))
+        self.layers = nn.Sequential(*layers)
+        self.residual = stride == 1 and inputs == outputs and not plain
 
     def forward(self, values: Tensor) -> Tensor:
         """[n, outputs, height / stride, width / stride]."""
@@ -121,32 +123,19 @@ def convolution(
     )
 
 
-def version_1(settings: MobileNetSettings, inputs: int) -> nn.Sequential:
-    """All but the classifier."""
-    channels, groups = scaled(FIRST, settings.width), settings.groups
-    layers = [convolution(inputs, channels, 3, settings.first_stride, groups, nn.ReLU())]
-    for wanted, stride in SEPARABLE:
-        outputs = scaled(wanted, settings.width)
-        layers.append(convolution(channels, channels, 3, stride, groups, nn.ReLU(), separate=True))
-        layers.append(convolution(channels, outputs, 1, 1, groups, nn.ReLU()))
-        channels = outputs
-    return nn.Sequential(*layers)
-
-
-def version_2(settings: MobileNetSettings, inputs: int) -> nn.Sequential:
-    """All but the classifier; its last convolution is not narrowed with a width below 1."""
-    channels, groups = scaled(FIRST, settings.width), settings.groups
-    layers: list[nn.Module] = [
-        convolution(inputs, channels, 3, settings.first_stride, groups, nn.ReLU6())
-    ]
-    for widening, wanted, blocks, stride in INVERTED:
-        outputs = scaled(wanted, settings.width)
+def convolutions(settings: MobileNetSettings, inputs: int) -> nn.Sequential:
+    """All but the classifier; version 2's last convolution is not narrowed with a width below 1."""
+    version, width, groups = settings.version, settings.width, settings.groups
+    channels, act = scaled(FIRST, width), nn.ReLU() if version == "v1" else nn.ReLU6()
+    layers: list[nn.Module] = [convolution(inputs, channels, 3, settings.first_stride, groups, act)]
+    for widening, wanted, blocks, stride in BLOCKS[version]:
+        outputs = scaled(wanted, width)
         for block in range(blocks):
-            layers.append(Inverted(channels, outputs, 1 if block else stride, widening, groups))
+            step = 1 if block else stride
+            layers.append(MobileBlock(version, channels, outputs, step, widening, groups))
             channels = outputs
-    layers.append(
-        convolution(channels, scaled(LAST, max(1.0, settings.width)), 1, 1, groups, nn.ReLU6())
-    )
+    if version == "v2":
+        layers.append(convolution(channels, scaled(LAST, max(1.0, width)), 1, 1, groups, act))
     return nn.Sequential(*layers)
 
 
