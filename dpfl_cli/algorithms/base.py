@@ -13,7 +13,6 @@ from torch import Tensor
 
 from dpfl_cli.config.component import Limit, Settings, component
 from dpfl_cli.config.errors import ConfigError
-from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.client_side import ClientSide
 from dpfl_cli.privacy.batches import Batch
@@ -97,8 +96,7 @@ class Round:
 
     def where(self, chosen: np.ndarray, new: Tensor, old: Tensor) -> Tensor:
         """[R, ...] new for the runs of a public mask [R], old for the others."""
-        mask = on_device(chosen, old.device).reshape(-1, *[1] * (old.dim() - 1))
-        return torch.where(mask, new, old)
+        return torch.where(per_run(chosen, old, torch.bool), new, old)
 
 
 def algorithm(
