@@ -307,20 +307,10 @@ def partly(shown: Iterable[Shown]) -> int:
 
 
 def _template(name: str) -> Callable[..., str]:
-    return partial(
-        template(name),
-        groups=COUNTED,
-        findings=FINDINGS,
-        totals=totals,
-        budget=budget,
-        partly=partly,
-        hours=hours,
-        numbers=numbers,
-        of_these=of_these,
-        two_cores=ON_TWO_CORES,
-        changed=CHANGED,
-        interval=interval_text,
-    )
+    known = {"groups": COUNTED, "findings": FINDINGS, "totals": totals, "budget": budget}
+    known |= {"partly": partly, "hours": hours, "numbers": numbers, "of_these": of_these}
+    known |= {"two_cores": ON_TWO_CORES, "changed": CHANGED, "interval": interval_text}
+    return partial(template(name), **known)
 
 
 def index_md(root: Path) -> str:
