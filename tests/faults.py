@@ -247,8 +247,8 @@ FAULTS = [
     Fault(
         "a network's own step size is another run's",
         "models/objective.py",
-        "rate = learning_rate.to(start.dtype).reshape(-1, 1, 1)",
-        "rate = learning_rate.to(start.dtype)[0]",
+        "rate, parameters = per_run(learning_rate, begin),",
+        "rate, parameters = learning_rate.to(start.dtype)[0],",
         "models/test_network.py",
     ),
     Fault(

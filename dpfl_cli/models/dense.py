@@ -38,7 +38,7 @@ from dpfl_cli.models.records import (
     Pool,
     bounded_shares,
 )
-from dpfl_cli.privacy.bounded import Bounded
+from dpfl_cli.privacy.bounded import Bounded, per_run
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from dpfl_cli.privacy.record_means import record_mean
 
@@ -169,12 +169,11 @@ class Dense(Objective):
         """l2 w."""
         if self._free:  # zeros that take no memory
             return torch.zeros_like(parameters[..., :1]).expand_as(parameters)
-        return self.l2.reshape(-1, *[1] * (parameters.dim() - 1)) * parameters
+        return per_run(self.l2, parameters) * parameters
 
     def prox(self, values: Tensor, step: Tensor) -> Tensor:
         """As the contract, for the penalty g that settings name."""
-        steps = step.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
-        return penalty_of(self.settings).prox(values, steps)
+        return penalty_of(self.settings).prox(values, per_run(step, values))
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
         """`train_loss`, (1/M) sum_i of the clients' mean loss (of their first records, where
@@ -215,7 +214,7 @@ class Dense(Objective):
         held = [
             Federation(
                 Dataset(info, test, None),
-                Partition(np.arange(len(test)), np.array([0, len(test)])),
+                Partition.from_lists([np.arange(len(test))]),
             )
             for test in known.values()
         ]
@@ -237,17 +236,17 @@ class Dense(Objective):
         mean clipped gradients, at [R, M, d].
         """
         result = torch.zeros_like(values, memory_format=torch.contiguous_format)
+        limits = None if limit is None else limit.unsqueeze(1).expand(-1, self.clients)
         for block in self._blocks(batch):
             passes = self._passes(block.of(values))
             for part in block.parts(PART):
                 norms = _squared_norms(passes, part).sqrt_()
-                if limit is None:
+                if limits is None:
                     # a record that is not finite makes the gradient what it is: not finite
                     shares = part.weights * (1.0 + 0.0 * part.squared_norms)
                 else:
-                    own = block.of_runs(limit, self.clients).unsqueeze(-1)
                     passes.drop_non_finite()
-                    shares = bounded_shares(part.weights, norms, own)
+                    shares = bounded_shares(part.weights, norms, block.of(limits).unsqueeze(-1))
                 passes.collect(shares)
             block.put(result, passes.gradient())
         if limit is None and batch is None:

@@ -19,7 +19,7 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.federation import DatasetInfo, Federation
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.quantiles import QUANTILES, gradient_quantiles
-from dpfl_cli.privacy.bounded import Bounded
+from dpfl_cli.privacy.bounded import Bounded, per_run
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 
 
@@ -246,8 +246,7 @@ class Objective(ABC):
           [R, M, d] raw local updates, not clipped.
         """
         begin = start.unsqueeze(1).expand(self.runs, self.clients, self.dimension)
-        rate = learning_rate.to(start.dtype).reshape(-1, 1, 1)
-        parameters = begin.clone()
+        rate, parameters = per_run(learning_rate, begin), begin.clone()
         shift = (
             torch.zeros((), dtype=start.dtype, device=start.device)
             if drift is None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -125,14 +125,6 @@ class Block:
             return values.flatten(0, 1)[self.clients].unsqueeze(0)
         return values[self.runs][:, self.clients]
 
-    def of_runs(self, values: Tensor, clients: int) -> Tensor:
-        """[S, 1], or [1, B] in a minibatch, the numbers of the block's runs out of [R]; `clients`
-        is M.
-        """
-        if self.runs is None:
-            return values.repeat_interleave(clients)[self.clients].unsqueeze(0)
-        return values[self.runs].unsqueeze(1)
-
     def put(self, result: Tensor, values: Tensor) -> None:
         """Writes [S, B, ...] to the block's places in a contiguous result [R, M, ...]."""
         runs = self.runs
@@ -148,15 +140,12 @@ class Block:
         `ALIGNMENT`, on which a product's rounding would depend.
         """
         for some in slices(self.weights.shape[-1], size):
-            names = ("features", "targets", "squared_norms", "weights")
-            kept: dict[str, Any] = {name: getattr(self, name)[:, some] for name in names}
-            missing = -kept["weights"].shape[1] % ALIGNMENT
+            whole = self.features, self.targets, self.squared_norms, self.weights
+            kept = [part[:, some] for part in whole]
+            missing = -kept[0].shape[1] % ALIGNMENT
             if missing:  # padding copies even where nothing is to be added
-                kept = {
-                    name: pad(part, (*(0, 0) * (part.dim() - 2), 0, missing))
-                    for name, part in kept.items()
-                }
-            yield replace(self, **kept)
+                kept = [pad(part, (*(0, 0) * (part.dim() - 2), 0, missing)) for part in kept]
+            yield Block(*kept, self.runs, self.clients, self.numbers, self.key)
 
 
 @dataclass(frozen=True)
@@ -217,10 +206,9 @@ class Pool:
             for some in slices(len(rows), READ):
                 numbers, places = own.indices[some], on_device(rows[some], self.device)
                 self.features[places] = features_of(train, numbers)
-                targets = torch.from_numpy(targets_of(train.targets[numbers]))
-                self.targets[places] = targets.to(self.device)
-                shares = torch.from_numpy(1.0 / own.counts[each[some]])
-                self.weights[places] = shares.to(self.device, self.weights.dtype)
+                self.targets[places] = on_device(targets_of(train.targets[numbers]), self.device)
+                shares = 1.0 / own.counts[each[some]]
+                self.weights[places] = on_device(shares, self.device, self.weights.dtype)
         self._measure()
         self._first, self._counts = (
             on_device(part[index], self.device).unsqueeze(-1) for part in (self.first, self.counts)

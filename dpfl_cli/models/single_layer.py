@@ -42,7 +42,7 @@ from dpfl_cli.models.curvature import (
 from dpfl_cli.models.dense import DTYPES, Dense
 from dpfl_cli.models.losses import Loss, probabilities
 from dpfl_cli.models.records import Block, bounded_shares, product, shared_product
-from dpfl_cli.privacy.bounded import Bounded
+from dpfl_cli.privacy.bounded import Bounded, per_run
 from dpfl_cli.privacy.client_values import ClientValues, client_values, opened
 from dpfl_cli.privacy.record_means import record_covariance
 
@@ -151,7 +151,7 @@ class SingleLayer(Dense):
         shifts, limits = damping.to(self.device, self._solver_dtype), self._limits(clip_norm)
         result = torch.empty_like(sides, memory_format=torch.contiguous_format)
         if not self.held.all():  # the others' is written below
-            torch.div(sides, damping.to(self.device, sides.dtype).reshape(-1, 1, 1), out=result)
+            torch.div(sides, per_run(damping, sides), out=result)
         kernel = self._kernel if self.outputs > 1 and self._solver == "cg" else None
         if kernel is not None and curvature == "hessian":
             numbers = shifts.double(), limits.double(), TOLERANCE[self._solver_dtype]
@@ -186,8 +186,7 @@ class SingleLayer(Dense):
 
     def covariance(self) -> ClientValues:
         """As `ClientSide.covariance`."""
-        free = torch.full((self.runs,), torch.inf, dtype=self.dtype, device=self.device)
-        return client_values(self._covariance(free))
+        return client_values(self._covariance(self._limits(None).to(self.dtype)))
 
     def clipped_covariance(self, clip_norm: Tensor) -> Bounded:
         """As `ClientSide.clipped_covariance`, by ||x x^T||_F = ||x||^2: every share is cut."""
@@ -282,7 +281,7 @@ class SingleLayer(Dense):
                     self._factors[key], self._kept_bytes = factor, kept
             factors.append(factor)
         own_roots, inverses = [one for one, _ in factors], [one for _, one in factors]
-        damping = shifts[block.runs].reshape(-1, 1, 1, 1).to(side.dtype)
+        damping = per_run(shifts[block.runs], side)
         return covariance_solve(block.features, own_roots, inverses, side, damping)
 
     def _solve_bytes(self, records: int) -> int:
