@@ -139,13 +139,14 @@ class Block:
         """The same pairs with `size` of their records at a time, filled up to a multiple of
         `ALIGNMENT`, on which a product's rounding would depend.
         """
+        whose: Any = self.runs, self.clients, self.numbers, self.key
         for some in slices(self.weights.shape[-1], size):
             whole = self.features, self.targets, self.squared_norms, self.weights
             kept = [part[:, some] for part in whole]
             missing = -kept[0].shape[1] % ALIGNMENT
             if missing:  # padding copies even where nothing is to be added
                 kept = [pad(part, (*(0, 0) * (part.dim() - 2), 0, missing)) for part in kept]
-            yield Block(*kept, self.runs, self.clients, self.numbers, self.key)
+            yield Block(*kept, *whose)
 
 
 @dataclass(frozen=True)
