@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -139,14 +139,16 @@ class Block:
         """The same pairs with `size` of their records at a time, filled up to a multiple of
         `ALIGNMENT`, on which a product's rounding would depend.
         """
-        whose: Any = self.runs, self.clients, self.numbers, self.key
         for some in slices(self.weights.shape[-1], size):
-            whole = self.features, self.targets, self.squared_norms, self.weights
-            kept = [part[:, some] for part in whole]
-            missing = -kept[0].shape[1] % ALIGNMENT
+            names = ("features", "targets", "squared_norms", "weights")
+            kept: dict[str, Any] = {name: getattr(self, name)[:, some] for name in names}
+            missing = -kept["weights"].shape[1] % ALIGNMENT
             if missing:  # padding copies even where nothing is to be added
-                kept = [pad(part, (*(0, 0) * (part.dim() - 2), 0, missing)) for part in kept]
-            yield Block(*kept, *whose)
+                kept = {
+                    name: pad(part, (*(0, 0) * (part.dim() - 2), 0, missing))
+                    for name, part in kept.items()
+                }
+            yield replace(self, **kept)
 
 
 @dataclass(frozen=True)
