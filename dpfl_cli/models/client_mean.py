@@ -26,20 +26,19 @@ class ClientMeanSettings(NetworkSettings):
 
 
 class ClientMeanNetwork(Network):
-    """A network with `ClientMeanSettings`; metrics accuracy (or another quality) and test_error =
-    100 - accuracy in percent, and test_loss. They look at test records, which belong to clients
-    where the dataset says whose they are.
+    """A network with `ClientMeanSettings`; metrics accuracy and test_error = 100 - accuracy in
+    percent, and test_loss.
 
     Attributes:
-      quality: the name of the first metric.
+      test_metrics: names of the metrics that look at test records, which belong to clients where
+        the dataset says whose they are.
     """
 
-    quality = "accuracy"
+    test_metrics = frozenset({"accuracy", "test_error", "test_loss"})
 
     def unreleased(self) -> frozenset[str]:
         owned = any(federation.dataset.test_natural is not None for federation in self.federations)
-        names = (self.quality, "test_error", "test_loss") if owned else ()
-        return super().unreleased() | frozenset(names)
+        return super().unreleased() | (self.test_metrics if owned else frozenset())
 
     def test_weights(self, federation: Federation) -> np.ndarray:
         return shares_of(federation, self.settings.average, self.test_sizes(federation))
@@ -50,16 +49,8 @@ class ClientMeanNetwork(Network):
         return np.ones(len(federation.dataset.test))
 
     def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        found = self.qualities(outputs, targets)
-        return {
-            self.quality: found,
-            "test_error": 100.0 - found,
-            "test_loss": self.losses(outputs, targets),
-        }
-
-    def qualities(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """[n] in percent."""
-        return super().scores(outputs, targets)["accuracy"]
+        found = super().scores(outputs, targets)
+        return {**found, "test_error": 100.0 - found["accuracy"]}
 
 
 def shares_of(federation: Federation, average: str, sizes: np.ndarray) -> np.ndarray:

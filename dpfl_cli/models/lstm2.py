@@ -80,10 +80,15 @@ class Lstm2(ClientMeanNetwork):
         )
         return each.sum(dim=1) / (targets != IGNORED).sum(dim=1).clamp(min=1)
 
-    def qualities(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         predicted = outputs.argmax(dim=2)
         right = (predicted == targets) & (predicted > UNK)
-        return 100.0 * right.sum(dim=1) / (targets != IGNORED).sum(dim=1).clamp(min=1)
+        accuracy = 100.0 * right.sum(dim=1) / (targets != IGNORED).sum(dim=1).clamp(min=1)
+        return {
+            "accuracy": accuracy,
+            "test_error": 100.0 - accuracy,
+            "test_loss": self.losses(outputs, targets),
+        }
 
     def test_sizes(self, federation: Federation) -> np.ndarray:
         """[N] number of positions that count."""

@@ -100,13 +100,17 @@ class Unet3d(ClientMeanNetwork):
     dice.
     """
 
-    quality = "dice"
+    test_metrics = frozenset({"dice", "test_error", "test_loss"})
 
     @classmethod
     def network(cls, settings: Unet3dSettings, info: DatasetInfo) -> nn.Module:
         labels = info.details.get("labels")
-        shape = info.feature_shape
-        if labels is None or len(shape) != 4 or shape[0] != 1 or min(shape[1:]) < 4:
+        if (
+            labels is None
+            or len(info.feature_shape) != 4
+            or info.feature_shape[0] != 1
+            or min(info.feature_shape[1:]) < 4
+        ):
             needs = "volumes [1, x, y, z] of at least 4x4x4 with labels for all voxels"
             raise misfit("unet3d", needs, info, "dataset=fed_ixi, ixi_synth,")
         if (2 * settings.channels) % settings.groups:
@@ -123,9 +127,14 @@ class Unet3d(ClientMeanNetwork):
         overlap, total = _sums(outputs, targets)
         return 1.0 - (2.0 * overlap / (total + EPSILON)).mean(dim=1)
 
-    def qualities(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         overlap, total = _sums(outputs, targets)
-        return 100.0 * torch.where(total > 0, 2.0 * overlap / total, 1.0).mean(dim=1)
+        dice = 100.0 * torch.where(total > 0, 2.0 * overlap / total, 1.0).mean(dim=1)
+        return {
+            "dice": dice,
+            "test_error": 100.0 - dice,
+            "test_loss": self.losses(outputs, targets),
+        }
 
 
 def _sums(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
