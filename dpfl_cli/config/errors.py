@@ -54,7 +54,8 @@ def place_in_plugin(error: BaseException) -> str:
     """
     if isinstance(error, SyntaxError):
         return f" ({error.filename}:{error.lineno})"
-    return "".join(_places(error, plugin_modules)[-1:])
+    places = _places(error, plugin_modules)
+    return places[-1] if places else ""
 
 
 def raised_by_dpfl(error: BaseException) -> bool:
@@ -66,7 +67,7 @@ def raised_by_dpfl(error: BaseException) -> bool:
 def without_values(error: BaseException) -> str:
     """What an error of code that sees clients' data may say to others: its type and its place."""
     places = _places(error, {*plugin_modules, "dpfl_cli"}) or _places(error)
-    return "".join([type(error).__name__, *places[-1:]])
+    return type(error).__name__ + (places[-1] if places else "")
 
 
 def _module(frame: FrameType) -> str:
@@ -74,7 +75,7 @@ def _module(frame: FrameType) -> str:
 
 
 def _places(error: BaseException, modules: Collection[str] | None = None) -> list[str]:
-    """ " (FILE:LINE)" of all that an error went through, of these modules or of any."""
+    """The lines that an error went through, as " (FILE:LINE)": of these modules, or of any."""
     return [
         f" ({frame.f_code.co_filename}:{line})"
         for frame, line in traceback.walk_tb(error.__traceback__)
