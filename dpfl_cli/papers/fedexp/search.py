@@ -69,16 +69,20 @@ GUESSED = {("ldp_privunit", "FedAvg"), ("ldp_privunit", "SCAFFOLD"), ("cdp", "Fe
 
 
 # the best of the grid that is run at full size as a whole, which the search did not keep
-MISSED = {"dataset": "MNIST", "dp": "ldp", "method": "FedEXP", "local_lr": 0.3, "clip_norm": 0.3}
+MISSED_IN, MISSED = {"dataset": "MNIST", "dp": "ldp", "method": "FedEXP"}, (0.3, 0.3)
 
 
-def _tried(rows: Rows, trust: str, method: str, dataset: str = "synthetic") -> pd.Series:
+def _tried(
+    rows: Rows, trust: str, method: str, dataset: str = "synthetic", missed: bool = False
+) -> pd.Series:
     """The pairs of one seed, the best first: of the lowest training loss on the synthetic problem,
-    of the highest test accuracy on MNIST, where the pairs are those that the search kept, the
-    paper's, and the one that a check found.
+    of the highest test accuracy on MNIST, where the pairs are those that the search kept and the
+    paper's, and if asked for the one that a check found.
     """
     measure = "loss" if dataset == "synthetic" else "accuracy"
-    return rows.ranked(measure, "local_lr", "clip_norm", dataset=dataset, dp=trust, method=method)
+    cell = {"dataset": dataset, "dp": trust, "method": method}
+    found = rows.ranked(measure, "local_lr", "clip_norm", **cell)
+    return found if missed or cell != MISSED_IN else found.drop([MISSED], errors="ignore")
 
 
 def _pair(dataset: str, trust: str, method: str) -> Claim:
@@ -88,12 +92,10 @@ def _pair(dataset: str, trust: str, method: str) -> Claim:
     where = "the synthetic problem" if synthetic else "MNIST"
     note = "neighbouring pairs are close"
     if not synthetic:
-        missed = (trust, method) == (MISSED["dp"], MISSED["method"])
-        also = ", and (0.3, 0.3), which it missed and the check of a whole grid found"
         note += (
             "; with every seed the best on test data, as in the paper, of the pairs that the "
-            f"search kept and the paper's{also if missed else ''}. Earlier the claim took the "
-            "search's one choice for all seeds, which no number of seeds could decide"
+            "search kept and the paper's. Earlier the claim took the search's one choice for all "
+            "seeds, which no number of seeds could decide"
         )
     elif (trust, method) in GUESSED:
         note += "; which of the printed numbers belong here is a guess"
@@ -112,12 +114,17 @@ def _pair(dataset: str, trust: str, method: str) -> Claim:
     def of_every_seed(found: str, test: Callable[[pd.Series], bool]) -> Judge:
         text = f"{found}(dp={trust}, method={method}) = {pair}"
 
-        def judge(rows: Rows) -> Comparisons:
-            tried = (_tried(one, trust, method, dataset) for one in rows.by_seed())
+        def judge(rows: Rows, missed: bool = False) -> Comparisons:
+            tried = (_tried(one, trust, method, dataset, missed) for one in rows.by_seed())
             yield each_seed(map(test, tried), text)
 
         return judge
 
+    cell = {"dataset": dataset, "dp": trust, "method": method}
+    asked: dict[str, dict[str, bool]] = {
+        "with (0.3, 0.3) too, the best of all 25 at full size with seed 1001": {"missed": True}
+    }
+    more = asked if cell == MISSED_IN else {}
     return Claim(
         name,
         f"the search finds the paper's pair for {PAPER.titles[method]} under {WORDS[trust]} on "
@@ -132,6 +139,7 @@ def _pair(dataset: str, trust: str, method: str) -> Claim:
             f"that the paper's pair is within {'10 %' if synthetic else '2 points'} of the best": (
                 of_every_seed("as good as the best pair", is_close)
             ),
+            **more,
         },
     )
 
@@ -235,7 +243,7 @@ table2 = Artifact(
             {**cell, **dict(zip(("local_lr", "clip_norm"), PAIRS[*cell.values()], strict=True))}
             for cell in grid(dataset="MNIST", dp=TRUSTS, method=METHODS)
         ]
-        + [MISSED],
+        + [{**MISSED_IN, "local_lr": MISSED[0], "clip_norm": MISSED[1]}],
         finalists=True,
     ),
     titles={
@@ -254,7 +262,7 @@ table2 = Artifact(
         ),
         Table(
             "Test accuracy (%) on MNIST of the pairs that the claims choose among: those that the "
-            "search kept, the paper's, and the one that a whole grid found",
+            "search kept, the paper's, and in a reading the one that a whole grid found",
             ["dp", "local_lr", "clip_norm"],
             "method",
             "accuracy",
