@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from dpfl_cli.reproduction.artifact import Artifact, Scale, Table
-from dpfl_cli.reproduction.choose import edges_text
+from dpfl_cli.reproduction.choose import chosen_rows, edges_text
 from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
 from dpfl_cli.reproduction.measure import MEASURE, RANK, ROUND, Derived
 from dpfl_cli.reproduction.numbers import rounded_up
@@ -46,11 +46,11 @@ def page(
       search: search.csv, where cells were searched in stages.
     """
     reduced = not artifact.full(scale)
-    tables = []
+    tables, chosen = [], chosen_rows(rows.means)
     for spec in artifact.tables:
         found = _cells(artifact, spec, rows)
-        edges = edges_text(artifact, found, [*spec.rows, *spec.columns])
-        tables.append((spec, table(artifact, spec, found), edges))
+        tables.append((spec, table(artifact, spec, found)))
+        chosen += found
     compared = [each for one in verdicts for each in one.comparisons]
     text = template("table.md.j2")(
         artifact=artifact,
@@ -62,7 +62,8 @@ def page(
         beside=rows.frame["paper"].notna().any(),
         gaps=gaps,
         tables=tables,
-        search=search_section(artifact, scale, search, rows.means) if search else "",
+        edges=edges_text(artifact, chosen, rows.labels),
+        search=search_section(artifact, scale, search) if search else "",
         line=numbers_line(artifact, rows.means),
         numbers=numbers_table(artifact, rows.means, rows.labels),
         verdicts=verdicts,

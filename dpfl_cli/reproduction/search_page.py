@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact, Scale
-from dpfl_cli.reproduction.choose import chosen_rows, edges_text
 from dpfl_cli.reproduction.measure import Best
 from dpfl_cli.reproduction.rows import matching
 from dpfl_cli.reproduction.search import FULL, REDUCED, WHOLE
@@ -17,12 +16,11 @@ from dpfl_cli.reproduction.tables import label_of
 from dpfl_cli.reproduction.templating import template
 
 
-def search_section(artifact: Artifact, scale: Scale, text: str, rows: pd.DataFrame) -> str:
+def search_section(artifact: Artifact, scale: Scale, text: str) -> str:
     """Sizes of the stages, how close they were, and what they could have missed.
 
     Args:
       text: search.csv.
-      rows: the artifact's, which say where chosen cells lie on the edge of their grid.
     """
     frame = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
     labels = [str(name) for name in frame.columns[1:-2]]
@@ -42,7 +40,6 @@ def search_section(artifact: Artifact, scale: Scale, text: str, rows: pd.DataFra
         sizes=frame["stage"].value_counts(),
         rules=rules,
         median=median,
-        edges=edges_text(artifact, chosen_rows(rows), labels),
     )
 
 

@@ -22,6 +22,7 @@ from dpfl_cli.papers import artifacts
 from dpfl_cli.reproduction import judge as judging
 from dpfl_cli.reproduction import reproduce as reproducing
 from dpfl_cli.reproduction.api import Artifact, Runs, Scale, Search, Size
+from dpfl_cli.reproduction.choose import chosen_rows, edges_text
 from dpfl_cli.reproduction.grid import Cell, commands
 from dpfl_cli.reproduction.published import check_published, publish_artifact
 from dpfl_cli.reproduction.reduce import rows_of_runs
@@ -123,13 +124,14 @@ def test_the_choice_is_made_stage_by_stage_and_by_the_seeds_of_the_search_alone(
     assert rows.value("distance", **ALWAYS) == 0.1
     edges = set(rows.where(measure="best.clip").frame["edge"])
     assert edges == {"clip=1 (largest of 3)"}  # of the whole grid
-    page = search_section(STAGED, "paper", found.table, rows.means)
+    page = search_section(STAGED, "paper", found.table)
     assert "6 at reduced size (2 of 3 rounds) with seed 1000" in page
     assert "the best 2 of each grid, 4 in all, at full size with seed 1001" in page
     assert "ahead of the first that was dropped by 1 in the median of 2 grids, 1 at least" in page
     assert "the best at reduced size in 0 of 2 grids, the last of those kept in 2" in page
     assert "DP-FedAvg: another of the 3 is better by 1 (clip norm C 0.1)." in page
-    assert "Winners at the end of their grid: clip norm C 1 (largest of 3) in 2 cells." in page
+    found_edges = edges_text(STAGED, chosen_rows(rows.means), rows.labels)
+    assert found_edges == "clip norm C 1 (largest of 3) in 2 cells"
 
 
 def test_all_that_were_kept_may_have_all_seeds() -> None:
@@ -141,7 +143,7 @@ def test_all_that_were_kept_may_have_all_seeds() -> None:
     assert last == [(*cell, seed) for cell in wanted for seed in range(5)]
     rows = rows_of_runs(artifact, found.cells, measured_by_hand(found.cells), found.rows)
     assert rows.value("best.clip", method="fedavg") == 1.0
-    page = search_section(artifact, "paper", found.table, rows.means)
+    page = search_section(artifact, "paper", found.table)
     assert "all of these with seeds 0 to 4" in page
 
 
@@ -164,8 +166,7 @@ def test_grids_outside_where_have_all_seeds_and_are_chosen_by_them() -> None:
 def test_a_whole_grid_that_finds_the_same_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(VALUES, 0.1, (3.0, 9.0, 0.1))
     found = search(STAGED, "paper", measured_by_hand)
-    rows = rows_of_runs(STAGED, found.cells, measured_by_hand(found.cells), found.rows)
-    page = search_section(STAGED, "paper", found.table, rows.means)
+    page = search_section(STAGED, "paper", found.table)
     assert "- DP-FedAvg: the best of all 3 is the one that was found." in page
 
 
@@ -188,7 +189,7 @@ def test_points_beyond_the_search_check_it_and_are_no_candidates() -> None:
     assert {cell.run.labels["clip"] for cell in found.cells} == {1.0}
     rows = rows_of_runs(artifact, found.cells, measured_by_hand(found.cells), found.rows)
     assert rows.value("best.clip", method="fedavg") == 1.0
-    page = search_section(artifact, "paper", found.table, rows.means)
+    page = search_section(artifact, "paper", found.table)
     all_three = "the 3 (1 of them run for this check alone)"
     assert f"DP-FedAvg: another of {all_three} is better by 1 (clip norm C 0.1)." in page
 
@@ -259,7 +260,7 @@ def test_one_that_is_kept_has_won_at_reduced_size_and_at_its_scales_alone() -> N
     assert {cell.seed for cell in found.cells} == set(range(artifact.size("quick").seeds))
     rows = rows_of_runs(artifact, found.cells, measured_by_hand(found.cells), found.rows)
     assert rows.value("best.clip", method="fedavg") == 0.3
-    page = search_section(artifact, "quick", found.table, rows.means)
+    page = search_section(artifact, "quick", found.table)
     assert "with seed 1000; the best of each grid with seeds 0 to" in page
     assert "best cell of each grid with seeds 0 to" in list(commands(artifact, "quick"))[-1]
 
