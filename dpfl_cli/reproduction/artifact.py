@@ -306,6 +306,10 @@ class Artifact:
         added = (f"best.{name}" for rule in self.best for name in rule.over)
         return list(dict.fromkeys([*self.measures, *added]))
 
+    def is_choice(self, measure: str) -> bool:
+        """Whether it is best.<label>, or derived and a value of a label."""
+        return measure not in self.measures or bool(getattr(self.measures[measure], "over", ""))
+
     def title_of(self, value: Any) -> str:
         """How a label, its value or a measure is written for readers."""
         if isinstance(value, str):

@@ -11,7 +11,7 @@ import pandas as pd
 from dpfl_cli.reproduction.artifact import Artifact
 from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, Best, Metric
 from dpfl_cli.reproduction.numbers import Row, row_of
-from dpfl_cli.reproduction.rows import is_number, matching, records
+from dpfl_cli.reproduction.rows import Rows, is_number, matching, records
 
 EDGES = "edges"  # column of winners: label -> where it is at an end of its axis
 
@@ -87,16 +87,11 @@ def edge_of(name: str, value: Any, column: pd.Series) -> str:
     return f"{name}={value:g} ({which} of {len(values)})" if which else ""
 
 
-def chosen_rows(rows: pd.DataFrame) -> list[Row]:
-    """The rows that say what was chosen."""
-    return records(rows[rows[MEASURE].str.startswith("best.")])
-
-
-def edges_text(artifact: Artifact, cells: Sequence[Row], names: Sequence[str]) -> str:
-    """Where chosen cells lie on the edge of their grid, each place once, with in how many cells."""
-    names = [name for name in names if name != MEASURE]
+def edges_text(artifact: Artifact, rows: Rows) -> str:
+    """Where chosen points lie at the end of their grid, with in how many cells."""
+    cells = records(rows.means[rows.means[MEASURE].map(artifact.is_choice)])
     places = {
-        (edge, *(cell.get(name, "") for name in names)): edge
+        (edge, *(cell[name] for name in rows.labels)): edge
         for cell in cells
         if cell["edge"]
         for edge in cell["edge"].split("; ")

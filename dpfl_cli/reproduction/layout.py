@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from dpfl_cli.reproduction.artifact import Artifact, Scale, Table
-from dpfl_cli.reproduction.choose import chosen_rows, edges_text
+from dpfl_cli.reproduction.choose import edges_text
 from dpfl_cli.reproduction.judge import REDUCED, Verdict, beside, numbers_line
 from dpfl_cli.reproduction.measure import MEASURE, RANK, ROUND, Derived
 from dpfl_cli.reproduction.numbers import rounded_up
@@ -46,11 +46,9 @@ def page(
       search: search.csv, where cells were searched in stages.
     """
     reduced = not artifact.full(scale)
-    tables, chosen = [], chosen_rows(rows.means)
-    for spec in artifact.tables:
-        found = _cells(artifact, spec, rows)
-        tables.append((spec, table(artifact, spec, found)))
-        chosen += found
+    tables = [
+        (spec, table(artifact, spec, _cells(artifact, spec, rows))) for spec in artifact.tables
+    ]
     compared = [each for one in verdicts for each in one.comparisons]
     text = template("table.md.j2")(
         artifact=artifact,
@@ -62,7 +60,7 @@ def page(
         beside=rows.frame["paper"].notna().any(),
         gaps=gaps,
         tables=tables,
-        edges=edges_text(artifact, chosen, rows.labels),
+        edges=edges_text(artifact, rows),
         search=search_section(artifact, scale, search) if search else "",
         line=numbers_line(artifact, rows.means),
         numbers=numbers_table(artifact, rows.means, rows.labels),
@@ -84,9 +82,7 @@ def _cells(artifact: Artifact, spec: Table, rows: Rows) -> list[TableCell]:
     found = matching(rows.means, spec.where, rows.labels)
     cells = records(found[found[MEASURE].isin(list(spec.cells))])
     known = artifact.measures
-    signed = {  # best.<label>, and what is derived and a place itself
-        one for one in spec.cells if one not in known or bool(getattr(known[one], "over", ""))
-    }
+    signed = {one for one in spec.cells if artifact.is_choice(one)}
     if not signed:
         chosen_by = {rule.by for rule in artifact.best} & set(spec.cells)
         judged = [name for name in spec.cells if known[name].better is not None]

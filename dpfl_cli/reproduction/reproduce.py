@@ -19,7 +19,7 @@ import dpfl_cli
 from dpfl_cli.config.errors import ConfigError, nearest
 from dpfl_cli.reproduction.artifact import SCALES, Artifact, Scale
 from dpfl_cli.reproduction.audits import make_all
-from dpfl_cli.reproduction.choose import chosen_rows, edges_text
+from dpfl_cli.reproduction.choose import edges_text
 from dpfl_cli.reproduction.figure import draw
 from dpfl_cli.reproduction.folder import SEARCH, artifact_folder, publish, read_folder
 from dpfl_cli.reproduction.grid import Cell
@@ -202,7 +202,7 @@ def produce(
     verdicts = judge(artifact, job.scale, rows, job.data)
     folder = artifact_folder(store.outputs, artifact.name, job.scale)
     new = sum(not outcome.cached for outcome in outcomes.values())
-    edges = edges_text(artifact, chosen_rows(rows.means), rows.labels)
+    edges = edges_text(artifact, rows)
     kept = bool(gaps) and read_folder(folder).complete
     produced = Produced(job, folder, verdicts, gaps, new, edges, kept)
     if kept:

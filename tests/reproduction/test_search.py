@@ -22,7 +22,7 @@ from dpfl_cli.papers import artifacts
 from dpfl_cli.reproduction import judge as judging
 from dpfl_cli.reproduction import reproduce as reproducing
 from dpfl_cli.reproduction.api import Artifact, Runs, Scale, Search, Size
-from dpfl_cli.reproduction.choose import chosen_rows, edges_text
+from dpfl_cli.reproduction.choose import edges_text
 from dpfl_cli.reproduction.grid import Cell, commands
 from dpfl_cli.reproduction.published import check_published, publish_artifact
 from dpfl_cli.reproduction.reduce import rows_of_runs
@@ -130,8 +130,7 @@ def test_the_choice_is_made_stage_by_stage_and_by_the_seeds_of_the_search_alone(
     assert "ahead of the first that was dropped by 1 in the median of 2 grids, 1 at least" in page
     assert "the best at reduced size in 0 of 2 grids, the last of those kept in 2" in page
     assert "DP-FedAvg: another of the 3 is better by 1 (clip norm C 0.1)." in page
-    found_edges = edges_text(STAGED, chosen_rows(rows.means), rows.labels)
-    assert found_edges == "clip norm C 1 (largest of 3) in 2 cells"
+    assert edges_text(STAGED, rows) == "clip norm C 1 (largest of 3) in 2 cells"
 
 
 def test_all_that_were_kept_may_have_all_seeds() -> None:
