@@ -349,10 +349,11 @@ fig9 = _figure(
             note="of the seeds 0 to 2, which a page before had, seed 1 learns nothing: it starts "
             "with a train loss of 8.1 where a constant answer has 0.69, and within 50 iterations "
             "at a learning rate of 0.3 all images get one answer. Of 16 others (200 to 215), "
-            "DP-FedAvg with 25 local steps and no noise, all learn: the errors are 0 to 7.7 %, 2.3 % in the mean. With 0.1 or 0.2 one of the first eight of "
-            "them does not, and a network of twice the width does with an error of 1.7 %, but at "
-            "nominal epsilon 3.3 and C = 10 (100 local steps) errs 7.4 % where this one has 3.7 "
-            "%, DP-ScaffNew 34.0 and 11.0 %; " + SAME_SEEDS,
+            "DP-FedAvg with 25 local steps and no noise, all learn: the errors are 0 to 7.7 %, 2.3 "
+            "% in the mean. With 0.1 or 0.2 one of the first eight of them does not, and a network "
+            "of twice the width does with an error of 1.7 %, but at nominal epsilon 3.3 and C = 10 "
+            "(100 local steps) errs 7.4 % where this one has 3.7 %, DP-ScaffNew 34.0 and 11.0 %; "
+            + SAME_SEEDS,
         )
     ],
 )
