@@ -223,7 +223,7 @@ def _figure(
     usual = tried("paper", tasks[0])[-1]
     return Artifact(
         id=f"fig{number}",
-        title=f"Error against iterations at the best number of local steps, {title}, by nominal "
+        title=f"Error against iterations at the best local steps, {title}, by nominal "
         "epsilon",
         shows="Does more noise make fewer iterations best, and does DP-ScaffNew without noise get "
         "worse with more of them? The local steps are pinned at the best ones at C = 10 and at "
