@@ -76,7 +76,7 @@ class Size:
     """How much of it a scale is.
 
     Attributes:
-      seeds: how many, 0, 1, ...; fixed before any result.
+      seeds: how many, 0, 1, ..., or which; fixed before any result.
       minutes: on two cores, of what is not done yet.
       note: what is smaller than in the paper, in words.
       cells: which part of the paper's cells it has, where not all: "4 of 9 epsilons".
@@ -84,14 +84,19 @@ class Size:
         verdicts are "at reduced size".
     """
 
-    seeds: int
+    seeds: int | range
     minutes: float
     note: str = ""
     full: bool | None = None
     cells: str = ""
 
+    @property
+    def which(self) -> range:
+        """The seeds."""
+        return range(self.seeds) if isinstance(self.seeds, int) else self.seeds
 
-SEARCH_SEEDS = (1000, 1001)  # of a search's two stages; the seeds of a size are 0, 1, ...
+
+SEARCH_SEEDS = (1000, 1001)  # of a search's two stages; the seeds of a size are others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,7 +284,7 @@ class Artifact:
 
     def seeds(self, scale: Scale, run: Run) -> Sequence[int]:
         """The seeds of a run at a scale; one where nothing is trained."""
-        return (run.seeds or range(self.size(scale).seeds)) if self.trains else range(1)
+        return (run.seeds or self.size(scale).which) if self.trains else range(1)
 
     def searched(self, scale: Scale) -> Search | None:
         """The search at a scale, if there is one."""

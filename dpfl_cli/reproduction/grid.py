@@ -134,7 +134,7 @@ def commands(artifact: Artifact, scale: Scale) -> Iterator[str]:
         yield f"dpfl run{plugins} {many}"
     if search := artifact.searched(scale):
         low, high = SEARCH_SEEDS
-        best, last = "the best cell of each grid", artifact.size(scale).seeds - 1
+        best, mine = "the best cell of each grid", artifact.size(scale).which
         if search.keep > 1:
             these = "all" if search.finalists else "the best"
             best = (
@@ -143,8 +143,8 @@ def commands(artifact: Artifact, scale: Scale) -> Iterator[str]:
         small = f"what makes runs with seed={low} small ({search.note})"
         check = f"; as a check {len(search.whole)} grids as a whole with seed={high}"
         yield (
-            f"# Then, without {small}: {best} with seeds 0 to {last}, as what is in no grid and "
-            f"what claims ask for{check if search.whole else ''}."
+            f"# Then, without {small}: {best} with seeds {mine[0]} to {mine[-1]}, as "
+            f"what is in no grid and what claims ask for{check if search.whole else ''}."
         )
 
 

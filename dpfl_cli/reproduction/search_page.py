@@ -36,7 +36,7 @@ def search_section(artifact: Artifact, scale: Scale, text: str) -> str:
         title_of=artifact.title_of,
         search=artifact.searched(scale),
         seeds=SEARCH_SEEDS,
-        last=artifact.size(scale).seeds - 1,
+        own=artifact.size(scale).which,
         sizes=frame["stage"].value_counts(),
         rules=rules,
         median=median,

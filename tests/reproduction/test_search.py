@@ -256,7 +256,7 @@ def test_one_that_is_kept_has_won_at_reduced_size_and_at_its_scales_alone() -> N
     assert [len(stage) for stage in found.stages] == [6, 0]
     last = {(*cell.run.labels.values(),) for cell in found.cells}
     assert last == {("fedexp", 0.3), ("fedavg", 0.3), ("fedavg", 0.1)}
-    assert {cell.seed for cell in found.cells} == set(range(artifact.size("quick").seeds))
+    assert {cell.seed for cell in found.cells} == set(artifact.size("quick").which)
     rows = rows_of_runs(artifact, found.cells, measured_by_hand(found.cells), found.rows)
     assert rows.value("best.clip", method="fedavg") == 0.3
     page = search_section(artifact, "quick", found.table)

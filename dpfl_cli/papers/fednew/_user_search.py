@@ -64,7 +64,8 @@ def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
         yield from grid(eta=steps, gamma=gammas, feature_clip=1.0, clip=clips)
     elif method in SCAFFOLD:
         long = 2.0 if differ else 1.0
-        more = [(1, 0.5), *((5, times * long) for times in (2, 8, 32))] if wider else []
+        longer = (2, 8, 32) if differ else (2, 8, 32, 128, 512, 2048, 8192)
+        more = [(1, 0.5), *((5, times * long) for times in longer)] if wider else []
         local = [(1, 1.0), (5, long), *more]
         for clip, (steps, length) in product(clips, local):
             yield {"steps": steps, "length": length, "clip": clip}

@@ -219,7 +219,10 @@ SAME_SEEDS = (
 )
 OTHERS_CHOOSE = "the local steps of every seed chosen by the others"  # a reading
 BY_SEED = "a claim of shape, judged seed by seed, all of at least five"
-OF_SHAPE = f"{BY_SEED}: the three seeds that were declared for these networks cannot decide it"
+TWO_MORE = (
+    "with five seeds, 0 to 4: 3 and 4 were declared, before they were run, after a page whose "
+    "three could decide no claim of shape"
+)
 NOTES = (
     "Noise by Lemma 1, sigma^2 = v C^2 R ln(1/delta) / epsilon^2 for R communications, with "
     "v = 8/m^2 fixed beforehand for clients of m records (m = 10,000; 6,129; 28,750; 151, the mean "
@@ -256,6 +259,6 @@ MESSIDOR = (
     "logits of different images differ at the start by 0.00005 or 0.002, and with torchvision's "
     "nothing was learned in 100 iterations. Noise of R communications at nominal epsilon 3.3 and "
     "C = 10 adds up to a standard deviation of 0.056 R on every parameter of the average, while "
-    "He's weights have 0.042 in a layer with 128 inputs. Of the seeds 0 to 2 of figures 2, 5 and "
+    "He's weights have 0.042 in a layer with 128 inputs. Of the seeds 0 to 4 of figures 2, 5 and "
     "10 there, seed 1 learns nothing; figure 9 has five others, which all learn.",
 )

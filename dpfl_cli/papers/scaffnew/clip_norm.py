@@ -9,13 +9,13 @@ import pandas as pd
 
 from dpfl_cli.papers.scaffnew import WORDS
 from dpfl_cli.papers.scaffnew._tasks import (
+    BY_SEED,
     CLIP_NORMS,
     HOSPITALS,
     IMAGES_AND_TEXT,
     MESSIDOR,
     METHODS,
     NOTES,
-    OF_SHAPE,
     OTHERS_CHOOSE,
     QUICK,
     SAME_SEEDS,
@@ -121,7 +121,7 @@ def _grows(task: str) -> Iterator[Claim]:
             method=METHODS,
         ),
         "holds",
-        note=OF_SHAPE,
+        note=BY_SEED,
     )
     yield Claim(
         f"c6_error_{task}",
@@ -158,7 +158,7 @@ def _line(method: str, better: str, worse: str, words: str) -> Claim:
         judge,
         "holds",
         note="three points and two coefficients: one degree of freedom; where a group's means are "
-        f"equal at all C, R^2 is 0 / 0, and neither fits better; {OF_SHAPE}",
+        f"equal at all C, R^2 is 0 / 0, and neither fits better; {BY_SEED}",
     )
 
 

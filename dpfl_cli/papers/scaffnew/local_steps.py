@@ -1,7 +1,6 @@
 """Figures 2, 4 and 6 to 9: test error against local steps (section 3.1, Observations 1 and 3)."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -17,11 +16,11 @@ from dpfl_cli.papers.scaffnew._tasks import (
     NONE,
     NOTES,
     OF_NETWORKS,
-    OF_SHAPE,
     OTHERS_CHOOSE,
     QUICK,
     SAME_SEEDS,
     TASKS,
+    TWO_MORE,
     WRONG_IF_CONSTANT,
     in_words,
     lowest_by_others,
@@ -74,19 +73,13 @@ def over_steps(
     tasks: Iterable[str],
     targets: Sequence[float | str],
     clip_norms: Sequence[float],
-    seeds: Sequence[int] = (),
 ) -> Runs:
-    """Without noise nothing is clipped: one run for all clip norms.
-
-    Args:
-      seeds: at scale=paper, where they are not those of the artifact's size.
-    """
+    """Without noise nothing is clipped: one run for all clip norms."""
     for task in tasks:
         steps = tried(scale, task)
         mine = [one for one in CLIP_NORMS[task] if one in clip_norms]
         for labels in grid(task=task, method=METHODS, eps=targets, C=mine, tau=steps):
-            own = seeds if scale == "paper" else ()
-            yield replace(on_task(scale, labels, steps[-1]), seeds=own)
+            yield on_task(scale, labels, steps[-1])
 
 
 # --- claims --------------------------------------------------------------------------------------
@@ -126,12 +119,8 @@ def _falls(rows: Rows, cell: Where) -> bool:
 OF_FIGURE_2 = (10.0,)
 
 
-def _claims(task: str, clip_norms: Sequence[float], suffix: str, of_shape: str) -> list[Claim]:
-    """What Observations 1 and 3 say of a data set at these clip norms.
-
-    Args:
-      of_shape: how claims of shape are judged.
-    """
+def _claims(task: str, clip_norms: Sequence[float], suffix: str) -> list[Claim]:
+    """What Observations 1 and 3 say of a data set at these clip norms."""
     where = f"at C = {clip_norms[0]:g}" if len(clip_norms) == 1 else "at every C"
     where = f"on {WORDS[task]} {where}"
     both: dict[str, Any] = {"task": task, "method": METHODS, "C": clip_norms}
@@ -179,7 +168,7 @@ def _claims(task: str, clip_norms: Sequence[float], suffix: str, of_shape: str) 
             third,
             shape("best local steps do not rise with epsilon", _falls, **both),
             "holds",
-            note=of_shape,
+            note=BY_SEED,
         ),
         Claim(
             f"c4{suffix}",
@@ -227,9 +216,9 @@ def against_steps(panel: str) -> Figure:
 
 
 def sizes(
-    quick: float, paper: float, count: int = 3, which: str = "with three seeds"
+    quick: float, paper: float, seeds: int | range = 5, which: str = TWO_MORE
 ) -> dict[Scale, Size]:
-    """Minutes at quick and paper; how many seeds there, and which."""
+    """Minutes at quick and paper; the seeds there, and why these."""
     return sized(
         Size(
             1,
@@ -238,7 +227,7 @@ def sizes(
             "Messidor stand-ins) of batches of 8, 8, 8, 1 and 4",
         ),
         Size(
-            count,
+            seeds,
             paper,
             "reduced, for the paper's own size takes weeks (its settings are the presets "
             "scaffnew/cifar10, femnist, reddit, ixi and messidor). CIFAR-10: a small network on "
@@ -256,16 +245,14 @@ def _figure(
     minutes: tuple[float, float],
     tasks: Sequence[str],
     clip_norm: float | None = None,
-    seeds: Sequence[int] = (),
+    own: tuple[Any, ...] = (),
     ours: Sequence[Claim] = (),
 ) -> Artifact:
     """Of several data sets at one clip norm, or of one at all of its.
 
     Args:
-      seeds: at scale=paper, where they are not those of fig5, whose runs it shares.
+      own: seeds that are not those of fig5, whose runs it has else, and why.
     """
-    own = (len(seeds), FRESHLY) if seeds else ()
-    of_shape = BY_SEED if seeds else OF_SHAPE
     clip_norms = CLIP_NORMS[tasks[0]] if clip_norm is None else (clip_norm,)
     return Artifact(
         id=f"fig{number}",
@@ -274,8 +261,8 @@ def _figure(
         "really spent by it stands beside and says nothing about privacy.",
         source=f"Figure {number}; v is ours",
         sizes=sizes(*minutes, *own),
-        runs=lambda scale: over_steps(scale, tasks, TARGETS[scale], clip_norms, seeds),
-        runs_of="" if seeds else "scaffnew/fig5",
+        runs=lambda scale: over_steps(scale, tasks, TARGETS[scale], clip_norms),
+        runs_of="" if own else "scaffnew/fig5",
         measures={
             "error": ERROR,
             "clipped": Metric(
@@ -303,7 +290,7 @@ def _figure(
         claims=[
             one
             for task in tasks
-            for one in _claims(task, clip_norms, f"_{task}" if clip_norm else "", of_shape)
+            for one in _claims(task, clip_norms, f"_{task}" if clip_norm else "")
         ]
         + [*ours],
         notes=[*NOTES, *QUICK, *(MESSIDOR if "messidor" in tasks else ())],
@@ -351,7 +338,6 @@ fig8 = _figure(
 )
 
 
-FRESH = range(100, 105)
 FRESHLY = (
     "with five seeds (100 to 104), declared after a page with the seeds 0 to 2, which have no part "
     "in this one: of three seeds one learned nothing"
@@ -363,7 +349,7 @@ fig9 = _figure(
     "The share of the larger class is what a network gets that has learned nothing.",
     (0.6, 20),
     ["messidor"],
-    seeds=FRESH,
+    own=(range(100, 105), FRESHLY),
     ours=[
         Claim(
             "learns",
@@ -371,14 +357,14 @@ fig9 = _figure(
             "answers the larger class, which is wrong on 45 % of the test images",
             "ours",
             every(below, "error", method=METHODS, **AT_BEST, right=WRONG_IF_CONSTANT["messidor"]),
-            note="of the seeds 0 to 2, which figures 2, 5 and 10 have at scale=paper, seed 1 "
+            note="of the seeds 0 to 4, which figures 2, 5 and 10 have at scale=paper, seed 1 "
             "learns nothing: it starts with a train loss of 8.1 where a constant answer has 0.69, "
             "and within 50 iterations at a learning rate of 0.3 all images get one answer. Of 16 "
             "others (200 to 215), DP-FedAvg with 25 local steps and no noise, all learn: the "
             "errors are 0 to 7.7 %, 2.3 % in the mean. With 0.1 or 0.2 one of the first eight of "
             "them does not, and a network of twice the width does with an error of 1.7 %, but at "
-            "nominal epsilon 3.3 and C = 10 (100 local steps) errs 7.4 % where this one has 3.7 "
-            "%, DP-ScaffNew 34.0 and 11.0 %; " + SAME_SEEDS,
+            "nominal epsilon 3.3 and C = 10 (100 local steps) errs 7.4 % where this one has 3.7 %, "
+            "DP-ScaffNew 34.0 and 11.0 %; " + SAME_SEEDS,
         )
     ],
 )
