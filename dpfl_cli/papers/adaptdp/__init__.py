@@ -103,10 +103,10 @@ CLIPPED = (
     "clip norm the two methods are one but for their noise."
 )
 NOT_SAID = (
-    "Ours, for the paper does not say: T1 has 100 dimensions (which its losses of DP-FedAvg imply), "
-    "its records, solution and start are drawn from N(0, I); the radius has batches of 100 records, "
-    "as the gradients; T2's numbers are standardised and its words one-hot; pixels are in [0, 1]; "
-    "the frozen layer is one draw for all seeds."
+    "Ours, for the paper does not say: T1 has 100 dimensions (which its losses of DP-FedAvg "
+    "imply), its records, solution and start are drawn from N(0, I); the radius has batches of 100 "
+    "records, as the gradients; T2's numbers are standardised and its words one-hot; pixels are in "
+    "[0, 1]; the frozen layer is one draw for all seeds."
 )
 PRODUCTS = (
     "the paper's choices take steps of different length: what they differ in is the product of "
