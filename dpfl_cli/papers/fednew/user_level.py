@@ -283,8 +283,8 @@ def beside_fedfc(
                 f"{second} is more accurate than DP-FedFC after 70 rounds, at every epsilon",
                 place,
                 ahead(method, "FFC"),
-                note="the paper says overall the most accurate, not at every epsilon; depends on the "
-                "duals (fedfc_no_duals) and on the grids, whose ends both methods choose",
+                note="the paper says overall the most accurate, not at every epsilon; depends on "
+                "the duals (fedfc_no_duals) and on the grids, whose ends both methods choose",
                 readings={
                     "without duals": {"who": without},
                     "to within two and a half points": {"by": -2.5},
