@@ -258,7 +258,7 @@ fig4 = Artifact(
             "In all, best point of each grid",
             PLACE,
             "measure",
-            ["accuracy", "ratio", "total", "operations", "floats", "best.point"],
+            ["accuracy", "total", "operations", "floats", "best.point"],
             where=BEST,
             notes="operations are those of torch's products, counted in two rounds beforehand; – "
             "where a method computes in compiled kernels alone, whose operations are not counted",
