@@ -54,6 +54,7 @@ NEAR = [
             clients=LARGE,
         ),
         "holds",
+        note="the paper says extremely large; 10 times is ours",
     ),
     Claim(
         "c2_close",
