@@ -232,8 +232,8 @@ def same_level(
 @claim(
     "Table 1",
     "holds",
-    note="so 0.093 is a misprint: more privacy at level 2 than at level 3; the paper's other "
-    "tables use 0.0093",
+    note="so 0.093 seems a misprint: it would be more noise at level 2 than at level 3. Read here "
+    "as 0.0093; its formulas give 0.0071",
 )
 def misprint(rows: Rows) -> Comparisons:
     """the printed sigma_p of T3's level 2 is larger than that of level 3"""
@@ -295,7 +295,7 @@ table1 = Artifact(
             where={"source": "calibrated"},
             notes="A quarter of epsilon to either stream at the order 1 + ceil(2 ln(1/delta) / "
             "epsilon), the other half to the conversion; batches of 100 records in both "
-            "streams (with all records in the radius's the second column would be 4 to 340 "
+            "streams (with all records in the radius's the second column would be 4 to 219 "
             "times smaller).",
         ),
         Table(

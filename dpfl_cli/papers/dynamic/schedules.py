@@ -168,7 +168,7 @@ ablation_schedule = Artifact(
         "The figure ends at 1000: the schedule for mu = 2 leaves it (the table has its values).",
         f"{OURS}; ijcnn1 sorted by label, and a start drawn from N(0, I).",
         "Lemma 4.4, on which the bound rests, was simulated on quadratic problems, smooth and with "
-        "an l1 term: it holds at every point of a run, with a noise term of at least 2.5 times "
-        "what a smooth problem needs (tests/papers/test_theorems.py).",
+        "an l1 term: it holds at every point of a run (tests/papers/test_theorems.py). Its noise "
+        "term is at least 2.5 times what the noise of a round adds on a smooth problem.",
     ],
 )

@@ -99,5 +99,9 @@ table3 = Artifact(
     titles={"setting": "network"},
     tables=[Table(rows=["setting", "layer", "output"], cells="parameters")],
     figures=[Figure("bars", "layer", "parameters", panels="setting", numbers=True)],
-    notes=[NETWORK],
+    notes=[
+        NETWORK,
+        "The paper prints layers and no numbers of parameters: its column has what follows from "
+        "its layers, with biases.",
+    ],
 )

@@ -283,8 +283,8 @@ def beside_fedfc(
                 f"{second} is more accurate than DP-FedFC after 70 rounds, at every epsilon",
                 place,
                 ahead(method, "FFC"),
-                note="depends on the duals (fedfc_no_duals) and on the grids, whose ends both "
-                "methods choose",
+                note="the paper says overall the most accurate, not at every epsilon; depends on "
+                "the duals (fedfc_no_duals) and on the grids, whose ends both methods choose",
                 readings={
                     "without duals": {"who": without},
                     "to within two and a half points": {"by": -2.5},
@@ -295,6 +295,8 @@ def beside_fedfc(
                 f"from epsilon 1 on {second} is ahead of DP-FedFC in rounds 5 to 20",
                 place,
                 early(method, "FFC"),
+                note="the text has it of the first-order methods (section 6.2), not of DP-FedFC; "
+                "the curves of this figure are lost",
                 readings={
                     "without duals": {"who": without},
                     "at round 5 alone": {"rounds": (5,)},

@@ -207,8 +207,8 @@ CLAIMS = (
         FIGURE,
         _predicted(0.8, 1.2, "deterministic"),
         "fails",
-        note="the bound takes the rate 1 - mu/L, the slowest of the problem; most of the error "
-        "falls faster",
+        note="20 % is ours; the bound takes the rate 1 - mu/L, the slowest of the problem; most of "
+        "the error falls faster",
         readings={
             "within 50 %": _predicted(0.5, 1.5, "deterministic"),
             "within 20 %, where coins decide when to communicate": {"coins": COINS[1:]},
