@@ -177,7 +177,7 @@ def _equal(task: str, text: str) -> Claim:
     return Claim(
         f"equal_{task}",
         text,
-        "section 5.2, Table 3",
+        "section 5.2; appendix E.1, Table 3",
         at_equal(**_pairs(task)),
         note="equal pairs; the choices of Table 2 differ in their product. The paper says lower of "
         f"its choices, not of every pair: its own Table 3 has it in {LOWER[task]}",

@@ -94,7 +94,7 @@ NEAR = [
 ]
 
 
-@claim("appendix D, Lemma D.4", "holds")
+@claim("appendix D, Lemma D.3", "holds")
 def c2_bias(rows: Rows) -> Comparisons:
     """with PrivUnit DP-FedEXP's step is below the target on average over 1000, 3000 and 10000
     clients (its norm estimate is biased downwards)"""
