@@ -9,6 +9,7 @@ from keyword import iskeyword
 from pathlib import Path
 from string import Template
 
+from dpfl_cli.cli.files import write_output
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.options import component_names
 
@@ -44,7 +45,8 @@ def execute(args: argparse.Namespace) -> int:
         if path.exists():
             raise ConfigError(f"new: {path}: is there already; choose another name")
     for path, template in paths.items():
-        path.write_text(Template((TEMPLATES / template).read_text()).substitute(names))
+        text = Template((TEMPLATES / template).read_text()).substitute(names)
+        write_output(path, text.encode())
         print(path)
     print(f"try it: {TRY[args.kind].format(**names)}")
     print(f"test it: python -m pytest test_{name}.py")

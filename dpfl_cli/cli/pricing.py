@@ -45,4 +45,5 @@ def release_line(entry: "LedgerEntry") -> str:
     shown = f"array of {len(value)}" if isinstance(value, tuple | list) else str(value)
     often = f"{entry.count} x {entry.kind} per {entry.scope}"
     what = f"release {entry.name}: {often}, parameter {shown}"
-    return f"{what}, sensitivity {entry.sensitivity}"
+    # of a run that is planned only, a sensitivity can be unknown as yet
+    return what if entry.sensitivity is None else f"{what}, sensitivity {entry.sensitivity}"

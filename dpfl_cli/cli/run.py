@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 QUIET, DRY = "DPFL_QUIET", "DPFL_DRY_RUN"  # switches that reach launchers through Hydra
 # Hydra's arguments, its --help too, which shows the options of every group
-OF_HYDRA = [one for one in get_args_parser()._actions if one.dest != "experimental_rerun"]
+NOT_OURS = ("experimental_rerun", "config_path", "shell_completion")  # `dpfl completion` has ours
+OF_HYDRA = [one for one in get_args_parser()._actions if one.dest not in NOT_OURS]
 # What was run in this call: neither Hydra's launchers nor its main function hand it on.
 executed: list["Outcome"] = []
 searched: list[str] = []  # and what a sweeper that searches says of it
@@ -55,8 +56,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.quiet:
         os.environ[QUIET] = "1"
     os.environ[DRY] = "1" if args.dry_run else ""
-    for folder in filter(None, (args.config_dir, args.config_path)):
-        check_configs_below(Path(folder))
+    if args.config_dir:
+        check_configs_below(Path(args.config_dir))
     if (args.package or args.resolve) and not args.cfg:
         raise ConfigError("run: --package and --resolve are for what --cfg shows; add --cfg job")
     given = {one.dest: getattr(args, one.dest, None) for one in OF_HYDRA}
@@ -161,7 +162,7 @@ def execute_configs(
     from dpfl_cli.simulation.workers import execute_on_workers
 
     for config in configs:
-        runtime = config["runtime"]
+        runtime = config.get("runtime")
         if isinstance(runtime, dict) and runtime.get("keep_model") is None:
             runtime["keep_model"] = len(configs) == 1
     plans = make_plans(configs)

@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             nargs="*",
             metavar="RUN",
             help="ids, beginnings of ids, folders, or an artifact's manifest.json for all of its "
-            "runs; none means all",
+            f"runs{'' if name == 'prune' else '; none means all'}",
         )
         action.add_argument(
             "--where",

@@ -222,8 +222,9 @@ def explained(error: Exception) -> DpflError:
             if group in GROUPS:
                 hint += " (one of your own needs --plugin FILE)"
             return ConfigError(f"{group}={option}: {hint}")
+        shows = "dpfl run --help" if group.startswith("experiment") else "dpfl list"
         return ConfigError(
-            f"{error.missing_cfg_file}: no such config; `dpfl list` shows what there is"
+            f"{error.missing_cfg_file}: no such config; `{shows}` shows what there is"
         )
     if isinstance(error, OverrideParseException):
         words = str(error.override)
@@ -248,4 +249,10 @@ def explained(error: Exception) -> DpflError:
         word = re.search(r"argument '([^']*)'", message)
         found = word[1] if word else first.split(" requires")[0]
         return ConfigError(f"{found}: several values make a grid; add -m")
+    if added := re.search(r"To append to your default list use \+(\S+)", message):
+        return ConfigError(f"{added[1]}: no option is chosen there yet; write +{added[1]}")
+    if "does not support sweep type" in message:
+        return ConfigError(
+            "-m: interval() is for a search; add hydra/sweeper=optuna, or list values, as 1,2,3"
+        )
     return ConfigError(f"{first}; `dpfl run --cfg job` shows the config")

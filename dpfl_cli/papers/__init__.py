@@ -4,6 +4,7 @@ artifacts that share runs.
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -31,7 +32,7 @@ def own(path: Path) -> list[Artifact]:
     """The artifacts of a file of one's own.
 
     Raises:
-      ConfigError: the file cannot be read, fails, or declares none.
+      ConfigError: the file cannot be read, fails, declares none, or one whose id names no folder.
     """
     module = import_own(str(path), "")
     found = [one for one in declared(module) if one.paper is None]
@@ -39,6 +40,9 @@ def own(path: Path) -> list[Artifact]:
         raise ConfigError(
             f"{path}: declares no Artifact with paper=None; docs/reproduce.md shows one"
         )
+    for one in found:
+        if not re.fullmatch(r"[\w-]+", one.id):
+            raise ConfigError(f"{path}: id={one.id!r}: name a folder: letters, digits, _ and -")
     return found
 
 

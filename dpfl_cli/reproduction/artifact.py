@@ -275,7 +275,12 @@ class Artifact:
             raise ConfigError(
                 f"artifact {self.name}: no scale {scale}; it has {', '.join(self.sizes)}"
             )
-        return self.sizes[scale]
+        size = self.sizes[scale]
+        if not isinstance(size, Size):
+            raise ConfigError(
+                f"artifact {self.name}: sizes: {size!r} is no size; write Size(seeds, minutes)"
+            )
+        return size
 
     def full(self, scale: Scale) -> bool:
         """Whether a scale is the paper's size."""

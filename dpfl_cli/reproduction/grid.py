@@ -1,6 +1,6 @@
 """From an artifact to the runs that it asks for: labels, seed and plan of each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -52,17 +52,25 @@ class Cell:
 
 
 def requests(artifact: Artifact, scale: Scale) -> list[Cell]:
-    """The runs that an artifact asks for at a scale, in its order, each with every seed, not
-    planned yet; the cells of a `Search` at reduced size with its first seed.
+    """The runs that an artifact asks for at a scale, in its order and once, each with every seed,
+    not planned yet; the cells of a `Search` at reduced size with its first seed.
 
     Raises:
-      ConfigError: no runs at all, a label with a reserved name, or two runs with the same labels.
+      ConfigError: no runs at all, a label with a reserved name or a value that is a list, or two
+        runs with the same labels.
     """
-    runs = list(artifact.runs(scale))
-    if not runs:
-        raise ConfigError(f"artifact {artifact.name}: no runs at scale={scale}")
     seen: dict[tuple[Any, ...], Run] = {}
-    for run in runs:
+    for run in artifact.runs(scale) or ():
+        if not isinstance(run, Run):
+            raise ConfigError(
+                f"artifact {artifact.name}: runs: {run!r} is no run; yield Run(labels, overrides)"
+            )
+        lists = [name for name, one in run.labels.items() if not isinstance(one, Hashable)]
+        if lists:
+            raise ConfigError(
+                f"artifact {artifact.name}: label {lists[0]}={run.labels[lists[0]]!r}: "
+                "write a number or a text"
+            )
         taken = sorted(RESERVED & set(run.labels))
         if taken:
             raise ConfigError(
@@ -75,6 +83,7 @@ def requests(artifact: Artifact, scale: Scale) -> list[Cell]:
                 f"artifact {artifact.name}: two different runs ({_words(run)}); "
                 "tell them apart by a label"
             )
+    runs = list(seen.values())
     search = artifact.searched(scale)
     inside = _in_grids(artifact.best, search.where, runs) if search else [False] * len(runs)
     found: list[Cell] = []
@@ -85,6 +94,10 @@ def requests(artifact: Artifact, scale: Scale) -> list[Cell]:
             found.append(Cell(cheap, SEARCH_SEEDS[0], artifact.name))
         else:
             found += [Cell(run, seed, artifact.name) for seed in artifact.seeds(scale, run)]
+    if not found:
+        raise ConfigError(
+            f"artifact {artifact.name}: no runs at scale={scale}; yield some, with seeds"
+        )
     return found
 
 

@@ -113,7 +113,10 @@ def judge(
     def compared(claim: Claim, judge: Judge, under: str = "") -> list[Comparison] | str:
         """The comparisons, or why there are none."""
         try:
-            return list(judge(rows)) or f"{NOT_RUN}: it has nothing to compare"
+            found = list(judge(rows))
+            if others := [one for one in found if not isinstance(one, Comparison)]:
+                raise ConfigError(f"{others[0]!r} is no comparison; yield above(…) or exact(…)")
+            return found or f"{NOT_RUN}: it has nothing to compare"
         except Missing as missing:
             return str(missing)
         except Exception as error:  # a claim is code of a paper's module, or of a user's

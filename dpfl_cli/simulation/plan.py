@@ -103,6 +103,11 @@ def _planned(config: Mapping[str, Any]) -> Plan:
     scalars = {k: config[k] for k in RootSettings.model_fields if k in config}
     root = parse_settings(RootSettings, scalars, "")
     parse_settings(Settings, config.get("scale") or {}, "scale")  # it sets other keys, none here
+    if lacking := [name for name in SECTIONS if name not in config]:
+        raise ConfigError(
+            f"{lacking[0]}: missing; a config of your own begins with dpfl's: "
+            "defaults: [config, _self_]"
+        )
     sections = {n: parse_settings(kind, config.get(n), n) for n, kind in SECTIONS.items()}
     chosen: dict[str, Any] = {group: _chosen(group, config.get(group)) for group in CHOSEN}
     dp, units = sections["dp"], chosen["algorithm"].target.units

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,16 @@ def test_wrong_names_are_one_line(
 ) -> None:
     assert main(["new", *words]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(path: Path) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dpfl_cli.data.files._sync", full)
+    assert main(["new", "artifact", "my_table"]) == 2
+    assert "my_table.py: cannot be written" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*my_table*"))

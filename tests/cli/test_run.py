@@ -171,7 +171,7 @@ def test_no_job_begins_after_one_was_interrupted(
         (["run", "--plugin", "no_such_file.py"], "cannot be read"),
         (["run", "algorithm=fedavg.yaml"], "not an option"),
         (["run", "~participation"], "not an option"),
-        (["run", "~evaluation"], "evaluation=None"),
+        (["run", "~evaluation"], "evaluation: missing"),
         (["run", "+scale.name=quick"], "scale.name: unknown option"),
         (["run", "hydra.run={dir:x}"], "results go to one tree"),
         (["run", "-m", "hydra.sweeper.max_batch_size=0"], "whole number of at least 1"),
@@ -196,6 +196,11 @@ def test_no_job_begins_after_one_was_interrupted(
         (["reproduce", "--list", "fedexp"], "fedexp: --list and --check-published are of all"),
         (["calculate", "--plugin", "mine.py"], "required: METHOD"),
         (["run", "--experimental-rerun", "x"], "--experimental-rerun: no such option"),
+        (["run", "--shell-completion"], "--shell-completion: no such option"),
+        (["run", "--config-path", "x"], "--config-path: no such option"),
+        (["run", "experiment=fedexp/mnist"], "write +experiment=fedexp/mnist"),
+        (["run", "+experiment=fedexp/mnst"], "`dpfl run --help` shows what there is"),
+        (["run", "-m", "seed=interval(0,1)"], "add hydra/sweeper=optuna"),
         (["new", "model", "test_mine"], "test_ is for tests"),
     ],
 )
@@ -348,6 +353,12 @@ def test_places_that_are_not_there_are_one_line(
     [
         ("own.py", "raise SystemExit", ["reproduce", "own.py"], "SystemExit"),
         (
+            "own.yaml",
+            "rounds: 4\nseed: 5",
+            ["run", "--config-dir", ".", "--config-name", "own"],
+            "defaults: [config, _self_]",
+        ),
+        (
             "algorithm/own.yaml",
             "name: &a\n  b: *a",
             ["run", "--config-dir", ".", "algorithm=own"],
@@ -385,6 +396,7 @@ def test_calibrating_says_where_the_largest_epsilon_ends_the_run(
     code, out, _ = dpfl(capsys, "calibrate", *words)
     assert code == 0
     assert re.search(r"the run ends before round \d+ of 20, .* above dp.max_epsilon=1;", out)
+    assert "None" not in out
 
 
 def test_flags_may_stand_anywhere(capsys: pytest.CaptureFixture[str]) -> None:

@@ -452,6 +452,44 @@ def test_labels_tell_runs_apart() -> None:
         requests(changed(runs=twice), "smoke")
 
 
+def test_a_run_that_is_asked_for_twice_is_one() -> None:
+    asked = [Run({"method": "x"}, []), Run({"method": "x"}, [])]
+    assert requests(changed(runs=lambda scale: asked), "smoke") == requests(
+        changed(runs=lambda scale: asked[:1]), "smoke"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"runs": lambda scale: None}, "no runs at scale=smoke"),
+        ({"runs": lambda scale: [3]}, "3 is no run"),
+        ({"runs": lambda scale: [Run({"x": [1]}, [])]}, "write a number or a text"),
+        ({"sizes": {"smoke": Size(seeds=0, minutes=1)}}, "no runs at scale=smoke"),
+        ({"sizes": {"smoke": 3}}, "3 is no size"),
+    ],
+)
+def test_what_is_no_run_or_size_is_said(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        requests(changed(**changes), "smoke")
+
+
+def test_what_a_claim_yields_is_a_comparison() -> None:
+    wrong = Claim("wrong", "It is true", "ours", lambda rows: iter([True]))
+    with pytest.raises(ConfigError, match="claim wrong: True is no comparison; yield above"):
+        judge(changed(claims=[wrong]), "quick", Rows(pd.DataFrame(), [], {}, {}))
+
+
+def test_an_id_of_ones_own_is_the_name_of_a_folder(tmp_path: Path) -> None:
+    path = tmp_path / "own_id.py"
+    path.write_text(
+        "from dpfl_cli.reproduction.api import *\n"
+        "own = Artifact(id='a/b', title='', shows='', sizes={}, runs=lambda _: [], measures={})"
+    )
+    with pytest.raises(ConfigError, match="id='a/b': name a folder"):
+        papers.own(path)
+
+
 @pytest.mark.parametrize("name", ["value", "seeds", "paper_std", "epsilon"])
 def test_a_label_that_is_a_column_of_the_table_is_refused(name: str) -> None:
     runs = [Run({name: 1}, [])]
