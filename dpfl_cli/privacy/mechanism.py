@@ -325,7 +325,7 @@ class Mechanism(ABC):
                 "in a round that is over: it would repeat its noise; declare it with per_round"
             )
         if self.trust != "none":
-            self._provenance.check(spec, values, rounds, number, self._site.setups)
+            self._provenance.check(spec, values, rounds, number, charged, self._site.setups)
         sensitivity = values.sensitivity(self._site.setup.relation)
         address = rounds * spec.per_round + np.minimum(number, spec.per_round - 1)
         call = Call(spec, values, log.noise(rounds), address, sensitivity)

@@ -233,7 +233,7 @@ def test_several_releases_of_a_group_in_a_round_are_told_apart() -> None:
 
     def released(spec: ReleaseSpec, values: Any, number: int) -> None:
         setups: Any = [SimpleNamespace(sampling=None)]
-        provenance.check(spec, values, rounds, np.array([number]), setups)
+        provenance.check(spec, values, rounds, np.array([number]), np.array([True]), setups)
 
     for number in (0, 1):
         released(specs[0], vectors[number], number)
@@ -241,6 +241,30 @@ def test_several_releases_of_a_group_in_a_round_are_told_apart() -> None:
         released(specs[1], squared_norms(vectors[2]), 0)
     for number in (0, 1):
         released(specs[1], squared_norms(vectors[number]), number)
+
+
+@pytest.mark.parametrize("first", ["vectors", "norms"])
+def test_releases_of_a_group_are_compared_run_by_run(first: str) -> None:
+    """Two vectors, each for one of two runs, and norms of one of them for both; or the reverse."""
+    rounds, one, provenance = np.array([1, 1]), torch.ones(2).double(), Provenance()
+    vector = ReleaseSpec("update", group="g")
+    norm = ReleaseSpec("norm", "scalar", group="g", quantity="squared_norms")
+    known, other = (clip(client_values(torch.ones(2, 3, 5).double()), one) for _ in range(2))
+
+    def released(spec: ReleaseSpec, values: Any, number: list[int], charged: list[bool]) -> None:
+        setups: Any = [SimpleNamespace(sampling=None)]
+        values = values if spec is vector else squared_norms(values)
+        provenance.check(spec, values, rounds, np.array(number), np.array(charged), setups)
+
+    apart, both = (vector, norm) if first == "vectors" else (norm, vector)
+    released(apart, known, [0, 0], [True, False])
+    released(apart, other, [1, 0], [False, True])
+    with pytest.raises(PrivacyError, match="of the contributions of its group"):
+        released(both, known, [0, 0], [True, True])
+    released(both, known, [0, 0], [True, False])
+    with pytest.raises(PrivacyError, match="of the contributions of its group"):
+        released(both, known, [1, 0], [False, True])
+    released(both, other, [1, 0], [False, True])
 
 
 @pytest.mark.parametrize(
