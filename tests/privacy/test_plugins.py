@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dpfl_cli as dpfl
 from dpfl_cli.algorithms.api import Round, State, bounded_local_update, clip
+from dpfl_cli.algorithms.fedavg import FedAvg
 from dpfl_cli.algorithms.fedexp import FedExp
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, PrivacyError
@@ -207,6 +208,15 @@ def test_nor_by_a_name_that_collides_with_it() -> None:
     with pytest.raises(PrivacyError, match="has the key of a mechanism's noise"):
         streams.normal("plumless", np.array([1]), 3, 2)
     streams.normal("plumes", np.array([1]), 3, 2)
+
+
+def test_no_two_releases_have_one_noise(monkeypatch: Any) -> None:
+    """crc32("noise/plumless") == crc32("noise/buckeroo")."""
+    specs = [ReleaseSpec("plumless"), ReleaseSpec("buckeroo")]
+    monkeypatch.setattr(FedAvg, "releases", staticmethod(lambda settings, run: specs))
+    plan = make_plan(compose_config([*SMALL, "algorithm=fedavg"]))
+    with pytest.raises(PrivacyError, match="would have the same noise"):
+        Stack([Member(plan)])
 
 
 # Joint pricing is for releases of the same contributions.
