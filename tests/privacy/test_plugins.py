@@ -457,6 +457,7 @@ def test_batches_of_names_that_collide_are_no_fresh_ones() -> None:
 PLUGIN = """
 import os
 from dpfl_cli.algorithms.api import *
+from dpfl_cli.algorithms.fedavg import FedAvg, FedAvgSettings
 from dpfl_cli.algorithms.scaffold import Scaffold, ScaffoldSettings
 from dpfl_cli.config.component import component
 from dpfl_cli.privacy.gaussian import CentralGaussian, GaussianSettings
@@ -497,6 +498,10 @@ class Reading(Echoing):
         np.load(os.environ["OPENED"])
 
 algorithm("reading", revision=1, paper="p", unit="client", trusts=TRUSTS, proved=TRUSTS)(Reading)
+
+@component("algorithm", "relative", revision=1, settings=FedAvgSettings)
+class Relative(FedAvg):
+    "Another method, of which nobody says that it is proved."
 
 @component("mechanism", "mine", revision=1, settings=GaussianSettings)
 class Mine(CentralGaussian):
@@ -580,6 +585,15 @@ SMALL = ["dataset.clients=4", "dataset.dimension=3", "rounds=1", "dp=cdp"]
         (
             [
                 "algorithm=heir",
+                "algorithm.local_steps=1",
+                "algorithm.local_lr=0.1",
+                "algorithm.clip_norm=1.0",
+            ],
+            "its file gives no proof",
+        ),
+        (
+            [
+                "algorithm=relative",
                 "algorithm.local_steps=1",
                 "algorithm.local_lr=0.1",
                 "algorithm.clip_norm=1.0",
