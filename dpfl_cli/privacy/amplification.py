@@ -48,10 +48,13 @@ def of_rounds(entries: Sequence[LedgerEntry]) -> LedgerEntry:
                 "participation=full"
             )
         assert entry.rounds is not None
-        for number, z in zip(entry.rounds, entry.parameters().tolist(), strict=True):
-            total[number] = total.get(number, 0.0) + z**-2.0
+        with np.errstate(over="ignore"):  # as good as no noise, of which the sum is infinite
+            squares = (entry.parameters() ** -2.0).tolist()
+        for number, squared in zip(entry.rounds, squares, strict=True):
+            total[number] = total.get(number, 0.0) + squared
     numbers = sorted(total)
-    costs = np.array([total[number] for number in numbers]) ** -0.5
+    with np.errstate(divide="ignore"):  # endless noise
+        costs = np.array([total[number] for number in numbers]) ** -0.5
     return first.of_releases(costs, np.array(numbers))
 
 

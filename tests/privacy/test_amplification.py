@@ -109,6 +109,11 @@ def test_strong_noise_costs_something(z: float, rate: float, rounds: int) -> Non
     assert accountant("rdp").epsilon(Ledger((entry(z, rounds, rate),)), delta) > 0
 
 
+@pytest.mark.parametrize(("name", "law"), [("rdp", "poisson"), ("wang_rdp", "fixed")])
+def test_noise_that_no_number_holds_is_none(name: str, law: str) -> None:
+    assert priced(name, entry(1e-170, 3, 0.1, law)) == math.inf
+
+
 @pytest.mark.parametrize("name", ["gdp", "zcdp", "wang_rdp"])
 def test_who_knows_no_amplification_prices_as_if_all_took_part(name: str) -> None:
     drawn, all_ = entry(2.0, 9, 0.1), entry(2.0, 9, 1.0)
