@@ -143,8 +143,8 @@ MENDS = [
     Fault(
         "privacy 6: of a group's releases in a round only the last is compared",
         "privacy/provenance.py",
-        "self._groups[spec.group, which] = latest",
-        "self._groups = {(spec.group, which): latest}",
+        "self._groups[spec.group, which] = when, sources",
+        "self._groups = {(spec.group, which): (when, sources)}",
         f"{PLUGINS}::test_several_releases_of_a_group_in_a_round_are_told_apart",
     ),
     Fault(

@@ -67,14 +67,15 @@ class Provenance:
         nothing = np.zeros_like(rounds), np.full(len(rounds), None, object)
         for which in np.unique(number[number >= 0]).tolist():
             mine = number == which
-            when, sources = self._groups.get((spec.group, which), nothing)
+            known = self._groups.get((spec.group, which), nothing)
+            when, sources = (one.copy() for one in known)
             if (mine & (when == rounds) & (sources != values.source)).any():
                 raise PrivacyError(
                     f"release '{spec.name}' is declared to be of the contributions of its group "
                     f"'{spec.group}', with which it is priced jointly, but it is of others"
                 )
-            latest = np.where(mine, rounds, when), np.where(mine, values.source, sources)
-            self._groups[spec.group, which] = latest
+            when[mine], sources[mine] = rounds[mine], values.source
+            self._groups[spec.group, which] = when, sources
 
     def _check_batch(
         self, spec: ReleaseSpec, values: Bounded, number: np.ndarray, most: float
