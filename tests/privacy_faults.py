@@ -302,8 +302,8 @@ MENDS = [
     Fault(
         "privacy drawn: releases of one cohort are amplified apart",
         "privacy/amplification.py",
-        "            total[number] = total.get(number, 0.0) + z**-2.0\n",
-        "            total[len(total)] = z**-2.0\n",
+        "            total[number] = total.get(number, 0.0) + squared\n",
+        "            total[len(total)] = squared\n",
         "privacy/test_amplification.py",
     ),
     Fault(
