@@ -136,16 +136,23 @@ MENDS = [
     Fault(
         "privacy 6: joint prices are of any two releases",
         "privacy/provenance.py",
-        "if known == when and source is not values.source:",
+        "if (mine & (when == rounds) & (sources != values.source)).any():",
         "if False:",
         f"{PLUGINS}::test_releases_of_a_group_are_of_the_same_contributions",
     ),
     Fault(
         "privacy 6: of a group's releases in a round only the last is compared",
         "privacy/provenance.py",
-        "key, when = (spec.group, number.tobytes()), rounds.tobytes()",
-        'key, when = (spec.group, b""), rounds.tobytes() + number.tobytes()',
+        "self._groups[spec.group, which] = when, sources",
+        "self._groups = {(spec.group, which): (when, sources)}",
         f"{PLUGINS}::test_several_releases_of_a_group_in_a_round_are_told_apart",
+    ),
+    Fault(
+        "privacy 6: of a group's releases those of other runs are compared",
+        "privacy/provenance.py",
+        "np.where(charged, number, -1)",
+        "number",
+        f"{PLUGINS}::test_releases_of_a_group_are_compared_run_by_run",
     ),
     Fault(
         "privacy 6: releases of a group are made in rounds of their own",
@@ -295,8 +302,8 @@ MENDS = [
     Fault(
         "privacy drawn: releases of one cohort are amplified apart",
         "privacy/amplification.py",
-        "            total[number] = total.get(number, 0.0) + z**-2.0\n",
-        "            total[len(total)] = z**-2.0\n",
+        "            total[number] = total.get(number, 0.0) + squared\n",
+        "            total[len(total)] = squared\n",
         "privacy/test_amplification.py",
     ),
     Fault(

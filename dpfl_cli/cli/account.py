@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterator
 
-from dpfl_cli.cli.pricing import release_line
+from dpfl_cli.cli.pricing import prices_of, release_line
 from dpfl_cli.cli.tables import (
     collusion_text,
     epsilon_number,
@@ -22,10 +22,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from dpfl_cli.privacy.accountants import price_all
-    from dpfl_cli.simulation.plan import load_components
-
-    load_components()
     store = RunStore(outputs_dir())
     console = wide_console()
     for record in [store.match(name) for name in args.runs]:
@@ -38,7 +34,7 @@ def execute(args: argparse.Namespace) -> int:
                 "" if priced.epsilon is None else f"{priced.epsilon:.6f}{claimed}",
                 priced.reason or ("vacuous: above 20" if priced.vacuous else ""),
             )
-            for priced in price_all(record.ledger, delta)
+            for priced in prices_of(record, args.delta)
         ]
         title = (
             f"{record.id}: {privacy['unit']}, {privacy['relation']}, "

@@ -2,14 +2,17 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.simulation.plugins import add_plugin_option, load_plugins
 
 if TYPE_CHECKING:
+    from dpfl_cli.privacy.accountants import PrivacyCost
     from dpfl_cli.privacy.ledger import LedgerEntry
     from dpfl_cli.simulation.run_plan import Plan
+    from dpfl_cli.simulation.store import RunRecord
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +40,24 @@ def plan_for_target(overrides: Sequence[str], plugins: Sequence[str]) -> "Plan":
     if plan.dp.epsilon is None:
         raise ConfigError("calibrate: no target; add dp.epsilon=VALUE (and dp.delta=VALUE)")
     return plan
+
+
+def prices_of(record: "RunRecord", delta: float | None) -> "list[PrivacyCost]":
+    """A run's ledger under every accountant; without an epsilon where the run itself has none: it
+    failed, and when may tell of the data, or nothing in it is private.
+
+    Args:
+      delta: None for the run's own.
+    """
+    from dpfl_cli.privacy.accountants import price_all
+    from dpfl_cli.simulation.plan import load_components
+
+    load_components()
+    privacy = record.result["privacy"]
+    found = price_all(record.ledger, privacy["delta"] if delta is None else delta)
+    if record.status != "failed" and privacy["trust"] != "none":
+        return found
+    return [replace(one, epsilon=None, reason=privacy["epsilon_reason"]) for one in found]
 
 
 def release_line(entry: "LedgerEntry") -> str:

@@ -16,14 +16,12 @@ import pandas as pd
 from pydantic import ConfigDict, validate_call
 
 from dpfl_cli.cli import run as command
-from dpfl_cli.cli.pricing import plan_for_target
+from dpfl_cli.cli.pricing import plan_for_target, prices_of
 from dpfl_cli.cli.selection import load, narrowed, row_of
 from dpfl_cli.cli.varying import CHOICES, settings_of
 from dpfl_cli.config.errors import ConfigError as ConfigError
 from dpfl_cli.config.errors import DpflError as DpflError
 from dpfl_cli.config.paths import note_command, outputs_dir
-from dpfl_cli.privacy.accountants import price_all
-from dpfl_cli.simulation.plan import load_components
 from dpfl_cli.simulation.results import privacy_report
 from dpfl_cli.simulation.store import RunRecord as Run
 from dpfl_cli.simulation.store import RunStore
@@ -110,11 +108,7 @@ def account(run: Run | str, delta: float | None = None) -> pd.DataFrame:
     Args:
       delta: None for the run's own.
     """
-    record = _found(run)
-    load_components()
-    if delta is None:
-        delta = record.result["privacy"]["delta"]
-    return pd.DataFrame([asdict(one) for one in price_all(record.ledger, delta)])
+    return pd.DataFrame([asdict(one) for one in prices_of(_found(run), delta)])
 
 
 @_typed

@@ -114,6 +114,8 @@ class Accountant(ABC):
             return 0.0
         if entries[0].law == self.amplifies:
             entries = [of_rounds(entries)]
+            if _has_no_noise(entries[0]):
+                return math.inf
         elif entries[0].law != "full":
             entries = [replace(entry, law="full", rate=None, rounds=None) for entry in entries]
         return self._epsilon(entries, delta)

@@ -48,11 +48,39 @@ def of_rounds(entries: Sequence[LedgerEntry]) -> LedgerEntry:
                 "participation=full"
             )
         assert entry.rounds is not None
-        for number, z in zip(entry.rounds, entry.parameters().tolist(), strict=True):
-            total[number] = total.get(number, 0.0) + z**-2.0
+        with np.errstate(over="ignore"):  # as good as no noise, of which the sum is infinite
+            squares = (entry.parameters() ** -2.0).tolist()
+        for number, squared in zip(entry.rounds, squares, strict=True):
+            total[number] = total.get(number, 0.0) + squared
     numbers = sorted(total)
-    costs = np.array([total[number] for number in numbers]) ** -0.5
+    with np.errstate(divide="ignore"):  # endless noise
+        costs = np.array([total[number] for number in numbers]) ** -0.5
     return first.of_releases(costs, np.array(numbers))
+
+
+@lru_cache(maxsize=256)
+def poisson_rdp(orders: tuple[int, ...], rate: float, z: float) -> np.ndarray:
+    """Renyi divergence, at whole orders a of at least 2, of a Gaussian release of clients drawn by
+    a Poisson law (Mironov, Talwar and Zhang 2019, arXiv:1908.10530, section 3.3):
+
+      1 / (a - 1) ln sum_k w_k e^((k^2 - k) / (2 z^2)),  w_k = C(a, k) q^k (1 - q)^(a - k).
+
+    The w_k sum to 1, so that the sum is 1 + sum_{k >= 2} w_k (e^((k^2 - k) / (2 z^2)) - 1): of
+    positive terms, that no 1 hides where noise is strong. (dp-accounting adds up the first form,
+    whose logarithm may come out negative, and then calls epsilon zero.)
+    """
+    from scipy.special import gammaln, logsumexp, xlog1py
+
+    found = []
+    for a in orders:
+        k = np.arange(2.0, a + 1)
+        chosen = gammaln(a + 1.0) - gammaln(k + 1) - gammaln(a - k + 1)
+        weights = chosen + k * np.log(rate) + xlog1py(a - k, -rate)  # ln w_k
+        with np.errstate(divide="ignore", over="ignore"):
+            loss = (k * k - k) / 2 * z**-2.0
+            terms = weights + loss + np.log(-np.expm1(-loss))
+        found.append(np.logaddexp(0.0, logsumexp(terms)) / (a - 1))
+    return np.array(found)
 
 
 @lru_cache(maxsize=64)  # runs of a grid often share their ledger, and so do methods

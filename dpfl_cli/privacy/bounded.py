@@ -182,6 +182,11 @@ def contributions(values: Tensor, limit: Tensor, what: str = "vectors") -> tuple
             f"{what} to be bounded are client values [runs, clients, n] with one bound a run, not "
             f"{type(values).__name__} {list(inside.shape)} and {list(limit.shape)}"
         )
+    if inside.dtype not in (torch.float32, torch.float64):
+        raise PrivacyError(
+            f"{what} to be bounded are float32 or float64, not {inside.dtype}: its norms are so "
+            "coarse that the bound would be passed"
+        )
     return inside, limit.to(inside.dtype)
 
 

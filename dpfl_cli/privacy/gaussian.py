@@ -37,6 +37,7 @@ class NoNoise(Mechanism):
 
     trusts = frozenset({"none"})
     needs_bound = False
+    varies = True  # there is none to be charged for
 
     @classmethod
     def event(cls, settings: Any, spec: ReleaseSpec, setup: Setup) -> Event:
@@ -57,6 +58,7 @@ class _Gaussian(Mechanism):
     """What the Gaussian mechanisms share: the event of a release, and noise."""
 
     noise_field = "noise_multiplier"
+    varies = True
     _scope: Scope
 
     @classmethod

@@ -93,6 +93,7 @@ class Mechanism(ABC):
     shapes = frozenset({"vector", "scalar", "matrix"})  # that it releases
     noise_field: str | None = None  # the setting that calibration solves for
     needs_bound = True  # whether contributions must be clipped
+    varies = False  # whether its noise follows `Call.parameters`, which may change over rounds
     parts: tuple[str, ...] = ("",)  # how the names of a release's streams end
 
     def __init__(self, settings: Sequence[Any], site: Site) -> None:
@@ -135,6 +136,12 @@ class Mechanism(ABC):
     @classmethod
     def entry(cls, settings: Any, spec: ReleaseSpec, setup: Setup) -> LedgerEntry:
         """The ledger entry (count 1, sensitivity None) of one release of `spec`."""
+        if spec.factors is not None and not cls.varies:
+            raise ConfigError(
+                f"release '{spec.name}': its noise is to change over rounds, but {cls.__name__} "
+                "adds the same in all, and would be charged for other noise; take a schedule of "
+                "equal noise, or Gaussian noise (dp=ldp)"
+            )
         kind, parameter, scope = cls.event(settings, spec, setup)
         return LedgerEntry(
             name=spec.name,
@@ -318,7 +325,7 @@ class Mechanism(ABC):
                 "in a round that is over: it would repeat its noise; declare it with per_round"
             )
         if self.trust != "none":
-            self._provenance.check(spec, values, rounds, number, self._site.setups)
+            self._provenance.check(spec, values, rounds, number, charged, self._site.setups)
         sensitivity = values.sensitivity(self._site.setup.relation)
         address = rounds * spec.per_round + np.minimum(number, spec.per_round - 1)
         call = Call(spec, values, log.noise(rounds), address, sensitivity)

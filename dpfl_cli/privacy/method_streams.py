@@ -25,7 +25,13 @@ class MethodStreams(Streams):
 
     def __init__(self, streams: Streams, noise: Iterable[str]) -> None:
         self.__streams = streams
-        self.__noise = {zlib.crc32(name.encode()) for name in noise}
+        keys = [zlib.crc32(name.encode()) for name in noise]
+        self.__noise = set(keys)
+        if len(self.__noise) < len(keys):
+            raise PrivacyError(
+                "the names of two releases have one key, and would have the same noise: give one "
+                "of them another name"
+            )
         # key -> the name that first asked for it, and whether for batches
         self.__taken: dict[int, tuple[str, bool]] = {}
 

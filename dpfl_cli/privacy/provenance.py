@@ -14,8 +14,8 @@ class Provenance:
     """What a mechanism remembers of the contributions it released."""
 
     def __init__(self) -> None:
-        # group, number in the round -> the rounds, of which contributions
-        self._groups: dict[tuple[str, bytes], tuple[bytes, object]] = {}
+        # group, number in the round -> [R] the round of every run, [R] of which contributions
+        self._groups: dict[tuple[str, int], tuple[np.ndarray, np.ndarray]] = {}
         # stream -> the last batch that was released: its address and part
         self._used: dict[str, tuple[np.ndarray, int]] = {}
 
@@ -25,6 +25,7 @@ class Provenance:
         values: Bounded,
         rounds: np.ndarray,
         number: np.ndarray,
+        charged: np.ndarray,
         setups: Sequence[Setup],
     ) -> None:
         """Refuses contributions that are not what the release is priced by.
@@ -32,11 +33,12 @@ class Provenance:
         Args:
           spec: of the first run; its rate is that of all.
           number: [R] how many of these releases were made in the round before.
+          charged: [R] the runs in which it is made.
           setups: of every run.
         """
         self._check_cohort(spec, values, rounds, setups[0].sampling)
         if spec.group:
-            self._check_source(spec, values, rounds, number)
+            self._check_source(spec, values, rounds, np.where(charged, number, -1))
         if spec.rate is not None or spec.disjoint > 1:
             most = (spec.rate or 1.0) * min(setup.fewest() for setup in setups)
             self._check_batch(spec, values, number, most)
@@ -59,17 +61,21 @@ class Provenance:
     def _check_source(
         self, spec: ReleaseSpec, values: Bounded, rounds: np.ndarray, number: np.ndarray
     ) -> None:
-        """Releases of one group that have the same number in a round are of the same
-        contributions.
+        """Releases of one group that have the same number in a round of a run are of the same
+        contributions; a negative number is of a run without one.
         """
-        key, when = (spec.group, number.tobytes()), rounds.tobytes()
-        known, source = self._groups.get(key, (b"", None))
-        if known == when and source is not values.source:
-            raise PrivacyError(
-                f"release '{spec.name}' is declared to be of the contributions of its group "
-                f"'{spec.group}', with which it is priced jointly, but it is of others"
-            )
-        self._groups[key] = when, values.source
+        nothing = np.zeros_like(rounds), np.full(len(rounds), None, object)
+        for which in np.unique(number[number >= 0]).tolist():
+            mine = number == which
+            known = self._groups.get((spec.group, which), nothing)
+            when, sources = (one.copy() for one in known)
+            if (mine & (when == rounds) & (sources != values.source)).any():
+                raise PrivacyError(
+                    f"release '{spec.name}' is declared to be of the contributions of its group "
+                    f"'{spec.group}', with which it is priced jointly, but it is of others"
+                )
+            when[mine], sources[mine] = rounds[mine], values.source
+            self._groups[spec.group, which] = when, sources
 
     def _check_batch(
         self, spec: ReleaseSpec, values: Bounded, number: np.ndarray, most: float

@@ -8,12 +8,11 @@ import numpy as np
 
 from dpfl_cli.config.component import Settings, component
 from dpfl_cli.privacy.accountants import Accountant
-from dpfl_cli.privacy.amplification import poisson_epsilon
+from dpfl_cli.privacy.amplification import poisson_rdp
 from dpfl_cli.privacy.kinds import by_kind
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
 
-# whole ones, at which the divergence of clients that are drawn is a finite sum; at others the
-# library sums a series that it gives up at some orders, and that takes seconds
+# whole ones, at which the divergence of clients that are drawn is a finite sum
 ORDERS = (*range(2, 64), *(2**power for power in range(6, 15)))
 
 
@@ -31,8 +30,8 @@ class RdpAccountant(Accountant):
     rdp + ln(1 - 1/a) - (ln delta + ln a) / (a - 1) (Canonne, Kamath and Steinke 2020, Proposition
     12), or `mironov` rdp + ln(1/delta) / (a - 1) (Mironov 2017, Proposition 3).
 
-    Clients drawn by a Poisson law: dp-accounting's RDP (Mironov, Talwar and Zhang 2019,
-    arXiv:1908.10530), at whole orders, converted as by `cks`.
+    Clients drawn by a Poisson law: `amplification.poisson_rdp` at whole orders, converted by
+    dp-accounting as by `cks`.
     """
 
     name = "rdp"
@@ -53,10 +52,13 @@ class RdpAccountant(Accountant):
 
     def _epsilon(self, entries: list[LedgerEntry], delta: float) -> float:
         if entries[0].law == "poisson":
-            from dp_accounting import NeighboringRelation, rdp
+            from dp_accounting.rdp import compute_epsilon
 
-            options = ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE
-            return poisson_epsilon(entries[0], delta, rdp.RdpAccountant, *options)
+            rate = entries[0].rate or 1.0
+            total = sum(
+                count * poisson_rdp(ORDERS, rate, z) for z, count in entries[0].levels().items()
+            )
+            return float(compute_epsilon(ORDERS, total, delta)[0])
         groups = by_kind(entries)
         if all(kind.rho(own) == 0 for kind, own in groups.items()):
             return 0.0

@@ -80,7 +80,7 @@ def proof_gap(plan: Plan) -> str | None:
     # what a plugin inherits was said of another method
     if "gaps" in vars(target) or (hasattr(target, "gaps") and not plugin):
         found = [*target.gaps(algorithm.settings, trust, whole), *found]
-    elif trust not in target.proved:
+    elif trust not in (vars(target).get("proved", ()) if plugin else target.proved):
         found = ["its file gives no proof for this trust model", *found]
     if plan.participation.name == "fixed" and getattr(target, "away", None) == "rests":
         found.append(

@@ -37,6 +37,8 @@ from dpfl_cli.simulation.member import Member, MetricsRow, own_names, plain
 from dpfl_cli.simulation.run_plan import Choice, Plan, check_unchanged, federation_of
 
 T = TypeVar("T")
+# of releases: `per_round` is part of the addresses of their noise
+SHARED = ("name", "rate", "disjoint", "per_round", "one_message", "sums_suffice", "echo")
 
 
 def stack_key(plan: Plan) -> str:
@@ -49,7 +51,9 @@ def stack_key(plan: Plan) -> str:
         "dp": [plan.dp.trust, plan.dp.unit, plan.dp.relation, plan.dp.mode, plan.dp.noise],
         "data": [plan.identity["dataset"], plan.partitioner.identity(), plan.model.identity()],
         "participation": [plan.participation.name, plan.participation.cohort],
-        "releases": [[spec.name, spec.rate, spec.disjoint] for spec in plan.specs],
+        "releases": [  # what the first run's declaration says for all
+            [str(getattr(spec, name)) for name in SHARED] for spec in plan.specs
+        ],
         "evaluation": plan.evaluation.model_dump(),
         "device": plan.runtime.device,
         "noise": plan.runtime.noise,

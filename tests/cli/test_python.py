@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
 import dpfl_cli as dpfl
+from dpfl_cli.algorithms.fedavg import FedAvg
 from dpfl_cli.cli.main import main
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.simulation.plan import make_plan
@@ -47,6 +49,29 @@ def test_a_grid_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]) 
     assert lines.groupby("algorithm").seed.nunique().tolist() == [2, 2]
     last = lines[lines["round"] == 6].relative_distance
     assert last.iloc[0] == grid[0].result["metrics"]["last"]["relative_distance"]
+
+
+def test_a_run_that_states_no_epsilon_has_no_price(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that failed had released so much and no more, and when it did may tell of the data."""
+    round_ = FedAvg.round
+
+    def failing(self: FedAvg, state: Any, at: Any) -> Any:
+        if at.number[0] == 3:
+            raise ValueError
+        return round_(self, state, at)
+
+    (open_,) = dpfl.run("algorithm=fedavg", "dp=none", *SMALL, quiet=True)
+    monkeypatch.setattr(FedAvg, "round", failing)
+    (failed,) = dpfl.run("algorithm=fedavg", "dp=cdp", *SMALL, quiet=True)
+    assert (open_.status, failed.status, failed.ledger.releases) == ("done", "failed", 2)
+    for run, why in ((open_, "not private"), (failed, "the run failed")):
+        priced = dpfl.account(run)
+        assert priced.epsilon.isna().all()
+        assert set(priced.reason) == {why}
+    assert main(["account", failed.id]) == 0
+    assert "2.28" not in capsys.readouterr().out  # what two releases cost
 
 
 def test_a_ledger_its_prices_and_the_noise_for_a_target() -> None:

@@ -21,7 +21,9 @@ from scipy.stats import norm
 
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.accountants import accountant
+from dpfl_cli.privacy.amplification import poisson_rdp
 from dpfl_cli.privacy.ledger import Ledger, LedgerEntry
+from dpfl_cli.privacy.renyi_accountants import ORDERS
 from dpfl_cli.simulation.plan import load_components
 
 load_components()
@@ -85,6 +87,31 @@ def test_accountants_of_cohorts_agree(z: float, rate: float, rounds: int) -> Non
     assert tight == pytest.approx(public.get_epsilon(DELTA), rel=2e-3)
     assert tight * (1 - 2e-3) <= loose <= 1.4 * tight
     assert loose < 0.8 * priced("gdp", entry(z, rounds, rate))
+
+
+@pytest.mark.parametrize(("z", "rate"), [(0.5, 0.2), (4.0, 0.02), (30.0, 1.0)])
+def test_the_divergence_of_a_cohort_is_the_public_one(z: float, rate: float) -> None:
+    public = RdpAccountant(ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE)
+    public.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(z)), 20)
+    known = public.get_epsilon(DELTA)
+    assert priced("rdp", entry(z, 20, rate)) == pytest.approx(known, rel=1e-9)
+
+
+@pytest.mark.parametrize(("z", "rate", "rounds"), [(1e6, 1e-3, 1), (1e3, 1e-5, 10_000)])
+def test_strong_noise_costs_something(z: float, rate: float, rounds: int) -> None:
+    """At order 2 a divergence of ln(1 + q^2 (e^(1/z^2) - 1)), which is lost beside 1 in a float:
+    what came out below 0 was priced as nothing. One release of N(0, z^2) against its shift with
+    probability q has delta(0) = q (2 Phi(1 / (2 z)) - 1).
+    """
+    second = poisson_rdp((2,), rate, z)
+    assert second[0] == pytest.approx(math.log1p(rate**2 * math.expm1(z**-2)), rel=1e-9)
+    delta = rate * (2 * norm.cdf(1 / (2 * z)) - 1) / 10
+    assert accountant("rdp").epsilon(Ledger((entry(z, rounds, rate),)), delta) > 0
+
+
+@pytest.mark.parametrize(("name", "law"), [("rdp", "poisson"), ("wang_rdp", "fixed")])
+def test_noise_that_no_number_holds_is_none(name: str, law: str) -> None:
+    assert priced(name, entry(1e-170, 3, 0.1, law)) == math.inf
 
 
 @pytest.mark.parametrize("name", ["gdp", "zcdp", "wang_rdp"])

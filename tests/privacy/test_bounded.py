@@ -119,6 +119,14 @@ def test_special_inputs(dtype):
     assert shown(bounded.repaired).tolist() == [2]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
+def test_types_that_are_too_coarse_for_a_norm_are_refused(dtype):
+    """Of a vector in half precision the norm is off by 5e-4, and the ball would be left."""
+    values = torch.full((1, 2, 100), 3.0).to(dtype)
+    with pytest.raises(PrivacyError, match="float32 or float64"):
+        _clip(values, 1.1)
+
+
 def test_a_norm_that_overflows_float32_counts_as_a_diverged_run():
     bounded = _clip(torch.tensor([[[1e30, 1e30], [1e18, 0.0]]], dtype=torch.float32), 1.0)
     assert opened(bounded.values).tolist() == [[[0.0, 0.0], [1.0, 0.0]]]

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dpfl_cli as dpfl
 from dpfl_cli.algorithms.api import Round, State, bounded_local_update, clip
+from dpfl_cli.algorithms.fedavg import FedAvg
 from dpfl_cli.algorithms.fedexp import FedExp
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, PrivacyError
@@ -209,6 +210,15 @@ def test_nor_by_a_name_that_collides_with_it() -> None:
     streams.normal("plumes", np.array([1]), 3, 2)
 
 
+def test_no_two_releases_have_one_noise(monkeypatch: Any) -> None:
+    """crc32("noise/plumless") == crc32("noise/buckeroo")."""
+    specs = [ReleaseSpec("plumless"), ReleaseSpec("buckeroo")]
+    monkeypatch.setattr(FedAvg, "releases", staticmethod(lambda settings, run: specs))
+    plan = make_plan(compose_config([*SMALL, "algorithm=fedavg"]))
+    with pytest.raises(PrivacyError, match="would have the same noise"):
+        Stack([Member(plan)])
+
+
 # Joint pricing is for releases of the same contributions.
 
 
@@ -233,7 +243,7 @@ def test_several_releases_of_a_group_in_a_round_are_told_apart() -> None:
 
     def released(spec: ReleaseSpec, values: Any, number: int) -> None:
         setups: Any = [SimpleNamespace(sampling=None)]
-        provenance.check(spec, values, rounds, np.array([number]), setups)
+        provenance.check(spec, values, rounds, np.array([number]), np.array([True]), setups)
 
     for number in (0, 1):
         released(specs[0], vectors[number], number)
@@ -241,6 +251,30 @@ def test_several_releases_of_a_group_in_a_round_are_told_apart() -> None:
         released(specs[1], squared_norms(vectors[2]), 0)
     for number in (0, 1):
         released(specs[1], squared_norms(vectors[number]), number)
+
+
+@pytest.mark.parametrize("first", ["vectors", "norms"])
+def test_releases_of_a_group_are_compared_run_by_run(first: str) -> None:
+    """Two vectors, each for one of two runs, and norms of one of them for both; or the reverse."""
+    rounds, one, provenance = np.array([1, 1]), torch.ones(2).double(), Provenance()
+    vector = ReleaseSpec("update", group="g")
+    norm = ReleaseSpec("norm", "scalar", group="g", quantity="squared_norms")
+    known, other = (clip(client_values(torch.ones(2, 3, 5).double()), one) for _ in range(2))
+
+    def released(spec: ReleaseSpec, values: Any, number: list[int], charged: list[bool]) -> None:
+        setups: Any = [SimpleNamespace(sampling=None)]
+        values = values if spec is vector else squared_norms(values)
+        provenance.check(spec, values, rounds, np.array(number), np.array(charged), setups)
+
+    apart, both = (vector, norm) if first == "vectors" else (norm, vector)
+    released(apart, known, [0, 0], [True, False])
+    released(apart, other, [1, 0], [False, True])
+    with pytest.raises(PrivacyError, match="of the contributions of its group"):
+        released(both, known, [0, 0], [True, True])
+    released(both, known, [0, 0], [True, False])
+    with pytest.raises(PrivacyError, match="of the contributions of its group"):
+        released(both, known, [1, 0], [False, True])
+    released(both, other, [1, 0], [False, True])
 
 
 @pytest.mark.parametrize(
@@ -423,6 +457,7 @@ def test_batches_of_names_that_collide_are_no_fresh_ones() -> None:
 PLUGIN = """
 import os
 from dpfl_cli.algorithms.api import *
+from dpfl_cli.algorithms.fedavg import FedAvg, FedAvgSettings
 from dpfl_cli.algorithms.scaffold import Scaffold, ScaffoldSettings
 from dpfl_cli.config.component import component
 from dpfl_cli.privacy.gaussian import CentralGaussian, GaussianSettings
@@ -463,6 +498,10 @@ class Reading(Echoing):
         np.load(os.environ["OPENED"])
 
 algorithm("reading", revision=1, paper="p", unit="client", trusts=TRUSTS, proved=TRUSTS)(Reading)
+
+@component("algorithm", "relative", revision=1, settings=FedAvgSettings)
+class Relative(FedAvg):
+    "Another method, of which nobody says that it is proved."
 
 @component("mechanism", "mine", revision=1, settings=GaussianSettings)
 class Mine(CentralGaussian):
@@ -546,6 +585,15 @@ SMALL = ["dataset.clients=4", "dataset.dimension=3", "rounds=1", "dp=cdp"]
         (
             [
                 "algorithm=heir",
+                "algorithm.local_steps=1",
+                "algorithm.local_lr=0.1",
+                "algorithm.clip_norm=1.0",
+            ],
+            "its file gives no proof",
+        ),
+        (
+            [
+                "algorithm=relative",
                 "algorithm.local_steps=1",
                 "algorithm.local_lr=0.1",
                 "algorithm.clip_norm=1.0",

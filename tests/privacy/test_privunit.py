@@ -499,6 +499,18 @@ def test_the_ledger_is_charged_the_sum_whatever_the_rule(build, clipped):
         )
 
 
+def test_noise_that_is_to_change_over_rounds_is_refused(build, clipped):
+    """A message costs its whole epsilon in every round, whatever a schedule says."""
+    spec = ReleaseSpec("update", factors=np.linspace(0.1, 1.0, 10_000))
+    mechanism = build("privunit", 4, 6, specs=[spec])
+    with pytest.raises(ConfigError, match="would be charged for other noise"):
+        mechanism.release("update", clipped(torch.ones(1, 4, 6)), ROUND)
+    with pytest.raises(ConfigError, match="take a schedule of equal noise"):
+        type(mechanism).planned(mechanism.settings[0], [spec], mechanism._site.setup)
+    gaussian = build("local_gaussian", 4, 6, specs=[spec])
+    gaussian.release("update", clipped(torch.ones(1, 4, 6)), ROUND)
+
+
 def test_the_optimal_split_lowers_the_error_of_messages(build, clipped):
     clients = 4000
     changes = [{}, {"gamma_rule": "exact"}, {"gamma_rule": "exact", "split": "optimal"}]

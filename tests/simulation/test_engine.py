@@ -21,6 +21,7 @@ from dpfl_cli.algorithms.fedexp import FedExp
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import PrivacyError
 from dpfl_cli.privacy.client_values import diagnostic, opened
+from dpfl_cli.privacy.releases import ReleaseSpec
 from dpfl_cli.simulation import engine, stack
 from dpfl_cli.simulation.engine import run_members
 from dpfl_cli.simulation.member import DIGEST, Member
@@ -312,6 +313,22 @@ def test_runs_of_a_batch_may_differ_in_what_they_declare() -> None:
             "squared_norm"
         ] == noise
         assert together[plan.id].rows == finish([plan])[plan.id].rows
+
+
+def test_runs_that_release_as_often_as_their_seeds_say_are_stacked_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """How often is part of the address of a release's noise: in a stack it would be the first
+    run's, and when that leaves, others would draw the noise of earlier rounds again.
+    """
+
+    def releases(settings: Any, run: Any) -> list[ReleaseSpec]:
+        return [ReleaseSpec("update", per_round=1 + run.seed % 2)]
+
+    monkeypatch.setattr(FedAvg, "releases", staticmethod(releases))
+    plans = plans_of("algorithm=fedavg", seed=[0, 1, 2])
+    keys = [stack_key(plan) for plan in plans]
+    assert keys[0] == keys[2] != keys[1]
 
 
 class Silent(FedAvg):

@@ -243,6 +243,7 @@ def test_what_a_release_and_the_mechanism_offer() -> None:
         "shapes",
         "noise_field",
         "needs_bound",
+        "varies",
         "whole_noise",
         "gap",
         "as_calibrated",
