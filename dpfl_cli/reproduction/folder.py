@@ -1,8 +1,11 @@
 """An artifact's folder: written aside, put in place as a whole, and read back."""
 
+import fcntl
 import json
+import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -33,19 +36,32 @@ def artifact_folder(outputs: Path, name: str, scale: str) -> Path:
 
 def publish(folder: Path, files: Mapping[str, str | bytes]) -> None:
     """Replaces the folder by one with these files; a reader sees the old one or the new one,
-    complete.
+    complete, whoever else replaces it at the same time.
 
     Raises:
       StoreError: it cannot be written.
     """
     new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
     hint = "make room or set DPFL_OUTPUTS, then start again"
-    with explained(folder, "cannot be written", hint):
+    with explained(folder, "cannot be written", hint), _alone_in(folder.parent):
         # a replacement was interrupted between its two renames
         if old.exists() and not folder.exists():
             old.rename(folder)
         replace_folder(folder, encoded(files), new, old)
         shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Waits for other processes that replace a folder in this one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # of a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True)

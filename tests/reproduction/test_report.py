@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from dpfl_cli.cli.main import main
 from dpfl_cli.config.errors import StoreError
 from dpfl_cli.papers import artifacts
 from dpfl_cli.reproduction.api import Comparison, Rows, exact
+from dpfl_cli.reproduction.folder import publish
 from dpfl_cli.reproduction.report import BUDGET, COUNTS, MUSHROOMS, ON_TWO_CORES, write_report
 from dpfl_cli.reproduction.reproduce import reproduce
 from tests.reproduction.small import ONE
@@ -163,3 +165,19 @@ def test_budgets_are_of_pages_that_there_are() -> None:
     names = artifacts()
     assert {*COUNTS, *ON_TWO_CORES} <= {*BUDGET} <= {name.partition("/")[0] for name in names}
     assert {"adaptdp/table5", *(f"scaffnew/{page}" for page in MUSHROOMS)} <= {*names}
+
+
+def test_a_folder_may_be_replaced_by_several_at_once(tmp_path: Path) -> None:
+    """As `outputs/report` is when two commands end together."""
+    folder = tmp_path / "report"
+
+    def replace(number: int) -> None:
+        publish(folder, {f"{number}/{name}": str(number) for name in "abc"})
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(replace, range(60)))
+    (winner,) = folder.iterdir()
+    assert {path.name: path.read_text() for path in winner.iterdir()} == dict.fromkeys(
+        "abc", winner.name
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
