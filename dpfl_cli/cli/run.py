@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 QUIET, DRY = "DPFL_QUIET", "DPFL_DRY_RUN"  # switches that reach launchers through Hydra
 # Hydra's arguments, its --help too, which shows the options of every group
-NOT_OURS = ("experimental_rerun", "config_path", "shell_completion")  # `dpfl completion` has ours
+NOT_OURS = ("experimental_rerun", "config_path", "shell_completion", "version")  # dpfl has its own
 OF_HYDRA = [one for one in get_args_parser()._actions if one.dest not in NOT_OURS]
 # What was run in this call: neither Hydra's launchers nor its main function hand it on.
 executed: list["Outcome"] = []

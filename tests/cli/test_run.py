@@ -353,12 +353,6 @@ def test_places_that_are_not_there_are_one_line(
     [
         ("own.py", "raise SystemExit", ["reproduce", "own.py"], "SystemExit"),
         (
-            "own.yaml",
-            "rounds: 4\nseed: 5",
-            ["run", "--config-dir", ".", "--config-name", "own"],
-            "defaults: [config, _self_]",
-        ),
-        (
             "algorithm/own.yaml",
             "name: &a\n  b: *a",
             ["run", "--config-dir", ".", "algorithm=own"],
@@ -387,6 +381,21 @@ def test_files_of_ones_own_that_cannot_be_read_through_are_one_line(
     code, _, err = dpfl(capsys, *words)
     assert (code, err.count("\n")) == (2, 1)
     assert says in err
+
+
+def test_a_config_that_does_not_begin_with_dpfls_is_one_line(tmp_path: Path) -> None:
+    """In a process of its own: Hydra's logging, which such a config has, would end pytest's."""
+    (tmp_path / "own.yaml").write_text("rounds: 4\nseed: 5")
+    words = ["run", "--config-dir", ".", "--config-name", "own"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dpfl_cli.cli.main", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "defaults: [config, _self_]" in done.stderr
 
 
 def test_calibrating_says_where_the_largest_epsilon_ends_the_run(
