@@ -932,6 +932,7 @@ from dpfl_cli.config.component import component
 @component("algorithm", "own", revision=1, settings=FedAvgSettings)
 class Own(FedAvg):
     'FedAvg under a name of its own.'
+    proved = FedAvg.proved
 """
 EDITED = """
 from dpfl_cli.algorithms.fedavg import FedAvg, FedAvgSettings
@@ -941,6 +942,7 @@ class More(FedAvgSettings):
 @component("algorithm", "own", revision=1, settings=More)
 class Own(FedAvg):
     'FedAvg under a name of its own.'
+    proved = FedAvg.proved
 """
 OWN_WORDS = [
     "algorithm=own",
