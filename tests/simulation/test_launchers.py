@@ -50,6 +50,7 @@ from dpfl_cli.config.component import component
 @component("algorithm", "own_for_workers", revision=1, settings=FedAvgSettings)
 class Own(FedAvg):
     'FedAvg whose fifth round divides by zero.'
+    proved = FedAvg.proved
     def round(self, state, at):
         state, shown = super().round(state, at)
         model = state.server["model"] / torch.as_tensor(at.number != 5).reshape(-1, 1)
