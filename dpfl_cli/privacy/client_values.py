@@ -103,12 +103,7 @@ class Unreleased(Tensor):
                     f"{cls.what} written into a plain tensor by {name}: use a new tensor, or a "
                     "mechanism's release"
                 )
-        kinds: set[Any] = {type(value) for value in bare.values()}
-        kind = kinds.pop() if len(kinds) == 1 else ClientValues
-        cohort = next((one.cohort for one in bare.values() if one.cohort is not None), None)
-        if cohort is not None:
-            for one in bare.values():
-                check_cohort(one, cohort, name)
+        kind, cohort = _joined(bare.values(), name)
         if in_place and type(bare[id(args[0])]) is not kind:
             raise PrivacyError(f"client values written into own ones by {name}: use a new tensor")
         try:
@@ -249,6 +244,16 @@ def of_cohort(values: V, cohort: Any) -> V:
     return values
 
 
+def _joined(marked: Iterable[Unreleased], where: str) -> tuple[Any, Any]:
+    """The kind and the cohort of what is computed of marked values together."""
+    kinds: set[Any] = {type(one) for one in marked}
+    cohort = next((one.cohort for one in marked if one.cohort is not None), None)
+    if cohort is not None:
+        for one in marked:
+            check_cohort(one, cohort, where)
+    return kinds.pop() if len(kinds) == 1 else ClientValues, cohort
+
+
 def check_cohort(values: Tensor, cohort: Any, where: str) -> None:
     """Refuses values whose rows are of other clients than those of a round's cohort (None: of all
     clients): of another round, or of all, as `init` computes them.
@@ -264,8 +269,14 @@ def descended(values: Tensor, rate: Tensor, *directions: Tensor) -> Tensor:
     Args:
       rate: [R, 1, 1].
     """
+    refuse_watchers()
     given = values, *directions
-    mark: Any = reduce(torch.add, [one[..., :0] for one in given])
+    marked = [one for one in given if isinstance(one, Unreleased)]
+    if any(isinstance(one, Diagnostic) for one in marked):
+        raise PrivacyError("a step of clients along diagnostics: they are for display")
+    if len({one.shape[:2] for one in marked}) > 1:
+        raise PrivacyError("a step along client values of different runs or clients")
+    kind, cohort = _joined(marked, "a local step")
     start, *terms = map(opened, given)
     large = start.device.type == "cpu" and start.numel() >= FEW
     compiled = _descent(start.dtype) if large else None
@@ -281,7 +292,7 @@ def descended(values: Tensor, rate: Tensor, *directions: Tensor) -> Tensor:
         call = partial(compiled, *[one.contiguous().numpy() for one in sides])
         parts = even_parts(out.shape[0] * out.shape[1], -(-out.numel() // PART_VALUES))
         in_threads([partial(call, *part) for part in parts], usable_threads())
-    return of_cohort(client_values(out, type(mark)), getattr(mark, "cohort", None))
+    return of_cohort(client_values(out, kind), cohort)
 
 
 @lru_cache

@@ -16,7 +16,9 @@ from dpfl_cli.privacy.client_values import (
     client_values,
     count_operations,
     descended,
+    diagnostic,
     is_raw,
+    of_cohort,
     opened,
     own_values,
 )
@@ -277,6 +279,12 @@ def test_steps_are_the_same_compiled_and_by_torch(few, monkeypatch):
         descended(steps, rate, own_values(slope[:, :1]))
     with pytest.raises(PrivacyError, match="client values"):
         descended(steps, client_values(rate), own_values(slope))
+    with pytest.raises(PrivacyError, match="for display"):
+        descended(steps, rate, diagnostic(slope))
+    drawn = [of_cohort(client_values(slope.clone()), object()) for _ in range(2)]
+    with pytest.raises(PrivacyError, match="two rounds' cohorts meet in a local step"):
+        descended(drawn[0], rate, drawn[1])
+    assert descended(drawn[0], rate, drawn[0]).cohort is drawn[0].cohort
 
 
 def test_operations_are_counted_beside_client_values_and_nothing_else_may_look_on():
