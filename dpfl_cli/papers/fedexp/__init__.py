@@ -57,7 +57,6 @@ def on_synthetic(
     local_lr: float,
     clip_norm: float | None,
     values: Mapping[str, int],
-    seeds: Sequence[int] = (),
 ) -> Run:
     """A run on the synthetic problem, in the dimension of the label "dp"."""
     return Run(
@@ -69,5 +68,4 @@ def on_synthetic(
             "algorithm.clip_norm": clip_norm,
             **values,
         },
-        seeds=seeds,
     )

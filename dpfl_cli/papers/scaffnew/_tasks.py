@@ -221,7 +221,7 @@ OTHERS_CHOOSE = "the local steps of every seed chosen by the others"  # a readin
 BY_SEED = "a claim of shape, judged seed by seed, all of at least five"
 TWO_MORE = (
     "with five seeds, 0 to 4: 3 and 4 were declared, before they were run, after a page whose "
-    "three could decide no claim of shape"
+    "three could decide no claim of shape, but had judged those with intervals"
 )
 NOTES = (
     "Noise by Lemma 1, sigma^2 = v C^2 R ln(1/delta) / epsilon^2 for R communications, with "
