@@ -25,13 +25,11 @@ slower rate, a larger one the same rate and more noise. psi_0 is held fixed whil
 corollary does.
 
 Read with the errata of the paper's analysis: rho is the rate (the printed theta stands for it and
-  for the coin), 1 - rho =
-min(mu eta, p^2), the one-step bound ends in p N d sigma^2, and epsilon's upper limit u p T has an
-unspecified u and is left out.
+for the coin), 1 - rho = min(mu eta, p^2), the one-step bound ends in p N d sigma^2, and epsilon's
+upper limit u p T has an unspecified u and is left out.
 
 Reference: Hou, Khirirat, Yaqub, Horvath, "Balancing Privacy and Performance for Private Federated
-  Learning Algorithms", 2023,
-arXiv:2304.05127.
+  Learning Algorithms", 2023, arXiv:2304.05127.
 """
 
 import math

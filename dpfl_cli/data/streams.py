@@ -105,9 +105,8 @@ class Streams:
         if values.device.type != "cpu":
             return self._drawn(wanted, values.device).mul_(std).add_(values)
         shape = len(values), clients or 1, wanted.size
-        added, factors = (
-            one.detach().expand_as(values).reshape(shape).numpy() for one in (values, std)
-        )
+        added = values.detach().reshape(shape).numpy()
+        factors = std.detach().expand_as(values).reshape(shape).numpy()
 
         def add(drawn: np.ndarray, place: Place) -> None:
             drawn *= factors[place]
@@ -191,18 +190,21 @@ class Streams:
         dtype = np.float32 if wanted.dtype == torch.float32 else np.float64
         clients, size = wanted.clients or 1, wanted.size
         out = np.empty((len(self.seeds), clients, size), dtype)
-        shared = sharing(zip(self.seeds, wanted.rounds.tolist(), strict=True))
-        jobs = []
+        single = []
         for tile, mine in enumerate(slices(clients, CLIENT_TILE)):
             if _depth(mine.stop - mine.start, size) == 1:
-                jobs += [
-                    partial(_fill, wanted, out, runs, mine, (seed, round_, tile), then)
-                    for (seed, round_), runs in shared.items()
-                ]
+                single.append((tile, mine))
                 continue
             out[:, mine] = self._tile(wanted, tile, mine.stop - mine.start, dtype)
             then(out[:, mine], (slice(None), mine))
-        in_threads(jobs, usable_threads() if out.size >= THREAD_VALUES else 1)
+        if single:
+            shared = sharing(zip(self.seeds, wanted.rounds.tolist(), strict=True))
+            jobs = [
+                partial(_fill, wanted, out, runs, mine, (seed, round_, tile), then)
+                for tile, mine in single
+                for (seed, round_), runs in shared.items()
+            ]
+            in_threads(jobs, usable_threads() if out.size >= THREAD_VALUES else 1)
         return out
 
     def _tile(self, wanted: Draw, tile: int, clients: int, dtype: type[np.floating]) -> np.ndarray:
@@ -212,7 +214,7 @@ class Streams:
         epochs: list[int] = multiples.tolist()
         key = wanted.law, wanted.name, tile, clients, wanted.size, dtype
         known, values = self._kept.get(key, ([], np.empty((0, 0))))
-        needed = 1 + int(within.max(initial=0))
+        needed = 1 + max(within.tolist(), default=0)
         if known != epochs or needed > values.shape[1]:
             most = depth if self._last is None else 1 + self._last - depth * min(epochs, default=0)
             if needed <= most < depth:  # nobody goes on to the later rounds of these tiles

@@ -152,7 +152,7 @@ class Dense(Objective):
         """
         limit = clip_norm.to(self.device, self.dtype)
         means = self._means(opened(parameters), limit, batch)
-        return record_mean(client_values(means), limit, self.divisors(batch))
+        return record_mean(means, limit, self.divisors(batch))
 
     def squared_gradient_norms(
         self, parameters: Tensor, batch: Tensor | None = None

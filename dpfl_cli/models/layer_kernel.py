@@ -24,6 +24,7 @@ SHARED_WORK = 1 << 21  # products and sums from which on several threads pay
 PART_WORK = 1 << 19  # and of which a thread takes at least as many at once
 NUMBERS: dict[torch.dtype, type] = {torch.float32: np.float32, torch.float64: np.float64}
 NEVER = np.iinfo(np.int64).max
+NO_BATCH = np.empty((1, 1, 1, 0), np.int64)
 _calls = count()
 
 
@@ -57,7 +58,7 @@ class Layout(NamedTuple):
     block: int
 
 
-Layouts = list[tuple[np.ndarray, Layout]]  # with the runs that use each
+Layouts = list[tuple[np.ndarray, int, Layout]]  # the runs that use each, and how many records
 
 
 def layouts(pool: Pool, loss: Loss, outs: int, dtype: torch.dtype) -> Layouts:
@@ -81,8 +82,13 @@ def layouts(pool: Pool, loss: Loss, outs: int, dtype: torch.dtype) -> Layouts:
         vectors = aligned(total * width * lanes, number, zeros=False).reshape(total, width, lanes)
         kept = vectors, np.cumsum(heights) - heights, np.full(len(counts), NEVER)
         layout = Layout(*kind, *kept, rows, *records, firsts, counts, block)
-        found.append((pool.runs(federation), layout))
+        found.append((pool.runs(federation), int(counts.sum()), layout))
     return found
+
+
+def _arrays(*given: Any) -> list[Any]:
+    """Tensors as arrays for a program, all else as it is."""
+    return [one.contiguous().numpy() if isinstance(one, Tensor) else one for one in given]
 
 
 class LayerKernel:
@@ -147,9 +153,9 @@ class LayerKernel:
         # where all clients have the same: dense, once
         own = parameters[:, :1] if parameters.stride(1) == 0 else parameters
         points, none = own.contiguous().numpy(), np.zeros(len(parameters))
-        given = (
+        given = _arrays(
             points,
-            np.empty((1, 1, 1, 0), np.int64) if batch is None else batch,
+            NO_BATCH if batch is None else batch,
             none[:0] if limits is None else limits.double(),
             none if l2 is None else l2.double(),
             steps,
@@ -157,10 +163,10 @@ class LayerKernel:
             points[:0] if drift is None else drift,
             out,
         )
-        for runs, layout in records:
-            count = layout.counts.sum() if batch is None else batch.shape[3] * len(layout.counts)
-            work = 2 * int(count) * len(runs) * layout.outs * layout.rows.shape[1] * max(steps, 1)
-            self._share(self._compute, work, layout, runs, *given)
+        for runs, held, layout in records:
+            count = held if batch is None else batch.shape[3] * len(layout.counts)
+            work = 2 * count * len(runs) * layout.outs * layout.rows.shape[1] * max(steps, 1)
+            self._share(self._compute, work, layout, runs, given)
         return out
 
     def solve(self, records: Layouts, *given: Any) -> None:
@@ -171,17 +177,16 @@ class LayerKernel:
             Hessians, in float64; the tolerance of the residual, relative to the right side; and out
             [R, M, d].
         """
-        for runs, layout in records:
-            self._share(self._solve(), SHARED_WORK, layout, runs, *given)
+        for runs, _, layout in records:
+            self._share(self._solve(), SHARED_WORK, layout, runs, _arrays(*given))
 
     @staticmethod
-    def _share(program: Any, work: int, layout: Layout, runs: np.ndarray, *given: Any) -> None:
+    def _share(program: Any, work: int, layout: Layout, runs: np.ndarray, given: list[Any]) -> None:
         """Does the jobs of a program, on several threads where its operations are worth it."""
         threads, jobs = torch.get_num_threads(), len(runs) * len(layout.counts)
-        arrays = [one.contiguous().numpy() if isinstance(one, Tensor) else one for one in given]
-        call = partial(program, *layout, next(_calls), runs, *arrays)
         if threads == 1 or work < SHARED_WORK:
-            call(0, jobs)
+            program(*layout, next(_calls), runs, *given, 0, jobs)
             return
+        call = partial(program, *layout, next(_calls), runs, *given)
         parts = max(threads, min(8 * threads, work // PART_WORK))  # small: threads begin late
         in_threads([partial(call, *part) for part in even_parts(jobs, parts)], threads)

@@ -97,7 +97,7 @@ class LogisticRegression(SingleLayer):
         """Each [R]: `train_loss`, F = (1/M) sum_i f_i + g with g on its domain (a model outside is
         not infinitely bad); with l2 > 0, of the minimiser x* of F, `squared_error` ||x - x*||^2 /
         ||x*||^2 (unless x* = 0, which a large l1 weight makes) and `suboptimality` F(x) - F(x*);
-          and where there is a test split, `accuracy` in percent and `test_loss`, the mean of
+        and where there is a test split, `accuracy` in percent and `test_loss`, the mean of
         ln(1 + exp(-y a . x)); and `gradient_quantiles`, where settings ask for them.
         """
         loss = self._objective(parameters)

@@ -52,9 +52,8 @@ class Lstm2(ClientMeanNetwork):
     that count.
 
     Accuracy: the share of the positions that count at which the likeliest token is the next one, in
-      percent; predicting <PAD>
-    or <UNK> is always wrong (LEAF). It and `test_loss` are means over positions, of a client's test
-    records or of all.
+    percent; predicting <PAD> or <UNK> is always wrong (LEAF). It and `test_loss` are means over
+    positions, of a client's test records or of all.
     """
 
     @classmethod

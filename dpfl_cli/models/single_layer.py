@@ -16,7 +16,7 @@ References:
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -81,7 +81,7 @@ class SingleLayer(Dense):
     def features_of(cls, settings: Any, info: DatasetInfo) -> int:
         return cls.layers_for(settings, info)[0].inputs
 
-    @property
+    @cached_property
     def _kernel(self) -> LayerKernel | None:
         """None for a class with a loss or a regulariser of its own, which the kernel does not
         know.

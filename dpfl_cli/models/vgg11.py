@@ -4,15 +4,14 @@ as torchvision has it.
 Dropout of the fully connected layers is left out: a pass draws nothing.
 
 Initial values: `default`, PyTorch's own for its layers, weights of variance 1 / (3 fan_in), so that
-  with ReLU a layer's outputs
-are about 6^(-1/2) of its inputs and after eight layers little is left; or `kaiming`, those of
-torchvision's VGG: convolutions N(0, 2 / (9 out)), with which gradients keep their size from layer
-  to layer (He, Zhang, Ren, Sun 2015, arXiv 1502.01852, eq. 14,
-fan_out), linear layers N(0, 0.01^2), biases 0; or `unit`: weights N(0, 1), biases 0, and what a
-layer gives, bias included, is multiplied by sqrt(2 / fan_in), in the last by sqrt(1 / fan_in)
-(equalized learning rate: Karras, Aila, Laine, Lehtinen 2018, arXiv 1710.10196, section 4.1). The
-network starts as with He's values by fan_in, and noise of one size on all parameters is of one size
-beside the weights of every layer.
+with ReLU a layer's outputs are about 6^(-1/2) of its inputs and after eight layers little is left;
+or `kaiming`, those of torchvision's VGG: convolutions N(0, 2 / (9 out)), with which gradients keep
+their size from layer to layer (He, Zhang, Ren, Sun 2015, arXiv 1502.01852, eq. 14, fan_out), linear
+layers N(0, 0.01^2), biases 0; or `unit`: weights N(0, 1), biases 0, and what a layer gives, bias
+included, is multiplied by sqrt(2 / fan_in), in the last by sqrt(1 / fan_in) (equalized learning
+rate: Karras, Aila, Laine, Lehtinen 2018, arXiv 1710.10196, section 4.1). The network starts as with
+He's values by fan_in, and noise of one size on all parameters is of one size beside the weights of
+every layer.
 """
 
 from math import prod, sqrt

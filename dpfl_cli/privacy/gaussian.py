@@ -76,7 +76,7 @@ class _Gaussian(Mechanism):
         vectors = values if call.values.is_vector else values.unsqueeze(-1)
         name, streams = f"noise/{call.spec.name}", self._site.streams
         noisy = streams.noisy(name, call.address, vectors, per_run(std, vectors))
-        return noisy.reshape(values.shape)
+        return noisy if call.values.is_vector else noisy.squeeze(-1)
 
 
 @component("mechanism", "local_gaussian", revision=1, settings=GaussianSettings)

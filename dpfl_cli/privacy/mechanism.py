@@ -178,7 +178,6 @@ class Mechanism(ABC):
         names = [f"noise/{name}{part}" for name in self._site.specs[0] for part in self.parts]
         return MethodStreams(self._site.streams, [*names, STREAM])
 
-    @torch.no_grad()  # a gradient through a release would have no noise
     def release(
         self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None
     ) -> Release:
@@ -198,10 +197,12 @@ class Mechanism(ABC):
         refuse_watchers()
         spec = self._checked(name, values, rounds)
         mask = np.ones(len(self.settings), bool) if charged is None else np.asarray(charged, bool)
-        found = self._released(self._charge(spec, values, rounds, mask))
+        call = self._charge(spec, values, rounds, mask)
+        with torch.no_grad():  # a gradient through a release would have no noise
+            found = self._released(call)
         if found.own is not None:
             of_cohort(found.own, values.cohort)
-        if mask.all():
+        if charged is None or mask.all():
             return found
         received, mean = _only(mask, found.received), _only(mask, found.mean)
         own = None if found.own is None else client_values(_only(mask, found.own))
@@ -360,11 +361,10 @@ class Mechanism(ABC):
         Read on the host where that costs nothing, else when metrics are read (`verify`): noise in
         proportion to an infinite bound drowns the values, so that nothing leaks until then.
         """
-        least, most = bound.aminmax()  # NaN where one is
         if bound.device.type == "cpu":
-            _demand(name, least.item() > 0.0 and most.item() < math.inf)
+            _demand(name, all(0.0 < one < math.inf for one in bound.tolist()))
             return
-        good = (least > 0) & (most < torch.inf)
+        good = ((bound > 0) & (bound < torch.inf)).all()
         self._unread[name] = self._unread[name] & good if name in self._unread else good
 
 

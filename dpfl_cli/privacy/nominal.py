@@ -2,10 +2,9 @@
 proved.
 
 Notation: C clip norm, R number of releases of one client's contribution, l = ln(1/delta), sigma the
-  standard deviation of the
-noise in each coordinate, S the sensitivity, z = sigma / S the noise multiplier. Lemma 1 of the
-ScaffNew paper (arXiv 2304.05127) is for clients that are left out, so that its C is the
-sensitivity; under another relation S takes its place and z stays.
+standard deviation of the noise in each coordinate, S the sensitivity, z = sigma / S the noise
+multiplier. Lemma 1 of the ScaffNew paper (arXiv 2304.05127) is for clients that are left out, so
+that its C is the sensitivity; under another relation S takes its place and z stays.
 
 A target epsilon is nominal where what set the noise does not prove that it meets it: see
 `why_nominal`. The epsilon of the ledger, which is priced as always, is what the noise is worth.
@@ -106,11 +105,9 @@ def record_heuristic(
     """The noise multiplier of sigma = (2 C / m) sqrt(2 R l) / epsilon, for a client of m records.
 
     As if one of the m records moved the mean of m vectors clipped to C, by 2 C / m, with v = 2 (Wei
-    et al., "Federated learning
-    with differential privacy: algorithms and performance analysis", IEEE TIFS 2020). What is
-      clipped here is the update of a
-    whole client, often of several steps, which one record may move by 2 C: the target is nominal,
-    for records as for clients.
+    et al., "Federated learning with differential privacy: algorithms and performance analysis",
+    IEEE TIFS 2020). What is clipped here is the update of a whole client, often of several steps,
+    which one record may move by 2 C: the target is nominal, for records as for clients.
 
     Args:
       records: m, of the client with the fewest.

@@ -15,8 +15,8 @@ whose clipped update is v = r u, with ||u|| = 1 and 0 <= r <= C, sends c = s z:
 
 Densities of c for any two inputs differ by at most e^(e0 + e1 + e2), so a release is (e0 + e1 +
 e2)-DP, under replace_one and therefore under every relation. That sum is what the ledger is
-charged. With the paper's rule for gamma the cap is larger
-than e1 allows, and the exact loss is smaller: 5.5859 for 2 + 2 + 2 at d = 100.
+charged. With the paper's rule for gamma the cap is larger than e1 allows, and the exact loss is
+smaller: 5.5859 for 2 + 2 + 2 at d = 100.
 """
 
 from collections.abc import Sequence

@@ -2,16 +2,16 @@
 on row [r, m] alone.
 
 A function that is not listed is refused: a list of what is safe stays right when torch gains
-  functions. Each listed function has
-a rule, called with its arguments (without their marks) and with the identities of those that are
-client values; it raises a `Mixing` that says what is wrong. The caller checks besides that all
-client values, and every part of the result, have the same two leading axes. Four kinds are safe:
+functions. Each listed function has a rule, called with its arguments (without their marks) and with
+the identities of those that are client values; it raises a `Mixing` that says what is wrong. The
+caller checks besides that all client values, and every part of the result, have the same two
+leading axes. Four kinds are safe:
 
-  elementwise  all client values have the same number of axes as the result, so broadcasting never
-  moves axis 0 or 1; along axes   reductions, scans, sorts, slices along axes that are named and not
-  0 or 1; reshaping    the two leading axes stay what they are (memory order keeps a row's entries
-  together); products     a matrix product or an einsum that keeps the two leading axes of every
-  client operand.
+elementwise: all client values have the same number of axes as the result, so that broadcasting
+  never moves axis 0 or 1;
+along axes: reductions, scans, sorts, slices along axes that are named and not 0 or 1;
+reshaping: the two leading axes stay what they are (memory order keeps a row's entries together);
+products: a matrix product or an einsum that keeps the two leading axes of every client operand.
 """
 
 from collections.abc import Callable, Iterable, Iterator

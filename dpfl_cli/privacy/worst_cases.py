@@ -2,11 +2,10 @@
 hold move their releases.
 
 Krouka, Koskela, Kulkarni (PoPETs 2025(1)) claim that one privacy unit moves each released sum by at
-most the sensitivity. Each
-function gives the factor by which data move it further: exact, for data that tests play through the
-  methods themselves. Privacy
-is for all data; ordinary data, with clips that do not bind, lose less. Releases of multiplier z
-that are moved by a factor f are releases of multiplier z / f.
+most the sensitivity. Each function gives the factor by which data move it further: exact, for data
+that tests play through the methods themselves. Privacy is for all data; ordinary data, with clips
+that do not bind, lose less. Releases of multiplier z that are moved by a factor f are releases of
+multiplier z / f.
 """
 
 import math

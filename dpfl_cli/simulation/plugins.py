@@ -2,9 +2,8 @@
 (`--plugin FILE`).
 
 Importing them registers their components; each becomes an option of its group, with the defaults of
-its settings. Their
-revision carries the hash of their source: the file, or the entry point's module (all modules of it
-  where it is a package).
+its settings. Their revision carries the hash of their source: the file, or the entry point's module
+(all modules of it where it is a package).
 """
 
 import argparse

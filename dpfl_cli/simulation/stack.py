@@ -4,6 +4,7 @@ import functools
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any, TypeVar, get_args
@@ -266,7 +267,8 @@ class Stack:
     def _of_method(self, compute: Callable[[], T]) -> T:
         """What a method computes, unless it went on after a refusal, which may tell of the data."""
         raised = DpflError.raised
-        with closed(self.members[0].plan.data_files):
+        files = self.members[0].plan.data_files
+        with closed(files) if files else nullcontext():
             found = compute()
         if DpflError.raised != raised:
             raise PrivacyError(

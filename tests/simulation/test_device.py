@@ -1,9 +1,9 @@
 """Devices: a round neither reads one nor waits for one.
 
 A CPU cannot show a wait, but torch's `meta` device can: its tensors have no values, so that
-  whatever would wait for a GPU to read
-one (`item`, `bool`, `tolist`, `numpy`, `nonzero`) raises there. What would wait without failing, a
-plain copy from the host, or an index in the host's memory, shows in the operations.
+whatever would wait for a GPU to read one (`item`, `bool`, `tolist`, `numpy`, `nonzero`) raises
+there. What would wait without failing, a plain copy from the host, or an index in the host's
+memory, shows in the operations.
 """
 
 from __future__ import annotations
