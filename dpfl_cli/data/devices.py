@@ -45,7 +45,8 @@ def free_memory(device: torch.device | str) -> int:
     memory = Path("/proc/meminfo")
     if memory.exists() and (found := re.search(r"MemAvailable: +(\d+) kB", memory.read_text())):
         return min([1024 * int(found[1]), *_left_to_groups()])
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
+    return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")  # macOS knows all of its memory only
 
 
 def _left_to_groups() -> Iterator[int]:
