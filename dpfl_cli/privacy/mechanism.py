@@ -197,9 +197,8 @@ class Mechanism(ABC):
         refuse_watchers()
         spec = self._checked(name, values, rounds)
         mask = np.ones(len(self.settings), bool) if charged is None else np.asarray(charged, bool)
-        call = self._charge(spec, values, rounds, mask)
         with torch.no_grad():  # a gradient through a release would have no noise
-            found = self._released(call)
+            found = self._released(self._charge(spec, values, rounds, mask))
         if found.own is not None:
             of_cohort(found.own, values.cohort)
         if charged is None or mask.all():
