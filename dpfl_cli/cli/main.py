@@ -1,6 +1,7 @@
 """The entry point `dpfl`: finds the command, and turns errors into one line and an exit code."""
 
 import argparse
+import contextlib
 import gc
 import importlib
 import io
@@ -64,23 +65,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by who started dpfl: what is said there is for nobody
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "r+"))
+        elif name != "stdin" and isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # of a terminal without our signs
     _show_log(quiet="--quiet" in words)
+    code = 0
     try:
         note_command(words)
         os.getcwd()
-        return _dispatch(words)
+        code = _dispatch(words)
+        _end_output()
+        return code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        _drop_output()
+        return code
     except (Exception, KeyboardInterrupt) as error:
         if debug:
             traceback.print_exception(error)
         line, code = _explained(error)
-        print(f"dpfl: {line}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # nobody reads it
+            print(f"dpfl: {line}", file=sys.stderr)
+            _end_output()
         return code
+
+
+def _end_output() -> None:
+    """Writes what is left of standard output, while an error can still be told of: the interpreter
+    would write it after all, and say of its own what went wrong.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
+        raise
+
+
+def _drop_output() -> None:
+    """What could not be written is not tried again at the end of the process."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _explained(error: BaseException) -> tuple[str, int]:
@@ -91,7 +116,8 @@ def _explained(error: BaseException) -> tuple[str, int]:
         advice = str(error) or "the same command goes on from the last checkpoint"
         return f"interrupted; {advice}", EXIT_INTERRUPTED
     if isinstance(error, OSError):
-        place = error.filename or "the working folder"
+        nameless = "the working folder" if isinstance(error, FileNotFoundError) else "the output"
+        place = error.filename or nameless
         return f"{shortened(str(place))}: {error.strerror or error}", ConfigError.exit_code
     text = " ".join(str(error).split()) or "no message"
     if isinstance(error, MemoryError):
@@ -126,7 +152,10 @@ def _dispatch(words: list[str]) -> int:
     if name not in COMMANDS:
         raise ConfigError(f"{name}: no such command; {nearest(name, COMMANDS)}")
     module, parser = command_parser(name)
-    args = parser.parsed(rest)
+    try:
+        args = parser.parsed(rest)
+    except SystemExit:  # of --help; errors are lines of ours
+        return 0
     try:
         return int(module.execute(args))
     except SystemExit as stop:  # of a user's own code: no command of ours has one
