@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from dpfl_cli.cli.varying import (
     CHOICES,
@@ -41,11 +42,30 @@ def print_table(
     title: str | None = None,
     stderr: bool = False,
 ) -> None:
-    """Prints a table with lines around its cells."""
-    table = Table(*columns, title=title)
-    for row in rows:
+    """Prints a table with lines around its cells, the longest of which are wrapped at words; where
+    the console is too narrow for that, every row as many lines as it takes. Nothing is cut.
+    """
+    console, cells = wide_console(stderr), [list(columns), *map(list, rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    longest = widths.index(max(widths))
+    words = (cell_len(word) for row in cells for word in row[longest].split())
+    needed = sum(widths) - widths[longest] + max(words, default=0) + 3 * len(widths) + 1
+    if needed > console.width:
+        folded = _folded((zip(cells[0], row, strict=True) for row in cells[1:]), console.width)
+        console.out("\n".join([title, *folded] if title else folded))
+        return
+    head = [Column(name, no_wrap=number != longest) for number, name in enumerate(cells[0])]
+    table = Table(*head, title=title)
+    for row in cells[1:]:
         table.add_row(*row)
-    wide_console(stderr).print(table)
+    console.print(table)
+
+
+def _folded(rows: Iterable[Iterable[tuple[str, str]]], width: int) -> list[str]:
+    """Each row of names and cells as a text of lines of this width."""
+    texts = (" ".join(f"{name}={cell}" for name, cell in row) for row in rows)
+    wrapper = textwrap.TextWrapper(width, subsequent_indent="  ", break_on_hyphens=False)
+    return [wrapper.fill(text) for text in texts]
 
 
 # --- epsilons -------------------------------------------------------------------------------------
@@ -126,8 +146,7 @@ def print_results(console: Console, records: Sequence[RunRecord], means: bool = 
         shown = [{name: row[name] for name in row if name not in common} for row in table]
         lines = _lines(shown)
         if max(map(len, lines), default=0) > console.width:
-            texts = (" ".join(f"{name}={cell}" for name, cell in row.items()) for row in shown)
-            lines = [textwrap.fill(text, console.width, subsequent_indent="  ") for text in texts]
+            lines = _folded((row.items() for row in shown), console.width)
         console.out("\n".join(lines))
     reports = [record.result["privacy"] for record in records]
     for line in (

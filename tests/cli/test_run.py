@@ -21,7 +21,7 @@ import pytest
 from rich.console import Console
 
 from dpfl_cli.cli.main import COMMANDS, main
-from dpfl_cli.cli.tables import print_results
+from dpfl_cli.cli.tables import print_results, print_table
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, StoreError
 from dpfl_cli.config.paths import outputs_dir
@@ -868,6 +868,20 @@ def test_looking_imports_nothing_slow(capsys: pytest.CaptureFixture[str]) -> Non
             [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True
         )
         assert done.stderr.strip() == "set()", words
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 200])
+def test_tables_cut_nothing_on_narrow_terminals(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes standard output for a terminal
+    monkeypatch.setenv("COLUMNS", str(width))
+    row = ("joint_gaussian", "24.716078", "use accountant=gdp, joint_gaussian", "0.9499 ± 0.065")
+    print_table(("accountant", "epsilon", "remark", "with a name of many words"), [row], "prices")
+    text = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert max(map(len, text.splitlines())) <= width
+    for word in " ".join(["accountant epsilon remark prices", *row]).split():
+        assert word in text
 
 
 @pytest.mark.parametrize("runs", [1, 12])
