@@ -45,6 +45,7 @@ class Progress:
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
 
+            console = Console(file=self.stream)
             self._bar = Bar(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=28),
@@ -52,8 +53,8 @@ class Progress:
                 TextColumn("{task.fields[rate]}"),
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[note]}"),
-                console=Console(file=self.stream),
-                disable=not self.stream.isatty(),
+                console=console,
+                disable=console.is_dumb_terminal or not self.stream.isatty(),
             )
             self._bar.start()
             self._add_to(self._bar)

@@ -25,6 +25,19 @@ def test_the_time_left_is_of_rounds_and_not_of_compiling(monkeypatch: pytest.Mon
     ]
 
 
+def test_a_terminal_on_which_no_bar_moves_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(Progress, "LINE_EVERY", 0.0)
+    stream = Terminal()
+    with Progress("runs", 2, stream=stream) as progress:
+        progress.advance(1, "accuracy 0.5")
+        assert stream.getvalue() == "runs: 1/2  accuracy 0.5\n"
+
+
 def test_a_display_that_nobody_reads_stops_no_run() -> None:
     class Closed(io.StringIO):
         def write(self, text: str) -> int:
