@@ -195,8 +195,12 @@ class RunStore:
             with self.lock(path.parent.name) as held:
                 if held:
                     self.recover(path.parent.name)
-        found = [RunRecord(path.name, path) for path in self.runs.iterdir() if is_id(path.name)]
-        return sorted(found, key=lambda record: (record.folder.lstat().st_mtime_ns, record.id))
+        found = []
+        for path in self.runs.iterdir():
+            if is_id(path.name):
+                with contextlib.suppress(FileNotFoundError):  # deleted by another process just now
+                    found.append((path.lstat().st_mtime_ns, path.name))
+        return [RunRecord(name, self.runs / name) for _, name in sorted(found)]
 
     def match(self, text: str) -> RunRecord:
         """The run that an id, a unique beginning of one, or a path to its folder means."""

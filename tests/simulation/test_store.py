@@ -350,6 +350,15 @@ def test_a_file_system_without_locks_is_one_line(
         pass
 
 
+def test_a_run_that_is_deleted_while_others_look_is_left_out(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = store.publish(ID, files())
+    found = [kept.folder, store.runs / "0123456789ab"]
+    monkeypatch.setattr(Path, "iterdir", lambda _: iter(found))
+    assert store.all() == [kept]
+
+
 def test_names_that_are_not_ids_are_not_runs(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     store.prepare()
