@@ -279,6 +279,8 @@ def _prune(store: RunStore, args: argparse.Namespace) -> None:
                 "prune: name runs, or narrow them with --where or --unfinished "
                 "(all: --where engine=1)"
             )
+    if ids and args.yes:
+        store.prepare()  # a copy of a store often lacks the hidden folder of locks
     for run_id in ids:
         if args.yes:
             with store.lock(run_id) as held:

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -799,6 +800,15 @@ def test_prune_of_what_is_unfinished_takes_nothing_else(
     assert code == 2
     assert "a link" in err
     assert (outside / ("1" * 12)).exists()
+
+
+def test_a_copy_of_a_store_without_hidden_files_can_be_pruned(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (folder,) = folders(dpfl(capsys, "run", *SMALL)[1])
+    shutil.rmtree(folder.parent / ".partial")
+    code, out, _ = dpfl(capsys, "runs", "prune", folder.name, "--yes")
+    assert (code, out) == (0, f"deleted {folder.name}\n")
 
 
 def test_an_archive_is_taken_by_another_store(
