@@ -19,12 +19,12 @@ _dpfl() {
     fi
     local words
     # the space: a word with a dash is no option
-    words=$(dpfl completion --words "${COMP_WORDS[1]}" " $current" 2>/dev/null)
+    words=$(dpfl completion --words "${COMP_WORDS[*]:1:2}" " $current" 2>/dev/null)
     COMPREPLY=($(compgen -W "$words" -- "$current"))
     case "$current" in *=*) COMPREPLY=("${COMPREPLY[@]#*=}") ;; esac
     case "${COMPREPLY[0]}" in *=) compopt -o nospace ;; esac
 }
-complete -F _dpfl dpfl
+complete -o default -F _dpfl dpfl
 """
 
 
@@ -43,15 +43,23 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def words(command: str, current: str) -> list[str]:
-    """What the word under the cursor can become."""
+    """What the word under the cursor can become; nothing where bash's names of files are meant.
+
+    Args:
+      command: and the word after it, which may be an action with options of its own.
+    """
+    command, _, action = command.partition(" ")
     if command not in COMMANDS:
         return list(COMMANDS)
-    if command == "reproduce":
+    if command == "reproduce" and not current.startswith("-"):
         from dpfl_cli.papers import artifacts
 
         papers = dict.fromkeys(name.partition("/")[0] for name in artifacts())
-        return ["all", *papers, *artifacts()]
+        scales = [f"scale={path.stem}" for path in option_files("scale")]
+        return ["all", *papers, *artifacts(), *scales]
     _, parser = command_parser(command)
+    if action != current and parser._subparsers:
+        parser = parser._subparsers._group_actions[0].choices.get(action, parser)
     flags = [*parser._option_string_actions, "--debug"]
     if current.startswith("-"):
         return flags

@@ -595,12 +595,35 @@ def test_a_users_own_file(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_completion_offers_groups_options_and_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "complete -F" in dpfl(capsys, "completion", "bash")[1]
+    assert "complete -o default -F" in dpfl(capsys, "completion", "bash")[1]  # or names of files
     assert (
         "algorithm=fedexp" in dpfl(capsys, "completion", "--words", "run", "algorithm=")[1].split()
     )
     assert "algorithm.clip_norm=" in dpfl(capsys, "completion", "--words", "run", "algo")[1].split()
     assert "fedexp/table4" in dpfl(capsys, "completion", "--words", "reproduce", "fed")[1].split()
+
+
+@pytest.mark.parametrize(
+    ("command", "current", "offered", "not_offered"),
+    [
+        ("runs list", "--", {"--where", "--sort", "--all"}, {"--yes", "--metric"}),
+        ("runs prune", "--", {"--unfinished", "--yes"}, {"--sort"}),
+        ("runs list", "list", {"list", "prune"}, {"--where"}),  # the action itself
+        ("data features", "dataset=", {"dataset=mnist_features"}, set()),
+        ("reproduce fedexp/table1", "--", {"--force", "--at-most", "--debug"}, {"all"}),
+        ("reproduce fedexp/table1", "scale=", {"scale=smoke", "scale=paper"}, {"--force"}),
+    ],
+)
+def test_completion_offers_the_options_of_actions(
+    command: str,
+    current: str,
+    offered: set[str],
+    not_offered: set[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = set(dpfl(capsys, "completion", "--words", command, f" {current}")[1].split())
+    assert offered <= found
+    assert not not_offered & found
 
 
 def test_doctor_is_content_here(capsys: pytest.CaptureFixture[str]) -> None:
