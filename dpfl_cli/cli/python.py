@@ -6,6 +6,7 @@ line that the command line prints.
 """
 
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from operator import attrgetter
@@ -28,6 +29,7 @@ from dpfl_cli.simulation.store import RunStore
 
 # Arguments are held against annotations; pydantic says what is wrong with one.
 _typed = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))
+_one_at_a_time = threading.Lock()  # Hydra, and what was run, are a process's: threads take turns
 
 
 @_typed
@@ -47,10 +49,11 @@ def run(*overrides: str, plugins: Sequence[str] = (), quiet: bool = False) -> li
 
     >>> runs = run("dp=cdp", "rounds=2", "seed=range(3)")  # doctest: +SKIP
     """
-    os.environ[command.QUIET], os.environ[command.DRY] = "1" if quiet else "", ""
-    note_command(["run", "-m", *overrides])
-    command.perform(overrides, {"multirun": True}, plugins)
-    return [outcome.record for outcome in command.executed]
+    with _one_at_a_time:
+        os.environ[command.QUIET], os.environ[command.DRY] = "1" if quiet else "", ""
+        note_command(["run", "-m", *overrides])
+        command.perform(overrides, {"multirun": True}, plugins)
+        return [outcome.record for outcome in command.executed]
 
 
 @_typed
@@ -118,7 +121,8 @@ def calibrate(*overrides: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     Returns:
       the mechanism's option and its value, and the privacy report of such a run.
     """
-    plan = plan_for_target(overrides, plugins)
+    with _one_at_a_time:
+        plan = plan_for_target(overrides, plugins)
     field = plan.mechanism.target.noise_field
     noise = {f"mechanism.{field}": getattr(plan.mechanism.settings, field)}
     return noise | privacy_report(plan, plan.ledger())

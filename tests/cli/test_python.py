@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -156,3 +157,10 @@ def test_a_sweeper_is_told_the_last_value_of_the_metric(monkeypatch: pytest.Monk
     assert told == [run.result["metrics"]["last"]["train_loss"] for run in grid]
     with pytest.raises(dpfl.ConfigError, match="did you mean train_loss"):
         dpfl.run(*GRID, "launcher.metric=train_los", quiet=True)
+
+
+def test_threads_take_turns() -> None:
+    """Each gets its own runs: not an error of Hydra's, nor another's."""
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda seed: dpfl.run(*SMALL, f"seed={seed}", quiet=True), range(4)))
+    assert [[run.config["seed"] for run in runs] for runs in found] == [[0], [1], [2], [3]]
