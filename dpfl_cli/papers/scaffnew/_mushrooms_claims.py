@@ -212,6 +212,9 @@ CLAIMS = (
         readings={
             "within 50 %": _predicted(0.5, 1.5, "deterministic"),
             "within 20 %, where coins decide when to communicate": {"coins": COINS[1:]},
+            "within 20 %, with a tenth of v": {"coins": "tenth_v"},
+            "within 20 %, with 20 clients": {"coins": "clients20"},
+            "within 20 %, with L / mu = 25": {"coins": "condition25"},
         },
     ),
     Claim(

@@ -4,6 +4,7 @@ from typing import Any
 
 from dpfl_cli.papers.scaffnew._mushrooms import (
     DIVISORS,
+    V,
     against_steps,
     best_steps_over_advice,
     free_steps,
@@ -13,6 +14,7 @@ from dpfl_cli.papers.scaffnew._mushrooms import (
 )
 from dpfl_cli.papers.scaffnew._mushrooms_claims import CLAIMS
 from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE
+from dpfl_cli.papers.scaffnew.mushrooms_splits import PROBLEMS
 from dpfl_cli.reproduction.api import (
     Artifact,
     Derived,
@@ -47,6 +49,13 @@ COINS: dict[str, dict[str, Any]] = {
     "bernoulli": {"algorithm.schedule": "bernoulli"},
     "bernoulli_end": {"algorithm.schedule": "bernoulli", "algorithm.final_release": True},
 }
+# (b) at scale=paper on other problems too, for readings of c9_precise; step size 1 / L
+OTHERS: dict[str, dict[str, Any]] = {
+    "tenth_v": {"dp.v": V / 10},
+    "clients20": {"partitioner.clients": 20, "algorithm.local_lr": 0.2547498},
+    "condition25": {**PROBLEMS["file25"], "algorithm.local_steps": 5},
+}
+FEWER = (*range(20, 105, 5), 120, 140, 160, 200)  # for T* of 68 to 161 at condition number 25
 
 
 def runs(scale: Scale) -> Runs:
@@ -61,6 +70,10 @@ def runs(scale: Scale) -> Runs:
     advised = {"method": "ScaffNew", "eps": targets}
     for labels in grid(sweep="iterations", **advised, coins=COINS, T=ITERATIONS[scale]):
         yield on_mushrooms(labels, {**small, **COINS[labels["coins"]], **at_end})
+    for problem, values in OTHERS.items() if scale == "paper" else ():
+        times = FEWER if problem == "condition25" else ITERATIONS[scale]
+        for labels in grid(sweep="iterations", **advised, coins=problem, T=times):
+            yield on_mushrooms(labels, {**values, **at_end}, values.get("dp.v", V))
     for labels in grid(sweep="proved", **advised):  # noise that is proved for the target
         yield on_mushrooms(labels, {**usual, **at_end}, v=None)
     long = {**small, "rounds": 480 if small else 2400, "evaluation.every": 240}
@@ -151,6 +164,9 @@ fig12 = Artifact(
         "deterministic": "every 10 iterations",
         "bernoulli": "by coins of probability 0.1",
         "bernoulli_end": "by coins, and at the end",
+        "tenth_v": "every 10 iterations, a tenth of v",
+        "clients20": "every 10 iterations, 20 clients",
+        "condition25": "every 5 iterations, L / mu = 25",
     },
     tables=[
         Table(
@@ -181,7 +197,7 @@ fig12 = Artifact(
                 "suboptimality",
                 "spent",
             ],
-            where={"best": True, "coins": COINS},
+            where={"best": True, "coins": [*COINS, *OTHERS]},
         ),
         Table("The best number of iterations over T*", "coins", "eps", "time_ratio"),
         Table(
@@ -242,6 +258,9 @@ fig12 = Artifact(
         "predicts. Number of clients, split, lambda, C, v and error are not given; here 5 clients, "
         "L / mu = 100, v C^2 = 9.4e-7, which makes the argument of the logarithm in T* 500 at "
         "epsilon 3.3.",
+        "At scale=paper (b) is run on three other problems too, for readings of c9_precise alone, "
+        "declared before they were run: a tenth of v, 20 clients, and L / mu = 25, where "
+        "1/p* = 5.",
         "T* and p* look at the optimum, which no release pays for. Step size 1/L, start at 0.",
         "Theorem 1, E psi_T at most B, was simulated with the program's own DP-ScaffNew and holds "
         "(tests/algorithms/test_scaffnew.py).",
