@@ -180,8 +180,10 @@ class Figure:
 
     Attributes:
       log: axes that are logarithmic: "x", "y", "colour".
-      spread: bands or error bars of one standard deviation over seeds; they and the axis end at
-        the measure's `bounds`.
+      spread: bands or error bars of one standard deviation over seeds, or of what another measure
+        says (measure -> that one); they and the axis end at the measure's `bounds`.
+      fits: in words -> a function of x, in which every line is fitted by least squares; drawn
+        beside it, with R^2.
       spread_floor: another value that the quantity cannot fall below.
       y_range: the ends of the axis; of a line with few points those beyond are arrows there, each
         with its number.
@@ -202,7 +204,8 @@ class Figure:
     y_title: str = ""
     y_range: tuple[float, float] | None = None
     share_y: bool = False
-    spread: bool = True
+    spread: bool | Mapping[str, str] = True
+    fits: Mapping[str, Callable[[float], float]] = field(default_factory=dict, hash=False)
     spread_floor: float = -math.inf
     numbers: bool = False
     marks: Sequence[Mark] = ()
@@ -225,13 +228,13 @@ class Artifact:
       source: where in the paper it stands, such as "Table 4; settings of Table 2".
       runs: its runs at a scale, in the order of its rows.
       search: how the cells that `best` chooses are found, at its scales; else all are run.
-      show: more columns of table.csv: name -> a fact of the plan. Where an artifact has both real
-        data and stand-ins, `origin` ("source") says which of them a claim rests on.
+      show: more columns of table.csv: name -> a fact of the plan.
       titles: how labels, their values and measures are written for readers.
       paper_runs: over how many runs the paper's spreads are; 0 where it does not say.
       claims: if not given, those above it in its file, below the artifact before.
       runs_of: another artifact's name, where the runs are that one's.
-      notes: own choices that the paper does not give, and what else a reader has to know.
+      notes: own choices that the paper does not give, and what else a reader has to know; scale ->
+        text: on its page alone.
     """
 
     paper: Paper | None = None
@@ -250,7 +253,7 @@ class Artifact:
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
     claims: Sequence[Claim] = ABOVE
-    notes: Sequence[str] = ()
+    notes: Sequence[str | Mapping[Scale, str]] = ()
     runs_of: str = ""
 
     def __post_init__(self) -> None:

@@ -32,6 +32,7 @@ from dpfl_cli.reproduction.look import (
     at_commas,
     colour_scale,
     draw_curve,
+    draw_fits,
     entries_of,
     legend,
     mark_beyond,
@@ -82,6 +83,8 @@ class _Drawing:
         self.column = spec.series or MEASURE  # a line or a bar for each of its values
         below = (found["value"] <= 0) & ("y" in spec.log)  # a logarithmic axis has no place for
         self.found, self.below = found[~below], set(found.loc[below, self.column])
+        if isinstance(spec.spread, Mapping):
+            self.found = self._spread(spec.spread)
         self.least, self.most = self.found["value"].agg(["min", "max"])
         names = self.values(spec.series) if spec.series else list(spec.measures)
         self.named = spec.series is not None or len(names) > 1  # in the legend
@@ -115,6 +118,13 @@ class _Drawing:
         starts = range(0, len(keys), along)
         self.keys = [key for at in starts for key in (*keys[at : at + along], *empty)] or [None]
         self.down = len(self.keys) // self.across
+
+    def _spread(self, widths: Mapping[str, str]) -> pd.DataFrame:
+        """The cells with what other measures say in place of their spread over seeds."""
+        keys = [*self.labels, ROUND, RANK]
+        wide = self.rows.set_index([MEASURE, *keys])["value"].rename("wide")
+        named = self.found.assign(**{MEASURE: self.found[MEASURE].map(widths)})
+        return self.found.assign(std=named.join(wide, on=[MEASURE, *keys])["wide"])
 
     def values(self, name: str) -> list[Any]:
         """The values of a label that occur here, in the table's order."""
@@ -226,6 +236,7 @@ class _Drawing:
                 ends = self._bounds(set(placed[MEASURE]))
                 band = [(value + side * spread.fillna(0)).clip(*ends) for side in (-1, 1)]
             draw_curve(axis, look, self._title_of(name), at, value, *band)
+            draw_fits(axis, look, self._title_of(name), at, value, spec.fits)
             if spec.y_range and len(placed) <= MARKED:
                 points = dict(zip(at, value, strict=True))
                 mark_beyond(axis, points, spec.y_range, look.colour)
@@ -233,13 +244,16 @@ class _Drawing:
         axis.set_xlabel(spec.x_title or self._axis_title([spec.x]))
 
     def _ticks(self, axis: Axes, places: Sequence[float]) -> None:
-        """Of whole numbers at whole places; on a log x axis with few places at these."""
+        """Of whole numbers at whole places; on a log x axis with few places, or of one decade at
+        most, at some of these.
+        """
         if "x" not in self.spec.log:
             axis.locator_params(axis="x", integer=all(x.is_integer() for x in places))
             return
         axis.set_xscale("log")
-        if 0 < len(places) <= TICKED:
-            axis.set_xticks(places, [f"{x:g}" for x in places])
+        if places and (len(places) <= TICKED or places[-1] <= 10 * places[0]):
+            shown = places[:: 1 + len(places) // TICKED]
+            axis.set_xticks(shown, [f"{x:g}" for x in shown])
             axis.xaxis.set_minor_locator(NullLocator())
 
     def _mark(self, axis: Axes, mark: Mark, panel: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.reproduction.artifact import Artifact, Scale
 from dpfl_cli.reproduction.claim import Claim, Judge
 from dpfl_cli.reproduction.comparison import Comparison
+from dpfl_cli.reproduction.grid import Cell, labelled
 from dpfl_cli.reproduction.measure import MEASURE
-from dpfl_cli.reproduction.rows import Missing, Rows
+from dpfl_cli.reproduction.rows import SOURCES, LabelValues, Missing, Rows, matching, places
 from dpfl_cli.reproduction.verdict import (
     FAILS,
     UNDECIDED,
@@ -37,8 +38,9 @@ IN_SPREAD, NEAR = "cells within the paper's spread", "within 5 % of its number"
 OF_CLAIM = ("id", "text", "source", "ours", "invariant", "prior", "note")
 GROUPS = {  # of claims, as they are counted
     "paper": "The papers' claims, at their sizes",
-    "standin": "The papers' claims, at their sizes on data that stand in for theirs",
+    "paper_standin": "The papers' claims, at their sizes on stand-ins, all or in part",
     "reduced": "The papers' claims, at reduced size",
+    "reduced_standin": "The papers' claims, at reduced size on stand-ins, all or in part",
     "ours": "Our own claims",
     "invariant": "Invariants",
 }
@@ -91,9 +93,9 @@ class Verdict:
         """Of claims that are counted together; a definition's consequences stand apart."""
         if self.invariant:
             return "invariant"
-        if self.ours or self.state == REDUCED:
-            return "ours" if self.ours else "reduced"
-        return "standin" if self.data == STANDINS else "paper"
+        if self.ours:
+            return "ours"
+        return ("reduced" if self.state == REDUCED else "paper") + "_standin" * bool(self.data)
 
     @property
     def moved(self) -> bool:
@@ -124,11 +126,12 @@ def judge(
             where = f"artifact {artifact.name}: claim {claim.id}{under}"
             raise ConfigError(f"{where}: {kind}{error}") from error
 
-    made = []
+    made, rows = [], sourced(artifact, scale, rows, data)
     for claim in artifact.claims:
         rows.origins.clear()
         comparisons = compared(claim, claim.judge)
-        made.append((claim, comparisons, standing_in(rows.origins, data)))
+        origins = rows.origins or set(" ".join(rows.frame[SOURCES]).split())
+        made.append((claim, comparisons, standing_in(origins)))
     claimed = [one for _, many, _ in made if not isinstance(many, str) for one in many]
     variances = pooled(claimed)
     before = recorded().get(artifact.name, {}).get(scale, {})
@@ -153,13 +156,24 @@ def judge(
     return found
 
 
-def standing_in(origins: Collection[str], data: Collection[str]) -> str:
-    """What is said of claims on cells of these origins; if they do not say, as far as all data of
-    the artifact do.
-    """
-    standins = [one.endswith("standin)") for one in data]
-    if not origins:
-        return STANDINS if standins and all(standins) else ""
+def sourced(artifact: Artifact, scale: Scale, rows: Rows, data: Collection[str]) -> Rows:
+    """The rows with where the data come from of all runs that have a row's labels."""
+    sources = dict(one.removesuffix(")").rsplit(" (", 1) for one in data)
+    every = " ".join(sorted(set(sources.values())))
+    if " " not in every or "standin" not in every:
+        return replace(rows, frame=rows.frame.assign(**{SOURCES: every}))
+    runs = [*artifact.runs(scale)]
+    names = [Cell(run, 0).config()["dataset"]["name"] for run in runs]
+    known = labelled(runs).assign(**{SOURCES: [sources.get(name, every) for name in names]})
+    cells, found = places(rows.frame, rows.labels), dict[LabelValues, str]()
+    for cell in set(cells):
+        given = {name: one for name, one in zip(rows.labels, cell, strict=True) if one != ""}
+        found[cell] = " ".join(set(matching(known, given, rows.labels)[SOURCES])) or every
+    return replace(rows, frame=rows.frame.assign(**{SOURCES: [found[cell] for cell in cells]}))
+
+
+def standing_in(origins: Collection[str]) -> str:
+    """What is said of claims on cells of these origins."""
     return (STANDINS if len(origins) == 1 else PARTLY) if "standin" in origins else ""
 
 

@@ -59,6 +59,7 @@ def page(
         reduced=reduced,
         beside=rows.frame["paper"].notna().any(),
         gaps=gaps,
+        notes=[one if isinstance(one, str) else one.get(scale) for one in artifact.notes],
         tables=tables,
         edges=edges_text(artifact, rows),
         search=search_section(artifact, scale, search) if search else "",

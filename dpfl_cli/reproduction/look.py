@@ -3,7 +3,7 @@
 import io
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -111,6 +111,25 @@ def draw_curve(axis: Axes, look: Look, label: str | None, at: Any, value: Any, *
     axis.plot(at, value, **line)
     if band:
         axis.fill_between(at, *band, color=look.colour, alpha=0.18, linewidth=0)
+
+
+def draw_fits(
+    axis: Axes,
+    look: Look,
+    label: str | None,
+    at: pd.Series,
+    value: pd.Series,
+    fits: Mapping[str, Callable[[float], float]],
+) -> None:
+    """Least-squares lines in functions of x, thin, with their R^2."""
+    for style, (words, of) in zip(STYLES[1:], fits.items(), strict=False):
+        slope, start = np.polyfit(at.map(of), value, 1)
+        with np.errstate(invalid="ignore"):  # of a level line it is 0 / 0
+            share = np.corrcoef(at.map(of), value)[0, 1] ** 2
+        xs = np.linspace(at.min(), at.max(), 50)
+        said = f"{label} in {words}: R^2 {share:.2f}"
+        ys = [slope * of(x) + start for x in xs]
+        axis.plot(xs, ys, color=look.colour, linestyle=style, linewidth=1.1, label=said)
 
 
 def mark_diverged(axis: Axes, places: Sequence[float], width: float) -> None:

@@ -19,6 +19,7 @@ from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED, Meas
 # Columns of every frame beside the labels.
 FIXED = [MEASURE, ROUND, RANK, SEED, "value", "text", "diverged", "seeds", BEST, "edge", "note"]
 PAPER = ["paper", "paper_std", "paper_note"]  # the paper's number of a row
+SOURCES = "sources of data"  # a column that `judge` adds: "real standin"
 PSEUDO = (BEST, MEASURE, RANK, ROUND)  # columns that are asked for like labels
 LabelValues = tuple[Any, ...]  # the values of some labels, in their order
 MANY = list | tuple | set | range | Mapping  # several values of a label, or the names of a mapping
@@ -59,7 +60,7 @@ class Rows:
     known: Mapping[str, Sequence[Any]]  # values of labels, and all measures, best.<label> too
     whole: Rows | None = None  # in a derived measure: the rows of all combinations
     place: Where = field(default_factory=dict)  # and the labels of this one
-    # where the data of all cells come from that were asked for, if a column `origin` says so
+    # where the data of all cells come from that were asked for, if the column SOURCES says it
     origins: set[str] = field(default_factory=set, compare=False)
 
     def where(self, **labels: Any) -> Rows:
@@ -185,8 +186,8 @@ class Rows:
         found = self.where(**{MEASURE: measure, **labels}).frame
         if found.empty:
             raise Missing(f"no number for {_words(measure, labels)}")
-        if "origin" in found:
-            self.origins.update(found["origin"].dropna())
+        if SOURCES in found:
+            self.origins.update(" ".join(found[SOURCES]).split())
         several = (*self.labels, ROUND, RANK) if len(found) > 1 else ()
         return found, [name for name in several if found[name].nunique(dropna=False) > 1]
 

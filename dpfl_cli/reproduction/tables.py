@@ -69,9 +69,6 @@ def from_csv(artifact: Artifact, files: Mapping[str, str]) -> Rows:
             frame[name] = pd.Series(values, dtype=object)  # a whole number stays one
         for name in NUMBERS:
             frame[name] = frame[name].astype(float)
-        if "origin" in frame:  # which points of a series have of their runs' numbers
-            runs = frame.groupby(labels, sort=False, dropna=False)
-            frame["origin"] = runs["origin"].transform("first")
     except (ValueError, KeyError) as error:
         raise ConfigError(
             f"table.csv: damaged ({error}); make it again with dpfl reproduce"

@@ -15,6 +15,7 @@ from dpfl_cli.papers.dynamic.network import fig3
 from dpfl_cli.papers.fedexp import mnist
 from dpfl_cli.papers.fedexp.search import table2
 from dpfl_cli.papers.fednew import OURS
+from dpfl_cli.papers.scaffnew import iterations
 from dpfl_cli.reproduction.api import Artifact, printed
 
 PUBLISHED = Path(__file__).parents[2] / "outputs/published"
@@ -133,3 +134,21 @@ def rows_of_order() -> pd.Series:
     table = pd.read_csv(PUBLISHED / "adaptdp/table1/paper/table.csv").query("task == 'T1'")
     parts = table[table["method"] == "FedAvg"].pivot_table("value", "level", "measure")
     return parts["corollary"] * parts["rate"]
+
+
+def test_where_scaffnews_search_takes_other_local_steps_than_all_seeds_prefer() -> None:
+    """scaffnew/fig3 and fig10 beside the best of scaffnew/fig5 at C = 10."""
+    keys = ["task", "method", "eps"]
+    best = pd.read_csv(PUBLISHED / "scaffnew/fig5/paper/table.csv").query(
+        "measure == 'best.tau' and C == 10"
+    )
+    prefers = best.set_index(keys)["value"].astype(int)
+    for artifact, count in ((iterations.fig3, "five of six"), (iterations.fig10, "16 of 24")):
+        took = rows(artifact.name, "error").groupby(keys)["tau"].first()
+        other = took[took != prefers[took.index]]
+        words = {5: "five", 6: "six"}
+        assert f"{words.get(len(other), len(other))} of {words.get(len(took), len(took))}" == count
+        said = next(one["paper"] for one in artifact.notes if "search" in str(one))
+        assert f"in {count} cells" in said
+        for number in re.findall(r"\b\d{2,3}\b(?! of| cells)", said.partition(":")[2]):
+            assert int(number) in {*other, *prefers[other.index]}

@@ -231,3 +231,28 @@ def test_points_beyond_the_axis_are_arrows_with_their_numbers() -> None:
     assert arrows == [("^", 2), ("v", 3)]
     assert [text.get_text() for text in axis.texts] == ["3e11", "0.02"]
     assert canvas.get_suptitle().startswith("Drawn\nof something\n")
+
+
+def test_fits_are_curves_and_bands_may_be_of_another_measure() -> None:
+    numbers: list[tuple[dict[str, Any], list[float]]] = []
+    for x in (1.0, 4.0, 9.0):
+        numbers += [({"x": x, "m": "a"}, [1 + x**0.5] * 2)]
+        numbers += [({"x": x, "m": "a", MEASURE: "wide"}, [2.0, 4.0])]
+    figure = Figure(
+        "lines",
+        "x",
+        "mean",
+        series="m",
+        spread={"mean": "wide"},
+        fits={"x": float, "root": math.sqrt},
+    )
+    measures = {name: Metric("loss", "last") for name in ("mean", "wide")}
+    (axis,) = drawn(figure, measures, numbers).axes
+    line, straight, root = axis.lines
+    assert straight.get_label() == "a in x: R^2 0.98"
+    assert root.get_label() == "a in root: R^2 1.00"
+    np.testing.assert_allclose(root.get_ydata(), 1 + np.sqrt(root.get_xdata()))
+    assert {one.get_color() for one in (line, straight, root)} == {COLOURS[0]}
+    (band,) = axis.collections
+    ends = np.asarray(band.get_paths()[0].vertices)
+    assert set(ends[ends[:, 0] == 4.0, 1]) == {0.0, 6.0}

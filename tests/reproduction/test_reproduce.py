@@ -366,7 +366,9 @@ def test_a_claim_may_count_seeds_and_rounds(seed: int, place: int, words: str) -
 
 
 def test_claims_on_stand_ins_stand_apart(outputs: Path) -> None:
-    """By the cells that they ask for, points of a curve too; else by the data of all runs."""
+    """By the runs of the cells that they ask for, of derived numbers and of curves too; else by all
+    data.
+    """
     folder = outputs / "artifacts/demo/one/quick"
     files = {name: (folder / name).read_text() for name in ("table.csv", "series.csv")}
 
@@ -375,22 +377,39 @@ def test_claims_on_stand_ins_stand_apart(outputs: Path) -> None:
         """a curve"""
         yield exact(rows.value("curve", method="fedexp", clip=1.0, round=2) > 0, "above 0")
 
-    artifact = changed(claims=[*ONE.claims, on_the_way])
+    @claim("Table 1")
+    def derived(rows: Rows) -> Iterator[Comparison]:
+        """a number of both"""
+        yield exact(rows.value("ratio", clip=1.0) > 0, "above 0")
 
-    def groups(data: list[str]) -> dict[str, tuple[str, str]]:
-        found = judge(artifact, "paper", from_csv(artifact, files), data)
+    @claim("Table 1")
+    def frame(rows: Rows) -> Iterator[Comparison]:
+        """what asks for no cell"""
+        yield exact(len(rows.frame) > 0, "some rows")
+
+    def of_two(scale: Scale) -> Iterator[Run]:
+        for one in runs(scale):
+            data = {"fedexp": "synthetic", "fedavg": "synthetic_alpha_beta"}[one.labels["method"]]
+            yield Run(one.labels, [f"dataset={data}"])
+
+    artifact = changed(claims=[*ONE.claims, on_the_way, derived, frame], runs=of_two)
+
+    def groups(scale: Scale, *data: str) -> dict[str, tuple[str, str]]:
+        found = judge(artifact, scale, from_csv(artifact, files), data)
         return {one.id: (one.group, one.data) for one in found}
 
-    assert groups(["a (real)", "b (standin)"])["spends"] == ("paper", "")  # which is not known
-    assert groups(["b (standin)"])["spends"] == ("standin", "on stand-ins")
-    head, *lines = files["table.csv"].splitlines()
-    of = [line.startswith("fedexp") for line in lines]
-    lines = [f"{line},{'standin' if one else 'real'}" for line, one in zip(lines, of, strict=True)]
-    files["table.csv"] = "\n".join([f"{head},origin", *lines])
-    artifact = dataclasses.replace(artifact, show={"origin": "source"})
-    found = groups([])
-    assert found["spends"] == found["on_the_way"] == ("standin", "on stand-ins")
+    every, part = ("paper_standin", "on stand-ins"), ("paper_standin", "on stand-ins in part")
+    found = groups("paper", "synthetic (standin)", "synthetic_alpha_beta (real)")
+    assert found["spends"] == found["on_the_way"] == every
+    assert found["derived"] == found["frame"] == part
     assert found["better"] == ("ours", "on stand-ins in part")
+    found = groups("quick", "synthetic (real)", "synthetic_alpha_beta (standin)")
+    assert found["spends"] == ("reduced", "")
+    assert found["derived"] == ("reduced_standin", "on stand-ins in part")
+    found = groups("paper", "synthetic (real)", "synthetic_alpha_beta (synthetic)")
+    assert {data for _, data in found.values()} == {""}
+    found = groups("paper", "a (standin)", "b (standin)")
+    assert found["spends"] == found["derived"] == found["frame"] == every
 
 
 def test_a_claim_about_cells_of_another_size_is_not_run(rows: Rows) -> None:
@@ -819,6 +838,26 @@ def test_a_run_that_two_artifacts_share_is_counted_once_in_their_hours(published
     assert f"{hours} part, so that this is no time of two cores\n" in index
     assert index.count(" | 1.00 | ") == 2
     assert index.count(" | 1.00 on a GPU | ") == 1
+
+
+def test_a_budget_is_beside_the_hours_of_the_runs_that_it_is_for(published: Path) -> None:
+    for name, tasks in (("fig2", ("cifar10", "ixi")), ("fig3", ("cifar10",)), ("fig12", ("",))):
+        folder = published / "scaffnew" / name / "paper"
+        shutil.copytree(published / "demo/one/quick", folder)
+        manifest = json.loads((folder / "manifest.json").read_text())
+        made = [{"id": f"{name}{of}", "seconds": 3600, "labels": {"task": of}} for of in tasks]
+        (folder / "manifest.json").write_text(json.dumps(manifest | {"runs": made}))
+    said = index_md(published).partition("- scaffnew: 3 of 3 at `scale=paper`, hours: 4.00 (")[2]
+    assert said.startswith("budget: 2.5 for mushrooms; so counted 1.00; 3 for CIFAR-10 in ")
+    assert "; so counted 2.00)\n" in said
+
+
+def test_a_note_may_be_of_one_size(rows: Rows) -> None:
+    artifact = changed(notes=["of both", {"quick": "of one"}, {"paper": "of the other"}])
+    for scale, there, absent in (("quick", "one", "the other"), ("paper", "the other", "one")):
+        text = page(artifact, scale, rows, [], "", [])
+        assert f"- of both\n- of {there}\n" in text
+        assert f"- of {absent}\n" not in text
 
 
 def test_the_index_counts_the_cells_of_all_pages(published: Path) -> None:

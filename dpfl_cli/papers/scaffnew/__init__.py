@@ -14,14 +14,11 @@ PAPER = Paper(
     authors="Hou, Khirirat, Yaqub, Horváth",
     title="Balancing Privacy and Performance for Private Federated Learning Algorithms",
     where="2023, arXiv:2304.05127",
-    looks={
+    looks={  # nothing else has a method's
         "method": {"ScaffNew": 0, "FedAvg": 1},
-        "eps": {0.5: 0, 1.0: 1, 2.0: 2, 3.3: 3, "none": 4},
-        "measure": {
-            f"{group}_{what}": number
-            for group in ("group_1", "group_2")
-            for number, what in enumerate(("mean", "line_fit", "root_fit"))
-        },
+        "eps": {0.5: 2, 1.0: 3, 2.0: 4, 3.3: 5, "none": 6, 33.0: 7, 330.0: 4, 3300.0: 3},
+        "C": {10.0: 2, 20.0: 3, 50.0: 4, 100.0: 5},
+        "clipping": {"at_1": 7, "at_10": 4, "never": 6},
     },
     titles={
         "eps": "nominal epsilon",

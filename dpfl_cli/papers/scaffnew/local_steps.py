@@ -17,8 +17,8 @@ from dpfl_cli.papers.scaffnew._tasks import (
     NOTES,
     OF_NETWORKS,
     OTHERS_CHOOSE,
-    QUICK,
     SAME_SEEDS,
+    SMALLER,
     TASKS,
     TWO_MORE,
     WRONG_IF_CONSTANT,
@@ -293,7 +293,7 @@ def _figure(
             for one in _claims(task, clip_norms, f"_{task}" if clip_norm else "")
         ]
         + [*ours],
-        notes=[*NOTES, *QUICK, *(MESSIDOR if "messidor" in tasks else ())],
+        notes=[*NOTES, *SMALLER, *(MESSIDOR if "messidor" in tasks else ())],
     )
 
 

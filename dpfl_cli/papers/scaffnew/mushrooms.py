@@ -236,7 +236,7 @@ fig12 = Artifact(
             log=["x", "y"],
             share_y=True,
             marks=[Mark(at="advised", title="T*")],
-            title="(b) DP-ScaffNew, 10 local steps, noise calibrated for each T, by nominal "
+            title="(b) DP-ScaffNew, 1/p* local steps, noise calibrated for each T, by nominal "
             "epsilon",
             x_title="local iterations T",
         ),
@@ -258,9 +258,11 @@ fig12 = Artifact(
         "predicts. Number of clients, split, lambda, C, v and error are not given; here 5 clients, "
         "L / mu = 100, v C^2 = 9.4e-7, which makes the argument of the logarithm in T* 500 at "
         "epsilon 3.3.",
-        "At scale=paper (b) is run on three other problems too, for readings of c9_precise alone, "
-        "declared before they were run: a tenth of v, 20 clients, and L / mu = 25, where "
-        "1/p* = 5.",
+        {
+            "paper": "(b) is run on three other problems too, for readings of c9_precise alone, "
+            "declared before they were run: a tenth of v, 20 clients, and L / mu = 25, where "
+            "1/p* = 5."
+        },
         "T* and p* look at the optimum, which no release pays for. Step size 1/L, start at 0.",
         "Theorem 1, E psi_T at most B, was simulated with the program's own DP-ScaffNew and holds "
         "(tests/algorithms/test_scaffnew.py).",

@@ -1,6 +1,7 @@
 """Ours: at which nominal epsilon private curves come near those without noise."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from dpfl_cli.papers.scaffnew._tasks import METHODS, NONE, NOTES, SAME_SEEDS, targets_of
 from dpfl_cli.papers.scaffnew.local_steps import (
@@ -113,6 +114,13 @@ extra_nominal = Artifact(
             "nominal epsilon 3.3 with v / 100.",
         ),
     ],
-    figures=[against_steps("task")],
+    figures=[
+        against_steps("task"),
+        replace(
+            against_steps("task"),
+            where={"eps": [330.0, 3300.0, NONE]},
+            title="the three lowest alone",
+        ),
+    ],
     notes=NOTES,
 )
