@@ -92,6 +92,12 @@ class Dealt:
         return clients
 
     @classmethod
+    def records(cls, settings: Any, info: DatasetInfo) -> int:
+        """How many records it deals, where its settings say so; all there are, else."""
+        each: int | None = getattr(settings, "records_per_client", None)
+        return info.records if each is None else each * cls.clients(settings, info)
+
+    @classmethod
     def partition(cls, settings: Any, dataset: Dataset, seed: int) -> Partition:
         """What `deal` makes with the generator of the partition's own seed where it has one, of the
         run's else.
@@ -211,10 +217,15 @@ class Mixed(Dealt):
         classes.
         """
         classes, own = _classes("mixed", info), settings.own_class_records
-        total = settings.uniform_records + classes * own
+        total = cls.records(settings, info)
         needed = f"{settings.uniform_records} + {classes} clients x {own} = {total} records"
         _check("own_class_records", own, needed, total, info, "partitioner.uniform_records")
         return classes
+
+    @classmethod
+    def records(cls, settings: MixedSettings, info: DatasetInfo) -> int:
+        """The uniform draw, and every class's own."""
+        return settings.uniform_records + (info.classes or 0) * settings.own_class_records
 
     @staticmethod
     def deal(

@@ -75,7 +75,7 @@ def numbers_of(
             continue
         if isinstance(measure, Metric):
             rows += [
-                {**row, **privacy_cells(record.result["privacy"]), **seeds}
+                {**row, **_stated(plan, record), **seeds}
                 for seed, record in ended.items()
                 for row in _measured(name, measure, labels, seed, record)
             ]
@@ -192,6 +192,13 @@ def _series(name: str, measure: Metric, record: RunRecord) -> dict[int, float]:
 def _bad(measure: Measure) -> float:
     """What a diverged run counts as: infinitely bad, or unknown."""
     return {"lower": math.inf, "higher": -math.inf, None: math.nan}[measure.better]
+
+
+def _stated(plan: Plan, record: RunRecord) -> Row:
+    """What a run says of its privacy; older ones count the data set in n, not what is dealt."""
+    cells = privacy_cells(record.result["privacy"])
+    counted, dealt = (f", n = {n} records:" for n in (plan.info.records, plan.records))
+    return cells | {"guarantee": str(cells["guarantee"]).replace(counted, dealt)}
 
 
 def _planned(name: str, measure: Measure, labels: Mapping[str, Any], plan: Plan) -> Row:

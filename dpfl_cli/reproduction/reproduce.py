@@ -69,7 +69,7 @@ class Job:
         plans = [cell.plan for cell in self.cells] if self.plans else []
         numbers = {
             "round": [plan.last_round for plan in plans],
-            "training record": [plan.info.records for plan in plans],
+            "training record": [plan.records for plan in plans],
             "client": [plan.clients for plan in plans],
             "seed": [len(self.artifact.seeds(self.scale, cell.run)) for cell in self.cells],
         }

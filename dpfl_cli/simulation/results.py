@@ -146,7 +146,7 @@ def _guarantee(plan: Plan, ledger: Ledger) -> str:
     )
     if (check := unchecked(plan)) is not None:
         stated += f"; {check}"
-    units = plan.clients if plan.dp.unit == "client" else plan.info.records
+    units = plan.clients if plan.dp.unit == "client" else plan.records
     if plan.dp.delta * units >= 1:
         stated += (
             f"; WARNING: {LARGE_DELTA}, n = {units} {plan.dp.unit}s: to publish one of them whole "

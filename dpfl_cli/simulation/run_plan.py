@@ -128,6 +128,12 @@ class Plan:
         return canonical_json(parts)
 
     @property
+    def records(self) -> int:
+        """How many records the clients hold, as far as settings tell."""
+        count = getattr(self.partitioner.target, "records", None)
+        return self.info.records if count is None else count(self.partitioner.settings, self.info)
+
+    @property
     def label(self) -> str:
         """A short name for progress and tables."""
         return f"{self.algorithm.name} {self.dp.name} {self.dataset.name} seed={self.seed}"

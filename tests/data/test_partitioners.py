@@ -125,6 +125,7 @@ def test_iid_deals_evenly(data, seed, draw):
     chosen = IidSettings(clients=clients, records_per_client=each)
     found = Iid.partition(chosen, data, seed)
     check(found, clients, records, every=each is None)
+    assert found.counts.sum() == Iid.records(chosen, data.info)
     assert np.ptp(found.counts) <= (1 if each is None else 0)
     assert each is None or (found.counts == each).all()
     assert same(found, Iid.partition(chosen, data, seed))
@@ -163,6 +164,7 @@ def test_mixed_adds_records_of_the_own_class_to_an_even_share(data, seed, draw):
     check(found, classes, len(data.train), every=False)
     each = found.counts - chosen.own_class_records
     assert each.sum() == chosen.uniform_records
+    assert found.counts.sum() == Mixed.records(chosen, data.info)
     assert np.ptp(each) <= 1
     for client, part in enumerate(np.split(found.indices, found.offsets[1:-1])):
         assert (data.train.targets[part[each[client] :]] == client).all()

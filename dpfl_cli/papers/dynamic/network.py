@@ -78,8 +78,8 @@ def _longer(**where: object) -> Judge:
     return every(above, "final", "T", **where, budget=BUDGETS, T=("T1000", "T500"), by=2)
 
 
-def _level(**where: object) -> Judge:
-    return every(level, "final", **{**AT_1000, **where}, right=70, within=5)
+def _level(T: str = "T1000", **where: object) -> Judge:
+    return every(level, "final", **where, budget=BUDGETS, T=T, right=70, within=5)
 
 
 CLAIMS = [
