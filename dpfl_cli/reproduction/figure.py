@@ -380,6 +380,8 @@ def _give_looks(drawn: Sequence[_Drawing], fixed: Mapping[str, Mapping[Any, int]
             one.names = {name: LOOKS[numbers[name] % len(LOOKS)] for name in one.names}
     for one in drawn:
         if not one.named:
+            own = fixed.get(MEASURE, {})
+            one.names = {name: LOOKS[own.get(name, 0)] for name in one.names}
             one.places = {name: LOOKS[look] for name, look in fixed.get(one.spec.x, {}).items()}
 
 

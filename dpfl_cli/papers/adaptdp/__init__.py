@@ -21,11 +21,19 @@ from dpfl_cli.reproduction.api import (
     printed,
 )
 
+QUANTILES = (50, 60, 70, 80, 90, 100)  # percent
 PAPER = Paper(
     key="adaptdp",
     authors="Fukami, Murata, Niwa",
     title="Adaptive Clipping for Differential Private Federated Learning in Interpolation Regimes",
     where="TMLR 2025, OpenReview vvSHlH3a8V",
+    looks={
+        "method": {"FedAvg": 0, "AdaptDP": 1},
+        "source": {"table": 2, "calibrated": 3},
+        # of AdaptDP alone, and the quantiles
+        "measure": {"radius": 1, "clipped": 1}
+        | {f"tau_{q}": look for look, q in enumerate(QUANTILES, start=2)},
+    },
     titles={
         "FedAvg": "DP-FedAvg",
         "AdaptDP": "AdaptDP-FedAvg",

@@ -123,7 +123,7 @@ table5 = Artifact(
             ["first", "parameters", "eps"],
         ),
     ],
-    figures=[Figure("bars", "level", "loss", series="method")],
+    figures=[Figure("bars", "level", "loss", series="method", log="y")],
     notes=[
         "Level 2 of AdaptDP uses sigma_p 0.0093; Table 1 prints 0.093.",
         "At scale=paper 600 of the paper's 1,500 steps are run, at a quarter of its width: the "

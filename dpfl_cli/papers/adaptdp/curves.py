@@ -12,6 +12,7 @@ from dpfl_cli.papers.adaptdp import (
     NOT_SAID,
     ON_T1,
     PRODUCTS,
+    QUANTILES,
     TINY,
     losses,
     private,
@@ -118,7 +119,6 @@ fig1 = Artifact(
 # --- Figure 2 -------------------------------------------------------------------------------------
 
 TASKS = ("T1", "T3")
-QUANTILES = (50, 60, 70, 80, 90, 100)
 
 
 def radii(scale: Scale) -> Runs:

@@ -11,6 +11,10 @@ PAPER = Paper(
     authors="Takakura, Liew, Hasegawa",
     title="Accelerating Differentially Private Federated Learning via Adaptive Extrapolation",
     where="2025, arXiv:2504.09850",
+    looks={
+        "method": {"FedEXP": 0, "FedAvg": 1, "SCAFFOLD": 2, "naive": 3, "nonprivate": 4},
+        "measure": {"proposed": 0, "naive": 3, "target": 6},
+    },
     titles={
         "dp": "trust model",
         "ldp": "LDP (Gaussian)",
