@@ -11,7 +11,6 @@ from dpfl_cli.papers.adaptdp import (
     LAST,
     NOT_SAID,
     ON_T1,
-    PRODUCTS,
     QUANTILES,
     TINY,
     losses,
@@ -53,15 +52,26 @@ def curves(scale: Scale) -> Runs:
             yield run
 
 
-LOWER = Claim(
-    "lower",
-    "on T1 AdaptDP ends below DP-FedAvg's loss",
-    "section 5.2, Figure 1 (a)",
-    every(below_share, "last", "method", **ON_T1, method=BOTH, share=1),
-    "holds",
-    note="an earlier page asked for half of it, which is not in the paper: it says lower",
-    readings={"below half of it": {"share": 0.5}},
-)
+LOWER = [
+    Claim(
+        "lower",
+        "on T1 AdaptDP ends below DP-FedAvg's loss",
+        "section 5.2, Figure 1 (a)",
+        every(below_share, "last", "method", **ON_T1, method=BOTH, share=1),
+        "holds",
+        note="an earlier page asked for half of it, which is not in the paper: it says lower",
+        readings={"below half of it": {"share": 0.5}},
+    ),
+    Claim(
+        "lower_T3",
+        "so it does on T3",
+        "section 5.2, Figure 1 (b)",
+        every(below_share, "last_loss", "method", **ON_T3, method=BOTH, share=1),
+        note="at the paper's choices, as on T1 (notes). An earlier page judged no order here, for "
+        "these differ in more than the method",
+        readings={"below half of it": {"share": 0.5}},
+    ),
+]
 
 
 @claim("ours", "holds")
@@ -110,8 +120,11 @@ fig1 = Artifact(
     notes=[
         NOT_SAID,
         CLIPPED,
-        "On T3 AdaptDP's loss is the lower one, as in the paper, but no order is judged: "
-        f"{PRODUCTS} (0.1 * 0.1 beside 0.3 * 0.05).",
+        "At level 3 the paper's choices differ in more than the method, on both tasks: the "
+        "product of step size and clip norm is 0.15 for DP-FedAvg and 0.3 for AdaptDP on T1, 0.01 "
+        "and 0.015 on T3, and AdaptDP's noise costs twice the epsilon (below). On T1 AdaptDP is "
+        "lower at equal epsilon and at either method's best pair, too (table2: c1_equal, "
+        "c1_ours); on T3 it is not at equal pairs (table3: equal_T3).",
     ],
 )
 

@@ -44,6 +44,7 @@ from dpfl_cli.reproduction.api import (
     Where,
     above,
     below,
+    below_share,
     claim,
     each_seed,
     every,
@@ -231,6 +232,28 @@ def same(rows: Rows) -> Comparisons:
     """on T3 and T4 the two losses are equal within 1 % at every equal step size and clip norm"""
     for task in IMAGES:
         yield from every(ratio, "loss", "method", method=BOTH, **_pairs(task), within=0.01)(rows)
+
+
+@claim(
+    "section 5.2",
+    note="the paper says that about 0.05, with tau = 1, tends to do well, of the tasks together; "
+    "10 % is ours, set when it was known that 0.5 is the best cap on T3 and T4 here. In the "
+    "paper's own Table 3 it is so on T2 and T3, not on T4. T1's caps are larger",
+    readings={
+        **{f"on {task} alone": {"tasks": [task]} for task in TRAINED},
+        "at most twice the best": {"share": 2},
+    },
+)
+def small_cap(rows: Rows, tasks: Sequence[str] = TRAINED, share: float = 1.1) -> Comparisons:
+    """on T2, T3 and T4 AdaptDP's loss with cap 0.05, at its best step size, is at most 10 % above
+    the best of its grid, at every level
+    """
+    for task in tasks:
+        for at in rows.where(task=task).choices("level"):
+            mine = {"task": task, "method": "AdaptDP", "level": at}
+            small = rows.each("loss", **mine, eta=STEPS[task], cap=0.05)
+            least = min(small, key=lambda one: one.mean)
+            yield below_share(least, rows("loss", **mine, best=True), share=share)
 
 
 def _spread(rows: Rows, method: str, at: int) -> float:

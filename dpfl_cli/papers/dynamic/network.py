@@ -78,7 +78,7 @@ def _longer(**where: object) -> Judge:
     return every(above, "final", "T", **where, budget=BUDGETS, T=("T1000", "T500"), by=2)
 
 
-def _level(T: str = "T1000", **where: object) -> Judge:
+def _level(T: object = "T1000", **where: object) -> Judge:
     return every(level, "final", **where, budget=BUDGETS, T=T, right=70, within=5)
 
 
