@@ -73,13 +73,18 @@ MISSED_IN, MISSED = {"dataset": "MNIST", "dp": "ldp", "method": "FedEXP"}, (0.3,
 
 
 def _tried(
-    rows: Rows, trust: str, method: str, dataset: str = "synthetic", missed: bool = False
+    rows: Rows,
+    trust: str,
+    method: str,
+    dataset: str = "synthetic",
+    missed: bool = False,
+    last: str = "",
 ) -> pd.Series:
     """The pairs of one seed, the best first: of the lowest training loss on the synthetic problem,
     of the highest test accuracy on MNIST, where the pairs are those that the search kept and the
-    paper's, and if asked for the one that a check found.
+    paper's, and if asked for the one that a check found; `last_` takes the last round's.
     """
-    measure = "loss" if dataset == "synthetic" else "accuracy"
+    measure = last + ("loss" if dataset == "synthetic" else "accuracy")
     cell = {"dataset": dataset, "dp": trust, "method": method}
     found = rows.ranked(measure, "local_lr", "clip_norm", **cell)
     return found if missed or cell != MISSED_IN else found.drop([MISSED], errors="ignore")
@@ -114,8 +119,8 @@ def _pair(dataset: str, trust: str, method: str) -> Claim:
     def of_every_seed(found: str, test: Callable[[pd.Series], bool]) -> Judge:
         text = f"{found}(dp={trust}, method={method}) = {pair}"
 
-        def judge(rows: Rows, missed: bool = False) -> Comparisons:
-            tried = (_tried(one, trust, method, dataset, missed) for one in rows.by_seed())
+        def judge(rows: Rows, missed: bool = False, last: str = "") -> Comparisons:
+            tried = (_tried(one, trust, method, dataset, missed, last) for one in rows.by_seed())
             yield each_seed(map(test, tried), text)
 
         return judge
@@ -139,6 +144,7 @@ def _pair(dataset: str, trust: str, method: str) -> Claim:
             f"that the paper's pair is within {'10 %' if synthetic else '2 points'} of the best": (
                 of_every_seed("as good as the best pair", is_close)
             ),
+            "by the last round, in place of the mean of the last five": {"last": "last_"},
             **more,
         },
     )
@@ -219,6 +225,16 @@ table2 = Artifact(
             "train_loss", better="lower", title="training loss", where={"dataset": "synthetic"}
         ),
         "accuracy": Metric("accuracy", where={"dataset": "MNIST"}),
+        "last_loss": Metric(
+            "train_loss",
+            "last",
+            better="lower",
+            title="training loss, last round",
+            where={"dataset": "synthetic"},
+        ),
+        "last_accuracy": Metric(
+            "accuracy", "last", title="test accuracy, last round", where={"dataset": "MNIST"}
+        ),
     },
     best=[
         Best(
