@@ -351,9 +351,7 @@ class _Drawing:
 
 
 def _say_once(axes: Any, letters: int) -> None:
-    """Leaves the titles of axes at the left and below the last row of panels, which are too narrow
-    for more.
-    """
+    """Leaves the titles of axes at the left and below the last row: panels are too narrow."""
     for first, *others in axes:
         for axis in others:
             if axis.get_ylabel() == first.get_ylabel():
@@ -380,8 +378,7 @@ def _give_looks(drawn: Sequence[_Drawing], fixed: Mapping[str, Mapping[Any, int]
             one.names = {name: LOOKS[numbers[name] % len(LOOKS)] for name in one.names}
     for one in drawn:
         if not one.named:
-            own = fixed.get(MEASURE, {})
-            one.names = {name: LOOKS[own.get(name, 0)] for name in one.names}
+            one.names = {name: LOOKS[fixed.get(MEASURE, {}).get(name, 0)] for name in one.names}
             one.places = {name: LOOKS[look] for name, look in fixed.get(one.spec.x, {}).items()}
 
 
