@@ -83,7 +83,7 @@ def _runs_of(name: str) -> list[str]:
         return [name]
     try:
         runs = json.loads(path.read_text())["runs"]
-        return list(dict.fromkeys(run["id"] for run in runs))
+        return list(dict.fromkeys("" + run["id"] for run in runs))  # a TypeError where no text
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{path}: no artifact's {MANIFEST} ({error})") from error
 

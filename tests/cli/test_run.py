@@ -834,6 +834,17 @@ def test_a_copy_of_a_store_without_hidden_files_can_be_pruned(
     assert (code, out) == (0, f"deleted {folder.name}\n")
 
 
+@pytest.mark.parametrize("one", ["3", "null"])
+def test_a_manifest_whose_ids_are_no_text_is_one_line(
+    one: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(f'{{"runs": [{{"id": {one}}}]}}')
+    code, _, err = dpfl(capsys, "runs", "list", str(manifest))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "no artifact's manifest.json" in err
+
+
 def test_an_archive_is_taken_by_another_store(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
