@@ -28,6 +28,7 @@ from dpfl_cli.papers.fednew._search import (
     SMALL,
     SMALL_FEMNIST,
     STEPS_UP_TO,
+    TABLE_8_BOUNDS,
     Point,
     SearchSetting,
     Values,
@@ -281,7 +282,7 @@ table8 = by_clients(
         "9 epsilons, 4 numbers of clients; a staged search",
     ),
     (0.9, 33),
-    points=partial(search, steps=SERVER_STEPS[2:6]),
+    points=partial(search, steps=SERVER_STEPS[2:6], bounds=TABLE_8_BOUNDS),
     title="Test accuracy on Adult after the last round, record level",
     shows="DP-FedNew and DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on Adult, dealt at "
     "random to 10 to 500 clients, each with the best point of its grid for every number of "

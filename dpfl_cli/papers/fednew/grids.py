@@ -1,6 +1,7 @@
 """Table 7: the grids of the searches; the paper's are lost (section 6.1). Nothing is trained."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from dpfl_cli.papers.fednew._search import (
     DAMPINGS,
@@ -9,6 +10,7 @@ from dpfl_cli.papers.fednew._search import (
     PENALTIES,
     SERVER_STEPS,
     SMALL_CLIPS,
+    TABLE_8_BOUNDS,
     Points,
     search,
 )
@@ -67,7 +69,10 @@ WHOSE = {
 }
 
 
-SEARCHES: Mapping[str, Points] = {"record": search, "client": search_of_clients}  # of a level
+SEARCHES: Mapping[str, Points] = {  # of a level
+    "record": partial(search, bounds=TABLE_8_BOUNDS),
+    "client": search_of_clients,
+}
 PARAMETER_OF = {"gamma": "alpha", "gradient_clip": "clip"}  # label of a search -> its name here
 SEARCHED = ("fashion_mnist", "federated_emnist", "synthetic", "adult")  # presets
 
