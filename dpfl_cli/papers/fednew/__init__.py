@@ -39,6 +39,16 @@ TITLES = {
     "synthetic_small": "Synthetic(5, 5), 50 clients",
     "tiny": "a few records",
 }
+LOOKS = {
+    "FN": 0,
+    "FN_FC": 1,
+    "FGD": 2,
+    "Scaf": 3,
+    "Scaf_share": 4,
+    "FN_off": 5,
+    "FN_FC_off": 6,
+    "FFC": 7,
+}
 PAPER = Paper(
     key="fednew",
     authors="Krouka, Koskela, Kulkarni",
@@ -46,16 +56,9 @@ PAPER = Paper(
     "Using Second Order Information",
     where="PoPETs 2025(1), 584–612",
     looks={
-        "method": {
-            "FN": 0,
-            "FN_FC": 1,
-            "FGD": 2,
-            "Scaf": 3,
-            "Scaf_share": 4,
-            "FN_off": 5,
-            "FN_FC_off": 6,
-            "FFC": 7,
-        }
+        "method": LOOKS
+        | {f"{method}_client": LOOKS[method] for method in ("FN", "FGD", "FFC", "Scaf")},
+        "variant": {"paper": LOOKS["FN"], "proved": LOOKS["FN_off"], "own": 6, "unequal": 7},
     },
     titles=TITLES,
 )

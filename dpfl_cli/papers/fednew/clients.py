@@ -18,6 +18,7 @@ from dpfl_cli.papers.fednew._claims import (
     level_with,
 )
 from dpfl_cli.papers.fednew._compared import compared
+from dpfl_cli.papers.fednew._conclusions import outperforms
 from dpfl_cli.papers.fednew._search import (
     EPSILONS,
     FEW_ADULTS,
@@ -162,6 +163,7 @@ table4 = on_images(
     f"is behind depends on how large a step it may take: here {STEPS_UP_TO}.",
     claims=[
         *everywhere("Table 4", BOTH),
+        outperforms("FN", "Table 4"),
         switch_low,
         Claim(
             "switch_high",
@@ -291,6 +293,7 @@ table8 = by_clients(
     "not.",
     claims=[
         *everywhere("Table 8", BOTH),
+        outperforms("FN", "Table 8"),
         Claim(
             "scaffold_behind",
             "at epsilon 0.1 and from 100 clients on DP-SCAFFOLD is more than one point behind "

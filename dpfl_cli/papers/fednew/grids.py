@@ -154,12 +154,18 @@ table7 = Artifact(
         Figure(
             "lines",
             "place",
-            ["alpha", "rho", "bound", "clip", "eta", "steps", "length"],
-            panels="method",
+            list(PARAMETERS),
+            series="method",
+            panels="parameter",
+            where={"method": names},
             log="y",
-            share_y=True,
             x_title="value no.",
             y_title="value",
+            title=f"at {level} level",
+        )
+        for level, names in (
+            ("record", list(WHOSE)),
+            ("client", [f"{one}_client" for one in WHOSE]),
         )
     ],
 )

@@ -18,6 +18,7 @@ from dpfl_cli.papers.fednew._claims import (
     reaches,
 )
 from dpfl_cli.papers.fednew._compared import compared
+from dpfl_cli.papers.fednew._conclusions import SOME_CASES, outperforms, steady
 from dpfl_cli.papers.fednew._search import (
     BROAD,
     DIFFERING,
@@ -98,6 +99,7 @@ def beside_first_order(figure: str, method: str) -> list[Claim]:
                 "by any margin": {"by": 0},
             },
         ),
+        outperforms(method, figure),
     ]
 
 
@@ -114,7 +116,7 @@ fig1 = compared(
     title="Test accuracy against rounds, record level, narrow features",
     shows="DP-FedNew, DP-FedGD and DP-SCAFFOLD round by round on Adult and on 64 features of "
     f"images, dealt at random, {STEPS}",
-    claims=beside_first_order("Figure 1", "FN"),
+    claims=[*beside_first_order("Figure 1", "FN"), SOME_CASES, steady("Figure 1")],
     notes=[
         "At scale=paper, on Adult at epsilon 0.5, DP-FedNew's accuracy goes from 82.6 % after "
         "round 9 to 76.3 % (the share of the larger class) after round 12 and to 83.0 % after "

@@ -20,6 +20,7 @@ from dpfl_cli.papers.fednew._claims import (
     mostly,
     reaches,
 )
+from dpfl_cli.papers.fednew._conclusions import outperforms, steady
 from dpfl_cli.papers.fednew._search import (
     DIFFERING,
     FEDERATED_47,
@@ -53,7 +54,7 @@ SLOW_AND_SHORT = {**SLOW, "clip": 1.0}
 SMALL_STEP = (
     "the final accuracy of DP-FedGD, with a server step and a clip norm of 1, before round 15"
 )
-FIGURE_3 = "section 6.2, Figure 3"
+FIGURE_3, OFF = "section 6.2, Figure 3", {"without duals": {"who": "FN_off"}}
 fig3 = at_user_level(
     "Figure 3",
     ("FN", "FN_off", *FIRST_ORDER),
@@ -117,6 +118,8 @@ fig3 = at_user_level(
             ahead("FN", "Scaf", by=1),
             note=WHOLE,
         ),
+        outperforms("FN", "Figure 3", **OFF),
+        steady("Figure 3", **OFF),
         Claim(
             "scaffold_shares",
             "with shares of the noise too DP-SCAFFOLD is more than one point behind DP-FedNew",
