@@ -106,6 +106,27 @@ def test_what_longer_local_steps_of_dp_scaffold_are_worth() -> None:
     assert (chosen["value"] > 4).sum() == 1
 
 
+WIDE = {f"fednew/{name}" for name in ("fig5", "table9", "table10", "table11")}
+
+
+def test_where_dp_scaffolds_longest_local_steps_are_the_best() -> None:
+    whole, shares = OURS.split("The longest is still the best")[1].split("with shares in ")
+    for said, method, unnamed in ((whole, "Scaf", set()), (shares, "Scaf_share", WIDE)):
+        named = {
+            f"fednew/{'fig' if kind == 'figure ' else kind}{number}": (int(times), int(cells))
+            for times, cells, kind, number in re.findall(
+                r"(\d+) of (\d+)(?: cells)? of (table|figure )(\d+)", said
+            )
+        }
+        for path in PUBLISHED.glob("fednew/*/paper/table.csv"):
+            name = "/".join(path.parts[-4:-2])
+            found = pd.read_csv(path, low_memory=False)
+            if "length" in found and name not in unnamed:
+                best = found.query(f"measure == 'best.length' and method == '{method}'")["value"]
+                longest = (best == (8192 if name == "fednew/fig3" else 256)).sum()
+                assert (longest, len(best)) == named.get(name, (0, len(best))), name
+
+
 def test_what_thirty_seeds_say_of_overtaking() -> None:
     said = noted(mnist.table4, "c6_fedexp_ldp_other")
     fresh = rows("fedexp/table4", "accuracy").query("setting == 'fresh'")

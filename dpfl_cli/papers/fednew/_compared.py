@@ -118,7 +118,14 @@ def compared(
         search=staged(whole, always, keep or (3 if seeds[1] > 3 else 2), beyond),
         tables=list(_tables(side, grids, curves)),
         figures=[
-            Figure("lines", "round", "curve", series="method", panels=[*side, "eps"])
+            Figure(
+                "lines",
+                "round",
+                "curve",
+                series="method",
+                panels=[*side, "eps"],
+                where={"method": [one for one in methods if not one.endswith("_narrow")]},
+            )
             if curves
             else OVER_CLIENTS
         ],

@@ -217,8 +217,9 @@ table2 = Artifact(
     shows="The frozen networks whose outputs the one trained layer takes. The paper's are "
     "ResNet-44 (CIFAR-100) for the narrow and ResNet-50 (ImageNet) for the wide layer; their "
     "weights come in no package, so here both are EfficientNet-Lite0 (ImageNet), with 64 principal "
-    "components of its features for the narrow layer. Where its weights are absent as well, "
-    "filters fitted on public images stand in.",
+    "components of its features for the narrow layer, and in every run an image's features are "
+    "scaled to norm 1. Where its weights are absent as well, filters fitted on public images stand "
+    "in.",
     source="Table 2",
     sizes=untrained(minutes=0.1),
     runs=table2_runs,
