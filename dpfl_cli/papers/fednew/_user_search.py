@@ -13,7 +13,7 @@ from dpfl_cli.papers.fednew._search import (
     SMALL_CLIPS,
     WARM,
     WHOLE_SHARE,
-    WIDER_GAMMAS,
+    WIDER_GAMMA,
     Methods,
     Point,
 )
@@ -60,7 +60,7 @@ def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
     if method == "FGD":
         yield from grid(eta=SERVER_STEPS[scale], clip=clips)
     elif method == "FFC":
-        gammas = (*WIDER_GAMMAS, *GAMMAS) if wider else GAMMAS
+        gammas = (WIDER_GAMMA, *GAMMAS) if wider else GAMMAS
         yield from grid(eta=FEDFC_STEPS[scale], gamma=gammas, feature_clip=1.0, clip=clips)
     elif method in SCAFFOLD:
         long = 2.0 if differ else 1.0

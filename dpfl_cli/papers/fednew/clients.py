@@ -33,7 +33,7 @@ from dpfl_cli.papers.fednew._search import (
     Point,
     SearchSetting,
     Values,
-    search,
+    further,
 )
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -155,6 +155,7 @@ table4 = on_images(
     SMALL,
     {},
     (0.4, 50),
+    points=further,
     seeds=(2, 5),
     title="Test accuracy on Fashion-MNIST, narrow features, after the last round, record level",
     shows="DP-FedNew and DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on one layer over "
@@ -198,6 +199,7 @@ table5 = by_clients(
     (0.8, 75),
     part="5 of 9 epsilons, 3 of 5 numbers of clients",
     seeds=(1, 3),
+    points=further,
     keep=3,  # with 1000 clients fewer records rank DP-SCAFFOLD's local steps otherwise than all do
     epsilons=OF_DIFFERING,
     title="Test accuracy on federated EMNIST (MNIST and Fashion-MNIST stand in) after the last "
@@ -284,7 +286,7 @@ table8 = by_clients(
         "9 epsilons, 4 numbers of clients; a staged search",
     ),
     (0.9, 33),
-    points=partial(search, steps=SERVER_STEPS[2:6], bounds=TABLE_8_BOUNDS),
+    points=partial(further, steps=SERVER_STEPS[2:6], bounds=TABLE_8_BOUNDS),
     title="Test accuracy on Adult after the last round, record level",
     shows="DP-FedNew and DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on Adult, dealt at "
     "random to 10 to 500 clients, each with the best point of its grid for every number of "

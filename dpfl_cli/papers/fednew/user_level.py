@@ -118,7 +118,7 @@ fig3 = at_user_level(
             ahead("FN", "Scaf", by=1),
             note=WHOLE,
         ),
-        outperforms("FN", "Figure 3", **OFF),
+        outperforms("FN", "Figure 3", SLOW_AND_SHORT, **OFF),
         steady("Figure 3", **OFF),
         Claim(
             "scaffold_shares",
