@@ -38,30 +38,30 @@ USER_LEVEL: Methods = {
 SERVER_STEPS = {
     "smoke": (1.0, 3.0),
     "quick": (0.3, 1.0, 3.0, 10.0),
-    "paper": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0),
+    "paper": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
 }
 FEDFC_STEPS = {
     "smoke": (1.0,),
     "quick": (0.3, 1.0, 3.0),
-    "paper": (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0),
+    "paper": (0.3, 1.0, 3.0, 10.0, 30.0),
 }
 WIDER_CLIP = 3.0  # where DP-FedNew's smallest dampings win, so does the largest of the clip norms
-# Where clients do not differ, DP-FedNew's smallest damping was the best of 0.1 to 0.001; where they
-# do, the largest and the smallest: both grids go on.
-SMALLEST_DAMPINGS, LARGER_DAMPING = (0.0003, 0.0001), 1.0
+# The largest of the steps above were the best and, where clients do not differ, DP-FedNew's smallest
+# damping: both grids go on.
+LARGEST_STEPS, SMALLEST_DAMPINGS = (100.0, 300.0), (0.0003, 0.0001)
 
 
 def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
     """The points of a method's grid at user level that are searched."""
     adult, wider = preset == "adult", scale == "paper"
     differ = preset in ("federated_emnist", "synthetic")
-    larger, smallest = ((LARGER_DAMPING,), ()) if differ and wider else ((), SMALLEST_DAMPINGS)
+    steps, smallest = LARGEST_STEPS if wider else (), () if differ else SMALLEST_DAMPINGS
     clips = SMALL_CLIPS if wider or (adult and scale == "quick") else SMALL_CLIPS[1:]
     if method == "FGD":
-        yield from grid(eta=SERVER_STEPS[scale], clip=clips)
+        yield from grid(eta=(*SERVER_STEPS[scale], *steps), clip=clips)
     elif method == "FFC":
-        gammas = (WIDER_GAMMA, *GAMMAS) if wider else GAMMAS
-        yield from grid(eta=FEDFC_STEPS[scale], gamma=gammas, feature_clip=1.0, clip=clips)
+        gammas, steps = (WIDER_GAMMA, *GAMMAS) if wider else GAMMAS, (*FEDFC_STEPS[scale], *steps)
+        yield from grid(eta=steps, gamma=gammas, feature_clip=1.0, clip=clips)
     elif method in SCAFFOLD:
         long = 2.0 if differ else 1.0
         longer = (2, 8, 32) if differ else (2, 8, 32, 128, 512, 2048, 8192)
@@ -73,7 +73,7 @@ def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
         penalties = {"smoke": (1.0,), "quick": (0.01, 0.1), "paper": (0.01, 0.1, 1.0)}[scale]
         if adult and scale == "quick":  # elsewhere the largest was the best nowhere
             penalties = (0.01, 0.1, 1.0)
-        yield from grid(alpha=(0.1, *larger), rho=penalties, clip=clips)
+        yield from grid(alpha=0.1, rho=penalties, clip=clips)
         for damping in (0.01, 0.001, *smallest) if wider else ():
             yield from grid(alpha=damping, rho=damping, clip=(*clips, WIDER_CLIP))
 
