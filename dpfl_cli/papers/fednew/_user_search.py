@@ -46,7 +46,7 @@ FEDFC_STEPS = {
     "paper": (0.3, 1.0, 3.0, 10.0, 30.0),
 }
 WIDER_CLIP = 3.0  # where DP-FedNew's smallest dampings win, so does the largest of the clip norms
-# The largest of the steps above were the best and, where clients do not differ, DP-FedNew's smallest
+# The largest of those steps were the best and, where clients do not differ, DP-FedNew's smallest
 # damping: both grids go on.
 LARGEST_STEPS, SMALLEST_DAMPINGS = (100.0, 300.0), (0.0003, 0.0001)
 
