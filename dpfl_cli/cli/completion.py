@@ -58,8 +58,9 @@ def words(command: str, current: str) -> list[str]:
         scales = [f"scale={path.stem}" for path in option_files("scale")]
         return ["all", *papers, *artifacts(), *scales]
     _, parser = command_parser(command)
-    if action != current and parser._subparsers:
-        parser = parser._subparsers._group_actions[0].choices.get(action, parser)
+    for one in parser._actions:
+        if isinstance(one.choices, dict) and action != current:
+            parser = one.choices.get(action, parser)
     flags = [*parser._option_string_actions, "--debug"]
     if current.startswith("-"):
         return flags
