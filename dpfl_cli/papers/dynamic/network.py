@@ -144,7 +144,7 @@ fig3 = Artifact(
         ),
         Size(
             3,
-            86,
+            111,
             "the network 784-200-10, d = 159,010; three seeds, declared before any run at this "
             "size",
         ),
