@@ -178,6 +178,7 @@ class Mechanism(ABC):
         names = [f"noise/{name}{part}" for name in self._site.specs[0] for part in self.parts]
         return MethodStreams(self._site.streams, [*names, STREAM])
 
+    @torch.no_grad()  # a gradient through a release would have no noise
     def release(
         self, name: str, values: Bounded, rounds: np.ndarray, charged: np.ndarray | None = None
     ) -> Release:
@@ -197,8 +198,7 @@ class Mechanism(ABC):
         refuse_watchers()
         spec = self._checked(name, values, rounds)
         mask = np.ones(len(self.settings), bool) if charged is None else np.asarray(charged, bool)
-        with torch.no_grad():  # a gradient through a release would have no noise
-            found = self._released(self._charge(spec, values, rounds, mask))
+        found = self._released(self._charge(spec, values, rounds, mask))
         if found.own is not None:
             of_cohort(found.own, values.cohort)
         if charged is None or mask.all():
