@@ -385,7 +385,9 @@ def test_no_gradient_goes_through_a_release(of: str) -> None:
     start = now.at_clients(played.states[0].server["model"])
     gradient, knob = now.objective.gradient(start), torch.ones(1, 1, 5, dtype=torch.float64)
     (limit if of == "clip norm" else knob.requires_grad_()).requires_grad_()
-    assert not now.release("update", clip(gradient * knob, limit)).mean.requires_grad
+    released = now.release("update", clip(gradient * knob, limit))
+    assert released.noise_std is not None
+    assert not released.mean.requires_grad and not released.noise_std.requires_grad
 
 
 def test_changes_in_place_are_not_hidden_by_inference_mode() -> None:
