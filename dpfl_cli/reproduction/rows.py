@@ -229,9 +229,9 @@ def matching(frame: pd.DataFrame, where: Where, labels: Iterable[str]) -> pd.Dat
         if name not in frame:
             return frame.iloc[:0]
         values = frame[name].to_numpy(dtype=object)
-        if isinstance(wanted, str):
+        if not isinstance(wanted, MANY | between):  # quickly, what may be the same
             hit &= values == wanted
-        else:
+        if not isinstance(wanted, str):
             fits = fitting(wanted)
             hit[hit] = [fits(value) for value in values[hit]]
     return frame[hit] if where else frame

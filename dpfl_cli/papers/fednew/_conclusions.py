@@ -69,7 +69,8 @@ def steadiest(
     """
 
     def change(method: str, cell: Mapping[str, Any]) -> Sample:
-        found = [rows("curve", method=method, **cell, round=at) for at in range(50, 71)]
+        mine = rows.where(method=method, **cell)
+        found = [mine("curve", round=at) for at in range(50, 71)]
         moves = [abs(two.values - one.values) for one, two in itertools.pairwise(found)]
         text = f"change a round ({', '.join(map(str, (method, *cell.values())))})"
         mean = sum(moves[1:], moves[0]) / len(moves)
