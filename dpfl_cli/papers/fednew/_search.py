@@ -6,7 +6,6 @@ last 20 rounds (section 6.1). Its grids (Table 7) are lost: those here are this 
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from dpfl_cli.reproduction.api import (
@@ -92,8 +91,8 @@ WIDER_POINTS = ((0.01, 0.01, 0.001), (0.003, 0.003, 0.01), (0.001, 0.001, 0.001)
 WIDER_ADULT_POINTS = ((0.1, 10.0, 0.1), (0.1, 1.0, 0.01))
 TABLE_8_BOUNDS = (0.001, 10.0)  # beside a penalty of 1: both 0.01 and 1 were the best there
 STEPS_UP_TO = f"up to {SERVER_STEPS[-1]:g}, and at scale=paper up to {WIDER_STEPS[-1]:g} on images"
-GAMMAS, WIDER_GAMMA = (0.1, 1.0), 0.01
-FURTHER_GAMMAS = (0.001, 10.0)  # where of 0.01 to 1 both ends were the best
+GAMMAS = (0.1, 1.0)
+WIDER_GAMMAS = (0.001, 0.01, 10.0)  # 0.01 at first, of which and 1 both were the best
 LOCAL_POINTS = ((1, 1.0), (1, 2.0), (5, 2.0))  # local steps, and their number times their size
 # with 4 as the longest, that was the best nearly everywhere
 WIDER_LOCAL_POINTS = ((1, 0.5), (5, 4.0), (5, 16.0), (5, 64.0), (5, 256.0))
@@ -107,14 +106,12 @@ def search(
     preset: str,
     steps: Sequence[float] = SERVER_STEPS[2:],
     bounds: Sequence[float] = (),
-    gammas: Sequence[float] = (),
 ) -> Iterator[Point]:
     """The points of a method's grid at record level that are searched.
 
     Args:
       steps: server steps of DP-FedGD and DP-FedFC.
       bounds: of curvature, more of them beside a damping of 0.1 and a penalty of 1, at scale=paper.
-      gammas: more dampings of DP-FedFC, at scale=paper.
     """
     adult, wider = preset == "adult", scale == "paper"
     if scale == "smoke":
@@ -130,16 +127,12 @@ def search(
     elif method == "FGD":
         yield from grid(eta=steps)
     elif method == "FFC":
-        wide = (*gammas, WIDER_GAMMA) if wider else ()
-        gammas = GAMMAS[:1] if scale == "smoke" else (*wide, *GAMMAS)
+        gammas = GAMMAS[:1] if scale == "smoke" else (*(WIDER_GAMMAS if wider else ()), *GAMMAS)
         steps = [step for step in steps if step < WIDER_STEPS[-1]]
         yield from grid(eta=steps, gamma=gammas, feature_clip=1.0, gradient_clip=1.0)
     else:
         for count, length in (*LOCAL_POINTS, *(WIDER_LOCAL_POINTS if wider else ())):
             yield {"steps": count, "length": length}
-
-
-further = partial(search, gammas=FURTHER_GAMMAS)
 
 
 def settings(labels: Point) -> dict[str, Any]:

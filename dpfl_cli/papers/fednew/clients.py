@@ -33,7 +33,7 @@ from dpfl_cli.papers.fednew._search import (
     Point,
     SearchSetting,
     Values,
-    further,
+    search,
 )
 from dpfl_cli.reproduction.api import (
     Artifact,
@@ -155,7 +155,6 @@ table4 = on_images(
     SMALL,
     {},
     (0.4, 50),
-    points=further,
     seeds=(2, 5),
     title="Test accuracy on Fashion-MNIST, narrow features, after the last round, record level",
     shows="DP-FedNew and DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on one layer over "
@@ -285,7 +284,7 @@ table8 = by_clients(
         "9 epsilons, 4 numbers of clients; a staged search",
     ),
     (0.9, 33),
-    points=partial(further, steps=SERVER_STEPS[2:6], bounds=TABLE_8_BOUNDS),
+    points=partial(search, steps=SERVER_STEPS[2:6], bounds=TABLE_8_BOUNDS),
     title="Test accuracy on Adult after the last round, record level",
     shows="DP-FedNew and DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on Adult, dealt at "
     "random to 10 to 500 clients, each with the best point of its grid for every number of "

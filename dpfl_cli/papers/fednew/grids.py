@@ -12,7 +12,7 @@ from dpfl_cli.papers.fednew._search import (
     SMALL_CLIPS,
     TABLE_8_BOUNDS,
     Points,
-    further,
+    search,
 )
 from dpfl_cli.papers.fednew._user_search import points as search_of_clients
 from dpfl_cli.papers.fednew.setting import equal, private
@@ -70,7 +70,7 @@ WHOSE = {
 
 
 SEARCHES: Mapping[str, Points] = {  # of a level
-    "record": partial(further, bounds=TABLE_8_BOUNDS),
+    "record": partial(search, bounds=TABLE_8_BOUNDS),
     "client": search_of_clients,
 }
 PARAMETER_OF = {"gamma": "alpha", "gradient_clip": "clip"}  # label of a search -> its name here

@@ -39,7 +39,6 @@ from dpfl_cli.papers.fednew._search import (
     SYNTHETIC,
     Methods,
     Point,
-    further,
     on,
     search,
 )
@@ -327,7 +326,6 @@ fig9 = compared(
     on(NARROW),
     NARROW_NOTES,
     (0.2, 11),
-    points=further,
     title="Test accuracy of DP-FedNew and DP-FedFC against rounds, record level, narrow features",
     shows="DP-FedNew and DP-FedFC round by round on Adult and on 64 features of images, dealt at "
     "random, each at the best point of its grid. DP-FedFC spends one more release, on the "
