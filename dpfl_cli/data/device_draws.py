@@ -8,9 +8,8 @@ others than the host's, and may differ between kinds of GPUs.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -21,8 +20,7 @@ from dpfl_cli.data.devices import on_device
 Address = TypeVar("Address")
 
 
-@dataclass(frozen=True)
-class Draw:
+class Draw(NamedTuple):
     """Numbers of a law that are asked for, in the given round of each run: see `Streams.normal`."""
 
     law: Literal["normal", "uniform"]

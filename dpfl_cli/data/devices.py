@@ -26,7 +26,10 @@ def on_device(
       values: an array, or a tensor in the host's memory or on the device.
     """
     tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
-    return tensor.to(device=device, dtype=dtype or tensor.dtype, non_blocking=True)
+    dtype = dtype or tensor.dtype
+    if tensor.device == device and tensor.dtype == dtype:  # what `to` takes longer to find
+        return tensor
+    return tensor.to(device=device, dtype=dtype, non_blocking=True)
 
 
 def host_numbers(values: Tensor) -> Any:

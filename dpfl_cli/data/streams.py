@@ -104,15 +104,17 @@ class Streams:
         wanted = Draw("normal", name, rounds, clients, values.shape[-1], values.dtype)
         if values.device.type != "cpu":
             return self._drawn(wanted, values.device).mul_(std).add_(values)
-        shape = len(values), clients or 1, wanted.size
-        added = values.detach().reshape(shape).numpy()
-        factors = std.detach().expand_as(values).reshape(shape).numpy()
+        added, factors = (
+            (one if clients else one.unsqueeze(1)).detach().numpy()
+            for one in (values, std.expand_as(values))
+        )
 
         def add(drawn: np.ndarray, place: Place) -> None:
             drawn *= factors[place]
             drawn += added[place]
 
-        return torch.from_numpy(self._draw(wanted, add)).reshape(values.shape)
+        noisy = torch.from_numpy(self._draw(wanted, add))
+        return noisy if clients else noisy[:, 0]
 
     def uniform(
         self,

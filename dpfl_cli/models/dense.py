@@ -26,12 +26,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from dpfl_cli.data.devices import on_device
 from dpfl_cli.data.federation import Dataset, DatasetInfo, Federation, Partition, Records
 from dpfl_cli.data.streams import Streams
 from dpfl_cli.models.losses import CrossEntropy, Loss
 from dpfl_cli.models.objective import Objective, misfit
 from dpfl_cli.models.passes import Activation, Layer, Passes
-from dpfl_cli.models.prox import penalty_of
+from dpfl_cli.models.prox import Penalty, penalty_of
 from dpfl_cli.models.records import (
     CPU_BLOCK,
     Block,
@@ -150,7 +151,7 @@ class Dense(Objective):
         """As the contract. A record counts as zero where it, its inputs' norm to a layer beyond
         `LARGEST_NORM`, or its gradient's squared norm is not finite.
         """
-        limit = clip_norm.to(self.device, self.dtype)
+        limit = on_device(clip_norm, self.device, self.dtype)
         means = self._means(opened(parameters), limit, batch)
         return record_mean(means, limit, self.divisors(batch))
 
@@ -173,7 +174,11 @@ class Dense(Objective):
 
     def prox(self, values: Tensor, step: Tensor) -> Tensor:
         """As the contract, for the penalty g that settings name."""
-        return penalty_of(self.settings).prox(values, per_run(step, values))
+        return self._penalty.prox(values, per_run(step, values))
+
+    @cached_property
+    def _penalty(self) -> Penalty:
+        return penalty_of(self.settings)
 
     def metrics(self, parameters: Tensor) -> dict[str, Tensor]:
         """`train_loss`, (1/M) sum_i of the clients' mean loss (of their first records, where

@@ -137,7 +137,7 @@ def bounded(
     """The one constructor of bounded values, for the functions that enforce a bound (plain tensors
     in, as the attributes of `Bounded`). The bound is a claim: what proves one is in this file.
     """
-    return Bounded(
+    return _made(
         values=of_cohort(client_values(values), cohort),
         bound=bound,
         replace_one=replace_one,
@@ -145,22 +145,25 @@ def bounded(
         unit=unit,
         proof=proof,
         repaired=diagnostic(torch.zeros_like(bound) if repaired is None else repaired),
-        proved=False,
         source=object(),
         batch=batch,
         shape=values.shape,
-        maker=_MAKER,
     )
 
 
-def _changed(values: Bounded, /, **changes: Any) -> Bounded:
-    """Bounded values with other attributes, as `dataclasses.replace`, which takes many times as
+def _made(**attributes: Any) -> Bounded:
+    """Bounded values with these attributes; a frozen dataclass's own `__init__` takes many times as
     long.
     """
     found: Bounded = object.__new__(Bounded)
-    vars(found).update(vars(values), **changes)
+    vars(found).update(attributes)
     found.__post_init__(_MAKER)
     return found
+
+
+def _changed(values: Bounded, /, **changes: Any) -> Bounded:
+    """Bounded values with other attributes."""
+    return _made(**vars(values) | changes)
 
 
 def _derived(values: Bounded, inside: Tensor, **changes: Any) -> Bounded:
@@ -197,7 +200,7 @@ def contributions(values: Tensor, limit: Tensor, what: str = "vectors") -> tuple
             f"{what} to be bounded are float32 or float64, not {inside.dtype}: its norms are so "
             "coarse that the bound would be passed"
         )
-    return inside, limit.to(inside.dtype)
+    return inside, on_device(limit, limit.device, inside.dtype)
 
 
 def clip(values: Tensor, clip_norm: Tensor) -> Bounded:
@@ -336,7 +339,6 @@ def as_computed(
 
 def per_run(numbers: Tensor | np.ndarray, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """[R] or [R, M] numbers, shaped and typed to multiply values [R, ...] or [R, M, ...]."""
-    dtype = dtype or like.dtype
-    if not isinstance(numbers, Tensor) or numbers.dtype != dtype or numbers.device != like.device:
-        numbers = on_device(numbers, like.device, dtype)
-    return numbers.reshape(numbers.shape + (1,) * (like.dim() - numbers.dim()))
+    numbers = on_device(numbers, like.device, dtype or like.dtype)
+    missing = like.dim() - numbers.dim()
+    return numbers.reshape(*numbers.shape, *(1,) * missing) if missing else numbers

@@ -14,7 +14,6 @@ against those who do not see who was: then the other contributions are zero, the
 the ratio is of the mixture over whether the canary was drawn.
 """
 
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -69,7 +68,7 @@ class Canaries:
         low, high = self._amounts(values, row, relation)
         planted = torch.where(there, torch.where(self.sides, high, low), 0.0)
         first[runs, row] += planted.to(first.dtype)
-        found = target._released(mechanism, replace(call, values=claimed(values, inside)))
+        found = target._released(mechanism, call._replace(values=claimed(values, inside)))
 
         numbers = found.received[..., 0] if values.is_vector else found.received
         if numbers.dim() == 2:

@@ -384,4 +384,8 @@ def versions(tensors: Iterable[Tensor]) -> tuple[int, ...]:
     in inference mode).
     """
     with torch._C.DisableTorchFunctionSubclass():
-        return tuple([-1 if tensor.is_inference() else tensor._version for tensor in tensors])
+        held = tuple(tensors)
+        try:
+            return tuple([tensor._version for tensor in held])
+        except RuntimeError:  # of inference tensors, which is slow to ask of each
+            return tuple([-1 if one.is_inference() else one._version for one in held])

@@ -220,13 +220,10 @@ class ReleaseLog:
         self._runs = np.arange(len(self.parameters))
         self._range: tuple[Tensor, Tensor] | None = None  # smallest and largest sensitivity [R]
 
-    def noise(self, rounds: np.ndarray) -> np.ndarray:
-        """[R] the parameters of these rounds."""
-        return self.parameters[self._runs, rounds - 1]
-
-    def made(self, rounds: np.ndarray) -> np.ndarray:
-        """[R] how many releases were made in these rounds."""
-        return self.counts[self._runs, rounds - 1]
+    def known(self, rounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """[R] the parameters of these rounds, and how many releases were made in them."""
+        at = self._runs, rounds - 1
+        return self.parameters[at], self.counts[at]
 
     def charge(self, rounds: np.ndarray, charged: np.ndarray, largest: Tensor, size: int) -> None:
         """One release, for the runs of the mask `charged` [R].
@@ -236,10 +233,10 @@ class ReleaseLog:
             nothing waits for a device.
           size: numbers that each client sends for it, unless it is part of a message sent before.
         """
-        sent = charged & (self.made(rounds) == 0) if self.one_message else charged
-        self.floats += size * sent
-        self.counts[self._runs, rounds - 1] += charged
-        self.latest = np.where(charged, rounds, self.latest)
+        at = self._runs, rounds - 1
+        self.floats += size * (charged & (self.counts[at] == 0) if self.one_message else charged)
+        self.counts[at] += charged
+        np.copyto(self.latest, rounds, where=charged)
         low, high = self._range or (largest.clone(), largest)
         self._range = torch.minimum(low, largest), torch.maximum(high, largest)
 

@@ -10,8 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -58,8 +57,7 @@ class Site:
         return self.setups[0]
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A release that has been checked and charged, and waits for its noise.
 
     Attributes:
@@ -68,6 +66,7 @@ class Call:
       parameters: [R] noise multipliers or pure epsilons, as charged.
       address: [R] the numbers that address its noise.
       sensitivity: [R] or [R, M] of one contribution.
+      largest: [R] the largest of them among the clients.
     """
 
     spec: ReleaseSpec
@@ -75,11 +74,7 @@ class Call:
     parameters: np.ndarray
     address: np.ndarray
     sensitivity: Tensor
-
-    @cached_property
-    def largest(self) -> Tensor:
-        """[R] the largest sensitivity among the clients."""
-        return self.sensitivity if self.sensitivity.dim() == 1 else self.sensitivity.amax(dim=1)
+    largest: Tensor
 
 
 class Mechanism(ABC):
@@ -100,6 +95,7 @@ class Mechanism(ABC):
         self.settings = list(settings)
         self._site = site
         self._last = np.array([setup.rounds for setup in site.setups])
+        self._all = np.ones(len(self.settings), bool)
         self._unread: dict[str, Tensor] = {}  # name -> whether its bounds were good; see `verify`
         self._provenance = Provenance()
 
@@ -197,7 +193,7 @@ class Mechanism(ABC):
         """
         refuse_watchers()
         spec = self._checked(name, values, rounds)
-        mask = np.ones(len(self.settings), bool) if charged is None else np.asarray(charged, bool)
+        mask = self._all if charged is None else np.asarray(charged, bool)
         found = self._released(self._charge(spec, values, rounds, mask))
         if found.own is not None:
             of_cohort(found.own, values.cohort)
@@ -318,7 +314,7 @@ class Mechanism(ABC):
                 "`made`, and `charged`"
             )
         log = self._log(spec.name)
-        number = log.made(rounds)
+        parameters, number = log.known(rounds)
         if np.count_nonzero(charged & ((number >= spec.per_round) | (rounds < log.latest))):
             raise PrivacyError(
                 f"release '{spec.name}' was made more than {spec.per_round} times in a round, or "
@@ -327,10 +323,12 @@ class Mechanism(ABC):
         if self.trust != "none":
             self._provenance.check(spec, values, rounds, number, charged, self._site.setups)
         sensitivity = values.sensitivity(self._site.setup.relation)
-        address = rounds * spec.per_round + np.minimum(number, spec.per_round - 1)
-        call = Call(spec, values, log.noise(rounds), address, sensitivity)
-        log.charge(rounds, charged, call.largest, values.shape[-1] if values.is_vector else 1)
-        return call
+        address = rounds
+        if spec.per_round > 1:
+            address = rounds * spec.per_round + np.minimum(number, spec.per_round - 1)
+        largest = sensitivity if sensitivity.dim() == 1 else sensitivity.amax(dim=1)
+        log.charge(rounds, charged, largest, values.shape[-1] if values.is_vector else 1)
+        return Call(spec, values, parameters, address, sensitivity, largest)
 
     def _mean(self, values: Bounded) -> Tensor:
         """[R, d] or [R] the sum over those that take part, divided by the public number of them."""

@@ -121,4 +121,4 @@ def _sums(numbers: Tensor, records: Tensor) -> Tensor:
 def _share(limit: Tensor, records: Tensor, inside: Tensor) -> Tensor:
     """[R, M] limit / m."""
     public("the number of records that a mean is divided by", records)
-    return (limit.unsqueeze(-1) / records.to(inside.dtype)).expand(inside.shape[:2])
+    return (limit.unsqueeze(-1) / records).expand(inside.shape[:2])

@@ -4,7 +4,6 @@ import functools
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any, TypeVar, get_args
@@ -234,8 +233,9 @@ class Stack:
     def step(self, shown: bool = True) -> Mapping[str, Tensor]:
         """One round of every member; returns the algorithm's diagnostics, none unless `shown`."""
         began = time.perf_counter()
-        self.state, diagnostics = self._round(self.state, self.rounds + 1)
-        self.rounds = self.rounds + 1
+        rounds = self.rounds + 1
+        self.state, diagnostics = self._round(self.state, rounds)
+        self.rounds = rounds
         self.recent = [*self.recent[1:], self.state.server["model"]]
         found = self._shown(diagnostics) if shown else {}
         if shown:
@@ -268,8 +268,7 @@ class Stack:
         """What a method computes, unless it went on after a refusal, which may tell of the data."""
         raised = DpflError.raised
         files = self.members[0].plan.data_files
-        with closed(files) if files else nullcontext():
-            found = compute()
+        found = closed(files)(compute)() if files else compute()
         if DpflError.raised != raised:
             raise PrivacyError(
                 f"{type(self.algorithm).__name__} caught an error of dpfl and went on: what it "

@@ -168,7 +168,7 @@ METHOD_FAULTS = {  # what is wrong -> the check that tells, and the code
     "a release that is not charged": (
         "ledger",
         {"BEFORE": "spec = at.mechanism._site.specs[0]['update']; extra = at.mechanism._released("
-         "Call(spec, update, np.ones(len(model)), 99 + at.number, update.replace_one)).mean"}),
+         "Call(spec, update, np.ones(len(model)), 99 + at.number, *2 * [update.bound])).mean"}),
     "a release that is declared and never made": (
         "ledger", {"MORE_RELEASES": ", ReleaseSpec('other')"}),
     "a run that ends by its data": (
@@ -197,8 +197,7 @@ class Faulty(CentralGaussian):
 """
 MECHANISM_FAULTS = {
     "less noise than is priced": "return super()._noisy(call, mean, 0.9 * std)",
-    "the same noise in every round": "return super()._noisy(__import__('dataclasses').replace("
-    "call, address=0 * call.address), mean, std)",
+    "the same noise in every round": "return super()._noisy(call._replace(address=0 * call.address), mean, std)",
     "a normaliser in which neighbours differ": "values = call.values.checked(); found = super()."
     "_noisy(call, mean, std); there = (values.abs().sum(2) > 0).sum(1, keepdim=True); "
     "return found - values.mean(1) + values.sum(1) / there.clamp(min=1)",
