@@ -197,7 +197,8 @@ class Faulty(CentralGaussian):
 """
 MECHANISM_FAULTS = {
     "less noise than is priced": "return super()._noisy(call, mean, 0.9 * std)",
-    "the same noise in every round": "return super()._noisy(call._replace(address=0 * call.address), mean, std)",
+    "the same noise in every round": "still = call._replace(address=0 * call.address); "
+    "return super()._noisy(still, mean, std)",
     "a normaliser in which neighbours differ": "values = call.values.checked(); found = super()."
     "_noisy(call, mean, std); there = (values.abs().sum(2) > 0).sum(1, keepdim=True); "
     "return found - values.mean(1) + values.sum(1) / there.clamp(min=1)",
