@@ -56,15 +56,15 @@ FAULTS = [
     Fault(
         "the sensitivity of clients that differ is their mean",
         "privacy/mechanism.py",
-        "self.sensitivity.amax(dim=1)",
-        "self.sensitivity.mean(dim=1)",
+        "else sensitivity.amax(dim=1)",
+        "else sensitivity.mean(dim=1)",
         "privacy/test_gaussian.py",
     ),
     Fault(
         "releases of a run's first round are not charged",
         "privacy/ledger.py",
-        "self.counts[self._runs, rounds - 1] += charged",
-        "self.counts[self._runs, rounds - 1] += charged & (rounds > 1)",
+        "self.counts[at] += charged",
+        "self.counts[at] += charged & (rounds > 1)",
         "privacy/test_ledger.py::test_constant_noise_is_one_number_and_a_count",
     ),
     Fault(

@@ -132,8 +132,8 @@ MENDS = [
     Fault(
         "privacy plugin: a method reads the data from their file",
         "simulation/stack.py",
-        "        with closed(files) if files else nullcontext():\n",
-        "        with nullcontext():\n",
+        "closed(files)(compute)() if files else compute()",
+        "compute()",
         f"{PLUGINS}::test_a_method_that_opens_the_data_itself_ends_the_run",
     ),
     Fault(

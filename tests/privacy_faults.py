@@ -263,11 +263,11 @@ MENDS = [
     Fault(
         "privacy drawn: an empty cohort is not charged",
         "privacy/mechanism.py",
-        "        log.charge(rounds, charged, call.largest,",
+        "        log.charge(rounds, charged, largest,",
         "        if values.cohort is not None:\n"
         "            there = among(values.cohort, torch.ones(values.shape[:2]))\n"
         "            charged = charged & there.any(dim=1).numpy()\n"
-        "        log.charge(rounds, charged, call.largest,",
+        "        log.charge(rounds, charged, largest,",
         f"{COHORTS}::test_an_empty_cohort_is_noise_that_is_charged",
     ),
     Fault(

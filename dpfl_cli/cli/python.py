@@ -7,14 +7,15 @@ line that the command line prints.
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import wraps
 from operator import attrgetter
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
-from pydantic import ConfigDict, validate_call
+from pydantic import ConfigDict, ValidationError, validate_call
 
 from dpfl_cli.cli import run as command
 from dpfl_cli.cli.pricing import plan_for_target, prices_of
@@ -27,9 +28,34 @@ from dpfl_cli.simulation.results import privacy_report
 from dpfl_cli.simulation.store import RunRecord as Run
 from dpfl_cli.simulation.store import RunStore
 
-# Arguments are held against annotations; pydantic says what is wrong with one.
-_typed = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))
+P = ParamSpec("P")
+T = TypeVar("T")
 _one_at_a_time = threading.Lock()  # Hydra, and what was run, are a process's: threads take turns
+
+
+def _typed(function: Callable[P, T]) -> Callable[P, T]:
+    """Holds arguments against annotations; a ConfigError says what is wrong with the first one."""
+    config = ConfigDict(strict=True, arbitrary_types_allowed=True)
+    checked = validate_call(config=config)(function)
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return checked(*args, **kwargs)
+        except ValidationError as error:
+            first = error.errors()[0]
+        where, message = ".".join(map(str, first["loc"])), first["msg"]
+        given, hint = f"={first['input']!r}", ""
+        if first["type"] == "unexpected_keyword_argument":
+            hint = "; overrides are strings, such as 'dp.epsilon=1'"
+        elif first["type"].startswith("missing"):
+            given = ""
+        raise ConfigError(
+            f"dpfl.{function.__name__}: argument {where}{given}: "
+            f"{message[0].lower()}{message[1:]}{hint}"
+        )
+
+    return called
 
 
 @_typed

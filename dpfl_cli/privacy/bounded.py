@@ -145,6 +145,7 @@ def bounded(
         unit=unit,
         proof=proof,
         repaired=diagnostic(torch.zeros_like(bound) if repaired is None else repaired),
+        proved=False,
         source=object(),
         batch=batch,
         shape=values.shape,

@@ -14,7 +14,6 @@ against those who do not see who was: then the other contributions are zero, the
 the ratio is of the mixture over whether the canary was drawn.
 """
 
-
 import numpy as np
 import torch
 from torch import Tensor
