@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dpfl_cli.config.errors import PrivacyError
+from dpfl_cli.data.devices import on_device
 from dpfl_cli.privacy.bounded import CLAIM, Bounded, bounded, contributions, public
 from dpfl_cli.privacy.norms import to_ball
 
@@ -121,4 +122,5 @@ def _sums(numbers: Tensor, records: Tensor) -> Tensor:
 def _share(limit: Tensor, records: Tensor, inside: Tensor) -> Tensor:
     """[R, M] limit / m."""
     public("the number of records that a mean is divided by", records)
-    return (limit.unsqueeze(-1) / records).expand(inside.shape[:2])
+    numbers = on_device(records, records.device, inside.dtype)
+    return (limit.unsqueeze(-1) / numbers).expand(inside.shape[:2])

@@ -234,8 +234,9 @@ class Stack:
         """One round of every member; returns the algorithm's diagnostics, none unless `shown`."""
         began = time.perf_counter()
         rounds = self.rounds + 1
+        rounds.setflags(write=False)  # a method gets it, and so does a mechanism
         self.state, diagnostics = self._round(self.state, rounds)
-        self.rounds = rounds
+        self.rounds = self.rounds + 1
         self.recent = [*self.recent[1:], self.state.server["model"]]
         found = self._shown(diagnostics) if shown else {}
         if shown:

@@ -167,8 +167,9 @@ METHOD_FAULTS = {  # what is wrong -> the check that tells, and the code
          "opened(update.values).norm(dim=2).amax(1).clamp(min=1e-3))"}),
     "a release that is not charged": (
         "ledger",
-        {"BEFORE": "spec = at.mechanism._site.specs[0]['update']; extra = at.mechanism._released("
-         "Call(spec, update, np.ones(len(model)), 99 + at.number, *2 * [update.bound])).mean"}),
+        {"BEFORE": "spec = at.mechanism._site.specs[0]['update']; moved = update.replace_one; "
+         "call = Call(spec, update, np.ones(len(model)), 99 + at.number, moved, moved); "
+         "extra = at.mechanism._released(call).mean"}),
     "a release that is declared and never made": (
         "ledger", {"MORE_RELEASES": ", ReleaseSpec('other')"}),
     "a run that ends by its data": (

@@ -379,3 +379,14 @@ def test_noise_may_follow_a_schedule_and_releases_a_public_calendar(
         entries = {entry.name: entry for entry in members[plan.id].ledger.entries}
         assert entries["update"].parameter == tuple(2.5 * 2.0**t for t in range(5))
         assert entries["coin"].count == (3 if plan.seed == 0 else 2)
+
+
+def test_a_method_cannot_change_how_far_a_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def round_(self: Any, state: State, at: Round) -> Any:
+        at.number[:] += 1
+        return state, {}
+
+    monkeypatch.setattr(FedAvg, "round", round_)
+    (plan,) = plans_of("algorithm=fedavg", rounds=[2])
+    with pytest.raises(ValueError, match="read-only"):
+        Stack([Member(plan)]).step()
