@@ -13,7 +13,6 @@ from dpfl_cli.papers.fednew._search import (
     SMALL_CLIPS,
     WARM,
     WHOLE_SHARE,
-    WIDER_GAMMAS,
     Methods,
     Point,
 )
@@ -60,8 +59,7 @@ def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
     if method == "FGD":
         yield from grid(eta=(*SERVER_STEPS[scale], *steps), clip=clips)
     elif method == "FFC":
-        steps = (*FEDFC_STEPS[scale], *steps)
-        gammas = (*WIDER_GAMMAS, *GAMMAS) if wider else GAMMAS
+        gammas, steps = (0.01, *GAMMAS) if wider else GAMMAS, (*FEDFC_STEPS[scale], *steps)
         yield from grid(eta=steps, gamma=gammas, feature_clip=1.0, clip=clips)
     elif method in SCAFFOLD:
         long = 2.0 if differ else 1.0
