@@ -87,6 +87,7 @@ NEVER_BEST = (0.1, 0.1, 0.1)  # on images, wherever the whole grid was run at qu
 # Where both DP-FedGD's largest step and DP-FedNew's smallest damping and penalty were the best at
 # quick, both grids go on at scale=paper, beyond Table 7.
 SMALLER_STEP, WIDER_STEPS = (0.1,), (300.0, 1000.0)
+BETWEEN_ON_ADULT = (5.0, 7.0)  # there 3 was DP-FedGD's best everywhere, and 10 the next
 WIDER_POINTS = ((0.01, 0.01, 0.001), (0.003, 0.003, 0.01), (0.001, 0.001, 0.001))
 WIDER_ADULT_POINTS = ((0.1, 10.0, 0.1), (0.1, 1.0, 0.01))
 TABLE_8_BOUNDS = (0.001, 10.0)  # beside a penalty of 1: both 0.01 and 1 were the best there
@@ -116,8 +117,8 @@ def search(
     adult, wider = preset == "adult", scale == "paper"
     if scale == "smoke":
         steps = (1.0, 3.0)
-    elif wider and not adult:
-        steps = (*SMALLER_STEP, *steps, *WIDER_STEPS)
+    elif wider:
+        steps = (*steps, *BETWEEN_ON_ADULT) if adult else (*SMALLER_STEP, *steps, *WIDER_STEPS)
     if method in ("FN", "FN_FC"):
         usual, more = (ADULT_POINTS, WIDER_ADULT_POINTS) if adult else (IMAGE_POINTS, WIDER_POINTS)
         others = (*more, *((0.1, 1.0, bound) for bound in bounds)) if wider else ()
