@@ -107,18 +107,20 @@ def search(
     preset: str,
     steps: Sequence[float] = SERVER_STEPS[2:],
     bounds: Sequence[float] = (),
+    between: Sequence[float] = BETWEEN_ON_ADULT,
 ) -> Iterator[Point]:
     """The points of a method's grid at record level that are searched.
 
     Args:
       steps: server steps of DP-FedGD and DP-FedFC.
+      between: more server steps on Adult, at scale=paper.
       bounds: of curvature, more of them beside a damping of 0.1 and a penalty of 1, at scale=paper.
     """
     adult, wider = preset == "adult", scale == "paper"
     if scale == "smoke":
         steps = (1.0, 3.0)
     elif wider:
-        steps = (*steps, *BETWEEN_ON_ADULT) if adult else (*SMALLER_STEP, *steps, *WIDER_STEPS)
+        steps = (*steps, *between) if adult else (*SMALLER_STEP, *steps, *WIDER_STEPS)
     if method in ("FN", "FN_FC"):
         usual, more = (ADULT_POINTS, WIDER_ADULT_POINTS) if adult else (IMAGE_POINTS, WIDER_POINTS)
         others = (*more, *((0.1, 1.0, bound) for bound in bounds)) if wider else ()

@@ -55,7 +55,7 @@ def runs(scale: Scale) -> Runs:
         clients = 10 if task == "tiny" else 50
         few = FEW if scale == "smoke" else {}
         own = {**values, "partitioner.clients": clients, **few}
-        for point in search(method, scale, preset):
+        for point in search(method, scale, preset, between=()):  # all would be timed anew
             labels = {"task": task, "method": method, "eps": eps, "point": named(point)}
             yield run(preset, labels, {**own, **settings(point)}, exclusive=True)
 
