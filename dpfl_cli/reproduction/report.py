@@ -47,7 +47,7 @@ BUDGET: Mapping[str, Mapping[str, Of | None]] = {
     "fednew": {"8": None},
     "scaffnew": {
         "2.5 for mushrooms": lambda page, run: page in ("fig12", "fig12_splits", "scaling"),
-        "3 for CIFAR-10 in fig2 and fig3 with three horizons and three seeds, which have five": (
+        "3 for CIFAR-10 in fig2 and fig3, which have five seeds, at one horizon and at five": (
             lambda page, run: page in ("fig2", "fig3") and run["labels"]["task"] == "cifar10"
         ),
     },

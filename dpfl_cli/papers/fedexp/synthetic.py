@@ -184,7 +184,7 @@ fig2_left = Artifact(
         "Step sizes and clip norms are the paper's, tuned on the training loss, which no epsilon "
         "covers; they are read from a damaged Table 2, some by their position (fedexp/table2 says "
         "how certain each is). DP-FedAvg's 0.001 under central DP is ours: with the printed 0.003 "
-        "the training loss ends at 1853, with 0.001 at 760 (fedexp/table2).",
+        "the training loss is 1853 over the last five rounds, with 0.001 760 (fedexp/table2).",
         "Theorems 4.5 and 4.6 do not cover these runs: they ask for a local step below 1 / (24 L "
         "tau), with L at least the mean of ||x_i||^2, about 2d: 1.0e-5 at d = 100 and 2.1e-6 at "
         "d = 500, some 300 and 500 times below the paper's; and least squares have no bound G on "
