@@ -6,6 +6,7 @@ last 20 rounds (section 6.1). Its grids (Table 7) are lost: those here are this 
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from dpfl_cli.reproduction.api import (
@@ -108,12 +109,14 @@ def search(
     steps: Sequence[float] = SERVER_STEPS[2:],
     bounds: Sequence[float] = (),
     between: Sequence[float] = BETWEEN_ON_ADULT,
+    gammas: Sequence[float] = WIDER_GAMMAS,
 ) -> Iterator[Point]:
     """The points of a method's grid at record level that are searched.
 
     Args:
       steps: server steps of DP-FedGD and DP-FedFC.
       between: more server steps on Adult, at scale=paper.
+      gammas: more dampings of DP-FedFC, at scale=paper.
       bounds: of curvature, more of them beside a damping of 0.1 and a penalty of 1, at scale=paper.
     """
     adult, wider = preset == "adult", scale == "paper"
@@ -130,12 +133,15 @@ def search(
     elif method == "FGD":
         yield from grid(eta=steps)
     elif method == "FFC":
-        gammas = GAMMAS[:1] if scale == "smoke" else (*(WIDER_GAMMAS if wider else ()), *GAMMAS)
+        gammas = GAMMAS[:1] if scale == "smoke" else (*(gammas if wider else ()), *GAMMAS)
         steps = [step for step in steps if step < WIDER_STEPS[-1]]
         yield from grid(eta=steps, gamma=gammas, feature_clip=1.0, gradient_clip=1.0)
     else:
         for count, length in (*LOCAL_POINTS, *(WIDER_LOCAL_POINTS if wider else ())):
             yield {"steps": count, "length": length}
+
+
+search_of_wide = partial(search, gammas=WIDER_GAMMAS[1:2])
 
 
 def settings(labels: Point) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from dpfl_cli.papers.fednew._search import (
     Point,
     on,
     search,
+    search_of_wide,
 )
 from dpfl_cli.reproduction.api import Claim, Comparisons, Rows, Scale
 
@@ -165,6 +166,7 @@ fig5 = compared(
     part=OF_SIX,
     seeds=(1, 3),
     epsilons=OF_WIDE,
+    points=search_of_wide,
     longer_from=LONGER_FROM,
     points=also_narrow,
     level={**RECORD_LEVEL, **NARROWED},
@@ -355,6 +357,7 @@ fig10 = compared(
     part=OF_SIX,
     seeds=(1, 3),
     epsilons=OF_WIDE,
+    points=search_of_wide,
     title="Test accuracy of DP-FedNew-FC and DP-FedFC against rounds, record level, wide features",
     shows="DP-FedNew-FC and DP-FedFC round by round on the wide features of images, dealt at "
     "random, each at the best point of its grid. DP-FedFC spends one more release, on the "
