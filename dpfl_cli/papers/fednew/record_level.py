@@ -166,7 +166,6 @@ fig5 = compared(
     part=OF_SIX,
     seeds=(1, 3),
     epsilons=OF_WIDE,
-    points=search_of_wide,
     longer_from=LONGER_FROM,
     points=also_narrow,
     level={**RECORD_LEVEL, **NARROWED},
