@@ -14,6 +14,8 @@ from dpfl_cli.privacy.kinds import Losses, by_kind
 from dpfl_cli.privacy.ledger import LedgerEntry
 from dpfl_cli.privacy.renyi_accountants import RdpAccountant, RdpSettings
 
+NARROWEST = 1e-16  # cell of a grid for dp-accounting's own accountant
+
 
 class PldSettings(Settings):
     """Settings of the PLD accountant.
@@ -83,7 +85,8 @@ class PldAccountant(Accountant):
             bound = RdpAccountant(RdpSettings())._epsilon([entry], delta)
         z = entry.parameters()
         width = float(0.5 * z.min() ** -2.0 + 10 / z.min())  # of a round's losses, ten deviations
-        interval = self.settings.interval or width / self.points_of_round
+        # dp-accounting takes no interval of next to nothing; a wider one is rounded up to
+        interval = self.settings.interval or max(width / self.points_of_round, NARROWEST)
         self._check(bound, width / interval, len(np.unique(z)))
         options = NeighboringRelation.ADD_OR_REMOVE_ONE, interval
         return poisson_epsilon(entry, delta, pld.PLDAccountant, *options)

@@ -168,3 +168,8 @@ def test_a_ledger_that_says_less_is_refused_and_json_says_all() -> None:
             priced("rdp", entry(1.0, 3, 0.1, **less))
     with pytest.raises(PrivacyError, match="mixes laws"):
         priced("rdp", whole, entry(1.0, 3, 0.1, "fixed", relation="add_or_remove", name="b"))
+
+
+@pytest.mark.parametrize("z", [1e6, 1e12, 1e100, 1e150])
+def test_noise_of_any_strength_has_a_price(z: float) -> None:
+    assert 0.0 <= priced("pld", entry(z, 3, 0.01)) <= priced("pld", entry(100.0, 3, 0.01))
