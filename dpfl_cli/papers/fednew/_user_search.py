@@ -7,7 +7,10 @@ from itertools import product
 from dpfl_cli.papers.fednew._compared import compared
 from dpfl_cli.papers.fednew._search import (
     COVARIANCE,
+    DAMPINGS,
     GAMMAS,
+    NEWTON_CLIPS,
+    PENALTIES,
     SCAFFOLD,
     SHARE,
     SMALL_CLIPS,
@@ -72,9 +75,13 @@ def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
         penalties = {"smoke": (1.0,), "quick": (0.01, 0.1), "paper": (0.01, 0.1, 1.0)}[scale]
         if adult and scale == "quick":  # elsewhere the largest was the best nowhere
             penalties = (0.01, 0.1, 1.0)
-        yield from grid(alpha=0.1, rho=penalties, clip=clips)
-        for damping in (0.01, 0.001, *smallest) if wider else ():
-            yield from grid(alpha=damping, rho=damping, clip=(*clips, WIDER_CLIP))
+        triples = [*product((0.1,), penalties, clips)]
+        if wider:
+            triples += product(DAMPINGS, PENALTIES, NEWTON_CLIPS)
+            beside = product((0.01, 0.001, *smallest), (*clips, WIDER_CLIP))
+            triples += ((damping, damping, clip) for damping, clip in beside)
+        for alpha, rho, clip in dict.fromkeys(triples):
+            yield {"alpha": alpha, "rho": rho, "clip": clip}
 
 
 at_user_level = partial(compared, points=points, level=USER_LEVEL)

@@ -41,7 +41,6 @@ from dpfl_cli.papers.fednew._search import (
     Point,
     on,
     search,
-    search_of_wide,
 )
 from dpfl_cli.reproduction.api import Claim, Comparisons, Rows, Scale
 
@@ -356,7 +355,6 @@ fig10 = compared(
     part=OF_SIX,
     seeds=(1, 3),
     epsilons=OF_WIDE,
-    points=search_of_wide,
     title="Test accuracy of DP-FedNew-FC and DP-FedFC against rounds, record level, wide features",
     shows="DP-FedNew-FC and DP-FedFC round by round on the wide features of images, dealt at "
     "random, each at the best point of its grid. DP-FedFC spends one more release, on the "
