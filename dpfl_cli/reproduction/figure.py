@@ -34,6 +34,7 @@ from dpfl_cli.reproduction.look import (
     draw_curve,
     draw_fits,
     entries_of,
+    in_even_lines,
     legend,
     mark_beyond,
     mark_diverged,
@@ -395,5 +396,5 @@ def _title(artifact: Artifact, scale: Scale, drawn: Sequence[_Drawing]) -> str:
     wide = min(110, int(LETTERS * max(one.size[0] for one in drawn)))
     about = f"{artifact.name}, scale {scale}{reduced}{seeds}{' (± 1 standard deviation)' * spread}"
     alone = drawn[0].spec.title if len(drawn) == 1 else ""
-    words = [textwrap.fill(text, wide) for text in (artifact.title, alone) if text]
+    words = [in_even_lines(text, wide) for text in (artifact.title, alone) if text]
     return "\n".join([*words, at_commas(about, wide)])

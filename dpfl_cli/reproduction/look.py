@@ -67,6 +67,20 @@ MARKED = 16  # lines with at most this many points get markers
 TICKED = 8  # a log x axis with at most this many places has its ticks there
 
 
+def in_even_lines(text: str, width: int) -> str:
+    """A text in as few lines of at most this width as it takes, about equally long.
+
+    >>> in_even_lines("optimality against the number of rounds on ijcnn1", 40)
+    'optimality against the\\nnumber of rounds on ijcnn1'
+    """
+    lines = len(textwrap.wrap(text, width))
+    return next(
+        "\n".join(broken)
+        for narrower in range(len(text) // lines, width + 1)
+        if len(broken := textwrap.wrap(text, narrower)) == lines
+    )
+
+
 def at_commas(text: str, width: int) -> str:
     """A text in lines of a width, broken at commas outside brackets; a longer part of it between
     words, but never before a number.
