@@ -181,8 +181,19 @@ table4 = Artifact(
             panels="level",
             where=ON_T1,
             log="y",
-            y_title="lowest training loss, T1",
-        )
+            y_title="lowest training loss",
+            title="T1",
+        ),
+        Figure(
+            "lines",
+            "P",
+            "loss",
+            series="method",
+            panels=["task", "level"],
+            where={"task": IMAGES},
+            y_title="lowest training loss",
+            title="T3 and T4",
+        ),
     ],
     notes=[
         NOT_SAID,

@@ -35,6 +35,8 @@ from dpfl_cli.reproduction.api import (
     Scale,
     Size,
     Table,
+    Where,
+    between,
     sized,
 )
 
@@ -137,8 +139,8 @@ def _figures(
     epsilons: Mapping[str, Sequence[float]],
     curves: bool,
 ) -> Iterator[Figure]:
-    """Accuracy over rounds or numbers of clients, of all methods and, at three epsilons, without
-    DP-SCAFFOLD, beside whose noise the others are hard to tell apart.
+    """Accuracy over rounds or numbers of clients, of all methods and, at three epsilons and from
+    round 5 on, without DP-SCAFFOLD, beside whose noise the others are hard to tell apart.
     """
     shown = [one for one in methods if not one.endswith("_narrow")]
     few = [eps for eps in (0.1, 1.0, 10.0) if eps in itertools.chain(*epsilons.values())]
@@ -153,13 +155,14 @@ def _figures(
             x="clients",
             measures="accuracy",
             panels="eps",
-            share_y=True,
             x_title="number of clients",
         )
-    where = {} if curves else {"best": True, "eps": few}
-    yield over(where={"method": shown, **where}, title="all methods" * both)
+    where: Where = {} if curves else {"best": True, "eps": few}
+    yield over(where={"method": shown, **where}, title="all methods" * both, share_y=not curves)
     if both:
-        yield over(where={"method": others, **where, "eps": few}, title="without DP-SCAFFOLD")
+        from_5 = {"round": between(5, 70)} if curves else {}
+        where = {**where, "eps": few, **from_5, "method": others}
+        yield over(where=where, title=f"without DP-SCAFFOLD{', from round 5 on' * curves}")
 
 
 def _tables(
