@@ -87,10 +87,11 @@ ADULT = (
 )
 OURS = (
     "Ours, for the paper does not say or its text is lost: the grids (table7), of whose ends one "
-    "is often the best. DP-FedNew's searches at scale=paper begin with all its triples, but at "
+    "is often the best. On narrow features at record level, and where clients differ, "
+    "DP-FedNew's searches at scale=paper begin with all its triples, but at "
     "record level a damping and a penalty of 0.01 with a bound of 1, whose constant needs more "
-    "records than a client has at the reduced size, and with some beyond; figure 4 takes a few. "
-    "Models start at "
+    "records than a client has at the reduced size, and with some beyond; elsewhere with a few, "
+    "beside which the check of whole grids found nothing better. Models start at "
     "zero and have no bias; DP-FedFC's covariance is a mean over records with eigenvalues of at "
     "least gamma, and all its releases have one noise multiplier. Printed otherwise: equation 4.3 "
     "gives the mean of what n clients send noise of variance C^2 sigma^2, which is that of their "

@@ -10,6 +10,8 @@ from dpfl_cli.papers.fednew._claims import SHORT
 from dpfl_cli.papers.fednew._search import (
     ACCURACY,
     CHOSEN,
+    KEPT,
+    KEPT_OF_LONG,
     LEFT_OUT,
     OF_CURVES,
     RECORD_LEVEL,
@@ -67,7 +69,8 @@ def compared(
       part: of the paper's cells at scale=paper, where not all are run.
       seeds: at quick and paper.
       longer_from: the epsilon from which DP-SCAFFOLD's longest local steps are searched.
-      keep: the points of a grid that go on to full size; three, or two where there are three seeds.
+      keep: the points of a grid that go on to full size; `KEPT` by default, or `KEPT_OF_LONG`
+        where there are three seeds.
       side: labels of the places.
       points, level: of a method's grid, and what it is, at record level or user level.
     """
@@ -117,7 +120,7 @@ def compared(
         measures=measures,
         show={"origin": "source"},
         best=[Best(over, "selection", note=CHOSEN)],
-        search=staged(whole, always, keep or (3 if seeds[1] > 3 else 2), beyond),
+        search=staged(whole, always, keep or (KEPT if seeds[1] > 3 else KEPT_OF_LONG), beyond),
         tables=list(_tables(side, grids, curves)),
         figures=list(_figures(side, methods, epsilons, curves)),
         **own,

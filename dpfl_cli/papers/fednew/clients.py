@@ -198,7 +198,6 @@ table5 = by_clients(
     (0.8, 75),
     part="5 of 9 epsilons, 3 of 5 numbers of clients",
     seeds=(1, 3),
-    keep=3,  # with 1000 clients fewer records rank DP-SCAFFOLD's local steps otherwise than all do
     epsilons=OF_DIFFERING,
     title="Test accuracy on federated EMNIST (MNIST and Fashion-MNIST stand in) after the last "
     "round, record level, at most two classes a client",

@@ -19,6 +19,7 @@ from dpfl_cli.papers.fednew._search import (
     OF_WIDE,
     WIDE,
     Point,
+    search_of_wide,
 )
 from dpfl_cli.papers.fednew.clients import ONE, on_images
 from dpfl_cli.reproduction.api import (
@@ -60,6 +61,7 @@ def wide(
         part=f"4 of 9 epsilons, 2 of {5 if fewest == 20 else 4} numbers of clients",
         seeds=(1, 3),
         epsilons=OF_WIDE,
+        points=search_of_wide,
         longer_from=LONGER_FROM,
         title=f"Test accuracy on {data}, wide features, after the last round, record level",
         shows="DP-FedNew-FC beside DP-FedGD, DP-FedFC and DP-SCAFFOLD on one layer over the wide "

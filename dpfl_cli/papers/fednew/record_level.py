@@ -41,6 +41,7 @@ from dpfl_cli.papers.fednew._search import (
     Point,
     on,
     search,
+    search_of_wide,
 )
 from dpfl_cli.reproduction.api import Claim, Comparisons, Rows, Scale
 
@@ -145,7 +146,8 @@ NARROWED: Methods = {  # the methods of Figure 1, on its features
 def also_narrow(method: str, scale: Scale, preset: str) -> Iterator[Point]:
     """As `search`; of narrow features at the paper's size alone, where Figure 1 has the runs."""
     if method not in NARROWED or scale == "paper" or not preset:
-        yield from search(method.removesuffix("_narrow"), scale, preset)
+        whole = search if method in NARROWED else search_of_wide
+        yield from whole(method.removesuffix("_narrow"), scale, preset)
 
 
 @judging
@@ -263,7 +265,6 @@ fig2 = compared(
     (1.5, 51),
     part="5 of 6 epsilons",
     seeds=(1, 3),
-    keep=3,
     epsilons=OF_DIFFERING,
     title="Test accuracy against rounds, record level, clients that differ",
     shows="On federated EMNIST each of 500 clients holds one class or two, and every one of 47 "
@@ -355,6 +356,7 @@ fig10 = compared(
     part=OF_SIX,
     seeds=(1, 3),
     epsilons=OF_WIDE,
+    points=search_of_wide,
     title="Test accuracy of DP-FedNew-FC and DP-FedFC against rounds, record level, wide features",
     shows="DP-FedNew-FC and DP-FedFC round by round on the wide features of images, dealt at "
     "random, each at the best point of its grid. DP-FedFC spends one more release, on the "

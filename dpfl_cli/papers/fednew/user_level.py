@@ -25,6 +25,7 @@ from dpfl_cli.papers.fednew._search import (
     DIFFERING,
     FEDERATED_47,
     FIRST_ORDER,
+    KEPT_OF_LONG,
     OF_ALL,
     OF_IMAGES,
     OF_WIDE,
@@ -213,7 +214,7 @@ fig6 = at_user_level(
     (1.6, 58),
     part="3 of 4 epsilons",
     seeds=(1, 3),
-    keep=3,
+    keep=KEPT_OF_LONG,
     epsilons={"smoke": (1.0,), "quick": (1.0, 10.0), "paper": (1.0, 3.0, 10.0)},
     title="Test accuracy over rounds, user level, clients that differ (EMNIST: MNIST and "
     "Fashion-MNIST stand in)",
@@ -353,5 +354,6 @@ fig8 = beside_fedfc(
     "three seeds; a staged search",
     part="2 of 6 epsilons",
     seeds=(1, 3),
+    keep=2,
     epsilons={**OF_WIDE, "paper": (0.5, 10.0)},
 )
