@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from dpfl_cli.cli.files import write_output
-from dpfl_cli.cli.tables import is_claimed
+from dpfl_cli.cli.tables import SHOWN, is_claimed
 from dpfl_cli.cli.varying import (
     CHOICES,
     repetitions,
@@ -87,13 +87,19 @@ def plot_comparison(
 
 
 def metric_of(records: Sequence[RunRecord], metric: str | None) -> str:
-    """The metric to show: the first that all runs have, unless one is named that any has."""
+    """The metric to show: of those that all runs have the first that tables show, or of others the
+    first; or one that is named and any run has.
+    """
     had = [
         {name: 0 for row in record.rows for name in row if name != "round"} for record in records
     ]
     known = list(dict.fromkeys(name for names in had for name in names))
     shared = [name for name in known if all(name in names for names in had)]
-    name = metric or next(iter(shared), "")
+    name = metric or next((one for one in (*SHOWN, *shared) if one in shared), "")
+    if not name and known:
+        raise ConfigError(
+            f"these runs have no metric in common; name one by --metric: {', '.join(known)}"
+        )
     if name not in known:
         raise ConfigError(
             f"metric {name or '(none)'}: these runs do not have it in common; "
@@ -115,7 +121,7 @@ def _epsilon(records: Sequence[RunRecord]) -> str:
 def _labels(settings: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """What a curve's legend says of its settings: every key that varies."""
     columns = varying(settings)
-    names = short_names(list(columns))
+    names = short_names(list(columns), ["epsilon"])
     return [
         [
             text_of(column[number]) if key in CHOICES else f"{names[key]}={text_of(column[number])}"

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from dpfl_cli.cli.compare import metric_of
@@ -74,9 +75,10 @@ def _cells(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> pd
                 f"{words}: its runs differ in {', '.join(varying(list(settings)))}; add that to "
                 "--rows or --cols, or choose with --where"
             )
-    return grouped.agg(
-        mean=("value", "mean"),
-        std=("value", "std"),
-        seeds=("value", "count"),
-        text=("value", lambda one: mean_text(list(one.dropna()), len(one))),
-    )
+    with np.errstate(invalid="ignore"):  # of values that are not finite
+        return grouped.agg(
+            mean=("value", "mean"),
+            std=("value", "std"),
+            seeds=("value", "count"),
+            text=("value", lambda one: mean_text(list(one.dropna()), len(one))),
+        )

@@ -68,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for form in FORMS:
         forms.add_argument(f"--{form}", dest="form", action="store_const", const=form)
     for name in ("compare", "table"):
-        parsers[name].add_argument("--metric", help="the metric (default: the first)")
+        parsers[name].add_argument("--metric", help="the metric (default: the first of tables)")
     parsers["compare"].add_argument("--output", type=Path, metavar="FILE", help="a .png or .pdf")
     files = parsers["export"].add_mutually_exclusive_group()
     files.add_argument(

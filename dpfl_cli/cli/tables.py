@@ -3,7 +3,7 @@
 import statistics
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -169,7 +169,7 @@ def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:
     metrics = [name for name in SHOWN if any(name in values for values in last)][:METRICS]
     settings = [settings_of(record.config) for record in records]
     swept = {key: column for key, column in varying(settings).items() if key not in CHOICES}
-    names = short_names(list(swept))
+    names = short_names(list(swept), ["run", *COMMON, "epsilon", *metrics])
     rows: list[TextRow] = []
     for number, (chosen, result) in enumerate(zip(settings, results, strict=True)):
         standin = " (stand-in)" if result["data"]["source"] == "standin" else ""
@@ -181,7 +181,7 @@ def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:
                 "dataset": chosen["dataset"] + standin,
                 **{names[key]: cell_of(column[number]) for key, column in swept.items()},
                 "seed": str(result["seed"]),
-                **{name: _number(last[number].get(name)) for name in metrics},
+                **{name: _metric(last[number], name) for name in metrics},
                 "epsilon": epsilon_text(result["privacy"]),
                 "delta": f"{result['privacy']['delta']:g}",
                 "status": result["status"],
@@ -191,7 +191,9 @@ def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:
     for group in repetitions(settings):
         done = [number for number in group if rows[number]["status"] == "done"]
         averages = {
-            name: mean_text([last[one][name] for one in done if name in last[one]], len(group))
+            name: mean_text(
+                [value for one in done if (value := last[one].get(name)) is not None], len(group)
+            )
             for name in metrics
         }
         known = sorted(done or group, key=lambda one: results[one]["privacy"]["epsilon"] or 0.0)
@@ -206,8 +208,16 @@ def _rows(records: Sequence[RunRecord]) -> tuple[list[TextRow], list[TextRow]]:
     return rows, means if len(means) < len(rows) else []
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _metric(last: Mapping[str, float | None], name: str) -> str:
+    """The last value of a metric; null in a result is one that was not finite."""
+    if name not in last:
+        return ""
+    value = last[name]
+    return "not finite" if value is None else _number(value)
 
 
 def mean_text(values: Sequence[float], runs: int) -> str:

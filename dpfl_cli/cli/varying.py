@@ -107,10 +107,16 @@ def varying(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {key: columns[key] for key in chosen}
 
 
-def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Key -> its last part, or the whole of it where two share that."""
-    last = [key.rpartition(".")[2] for key in keys]
-    return {key: key if last.count(end) > 1 else end for key, end in zip(keys, last, strict=True)}
+def short_names(keys: Sequence[str], taken: Sequence[str] = ()) -> dict[str, str]:
+    """Key -> its last part (of a component's name its group), or the whole of it where two share
+    that or it is the name of something else.
+
+    >>> short_names(["accountant.name", "mechanism.epsilon", "rounds"], ["epsilon"])
+    {'accountant.name': 'accountant', 'mechanism.epsilon': 'mechanism.epsilon', 'rounds': 'rounds'}
+    """
+    last = [key.removesuffix(".name").rpartition(".")[2] for key in keys]
+    known = [*last, *taken]
+    return {key: key if known.count(end) > 1 else end for key, end in zip(keys, last, strict=True)}
 
 
 def cell_of(value: Any) -> str:

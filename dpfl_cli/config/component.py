@@ -9,20 +9,30 @@ The same decorator is the hook for a user's own code: a file given with `--plugi
 package with an entry point in the group `dpfl.plugins`, registers its components on import.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from dpfl_cli.config.errors import ConfigError, nearest
+
+
+def _in_range(noise: float | None) -> float | None:
+    if noise is not None and not 1e-50 <= noise <= 1e50:
+        raise ValueError("must be from 1e-50 to 1e50")
+    return noise
+
 
 UNLIMITED = "absent: no limit"
 # a positive number; None limits nothing, as an infinite one would
 Limit = Annotated[float | None, UNLIMITED, Field(gt=0)]
 # a positive number, or none where absence means something else
 PositiveOrNone = Annotated[float | None, Field(gt=0)]
+# a noise multiplier, or none; powers of others are no numbers
+NoiseOrNone = Annotated[float | None, Field(gt=0), AfterValidator(_in_range)]
 Count = Annotated[int, Field(ge=1)]
 SEED = "a seed"
 Seed = Annotated[int, SEED, Field(ge=0, lt=2**63)]
@@ -34,6 +44,7 @@ ClientNumber = Annotated[int | None, CLIENT, Field(ge=0)]
 RECORDS = "records of every client"
 # how many records of a client a batch holds (None: all); refused where a client has fewer
 BatchSize = Annotated[int | None, RECORDS, Field(ge=1)]
+OF_PYDANTIC = re.compile(r"(function-|constrained-|literal\[|(int|float|str|bool|none)$)")
 GROUPS = (
     "algorithm",
     "dp",
@@ -162,15 +173,17 @@ def parse_settings(kind: type[Settings], values: Any, where: str) -> Any:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
+        first, *others = error.errors()
     keys = [str(part) for part in first["loc"]]  # with steps of pydantic's own
-    own = (key for key in keys if not key.startswith(("function-", "constrained-")))
+    own = (key for key in keys if not OF_PYDANTIC.match(key))
     path = ".".join([where, *own]).lstrip(".")
     if first["type"] == "extra_forbidden":
         raise ConfigError(f"{path}: unknown option; {nearest(keys[-1], kind.model_fields)}")
     if first["type"] == "missing":
         raise ConfigError(f"{path}: missing; give it a value, as {path}=…")
-    message = first["msg"].removeprefix("Value error, ")
+    same = [one["msg"] for one in others if one["loc"][:1] == first["loc"][:1] != one["loc"]]
+    same = [one[:1].lower() + one[1:] for one in same]
+    message = "; or ".join(dict.fromkeys([first["msg"].removeprefix("Value error, "), *same]))
     hint = kind.model_fields[keys[0]].description if keys else None  # of a field that has one
     raise ConfigError(
         f"{path}={first['input']!r}: {message[0].lower()}{message[1:]}{f'; {hint}' if hint else ''}"

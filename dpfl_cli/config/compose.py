@@ -220,7 +220,9 @@ def explained(error: Exception) -> DpflError:
         if error.options:
             hint = nearest(option, error.options)
             if group in GROUPS:
-                hint += " (one of your own needs --plugin FILE)"
+                hint += " (one of your own needs --plugin FILE, in Python plugins=[FILE])"
+            if (group, option) == ("hydra/sweeper", "optuna"):
+                hint = "Optuna's sweeper is not installed; pip install 'dpfl[optuna]'"
             return ConfigError(f"{group}={option}: {hint}")
         shows = "dpfl run --help" if group.startswith("experiment") else "dpfl list"
         return ConfigError(

@@ -160,6 +160,8 @@ def _numpy(content: bytes) -> Any:
     """The array of a .npy file, or those of a .npz file by name; a ValueError says what is wrong,
     such as an encrypted archive or one that unpacks to more than LARGEST bytes.
     """
+    if not content.startswith((b"PK", b"\x93NUMPY")):
+        raise ValueError("it begins as neither .npz nor .npy does")
     try:
         found = np.load(io.BytesIO(content), allow_pickle=False)
         if isinstance(found, np.ndarray):

@@ -25,7 +25,10 @@ def on_device(
     Args:
       values: an array, or a tensor in the host's memory or on the device.
     """
-    tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
+    if isinstance(values, np.ndarray):  # torch takes no array that is read only, but by a copy
+        tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
+    else:
+        tensor = values
     dtype = dtype or tensor.dtype
     if tensor.device == device and tensor.dtype == dtype:  # what `to` takes longer to find
         return tensor

@@ -67,8 +67,8 @@ class CnnObjective(ImageInputs, Network):
             if federation.dataset.test is None:
                 raise ConfigError(
                     "model: a cnn is evaluated on test records, but dataset "
-                    f"{federation.dataset.info.name} has none; choose dataset=mnist or another "
-                    "model"
+                    f"{federation.dataset.info.name} has none; give it some (of your own data: "
+                    "dataset.test_fraction=0.2, or dataset.test_path), or choose another model"
                 )
 
     @classmethod

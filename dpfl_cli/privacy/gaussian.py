@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from dpfl_cli.config.component import PositiveOrNone, Settings, component
+from dpfl_cli.config.component import NoiseOrNone, Settings, component
 from dpfl_cli.privacy.bounded import per_run
 from dpfl_cli.privacy.client_values import ClientValues, client_values, own_values
 from dpfl_cli.privacy.ledger import Scope
@@ -28,7 +28,7 @@ class GaussianSettings(Settings):
       noise_multiplier: z = std / sensitivity; None where a target epsilon is to determine it.
     """
 
-    noise_multiplier: PositiveOrNone
+    noise_multiplier: NoiseOrNone
 
 
 @component("mechanism", "none", revision=1, settings=Settings)

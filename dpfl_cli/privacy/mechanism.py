@@ -369,7 +369,7 @@ def _demand(name: str, good: bool) -> None:
     if not good:
         raise PrivacyError(
             f"release '{name}' needs clipped values: set algorithm.clip_norm to a positive, finite "
-            "number"
+            "number (in the model's precision; its square too, where a squared norm is released)"
         )
 
 

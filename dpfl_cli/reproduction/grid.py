@@ -12,12 +12,12 @@ from dpfl_cli.config.errors import ConfigError, DpflError
 from dpfl_cli.config.identity import text_of
 from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact, Run, Scale
 from dpfl_cli.reproduction.measure import Best, Where
-from dpfl_cli.reproduction.rows import FIXED, PAPER, LabelValues, matching, places
+from dpfl_cli.reproduction.rows import FIXED, PAPER, PRIVACY, LabelValues, matching, places
 from dpfl_cli.simulation.plan import make_plan, with_values
 from dpfl_cli.simulation.plugins import plugin_words
 from dpfl_cli.simulation.run_plan import Plan
 
-RESERVED = {*FIXED, *PAPER, "epsilon"}
+RESERVED = {*FIXED, *PAPER, *PRIVACY}
 
 _composed = lru_cache(maxsize=512)(compose_config)  # configs that are not to be changed
 

@@ -271,6 +271,11 @@ STATED = [
     "guarantee",
 ]
 ANY = "any number"  # of releases
+COLLUDING = (
+    "Under secure aggregation an epsilon is against the server. Where clients add shares of the "
+    "noise, a share h of them who collude know theirs, and sqrt(1 - h) times the noise is left "
+    "against them (0.71 times against half); `dpfl account RUN` prices that."
+)
 TITLES = {
     "epsilon_target": "target epsilon of the noise",
     "calibration": "noise by",
@@ -300,6 +305,8 @@ def privacy_table(artifact: Artifact, rows: Rows) -> str:
     stated = [row["not_covered"] for row in priced if _known(row["not_covered"])]
     items = dict.fromkeys(item for one in stated for item in one.split("; "))
     note = f"\n\nEvery epsilon above: {'; '.join(items)}." if items else ""
+    if any(row["trust"] == "secure_aggregation" for row in priced):
+        note += f"\n\n{COLLUDING}"
     return markdown(["runs", *(TITLES.get(name, name) for name in columns)], lines) + note
 
 

@@ -22,29 +22,11 @@ from dpfl_cli.reproduction.measure import (
     Price,
     Where,
 )
-from dpfl_cli.reproduction.rows import fitting
+from dpfl_cli.reproduction.rows import PRIVACY, fitting
 from dpfl_cli.simulation.results import paper_price, privacy_statement
 from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.store import RunRecord
 
-# Everything that a row with an epsilon says about it.
-PRIVACY = [
-    "epsilon",
-    "epsilon_reason",
-    "epsilon_target",
-    "calibration",
-    "delta",
-    "accountant",
-    "unit",
-    "relation",
-    "trust",
-    "releases",
-    "guarantee",
-    "vacuous",
-    "epsilon_paper",
-    "epsilon_paper_convention",
-    "not_covered",
-]
 TUNING = "tuning not included"
 
 Row = dict[str, Any]

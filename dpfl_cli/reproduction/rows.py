@@ -19,6 +19,23 @@ from dpfl_cli.reproduction.measure import BEST, MEASURE, RANK, ROUND, SEED, Meas
 # Columns of every frame beside the labels.
 FIXED = [MEASURE, ROUND, RANK, SEED, "value", "text", "diverged", "seeds", BEST, "edge", "note"]
 PAPER = ["paper", "paper_std", "paper_note"]  # the paper's number of a row
+PRIVACY = [  # everything that a row with an epsilon says about it
+    "epsilon",
+    "epsilon_reason",
+    "epsilon_target",
+    "calibration",
+    "delta",
+    "accountant",
+    "unit",
+    "relation",
+    "trust",
+    "releases",
+    "guarantee",
+    "vacuous",
+    "epsilon_paper",
+    "epsilon_paper_convention",
+    "not_covered",
+]
 SOURCES = "sources of data"  # a column that `judge` adds: "real standin"
 PSEUDO = (BEST, MEASURE, RANK, ROUND)  # columns that are asked for like labels
 LabelValues = tuple[Any, ...]  # the values of some labels, in their order

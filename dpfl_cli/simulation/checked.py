@@ -13,6 +13,7 @@ from dpfl_cli.simulation.run_plan import Plan
 from dpfl_cli.simulation.stack import shape_of
 from dpfl_cli.simulation.store import json_text
 
+UNMEASURED = "not measured"  # as the result of a check
 CHECKED = ("algorithm", "model", "mechanism")  # the groups whose components a guarantee rests on
 
 
@@ -23,7 +24,8 @@ def note_check(plan: Plan, group: str, rows: list[dict[str, Any]]) -> None:
 
 
 def passed(rows: list[dict[str, Any]]) -> bool:
-    return all(row["result"] == "pass" for row in rows)
+    """Whether nothing failed; what could not be measured is said apart."""
+    return not any(row["result"] == "FAIL" for row in rows)
 
 
 def unchecked(plan: Plan) -> str | None:
@@ -51,6 +53,9 @@ def unchecked(plan: Plan) -> str | None:
             missing.append(f"not checked with these settings: {' '.join([again, *own])}")
         elif not passed(rows):
             missing.append(f"FAILED its check: {again}")
+        elif left := [row["check"] for row in rows if row["result"] == UNMEASURED]:
+            what = " and ".join(dict.fromkeys(left))
+            missing.append(f"checked, but for its {what}, which is not measured: {again}")
     return "; ".join(dict.fromkeys(missing)) or None
 
 

@@ -136,9 +136,11 @@ def check_participation(
             "dp.unit=record; write participation=full"
         )
     if getattr(algorithm.target, "away", None) is None:
+        own = ", or where it is yours @algorithm(..., away=...)"
         raise ConfigError(
             f"algorithm={algorithm.name} does not say what becomes of clients that are away "
             f"({says}): its source lets all take part in every round; write participation=full"
+            f"{own if algorithm.component.origin != 'dpfl' else ''}"
         )
     if dp.trust in ("local", "secure_aggregation"):
         who = "whoever sees a message" if dp.trust == "local" else "the server that adds them up"

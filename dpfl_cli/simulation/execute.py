@@ -43,7 +43,7 @@ class Outcome:
     @property
     def value(self) -> float:
         """The last value of `launcher.metric`, of the first metric by default; NaN where the run
-        was not done.
+        was not done, or the value is not finite.
 
         Raises:
           ConfigError: the run has no such metric.
@@ -54,7 +54,7 @@ class Outcome:
         name = self.plan.launcher.metric or next(iter(last))
         if name not in last:
             raise ConfigError(f"launcher.metric={name}: no such metric; {nearest(name, last)}")
-        return float(last[name])
+        return math.nan if last[name] is None else float(last[name])
 
 
 def execute(
@@ -225,7 +225,12 @@ def _run(
             del members[outcome.plan.id]
         if len(plans) == 1:
             return outcomes + [_failed(member, store, reason) for member in members.values()]
-        progress.say(f"{len(members)} runs together stopped ({reason}); they go on one by one")
+        hint = ""
+        if plans[0].algorithm.component.origin != "dpfl":
+            hint = "; is every option [R] that is a float shaped by per_run(option, values)?"
+        progress.say(
+            f"{len(members)} runs together stopped ({reason}); they go on one by one{hint}"
+        )
         for member in members.values():
             outcomes += _run([member.plan], store, progress, stop)
     return outcomes

@@ -41,8 +41,22 @@ def stacks(plans: Sequence[Plan]) -> list[list[Plan]]:
     for group in groups(plans):
         _check_memory(group[0])
         size = min(fitting(group[0], after_first=True), most)
-        cut += [group[some] for some in slices(len(group), size)]
+        for some in slices(len(group), size):
+            cut += _told_apart(group[some])
     return cut
+
+
+def _told_apart(stack: list[Plan]) -> list[list[Plan]]:
+    """A stack of a plugin's method in parts of as many runs as nothing else has: an option [R] that
+    was not shaped by `per_run` would be taken for one of each client or coordinate, and no shape
+    would tell.
+    """
+    plan, parts = stack[0], []
+    while plan.algorithm.component.origin != "dpfl" and len(stack) in (plan.rows, plan.dimension):
+        if len(stack) == 1:
+            break
+        parts.append([stack.pop()])
+    return [stack, *parts]
 
 
 def openings(members: Sequence[Member]) -> list[list[Member]]:

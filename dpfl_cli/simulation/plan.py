@@ -134,7 +134,14 @@ def _planned(config: Mapping[str, Any]) -> Plan:
     plan = replace(plan, specs=tuple(declared))
     check_releases(plan)
     plan = with_noise(plan)
-    plan.mechanism.target.check(plan.mechanism.settings, plan.dimension)
+    try:
+        plan.mechanism.target.check(plan.mechanism.settings, plan.dimension)
+    except ConfigError as error:
+        if plan.dp.epsilon is None:
+            raise
+        raise ConfigError(  # what it names was not given
+            f"dp.epsilon={plan.dp.epsilon:g}: give another target; with noise for this one: {error}"
+        ) from error
     reason = plan.accountant_object().supports(plan.ledger(plan.rounds))
     if reason is not None:
         raise ConfigError(f"accountant={plan.accountant.name} cannot price this run: {reason}")

@@ -255,6 +255,42 @@ def test_divergence_exits_3_and_is_recorded(capsys: pytest.CaptureFixture[str]) 
     assert "done" in out
 
 
+def test_a_metric_that_overflowed_is_shown_as_not_finite(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The model is finite, its squared distance is not; result.json has null there."""
+    words = ["algorithm=fedavg", "dp=none", "algorithm.local_lr=0.1", "rounds=30"]
+    words += ["dataset.clients=20", "dataset.dimension=10", "seed=range(2)"]
+    assert main(["run", "-m", *words]) == 0
+    assert "not finite" in capsys.readouterr().out
+    assert main(["runs", "list"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("not finite") >= 2
+    assert "none (0 of 2 runs)" in shown
+    for line in ("list --sort=-distance", "table --metric train_loss"):
+        main(["runs", *line.split()])
+        assert "TypeError" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("dp=cdp mechanism.noise_multiplier=1e155", "=1e+155: must be from 1e-50 to 1e50"),
+        (
+            "accountant=wang_rdp accountant.order=an",
+            "accountant.order='an': input should be a valid integer; or input should be "
+            "'optimised' or 'paper'",
+        ),
+        ("dp=ldp_privunit dp.epsilon=200 rounds=1", "dp.epsilon=200: give another target; with"),
+    ],
+)
+def test_a_refusal_names_what_was_given(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "algorithm=fedavg", *words.split()]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_updates_that_were_not_finite_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["algorithm=fedavg", "dp=ldp", "algorithm.local_steps=100", *SMALL]
     said = "replaced updates that were not finite by zero"

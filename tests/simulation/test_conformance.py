@@ -245,7 +245,7 @@ def failed_checks(
     (noted,) = (folder / "outputs" / "checks").iterdir()
     rows = [row for way in json.loads(noted.read_text()).values() for row in way]
     assert (code == 0) == passed(rows)
-    return {row["check"] for row in rows if row["result"] != "pass"}
+    return {row["check"] for row in rows if row["result"] == "FAIL"}
 
 
 def method(**parts: str) -> str:
@@ -317,6 +317,38 @@ def test_an_honest_method_passes_and_is_remembered_by_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert failed_checks(method(), tmp_path, monkeypatch) == set()
+
+
+def test_noise_that_is_not_gaussian_is_not_said_to_have_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the mechanism that a guide shows."""
+    guide = (Path(__file__).parents[2] / "docs" / "own-mechanism.md").read_text()
+    file = tmp_path / "laplace.py"
+    file.write_text(guide.partition("```python\n")[2].partition("```")[0])
+    monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path))
+    words = ["mechanism.epsilon=2", "accountant=pure"]
+    assert main(["check", str(file), *words, "--quiet"]) == 0
+    assert "passed, but noise not measured" in capsys.readouterr().out
+    plan = make_plan(
+        compose_config(["algorithm=fedavg", "mechanism=laplace", "dp=ldp", "dp.mode=paper", *words])
+    )
+    said = str(privacy_report(plan, plan.ledger())["guarantee"])
+    assert said.endswith(f"checked, but for its noise, which is not measured: dpfl check {file}")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["algorithm.batch_size=10", "dp=cdp"], 0, "fedavg: passed\n"),
+        (["algorithm.local_steps=0", "dp=cdp"], 2, "fedavg: refused, and so not checked\n"),
+    ],
+)
+def test_a_check_deals_enough_records_and_a_refusal_is_no_fault(
+    words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "fedavg", *words, "--quiet"]) == code
+    assert capsys.readouterr().out.endswith(said)
 
 
 def test_a_guarantee_says_whether_its_method_was_checked(
