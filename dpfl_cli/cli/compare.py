@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dpfl_cli.cli.files import write_output
@@ -57,7 +58,8 @@ def plot_comparison(
     shown = curves[: len(LOOKS)]
     with canvas(6.4, 4.0 + 0.3 * len(shown)) as (figure, axis):
         for (label, values), look in zip(shown, LOOKS, strict=False):
-            mean, spread = values.mean(axis=1), values.std(axis=1)
+            with np.errstate(all="ignore"):  # of values that are not finite
+                mean, spread = values.mean(axis=1), values.std(axis=1)
             band = (mean - spread, mean + spread) if values.shape[1] > 1 else ()
             draw_curve(axis, look, textwrap.fill(label, WIDTH), mean.index, mean, *band)
         sizes = pd.concat([values.mean(axis=1).abs() for _, values in shown])

@@ -75,7 +75,7 @@ def _cells(records: Sequence[RunRecord], keys: Sequence[str], metric: str) -> pd
                 f"{words}: its runs differ in {', '.join(varying(list(settings)))}; add that to "
                 "--rows or --cols, or choose with --where"
             )
-    with np.errstate(invalid="ignore"):  # of values that are not finite
+    with np.errstate(all="ignore"):  # of values that are not finite
         return grouped.agg(
             mean=("value", "mean"),
             std=("value", "std"),
