@@ -14,7 +14,7 @@ from dpfl_cli.papers.adaptdp.noise import table1
 from dpfl_cli.papers.dynamic.network import fig3
 from dpfl_cli.papers.fedexp import mnist
 from dpfl_cli.papers.fedexp.search import table2
-from dpfl_cli.papers.fednew import OURS
+from dpfl_cli.papers.fednew import WIDER
 from dpfl_cli.papers.scaffnew import iterations
 from dpfl_cli.reproduction.api import Artifact, printed
 
@@ -87,45 +87,18 @@ def test_the_pair_that_fedexp_table2s_search_did_not_keep() -> None:
     assert pairs.idxmax(axis=1).value_counts().to_dict() == {missed: 3, (0.1, 0.3): 2}
 
 
-def test_what_longer_local_steps_of_dp_scaffold_are_worth() -> None:
-    for name in ("table4", "table10", "table5"):
-        found = rows(f"fednew/{name}", "accuracy")
-        found = found[(found["method"] == "Scaf") & (found["eps"] >= 8)]
-        before = found[(found["steps"] == 5) & (found["length"] == 4)]
-        best, short = (
-            one.groupby(["clients", "eps"])["value"].mean()
-            for one in (found[found["best"]], before)
-        )
-        assert re.search(rf"{(best - short).max():.1f} (points )?in {name}", OURS)
+def test_what_wider_grids_are_worth() -> None:
     curves = rows("fednew/fig2", "accuracy").query("method == 'Scaf' and best and eps == 10")
     now = curves[curves["task"] == "synthetic"]["value"].mean()
-    assert f"now {now:.1f})" in OURS
-    chosen = pd.read_csv(PUBLISHED / "fednew/fig6/paper/table.csv").query(
-        "measure == 'best.length'"
-    )
-    assert (chosen["value"] > 4).sum() == 1
-
-
-WIDE = {f"fednew/{name}" for name in ("fig5", "table9", "table10", "table11")}
-
-
-def test_where_dp_scaffolds_longest_local_steps_are_the_best() -> None:
-    of_longest = OURS.partition("The longest is still the best")[2].partition("Twice 256")[0]
-    whole, shares = of_longest.split("with shares in ")
-    for said, method, unnamed in ((whole, "Scaf", set()), (shares, "Scaf_share", WIDE)):
-        named = {
-            f"fednew/{'fig' if kind == 'figure ' else kind}{number}": (int(times), int(cells))
-            for times, cells, kind, number in re.findall(
-                r"(\d+) of (\d+)(?: cells)? of (table|figure )(\d+)", said
-            )
-        }
-        for path in PUBLISHED.glob("fednew/*/paper/table.csv"):
-            name = "/".join(path.parts[-4:-2])
-            found = pd.read_csv(path, low_memory=False)
-            if "length" in found and name not in unnamed:
-                best = found.query(f"measure == 'best.length' and method == '{method}'")["value"]
-                longest = (best == (8192 if name == "fednew/fig3" else 256)).sum()
-                assert (longest, len(best)) == named.get(name, (0, len(best))), name
+    assert f"75.6 before, now {now:.1f})" in WIDER["paper"]
+    steps = [
+        pd.read_csv(PUBLISHED / f"fednew/{name}/paper/table.csv", low_memory=False).query(
+            f"measure == 'best.eta' and method == 'FGD' and {where}"
+        )["value"]
+        for name, where in (("table8", "eps > 0"), ("fig1", "task == 'adult'"))
+    ]
+    assert f"{(steps[0] == 7).sum()} of {len(steps[0])} cells of table8" in WIDER["paper"]
+    assert (steps[1] == 7).all()
 
 
 def test_what_thirty_seeds_say_of_overtaking() -> None:

@@ -1,6 +1,8 @@
 """DP-FedNew: second-order steps under differential privacy; what its pages say everywhere."""
 
-from dpfl_cli.reproduction.artifact import Paper
+from collections.abc import Mapping
+
+from dpfl_cli.reproduction.artifact import Paper, Scale
 
 TITLES = {
     "FN": "DP-FedNew",
@@ -87,38 +89,27 @@ ADULT = (
 )
 OURS = (
     "Ours, for the paper does not say or its text is lost: the grids (table7), of whose ends one "
-    "is often the best. On narrow features at record level, and where clients differ, "
-    "DP-FedNew's searches at scale=paper begin with all its triples, but at "
-    "record level a damping and a penalty of 0.01 with a bound of 1, whose constant needs more "
-    "records than a client has at the reduced size, and with some beyond; elsewhere with a few, "
-    "beside which the check of whole grids found nothing better. Models start at "
+    "is often the best, as (edge) says above. On narrow features at record level, and where "
+    "clients differ, DP-FedNew's searches at scale=paper begin with all its triples, but at record "
+    "level a damping and a penalty of 0.01 with a bound of 1, whose constant needs more records "
+    "than a client has at the reduced size, and with some beyond; elsewhere with a few, beside "
+    "which the check of whole grids found nothing better by more than 0.03 points. Models start at "
     "zero and have no bias; DP-FedFC's covariance is a mean over records with eigenvalues of at "
     "least gamma, and all its releases have one noise multiplier. Printed otherwise: equation 4.3 "
     "gives the mean of what n clients send noise of variance C^2 sigma^2, which is that of their "
     "sum (the mean has C^2 sigma^2 / n^2); Algorithm 2 adds the noise to what line 12 is about to "
-    "define (here: to the bounded direction, and nothing is clipped there). DP-SCAFFOLD's best "
-    "length of local steps (their number times their size) is the longest of its grid nearly "
-    "everywhere at scale=quick, and at scale=paper so was 4 (2 in figure 3). There it goes on to "
-    "256 (on wide features, in figure 5 and tables 9 to 11, from epsilon 8 on), to 64 in figure 6 "
-    "and to 8192 in figure 3. That is worth up to 4.3 points in table4, 6.2 in table10, 9.3 in "
-    "table5, and in figure 2 up to 12 (100 synthetic clients at epsilon 10: 75.6 on an earlier "
-    "page, now 88.0), with shares of the noise more; in figure 3 up to 0.8 beyond 32, with shares "
-    "9.9; in figure 6 only one cell has a longer one than 4. The longest is still the best, with "
-    "the whole noise, in 9 of 45 cells of table4 (with 20 clients from epsilon 3 on, with up to "
-    "250 from 8 on), 3 of 8 of table11, 2 of 8 of table9, 2 of 8 of table10, 2 of 24 of figure 3 "
-    "(Adult), 1 of 20 of figure 2, 1 of 12 of figure 5 and 1 of 15 of table5; with shares in 35 of "
-    "45 cells of table4 (all from epsilon 0.5 on), 14 of 24 of figure 1 (images), 8 of 15 of "
-    "table5, 4 of 20 of figure 2, 2 of 24 of figure 3 and, from epsilon 8 on, in all of figure 5 "
-    "and tables 9 to 11. Below 8 these stop at 4, the best there in every cell with shares and in "
-    "6 of 18 with the whole noise. Twice 256 changed the accuracy by -0.06 to 0.05 points in a "
-    "trial (narrow features of images, 20 and 500 clients, one seed). Where the smallest and the "
-    "largest value of a grid were both the best somewhere, some grids are wider at scale=paper: "
-    "DP-FedFC's damping at record level (0.001 to 10, elsewhere 0.01 to 1) and table8's bound "
-    "(0.001 to 10, those two beside a penalty of 1 alone, for with 0.1 the sensitivity of so few "
-    "records is not defined at 10). That moved the best damping in 5 of 45 cells of table4, none "
-    "of table5 and 1 of 24 of figure 9, by 0.01 points of accuracy, and the bound in 5 of 72 cells "
-    "of table8, by at most 0.03. On Adult DP-FedGD and DP-FedFC have steps of 5 and 7 between 3 "
-    "and 10, but in figure 4: 7 is DP-FedGD's best in 34 of 36 cells of table8 and all of figure "
-    "1, by 0.16 to 0.53 points."
+    "define (here: to the bounded direction, and nothing is clipped there)."
 )
+WIDER: Mapping[Scale, str] = {
+    "paper": "Where both ends of a grid were the best somewhere, or one nearly everywhere, it goes "
+    "on at scale=paper. DP-SCAFFOLD's local steps (their number times their size) do from 4 to 256 "
+    "(on wide features from epsilon 8 on), in figure 6 to 64, in figure 3 from 2 to 8192: worth up "
+    "to 12 points (figure 2, 100 synthetic clients at epsilon 10: 75.6 before, now 88.0). Twice "
+    "256 changed the accuracy by -0.06 to 0.05 points in a trial (narrow features of images, 20 "
+    "and 500 clients, one seed). DP-FedFC's damping is from 0.001 to 10 at record level (elsewhere "
+    "0.01 to 1), and table8's bound too, those two beside a penalty of 1 alone, for with 0.1 the "
+    "sensitivity of so few records is not defined at 10. On Adult DP-FedGD and DP-FedFC have steps "
+    "of 5 and 7 between 3 and 10, but in figure 4: 7 is DP-FedGD's best in 34 of 36 cells of "
+    "table8 and all of figure 1.",
+}
 WHOLE = "every client adds the whole noise, which secure aggregation does not need"

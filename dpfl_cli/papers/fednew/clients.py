@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, WHOLE
+from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, WHOLE, WIDER
 from dpfl_cli.papers.fednew._claims import (
     SLOW,
     SMALL_STEP,
@@ -117,7 +117,7 @@ def on_images(
         {"smoke": ([fewest], PIXELS), "quick": ([fewest, 100], quick), "paper": (many, paper)},
         notes_of_sizes,
         minutes,
-        notes=[FEATURES, OURS],
+        notes=[FEATURES, OURS, WIDER],
         **own,
     )
 
@@ -235,7 +235,7 @@ table5 = by_clients(
             fedfc_new_flat="open",
         ),
     ],
-    notes=[CLIENTS_DIFFER, "delta is one over the number of training records.", OURS],
+    notes=[CLIENTS_DIFFER, "delta is one over the number of training records.", OURS, WIDER],
 )
 
 # --- Table 8: Adult ---------------------------------------------------------------------------
@@ -327,5 +327,5 @@ table8 = by_clients(
         ),
         near,
     ],
-    notes=[ADULT, OURS],
+    notes=[ADULT, OURS, WIDER],
 )

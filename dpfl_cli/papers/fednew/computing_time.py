@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from dpfl_cli.papers.fednew import ADULT, FEATURES, OURS, TITLES
+from dpfl_cli.papers.fednew import ADULT, FEATURES, OURS, TITLES, WIDER
 from dpfl_cli.papers.fednew._claims import SMALL_STEP, crossing
 from dpfl_cli.papers.fednew._search import (
     ACCURACY,
@@ -283,5 +283,6 @@ fig4 = Artifact(
         ADULT,
         FEATURES,
         OURS,
+        WIDER,
     ],
 )
