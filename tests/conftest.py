@@ -105,6 +105,7 @@ def own_components(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     own.
     """
     from hydra.core.config_store import ConfigStore
+    from hydra.core.plugins import Plugins
 
     from dpfl_cli.config import component
     from dpfl_cli.config.compose import options_changed
@@ -112,6 +113,7 @@ def own_components(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from dpfl_cli.simulation.plan import load_components
 
     load_components()
+    Plugins.instance()  # what Hydra's own plugins offer they do once in a process
     for group, known in component._registry.items():
         monkeypatch.setitem(component._registry, group, dict(known))
     offered = ConfigStore.instance()

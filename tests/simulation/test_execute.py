@@ -32,7 +32,7 @@ from dpfl_cli.simulation.execute import execute, execute_alone
 from dpfl_cli.simulation.grouping import stacks
 from dpfl_cli.simulation.member import Member
 from dpfl_cli.simulation.plan import make_plan, with_values
-from dpfl_cli.simulation.plugins import ENVIRONMENT, load_plugins
+from dpfl_cli.simulation.plugins import load_plugins
 from dpfl_cli.simulation.progress import Progress
 from dpfl_cli.simulation.results import run_files
 from dpfl_cli.simulation.run_plan import Plan
@@ -41,12 +41,10 @@ from dpfl_cli.simulation.store import RunStore
 SMALL = ["dataset.clients=60", "dataset.dimension=6", "rounds=12", "runtime.checkpoint_every=1e-9"]
 
 
+@pytest.mark.usefixtures("own_components")
 @pytest.mark.parametrize("count", [1, 5, 6, 7, 60])
-def test_runs_of_a_plugin_are_never_as_many_as_its_clients_or_coordinates(
-    count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_a_plugin_are_never_as_many_as_its_clients_or_coordinates(count: int) -> None:
     """An option [R] that its author forgot to shape would be taken for one of each of those."""
-    monkeypatch.setenv(ENVIRONMENT, "")
     load_plugins([str(Path(__file__).parents[1] / "cli" / "my_method.py")])
     base = compose_config([*SMALL, "algorithm=fedmomentum", "dp=cdp"])
     plans = [make_plan(with_values(base, {"seed": seed})) for seed in range(count)]
