@@ -5,6 +5,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -73,11 +74,12 @@ def in_even_lines(text: str, width: int) -> str:
     >>> in_even_lines("optimality against the number of rounds on ijcnn1", 40)
     'optimality against the\\nnumber of rounds on ijcnn1'
     """
-    lines = len(textwrap.wrap(text, width))
+    wrap = partial(textwrap.wrap, text, break_long_words=False)
+    lines = len(wrap(width))
     return next(
         "\n".join(broken)
         for narrower in range(len(text) // lines, width + 1)
-        if len(broken := textwrap.wrap(text, narrower)) == lines
+        if len(broken := wrap(narrower)) == lines
     )
 
 

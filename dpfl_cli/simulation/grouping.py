@@ -51,11 +51,10 @@ def _told_apart(stack: list[Plan]) -> list[list[Plan]]:
     was not shaped by `per_run` would be taken for one of each client or coordinate, and no shape
     would tell.
     """
-    plan, parts = stack[0], []
-    while plan.algorithm.component.origin != "dpfl" and len(stack) in (plan.rows, plan.dimension):
-        if len(stack) == 1:
-            break
-        parts.append([stack.pop()])
+    plan, parts = stack[0], list[list[Plan]]()
+    if plan.algorithm.component.origin != "dpfl":
+        while len(stack) > 1 and len(stack) in (plan.rows, plan.dimension):
+            parts.append([stack.pop()])
     return [stack, *parts]
 
 
