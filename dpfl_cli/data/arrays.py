@@ -161,7 +161,7 @@ def _numpy(content: bytes) -> Any:
     such as an encrypted archive or one that unpacks to more than LARGEST bytes.
     """
     if not content.startswith((b"PK", b"\x93NUMPY")):
-        raise ValueError("it begins as neither .npz nor .npy does")
+        raise ValueError("it begins as neither .npz nor .npy does" if content else "it is empty")
     try:
         found = np.load(io.BytesIO(content), allow_pickle=False)
         if isinstance(found, np.ndarray):

@@ -134,7 +134,7 @@ def encrypted(content: bytes) -> bytes:
         (encrypted, "encrypted"),
         (lambda content: content[:200] + b"xxxxx" + content[205:], "Bad CRC"),
         (lambda content: content[:200], "not a zip"),
-        (lambda content: b"", "No data left"),
+        (lambda content: b"", "it is empty"),
         (bytes, "more than 99 bytes unpacked"),
     ],
 )
