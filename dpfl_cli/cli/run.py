@@ -121,7 +121,16 @@ def _through_hydra(flags: Mapping[str, Any], overrides: Sequence[str]) -> int:
             _run_hydra(args, parser, single, str(conf_dir()), "config")
             searched.extend(map(_kept, Path(scratch).glob("optimization_results.yaml")))
         except CONFIG_ERRORS as error:
-            raise explained(error) from error
+            found = explained(error)
+            group = str(found).partition(".")[0]
+            if "unknown option" in str(found) and any(
+                word.startswith(f"{group}=") and "," in word for word in overrides
+            ):  # it was composed with the default
+                raise ConfigError(
+                    f"{found}; in a grid over {group}= an option is one that all of them and the "
+                    "default have: give this one in a grid of its own"
+                ) from error
+            raise found from error
         except SystemExit as stop:
             return ConfigError.exit_code if stop.code else 0
         finally:

@@ -283,12 +283,18 @@ def test_a_metric_that_overflowed_is_shown_as_not_finite(
             "'optimised' or 'paper'",
         ),
         ("dp=ldp_privunit dp.epsilon=200 rounds=1", "dp.epsilon=200: give another target; with"),
+        (
+            "-m algorithm=fedavg,scaffold algorithm.control=sent",
+            "in a grid over algorithm= an option is one that all of them and the default have",
+        ),
     ],
 )
 def test_a_refusal_names_what_was_given(
     words: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", "algorithm=fedavg", *words.split()]) == 2
+    given = words.split()
+    method = [] if "-m" in given else ["algorithm=fedavg"]
+    assert main(["run", *method, *given]) == 2
     assert said in capsys.readouterr().err
 
 
