@@ -49,7 +49,7 @@ def stacks(plans: Sequence[Plan]) -> list[list[Plan]]:
 def _told_apart(stack: list[Plan]) -> list[list[Plan]]:
     """A stack of a plugin's method in parts of as many runs as nothing else has: an option [R] that
     was not shaped by `per_run` would be taken for one of each client or coordinate, and no shape
-    would tell.
+    would tell. (As many may be left when shorter ones end.)
     """
     plan, parts = stack[0], list[list[Plan]]()
     if plan.algorithm.component.origin != "dpfl":
