@@ -149,17 +149,13 @@ def _figures(
     few = [eps for eps in (0.1, 1.0, 10.0) if eps in itertools.chain(*epsilons.values())]
     others = [one for one in shown if one not in SCAFFOLD]
     both = 1 < len(others) < len(shown)
-    over = partial(Figure, "lines", series="method")
     if curves:
-        over = partial(over, x="round", measures="curve", panels=[*side, "eps"])
+        over = partial(Figure, "lines", "round", "curve", panels=[*side, "eps"])
     else:
         over = partial(
-            over,
-            x="clients",
-            measures="accuracy",
-            panels="eps",
-            x_title="number of clients",
+            Figure, "lines", "clients", "accuracy", panels="eps", x_title="number of clients"
         )
+    over = partial(over, series="method")
     where: Where = {} if curves else {"best": True, "eps": few}
     yield over(where={"method": shown, **where}, title="all methods" * both, share_y=not curves)
     if both:
