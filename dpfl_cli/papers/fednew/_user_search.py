@@ -51,6 +51,35 @@ WIDER_CLIP = 3.0  # where DP-FedNew's smallest dampings win, so does the largest
 # The largest of those steps were the best and, where clients do not differ, DP-FedNew's smallest
 # damping: both grids go on.
 LARGEST_STEPS, SMALLEST_DAMPINGS = (100.0, 300.0), (0.0003, 0.0001)
+# and where clients do not differ, clip norms go on with the steps that go with them
+SMALLER_CLIP, LARGER_CLIP = 0.01, 10.0
+WITH_SMALLER_CLIP = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
+
+
+def _further(method: str, adult: bool) -> Iterator[Point]:
+    """Beyond the other points at scale=paper where clients do not differ, for the ends of those
+    were the best.
+    """
+    if method == "FGD":
+        yield from grid(eta=WITH_SMALLER_CLIP, clip=SMALLER_CLIP)
+        yield {"eta": 1000.0, "clip": 0.03}
+    elif method == "FFC":
+        yield from grid(eta=WITH_SMALLER_CLIP, gamma=1.0, feature_clip=1.0, clip=SMALLER_CLIP)
+        yield from grid(eta=WITH_SMALLER_CLIP[2:], gamma=10.0, feature_clip=1.0, clip=0.03)
+        yield {"eta": 1000.0, "gamma": 1.0, "feature_clip": 1.0, "clip": 0.03}
+    elif method in SCAFFOLD:
+        lengths = (8.0, 32.0, 128.0, 512.0, 2048.0, 8192.0)
+        yield from grid(steps=5, length=lengths, clip=SMALLER_CLIP)
+        yield from grid(steps=20, length=lengths[1:4], clip=0.03)
+    else:
+        pairs = [*product((0.00003, 0.00001), (0.1, 1.0, 3.0))]
+        pairs += product((0.01, 0.001, *SMALLEST_DAMPINGS), (LARGER_CLIP,))
+        pairs += product((0.01, 0.001, SMALLEST_DAMPINGS[0]), (SMALLER_CLIP,))
+        for damping, clip in pairs:
+            yield {"alpha": damping, "rho": damping, "clip": clip}
+        if adult:  # there the largest damping was the best
+            yield from grid(alpha=1.0, rho=(0.01, 0.1), clip=SMALL_CLIPS)
+            yield {"alpha": 1.0, "rho": 1.0, "clip": 1.0}
 
 
 def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
@@ -83,6 +112,8 @@ def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
             triples += ((damping, damping, clip) for damping, clip in beside)
         for alpha, rho, clip in dict.fromkeys(triples):
             yield {"alpha": alpha, "rho": rho, "clip": clip}
+    if wider and not differ:
+        yield from _further(method, adult)
 
 
 at_user_level = partial(compared, points=points, level=USER_LEVEL, keep=3)

@@ -77,7 +77,7 @@ fig3 = at_user_level(
             f"{FAST} reaches DP-FedGD's final accuracy before round 15",
             FIGURE_3,
             reaches("FN", "FGD"),
-            note="DP-FedGD may take steps up to 10, at scale=paper up to 300; "
+            note="DP-FedGD may take steps up to 10, at scale=paper up to 3000; "
             f"{OF_ROUND_15}; {SOON}",
             readings={
                 "without duals": {"who": "FN_off"},
@@ -151,8 +151,8 @@ fig3 = at_user_level(
         GUARANTEES,
         ADULT,
         FEATURES,
-        "The smallest clip norm is 0.03 on Adult and, at quick, 0.1 on images, at scale=paper 0.03 "
-        "there as well: nothing smaller is in the grid.",
+        "The smallest clip norm is 0.03 on Adult and 0.1 on images at quick, 0.01 at scale=paper: "
+        "nothing smaller is in the grid.",
         OURS,
         WIDER,
     ],
