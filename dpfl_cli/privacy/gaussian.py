@@ -47,7 +47,7 @@ class NoNoise(Mechanism):
         """The values themselves, [R, M, d] or [R, M]."""
         received = call.values.checked()
         mean = self._mean(call.values)
-        return Release(received, mean, client_values(received), call.values.bound)
+        return Release(received, client_values(received), call.values.bound, averaged=mean)
 
     def squared_norms(self, release: Release) -> Tensor:
         """[R, M] ||v_i||^2 exactly."""
@@ -95,8 +95,7 @@ class LocalGaussian(_Gaussian):
         """Messages [R, M, d] or [R, M]; a client's echo is its own message."""
         std = per_run(call.parameters, call.sensitivity) * call.sensitivity
         received = self._noisy(call, call.values.checked(), std)
-        echo = own_values(received)
-        return Release(received, received.mean(dim=1), echo, call.values.bound, std)
+        return Release(received, own_values(received), call.values.bound, std)
 
     def squared_norms(self, release: Release) -> Tensor:
         """[R, M] ||c_i||^2 - d std^2, whose expectation is ||v_i||^2 (Takakura et al., section 4.1;
@@ -128,7 +127,7 @@ class CentralGaussian(_Gaussian):
         """
         std = per_run(call.parameters, call.largest) * call.largest / self._site.setup.cohort
         mean = self._noisy(call, self._mean(call.values), std)
-        return Release(mean, mean, call.values.values, call.values.bound, std)
+        return Release(mean, call.values.values, call.values.bound, std, mean)
 
 
 class SharedSettings(GaussianSettings):
@@ -225,4 +224,4 @@ class SharedGaussian(_Gaussian):
             mean = messages.mean(dim=1)
         else:
             mean = self._noisy(call, self._mean(call.values), std / clients)
-        return Release(mean, mean, echo, call.values.bound, std / clients)
+        return Release(mean, echo, call.values.bound, std / clients, mean)

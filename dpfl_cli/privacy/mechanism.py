@@ -201,7 +201,7 @@ class Mechanism(ABC):
             return found
         received, mean = _only(mask, found.received), _only(mask, found.mean)
         own = None if found.own is None else client_values(_only(mask, found.own))
-        return replace(found, received=received, mean=mean, own=own)
+        return replace(found, received=received, own=own, averaged=mean)
 
     def squared_norms(self, release: Release) -> Tensor:
         """[R, M] estimates of ||v_i||^2 of the contributions behind received messages

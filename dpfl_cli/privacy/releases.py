@@ -7,6 +7,7 @@ what results report are all read from it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -138,19 +139,24 @@ class Release:
     Attributes:
       received: what the receiver sees: every client's message [R, M, d] (local), or only their mean
         [R, d], [R] (central, secure aggregation).
-      mean: the mean over clients of what was received, [R, d] or [R].
       own: [R, M, d] what each client itself knows of its own part of the exchange, the message it
         sent; None where the release did not declare that its method reads it. Read it as `echo`.
       bound: [R] the public bound (clip norm) of the contributions.
       noise_std: the standard deviation of the Gaussian noise in each coordinate of `received`: [R],
         or [R, M] where clients differ; None where the noise is not Gaussian or there is none.
+      averaged: the mean over clients, where it is not that of the messages received.
     """
 
     received: Tensor
-    mean: Tensor
     own: ClientValues | None
     bound: Tensor
     noise_std: Tensor | None = None
+    averaged: Tensor | None = None
+
+    @cached_property  # not every method reads it
+    def mean(self) -> Tensor:
+        """[R, d] or [R] the mean over clients of what was received."""
+        return self.received.mean(dim=1) if self.averaged is None else self.averaged
 
     @property
     def echo(self) -> ClientValues:

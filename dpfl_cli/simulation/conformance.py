@@ -96,7 +96,8 @@ class Recorder:
         own = found.own
         if own is not None and not is_raw(own):
             own = of_cohort(own_values(_firsts(opened(own))), values.cohort)
-        return replace(found, received=_firsts(found.received), mean=_firsts(found.mean), own=own)
+        first, mean = _firsts(found.received), _firsts(found.mean)
+        return replace(found, received=first, own=own, averaged=mean)
 
 
 class Play:

@@ -511,7 +511,7 @@ class Absorbed:
         inside[:, :-1] -= (total / (inside.shape[1] - 1)).unsqueeze(1)
         nothing = torch.zeros_like(made.mean)
         own = None if made.own is None else client_values(inside)
-        return dataclasses.replace(made, received=nothing, mean=nothing, own=own)
+        return dataclasses.replace(made, received=nothing, averaged=nothing, own=own)
 
 
 def wound_up(rounds: int, dual: str) -> np.ndarray:
