@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable
 from operator import attrgetter, methodcaller
 from pathlib import Path
@@ -16,7 +17,7 @@ from dpfl_cli.cli.tables import epsilon_remark, print_results, wide_console
 from dpfl_cli.cli.varying import cell_of
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.config.paths import outputs_dir
-from dpfl_cli.simulation.archive import packed, take
+from dpfl_cli.simulation.archive import DIFFERS, KNOWN, TAKEN, packed, take
 from dpfl_cli.simulation.store import RunRecord, RunStore, is_id
 
 # What is read of a run first, which is left out where that is damaged.
@@ -215,10 +216,16 @@ def _archive(store: RunStore, args: argparse.Namespace) -> int:
 
 
 def _import(store: RunStore, args: argparse.Namespace) -> int:
-    taken = [one for file in args.files for one in take(file, store)]
-    for run_id, became in taken:
-        print(f"{run_id} {became}")
-    return EXIT_DAMAGED if any(became == "differs" for _, became in taken) else 0
+    differ = False
+    for file in args.files:
+        taken = take(file, store)
+        counts = Counter(became for _, became in taken)
+        print(f"{file}: {', '.join(f'{count} {became}' for became, count in counts.items())}")
+        for run_id, became in taken:
+            if became not in (TAKEN, KNOWN):
+                print(f"{run_id} {became}")
+        differ = differ or DIFFERS in counts
+    return EXIT_DAMAGED if differ else 0
 
 
 def _rounds(record: RunRecord) -> list[dict[str, Any]]:

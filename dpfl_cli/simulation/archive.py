@@ -21,6 +21,7 @@ MEMBER = re.compile(
     r"([0-9a-f]{12})/(config\.yaml|metrics\.csv|ledger\.json|(?:partition|model)\.npz|result\.json)"
 )
 NUMBERS = ("metrics.csv", "ledger.json")  # equal in equal runs, whatever machine made them
+TAKEN, KNOWN, DIFFERS = "taken", "here already", "differs"  # what became of a run, or it is in use
 DAMAGED = (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, OSError)
 
 
@@ -53,7 +54,7 @@ def packed(records: Iterable[RunRecord]) -> bytes:
 
 
 def take(path: Path, store: RunStore) -> list[tuple[str, str]]:
-    """Publishes the runs of an archive: (id, what became of it), "differs" where a finished run
+    """Publishes the runs of an archive: (id, what became of it), `DIFFERS` where a finished run
     with other numbers was kept.
 
     Raises:
@@ -95,9 +96,9 @@ def _publish(run_id: str, files: dict[str, bytes], store: RunStore) -> str:
         known = store.finished(run_id)
         if known is None:
             store.publish(run_id, files)
-            return "taken"
+            return TAKEN
         same = all((known.folder / name).read_bytes() == files[name] for name in NUMBERS)
-        return "here already" if same else "differs"
+        return KNOWN if same else DIFFERS
 
 
 def _unpacked(content: bytes) -> dict[str, dict[str, bytes]]:

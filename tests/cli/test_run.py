@@ -26,6 +26,7 @@ from dpfl_cli.cli.tables import print_results, print_table
 from dpfl_cli.config.compose import compose_config
 from dpfl_cli.config.errors import ConfigError, StoreError
 from dpfl_cli.config.paths import outputs_dir
+from dpfl_cli.simulation.archive import DIFFERS, TAKEN
 from dpfl_cli.simulation.plan import make_plan
 from dpfl_cli.simulation.plugins import load_plugins
 from dpfl_cli.simulation.store import RunStore
@@ -896,7 +897,7 @@ def test_an_archive_is_taken_by_another_store(
     assert dpfl(capsys, "runs", "export", "--archive", file)[0] == 0
     monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "elsewhere"))
     for became in ("taken", "here already"):
-        assert dpfl(capsys, "runs", "import", file)[:2] == (0, f"{folder.name} {became}\n")
+        assert dpfl(capsys, "runs", "import", file)[:2] == (0, f"{file}: 1 {became}\n")
     assert "finished before" in dpfl(capsys, "run", *SMALL)[1]
     code, _, err = dpfl(capsys, "runs", "import", str(folder / "metrics.csv"))
     assert code == 2
@@ -920,7 +921,18 @@ def test_an_archive_of_a_store_leaves_damaged_runs_out_and_says_so(
     assert not none.exists()
     monkeypatch.setenv("DPFL_OUTPUTS", str(tmp_path / "elsewhere"))
     code, out, _ = dpfl(capsys, "runs", "import", str(file))
-    assert (code, set(out.splitlines())) == (0, {f"{one.name} taken" for one in whole})
+    assert (code, out) == (0, f"{file}: 2 taken\n")
+    for run in whole:
+        assert (tmp_path / "elsewhere" / "runs" / run.name / "result.json").exists()
+
+
+def test_an_import_names_the_runs_that_differ(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    became = [("0" * 12, DIFFERS), ("1" * 12, TAKEN), ("2" * 12, TAKEN)]
+    monkeypatch.setattr("dpfl_cli.cli.runs.take", lambda file, store: became)
+    code, out, _ = dpfl(capsys, "runs", "import", "runs.tar.xz")
+    assert (code, out) == (3, "runs.tar.xz: 1 differs, 2 taken\n000000000000 differs\n")
 
 
 def test_a_run_imports_nothing_slow_that_it_does_not_use() -> None:
