@@ -270,7 +270,6 @@ STATED = [
     "epsilon_paper",
     "guarantee",
 ]
-ANY = "any number"  # of releases
 COLLUDING = (
     "Under secure aggregation an epsilon is against the server. Where clients add shares of the "
     "noise, a share h of them who collude know theirs, and sqrt(1 - h) times the noise is left "
@@ -292,16 +291,16 @@ def privacy_table(artifact: Artifact, rows: Rows) -> str:
     some = [name for name in OF_SOME if any(_known(row.get(name)) for row in priced)]
     columns = [*some, *STATED]
     groups: dict[tuple[str, ...], list[TableCell]] = {}
-    for row in priced:
-        exact = "" if _is_nominal(row) else row["epsilon"]
-        key = (*(_privacy_text(row, name) for name in columns), str(exact))
+    for row in priced:  # apart by what is printed, however many the releases are
+        key = tuple(_privacy_text(row, name) for name in columns if name != "releases")
         groups.setdefault(key, []).append(row)
     lines = []
-    for (*texts, _), members in groups.items():
+    for key, members in groups.items():
+        shown = dict(zip([name for name in columns if name != "releases"], key, strict=True))
         counts = [int(row["releases"]) for row in members if _known(row["releases"])]
-        ends = " to ".join(str(one) for one in sorted({min(counts), max(counts)})) if counts else ""
-        shown = [ends if text == ANY else text for text in texts]
-        lines.append([_who(artifact, members, rows.labels), *shown])
+        ends = [str(one) for one in sorted({min(counts), max(counts)})] if counts else [DASH]
+        shown["releases"] = " to ".join(ends)
+        lines.append([_who(artifact, members, rows.labels), *(shown[name] for name in columns)])
     stated = [row["not_covered"] for row in priced if _known(row["not_covered"])]
     items = dict.fromkeys(item for one in stated for item in one.split("; "))
     note = f"\n\nEvery epsilon above: {'; '.join(items)}." if items else ""
@@ -320,8 +319,8 @@ def _is_nominal(row: TableCell) -> bool:
 
 
 def _privacy_text(row: TableCell, name: str) -> str:
-    """A column of a row's statement; rows of one nominal target share it whatever their number of
-    releases: their epsilon is to four digits, rounded up.
+    """A column of a row's statement; the epsilon of a nominal target is to four digits, rounded
+    up.
     """
     value: Any = row.get(name)
     if not _known(value):
@@ -334,8 +333,6 @@ def _privacy_text(row: TableCell, name: str) -> str:
         return f"{number:.6f}" if number < LARGE else f"{number:.6e}"
     if name == "epsilon_paper":
         return f"{rounded_up(float(value), 3):.3f} ({row.get('epsilon_paper_convention')})"
-    if name == "releases" and _is_nominal(row):
-        return ANY
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -51,6 +51,7 @@ from dpfl_cli.reproduction.api import (
     claim,
     every,
     grid,
+    in_factor,
     level,
     near_paper,
     ratio,
@@ -150,14 +151,38 @@ def _less_scattered(ours: Sample, theirs: Sample) -> Comparison:
 
 
 OF_T3 = {"method": BOTH, "task": "T3", **CHOSEN}
+
+
+def _lower(rows: Rows, tasks: Sequence[str] = tuple(TASKS)) -> Comparisons:
+    for task in tasks:
+        measure = "objective" if task == "T1" else "loss"
+        cells = {"task": task, **CHOSEN, "level": LEVELS}
+        yield from every(below, measure, "method", method=BOTH, **cells)(rows)
+
+
 LEVELS_AND_ORDERS = [
+    Claim(
+        "lower",
+        "at the paper's choices AdaptDP's loss is lower than DP-FedAvg's on every task at every "
+        "level",
+        "section 5.2, Table 2",
+        _lower,
+        note=f"the paper says that it consistently is; {PRODUCTS}. On T3 at levels 1 and 2 both "
+        "have one pair, and on T2 at levels 1 and 3",
+        readings={
+            "on T1 and T4": {"tasks": ("T1", "T4")},
+            "on T3": {"tasks": ("T3",)},
+            "on T2": {"tasks": ("T2",)},
+        },
+    ),
     Claim(
         "c1_level",
         "on T1 DP-FedAvg's losses are within 30 % of the paper's",
         "Table 2",
         every(ratio, "objective", **FEDAVG, level=LEVELS, within=0.3),
         "holds",
-        note="with 100 dimensions, which is what the paper's losses imply; it does not say. The "
+        note="with 100 dimensions, a round number near what the paper's losses suggest; it does "
+        "not say. The "
         "margin is ours: an independent run before it was 22 % above. The spread over seeds that "
         "the paper prints is 3 to 8 %",
         readings={
@@ -216,7 +241,9 @@ BY_EITHER = {"selection": ("paper", "invalid")}
 def _factor_of_mean(rows: Rows) -> Comparisons:
     for task in IMAGES:
         loss = rows("loss", task=task, selection="invalid_raw", **LEVEL_3)
-        yield below(loss, 10 * rows("loss", task=task, **CHOSEN, **LEVEL_3).printed)
+        printed = rows("loss", task=task, **CHOSEN, **LEVEL_3).printed
+        yield below(loss, 10 * printed)
+        yield above(loss, printed / 10)
 
 
 def _near_by_mean(rows: Rows) -> Comparisons:
@@ -232,12 +259,12 @@ BESIDE_THE_PAPER = [
         "levels_T3_T4",
         "the losses on T3 and T4 are within a factor of 10 of the paper's",
         "Table 2",
-        every(below_share, "loss", task=IMAGES, **CHOSEN, **EACH, share=10),
+        every(in_factor, "loss", task=IMAGES, **CHOSEN, **EACH, factor=10),
         "fails",
         note="the paper says that gradients are clipped record by record, and so they are here. "
         "What else its runs did is not known",
         readings={
-            "within a factor of 100": {"share": 100},
+            "within a factor of 100": {"factor": 100},
             f"pixels of 0 to 255 and {BY_MEAN}": _factor_of_mean,
         },
     ),

@@ -27,6 +27,11 @@ OURS = (
     "step size 1/4 for the proposed method"
 )
 
+PRINTED = (
+    "Algorithm 1 prints an update that differs from equation 7 in a sign and in what gamma "
+    "multiplies; the equation is run, for with the listing the iteration diverges."
+)
+
 
 def optimality(at: Any, title: str) -> Metric:
     """Relative squared error of the mean, and the squared distance between the workers' copies."""

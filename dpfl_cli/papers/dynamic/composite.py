@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
-from dpfl_cli.papers.dynamic import OURS, optimality
+from dpfl_cli.papers.dynamic import OURS, PRINTED, optimality
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
@@ -108,6 +108,7 @@ fig2 = Artifact(
         f"{OURS}; records in file order, and a start drawn from N(0, I). The start decides what is "
         "seen: dynamic/fig2_zero has the same from 0.",
         SIMILAR,
+        PRINTED,
     ],
 )
 
@@ -129,5 +130,5 @@ fig2_zero = replace(
     source="ours, beside Figure 2",
     runs=from_zero,
     claims=[*_claims("open", ZERO), REVERSED],
-    notes=[f"{OURS}; records in file order, and the start at 0.", SIMILAR],
+    notes=[f"{OURS}; records in file order, and the start at 0.", SIMILAR, PRINTED],
 )

@@ -108,19 +108,21 @@ def better_than_static(rows: Rows) -> Comparisons:
     yield below(2 * dynamic, static)
 
 
+SQUARED_NORM = 25.3  # n ||x*||^2 of ijcnn1's first 2,000 records, in whose units optimality is
 VACUOUS = Claim(
     "vacuous_bound",
-    "the noise part of the bound is more than 100 times the optimality, at every T",
+    "the noise part of the bound is more than 100 times what it bounds, at every T",
     "ours",
     every(
-        lambda bound, found: above(bound, 100 * found),
+        lambda bound, found: above(bound, 100 * SQUARED_NORM * found),
         ["bound", "optimality"],
         schedule="dynamic",
         T=...,
     ),
     "holds",
-    note="the optimality is per worker and in units of ||x*||^2 = 1.27; what the bound bounds, "
-    "n ||x*||^2 times the optimality, is 25.3 times as large",
+    note="it bounds the sum of squared errors, n ||x*||^2 = 25.3 times the optimality, which is "
+    "per worker and in units of ||x*||^2; an earlier page left that factor out, and found that "
+    "the claim holds",
 )
 
 

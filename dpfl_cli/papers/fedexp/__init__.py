@@ -50,6 +50,12 @@ PROBLEM = (
     "the paper's step sizes imply; u_i has standard deviation 0.1, m_i is a vector; start at 0."
 )
 
+PRIVUNIT = (
+    "PrivUnit is that of its source: Algorithms 3 and 4 print the cap's probability p as gamma, "
+    "with which messages would be biased, and k = e^ceil(eps_2 / 3), no integer, for "
+    "ceil(e^(eps_2 / 3))."
+)
+
 
 # Table 2: local step size, clip norm; of the synthetic problem as far as they can be read.
 PAIRS = printed("fedexp", "table2", "dataset", "dp", "method")

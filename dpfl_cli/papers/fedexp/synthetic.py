@@ -10,6 +10,7 @@ from dpfl_cli.papers.fedexp import (
     METHODS,
     PAIR,
     PAIRS,
+    PRIVUNIT,
     PROBLEM,
     SCAFFOLD,
     TRUSTS,
@@ -181,6 +182,7 @@ fig2_left = Artifact(
     notes=[
         PROBLEM,
         SCAFFOLD,
+        PRIVUNIT,
         "Step sizes and clip norms are the paper's, tuned on the training loss, which no epsilon "
         "covers; they are read from a damaged Table 2, some by their position (fedexp/table2 says "
         "how certain each is). DP-FedAvg's 0.001 under central DP is ours: with the printed 0.003 "

@@ -33,6 +33,7 @@ from dpfl_cli.papers.scaffnew.local_steps import ERROR, HONEST, LOWEST, TARGETS,
 from dpfl_cli.reproduction.api import (
     Artifact,
     Claim,
+    Comparison,
     Comparisons,
     Derived,
     Figure,
@@ -43,6 +44,7 @@ from dpfl_cli.reproduction.api import (
     below,
     each_seed,
     every,
+    exact,
     grid,
 )
 
@@ -179,6 +181,23 @@ def _line(method: str, better: str, worse: str, words: str) -> Claim:
             ]
             yield each_seed((one > other for one, other in fits), f"{high} > {low}")
 
+    def better_of(group: str, line: float, root: float) -> Comparison:
+        first, second = (root, line) if better == "root" else (line, root)
+        return exact(
+            first > second, f"{group}_{better} > {group}_{worse}: {first:.3f}, {second:.3f}"
+        )
+
+    def of_means(rows: Rows) -> Comparisons:
+        for group, tasks in GROUPS.items():
+            clip_norms = CLIP_NORMS[tasks[0]]
+            means = [rows(f"{group}_mean", method=method, C=one).mean for one in clip_norms]
+            fits = (r_squared([of(one) for one in clip_norms], means) for of in FITS.values())
+            yield better_of(group, *fits)
+
+    def of_errors(rows: Rows) -> Comparisons:
+        for group in GROUPS:
+            yield better_of(group, *_r_squared(rows, group, method, OF_NETWORKS, share=False))
+
     def otherwise(rows: Rows, eps: Any = OF_NETWORKS, share: bool = False) -> Comparisons:
         for group in GROUPS:
             fits = [_r_squared(one, group, method, eps, share) for one in rows.by_seed()]
@@ -196,6 +215,8 @@ def _line(method: str, better: str, worse: str, words: str) -> Claim:
         f"equal at all C, R^2 is 0 / 0, and neither fits better; {BY_SEED}",
         readings={
             "in group 1 alone": {"groups": ["group_1"]},
+            "one fit through the means over seeds, as the figure draws it": of_means,
+            "the best local steps of the mean error": of_errors,
             "as shares of T, so that all data weigh the same": partial(otherwise, share=True),
             "at nominal epsilon 3.3 alone": partial(otherwise, eps=3.3),
         },

@@ -55,7 +55,16 @@ def runs(scale: Scale) -> Runs:
 
 
 FIGURE_11 = "appendix C.1, Figure 11"
-BOTH = ("at_10", "never")
+
+
+def _unchanged(rows: Rows, at: str = "at_10") -> Comparisons:
+    longest = rows.each("longest", method=METHODS, clipping="never")
+    if all(one.values.max() <= CLIPPING[at] for one in longest):
+        raise Missing(f"no update is longer than {CLIPPING[at]:g}, so that clipping never acts")
+    both = {"method": METHODS, "clipping": (at, "never")}
+    yield from every(ratio, "last_loss", "clipping", **both, within=0.05)(rows)
+
+
 SHORT = [
     Claim(
         "c7",
@@ -69,9 +78,10 @@ SHORT = [
         "c7_loss",
         "client 1's train loss at the end differs by less than 5 % with and without clipping at 10",
         FIGURE_11,
-        every(ratio, "last_loss", "clipping", method=METHODS, clipping=BOTH, within=0.05),
+        _unchanged,
         "holds",
         note="the paper says minimal; 5 % is ours",
+        readings={"with and without clipping at 1, which acts": {"at": "at_1"}},
     ),
 ]
 
