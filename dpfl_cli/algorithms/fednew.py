@@ -181,7 +181,7 @@ class FedNew:
         """
         if settings.dual != "paper":
             return None
-        return wound_up_dual(rounds, settings.damping, settings.penalty), 1.0
+        return wound_up_dual(rounds, settings.damping, settings.penalty, len(counts)), 1.0
 
     def init(self, objective: ClientSide, streams: Streams) -> State:
         return start_state(objective, streams, self.hyper.dual)

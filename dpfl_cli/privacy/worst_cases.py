@@ -10,21 +10,26 @@ multiplier z / f.
 
 import math
 
+import numpy as np
 import torch
 
 from dpfl_cli.privacy.solves import Constant, Side, solve_sensitivity
 
 
-def wound_up_dual(rounds: int, damping: float, penalty: float) -> float:
-    """sqrt(mean_k s_k^2) with s_k = 1 + (k - 1) rho / (alpha + rho): a hidden dual of a client
-    whose clip binds in every round.
+def wound_up_dual(rounds: int, damping: float, penalty: float, clients: float) -> float:
+    """A hidden dual of a client whose clip binds in every round, without curvature.
 
-    The duals sum to zero, so the other clients' hold minus this client's: each sum shows, beside
-    its clipped direction, all its past ones times rho / (alpha + rho) (no curvature; M to infinity,
-    which leaves out its own share of the noise).
+    The duals sum to zero, so the other clients' hold minus this client's: each of T sums shows,
+    beside its clipped direction and its share of the noise, all its past ones times
+    a = rho / (alpha + rho). In units of the sum's noise that is A 1 + A e + f, with A = I + a L, L
+    of ones below the diagonal, e of variance 1 / M and f, of the others, 1 - 1 / M. The factor is
+    sqrt((A 1)^T (A A^T / M + (1 - 1 / M) I)^-1 A 1 / T): 1 for M = 1, and sqrt(mean_k s_k^2) with
+    s_k = 1 + (k - 1) a for M to infinity.
     """
-    slope = penalty / (damping + penalty)
-    return math.sqrt(math.fsum((1 + slope * k) ** 2 for k in range(rounds)) / rounds)
+    wound = np.eye(rounds) + penalty / (damping + penalty) * np.tri(rounds, k=-1)
+    shown = wound.sum(axis=1)
+    noise = wound @ wound.T / clients + (1 - 1 / clients) * np.eye(rounds)
+    return math.sqrt(shown @ np.linalg.solve(noise, shown) / rounds)
 
 
 def turned_side(

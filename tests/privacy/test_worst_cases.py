@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,8 +24,25 @@ from dpfl_cli.privacy.worst_cases import (
 
 @pytest.mark.parametrize(("rounds", "factor"), [(1, 1.0), (10, 5.7), (70, 37.2)])
 def test_a_hidden_dual_winds_up(rounds, factor):
-    assert wound_up_dual(rounds, 0.1, 1.0) == pytest.approx(factor, abs=0.05)
-    assert wound_up_dual(rounds, 1.0, 0.0) == 1.0  # without a penalty there is no dual
+    assert wound_up_dual(rounds, 0.1, 1.0, math.inf) == pytest.approx(factor, abs=0.05)
+    assert wound_up_dual(rounds, 1.0, 0.0, 500) == pytest.approx(1.0)  # there is no dual
+    assert wound_up_dual(rounds, 0.1, 1.0, 1) == pytest.approx(1.0)  # all noise winds up too
+
+
+def test_a_hidden_dual_winds_up_its_share_of_the_noise_too():
+    """Beside the noise of the sums as a simulation of the duals has it."""
+    rounds, clients, damping, penalty, draws = 12, 5, 0.1, 1.0, 200_000
+    slope, random = penalty / (damping + penalty), np.random.default_rng(0)
+    own = random.standard_normal((draws, rounds)) / math.sqrt(clients)
+    others = random.standard_normal((draws, rounds)) * math.sqrt(1 - 1 / clients)
+    dual, sums, signal, moved = np.zeros(draws), [], 0.0, []
+    for k in range(rounds):
+        sums.append(own[:, k] + others[:, k] + slope * dual)
+        moved.append(1 + slope * signal)
+        dual, signal = dual + own[:, k], signal + 1
+    covariance, mean = np.cov(np.stack(sums)), np.array(moved)
+    factor = math.sqrt(mean @ np.linalg.solve(covariance, mean) / rounds)
+    assert wound_up_dual(rounds, damping, penalty, clients) == pytest.approx(factor, rel=0.01)
 
 
 def claimed(clips: tuple[float, float, float], gamma: float, records: int, constant: str) -> float:

@@ -176,7 +176,8 @@ def _tables(
         cells="accuracy",
         where={"best": True},
         notes="DP-SCAFFOLD: every client adds the whole noise of the target epsilon, as the "
-        "paper's curves need; what that spends stands in the next table."
+        "paper's tables at record level need (Algorithm 4, at client level, prints a share of it, "
+        "which stands beside); what that spends stands in the next table."
         if with_scaffold
         else (),
     )

@@ -198,6 +198,8 @@ table3 = Artifact(
             where={"level": "record"},
             log="y",
             share_y=True,
+            y_range=(1, 200),
+            numbers=True,
         )
     ],
 )

@@ -32,21 +32,21 @@ from dpfl_cli.reproduction.api import (
 )
 
 ONE = (1.0,)
-LOCAL = {"steps": (1, 5, 10, 20), "length": (0.1, 0.5, 1.0, 2.0)}
+LOCAL = {"steps": (1, 5), "length": (1.0, 2.0)}
 NEWTON = {"alpha": DAMPINGS, "rho": PENALTIES}
-COVARIANCE = {"alpha": DAMPINGS, "feature_clip": (1.0, 3.0), "clip": (0.1, 1.0)}
+COVARIANCE = {"alpha": DAMPINGS, "feature_clip": ONE, "clip": ONE}
 GRIDS: Mapping[str, tuple[str, str, Mapping[str, Sequence[float]]]] = {
     "FN": (
         "record",
         "fednew_record",
         {**NEWTON, "bound": DAMPINGS, "clip": ONE, "side": ONE, "eta": ONE},
     ),
-    "FGD": ("record", "fedgd_record", {"eta": SERVER_STEPS, "clip": ONE}),
-    "FFC": ("record", "fedfc_record", {"eta": SERVER_STEPS, **COVARIANCE}),
+    "FGD": ("record", "fedgd_record", {"eta": SERVER_STEPS[2:], "clip": ONE}),
+    "FFC": ("record", "fedfc_record", {"eta": SERVER_STEPS[2:], **COVARIANCE}),
     "Scaf": ("record", "scaffold_record", {**LOCAL, "clip": ONE, "eta": ONE}),
     "FN_client": ("client", "fednew", {**NEWTON, "clip": NEWTON_CLIPS, "eta": ONE}),
-    "FGD_client": ("client", "fedgd", {"eta": SERVER_STEPS[:6], "clip": SMALL_CLIPS}),
-    "FFC_client": ("client", "fedfc", {"eta": (0.1, 0.3, 1.0, 3.0), **COVARIANCE}),
+    "FGD_client": ("client", "fedgd", {"eta": SERVER_STEPS[1:6], "clip": SMALL_CLIPS}),
+    "FFC_client": ("client", "fedfc", {"eta": (0.3, 1.0, 3.0), **COVARIANCE}),
     "Scaf_client": ("client", "scaffold", {**LOCAL, "clip": SMALL_CLIPS}),
 }
 PARAMETERS = {

@@ -10,7 +10,7 @@ from dpfl_cli.papers.scaffnew._mushrooms import (
     no_fall,
     over_epsilon,
 )
-from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, shape
+from dpfl_cli.papers.scaffnew._tasks import EPSILONS, METHODS, NONE, ascends, shape
 from dpfl_cli.reproduction.api import (
     Claim,
     Comparisons,
