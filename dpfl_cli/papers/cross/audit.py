@@ -159,8 +159,8 @@ audit = Artifact(
         "noisy local steps take one a round, which is what is proved there.",
         "Cohorts are drawn for methods that say what becomes of clients that are away. Fixed ones "
         "are refused for scaffold: what a client keeps tells who else took part.",
-        "fednew and fednew_record are the proved variants, without duals; what the paper's cost is in "
-        "fednew/extra_privacy.",
+        "fednew and fednew_record are the proved variants, without duals; what the paper's cost is "
+        "in fednew/extra_privacy.",
         "The canary is put in after clipping: what computes and bounds the values is not tried.",
         "Cohorts: the adversary does not see who takes part, and no scores are Gaussian. The same "
         "is true of PrivUnit, whose scores are inner products with the canary's direction.",
