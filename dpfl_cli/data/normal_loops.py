@@ -31,19 +31,6 @@ def _uniform(state, halves):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _two(state, halves):  # type: ignore[no-untyped-def]
-    """The bits of two numbers, and the state after them; for halves without a branch."""
-    if not halves:
-        first, state = _word(state, False)
-        second, state = _word(state, False)
-        return first, second, state
-    half, left = state[4], state[5]
-    word, (a, b, c, counter, _, _) = _word((*state[:5], False), False)
-    both = half | (word << _WHOLE(32)) if left else word
-    return both & _LOW, both >> _WHOLE(32), (a, b, c, counter, word >> _WHOLE(32), left)
-
-
-@njit(inline="always")
 def _place_of(bits, fraction):  # type: ignore[no-untyped-def]
     return np.int64(bits >> _WHOLE(9)) & fraction  # signed: what a float is made of quickly
 
@@ -55,32 +42,20 @@ def normal_of(halves):  # type: ignore[no-untyped-def]
     def normal(  # type: ignore[no-untyped-def]
         words, widths, inside, heights, edge, inverse_edge, out
     ):
-        """Fills `out` with standard normal numbers, two at once where both are under the curve, as
-        nearly all are.
+        """Fills `out` with standard normal numbers.
 
         Args:
-          words: [6] uint64 a, b, c and the counter of an SFC64, the half of a word that is left
-            over, and whether one is; as they are afterwards, when it is done.
+          words: [4] uint64 a, b, c and the counter of a new SFC64.
           widths: [512] of each layer the width, over the whole numbers that are drawn, and then
             those to the left of zero.
           inside, heights: [256] the number below which a point is under the curve, and the curve's
             height.
           edge, inverse_edge: where the tail begins, and its inverse.
         """
-        state = words[0], words[1], words[2], words[3], words[4], words[5] > _WHOLE(0)
+        state = words[0], words[1], words[2], words[3], _WHOLE(0), False
         number, layers, signed, one = out.dtype.type, _WHOLE(255), _WHOLE(511), _WHOLE(1)
         n, many = _WHOLE(0), _WHOLE(len(out))  # without a sign: no place is counted from the end
         while n < many:
-            while n + one < many:
-                bits, others, after = _two(state, halves)
-                place, other = _place_of(bits, fraction), _place_of(others, fraction)
-                if place >= inside[bits & layers] or other >= inside[others & layers]:
-                    break
-                out[n] = number(place) * widths[bits & signed]
-                out[n + one] = number(other) * widths[others & signed]
-                n, state = n + _WHOLE(2), after
-            if n == many:
-                break
             bits, state = _word(state, halves)
             layer, place = bits & layers, _place_of(bits, fraction)
             x = number(place) * widths[bits & signed]
@@ -101,6 +76,5 @@ def normal_of(halves):  # type: ignore[no-untyped-def]
                     x = -(edge + x) if place & 256 else edge + x
             out[n] = x
             n += one
-        words[0], words[1], words[2], words[3], words[4], words[5] = state
 
     return normal

@@ -19,25 +19,24 @@ import numpy as np
 from dpfl_cli.data.programs import built, built_or_none
 
 FEW = 1 << 13  # numbers that are drawn sooner than a compiler is imported
-CHECKED, HEAD = 1 << 16, 1001  # numbers that are compared with numpy's, and the first of them
-Fill = Callable[[np.ndarray], object]
-Sampler = Callable[[np.random.Generator], Fill]
+CHECKED = (1 << 16) + 1  # numbers that are compared with numpy's
+Sampler = Callable[[np.random.Generator, np.ndarray], object]
 _building = threading.Lock()
 
 
-def filler(generator: np.random.Generator, many: int, single: bool) -> Fill:
-    """Fills arrays, one after another, with so many numbers in all, as
-    `generator.standard_normal(out=out)` of a new generator on SFC64 that is used for nothing else.
+def fill_normal(generator: np.random.Generator, out: np.ndarray) -> None:
+    """As `generator.standard_normal(out=out)`, of a new generator on SFC64 that is used for nothing
+    else.
     """
     compiled = None
-    if many >= FEW:
+    if out.size >= FEW:
         with _building:
-            compiled = _compiled(single)
-    return (compiled or _by_numpy)(generator)
+            compiled = _compiled(out.dtype == np.float32)
+    (compiled or _by_numpy)(generator, out)
 
 
-def _by_numpy(generator: np.random.Generator) -> Fill:
-    return lambda out: generator.standard_normal(out=out, dtype=out.dtype)
+def _by_numpy(generator: np.random.Generator, out: np.ndarray) -> None:
+    generator.standard_normal(out=out, dtype=out.dtype)
 
 
 @cache
@@ -51,9 +50,7 @@ def _checked(single: bool) -> Sampler:
     draw = _built(single)
     found, wanted = np.empty((2, CHECKED), np.float32 if single else np.float64)
     for made, numbers in ((draw, found), (_by_numpy, wanted)):
-        fill = made(np.random.Generator(np.random.SFC64(0)))
-        fill(numbers[:HEAD])
-        fill(numbers[HEAD:])
+        made(np.random.Generator(np.random.SFC64(0)), numbers)
     if not np.array_equal(found, wanted):
         raise ValueError("this numpy draws others")
     return draw
@@ -75,15 +72,10 @@ def _built(single: bool) -> Sampler:
     types_ = types.uint64[::1], numbers, types.int64[::1], numbers, number, number, numbers
     program = built(normal_of(single), "the drawing of normal numbers", 2, types_)
 
-    def draw(generator: np.random.Generator) -> Fill:
+    def draw(generator: np.random.Generator, out: np.ndarray) -> None:
         known: Any = generator.bit_generator.state
-        words = np.append(known["state"]["state"], np.zeros(2, np.uint64))
-
-        def fill(out: np.ndarray) -> None:
-            if not out.flags.c_contiguous:  # it would be a copy that is filled
-                raise ValueError("out of a draw is not contiguous")
-            program(words, *layers, *edges, out.reshape(-1))
-
-        return fill
+        if not out.flags.c_contiguous:  # it would be a copy that is filled
+            raise ValueError("out of a draw is not contiguous")
+        program(known["state"]["state"], *layers, *edges, out.reshape(-1))
 
     return draw

@@ -11,7 +11,7 @@ their rounds last.
 """
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch import Tensor
 from dpfl_cli.config.errors import ConfigError
 from dpfl_cli.data.device_draws import DeviceDraws, Draw, sharing
 from dpfl_cli.data.devices import on_device
-from dpfl_cli.data.normals import filler
+from dpfl_cli.data.normals import fill_normal
 from dpfl_cli.data.threads import in_threads, slices, usable_threads
 
 CLIENT_TILE = 256  # clients per tile
@@ -30,9 +30,6 @@ TILE_VALUES = 1 << 15  # a tile is of several rounds as long as it holds at most
 MAX_TILE_ROUNDS = 64
 # fewer values (a quarter of a millisecond) are drawn sooner than a thread wakes up
 THREAD_VALUES = 1 << 15
-PART_VALUES = 1 << 18  # values that are drawn, and changed, while they are in a cache
-Place = tuple[int | slice, slice]  # of runs and clients
-Then = Callable[[np.ndarray, Place], None]
 
 
 def stream_generator(seed: int, name: str, *key: int) -> np.random.Generator:
@@ -92,29 +89,6 @@ class Streams:
           [R, M, d], or [R, d] where clients is None; new memory, the caller's own.
         """
         return self._drawn(Draw("normal", name, rounds, clients, size, dtype), device)
-
-    def noisy(self, name: str, rounds: np.ndarray, values: Tensor, std: Tensor) -> Tensor:
-        """Values plus std times `normal`.
-
-        Args:
-          values: [R, M, d], or [R, d] for a single draw a run.
-          std: of as many axes, that broadcast.
-        """
-        clients = values.shape[1] if values.dim() == 3 else None
-        wanted = Draw("normal", name, rounds, clients, values.shape[-1], values.dtype)
-        if values.device.type != "cpu":
-            return self._drawn(wanted, values.device).mul_(std).add_(values)
-        added, factors = (
-            (one if clients else one.unsqueeze(1)).detach().numpy()
-            for one in (values, std.expand_as(values))
-        )
-
-        def add(drawn: np.ndarray, place: Place) -> None:
-            drawn *= factors[place]
-            drawn += added[place]
-
-        noisy = torch.from_numpy(self._draw(wanted, add))
-        return noisy if clients else noisy[:, 0]
 
     def uniform(
         self,
@@ -182,13 +156,8 @@ class Streams:
         drawn = on_device(self._draw(wanted), device) if own is None else own.drawn(wanted)
         return drawn[:, 0] if wanted.clients is None else drawn
 
-    def _draw(self, wanted: Draw, then: Then = lambda drawn, place: None) -> np.ndarray:
-        """The draws [R, M, d] of the host.
-
-        Args:
-          then: changes draws in place, given them and where they are; called part by part, while
-            each is in the processor's cache.
-        """
+    def _draw(self, wanted: Draw) -> np.ndarray:
+        """The draws [R, M, d] of the host."""
         dtype = np.float32 if wanted.dtype == torch.float32 else np.float64
         clients, size = wanted.clients or 1, wanted.size
         out = np.empty((len(self.seeds), clients, size), dtype)
@@ -198,11 +167,10 @@ class Streams:
                 single.append((tile, mine))
                 continue
             out[:, mine] = self._tile(wanted, tile, mine.stop - mine.start, dtype)
-            then(out[:, mine], (slice(None), mine))
         if single:
             shared = sharing(zip(self.seeds, wanted.rounds.tolist(), strict=True))
             jobs = [
-                partial(_fill, wanted, out, runs, mine, (seed, round_, tile), then)
+                partial(_fill, wanted, out, runs, mine, (seed, round_, tile))
                 for tile, mine in single
                 for (seed, round_), runs in shared.items()
             ]
@@ -237,32 +205,17 @@ def _depth(clients: int, size: int) -> int:
 
 
 def _fill(
-    wanted: Draw,
-    out: np.ndarray,
-    runs: Sequence[int],
-    mine: slice,
-    address: tuple[int, int, int],
-    then: Then = lambda drawn, place: None,
+    wanted: Draw, out: np.ndarray, runs: Sequence[int], mine: slice, address: tuple[int, int, int]
 ) -> None:
-    """Draws into out[run, mine] [clients, ...] for the runs, which share the draw, and then changes
-    each as it is to be.
-    """
+    """Draws into out[run, mine] [clients, ...] for the runs, which share the draw."""
     seed, *key = address
-    generator = stream_generator(seed, wanted.name, *key)
-    first = out[runs[0]]
-    begin, end, _ = mine.indices(len(first))
+    generator, first = stream_generator(seed, wanted.name, *key), out[runs[0], mine]
     if wanted.law == "normal":
-        fill = filler(generator, first[mine].size, out.dtype == np.float32)
+        fill_normal(generator, first)
     else:
-        fill = lambda part: generator.random(out=part, dtype=out.dtype)  # noqa: E731
-    rows = max(1, PART_VALUES // max(1, first[0].size))
-    for start in range(begin, end, rows):
-        some = slice(start, min(start + rows, end))
-        fill(first[some])
-        for run in runs[1:]:
-            out[run, some] = first[some]
-        for run in runs:
-            then(out[run, some], (run, some))
+        generator.random(out=first, dtype=out.dtype)
+    for run in runs[1:]:
+        out[run, mine] = first
 
 
 def _subsets(generator: np.random.Generator, populations: np.ndarray, size: int) -> np.ndarray:

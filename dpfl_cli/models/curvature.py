@@ -249,10 +249,7 @@ def precondition(values: Tensor, matrices: Tensor, width: int) -> Tensor:
     """
     rows, matrices = values.reshape(len(values), -1, width), matrices.to(values.dtype)
     result = torch.empty_like(rows)
-    if rows.shape[1] <= PRECONDITIONED:  # run by run, into place: else a BLAS may round otherwise
-        for one in zip(rows.split(1), matrices.split(1), result.split(1), strict=True):
-            product(*one)
-        return result.view(values.shape)
+    # run by run, into place: else a BLAS may round otherwise
     for own, matrix, out in zip(rows, matrices, result, strict=True):
         whole = len(own) // PRECONDITIONED * PRECONDITIONED
         for part in (slice(0, whole), slice(whole, len(own))):

@@ -25,9 +25,7 @@ from dpfl_cli.models.vectors import (
     aligned,
     exp_of_negative,
     inner,
-    means,
     outputs,
-    softmax,
     transposed,
 )
 
@@ -68,20 +66,47 @@ def _load(  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _slopes(loss, scale, z, y, n, lanes, squares):  # type: ignore[no-untyped-def]
+def _softmax(z, n, work):  # type: ignore[no-untyped-def]
+    """z <- their softmax over a, j < n."""
+    top, total, one = work[0], work[1], z.dtype.type(1.0)
+    for j in range(n):
+        top[j], total[j] = z[0, j], 0.0
+    for a in range(1, len(z)):
+        for j in range(n):
+            top[j] = z[a, j] if z[a, j] > top[j] else top[j]
+    for a in range(len(z)):
+        for j in range(n):
+            z[a, j] = exp_of_negative(z[a, j] - top[j])
+            total[j] += z[a, j]
+    for j in range(n):
+        total[j] = one / total[j]
+    for a in range(len(z)):
+        for j in range(n):
+            z[a, j] *= total[j]
+
+
+@njit(inline="always")
+def _slopes(loss, scale, z, y, n, work, squares):  # type: ignore[no-untyped-def]
     """z <- s = dl/dz, squares[j] = ||s_j||^2, j < n."""
     number = z.dtype.type  # of all that follows: a plain number would make it float64
     zero, one = number(0.0), number(1.0)
     if loss == CROSS_ENTROPY:
-        softmax(z, y, squares, n // lanes, len(z))
+        _softmax(z, n, work)
+        squares[:n] = zero
+        for a in range(len(z)):
+            for j in range(n):
+                z[a, j] -= one if y[j] == number(a) else zero
+                squares[j] += z[a, j] * z[a, j]
         return
-    for j in range(n):
-        if loss == LOGISTIC:  # -y / (1 + exp(y z)), by exp(-|y z|) so that nothing overflows
+    if loss == LOGISTIC:  # -y / (1 + exp(y z)), by exp(-|y z|) so that nothing overflows
+        for j in range(n):
             margin = y[j] * z[0, j]
             e = exp_of_negative(-abs(margin))
             z[0, j] = -y[j] * (e if margin > zero else one) / (one + e)
-        else:
+    else:
+        for j in range(n):
             z[0, j] = number(2.0 * scale) * (z[0, j] - y[j])
+    for j in range(n):
         squares[j] = z[0, j] * z[0, j]
 
 
@@ -140,63 +165,47 @@ def compute(  # type: ignore[no-untyped-def]
     """Jobs first_job ... last_job - 1 of (client, run) pairs, runs innermost."""
     batched, clipped, drifting = batch.shape[3] > 0, len(limits) > 0, len(drift) > 0
     one_number = loss != CROSS_ENTROPY and outs == 1 and not l2.any()
-    alone, stepping = one_number and steps > 0 and not batched, steps > 0 or l2.any()
+    alone = one_number and steps > 0 and not batched
     number, (_, width, lanes) = laid_out.dtype.type, laid_out.shape
     kept, most_records = len(laid_out) > 0 and not batched, block * lanes
     p = parameters.shape[2] // outs
-    whole = outs > 1 and not stepping and p == width
-    most = 2 if outs == 1 and not batched else 1  # runs that meet a record while it is loaded
-    z = _aligned(most * outs * (most_records + lanes), number).reshape(most * outs, -1)
-    weights = _aligned(most * outs * width, np.float64).reshape(-1, width)
-    totals = _aligned(most * outs * width, np.float64).reshape(-1, width)
-    operand = _aligned(most * outs * width, number).reshape(-1, width)
+    z = _aligned(outs * (most_records + lanes), number).reshape(outs, -1)
+    weights = _aligned(outs * width, np.float64).reshape(-1, width)
+    totals = _aligned(outs * width, np.float64).reshape(-1, width)
+    operand = _aligned(outs * width, number).reshape(-1, width)
     held = laid_out if kept else _aligned(most_records * width, number).reshape(block, width, lanes)
-    work = _aligned(3 * most_records, number).reshape(3, -1)
-    y, norm, squares = work[0], work[1], work[2]
+    work = _aligned(5 * most_records, number).reshape(5, -1)
+    y, norm, squares = work[2], work[3], work[4]
     record = _aligned(width, np.float64)
     own_drift = _aligned(width if drifting else 0, np.float64)
     own = batch[0, 0, 0, :0]
-    job, loaded = first_job, -1
-    while job < last_job:
-        client, place = job // len(runs), job % len(runs)
-        together = min(most, last_job - job, len(runs) - place)
-        job += together
+    loaded = -1
+    for job in range(first_job, last_job):
+        client, run = job // len(runs), runs[job % len(runs)]
         records = batch.shape[3] if batched else counts[client]
         first, held_records, share = firsts[client], counts[client], 1.0 / max(records, 1)
-        given, weighing = parameters[runs[place], client % parameters.shape[1]], operand
-        direct = whole and 0 < records <= most_records  # parameters are read, and means written
-        if direct:
-            weighing = given.reshape(outs, p)
-        for r in range(0 if direct else together):
-            given = parameters[runs[place + r], client % parameters.shape[1]]
-            for a in range(outs):
-                own_weights, own_given = weights[r * outs + a], given[a * p : (a + 1) * p]
-                own_operand = operand[r * outs + a]
-                for k in range(p):
-                    own_operand[k] = own_given[k]
-                for k in range(p if stepping else 0):
-                    own_weights[k] = own_given[k]
+        given = parameters[run, client % parameters.shape[1]]
+        for a in range(outs):
+            for k in range(p):
+                weights[a, k] = given[a * p + k]
         if alone and records == 1:
             for k in range(p):
                 record[k] = rows[first, k]
-            for r in range(together):
-                run = runs[place + r]
-                for k in range(p if drifting else 0):
-                    own_drift[k] = drift[run, client, k]
-                _along_record(
-                    loss, scale, record, norms[first], targets[first], weights[r], own_drift,
-                    rates[run], steps, out[run, client],
-                )  # fmt: skip
+            for k in range(p if drifting else 0):
+                own_drift[k] = drift[run, client, k]
+            _along_record(
+                loss, scale, record, norms[first], targets[first], weights[0], own_drift,
+                rates[run], steps, out[run, client],
+            )  # fmt: skip
             loaded = -1
             continue
         for step in range(max(steps, 1)):
-            if not direct:
-                totals[:] = 0.0
-            for a in range(len(weights) if step > 0 else 0):
+            totals[:] = 0.0
+            for a in range(outs):
                 for k in range(width):
                     operand[a, k] = weights[a, k]
             if batched:
-                own = batch[runs[place], client, step]
+                own = batch[run, client, step]
             for begin in range(0, records, most_records):
                 size = min(most_records, records - begin)
                 some = (size + lanes - 1) // lanes
@@ -207,50 +216,36 @@ def compute(  # type: ignore[no-untyped-def]
                         not kept or since[client] >= call, held, start, y, norm,
                     )  # fmt: skip
                     loaded = client
-                outputs(held, start, some, width, weighing, together * outs, z)
-                for r in range(together):
-                    mine = z[r * outs : (r + 1) * outs]
-                    _slopes(loss, scale, mine, y, filled, lanes, squares)
-                    bound = limits[runs[place + r]] if clipped else 0.0
-                    _reweighted(mine, filled, norm, squares, clipped, bound)
-                if direct:
-                    into = out[runs[place], client].reshape(outs, p)
-                    means(held, start, some, width, z, outs, share, into)
-                else:
-                    accumulate(held, start, some, width, z, together * outs, totals)
+                outputs(held, start, some, width, operand, outs, z)
+                _slopes(loss, scale, z, y, filled, work, squares)
+                _reweighted(z, filled, norm, squares, clipped, limits[run] if clipped else 0.0)
+                accumulate(held, start, some, width, z, outs, totals)
             if kept:  # for the calls that follow: in this one others may still be filling them
                 since[client] = min(since[client], call)
-            for r in range(0 if direct else together):
-                run = runs[place + r]
-                given = parameters[run, client % parameters.shape[1]]
-                decay = l2[run] if records > 0 else 0.0
-                for a in range(outs):
-                    row, own_weights = totals[r * outs + a], weights[r * outs + a]
-                    own_out, own_given = out[run, client, a * p : (a + 1) * p], given[a * p :]
-                    if steps == 0 and decay == 0.0:
-                        for k in range(p):
-                            own_out[k] = row[k] * share
+            decay = l2[run] if records > 0 else 0.0
+            for a in range(outs):
+                row, own_weights = totals[a], weights[a]
+                own_out, own_given = out[run, client, a * p : (a + 1) * p], given[a * p :]
+                for k in range(p):
+                    slope = row[k] * share
+                    if decay != 0.0:
+                        slope += decay * own_weights[k]
+                    if steps == 0:
+                        own_out[k] = slope
                         continue
-                    for k in range(p):
-                        slope = row[k] * share
-                        if decay != 0.0:
-                            slope += decay * own_weights[k]
-                        if steps == 0:
-                            own_out[k] = slope
-                            continue
-                        if drifting:
-                            slope += drift[run, client, a * p + k]
-                        own_weights[k] -= rates[run] * slope
-                        if step == steps - 1:
-                            own_out[k] = own_weights[k] - own_given[k]
+                    if drifting:
+                        slope += drift[run, client, a * p + k]
+                    own_weights[k] -= rates[run] * slope
+                    if step == steps - 1:
+                        own_out[k] = own_weights[k] - own_given[k]
 
 
 @njit(inline="always")
 def _probabilities(  # type: ignore[no-untyped-def]
-    z, n, lanes, norm, limit, share, work, into, shares
+    z, n, norm, limit, share, work, into, shares
 ):
     """into[a, j] = p_j, and the records' shares, their Hessians clipped (`curvature`), j < n."""
-    softmax(z, work[2], work[0], n // lanes, len(z))
+    _softmax(z, n, work)
     work[:2, :n] = 0.0
     for a in range(len(z)):
         for j in range(n):
@@ -292,9 +287,8 @@ def solve(  # type: ignore[no-untyped-def]
         longest = max(longest, (count + lanes - 1) // lanes * lanes)
     z = _aligned(outs * (most_records + lanes), number).reshape(outs, -1)
     held = laid_out if kept else _aligned(most_records * width, number).reshape(block, width, lanes)
-    work = _aligned(5 * most_records, number).reshape(5, -1)
-    y, norm, shares = work[3], work[4], np.zeros(longest)
-    work[2] = -1.0  # of no class
+    work = _aligned(4 * most_records, number).reshape(4, -1)
+    y, norm, shares = work[2], work[3], np.zeros(longest)
     chances = _aligned(outs * longest, number).reshape(outs, -1)
     vectors = _aligned(5 * outs * width, number).reshape(5, -1)
     weights, solution, residual = vectors[0], vectors[1], vectors[2]
@@ -332,8 +326,8 @@ def solve(  # type: ignore[no-untyped-def]
                 outputs(held, start, some, width, operand, outs, z)
                 if step == 0:
                     _probabilities(
-                        z, filled, lanes, norm, limits[run], 1.0 / records, work,
-                        chances[:, part], shares[part],
+                        z, filled, norm, limits[run], 1.0 / records, work, chances[:, part],
+                        shares[part],
                     )  # fmt: skip
                     continue
                 _curved(z, filled, chances[:, part], shares[part], work[0])

@@ -14,7 +14,7 @@ import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 from dpfl_cli.models.vector_code import VECTOR_BYTES, Code, Index, Sum
 
@@ -112,14 +112,14 @@ def outputs(  # type: ignore[no-untyped-def]
     code.in_groups(columns, 5, group)
 
 
-def _accumulated(code: Code, given: tuple[Any, ...], put: Callable[..., None]) -> None:
-    """Calls put(a, place, sums) for a < columns and all places of k, with as many k as there are
-    sums: over i < vectors and lanes of s[a, i lane] features[first + i, k, lane].
-
-    Args:
-      given: features, first, vectors, width (a multiple of the lanes), s, columns.
+@_code
+def accumulate(  # type: ignore[no-untyped-def]
+    code, features, first, vectors, width, s, columns, totals
+):
+    """totals[a, k] += sum over i < vectors and lanes of s[a, i lane] features[first + i, k, lane]
+    for a < columns and k < width, a multiple of the lanes. Totals are of the type of features, or
+    of float64.
     """
-    features, first, vectors, width, s, columns = given
 
     def group(column: Index, together: int) -> None:
         by = [code.row(s, column + a) for a in range(together)]
@@ -138,46 +138,12 @@ def _accumulated(code: Code, given: tuple[Any, ...], put: Callable[..., None]) -
                 found = _lane_sums(code, flat[begin : begin + code.lanes])
                 for part in range(0, code.lanes, count):  # the numbers of one column, and of others
                     mine = code.shuffled(found, found, list(range(part, part + count)))
-                    put(column + (begin + part) // count, place, mine)
+                    target = code.row(totals, column + (begin + part) // count)
+                    mine = code.widened(mine, target.type.pointee)
+                    old = code.load(target, place, mine.type)
+                    code.store(code.builder.fadd(old, mine), target, place)
 
     code.in_groups(columns, 4, group)
-
-
-@_code
-def accumulate(  # type: ignore[no-untyped-def]
-    code, features, first, vectors, width, s, columns, totals
-):
-    """totals[a, k] += sum over i < vectors and lanes of s[a, i lane] features[first + i, k, lane]
-    for a < columns and k < width, a multiple of the lanes. Totals are of the type of features, or
-    of float64.
-    """
-
-    def put(column: Index, place: Index, sums: Any) -> None:
-        target = code.row(totals, column)
-        mine = code.widened(sums, target.type.pointee)
-        old = code.load(target, place, mine.type)
-        code.store(code.builder.fadd(old, mine), target, place)
-
-    _accumulated(code, (features, first, vectors, width, s, columns), put)
-
-
-@_code
-def means(  # type: ignore[no-untyped-def]
-    code, features, first, vectors, width, s, columns, share, out
-):
-    """out[a, k] = share times what `accumulate` adds to zero, with share and product in float64."""
-
-    def put(column: Index, place: Index, sums: Any) -> None:
-        target, double = code.row(out, column), ir.DoubleType()
-        mine = code.widened(sums, double)
-        zero = ir.Constant(mine.type, [0.0] * mine.type.count)  # which makes 0 of -0
-        shares = code.spread_value(share.value, mine.type.count)
-        mine = code.builder.fmul(code.builder.fadd(zero, mine), shares)
-        if sums.type != mine.type:
-            mine = code.builder.fptrunc(mine, sums.type)
-        code.store(mine, target, place)
-
-    _accumulated(code, (features, first, vectors, width, s, columns), put)
 
 
 @partial(_code, result=types.float64)
@@ -203,96 +169,42 @@ def aligned(size: int, number: type, zeros: bool = True) -> np.ndarray:
     return raw[start : start + size]
 
 
-def _exp_of_negative(builder: Any, x: Any) -> Any:
-    """e^x for x <= 0 to an ulp or two, of a number or a vector of them.
+def exp_of_negative(x):  # type: ignore[no-untyped-def]
+    """e^x for x <= 0 to an ulp or two, in the type of x; for compiled code.
 
     With n = round(x / ln 2), by adding and taking off a number whose last digit is 1, and |r| <=
     ln(2) / 2, e^x is 2^n e^r, e^r by Taylor's series. n goes into the exponent in two halves, so
     that results below the smallest normal number come out as well. No branch and no call: a loop
     around it becomes vector code.
     """
-    lanes = x.type.count if isinstance(x.type, ir.VectorType) else None
+    raise NotImplementedError
+
+
+@overload(exp_of_negative)
+def _exp_of_negative(x):  # type: ignore[no-untyped-def]
     number: Any
-    digits, bias, least, terms, number, code = 52, 1023, -1000.0, 13, np.float64, "i8"
+    whole: Any
+    number, whole, digits, bias, least, terms = np.float64, np.int64, 52, 1023, -1000.0, 13
     ln2 = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # in two parts
-    if ir.FloatType() in (x.type, getattr(x.type, "element", None)):
-        digits, bias, least, terms, number, code = 23, 127, -120.0, 7, np.float32, "i4"
+    if x == types.float32:
+        number, whole, digits, bias, least, terms = np.float32, np.int32, 23, 127, -120.0, 7
         ln2 = 0.693359375, -2.12194440054690583e-4
-    whole: Any = ir.IntType(8 * np.dtype(number).itemsize)
-    whole = ir.VectorType(whole, lanes) if lanes else whole
-    name = f"llvm.fmuladd.{f'v{lanes}' if lanes else ''}f{8 * np.dtype(number).itemsize}"
-    fma = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(x.type, [x.type] * 3), name
-    )
+    lowest, turns, high, low = (number(one) for one in (least, 1.4426950408889634, *ln2))
+    shift = number(1.5 * 2**digits)
+    bits = shift.view(whole)
+    series = tuple(number(1.0 / factorial(k)) for k in range(terms, -1, -1))
 
-    def constant(value: float, kind: Any = x.type) -> Any:
-        return ir.Constant(kind, [value] * lanes if lanes else value)
+    def compiled(x):  # type: ignore[no-untyped-def]
+        x = lowest if x < lowest else x
+        shifted = x * turns + shift
+        n = shifted - shift
+        r = (x - n * high) - n * low
+        p = series[0]
+        for term in series[1:]:
+            p = p * r + term
+        exponent = whole(number(shifted).view(whole) - bits)
+        half = exponent >> 1
+        first = whole((half + bias) << digits).view(number)
+        return p * first * whole((exponent - half + bias) << digits).view(number)
 
-    def digit(value: float) -> Any:
-        return constant(float(number(value)))
-
-    def power(exponent: Any) -> Any:
-        moved = builder.shl(builder.add(exponent, constant(bias, whole)), constant(digits, whole))
-        return builder.bitcast(moved, x.type)
-
-    x = builder.select(builder.fcmp_ordered("<", x, digit(least)), digit(least), x)
-    shift = 1.5 * 2**digits
-    shifted = builder.call(fma, [x, digit(1.4426950408889634), digit(shift)])
-    n = builder.fsub(shifted, digit(shift))
-    for part in ln2:
-        x = builder.call(fma, [n, digit(-part), x])
-    found = digit(1.0 / factorial(terms))
-    for k in range(terms - 1, -1, -1):
-        found = builder.call(fma, [found, x, digit(1.0 / factorial(k))])
-    bits = constant(int(number(shift).view(code)), whole)
-    exponent = builder.sub(builder.bitcast(shifted, whole), bits)
-    half = builder.ashr(exponent, constant(1, whole))
-    found = builder.fmul(found, power(half))
-    return builder.fmul(found, power(builder.sub(exponent, half)))
-
-
-def _of_number(context: Any, x: Any) -> Any:
-    return x(x), lambda context, builder, signature, values: _exp_of_negative(builder, values[0])
-
-
-exp_of_negative: Any = intrinsic(_of_number)  # for numba's code
-
-
-@_code
-def softmax(  # type: ignore[no-untyped-def]
-    code, z, y, squares, vectors, columns
-):
-    """z[a, j] <- p_a - (1 where a = y[j]), with p the softmax of z[:, j], and squares[j] the sum of
-    its squares, for j < vectors times the lanes, a < columns.
-    """
-    builder, one = code.builder, ir.Constant(code.vector, [1.0] * code.lanes)
-
-    def group(first: Index, count: int) -> None:
-        places = [first + i for i in range(count)]
-        tops, totals, sums = ([Sum(code) for _ in places] for _ in range(3))
-        for top, place in zip(tops, places, strict=True):
-            top.set(code.load(code.row(z, code.index(0)), place))
-        with code.loop(columns) as a:
-            for top, place in zip(tops, places, strict=True):
-                value = code.load(code.row(z, a), place)
-                larger = builder.fcmp_ordered(">", value, top.get())
-                top.set(builder.select(larger, value, top.get()))
-        with code.loop(columns) as a:
-            for top, total, place in zip(tops, totals, places, strict=True):
-                less = builder.fsub(code.load(code.row(z, a), place), top.get())
-                value = _exp_of_negative(builder, less)
-                code.store(value, code.row(z, a), place)
-                total.set(builder.fadd(total.get(), value))
-        shares = [builder.fdiv(one, total.get()) for total in totals]
-        with code.loop(columns) as a:
-            number = code.spread_value(builder.sitofp(a.value, code.number), code.lanes)
-            for share, total, place in zip(shares, sums, places, strict=True):
-                value = builder.fmul(code.load(code.row(z, a), place), share)
-                own = builder.fcmp_ordered("==", code.load(y[0], place), number)
-                value = builder.fsub(value, builder.select(own, one, code.zero))
-                code.store(value, code.row(z, a), place)
-                total.add(value, value)
-        for total, place in zip(sums, places, strict=True):
-            code.store(total.get(), squares[0], place)
-
-    code.in_groups(vectors, 4, group)
+    return compiled

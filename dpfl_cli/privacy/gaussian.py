@@ -75,7 +75,9 @@ class _Gaussian(Mechanism):
         """
         vectors = values if call.values.is_vector else values.unsqueeze(-1)
         name, streams = f"noise/{call.spec.name}", self._site.streams
-        noisy = streams.noisy(name, call.address, vectors, per_run(std, vectors))
+        clients = vectors.shape[1] if vectors.dim() == 3 else None
+        where = name, call.address, clients, vectors.shape[-1], vectors.dtype, vectors.device
+        noisy = streams.normal(*where).mul_(per_run(std, vectors)).add_(vectors)
         return noisy if call.values.is_vector else noisy.squeeze(-1)
 
 

@@ -212,7 +212,7 @@ def noise(draw: Callable[[], object], rounds: float = 1.0) -> dict[str, Contende
     """
 
     def by_numpy() -> None:
-        with patch.object(streams_module, "filler", lambda drawn, *_: normals._by_numpy(drawn)):
+        with patch.object(streams_module, "fill_normal", normals._by_numpy):
             draw()
 
     return {"noise": Contender(draw, rounds), "numpy": Contender(by_numpy, rounds)}

@@ -72,25 +72,6 @@ def test_draws_are_functions_of_their_address(
             )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("each", [False, True])
-@pytest.mark.parametrize("shape", [(4, 3, 5), (4, 300, 120), (4, 7)])
-def test_noise_is_added_part_by_part(
-    shape: tuple[int, ...], each: bool, dtype: torch.dtype, threads: None
-) -> None:
-    """Some parts are of several rounds, some are shared by runs of one seed."""
-    batch, rounds = Streams([3, 1, 3, 7]), np.array([2, 2, 2, 5])
-    clients = shape[1] if len(shape) == 3 else None
-    values = torch.linspace(-1, 1, torch.Size(shape).numel(), dtype=dtype).reshape(shape)
-    std = torch.arange(1, 5, dtype=dtype).reshape(4, *[1] * (len(shape) - 1))
-    if each and clients is not None:  # of every client
-        std = std + torch.arange(clients, dtype=dtype).unsqueeze(-1)
-    before = values.clone()
-    drawn = batch.normal("noise/a", rounds, clients, shape[-1], dtype)
-    assert torch.equal(batch.noisy("noise/a", rounds, values, std), drawn * std + values)
-    assert torch.equal(values, before)
-
-
 def test_a_draw_is_the_callers_own() -> None:
     streams, rounds = Streams([0, 0, 1]), np.array([1, 1, 1])
     for clients, size in ((20, 5), (300, 200), (None, 7)):
@@ -191,18 +172,16 @@ def test_the_compiled_loop_draws_what_numpy_draws(
 
     found = np.empty(1_000_003, kind)  # a few hundred of them in the tail
     assert normals._compiled(kind is np.float32) is not None
-    fill = normals.filler(fresh(1), found.size, kind is np.float32)
-    for part in np.split(found, (1, 1002, 60_000)):  # it goes on where it left off
-        fill(part)
+    normals.fill_normal(fresh(1), found)
     np.testing.assert_array_equal(found, fresh(1).standard_normal(found.size, kind))
 
     def wrong(single: bool) -> normals.Sampler:
-        return lambda generator: lambda out: out.fill(0.0)
+        return lambda generator, out: out.fill(0.0)
 
     monkeypatch.setattr(normals, "_built", wrong)  # a numpy that draws otherwise goes on drawing
     monkeypatch.setattr(normals, "_compiled", normals._compiled.__wrapped__)
     monkeypatch.setattr(programs, "fallbacks", [])
-    normals.filler(fresh(2), found.size, kind is np.float32)(found)
+    normals.fill_normal(fresh(2), found)
     np.testing.assert_array_equal(found, fresh(2).standard_normal(found.size, kind))
     assert "this numpy draws others" in programs.fallbacks[0]
 
