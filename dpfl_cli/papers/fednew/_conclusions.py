@@ -7,7 +7,21 @@ from statistics import fmean
 from typing import Any
 
 from dpfl_cli.papers.fednew import TITLES, WHOLE
-from dpfl_cli.papers.fednew._claims import SLOW, SMALL_STEP, acc, cells, judging
+from dpfl_cli.papers.fednew._claims import (
+    FROM_1,
+    OF_ROUND_15,
+    SLOW,
+    SMALL_STEP,
+    SOON,
+    TYPICALLY,
+    acc,
+    ahead,
+    cells,
+    early,
+    judging,
+    mostly,
+    reaches,
+)
 from dpfl_cli.papers.fednew._search import Point
 from dpfl_cli.reproduction.api import (
     Claim,
@@ -104,6 +118,71 @@ def furthest_ahead(
     text = f"{TITLES[who]} minus DP-FedGD, the largest of {len(gaps)} cells"
     if gaps:
         yield above(best_by_others(gaps, text, highest=True), 0)
+
+
+def beside_first_order(figure: str, method: str) -> list[Claim]:
+    second = "DP-FedNew (on wide features DP-FedNew-FC)"
+    which, final = f"from epsilon 1 on {second}", "final accuracy before round 15"
+    return [
+        Claim(
+            "fast",
+            f"{which} reaches DP-FedGD's {final}, also when DP-FedGD takes its best step of the "
+            "grid",
+            f"sections 6.2 and 6.6, {figure}",
+            reaches(method, "FGD"),
+            note=f"{FROM_1}; {OF_ROUND_15}; {SOON}",
+            readings={
+                "to within one point": {"by": -1},
+                "before round 30": {"before": 30},
+                SMALL_STEP: {"other": SLOW},
+            },
+        ),
+        Claim(
+            "fast_small_steps",
+            f"{which} reaches the final accuracy of DP-FedGD with a server step of 1 before round "
+            "15",
+            "ours",
+            reaches(method, SLOW),
+            note=SOON,
+        ),
+        Claim(
+            "ahead_early",
+            f"{which} is more accurate than DP-FedGD at its best step in rounds 5 to 20",
+            f"section 6.2, {figure}",
+            early(method, "FGD"),
+            note=f"{FROM_1}; of the points that are the best in the last 20 rounds",
+            readings={
+                "at every epsilon": {"low": 0.0},
+                "to within half a point": {"by": -0.5},
+                "at round 5 alone": {"rounds": (5,)},
+                TYPICALLY: mostly(method, "FGD"),
+            },
+        ),
+        Claim(
+            "scaffold",
+            f"at epsilon 0.1 DP-SCAFFOLD is more than one point behind DP-FedGD and {second}",
+            f"section 6.2, {figure}",
+            ahead(("FGD", method), "Scaf", by=1, high=0.2),
+            "holds",
+            note=WHOLE,
+            readings={
+                "with shares of the noise": {"other": "Scaf_share"},
+                "by any margin": {"by": 0},
+            },
+        ),
+        Claim(
+            "slow_start",
+            "DP-SCAFFOLD starts slowly: it is behind DP-FedGD in rounds 5 to 20 at every epsilon",
+            f"section 6.2, {figure}",
+            early("FGD", "Scaf", low=0.0),
+            note=f"rounds 5 to 20 are ours; {WHOLE}",
+            readings={
+                "with shares of the noise": {"other": "Scaf_share"},
+                "at round 5 alone": {"rounds": (5,)},
+            },
+        ),
+        outperforms(method, figure),
+    ]
 
 
 SOME_CASES = Claim(

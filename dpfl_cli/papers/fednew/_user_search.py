@@ -82,8 +82,13 @@ def _further(method: str, adult: bool) -> Iterator[Point]:
             yield {"alpha": 1.0, "rho": 1.0, "clip": 1.0}
 
 
-def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
-    """The points of a method's grid at user level that are searched."""
+def points(method: str, scale: Scale, preset: str, further: bool = True) -> Iterator[Point]:
+    """The points of a method's grid at user level that are searched.
+
+    Args:
+      further: with what is beyond at scale=paper, which wide features, whose runs take long, leave
+        out.
+    """
     adult, wider = preset == "adult", scale == "paper"
     differ = preset in ("federated_emnist", "synthetic")
     steps, smallest = LARGEST_STEPS if wider else (), () if differ else SMALLEST_DAMPINGS
@@ -112,7 +117,7 @@ def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
             triples += ((damping, damping, clip) for damping, clip in beside)
         for alpha, rho, clip in dict.fromkeys(triples):
             yield {"alpha": alpha, "rho": rho, "clip": clip}
-    if wider and not differ:
+    if further and wider and not differ:
         yield from _further(method, adult)
 
 

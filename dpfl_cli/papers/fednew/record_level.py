@@ -3,28 +3,21 @@
 import itertools
 from collections.abc import Iterator, Sequence
 
-from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, WHOLE, WIDER
+from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, WIDER
 from dpfl_cli.papers.fednew._claims import (
-    FROM_1,
-    OF_ROUND_15,
     SLOW,
     SMALL_STEP,
-    SOON,
-    TYPICALLY,
     acc,
     ahead,
     all_of,
     beats,
     cells,
-    early,
     gap,
     judging,
     level_with,
-    mostly,
-    reaches,
 )
 from dpfl_cli.papers.fednew._compared import compared
-from dpfl_cli.papers.fednew._conclusions import SOME_CASES, outperforms, steady
+from dpfl_cli.papers.fednew._conclusions import SOME_CASES, beside_first_order, steady
 from dpfl_cli.papers.fednew._search import (
     BROAD,
     DIFFERING,
@@ -59,71 +52,6 @@ BROAD_NOTES = (
 OF_SIX = "3 of 6 epsilons, and 8"  # of which section 6.2 speaks
 
 # --- Figures 1 and 5: data dealt at random ----------------------------------------------------
-
-
-def beside_first_order(figure: str, method: str) -> list[Claim]:
-    second = "DP-FedNew (on wide features DP-FedNew-FC)"
-    which, final = f"from epsilon 1 on {second}", "final accuracy before round 15"
-    return [
-        Claim(
-            "fast",
-            f"{which} reaches DP-FedGD's {final}, also when DP-FedGD takes its best step of the "
-            "grid",
-            f"sections 6.2 and 6.6, {figure}",
-            reaches(method, "FGD"),
-            note=f"{FROM_1}; {OF_ROUND_15}; {SOON}",
-            readings={
-                "to within one point": {"by": -1},
-                "before round 30": {"before": 30},
-                SMALL_STEP: {"other": SLOW},
-            },
-        ),
-        Claim(
-            "fast_small_steps",
-            f"{which} reaches the final accuracy of DP-FedGD with a server step of 1 before round "
-            "15",
-            "ours",
-            reaches(method, SLOW),
-            note=SOON,
-        ),
-        Claim(
-            "ahead_early",
-            f"{which} is more accurate than DP-FedGD at its best step in rounds 5 to 20",
-            f"section 6.2, {figure}",
-            early(method, "FGD"),
-            note=f"{FROM_1}; of the points that are the best in the last 20 rounds",
-            readings={
-                "at every epsilon": {"low": 0.0},
-                "to within half a point": {"by": -0.5},
-                "at round 5 alone": {"rounds": (5,)},
-                TYPICALLY: mostly(method, "FGD"),
-            },
-        ),
-        Claim(
-            "scaffold",
-            f"at epsilon 0.1 DP-SCAFFOLD is more than one point behind DP-FedGD and {second}",
-            f"section 6.2, {figure}",
-            ahead(("FGD", method), "Scaf", by=1, high=0.2),
-            "holds",
-            note=WHOLE,
-            readings={
-                "with shares of the noise": {"other": "Scaf_share"},
-                "by any margin": {"by": 0},
-            },
-        ),
-        Claim(
-            "slow_start",
-            "DP-SCAFFOLD starts slowly: it is behind DP-FedGD in rounds 5 to 20 at every epsilon",
-            f"section 6.2, {figure}",
-            early("FGD", "Scaf", low=0.0),
-            note=f"rounds 5 to 20 are ours; {WHOLE}",
-            readings={
-                "with shares of the noise": {"other": "Scaf_share"},
-                "at round 5 alone": {"rounds": (5,)},
-            },
-        ),
-        outperforms(method, figure),
-    ]
 
 
 STEPS = (
