@@ -34,8 +34,8 @@ class Claim:
       text: the statement.
       source: where the paper says it ("section 6, Table 4"), or "ours".
       judge: a function of the rows that yields its comparisons.
-      prior: what was predicted before any result, never edited afterwards; "open" where nothing
-        was.
+      prior: what was predicted before any run of dpfl, never edited afterwards; "open" where
+        nothing was.
       invariant: it follows from a definition and can only fail by a mistake; counted apart.
       note: what the verdict depends on.
       readings: other choices for the verdict, in words ("with a margin of 50 %") -> what the judge
