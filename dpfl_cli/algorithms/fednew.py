@@ -51,7 +51,8 @@ Proved, by `dual`:
                 them by A rho sum_s (yhat_i^s + e_i^s), all past contributions once more. The
                 client's own -A lambda_i cancels that only while its clip does not bind; where it
                 does, round k is moved by up to C (1 + (k - 1) rho ||A||), not C (claimed epsilon 1
-                over 70 rounds at rho = 1, alpha = 0.1, many clients and H = 0: 91.5 in truth).
+                over 70 rounds at rho = 1, alpha = 0.1 and H = 0: 31.9 in truth with 500 clients,
+                91.5 with many more).
 """
 
 from typing import Literal

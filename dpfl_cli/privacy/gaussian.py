@@ -47,7 +47,8 @@ class NoNoise(Mechanism):
         """The values themselves, [R, M, d] or [R, M]."""
         received = call.values.checked()
         mean = self._mean(call.values)
-        return Release(received, client_values(received), call.values.bound, averaged=mean)
+        own = client_values(received)
+        return Release(received=received, own=own, bound=call.values.bound, averaged=mean)
 
     def squared_norms(self, release: Release) -> Tensor:
         """[R, M] ||v_i||^2 exactly."""
@@ -81,6 +82,11 @@ class _Gaussian(Mechanism):
         return noisy if call.values.is_vector else noisy.squeeze(-1)
 
 
+def _of_mean(call: Call, mean: Tensor, own: ClientValues | None, std: Tensor) -> Release:
+    """Of which the mean alone is seen."""
+    return Release(received=mean, own=own, bound=call.values.bound, noise_std=std, averaged=mean)
+
+
 @component("mechanism", "local_gaussian", revision=1, settings=GaussianSettings)
 class LocalGaussian(_Gaussian):
     """Gaussian noise on every client's message (local trust).
@@ -97,7 +103,8 @@ class LocalGaussian(_Gaussian):
         """Messages [R, M, d] or [R, M]; a client's echo is its own message."""
         std = per_run(call.parameters, call.sensitivity) * call.sensitivity
         received = self._noisy(call, call.values.checked(), std)
-        return Release(received, own_values(received), call.values.bound, std)
+        own = own_values(received)
+        return Release(received=received, own=own, bound=call.values.bound, noise_std=std)
 
     def squared_norms(self, release: Release) -> Tensor:
         """[R, M] ||c_i||^2 - d std^2, whose expectation is ||v_i||^2 (Takakura et al., section 4.1;
@@ -129,7 +136,7 @@ class CentralGaussian(_Gaussian):
         """
         std = per_run(call.parameters, call.largest) * call.largest / self._site.setup.cohort
         mean = self._noisy(call, self._mean(call.values), std)
-        return Release(mean, call.values.values, call.values.bound, std, mean)
+        return _of_mean(call, mean, call.values.values, std)
 
 
 class SharedSettings(GaussianSettings):
@@ -226,4 +233,4 @@ class SharedGaussian(_Gaussian):
             mean = messages.mean(dim=1)
         else:
             mean = self._noisy(call, self._mean(call.values), std / clients)
-        return Release(mean, echo, call.values.bound, std / clients, mean)
+        return _of_mean(call, mean, echo, std / clients)

@@ -195,6 +195,11 @@ class Mechanism(ABC):
         spec = self._checked(name, values, rounds)
         mask = self._all if charged is None else np.asarray(charged, bool)
         found = self._released(self._charge(spec, values, rounds, mask))
+        if found.averaged is None and self.trust != "local":
+            raise PrivacyError(
+                f"{type(self).__name__}: only the mean is seen under {self.trust} trust; give "
+                "Release(averaged=...)"
+            )
         if found.own is not None:
             of_cohort(found.own, values.cohort)
         if charged is None or mask.all():

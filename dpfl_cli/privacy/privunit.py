@@ -122,7 +122,7 @@ class PrivUnit(Mechanism):
         x.addcmul_(contributions, (sign * along * length / divisor).to(dtype).unsqueeze(-1))
         x[..., 0] += (along * length).to(dtype)
 
-        return Release(x, own_values(x), call.values.bound)
+        return Release(received=x, own=own_values(x), bound=call.values.bound)
 
     def squared_norms(self, release: Release) -> Tensor:
         """[R, M] NormEst of the messages (Algorithm 5).

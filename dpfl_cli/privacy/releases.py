@@ -132,7 +132,7 @@ class ReleaseSpec:
         return self.made
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Release:
     """What a release hands out. Runs that were not charged get zeros.
 
@@ -144,7 +144,7 @@ class Release:
       bound: [R] the public bound (clip norm) of the contributions.
       noise_std: the standard deviation of the Gaussian noise in each coordinate of `received`: [R],
         or [R, M] where clients differ; None where the noise is not Gaussian or there is none.
-      averaged: the mean over clients, where it is not that of the messages received.
+      averaged: the mean over clients; None where it is that of the messages received (local).
     """
 
     received: Tensor

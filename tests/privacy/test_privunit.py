@@ -365,7 +365,7 @@ def test_scalar_is_exactly_private_and_unbiased_and_its_estimate_as_known(build,
     estimates = []
     for length in lengths:
         received = torch.tensor([[[length, 0.0, 0.0]]], dtype=torch.float64)
-        release = Release(received, received, torch.ones(1, dtype=torch.float64))
+        release = Release(received=received, own=received, bound=torch.ones(1, dtype=torch.float64))
         estimates.append(float(mechanism.squared_norms(release)))
     laws = []
     for radius in RADII:

@@ -166,7 +166,7 @@ LEVELS_AND_ORDERS = [
         "section 5.2, Table 2",
         _lower,
         note=f"the paper says that it consistently is; {PRODUCTS}. On T3 at levels 1 and 2 both "
-        "have one pair, and on T2 at levels 1 and 3",
+        "have one pair, and on T2 at level 1",
         readings={
             "on T1 and T4": {"tasks": ("T1", "T4")},
             "on T3": {"tasks": ("T3",)},

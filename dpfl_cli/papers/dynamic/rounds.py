@@ -122,9 +122,10 @@ def _ordered_apart(rows: Rows) -> Comparisons:
 
 APART = "every seed's step chosen by the other seeds"
 FIGURE_1 = "section 5.1, Figure 1"
+TUNED_ZERO = "the best step for every T, from x0 = 0"
 OTHER_RUNS: Where = {
     "records in file order": {"split": "order"},
-    "the best step for every T, from x0 = 0": BEST_STEP,
+    TUNED_ZERO: BEST_STEP,
 }
 DYNAMIC = {"method": "dynamic"}
 FEW = {**DYNAMIC, "T": (1000, 2000)}
@@ -162,7 +163,6 @@ CLAIMS = [
 ]
 
 
-TUNED_ZERO = "the best step for every T, from x0 = 0"
 OF_TUNED = {"methods": STATIC, **BEST_STEP}
 
 

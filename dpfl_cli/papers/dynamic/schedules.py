@@ -108,7 +108,7 @@ def better_than_static(rows: Rows) -> Comparisons:
     yield below(2 * dynamic, static)
 
 
-SQUARED_NORM = 25.3  # n ||x*||^2 of ijcnn1's first 2,000 records, in whose units optimality is
+SQUARED_NORM = 25.3  # n ||x*||^2 of ijcnn1 sorted by label
 VACUOUS = Claim(
     "vacuous_bound",
     "the noise part of the bound is more than 100 times what it bounds, at every T",
@@ -120,9 +120,9 @@ VACUOUS = Claim(
         T=...,
     ),
     "holds",
-    note="it bounds the sum of squared errors, n ||x*||^2 = 25.3 times the optimality, which is "
-    "per worker and in units of ||x*||^2; an earlier page left that factor out, and found that "
-    "the claim holds",
+    note="it bounds the sum of squared errors, at most n ||x*||^2 = 25.3 times the optimality "
+    "(whose second term, the distance between the copies, is not in units of ||x*||^2); an "
+    "earlier page left that factor out, and found that the claim holds",
 )
 
 

@@ -307,8 +307,8 @@ fig4 = Artifact(
     notes=[
         "Every run is alone on the machine, one after another, and anew whenever the artifact is "
         "made; evaluation is not in the times.",
-        "On Adult DP-FedGD's steps are 1, 3, 10, 30 and 100 here, and 3 is the best; on the pages "
-        "whose runs are not timed there are 5 and 7 between (table8), and all triples of "
+        "On Adult DP-FedGD's steps are 0.3, 1, 3, 10, 30 and 100 here, and 3 is the best; on the "
+        "pages whose runs are not timed there are 5 and 7 between (table8), and all triples of "
         "DP-FedNew's grid, where six to nine of the 45 are here.",
         ADULT,
         FEATURES,

@@ -251,8 +251,9 @@ SMALLER: tuple[Mapping[Scale, str], ...] = (
         "learned in 20 iterations.",
         "paper": "Of CIFAR-10 and the stand-ins of FEMNIST, Reddit, Fed-IXI and Messidor, in this "
         "order: T is 500, 120, 120, 20 and 500, batches have 16, 8, 8, 1 and 4 records, and "
-        "learning rates are 0.05, 0.1, 5, 0.5 and 0.3, larger than the paper's for T is smaller, "
-        "the same for all methods and (but Messidor's) chosen at quick on runs without noise. "
+        "learning rates are 0.05, 0.1, 5, 0.5 and 0.3, larger than the paper's for T is smaller "
+        "(but on Messidor), the same for all methods and (but Messidor's) chosen at quick on runs "
+        "without noise. "
         "Networks are small, Reddit's an LSTM of width 32 on 200 words, Fed-IXI's volumes are of "
         "16 x 20 x 16. Of the divisors of T some are tried, and of the paper's four nominal "
         "epsilons 0.5 and 3.3. DP-ScaffNew without noise is at the edge of what it bears: its step "

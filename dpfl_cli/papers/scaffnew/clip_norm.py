@@ -37,6 +37,7 @@ from dpfl_cli.reproduction.api import (
     Comparisons,
     Derived,
     Figure,
+    Missing,
     Rows,
     Sample,
     Table,
@@ -170,6 +171,12 @@ def _r_squared(one: Rows, group: str, method: str, eps: Any, share: bool) -> lis
     return [r_squared([of(one) for one in clip_norms], means) for of in FITS.values()]
 
 
+def _enough(rows: Rows) -> None:
+    """One fit to means says nothing where seeds are few."""
+    if len([*rows.by_seed()]) < 5:
+        raise Missing("five seeds are needed")
+
+
 def _line(method: str, better: str, worse: str, words: str) -> Claim:
     def judge(rows: Rows, groups: Sequence[str] = tuple(GROUPS)) -> Comparisons:
         for group in groups:
@@ -188,6 +195,7 @@ def _line(method: str, better: str, worse: str, words: str) -> Claim:
         )
 
     def of_means(rows: Rows) -> Comparisons:
+        _enough(rows)
         for group, tasks in GROUPS.items():
             clip_norms = CLIP_NORMS[tasks[0]]
             means = [rows(f"{group}_mean", method=method, C=one).mean for one in clip_norms]
@@ -195,6 +203,7 @@ def _line(method: str, better: str, worse: str, words: str) -> Claim:
             yield better_of(group, *fits)
 
     def of_errors(rows: Rows) -> Comparisons:
+        _enough(rows)
         for group in GROUPS:
             yield better_of(group, *_r_squared(rows, group, method, OF_NETWORKS, share=False))
 
