@@ -63,13 +63,13 @@ def test_a_slice_of_a_batch_is_the_run_alone(
     name: str, settings: dict[str, Any], trust: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[torch.Tensor] = []
-    for drawing in (Streams.normal, Streams.noisy):
+    drawing = Streams.normal
 
-        def kept(*args: Any, drawing: Any = drawing, **more: Any) -> torch.Tensor:
-            drawn.append(drawing(*args, **more))
-            return drawn[-1].clone()
+    def kept(*args: Any, **more: Any) -> torch.Tensor:
+        drawn.append(drawing(*args, **more))
+        return drawn[-1].clone()
 
-        monkeypatch.setattr(Streams, drawing.__name__, kept)
+    monkeypatch.setattr(Streams, "normal", kept)
     seeds = [5, 6, 5, 7]
     together = play(name, trust, settings, seeds=seeds).go(3)
     batch, drawn[:] = list(drawn), []
