@@ -59,7 +59,7 @@ FIGURE_11 = "appendix C.1, Figure 11"
 
 def _unchanged(rows: Rows, at: str = "at_10") -> Comparisons:
     both = {"method": METHODS, "clipping": (at, "never")}
-    pairs = [rows.each("last_loss", **both, **{"method": one}) for one in METHODS]
+    pairs = [rows.each("last_loss", **{**both, "method": one}) for one in METHODS]
     if all(clipped.values.equals(free.values) for clipped, free in pairs):
         idle = "both ways give the same losses, clipping never acts"
         yield each_seed((idle for _ in rows.by_seed()), f"{at} beside never")
