@@ -206,7 +206,8 @@ def scaffold_varies(rows: Rows, only: Sequence[str] = ()) -> Comparisons:
     shortest"""
     for task in rows.choices("task"):
         if not only or task in only:
-            times = ([*one.values("total", method="Scaf", task=task)] for one in rows.by_seed())
+            own = [{**place, "method": "Scaf"} for place in places(rows) if place["task"] == task]
+            times = ([one.value("total", **place) for place in own] for one in rows.by_seed())
             yield each_seed((max(one) > 2 * min(one) for one in times), f"DP-SCAFFOLD's, {task}")
 
 
