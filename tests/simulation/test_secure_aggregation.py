@@ -263,7 +263,7 @@ def test_what_a_release_and_the_mechanism_offer() -> None:
         "rounds",
         "due",
     }
-    assert set(Release.__annotations__) == {"received", "mean", "own", "bound", "noise_std"}
+    assert set(Release.__annotations__) == {"received", "own", "bound", "noise_std", "averaged"}
 
 
 @pytest.mark.parametrize("echo", [False, True])
