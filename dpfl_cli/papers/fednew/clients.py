@@ -242,7 +242,7 @@ table5 = by_clients(
 
 
 @claim(
-    "ours",
+    "section 6.4, Table 8",
     "holds",
     id="level",
     note="the paper's numbers of records match no known version of the data",
