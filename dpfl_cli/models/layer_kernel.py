@@ -122,7 +122,7 @@ class LayerKernel:
         options: Any = {"error_model": "numpy", "fastmath": {"contract"}}
         name = "the kernel of linear layers"
         self._compute = built(loops.compute, name, 10, compute, **options)
-        name += ", for second-order methods,"
+        name += " for second-order methods"
         self._solve = cache(lambda: built(loops.solve, name, 5, solve, **options))
 
     def compute(

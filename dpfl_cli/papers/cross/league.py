@@ -58,7 +58,7 @@ RECORDS: Grids = {
 OVER = ("local_lr", "server_lr", "step", "damping", "curvature_clip_norm", "clip_norm")
 LOCAL_STEPS = (*list(CLIENTS)[:4], *list(RECORDS)[:3])
 # noise that falls needs a strongly convex loss
-OWN = {"primal_dual": {"algorithm.schedule": "static", "algorithm.strong_convexity": None}}
+OWN = {"primal_dual": {"algorithm.schedule": "static"}}
 IMAGES = "+experiment=fednew/fashion_mnist"
 TASKS = {
     "adult": ("+experiment=fednew/adult",),
