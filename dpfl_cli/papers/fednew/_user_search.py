@@ -86,8 +86,13 @@ def _further(method: str, adult: bool, differ: bool) -> Iterator[Point]:
             yield {"alpha": 1.0, "rho": 1.0, "clip": 1.0}
 
 
-def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
-    """The points of a method's grid at user level that are searched."""
+def points(method: str, scale: Scale, preset: str, further: bool = True) -> Iterator[Point]:
+    """The points of a method's grid at user level that are searched.
+
+    Args:
+      further: with what is beyond at scale=paper, which wide features, whose runs take long, leave
+        out.
+    """
     adult, wider = preset == "adult", scale == "paper"
     differ = preset in ("federated_emnist", "synthetic")
     steps, smallest = LARGEST_STEPS if wider else (), () if differ else SMALLEST_DAMPINGS
@@ -116,7 +121,7 @@ def points(method: str, scale: Scale, preset: str) -> Iterator[Point]:
             triples += ((damping, damping, clip) for damping, clip in beside)
         for alpha, rho, clip in dict.fromkeys(triples):
             yield {"alpha": alpha, "rho": rho, "clip": clip}
-    if wider:
+    if further and wider:
         yield from _further(method, adult, differ)
 
 

@@ -3,6 +3,7 @@ to 6.4, J).
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from dpfl_cli.papers.fednew import ADULT, CLIENTS_DIFFER, FEATURES, OURS, TITLES, WHOLE, WIDER
@@ -35,7 +36,7 @@ from dpfl_cli.papers.fednew._search import (
     Tasks,
     on,
 )
-from dpfl_cli.papers.fednew._user_search import at_user_level
+from dpfl_cli.papers.fednew._user_search import at_user_level, points
 from dpfl_cli.papers.fednew.record_level import (
     READINGS,
     TESTED,
@@ -369,4 +370,5 @@ fig8 = beside_fedfc(
     seeds=(1, 3),
     keep=2,
     epsilons={**OF_WIDE, "paper": (0.5, 10.0)},
+    points=partial(points, further=False),
 )
