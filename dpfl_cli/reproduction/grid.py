@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from dpfl_cli.config.compose import compose_config
-from dpfl_cli.config.errors import ConfigError, DpflError
+from dpfl_cli.config.errors import ConfigError, DpflError, nearest
 from dpfl_cli.config.identity import text_of
 from dpfl_cli.reproduction.artifact import SEARCH_SEEDS, Artifact, Run, Scale
 from dpfl_cli.reproduction.measure import Best, Where
@@ -112,6 +112,9 @@ def _in_grids(rules: Sequence[Best], where: Where, runs: Sequence[Run]) -> list[
     frame, inside = labelled(runs), set[LabelValues]()
     labels = [str(name) for name in frame]
     for rule in rules:
+        for name in rule.over:
+            if name not in labels:
+                raise ConfigError(f"search: best: over: no label '{name}'; {nearest(name, labels)}")
         mine = matching(matching(frame, where, labels), rule.where, labels)
         mine = mine.drop_duplicates()
         beside = [name for name in labels if name not in rule.over] or (lambda row: 0)

@@ -302,6 +302,9 @@ def test_a_search_that_names_what_is_not_there_is_refused(
         dry_run([artifact], "paper", tmp_path)
     with pytest.raises(ConfigError, match="search: no grid of several cells in best"):
         dry_run([dataclasses.replace(STAGED, best=[])], "paper", tmp_path)
+    rule = dataclasses.replace(STAGED.best[0], over=["clipp"])
+    with pytest.raises(ConfigError, match="best: over: no label 'clipp'; did you mean clip"):
+        dry_run([dataclasses.replace(STAGED, best=[rule])], "paper", tmp_path)
 
 
 # --- publishing, sizes ----------------------------------------------------------------------------

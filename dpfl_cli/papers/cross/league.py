@@ -390,6 +390,7 @@ league_records = _league(
         *SAME,
         "DP-FedAvg, DP-SCAFFOLD and AdaptDP take five noisy local steps a round, the others one. "
         "The primal-dual method has the same noise in all rounds: noise that falls needs a "
-        "strongly convex loss.",
+        "strongly convex loss. ISRL-DP, which reports its last iterate here, is "
+        "then DP-FedGD, and both have the same numbers.",
     ],
 )

@@ -113,9 +113,8 @@ WIDER: Mapping[Scale, str] = {
     "table8's bound too, those two beside a penalty of 1 alone, for with 0.1 the sensitivity of "
     "so few records is not defined at 10. On Adult DP-FedGD and DP-FedFC have steps of 5 and 7 "
     "between 3 and 10, but in figure 4: 7 is DP-FedGD's best in 34 of 36 cells of table8 and all "
-    "of figure "
-    "1. In figures 3 and 7 clip norms go down to 0.01, with server steps to 3000, DP-FedNew's "
-    "up to 10 and its damping and penalty down to 0.00001, in figures 3 and 6 DP-SCAFFOLD's clip "
-    "norm down to 0.0001.",
+    "of figure 1. In figures 3 and 7 clip norms go down to 0.01, with server steps to 3000, "
+    "DP-FedNew's up to 10 and its damping and penalty down to 0.00001, in figures 3 and 6 "
+    "DP-SCAFFOLD's clip norm down to 0.0001.",
 }
 WHOLE = "every client adds the whole noise, which secure aggregation does not need"
