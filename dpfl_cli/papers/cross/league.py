@@ -219,6 +219,7 @@ def _league(name: str, grids: Grids, claims: Sequence[Claim], **own: Any) -> Art
                 panels=["task", "under"],
                 where=CHOSEN,
                 share_y=True,
+                title="at epsilon 1 and 8",
             )
         ],
         claims=claims,
